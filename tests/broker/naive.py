@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tinymq.base.topic_config import TopicConfig
-from tinymq.broker.state.outcome import Outcome
+from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.format.entry import Entry, Kind
 from tinymq.proto import partition_pb2 as pb
 
@@ -42,7 +42,7 @@ class Told(NamedTuple):
     offset: int = 0
 
     @classmethod
-    def of(cls, outcome: Outcome) -> Told:
+    def of(cls, outcome: CommandOutcome) -> Told:
         if outcome.error is not None:
             return cls(outcome.error.code)
         return cls("", outcome.position, outcome.taken, outcome.offset)

@@ -24,11 +24,11 @@ from tinymq.base.errors import (
 )
 from tinymq.base.topic_config import make
 from tinymq.base.types import GroupId
-from tinymq.broker.cluster.feature_level import Upgrade
+from tinymq.broker.cluster.feature_level import FeatureLevelControl
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.partition import Partition
-from tinymq.broker.replicas.replica_host import Hosting
-from tinymq.broker.serve.broker import REGISTERED_S_MAX, Broker, Standing, Surroundings
+from tinymq.broker.replicas.replica_host import ReplicaHost
+from tinymq.broker.serve.broker import REGISTERED_S_MAX, Broker, BrokerEnv, LossCounts
 from tinymq.log.files.runner import InlineRunner
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.state.values import QueueRecord
@@ -57,9 +57,9 @@ class Bench:
         self.led: set[GroupId] = set()
         self.alive = 3
         self.metadata = [1, 2, 3]
-        self.hosting = Hosting(2, self.registry, self.groups, self.partition)
+        self.hosting = ReplicaHost(2, self.registry, self.groups, self.partition)
         self.hosting.up_to_date()
-        around = Surroundings(
+        around = BrokerEnv(
             broker_id=2,
             cluster_id=b"c" * 16,
             registry=self.registry,
@@ -70,8 +70,8 @@ class Bench:
             runner=InlineRunner(),
             limits=Limits(),
             timing=Timing(),
-            standing=lambda: Standing(0, 0, 0),
-            upgrade=Upgrade(
+            standing=lambda: LossCounts(0, 0, 0),
+            upgrade=FeatureLevelControl(
                 2, self.registry, FakePeers(), FakeFolder(2), self.voters, lambda _: None, self.clock, every_s=2.0
             ),
             voters=self.voters,

@@ -16,7 +16,7 @@ from tinymq.base.errors import (
 )
 from tinymq.broker.state import channels
 from tinymq.broker.state.channels import CHANNELS_MAX, TAKEN_MAX
-from tinymq.broker.state.outcome import Outcome
+from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.proto import partition_pb2 as pb
 
 
@@ -30,7 +30,7 @@ def at() -> Applied:
     return applied
 
 
-def one(at: Applied, command: pb.Command) -> Outcome:
+def one(at: Applied, command: pb.Command) -> CommandOutcome:
     (outcome,) = at.run(command)
     assert (outcome.log_start, outcome.high_watermark) == (at.state.log_start, at.state.high_watermark)
     return outcome

@@ -23,7 +23,7 @@ from tinymq.base.errors import (
 from tinymq.broker.partition import commands
 from tinymq.broker.partition.commands import ENTRY_BYTES_MAX, ENTRY_COMMANDS_MAX
 from tinymq.broker.partition.partition import Partition
-from tinymq.broker.state.outcome import Outcome
+from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.format.entry import Kind
 from tinymq.proto import partition_pb2 as pb
 
@@ -37,7 +37,7 @@ class Commander(Bench):
         self.partition = Partition("t/0", self.deadlines, self.soon.append, {1: "h:1", 2: "h:2"}.get)
         self.group = FakeGroup(self.partition)
         self.partition.attach(self.group)
-        self.outcomes: list[list[Outcome] | TinymqError] = []
+        self.outcomes: list[list[CommandOutcome] | TinymqError] = []
         self.send(5)
         self.group.commit()
         self.run(opens())

@@ -23,7 +23,7 @@ from tests.fakes.batches import checked, payload
 from tinymq.base.errors import BatchTooLarge, NotLeader, OutcomeUnknown, QuotaExceeded, TinymqError
 from tinymq.base.topic_config import OnFull, TopicConfig
 from tinymq.broker.partition.partition import Acks, Partition
-from tinymq.broker.state.outcome import Outcome
+from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.broker.state.state import PartitionState
 from tinymq.format.entry import Entry, Kind
 from tinymq.proto import partition_pb2 as pb
@@ -50,7 +50,7 @@ class Call:
 
     def __init__(self, commands: list[pb.Command]) -> None:
         self.commands = commands
-        self.told: list[list[Outcome] | TinymqError] = []
+        self.told: list[list[CommandOutcome] | TinymqError] = []
 
 
 class CommandsLife(RuleBasedStateMachine):

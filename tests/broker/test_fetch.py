@@ -19,7 +19,7 @@ from tinymq.base.errors import (
     UnknownTopic,
 )
 from tinymq.broker.partition.partition import Acks
-from tinymq.broker.serve.fetch import Answer, Ask, Fetch
+from tinymq.broker.serve.fetch import Fetch, FetchQuery, FetchResult
 from tinymq.broker.serve.offsets import EARLIEST, END, OF_MAX_TIMESTAMP, Found, find_offset
 from tinymq.format.batch import encode, pack_batch
 from tinymq.format.entry import Kind, iter_entries
@@ -30,7 +30,7 @@ class Reader:
     def __init__(self, bench: Bench, offset: int, **ask: object) -> None:
         settings = {"bytes_max": 1 << 20, "bytes_min": 1, "wait_s": 0.0} | ask
         self.ready = 0
-        self.fetch = Fetch(bench.partition, Ask(offset, **settings), bench.deadlines, self._ready)  # type: ignore[arg-type]
+        self.fetch = Fetch(bench.partition, FetchQuery(offset, **settings), bench.deadlines, self._ready)  # type: ignore[arg-type]
         self.fetch.begin()
 
     def _ready(self, fetch: Fetch) -> None:
@@ -38,7 +38,7 @@ class Reader:
         self.ready += 1
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> FetchResult:
         assert self.ready == 1
         answer = self.fetch.read_now()
         assert answer is not None
@@ -49,7 +49,7 @@ class Reader:
         return self.answer.error
 
 
-def offsets(answer: Answer) -> list[int]:
+def offsets(answer: FetchResult) -> list[int]:
     return [e.header.base_offset for e in iter_entries(answer.frames)]
 
 

@@ -7,15 +7,15 @@ import pytest
 from tests.broker.test_state import sealed
 from tests.broker.values import Applied, takes_over
 from tinymq.base.errors import CorruptData
-from tinymq.broker.state.epoch_cache import HISTORIES_MAX, Histories
+from tinymq.broker.state.epoch_cache import HISTORIES_MAX, EpochCache
 from tinymq.broker.state.state import PartitionState
 from tinymq.format.entry import Kind, make_entry
 from tinymq.proto import partition_pb2 as pb
 
 
-def noted(*entries: tuple[int, int, int]) -> Histories:
+def noted(*entries: tuple[int, int, int]) -> EpochCache:
     """Of CONFIG entries: (term, generation, offset)."""
-    histories = Histories()
+    histories = EpochCache()
     for term, generation, offset in entries:
         histories.note(takes_over(term, generation, offset))
     return histories

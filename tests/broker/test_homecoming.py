@@ -13,29 +13,29 @@ from tinymq.broker.replicas.preferred_leaders import (
     ALONE_S_MAX,
     ALONE_S_MIN,
     TRY_S,
-    Away,
-    Home,
-    Homecoming,
-    Strike,
+    Backoff,
+    Misplaced,
+    PreferredLeaders,
+    Target,
     decide,
 )
-from tinymq.raft import Given, Membership, Replica
+from tinymq.raft import LeadershipOrigin, Membership, Replica
 
 ONE, TWO = (GroupId(TopicId(b"t" * 16), n) for n in (0, 1))
 RETURN_S = 10.0
-HOME = Home(alive_since_s=100.0, registered=True)
-AWAY = Away(ONE, preferred=1, given=Given.WON, since_s=90.0, ready=True)
+HOME = Target(alive_since_s=100.0, registered=True)
+AWAY = Misplaced(ONE, preferred=1, given=LeadershipOrigin.WON, since_s=90.0, ready=True)
 
 
 # ---- the decision ------------------------------------------------------------------------------------------------
 
 
-def given_back(away: Away = AWAY, home: Home | None = HOME, now_s: float = 110.0) -> bool:
+def given_back(away: Misplaced = AWAY, home: Target | None = HOME, now_s: float = 110.0) -> bool:
     return decide([away], {} if home is None else {1: home}, now_s, RETURN_S) is away
 
 
-@pytest.mark.parametrize("given", [Given.WON, Given.HANDED, Given.BY_HAND])
-def test_to_a_broker_that_came_back_and_has_been_there_for_a_while(given: Given) -> None:
+@pytest.mark.parametrize("given", [LeadershipOrigin.WON, LeadershipOrigin.HANDED, LeadershipOrigin.BY_HAND])
+def test_to_a_broker_that_came_back_and_has_been_there_for_a_while(given: LeadershipOrigin) -> None:
     assert given_back(replace(AWAY, given=given))
     assert not given_back(replace(AWAY, given=given), now_s=109.9)
 
@@ -54,12 +54,17 @@ def test_not_before_it_has_led_here_for_as_long() -> None:
         (replace(AWAY, ready=False), HOME),
     ],
 )
-def test_not_to_one_that_is_gone_unregistered_left_alone_or_not_ready(away: Away, home: Home | None) -> None:
+def test_not_to_one_that_is_gone_unregistered_left_alone_or_not_ready(away: Misplaced, home: Target | None) -> None:
     assert not given_back(away, home)
 
 
-@pytest.mark.parametrize(("given", "back"), [(Given.WON, True), (Given.HANDED, True), (Given.BY_HAND, False)])
-def test_what_was_taken_by_hand_from_a_broker_that_has_been_there_since_stays(given: Given, back: bool) -> None:
+@pytest.mark.parametrize(
+    ("given", "back"),
+    [(LeadershipOrigin.WON, True), (LeadershipOrigin.HANDED, True), (LeadershipOrigin.BY_HAND, False)],
+)
+def test_what_was_taken_by_hand_from_a_broker_that_has_been_there_since_stays(
+    given: LeadershipOrigin, back: bool
+) -> None:
     away = replace(AWAY, given=given, since_s=100.5)
     assert given_back(away, now_s=1e6) is back
 
@@ -73,7 +78,7 @@ def test_what_has_been_led_here_longest_goes_first() -> None:
 
 
 def test_who_fails_again_is_left_alone_for_longer_up_to_a_bound_until_it_has_not_for_long() -> None:
-    strike = Strike(0.0, ALONE_S_MIN)
+    strike = Backoff(0.0, ALONE_S_MIN)
     for _ in range(10):
         strike = strike.again(strike.at_s + strike.alone_s + 1.0)
     assert strike.alone_s == ALONE_S_MAX
@@ -86,11 +91,11 @@ def test_who_fails_again_is_left_alone_for_longer_up_to_a_bound_until_it_has_not
 class FakeGroup:
     """A replica as giving back sees it: led here; `to` while it is handed over."""
 
-    def __init__(self, group_id: GroupId, preferred: int = 1, given: Given = Given.WON) -> None:
+    def __init__(self, group_id: GroupId, preferred: int = 1, given: LeadershipOrigin = LeadershipOrigin.WON) -> None:
         self.id = group_id
         self.membership = Membership(group_id, 1, tuple(Replica(b, bytes(16)) for b in (preferred, 2, 3)))
         self.term = 5
-        self.given: Given | None = given
+        self.given: LeadershipOrigin | None = given
         self.why = ""
         self.hands_over = False
 
@@ -124,7 +129,7 @@ class Home2:
         self.clock = ManualClock()
         self.host = FakeHost(*groups)
         self.registered = {1, 3}
-        self.homecoming = Homecoming(
+        self.homecoming = PreferredLeaders(
             2, self.host, lambda b: b in self.registered, self.clock, random.Random(1), RETURN_S  # type: ignore[arg-type]
         )  # fmt: skip
         for group in groups:
@@ -191,7 +196,7 @@ def test_one_that_is_not_taken_is_not_tried_again_soon_and_nor_are_its_neighbour
 
 def test_what_a_living_preferred_broker_gave_away_is_left_here_for_a_while() -> None:
     """Its disk hung, say."""
-    one = FakeGroup(ONE, given=Given.HANDED)
+    one = FakeGroup(ONE, given=LeadershipOrigin.HANDED)
     here = Home2(one)
     here.pass_s(ALONE_S_MIN - 2.0)
     assert here.asked == []
@@ -199,7 +204,7 @@ def test_what_a_living_preferred_broker_gave_away_is_left_here_for_a_while() -> 
     assert here.asked == [ONE]
     here.gone_home(one)
     here.pass_s(5.0)
-    one.given, one.term = Given.HANDED, 7
+    one.given, one.term = LeadershipOrigin.HANDED, 7
     here.changed(one)
     here.pass_s(2 * ALONE_S_MIN - 2.0)
     assert here.asked == [ONE], "longer each time"
@@ -208,13 +213,13 @@ def test_what_a_living_preferred_broker_gave_away_is_left_here_for_a_while() -> 
 
 
 def test_many_groups_given_away_at_once_are_one_strike() -> None:
-    here = Home2(*(FakeGroup(GroupId(ONE.topic_id, n), given=Given.HANDED) for n in range(20)))
+    here = Home2(*(FakeGroup(GroupId(ONE.topic_id, n), given=LeadershipOrigin.HANDED) for n in range(20)))
     here.pass_s(ALONE_S_MIN + 2.0)
     assert len(here.asked) == 1
 
 
 def test_what_an_operator_moved_stays_until_the_preferred_broker_is_started_again() -> None:
-    one = FakeGroup(ONE, given=Given.BY_HAND)
+    one = FakeGroup(ONE, given=LeadershipOrigin.BY_HAND)
     here = Home2(one)
     here.pass_s(100.0)
     assert here.asked == []

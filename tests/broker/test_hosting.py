@@ -25,7 +25,7 @@ from tinymq.base.topic_config import make
 from tinymq.base.types import GroupId, TopicId
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.partition import Partition
-from tinymq.broker.replicas.replica_host import RETRY_S_MAX, Hosting
+from tinymq.broker.replicas.replica_host import RETRY_S_MAX, ReplicaHost
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.state.state import RegistryState, Reloaded
@@ -41,8 +41,8 @@ class Bench:
         self.groups = FakeGroups()
         self.hosting = self.make()
 
-    def make(self, broker_id: int = 2, *, up_to_date: bool = True) -> Hosting:
-        hosting = Hosting(broker_id, self.registry, self.groups, self.partition, clock=self.clock)
+    def make(self, broker_id: int = 2, *, up_to_date: bool = True) -> ReplicaHost:
+        hosting = ReplicaHost(broker_id, self.registry, self.groups, self.partition, clock=self.clock)
         if up_to_date:
             hosting.up_to_date()
         return hosting
@@ -90,7 +90,7 @@ def test_only_this_brokers_replicas_are_opened() -> None:
 
 def test_every_replica_begins_with_the_same_bytes() -> None:
     async def scenario(b: Bench) -> None:
-        others = [Hosting(n, b.registry, FakeGroups(), b.partition) for n in (1, 3)]
+        others = [ReplicaHost(n, b.registry, FakeGroups(), b.partition) for n in (1, 3)]
         for other in others:
             other.up_to_date()
             other.start([])

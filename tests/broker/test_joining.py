@@ -28,7 +28,7 @@ from tinymq.base.errors import (
 from tinymq.base.types import METADATA_GROUP, PeerAddress
 from tinymq.broker.cluster import join
 from tinymq.broker.cluster.formation import Formation
-from tinymq.broker.cluster.join import Joining, Seeking, choose, decide, invite
+from tinymq.broker.cluster.join import ClusterSearch, Join, choose, decide, invite
 from tinymq.log.engine.store import Store
 from tinymq.log.files.runner import InlineRunner
 from tinymq.raft import Replica, make_first_entry
@@ -90,7 +90,7 @@ def test_asking_until_it_has_joined_and_why_not_before(logged: list[structlog.ty
     async def main() -> None:
         formation = await open_broker(1)
         work: list[Coroutine[Any, Any, None]] = []
-        asking = Joining(formation, [1, 2, 3], work.append)
+        asking = Join(formation, [1, 2, 3], work.append)
         assert asking.reason == ""
         asking.heard(3, NotReady("no cluster"))
         for _ in range(3):
@@ -114,7 +114,7 @@ def test_what_it_cannot_join_is_a_reason_not_the_end() -> None:
     async def main() -> None:
         formation = await open_broker(4)
         work: list[Coroutine[Any, Any, None]] = []
-        asking = Joining(formation, [2], work.append)
+        asking = Join(formation, [2], work.append)
         asking.heard(2, THIS)
         await work.pop()
         assert asking.reason.startswith("WrongBroker: the first entry does not list broker 4")
@@ -210,7 +210,7 @@ class Answers:
 
 async def seek(formation: Formation, answers: Answers) -> tuple[PeerAddress, ...]:
     clock = ManualClock()
-    work = asyncio.ensure_future(Seeking(formation, answers.ask, ["a:1"], clock, patience_s=2.0).run())
+    work = asyncio.ensure_future(ClusterSearch(formation, answers.ask, ["a:1"], clock, patience_s=2.0).run())
     while not work.done():
         for _ in range(5):  # until it waits for the clock, if it does
             await asyncio.sleep(0)

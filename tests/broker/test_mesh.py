@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tinymq.base.types import PeerAddress
-from tinymq.broker.cluster.address_book import Mesh
+from tinymq.broker.cluster.address_book import AddressBook
 from tinymq.raft.leader.followers import OBSERVERS_MAX
 from tinymq.registry.state.state import BrokersChanged, Effect
 from tinymq.registry.state.values import BrokerRecord
@@ -77,10 +77,10 @@ class Registry:
         self._watcher([BrokersChanged()])
 
 
-def voter(alive: set[int] | None = None) -> tuple[Mesh, Dialled, Registry]:
+def voter(alive: set[int] | None = None) -> tuple[AddressBook, Dialled, Registry]:
     """The mesh of broker 1."""
     dialled, registry = Dialled(), Registry()
-    mesh = Mesh(1, dialled, lambda b: b in (alive or set()))
+    mesh = AddressBook(1, dialled, lambda b: b in (alive or set()))
     mesh.configure(VOTERS)
     mesh.follow(registry)  # type: ignore[arg-type]
     return mesh, dialled, registry
@@ -107,7 +107,7 @@ def test_others_are_dialled_where_they_say_and_where_the_registry_says_the_newes
 
 def test_one_that_has_joined_follows_the_voters_where_they_go() -> None:
     dialled, registry = Dialled(), Registry()
-    mesh = Mesh(4, dialled, lambda b: True)
+    mesh = AddressBook(4, dialled, lambda b: True)
     mesh.learn(VOTERS)
     mesh.follow(registry)  # type: ignore[arg-type]
     registry.register(1, "10.0.0.9:7170")

@@ -12,7 +12,16 @@ from tests.broker.test_partition import Bench
 from tinymq.base.config import Limits
 from tinymq.base.errors import InvalidBatch, NotLeader, OffsetOutOfRange
 from tinymq.broker.partition.partition import Acks
-from tinymq.broker.serve.messages import Look, Record, Takers, look, pack_record, put, read_record, size_of
+from tinymq.broker.serve.messages import (
+    PeekResult,
+    StoredMessage,
+    WaitingTakers,
+    look,
+    pack_record,
+    put,
+    read_record,
+    size_of,
+)
 from tinymq.format.entry import Kind
 from tinymq.log.files.runner import InlineRunner
 
@@ -26,10 +35,10 @@ class Queue:
         self.bench = Bench()
         self.partition, self.group, self.clock = self.bench.partition, self.bench.group, self.bench.clock
         self.deadlines, self.limits, self.runner, self.around = self.bench.deadlines, Limits(), InlineRunner(), self
-        self.takers = Takers()
+        self.takers = WaitingTakers()
         self._requests = 0
 
-    def take(self, channel: str = "c", wait_s: float = 10.0) -> asyncio.Task[Record | None]:
+    def take(self, channel: str = "c", wait_s: float = 10.0) -> asyncio.Task[StoredMessage | None]:
         self._requests += 1
         broker: Any = self
         taking = self.takers.take(broker, self.partition, channel, ID % self._requests, wait_s, 100.0, lambda r: r)
@@ -178,10 +187,10 @@ def test_putting_and_looking() -> None:
         assert not producing.done()
         looking = asyncio.ensure_future(look(broker, q.partition, 0, 10.0))
         await q.commit()
-        record = Record(0, b"k", None, (("h", b"1"), ("h", None)), 1_000_000)
+        record = StoredMessage(0, b"k", None, (("h", b"1"), ("h", None)), 1_000_000)
         assert (await producing).base_offset == 0
-        assert await looking == Look(record, 0, 1)
-        assert await look(broker, q.partition, 5, 0.0) == Look(None, 0, 1)
+        assert await looking == PeekResult(record, 0, 1)
+        assert await look(broker, q.partition, 5, 0.0) == PeekResult(None, 0, 1)
         assert (await put(broker, q.partition, payload, Acks.LEADER, 1.0)).base_offset == 1
         await q.push(10)
         q.group.log.cold = True

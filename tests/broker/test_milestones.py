@@ -9,15 +9,15 @@ from itertools import pairwise
 import pytest
 
 from tinymq.broker.state import retention_index
-from tinymq.broker.state.retention_index import MILESTONES_MAX, RUNS, Milestones
+from tinymq.broker.state.retention_index import MILESTONES_MAX, RUNS, RetentionIndex
 from tinymq.proto import partition_pb2 as pb
 
 
 class Batches:
     """Every batch that there was, and the milestones of them."""
 
-    def __init__(self, marks: Milestones | None = None) -> None:
-        self.marks = marks or Milestones()
+    def __init__(self, marks: RetentionIndex | None = None) -> None:
+        self.marks = marks or RetentionIndex()
         self.ends: list[tuple[int, int, int]] = []  # (offset after it, bytes up to there, append time)
         self.start = 0
 
@@ -37,7 +37,7 @@ class Batches:
     def reload(self) -> None:
         state = pb.State(log_start=self.start)
         self.marks.dump(state)
-        self.marks = Milestones.load(pb.State.FromString(state.SerializeToString()), self.end[0], self.end[1])
+        self.marks = RetentionIndex.load(pb.State.FromString(state.SerializeToString()), self.end[0], self.end[1])
 
     def check(self) -> None:
         """Each mark is true."""
@@ -101,7 +101,7 @@ def test_runs_are_short() -> None:
 
 
 def test_ten_million_batches_take_no_more_room() -> None:
-    marks = Milestones()
+    marks = RetentionIndex()
     at = 0
     for step in (1, 100, 10_000, 1_000_000):
         for _ in range(3000):

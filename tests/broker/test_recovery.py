@@ -14,23 +14,23 @@ from tinymq.base.errors import InvalidRequest, NotReady, OutcomeUnknown, Unknown
 from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.replicas.recovery import CHALLENGE_S, CHALLENGES_MAX, Recovery
 from tinymq.raft.rules.membership import Membership, Replica
-from tinymq.raft.rules.quorum_loss import NOBODY, UNSEEN_TERMS_MAX, Order, Report
+from tinymq.raft.rules.quorum_loss import NOBODY, UNSEEN_TERMS_MAX, RecoveryOrder, ReplicaReport
 
 OLD = {n: Replica(n, bytes([n]) * 16) for n in (1, 2, 3)}
 NEW = {n: Replica(n, bytes([n + 100]) * 16) for n in (1, 2, 3)}
 CONFIG = Membership(METADATA_GROUP, 1, tuple(OLD.values()))
-SURVIVOR = Report(OLD[1], True, False, 4, 4, 900, 7, CONFIG, CONFIG, (4, 900))
-EMPTY = {n: Report(NEW[n], True, False, 0, 0, 1, 0, CONFIG, CONFIG, (0, 1)) for n in (1, 2, 3)}
-ORDER = Order(METADATA_GROUP, UNSEEN_TERMS_MAX + 6, (4, 900), (OLD[1], NEW[2], NEW[3]))
+SURVIVOR = ReplicaReport(OLD[1], True, False, 4, 4, 900, 7, CONFIG, CONFIG, (4, 900))
+EMPTY = {n: ReplicaReport(NEW[n], True, False, 0, 0, 1, 0, CONFIG, CONFIG, (0, 1)) for n in (1, 2, 3)}
+ORDER = RecoveryOrder(METADATA_GROUP, UNSEEN_TERMS_MAX + 6, (4, 900), (OLD[1], NEW[2], NEW[3]))
 
 
 class OneGroup:
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: ReplicaReport) -> None:
         self.said = report
         self.membership = report.applied
         self.took_over: list[tuple[int, tuple[Replica, ...]]] = []
 
-    def report(self) -> Report:
+    def report(self) -> ReplicaReport:
         return self.said
 
     def take_over(self, term: int, replicas: tuple[Replica, ...]) -> None:
@@ -40,7 +40,7 @@ class OneGroup:
 class Brokers:
     """What one broker sees: its own group, and the others, each alive, deaf (None) or gone."""
 
-    def __init__(self, mine: Report, others: dict[int, Report | None]) -> None:
+    def __init__(self, mine: ReplicaReport, others: dict[int, ReplicaReport | None]) -> None:
         self.group = OneGroup(mine)
         self.groups: Any = {METADATA_GROUP: self.group}
         self.served: Callable[[bytes], Awaitable[bytes]] | None = None
@@ -60,7 +60,7 @@ class Brokers:
         return await other._answer(body)
 
 
-def take_over(mine: Report, others: dict[int, Report | None], order: Order = ORDER) -> list[Any]:
+def take_over(mine: ReplicaReport, others: dict[int, ReplicaReport | None], order: RecoveryOrder = ORDER) -> list[Any]:
     brokers = Brokers(mine, others)
     asyncio.run(Recovery(brokers, ManualClock(), bytes).take_over(order))
     return brokers.group.took_over
@@ -90,7 +90,7 @@ BETTER = replace(EMPTY[2], last_term=4, last_index=901)
         (SURVIVOR, {}, "2 of 3 replicas must be there"),
     ],
 )
-def test_any_other_order_is_refused(mine: Report, others: dict[int, Report | None], why: str) -> None:
+def test_any_other_order_is_refused(mine: ReplicaReport, others: dict[int, ReplicaReport | None], why: str) -> None:
     with pytest.raises(NotReady, match=why):
         take_over(mine, others)
 

@@ -9,7 +9,7 @@ from tinymq.base.errors import CorruptData, UnknownTopic
 from tinymq.base.topic_config import TopicConfig
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.partition import Partition
-from tinymq.broker.replicas.retention_timer import STEP, Retaining
+from tinymq.broker.replicas.retention_timer import STEP, RetentionTimer
 from tinymq.format.entry import Kind
 
 
@@ -24,7 +24,7 @@ class Seen:
 def test_each_is_looked_at_once_per_round() -> None:
     clock = ManualClock()
     seen = [Seen() for _ in range(2 * STEP + 3)]
-    retaining = Retaining(clock, lambda: seen, 5.0)
+    retaining = RetentionTimer(clock, lambda: seen, 5.0)
     retaining.start()
     for round_ in range(1, 4):
         clock.advance(5.0)
@@ -37,7 +37,7 @@ def test_each_is_looked_at_once_per_round() -> None:
 def test_one_that_is_in_the_middle_of_a_round_stops() -> None:
     clock = ManualClock()
     seen = [Seen() for _ in range(3 * STEP)]
-    retaining = Retaining(clock, lambda: seen, 5.0)
+    retaining = RetentionTimer(clock, lambda: seen, 5.0)
     seen[0].retain = retaining.stop  # type: ignore[method-assign]
     retaining.start()
     clock.advance(60.0)

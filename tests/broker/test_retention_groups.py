@@ -17,8 +17,8 @@ from tests.seeds import first_of
 from tinymq.base.errors import OffsetOutOfRange, TinymqError
 from tinymq.base.topic_config import OnFull, TopicConfig
 from tinymq.broker.partition.partition import Partition
-from tinymq.broker.serve.fetch import Answer, Ask, Fetch
-from tinymq.broker.state.outcome import Outcome
+from tinymq.broker.serve.fetch import Fetch, FetchQuery, FetchResult
+from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.format.entry import Kind, iter_entries
 from tinymq.proto import partition_pb2 as pb
 from tinymq.registry.state.values import TopicRecord
@@ -45,15 +45,17 @@ def replicas(cluster: VirtualCluster, topic: TopicRecord) -> list[Partition]:
     return [p for b in cluster.brokers.values() if (p := b.partition(topic, 0)) is not None]
 
 
-async def command(cluster: VirtualCluster, topic: TopicRecord, *said: pb.Command) -> list[Outcome] | TinymqError | None:
+async def command(
+    cluster: VirtualCluster, topic: TopicRecord, *said: pb.Command
+) -> list[CommandOutcome] | TinymqError | None:
     """One attempt; None: the process may be gone."""
     leader = cluster.leader(topic, 0)
     if leader is None:
         await cluster.clock.sleep(0.01)
         return None
-    answer: asyncio.Future[list[Outcome] | TinymqError | None] = cluster.loop.create_future()
+    answer: asyncio.Future[list[CommandOutcome] | TinymqError | None] = cluster.loop.create_future()
 
-    def done(told: list[Outcome] | TinymqError | None) -> None:
+    def done(told: list[CommandOutcome] | TinymqError | None) -> None:
         if not answer.done():
             answer.set_result(told)
 
@@ -66,7 +68,7 @@ async def command(cluster: VirtualCluster, topic: TopicRecord, *said: pb.Command
     return await answer
 
 
-async def until_it_is_done(cluster: VirtualCluster, topic: TopicRecord, *said: pb.Command) -> list[Outcome]:
+async def until_it_is_done(cluster: VirtualCluster, topic: TopicRecord, *said: pb.Command) -> list[CommandOutcome]:
     while not isinstance(told := await command(cluster, topic, *said), list):
         pass
     return told
@@ -177,9 +179,9 @@ class Follow:
                     self.offset, self.read = entry.header.next_offset, self.read + 1
             await self._cluster.clock.sleep(self._cluster.rng.choice([0.0, 0.0, 0.5]))
 
-    async def _fetch(self) -> Answer:
+    async def _fetch(self) -> FetchResult:
         ready: asyncio.Future[Fetch] = self._cluster.loop.create_future()
-        ask = Ask(self.offset, 4000, 1, 0.2)
+        ask = FetchQuery(self.offset, 4000, 1, 0.2)
         fetch = Fetch(self._partition, ask, self._broker.broker.deadlines, ready.set_result)
         self._broker.process.do(fetch.begin)
         await ready

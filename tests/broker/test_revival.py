@@ -13,7 +13,7 @@ from tests.raft.values import GROUP
 from tests.seeds import first_of
 from tinymq.base.errors import NotReady
 from tinymq.base.topic_config import Storage
-from tinymq.broker.replicas.quorum_watch import Revival
+from tinymq.broker.replicas.quorum_watch import QuorumWatch
 from tinymq.broker.replicas.recovery import Recovery
 from tinymq.log import DISK, LogConfig
 from tinymq.log.broker_files import boot_id
@@ -30,7 +30,7 @@ class World:
     def __init__(self, cluster: Cluster, config: LogConfig) -> None:
         cluster.log_config = config
         self.cluster = cluster
-        self.revivals: dict[int, Revival] = {}
+        self.revivals: dict[int, QuorumWatch] = {}
         self.revived = self.lost = 0
 
     async def start(self, *brokers: Broker) -> None:
@@ -41,7 +41,7 @@ class World:
     def begin(self, broker: Broker) -> None:
         """A process of it has its groups open."""
         Recovery(broker.host, broker.clock, broker.rng.randbytes)
-        self.revivals[broker.id] = Revival(broker.id, broker.host, broker.clock)
+        self.revivals[broker.id] = QuorumWatch(broker.id, broker.host, broker.clock)
         self.revivals[broker.id].start()
 
     def end(self, how: str, *brokers: Broker) -> None:

@@ -13,7 +13,7 @@ from tests.fakes.raft_group import NOW_US
 from tinymq.base.errors import CorruptData
 from tinymq.broker.state.channels import CHANNELS_MAX, TAKEN_MAX, Channels
 from tinymq.broker.state.producers import Producers
-from tinymq.broker.state.retention_index import Milestones
+from tinymq.broker.state.retention_index import RetentionIndex
 from tinymq.broker.state.state import PartitionState
 from tinymq.format.entry import Kind, crc32c, make_entry
 from tinymq.proto import partition_pb2 as pb
@@ -219,7 +219,7 @@ def test_commands_with_the_greatest_numbers_are_applied() -> None:
 def test_an_empty_table_is_loaded() -> None:
     state = pb.State()
     Channels().dump(state)
-    Milestones().dump(state)
+    RetentionIndex().dump(state)
     assert state == pb.State()
     PartitionState().load(PartitionState().dump())
 

@@ -14,7 +14,13 @@ from tests.fakes.manual_clock import ManualClock
 from tests.registry.records import broker
 from tinymq.base.config import Timing
 from tinymq.base.errors import InvalidRequest, UnsupportedVersion
-from tinymq.broker.cluster.feature_level import MemberLevel, Upgrade, announced_level, members_of, next_level
+from tinymq.broker.cluster.feature_level import (
+    FeatureLevelControl,
+    MemberLevel,
+    announced_level,
+    members_of,
+    next_level,
+)
 from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.log.broker_files.identity import Identity
 from tinymq.registry.memory import MemoryRegistry
@@ -63,7 +69,7 @@ class Bench:
         self.peers = FakePeers()
         self.folder = FakeFolder(1)
         self.announced: list[int] = []
-        self.upgrade = Upgrade(
+        self.upgrade = FeatureLevelControl(
             1, self.registry, self.peers, self.folder, lambda: [1, 2, 3], self.announced.append, self.clock, EVERY_S
         )
 

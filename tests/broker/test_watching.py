@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from tinymq.broker.partition.commit_watchers import WOKEN_MAX, Watchers
+from tinymq.broker.partition.commit_watchers import WOKEN_MAX, CommitWatchers
 
 
 class Loop:
@@ -25,7 +25,7 @@ class Loop:
 
 def test_many_watchers_are_woken_in_slices() -> None:
     loop = Loop()
-    watchers, woken = Watchers(loop.soon), Counter[int]()
+    watchers, woken = CommitWatchers(loop.soon), Counter[int]()
     many = 10 * WOKEN_MAX + 1
     for number in range(many):
         watchers.add(lambda number=number: woken.update([number]))  # type: ignore[misc]
@@ -46,7 +46,7 @@ def test_many_watchers_are_woken_in_slices() -> None:
 
 def test_a_watcher_that_left_is_not_woken_and_one_that_came_waits_for_the_next_change() -> None:
     loop = Loop()
-    watchers, woken = Watchers(loop.soon), Counter[str]()
+    watchers, woken = CommitWatchers(loop.soon), Counter[str]()
 
     def last() -> None:
         woken["last"] += 1

@@ -8,7 +8,7 @@ import pytest
 
 from tests.raft.values import GROUP, chain
 from tinymq.format.entry import HEADER_SIZE
-from tinymq.log.broker_files.durability_marks import Mark, Marks, load_marks
+from tinymq.log.broker_files.durability_marks import DurabilityMark, DurabilityMarks, load_marks
 from tinymq.log.files.layout import SEGMENT, group_folder, in_group
 from tinymq.log.replica_log.creation import create_log
 from tinymq_chaos.sim.faults.damage import covered_bytes
@@ -35,8 +35,8 @@ def _path(first: int) -> str:
     return in_group(group_folder(GROUP), first, SEGMENT)
 
 
-def _mark(files: SimFiles, mark: Mark, *, synced: bool = True) -> None:
-    marks = Marks(files, load_marks(files))
+def _mark(files: SimFiles, mark: DurabilityMark, *, synced: bool = True) -> None:
+    marks = DurabilityMarks(files, load_marks(files))
     marks.write([mark])
     if synced:
         marks.sync()
@@ -50,20 +50,20 @@ def test_all_up_to_the_marked_entry_is_covered(files: SimFiles) -> None:
     content = files.content(_path(10))
     last = chain([1, 1, 1])[1]
     position = content.index(last.head)
-    _mark(files, Mark(GROUP, index=2, segment=10, position=position))
+    _mark(files, DurabilityMark(GROUP, index=2, segment=10, position=position))
     whole = len(content)
     assert [covered_bytes(files, _path(first)) for first in SEGMENTS] == [whole, position + last.size, 0]
     assert position + last.size < whole
 
 
 def test_a_mark_that_is_not_on_the_disk_covers_nothing(files: SimFiles) -> None:
-    _mark(files, Mark(GROUP, index=1, segment=1, position=HEADER_SIZE), synced=False)
+    _mark(files, DurabilityMark(GROUP, index=1, segment=1, position=HEADER_SIZE), synced=False)
     assert covered_bytes(files, _path(1)) == 0
 
 
 def test_a_marked_entry_that_is_damaged_is_left_as_it_is(files: SimFiles) -> None:
     position = files.content(_path(1)).index(chain([1])[0].head)
-    _mark(files, Mark(GROUP, index=1, segment=1, position=position))
+    _mark(files, DurabilityMark(GROUP, index=1, segment=1, position=position))
     files.flip_bit(_path(1), position + 20)
     assert covered_bytes(files, _path(1)) == position
 

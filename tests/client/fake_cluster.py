@@ -29,7 +29,7 @@ from tinymq.base.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from tinymq.broker.state.epoch_cache import Histories
+from tinymq.broker.state.epoch_cache import EpochCache
 from tinymq.broker.state.producers import Producer, extend, judge
 from tinymq.client.net.ports import Fetched, Method, PackedBatch
 from tinymq.client.net.wire import join, read_fetched
@@ -55,7 +55,7 @@ class FakePartition:
     log_start: int = 0
     producers: dict[int, Producer] = field(default_factory=dict)
     shown: dict[int, int] = field(default_factory=dict)  # broker -> high watermark, where it lags
-    histories: Histories = field(default_factory=Histories)
+    histories: EpochCache = field(default_factory=EpochCache)
 
     def high_watermark(self, broker: int) -> int:
         return self.shown.get(broker, self.next_offset)

@@ -13,18 +13,18 @@ from tests.fakes.manual_clock import ManualClock
 from tinymq.base.config import Limits
 from tinymq.base.errors import BatchTooLarge, Closed, InvalidConfig, InvalidRequest, UnknownPartition
 from tinymq.client.common.config import ProducerConfig
-from tinymq.client.common.topic_settings import UNBOUNDED, Bounds
+from tinymq.client.common.topic_settings import UNBOUNDED, TopicBounds
 from tinymq.client.consume.records import Chunk
 from tinymq.client.produce.batcher import Batcher
-from tinymq.client.produce.delivery import Pending
+from tinymq.client.produce.delivery import ProducerBatch
 from tinymq.client.produce.partitioner import keyed
-from tinymq.client.produce.send_queue import Lane
+from tinymq.client.produce.send_queue import SendQueue
 from tinymq.format.batch import HEADER_SIZE, decode_batch, pack_batch
 
 KEYED = b"hejsan"
 
 
-def pack_size(batch: Pending) -> int:
+def pack_size(batch: ProducerBatch) -> int:
     assert batch.message is not None
     return HEADER_SIZE + batch.message.size
 
@@ -48,16 +48,18 @@ class Bench:
     def wake(self) -> None:
         self.wakes += 1
 
-    def append(self, value: bytes | None = b"v", key: bytes | None = None, partition: int | None = None) -> Pending:
+    def append(
+        self, value: bytes | None = b"v", key: bytes | None = None, partition: int | None = None
+    ) -> ProducerBatch:
         delivery = self.batcher.append("t", value, key, None, None, partition)
         assert delivery is not None
         return delivery._batch
 
-    def sealed(self) -> list[Lane]:
+    def sealed(self) -> list[SendQueue]:
         return [lane for lane in self.sink.lanes if lane.sealed]
 
 
-def rows(batch: Pending) -> list[tuple[object, ...]]:
+def rows(batch: ProducerBatch) -> list[tuple[object, ...]]:
     assert batch.message is not None
     payload = pack_batch(batch.message, record_count=batch.count, codec=batch.codec)
     assert len(payload) == HEADER_SIZE + batch.message.size
@@ -106,7 +108,7 @@ def test_a_record_larger_than_a_batch_travels_alone() -> None:
 def test_a_batch_is_no_larger_than_what_its_topic_takes_at_all() -> None:
     bench = Bench()
 
-    def counts(records: int, size: int, bounds: Bounds) -> list[int]:
+    def counts(records: int, size: int, bounds: TopicBounds) -> list[int]:
         """Of the batches that as many records become."""
         bench.batcher.sinks.open("t", b"i" * 16, range(4), bounds)
         batches = list(dict.fromkeys(bench.append(b"x" * size, KEYED) for _ in range(records)))
@@ -114,10 +116,10 @@ def test_a_batch_is_no_larger_than_what_its_topic_takes_at_all() -> None:
         assert all(pack_size(batch) <= bounds.bytes_max for batch in batches)
         return [batch.count for batch in batches]
 
-    assert counts(7, 1, Bounds(records_max=3)) == [3, 3, 1]
-    assert counts(3, 1, Bounds(records_max=1)) == [1, 1, 1]
-    assert counts(20, 1000, Bounds(bytes_max=14_000)) == [9, 9, 2]
-    assert counts(3, 100, Bounds(bytes_max=1000)) == [1, 1, 1], "whatever one of them comes to"
+    assert counts(7, 1, TopicBounds(records_max=3)) == [3, 3, 1]
+    assert counts(3, 1, TopicBounds(records_max=1)) == [1, 1, 1]
+    assert counts(20, 1000, TopicBounds(bytes_max=14_000)) == [9, 9, 2]
+    assert counts(3, 100, TopicBounds(bytes_max=1000)) == [1, 1, 1], "whatever one of them comes to"
     assert counts(20, 1000, UNBOUNDED) == [20]
 
 
@@ -213,7 +215,7 @@ def test_limits_of_the_brokers_are_known_here() -> None:
 
 def test_the_buffer_is_bounded() -> None:
     bench = Bench(buffer_bytes_max=10_000, batch_bytes_max=1000)
-    taken: list[Pending] = []
+    taken: list[ProducerBatch] = []
     while (delivery := bench.batcher.append("t", b"x" * 976, None, None, None, None)) is not None:
         taken.append(delivery._batch)
     assert len(taken) == 10

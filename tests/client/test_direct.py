@@ -28,9 +28,9 @@ from tinymq.client.net.broker_streams import ProducePipe
 from tinymq.client.produce import batcher, blocking_sender, delivery, owners, sender
 from tinymq.client.produce import send_queue as lane
 from tinymq.client.produce.batcher import Batcher
-from tinymq.client.produce.blocking_sender import LONE_SENDS_MIN, Direct
-from tinymq.client.produce.delivery import Pending
-from tinymq.client.produce.send_queue import Lane, Owner
+from tinymq.client.produce.blocking_sender import LONE_SENDS_MIN, BlockingSender
+from tinymq.client.produce.delivery import ProducerBatch
+from tinymq.client.produce.send_queue import Owner, SendQueue
 from tinymq.client.produce.sender import Sender
 from tinymq.net import frame_socket
 from tinymq.net.frame_socket import FrameSocket
@@ -172,7 +172,7 @@ def test_what_is_lost_with_its_connection_is_written_once(
 def test_the_checker_notices_a_number_that_is_not_kept(
     mq: Client, brokers: GrpcBrokers, ways: Ways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forgets(self: Direct, batch: Pending, outcome: object, broken: str = "") -> None:
+    def forgets(self: BlockingSender, batch: ProducerBatch, outcome: object, broken: str = "") -> None:
         lane = batch.lane
         lane.acknowledged(batch)  # its sequence is taken to be written: the next attempt has another one
         lane.sealed.append(batch)
@@ -180,7 +180,7 @@ def test_the_checker_notices_a_number_that_is_not_kept(
 
     connected(mq, ways)
     before = len(brokers.cluster.values("t", 0))
-    monkeypatch.setattr(Direct, "_pass_on", forgets)
+    monkeypatch.setattr(BlockingSender, "_pass_on", forgets)
     brokers.cluster.lose_replies = 1
     mq.send("t", b"x", partition=0)
     assert brokers.cluster.values("t", 0)[before:] == [b"x", b"x"]
@@ -252,7 +252,7 @@ def test_an_interrupted_send_goes_on(
     wait_until(lambda: batcher_of(mq).room.taken_bytes == 0)
     assert brokers.cluster.values("t", 0)[-1] == b"sent"
     with monkeypatch.context() as patch:
-        patch.setattr(Pending, "encode", interrupted)
+        patch.setattr(ProducerBatch, "encode", interrupted)
         with pytest.raises(KeyboardInterrupt):
             mq.send("t", b"not sent", partition=0)
     assert batcher_of(mq).room.taken_bytes == 0
@@ -322,14 +322,14 @@ def test_a_client_that_is_closed_before_a_slow_thread_sends(
     assert mq._direct is not None
     if not connected_still:
         mq._direct._streams.popitem()[1].close()
-    closed, encode = threading.Event(), Pending.encode
+    closed, encode = threading.Event(), ProducerBatch.encode
 
-    def slow(self: Pending, codec: Any) -> None:
+    def slow(self: ProducerBatch, codec: Any) -> None:
         if threading.current_thread() is not threading.main_thread() and self.count == 1:
             closed.wait(30)
         encode(self, codec)
 
-    monkeypatch.setattr(Pending, "encode", slow)
+    monkeypatch.setattr(ProducerBatch, "encode", slow)
     sending = later(lambda: mq.send("t", b"late", partition=0))
     wait_until(lambda: any(lane.owner is Owner.THREAD for lane in batcher_of(mq).sinks.lanes.values()))
     mq.close()
@@ -347,9 +347,9 @@ def test_a_client_that_is_closed_while_a_slow_thread_leaves_its_record_to_it(
     assert mq._direct is not None
     mq._direct._streams.popitem()[1].close()
     late, leave, left = threading.Event(), threading.Event(), threading.Event()
-    encode, flush, take, pass_on = Pending.encode, Sender.flush, owners.Owners.take, owners.Owners.pass_on
+    encode, flush, take, pass_on = ProducerBatch.encode, Sender.flush, owners.Owners.take, owners.Owners.pass_on
 
-    def slow(self: Pending, codec: Any) -> None:
+    def slow(self: ProducerBatch, codec: Any) -> None:
         if threading.current_thread() is not threading.main_thread() and self.count == 1:
             leave.wait(30)
         encode(self, codec)
@@ -361,7 +361,7 @@ def test_a_client_that_is_closed_while_a_slow_thread_leaves_its_record_to_it(
             late.set()
             raise
 
-    def taken(self: owners.Owners, lane: Lane, owner: Owner = Owner.LOOP) -> bool:
+    def taken(self: owners.Owners, lane: SendQueue, owner: Owner = Owner.LOOP) -> bool:
         took = take(self, lane, owner)
         if late.is_set() and not took:
             leave.set()
@@ -373,7 +373,7 @@ def test_a_client_that_is_closed_while_a_slow_thread_leaves_its_record_to_it(
         left.set()
         return told
 
-    monkeypatch.setattr(Pending, "encode", slow)
+    monkeypatch.setattr(ProducerBatch, "encode", slow)
     monkeypatch.setattr(Sender, "flush", flushed)
     monkeypatch.setattr(owners.Owners, "take", taken)
     monkeypatch.setattr(owners.Owners, "pass_on", passed_on)
@@ -385,9 +385,9 @@ def test_a_client_that_is_closed_while_a_slow_thread_leaves_its_record_to_it(
 
 
 def test_one_thread_of_all_has_a_lane() -> None:
-    first, second = (Lane("t", b"i", n, limit=1, numbered=True) for n in range(2))
+    first, second = (SendQueue("t", b"i", n, limit=1, numbered=True) for n in range(2))
     of = owners.Owners(threading.Lock())
-    batch = Pending(first, 0.0, 1.0)
+    batch = ProducerBatch(first, 0.0, 1.0)
     assert of.may_claim(first)
     of.claim(batch)
     assert (of.claimed(), of.may_claim(first), of.may_claim(second)) == (batch, False, False)
@@ -398,14 +398,14 @@ def test_one_thread_of_all_has_a_lane() -> None:
 
 
 def test_who_flushes_finds_a_batch_that_is_taken_at_that_moment() -> None:
-    taken = Lane("t", b"i", 0, limit=5, numbered=True)
+    taken = SendQueue("t", b"i", 0, limit=5, numbered=True)
 
-    class Sealed(deque[Pending]):
-        def popleft(self) -> Pending:
+    class Sealed(deque[ProducerBatch]):
+        def popleft(self) -> ProducerBatch:
             assert taken.flight == (self[0],), "it is in one of the two, or in both"
             return super().popleft()
 
-    batch = Pending(taken, 0.0, 1.0)
+    batch = ProducerBatch(taken, 0.0, 1.0)
     batch.message, batch.count = pa.py_buffer(b""), 1
     taken.sealed = Sealed([batch])
     assert taken.take(0.0) is batch

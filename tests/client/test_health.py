@@ -7,7 +7,7 @@ import pytest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of
 from tests.fakes.manual_clock import ManualClock
-from tinymq.client.cluster.broker_health import FAILURE_S_MAX, RETRY_S_MAX, SLOW, Health
+from tinymq.client.cluster.broker_health import FAILURE_S_MAX, RETRY_S_MAX, SLOW, ClusterHealth
 from tinymq.client.cluster.cluster import Cluster
 from tinymq_chaos.sim.virtual.virtual import VirtualClock, VirtualLoop, run_virtually
 
@@ -17,7 +17,7 @@ SMALL = 0.1  # the fraction of the deadline that an earlier slow answer or failu
 
 @pytest.mark.parametrize("latency_s", [slow_s for slow_s, _ in SLOW])
 def test_a_slow_answer_ranks_a_broker_lower_and_delays_no_attempt(latency_s: float) -> None:
-    clock, health = ManualClock(), Health()
+    clock, health = ManualClock(), ClusterHealth()
     health.answered("a", latency_s, clock.monotonic())
     assert health.cost("a", clock.monotonic())[0] >= 2.0
     assert health.retry_s("a", clock.monotonic()) == 0.0
@@ -25,7 +25,7 @@ def test_a_slow_answer_ranks_a_broker_lower_and_delays_no_attempt(latency_s: flo
 
 
 def test_failures_in_a_row_delay_the_next_attempt_by_a_fraction_of_a_second() -> None:
-    clock, health = ManualClock(), Health()
+    clock, health = ManualClock(), ClusterHealth()
     waits_s = []
     for _ in range(20):
         health.failed("a", "connection refused", clock.monotonic())
@@ -41,7 +41,7 @@ def test_failures_in_a_row_delay_the_next_attempt_by_a_fraction_of_a_second() ->
 
 
 def test_a_slow_answer_after_failures_delays_no_attempt() -> None:
-    clock, health = ManualClock(), Health()
+    clock, health = ManualClock(), ClusterHealth()
     for _ in range(20):
         health.failed("a", "connection refused", clock.monotonic())
     health.answered("a", 20.0, clock.monotonic())

@@ -19,20 +19,20 @@ from tinymq.base.errors import DeadlineExceeded
 from tinymq.client.produce import batcher, buffer_pool, delivery, owners, topic_buffers
 from tinymq.client.produce import send_queue as lane
 from tinymq.client.produce.batcher import UNFINISHED_S
-from tinymq.client.produce.delivery import Delivery, Pending
-from tinymq.client.produce.send_queue import Lane
+from tinymq.client.produce.delivery import Delivery, ProducerBatch
+from tinymq.client.produce.send_queue import SendQueue
 from tinymq.format import batch
 from tinymq.format.batch import SCHEMA
 
 MODULES = (batch, batcher, delivery, lane, owners, buffer_pool, topic_buffers)
-Taken = dict[bytes, tuple[Pending, int]]  # by value
+Taken = dict[bytes, tuple[ProducerBatch, int]]  # by value
 
 
 class Loop:
     """What the client's loop does: it comes when it is woken, and when it has said that it would."""
 
     def __init__(self, bench: Bench) -> None:
-        self.looked: set[Lane] = set()  # lanes that it was told of
+        self.looked: set[SendQueue] = set()  # lanes that it was told of
         self._bench = bench
         self._next_s: float | None = None
 
@@ -118,7 +118,7 @@ def check(bench: Bench, loop: Loop, taken: Taken, where: str) -> None:
     """All that was taken is in the lane, once, and as it was given; the loop knows of it, and the room is counted."""
     (lane,) = [lane for lane in bench.sink.lanes if lane.sealed]
     assert lane in loop.looked, where
-    seen: dict[bytes, tuple[Pending, int]] = {}
+    seen: dict[bytes, tuple[ProducerBatch, int]] = {}
     for pending in lane.sealed:
         assert pending.message is not None, where
         for row, (key, value, headers, _) in enumerate(rows(pending)):

@@ -21,20 +21,20 @@ from tinymq.base.errors import (
     UnknownProducer,
 )
 from tinymq.broker.state.producers import Producer, extend, judge
-from tinymq.client.produce.delivery import Pending
-from tinymq.client.produce.send_queue import Lane
+from tinymq.client.produce.delivery import ProducerBatch
+from tinymq.client.produce.send_queue import SendQueue
 from tinymq.format.batch import BatchHeader
 
 MESSAGE = pa.py_buffer(b"")
 PRODUCER = 7
 
 
-def lane_of(limit: int = 5, *, numbered: bool = True) -> Lane:
-    return Lane("t", b"i" * 16, 0, limit=limit, numbered=numbered)
+def lane_of(limit: int = 5, *, numbered: bool = True) -> SendQueue:
+    return SendQueue("t", b"i" * 16, 0, limit=limit, numbered=numbered)
 
 
-def sealed(lane: Lane, count: int = 1, deadline_s: float = 1e9) -> Pending:
-    batch = Pending(lane, 0.0, deadline_s)
+def sealed(lane: SendQueue, count: int = 1, deadline_s: float = 1e9) -> ProducerBatch:
+    batch = ProducerBatch(lane, 0.0, deadline_s)
     batch.message, batch.count = MESSAGE, count
     lane.sealed.append(batch)
     return batch
@@ -44,7 +44,7 @@ def sealed(lane: Lane, count: int = 1, deadline_s: float = 1e9) -> Pending:
 class Attempt:
     """A batch as it was when it was sent."""
 
-    batch: Pending
+    batch: ProducerBatch
     header: BatchHeader
     name: int
     request_id: int = 0
@@ -69,7 +69,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.lane = lane_of(5 if self.numbered else 1, numbered=self.numbered)
-        self.batches: list[Pending] = []
+        self.batches: list[ProducerBatch] = []
 
     def seal(self) -> None:
         deadline_s = self.now_s + self.rng.choice((0.05, 1.0, 1e9))
@@ -98,11 +98,11 @@ class World:
         self.log.append(attempt.name)
         return None
 
-    def finish(self, ended: list[tuple[Pending, TinymqError]]) -> None:
+    def finish(self, ended: list[tuple[ProducerBatch, TinymqError]]) -> None:
         for batch, error in ended:
             self.end(batch, error)
 
-    def end(self, batch: Pending, error: TinymqError | None) -> None:
+    def end(self, batch: ProducerBatch, error: TinymqError | None) -> None:
         name = self.names[id(batch)]
         assert name not in self.ended, "ended twice"
         self.ended[name] = error
@@ -237,7 +237,7 @@ def test_every_schedule_keeps_the_promises(seed: int, numbered: bool) -> None:
     world.check()
 
 
-def take_all(lane: Lane, now_s: float = 0.0) -> list[Pending]:
+def take_all(lane: SendQueue, now_s: float = 0.0) -> list[ProducerBatch]:
     taken = []
     while (batch := lane.take(now_s)) is not None:
         taken.append(batch)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tinymq.base.errors import NotLeader, UnknownPartition
 from tinymq.client.cluster import routing
-from tinymq.client.cluster.broker_health import Health
+from tinymq.client.cluster.broker_health import ClusterHealth
 from tinymq.client.cluster.routing import Broker, Partition, Topic, View
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -150,9 +150,9 @@ def test_replicas_are_ordered_as_asked() -> None:
 
 
 def test_slow_brokers_are_put_aside_for_longer_and_dead_ones_for_growing_whiles() -> None:
-    health = Health()
+    health = ClusterHealth()
     for latency_s, aside_s in ((0.1, 0), (0.55, 2), (1.8, 5), (3.0, 6), (5.0, 10), (15.0, 30)):
-        health = Health()
+        health = ClusterHealth()
         health.answered("a", latency_s, 100.0)
         assert health.cost("a", 100.0)[0] == aside_s
     asides = []

@@ -24,7 +24,7 @@ from tinymq.client.admin.holds import AsyncHold
 from tinymq.client.consume.reader import AsyncReader
 from tinymq.client.consume.scan import AsyncScan
 from tinymq.client.facade.aio import AsyncClient
-from tinymq.client.facade.loop_thread import SWITCH_S_MAX, Engine
+from tinymq.client.facade.loop_thread import SWITCH_S_MAX, LoopThread
 from tinymq.client.facade.sync import Admin, Reader
 from tinymq.client.facade.sync_producer import Producer
 from tinymq.client.facade.sync_queue import Hold, Queue
@@ -300,7 +300,7 @@ def test_who_computes_makes_way_for_the_clients_loop_soon() -> None:
     try:
         for own_s, wanted_s in ((0.005, SWITCH_S_MAX), (0.000_1, 0.000_1)):  # a shorter one is the application's own
             sys.setswitchinterval(own_s)
-            Engine(lambda: AsyncClient("127.0.0.1:1")).stop()
+            LoopThread(lambda: AsyncClient("127.0.0.1:1")).stop()
             assert sys.getswitchinterval() == pytest.approx(wanted_s)
     finally:
         sys.setswitchinterval(before_s)

@@ -17,7 +17,7 @@ from tests.fuzz.driver import Target
 from tests.log.values import GROUP
 from tests.registry.records import broker
 from tinymq.base.types import METADATA_GROUP
-from tinymq.broker.state.outcome import Outcome
+from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.broker.state.state import PartitionState
 from tinymq.cli.verbs.log import describe
 from tinymq.format.entry import Entry, Kind, iter_entries, make_entry, parse_header
@@ -214,7 +214,7 @@ def apply_commands(data: bytes) -> object:
     return outcomes
 
 
-def _said(outcome: Outcome) -> object:
+def _said(outcome: CommandOutcome) -> object:
     return replace(outcome, error=None), outcome.error and (outcome.error.code, str(outcome.error))
 
 

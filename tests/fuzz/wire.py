@@ -25,14 +25,14 @@ from tinymq.net.framing import PREFIX, PREFIX_BYTES, FrameReader, pack_frame
 from tinymq.proto import peer_pb2, registry_pb2
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire as error_to_wire
-from tinymq.raft.host.router import Inbound
+from tinymq.raft.host.router import Router
 from tinymq.raft.net.connection import Connection
 from tinymq.raft.net.handshake import Credentials, Handshake, State
 from tinymq.raft.net.transport import Channel, PeerIdentity
-from tinymq.raft.peers.failure_detector import Liveness
+from tinymq.raft.peers.failure_detector import FailureDetector
 from tinymq.raft.peers.heartbeats import Heartbeats
 from tinymq.raft.peers.leader_hints import announcement
-from tinymq.raft.peers.peers import Neighbours
+from tinymq.raft.peers.peers import Peers
 from tinymq.raft.peers.requests import Requests
 from tinymq.raft.rules.messages import to_wire
 
@@ -198,7 +198,7 @@ class _Socket(asyncio.Transport):
         pass
 
 
-def _inbound() -> Inbound:
+def _inbound() -> Router:
     wire: Any = _Wire()
     clock = ManualClock()
 
@@ -210,8 +210,8 @@ def _inbound() -> Inbound:
 
     requests = Requests(wire.send, clock)
     requests.serve("registry", answer)
-    neighbours = Neighbours(2, wire, clock, Timing())
-    return Inbound(wire, neighbours, requests, {}, lambda group, call: call())
+    neighbours = Peers(2, wire, clock, Timing())
+    return Router(wire, neighbours, requests, {}, lambda group, call: call())
 
 
 async def _deliver(data: bytes) -> TinymqError | None:
@@ -258,7 +258,7 @@ def deliver(data: bytes) -> object:
 def peer_streams() -> list[bytes]:
     """Every message that brokers send one another."""
     heads: list[tuple[peer_pb2.Peer, list[bytes]]] = [to_wire(GROUP, message) for message in MESSAGES]
-    beats = Heartbeats(Liveness(1.0))
+    beats = Heartbeats(FailureDetector(1.0))
     beats.stepped_down(1, GROUP, 5)
     beats.stepped_down(1, METADATA_GROUP, 6)
     heads.append((beats.next(1, 5, 1.0), []))

@@ -12,9 +12,9 @@ from tests.log.values import OTHER, append
 from tinymq.base.errors import DiskFull, SyncFailed
 from tinymq.base.topic_config import Storage
 from tinymq.log import DISK, Log, LogConfig
-from tinymq.log.broker_files.durability_marks import Mark, Marks
+from tinymq.log.broker_files.durability_marks import DurabilityMark, DurabilityMarks
 from tinymq.log.files.layout import MARKS
-from tinymq.log.replica_log.commits import Commit
+from tinymq.log.replica_log.commits import CommitMark
 
 
 async def filled(place: Place, config: LogConfig = DISK) -> Log:
@@ -122,14 +122,14 @@ def test_a_sync_that_fails_keeps_nothing_and_ends_the_broker() -> None:
 def test_without_room_for_marks_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(place: Place) -> None:
         log = await filled(place)
-        write, tries = Marks.write, 0
+        write, tries = DurabilityMarks.write, 0
 
-        def refuse(self: Marks, changed: list[Mark]) -> None:
+        def refuse(self: DurabilityMarks, changed: list[DurabilityMark]) -> None:
             nonlocal tries
             tries += 1
             raise DiskFull("no room for marks")
 
-        monkeypatch.setattr(Marks, "write", refuse)
+        monkeypatch.setattr(DurabilityMarks, "write", refuse)
         log.keep_commit(5)
         await place.store.writer.drain()
         assert (tries, log.commit.durable) == (1, 0), "and not without a pause"
@@ -138,7 +138,7 @@ def test_without_room_for_marks_it_is_tried_again(monkeypatch: pytest.MonkeyPatc
             await place.store.writer.drain()
         assert 3 <= tries <= 5, "after each pause"
         assert log.failed is None
-        monkeypatch.setattr(Marks, "write", write)
+        monkeypatch.setattr(DurabilityMarks, "write", write)
         place.clock.advance(0.1)
         await until(lambda: log.commit.durable == 5)
         await place.store.close()
@@ -158,7 +158,7 @@ def test_who_is_closed_presses_no_more() -> None:
 
 
 def test_what_is_known_only_rises() -> None:
-    commit = Commit(4)
+    commit = CommitMark(4)
     assert [commit.learn(3), commit.learn(6), commit.learn(6)] == [False, True, False]
     commit.want(5)
     commit.want(2)

@@ -20,7 +20,7 @@ from tinymq.format.entry import Kind
 from tinymq.log import DISK, Log, LogConfig, OpenedLog, Store
 from tinymq.log.engine.memory_engine import FULL_RETRY_MS
 from tinymq.log.files.layout import MARKS, group_folder
-from tinymq.log.segment.snapshot_files import AppliedState
+from tinymq.log.segment.snapshot_files import Snapshot
 from tinymq.simulation.faulty_files import Crash, FaultyFiles
 
 MEMORY = LogConfig(storage=Storage.MEMORY)
@@ -134,7 +134,7 @@ def test_an_applied_state_takes_the_place_of_a_log(config: LogConfig) -> None:
         log = (await opened(store, config)).log
         append(log, 20)
         await durable(log)
-        applied = AppliedState(500, 3, 12345, 900, 77_000, b"the state", 0)
+        applied = Snapshot(500, 3, 12345, 900, 77_000, b"the state", 0)
         installed = await store.install(GROUP, applied)
         with pytest.raises(Closed):
             append(log, 1)

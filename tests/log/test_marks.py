@@ -15,9 +15,9 @@ from tinymq.log import DISK, InlineRunner, Log, LogConfig, Store
 from tinymq.log.broker_files.durability_marks import (
     DAMAGED,
     LAZY,
+    DurabilityMark,
+    DurabilityMarks,
     LoadedMarks,
-    Mark,
-    Marks,
     load_marks,
     pack_mark,
     unpack_marks,
@@ -121,21 +121,21 @@ def test_marks_go_on_in_a_new_file_when_one_is_full() -> None:
 def test_why_a_count_was_raised_is_kept_beside_the_flags() -> None:
     """Where earlier versions have flags that they do not know, so they read everything else as before."""
     for mark in (
-        Mark(GROUP, 0),
-        Mark(GROUP, 7, LAZY, 5, 1, 9, fault_count=3),
-        Mark(GROUP, 7, DAMAGED, fault_count=7),
-        Mark(GROUP, 7, LAZY, fault_count=None),
+        DurabilityMark(GROUP, 0),
+        DurabilityMark(GROUP, 7, LAZY, 5, 1, 9, fault_count=3),
+        DurabilityMark(GROUP, 7, DAMAGED, fault_count=7),
+        DurabilityMark(GROUP, 7, LAZY, fault_count=None),
     ):
         packed = pack_mark(mark)
         assert list(unpack_marks(packed)) == [mark]
         assert packed[24] & 127 == mark.flags
-    without = bytearray(pack_mark(Mark(GROUP, 7, LAZY)))
+    without = bytearray(pack_mark(DurabilityMark(GROUP, 7, LAZY)))
     without[24:28] = LAZY.to_bytes(4, "little")
-    assert list(unpack_marks(bytes(without))) == [Mark(GROUP, 7, LAZY, fault_count=None)]
+    assert list(unpack_marks(bytes(without))) == [DurabilityMark(GROUP, 7, LAZY, fault_count=None)]
 
 
 def test_more_risks_than_can_be_counted_are_taken_for_fewer() -> None:
-    (mark,) = unpack_marks(pack_mark(Mark(GROUP, 1 << 30)))
+    (mark,) = unpack_marks(pack_mark(DurabilityMark(GROUP, 1 << 30)))
     assert mark.fault_count == (1 << 30) - (1 << 24) + 1
 
 
@@ -149,7 +149,7 @@ def test_of_an_earlier_version_the_setting_at_the_first_opening_decides(config: 
         await store.close()
         number = load_marks(files).number
         old = replace(load_marks(files).marks[GROUP], count=4, fault_count=None)
-        Marks(files, LoadedMarks({GROUP: old}, number, complete=True)).close()
+        DurabilityMarks(files, LoadedMarks({GROUP: old}, number, complete=True)).close()
         store = await open_store(files)
         assert (await store.open_log(GROUP, first_entry(), config)).log.fault_count == faults
         await store.close()

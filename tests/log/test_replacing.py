@@ -15,12 +15,12 @@ from tinymq.log import Log, OpenedLog, Store
 from tinymq.log.engine.damaged_logs import has_aside
 from tinymq.log.files.layout import STATE, aside_folder, group_folder, in_group
 from tinymq.log.segment.segment import SegmentHeader, pack_segment_header
-from tinymq.log.segment.snapshot_files import AppliedState, StoredState, pack_state
+from tinymq.log.segment.snapshot_files import Snapshot, StoredSnapshot, pack_state
 from tinymq.simulation.faulty_files import Crash, FaultyFiles
 
 INDEX = 25
 DATA = b"state at %d" % INDEX
-APPLIED = AppliedState(INDEX, 3, 0xC0FFEE, 900, 77_000, DATA, crc32c(DATA))
+APPLIED = Snapshot(INDEX, 3, 0xC0FFEE, 900, 77_000, DATA, crc32c(DATA))
 CRASHES = ["power_cut", "kill", "kill, then power_cut"]
 
 
@@ -133,7 +133,7 @@ def test_a_state_of_another_entry_of_the_same_index_is_none() -> None:
         at = log.segment_bounds()[0][1]
         await store.close()
         path = in_group(group_folder(GROUP), at + 1, STATE)
-        state = StoredState(at, 5, log.crc_at(at) or 0, b"state")
+        state = StoredSnapshot(at, 5, log.crc_at(at) or 0, b"state")
         for stored, found in ((state, at), (replace(state, entry_crc=1), 0)):
             files.open(path, create=True)
             files.put(path, pack_state(stored))

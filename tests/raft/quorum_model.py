@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from tests.raft.values import GROUP
 from tinymq.raft.rules.automatic_recovery import revive
 from tinymq.raft.rules.membership import Membership, Replica
-from tinymq.raft.rules.quorum_loss import Report, can_win, impose
+from tinymq.raft.rules.quorum_loss import ReplicaReport, can_win, impose
 
 MEMBERS = (1, 2, 3)
 
@@ -70,7 +70,7 @@ class Node:
     def _config(self, length: int) -> Membership:
         return next(item.config for item in reversed(self.disk.log[:length]) if item.config is not None)
 
-    def report(self) -> Report:
+    def report(self) -> ReplicaReport:
         log = self.disk.log
         before = len(log)
         for at in range(self.commit, len(log)):
@@ -78,7 +78,7 @@ class Node:
             if config is not None and config.generation > self.applied.generation:
                 before = at - 1
                 break
-        return Report(
+        return ReplicaReport(
             self.me, True, self.leads, self.disk.term, log[-1].term, len(log), 0, self.applied, self.newest,
             (log[before - 1].term, before), fault_count=self.disk.fault_count,
         )  # fmt: skip

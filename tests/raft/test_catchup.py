@@ -9,7 +9,7 @@ import pytest
 from tests.raft.values import ListLog, chain
 from tinymq.base.errors import BrokenInvariant
 from tinymq.format.entry import Entry
-from tinymq.raft.rules.log_matching import Accept, Conflict, next_after_conflict, receive
+from tinymq.raft.rules.log_matching import Conflict, Match, next_after_conflict, receive
 from tinymq.raft.rules.messages import Append, AppendAck
 
 
@@ -24,13 +24,13 @@ def ack_of(conflict: Conflict, commit: int) -> AppendAck:
 def test_entries_that_are_here_already_are_skipped_and_nothing_is_truncated() -> None:
     log = chain([0, 1, 1, 1, 1])
     decision = receive(ListLog(log), 1, append(log, prev=1, count=2))
-    assert decision == Accept(None, (), 3)
+    assert decision == Match(None, (), 3)
 
 
 def test_only_the_new_end_of_an_overlapping_append_is_appended() -> None:
     theirs = chain([0, 1, 1, 1, 1])
     decision = receive(ListLog(theirs[:3]), 1, append(theirs, prev=1, count=4))
-    assert decision == Accept(None, theirs[3:], 5)
+    assert decision == Match(None, theirs[3:], 5)
 
 
 def test_only_what_conflicts_is_truncated() -> None:
@@ -38,7 +38,7 @@ def test_only_what_conflicts_is_truncated() -> None:
     ours = common + chain([2, 2], common[-1])
     theirs = common + chain([3, 3, 3], common[-1])
     decision = receive(ListLog(ours), 3, append(theirs, prev=1, count=5))
-    assert decision == Accept(4, theirs[3:], 6)
+    assert decision == Match(4, theirs[3:], 6)
 
 
 def test_a_conflict_with_what_is_committed_cannot_be() -> None:
@@ -64,8 +64,8 @@ def test_another_term_at_prev_is_answered_with_the_commit_index() -> None:
 
 def test_an_empty_append_verifies_up_to_prev() -> None:
     log = chain([0, 1, 1])
-    assert receive(ListLog(log), 1, append(log, prev=3, count=0)) == Accept(None, (), 3)
-    assert receive(ListLog(log), 1, append(log, prev=2, count=0)) == Accept(None, (), 2)
+    assert receive(ListLog(log), 1, append(log, prev=3, count=0)) == Match(None, (), 3)
+    assert receive(ListLog(log), 1, append(log, prev=2, count=0)) == Match(None, (), 2)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_an_empty_append_verifies_up_to_prev() -> None:
 def test_what_retention_removed_here_matches(prev: int, count: int, verified: int, appended: int) -> None:
     theirs = chain([0] + [1] * 6)
     decision = receive(ListLog(theirs[:5], trimmed=4), 5, append(theirs, prev, count))
-    assert isinstance(decision, Accept)
+    assert isinstance(decision, Match)
     assert (decision.truncate_from, decision.verified, len(decision.entries)) == (None, verified, appended)
 
 
@@ -90,7 +90,7 @@ def repaired(theirs: list[Entry], ours: list[Entry], commit: int, prev: int) -> 
     leader, follower = ListLog(theirs), ListLog(ours)
     for sent in range(1, 10):
         decision = receive(follower, commit, append(theirs, prev, len(theirs) - prev))
-        if isinstance(decision, Accept):
+        if isinstance(decision, Match):
             if decision.truncate_from is not None:
                 follower.truncate_from(decision.truncate_from)
             follower.append(decision.entries)

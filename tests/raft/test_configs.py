@@ -24,7 +24,7 @@ from tinymq.raft.rules.messages import (
     TimeoutNow,
     Vote,
 )
-from tinymq.raft.rules.recovery_epoch import Hearing, hear
+from tinymq.raft.rules.recovery_epoch import MessageVerdict, hear
 
 OLD, NEW = Replica(2, incarnation(2)), Replica(2, incarnation(9))
 FIRST = membership()
@@ -171,8 +171,12 @@ MESSAGES: list[Message] = [
 def test_who_was_given_up_moves_nobody_who_went_on(message: Message) -> None:
     answers = isinstance(message, Vote | AppendAck | StateAck)
     leads = isinstance(message, Append | StateOffer | StatePiece)
-    assert hear(3, 3, 9, message) is Hearing.TAKE
-    assert hear(3, 2, 5, message) is (Hearing.TAKE if answers else Hearing.DROP), "who is merely behind may answer us"
-    assert hear(3, 2, 4, message) is Hearing.DROP, "and not move our term"
-    assert hear(2, 3, 5, message) is Hearing.TAKE, "being behind is no fault"
-    assert hear(2, 3, 6, message) is (Hearing.ABANDONED if leads else Hearing.TAKE), "our term is of no history"
+    assert hear(3, 3, 9, message) is MessageVerdict.TAKE
+    assert hear(3, 2, 5, message) is (MessageVerdict.TAKE if answers else MessageVerdict.DROP), (
+        "who is merely behind may answer us"
+    )
+    assert hear(3, 2, 4, message) is MessageVerdict.DROP, "and not move our term"
+    assert hear(2, 3, 5, message) is MessageVerdict.TAKE, "being behind is no fault"
+    assert hear(2, 3, 6, message) is (MessageVerdict.ABANDONED if leads else MessageVerdict.TAKE), (
+        "our term is of no history"
+    )

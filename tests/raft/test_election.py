@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from tests.raft.values import membership
-from tinymq.raft.rules.election import Answer, Ballot, Voter, answer_vote, stand_after_s
+from tinymq.raft.rules.election import Candidacy, VoteAnswer, Voter, answer_vote, stand_after_s
 from tinymq.raft.rules.messages import RequestVote
 
 VOTER = Voter(term=5, voted_for=None, last_index=10, last_term=4, hears_leader=False)
 REQUEST = RequestVote(term=6, last_index=10, last_term=4, pre=False, transfer=False, count=0)
-GRANT, DENY, IGNORE = Answer.GRANT, Answer.DENY, Answer.IGNORE
+GRANT, DENY, IGNORE = VoteAnswer.GRANT, VoteAnswer.DENY, VoteAnswer.IGNORE
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ GRANT, DENY, IGNORE = Answer.GRANT, Answer.DENY, Answer.IGNORE
         ({"hears_leader": True}, {"pre": True}, DENY),
     ],
 )  # fmt: skip
-def test_answer(voter: dict[str, object], request_: dict[str, object], expected: Answer) -> None:
+def test_answer(voter: dict[str, object], request_: dict[str, object], expected: VoteAnswer) -> None:
     assert answer_vote(replace(VOTER, **voter), 2, replace(REQUEST, **request_)) is expected
 
 
 def test_a_vote_counts_once_and_a_strangers_not_at_all() -> None:
-    ballot = Ballot(6, pre=False)
+    ballot = Candidacy(6, pre=False)
     for voter in (1, 1, 1, 8, 9):
         ballot.voters.add(voter)
         assert not ballot.won(membership())

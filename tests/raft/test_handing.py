@@ -7,7 +7,7 @@ import pytest
 from tests.raft.harness import Broker, Cluster, simulate
 from tests.raft.test_leadership import ack, leading
 from tests.raft.values import GROUP
-from tinymq.raft import Given
+from tinymq.raft import LeadershipOrigin
 from tinymq.raft.leader.followers import BEHIND_ENTRIES_MAX
 
 
@@ -15,13 +15,13 @@ def unready(leader: Broker, broker_id: int) -> str:
     return leader.process.do(lambda: leader.group().unready(broker_id))
 
 
-@pytest.mark.parametrize(("by_hand", "given"), [(True, Given.BY_HAND), (False, Given.HANDED)])
-def test_a_leader_knows_how_it_came_to_lead(by_hand: bool, given: Given) -> None:
+@pytest.mark.parametrize(("by_hand", "given"), [(True, LeadershipOrigin.BY_HAND), (False, LeadershipOrigin.HANDED)])
+def test_a_leader_knows_how_it_came_to_lead(by_hand: bool, given: LeadershipOrigin) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()
         first = cluster.leader()
-        assert first.group().given is Given.WON
+        assert first.group().given is LeadershipOrigin.WON
         second = cluster.followers()[0]
         assert second.group().given is None
         assert first.process.do(lambda: first.host.transfer(GROUP, second.id, by_hand=by_hand))
@@ -30,7 +30,7 @@ def test_a_leader_knows_how_it_came_to_lead(by_hand: bool, given: Given) -> None
         assert (second.group().given, first.group().given, first.group().hands_over) == (given, None, False)
         second.kill()
         await cluster.commit(b"y")
-        assert cluster.leader().group().given is Given.WON
+        assert cluster.leader().group().given is LeadershipOrigin.WON
 
     simulate(scenario)
 
@@ -41,7 +41,7 @@ def test_a_clean_stop_hands_over() -> None:
         await cluster.settle()
         await cluster.leader().stop()
         await cluster.until(cluster.leaders, 2.0)
-        assert cluster.leader().group().given is Given.HANDED
+        assert cluster.leader().group().given is LeadershipOrigin.HANDED
 
     simulate(scenario)
 

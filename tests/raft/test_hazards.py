@@ -21,7 +21,7 @@ from tinymq.base.config import KIB, Limits
 from tinymq.base.errors import CorruptData, NotLeader, UnsupportedVersion
 from tinymq.format.entry import ENTRY_VERSION, Entry, Kind
 from tinymq.format.feature_level import ENTRIES
-from tinymq.log.broker_files.vote_store import Ballots
+from tinymq.log.broker_files.vote_store import VoteStore
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Role
 from tinymq.raft.leader import leadership
@@ -29,7 +29,7 @@ from tinymq.raft.replica import following, pysyncobj_seams, voting
 from tinymq.raft.replica.outbox import Action, Outbox
 from tinymq.raft.replica.replica import RaftCore
 from tinymq.raft.rules import log_matching
-from tinymq.raft.rules.election import Ballot
+from tinymq.raft.rules.election import Candidacy
 from tinymq.raft.rules.messages import Append, AppendAck, to_wire
 
 # ---- 2: acknowledged entries are not truncated and not resent ----------------------------------------------
@@ -83,8 +83,8 @@ def test_2_an_older_append_takes_nothing_back() -> None:
 
 
 def test_2_is_noticed_when_whatever_follows_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Accept:
-        return log_matching.Accept(message.prev_index + 1, message.entries, message.prev_index + len(message.entries))
+    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Match:
+        return log_matching.Match(message.prev_index + 1, message.entries, message.prev_index + len(message.entries))
 
     monkeypatch.setattr(following, "receive", receive)
     fails(an_older_append_takes_nothing_back)
@@ -96,7 +96,7 @@ def test_2_is_noticed_when_whatever_follows_is_dropped(monkeypatch: pytest.Monke
 def test_4_is_noticed_when_votes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.raft.test_incarnations import test_a_vote_counts_once
 
-    def count(self: voting.VotingReplica, ballot: Ballot, voter: int) -> None:
+    def count(self: voting.VotingReplica, ballot: Candidacy, voter: int) -> None:
         free = next(b for b in (voter, *range(1, 6)) if b not in ballot.voters)
         real(self, ballot, free)
 
@@ -240,7 +240,7 @@ def test_7_a_vote_leaves_after_its_sync() -> None:
 
 
 def test_7_is_noticed_when_a_vote_leaves_before_its_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ballots, "durable", lambda self, group: True)
+    monkeypatch.setattr(VoteStore, "durable", lambda self, group: True)
     fails(a_vote_leaves_after_its_sync)
 
 
@@ -398,7 +398,7 @@ def test_11_a_divergent_tail_is_repaired_at_once(seed: int) -> None:
 def test_11_is_noticed_when_a_conflict_backs_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     real = log_matching.receive
 
-    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Accept:
+    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Match:
         decision = real(log, commit, message)
         if isinstance(decision, log_matching.Conflict):
             return log_matching.Conflict(message.prev_index, log.term_at(message.prev_index - 1) or 0)

@@ -17,7 +17,7 @@ from tinymq.log.files.layout import SEGMENT, group_folder
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Role
 from tinymq.raft.net.transport import Channel
-from tinymq.raft.replica.snapshot_receiver import Incoming, Need, need_of
+from tinymq.raft.replica.snapshot_receiver import IncomingSnapshot, Need, need_of
 from tinymq.raft.rules.messages import STATE_PIECE_BYTES, StateOffer, StatePiece
 
 CONTENT = bytes(range(256)) * 8
@@ -46,7 +46,7 @@ def piece(position: int, size: int) -> StatePiece:
 @pytest.mark.parametrize("seed", range(20))
 def test_pieces_come_in_any_order_and_more_than_once(seed: int) -> None:
     rng = random.Random(seed)
-    incoming = Incoming(OFFER)
+    incoming = IncomingSnapshot(OFFER)
     while incoming.whole() is None:
         at = rng.choice([incoming.received, rng.randrange(len(CONTENT))])
         before = incoming.received
@@ -59,7 +59,7 @@ def test_pieces_come_in_any_order_and_more_than_once(seed: int) -> None:
 
 
 def test_a_state_that_does_not_match_its_checksum_is_begun_anew() -> None:
-    incoming = Incoming(OFFER)
+    incoming = IncomingSnapshot(OFFER)
     incoming.take(piece(0, 100))
     incoming.take(replace(piece(100, len(CONTENT)), body=bytes(len(CONTENT) - 100)))
     assert incoming.whole() is None
@@ -67,7 +67,7 @@ def test_a_state_that_does_not_match_its_checksum_is_begun_anew() -> None:
 
 
 def test_a_state_never_gets_longer_than_was_offered() -> None:
-    incoming = Incoming(OFFER)
+    incoming = IncomingSnapshot(OFFER)
     incoming.take(replace(piece(0, 1), body=bytes(len(CONTENT) + 1)))
     assert incoming.received == 0
 

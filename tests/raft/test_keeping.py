@@ -14,9 +14,9 @@ from tests.raft.traffic import fails
 from tests.raft.values import GROUP
 from tests.seeds import first_of
 from tinymq.base.errors import DiskFull
-from tinymq.log.broker_files.durability_marks import Mark, Marks
+from tinymq.log.broker_files.durability_marks import DurabilityMark, DurabilityMarks
 from tinymq.log.files.layout import SEGMENT, group_folder
-from tinymq.log.replica_log.commits import Pressing
+from tinymq.log.replica_log.commits import UrgentCommits
 from tinymq.log.replica_log.log import Log
 from tinymq.raft import Role
 from tinymq.raft.replica.leading import LeadingReplica
@@ -80,15 +80,15 @@ async def no_mark_is_written(cluster: Cluster) -> None:
     three = cluster.brokers[3]
     three.wipe()
     await three.start()
-    write = Marks.write
+    write = DurabilityMarks.write
 
-    def refuse(self: Marks, changed: list[Mark]) -> None:
+    def refuse(self: DurabilityMarks, changed: list[DurabilityMark]) -> None:
         if self._files is three.files and changed:
             raise DiskFull("no room for marks")
         write(self, changed)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Marks, "write", refuse)
+        patch.setattr(DurabilityMarks, "write", refuse)
         await cluster.until(lambda: three.group().core.is_listed, 2.0)
         await cluster.commit(b"with all three")
         await cluster.run_for(1.0)
@@ -114,7 +114,7 @@ def test_without_room_for_its_mark_it_is_no_member() -> None:
 
 
 def test_it_is_noticed_when_it_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pressing, "__bool__", lambda self: False)
+    monkeypatch.setattr(UrgentCommits, "__bool__", lambda self: False)
     fails(no_mark_is_written)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.raft.values import membership
 from tinymq.raft.rules.configs import Config, Configs
-from tinymq.raft.rules.election import Ballot
+from tinymq.raft.rules.election import Candidacy
 from tinymq.raft.rules.membership import Replica
 
 Indexes = tuple[int, ...]  # by broker - 1: of a CONFIG
@@ -60,7 +60,7 @@ class Group:
 
     def elects(self, candidate: int, there: Sequence[int], logs: Indexes, known: Indexes) -> bool:
         """Who stands names the CONFIG that it knows; who holds it believes that, and votes for no shorter log."""
-        me, ballot = self.replica(logs[candidate], known[candidate]), Ballot(2, False)
+        me, ballot = self.replica(logs[candidate], known[candidate]), Candidacy(2, False)
         if not me.counts(self.replicas[candidate]):
             return False
         for b in there:

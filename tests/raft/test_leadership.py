@@ -8,7 +8,7 @@ import structlog
 from tests.raft.values import ListLog, chain, incarnation, membership
 from tinymq.base.config import Limits, Timing
 from tinymq.raft.leader.leadership import PROBE_RETRY_S, Leadership
-from tinymq.raft.rules.append_clock import TermStamps
+from tinymq.raft.rules.append_clock import AppendClock
 from tinymq.raft.rules.configs import Config, Configs
 from tinymq.raft.rules.membership import Replica
 from tinymq.raft.rules.messages import Append, AppendAck, CommitNotice, Message
@@ -65,7 +65,7 @@ class Lines:
 def leading(entries: int = 5, durable: int | None = None) -> tuple[Leadership, Lines, ListLog]:
     """A leader of term 3 whose NOOP is the last entry."""
     log, lines = ListLog(chain([*[1] * (entries - 1), TERM]), durable=durable), Lines()
-    stamps = TermStamps(0, 0, 0.0)
+    stamps = AppendClock(0, 0, 0.0)
     return Leadership(TERM, entries, [2, 3], log, lines, stamps, Limits(), Timing()), lines, log
 
 

@@ -8,14 +8,14 @@ from tests.raft.values import GROUP
 from tinymq.base.config import Timing
 from tinymq.base.types import GroupId
 from tinymq.proto import peer_pb2 as pb
-from tinymq.raft.peers.failure_detector import NEVER, Liveness, Verdict
+from tinymq.raft.peers.failure_detector import NEVER, FailureDetector, Verdict
 from tinymq.raft.peers.heartbeats import Heard, Heartbeats
 
 TIMING = Timing(heartbeat_s=0.1, gone_after_s=0.6)
 
 
 def test_silence_is_reported_once() -> None:
-    life = Liveness(TIMING)
+    life = FailureDetector(TIMING)
     assert not life.alive(2)
     assert life.heard(2, session=7, now=10.0) is Verdict.ALIVE
     assert life.heard(2, session=7, now=10.3) is None
@@ -27,7 +27,7 @@ def test_silence_is_reported_once() -> None:
 
 
 def test_how_long_a_silence_is() -> None:
-    life = Liveness(TIMING)
+    life = FailureDetector(TIMING)
     assert life.silence_s(2, 10.0) == NEVER
     life.heard(2, session=7, now=10.0)
     assert life.silence_s(2, 12.5) == 2.5
@@ -36,7 +36,7 @@ def test_how_long_a_silence_is() -> None:
 
 
 def test_another_session_is_another_process() -> None:
-    life = Liveness(TIMING)
+    life = FailureDetector(TIMING)
     life.heard(2, session=7, now=10.0)
     assert life.heard(2, session=8, now=10.1) is Verdict.RESTARTED
     assert life.heard(2, session=8, now=10.2) is None
@@ -45,7 +45,7 @@ def test_another_session_is_another_process() -> None:
 
 
 def test_a_refused_connection_is_news_only_of_who_was_alive() -> None:
-    life = Liveness(TIMING)
+    life = FailureDetector(TIMING)
     assert life.refused(2) is None
     life.heard(2, session=7, now=10.0)
     assert life.refused(2) is Verdict.GONE
@@ -54,7 +54,7 @@ def test_a_refused_connection_is_news_only_of_who_was_alive() -> None:
 
 
 def test_wall_clocks_of_the_living_alone() -> None:
-    life = Liveness(TIMING)
+    life = FailureDetector(TIMING)
     life.heard(2, session=7, now=10.0)
     life.heard(4, session=7, now=10.0)
     for broker_id, clocks_us in ((2, [5, 3]), (3, [9]), (4, [7])):
@@ -63,7 +63,7 @@ def test_wall_clocks_of_the_living_alone() -> None:
 
 
 def test_a_pause_that_was_taken_for_a_death_is_not_taken_for_one_again() -> None:
-    life = Liveness(TIMING)
+    life = FailureDetector(TIMING)
     life.heard(2, session=7, now=10.0)
     assert life.silent(10.7) == [2]
     life.heard(2, session=7, now=10.9)
@@ -72,14 +72,14 @@ def test_a_pause_that_was_taken_for_a_death_is_not_taken_for_one_again() -> None
 
 
 def test_the_death_of_a_process_is_no_gap() -> None:
-    life = Liveness(TIMING)
+    life = FailureDetector(TIMING)
     life.heard(2, session=7, now=10.0)
     life.heard(2, session=8, now=11.0)
     assert life.silent(11.6) == [2]
 
 
 def test_doubt_comes_before_the_verdict() -> None:
-    life = Liveness(TIMING)
+    life = FailureDetector(TIMING)
     assert not life.hears(2, 10.0)
     life.heard(2, session=7, now=10.0)
     assert life.hears(2, 10.29)
@@ -88,7 +88,7 @@ def test_doubt_comes_before_the_verdict() -> None:
 
 
 def test_the_moment_of_the_next_verdict() -> None:
-    life = Liveness(TIMING)
+    life = FailureDetector(TIMING)
     assert life.next_verdict_at() == NEVER
     life.heard(2, session=7, now=10.0)
     life.heard(3, session=7, now=10.2)
@@ -105,7 +105,7 @@ def test_the_moment_of_the_next_verdict() -> None:
 
 
 def test_while_we_stood_still_nobody_was_silent() -> None:
-    life = Liveness(TIMING)
+    life = FailureDetector(TIMING)
     life.heard(2, session=7, now=10.0)
     life.stood_still(6.0)
     assert life.silent(16.1) == []
@@ -117,7 +117,7 @@ def test_while_we_stood_still_nobody_was_silent() -> None:
 
 def test_a_silence_is_excused_once() -> None:
     """Or one who stands still again and again would believe in the dead for ever."""
-    life = Liveness(TIMING)
+    life = FailureDetector(TIMING)
     life.heard(2, session=7, now=10.0)
     life.stood_still(0.3)
     life.stood_still(0.3)
@@ -129,7 +129,7 @@ def test_a_silence_is_excused_once() -> None:
 
 
 def test_who_does_not_prove_to_hear_us_is_deaf_and_alive() -> None:
-    life = Liveness(TIMING)
+    life = FailureDetector(TIMING)
     life.heard(2, session=7, now=10.0)
     assert life.heard_by(2), "until it fails to prove it"
     for tenth in range(1, 30):
@@ -144,7 +144,7 @@ def test_who_does_not_prove_to_hear_us_is_deaf_and_alive() -> None:
 
 
 def test_silence_ends_the_question_who_hears_us() -> None:
-    life = Liveness(TIMING)
+    life = FailureDetector(TIMING)
     life.heard(2, session=7, now=10.0)
     assert life.silent(11.0) == [2]
     assert life.deaf(20.0) == []
@@ -152,7 +152,7 @@ def test_silence_ends_the_question_who_hears_us() -> None:
 
 
 def test_elections_take_the_longest_round_trip_to_the_living() -> None:
-    life = Liveness(TIMING)
+    life = FailureDetector(TIMING)
     assert life.election_s([2, 3]) == (TIMING.election_min_s, TIMING.election_max_s)
     for peer, round_trip_s in ((2, 0.1), (3, 0.2)):
         life.heard(peer, session=7, now=10.0)
@@ -167,7 +167,7 @@ def test_elections_take_the_longest_round_trip_to_the_living() -> None:
 
 
 def pair() -> tuple[Heartbeats, Heartbeats]:
-    return Heartbeats(Liveness(TIMING)), Heartbeats(Liveness(TIMING))
+    return Heartbeats(FailureDetector(TIMING)), Heartbeats(FailureDetector(TIMING))
 
 
 def say(a: Heartbeats, b: Heartbeats, session: int = 7) -> tuple[pb.Heartbeat, Heard]:
@@ -224,12 +224,12 @@ def test_round_trips_are_measured_without_the_time_that_the_peer_took() -> None:
 
 
 def test_an_echo_of_a_process_before_this_one_proves_nothing() -> None:
-    b = Heartbeats(Liveness(TIMING))
-    old = Heartbeats(Liveness(TIMING))
+    b = Heartbeats(FailureDetector(TIMING))
+    old = Heartbeats(FailureDetector(TIMING))
     for _ in range(5):
         b.heard(1, 7, old.next(2, 0, 10.0).heartbeat, 10.0)
     late = b.next(1, 0, 10.0).heartbeat
-    a = Heartbeats(Liveness(TIMING))  # broker 1 has restarted
+    a = Heartbeats(FailureDetector(TIMING))  # broker 1 has restarted
     a.next(2, 0, 10.5)
     a.heard(2, 9, late, 10.6)
     life = a._liveness.peer(2)

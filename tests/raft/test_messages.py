@@ -8,7 +8,7 @@ from tests.raft.values import GROUP, chain
 from tinymq.base.errors import CorruptData, InvalidRequest
 from tinymq.base.types import METADATA_GROUP, GroupId, TopicId
 from tinymq.proto import peer_pb2 as pb
-from tinymq.raft.peers.leader_hints import LeaderBoard, announcement, read_announcement
+from tinymq.raft.peers.leader_hints import LeaderHints, announcement, read_announcement
 from tinymq.raft.rules.messages import (
     STATE_PIECE_BYTES,
     Append,
@@ -117,7 +117,7 @@ def test_the_bytes_on_the_wire(message: Message) -> None:
 
 
 def test_who_leads_what_is_a_hint_of_the_newest_term() -> None:
-    board = LeaderBoard()
+    board = LeaderHints()
     for group, term in read_announcement(announcement([(GROUP, 5), (METADATA_GROUP, 2)]).leaders):
         board.note(group, 1, term)
     board.note(GROUP, 2, 4)  # late

@@ -15,7 +15,7 @@ from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Host
 from tinymq.raft.net.transport import Channel, PeerIdentity
 from tinymq.raft.peers.leader_hints import announcement
-from tinymq.raft.peers.peers import Neighbours
+from tinymq.raft.peers.peers import Peers
 
 
 class StoppableClock(ManualClock):
@@ -50,7 +50,7 @@ class Bench:
         self.timing = Timing()
         self.gone: list[tuple[int, float]] = []
         self.deaf: list[tuple[int, float]] = []
-        self.neighbours = Neighbours(1, self.wire, self.clock, self.timing)  # type: ignore[arg-type]
+        self.neighbours = Peers(1, self.wire, self.clock, self.timing)  # type: ignore[arg-type]
         self.neighbours.on_gone = lambda peer: self.gone.append((peer, self.clock.monotonic()))
         self.neighbours.on_deaf = lambda peer: self.deaf.append((peer, self.clock.monotonic()))
         self.neighbours.start()

@@ -20,7 +20,7 @@ from tinymq.raft.leader.followers import OBSERVERS_MAX
 from tinymq.raft.rules.configs import Config, Configs
 from tinymq.raft.rules.membership import Replica
 from tinymq.raft.rules.messages import AppendAck, CommitNotice, RequestVote, Vote
-from tinymq.raft.rules.quorum_loss import Lost, Well, judge
+from tinymq.raft.rules.quorum_loss import Healthy, QuorumLost, judge
 
 LATE = 4  # the first broker that is no voter
 
@@ -409,9 +409,9 @@ def test_a_recovery_counts_no_observer() -> None:
     async def scenario(cluster: Cluster) -> None:
         await agree(cluster)
         reports = [b.group(METADATA_GROUP).report() for b in cluster.running]
-        assert isinstance(judge(reports, (1, 2, 3)), Well)
+        assert isinstance(judge(reports, (1, 2, 3)), Healthy)
         left = [r for r in reports if r.broker_id in (3, 4, 5)]
-        assert not isinstance(judge([r for r in left if not r.leads], (1, 2, 3)), Well)
+        assert not isinstance(judge([r for r in left if not r.leads], (1, 2, 3)), Healthy)
 
     observed(scenario)
 
@@ -429,7 +429,7 @@ def test_after_a_recovery_they_are_filled_with_what_goes_on() -> None:
             await cluster.brokers[broker_id].start()
         await cluster.run_for(3.0)
         found = judge([cluster.brokers[b].group(METADATA_GROUP).report() for b in (1, 2, 3)], (1, 2, 3))
-        assert isinstance(found, Lost)
+        assert isinstance(found, QuorumLost)
         taker = cluster.brokers[found.survivor.broker_id]
         taker.process.do(lambda: taker.group(METADATA_GROUP).take_over(found.term, found.replicas))
         await cluster.brokers[5].start()

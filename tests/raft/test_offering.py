@@ -10,24 +10,24 @@ from tests.raft.values import ListLog, chain, incarnation
 from tinymq.base.config import Limits, Timing
 from tinymq.format import entry
 from tinymq.format.entry import crc32c
-from tinymq.log.segment.snapshot_files import AppliedState
+from tinymq.log.segment.snapshot_files import Snapshot
 from tinymq.raft.leader.leadership import PROBE_RETRY_S, Leadership
-from tinymq.raft.replica.snapshot_receiver import Incoming
-from tinymq.raft.rules.append_clock import TermStamps
+from tinymq.raft.replica.snapshot_receiver import IncomingSnapshot
+from tinymq.raft.rules.append_clock import AppendClock
 from tinymq.raft.rules.messages import STATE_PIECE_BYTES, Append, AppendAck, StateAck, StateOffer, StatePiece
 from tinymq.raft.rules.progress import Mode
-from tinymq.raft.rules.snapshot_transfer import Sending
+from tinymq.raft.rules.snapshot_transfer import SnapshotProgress
 
 TRIMMED = 10  # entries 1 to 10 are gone: the log begins with 11
 DATA = bytes(range(256)) * (5 * STATE_PIECE_BYTES // 512)
 CRC = crc32c(DATA)
-STATE = AppliedState(TRIMMED, 1, 77, 10, 1, DATA, CRC)
+STATE = Snapshot(TRIMMED, 1, 77, 10, 1, DATA, CRC)
 
 
 def leading() -> tuple[Leadership, Lines]:
     """Entries 11 to 20; follower 2 says that it has none at all, follower 3 has everything."""
     log, lines = ListLog(chain([*[1] * 19, TERM]), trimmed=TRIMMED), Lines()
-    leader = Leadership(TERM, 20, [2, 3], log, lines, TermStamps(0, 0, 0.0), Limits(), Timing())
+    leader = Leadership(TERM, 20, [2, 3], log, lines, AppendClock(0, 0, 0.0), Limits(), Timing())
     leader.pump(10)
     leader.acknowledged(3, ack(durable=20, commit=20))
     leader.acknowledged(2, AppendAck(TERM, 0, 0, True, 2, 0, 1, 0))
@@ -150,7 +150,7 @@ def test_another_incarnation_begins_with_a_question() -> None:
     ],
 )
 def test_each_answer_moves_one_message(answers: list[int], positions: list[int]) -> None:
-    sending = Sending(STATE)
+    sending = SnapshotProgress(STATE)
     sent: list[int] = []
     for received in answers:
         if sending.acknowledged(state_ack(received)):
@@ -161,7 +161,7 @@ def test_each_answer_moves_one_message(answers: list[int], positions: list[int])
 
 
 def test_an_answer_about_another_state_is_met_with_the_offer_once() -> None:
-    sending = Sending(STATE)
+    sending = SnapshotProgress(STATE)
     assert not sending.acknowledged(state_ack(0, crc=CRC + 1)), "the offer is out"
     sending.acknowledged(state_ack(0))
     assert sending.acknowledged(state_ack(0, crc=CRC + 1))
@@ -186,7 +186,7 @@ def test_the_loop_never_works_on_a_whole_state_at_once(monkeypatch: pytest.Monke
     leader.pump(10)
     (offer,) = lines.take(2)
     assert isinstance(offer, StateOffer)
-    incoming = Incoming(offer)
+    incoming = IncomingSnapshot(offer)
     while (whole := incoming.whole()) is None:
         leader.offers.acknowledged(2, state_ack(incoming.received))
         leader.pump(10)

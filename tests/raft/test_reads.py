@@ -7,14 +7,14 @@ from collections.abc import Collection
 import pytest
 
 from tinymq.base.errors import NotLeader, TinymqError
-from tinymq.raft.rules.read_index import ROUND_RETRY_S, ReadRounds
+from tinymq.raft.rules.read_index import ROUND_RETRY_S, ReadIndexes
 
 
 class Bench:
     """Broker 1 leads; `members` brokers from 1 up. Reads are called by letters; what they were told is in `told`."""
 
     def __init__(self, members: int = 3) -> None:
-        self.rounds = ReadRounds()
+        self.rounds = ReadIndexes()
         self.members = members
         self.me = (1,)
         self.now = 10.0

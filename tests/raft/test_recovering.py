@@ -9,7 +9,16 @@ import pytest
 from tinymq.base.types import METADATA_GROUP
 from tinymq.raft.rules.configs import follows
 from tinymq.raft.rules.membership import Membership, Replica
-from tinymq.raft.rules.quorum_loss import NOBODY, UNSEEN_TERMS_MAX, Lost, Report, Stuck, Well, impose, judge
+from tinymq.raft.rules.quorum_loss import (
+    NOBODY,
+    UNSEEN_TERMS_MAX,
+    Healthy,
+    QuorumLost,
+    ReplicaReport,
+    Unrecoverable,
+    impose,
+    judge,
+)
 
 OLD = {n: Replica(n, bytes([n]) * 16) for n in range(1, 6)}
 NEW = {n: Replica(n, bytes([n + 100]) * 16) for n in range(1, 6)}  # the same brokers with empty folders
@@ -23,34 +32,36 @@ FIRST = listing(OLD[1], OLD[2], OLD[3])
 MEMBERS = (1, 2, 3)
 
 
-def holds(replica: Replica, term: int = 3, index: int = 10, config: Membership = FIRST, **other: object) -> Report:
-    report = Report(replica, True, False, term, term, index, 0, config, config, (term, index))
+def holds(
+    replica: Replica, term: int = 3, index: int = 10, config: Membership = FIRST, **other: object
+) -> ReplicaReport:
+    report = ReplicaReport(replica, True, False, term, term, index, 0, config, config, (term, index))
     return replace(report, **other)  # type: ignore[arg-type]
 
 
-def empty(n: int, config: Membership = FIRST) -> Report:
+def empty(n: int, config: Membership = FIRST) -> ReplicaReport:
     return holds(NEW[n], 0, 1, config)
 
 
-def lost(*reports: Report, members: tuple[int, ...] = MEMBERS) -> Lost:
+def lost(*reports: ReplicaReport, members: tuple[int, ...] = MEMBERS) -> QuorumLost:
     verdict = judge(reports, members)
-    assert isinstance(verdict, Lost), verdict
+    assert isinstance(verdict, QuorumLost), verdict
     return verdict
 
 
-def stuck(*reports: Report, unasked: tuple[int, ...] = (), members: tuple[int, ...] = MEMBERS) -> str:
+def stuck(*reports: ReplicaReport, unasked: tuple[int, ...] = (), members: tuple[int, ...] = MEMBERS) -> str:
     verdict = judge(reports, members, unasked)
-    assert isinstance(verdict, Stuck), verdict
+    assert isinstance(verdict, Unrecoverable), verdict
     return verdict.why
 
 
 def test_a_group_with_a_leader_is_well() -> None:
-    assert judge([holds(OLD[1]), holds(OLD[2], leads=True)], MEMBERS) == Well(2)
+    assert judge([holds(OLD[1]), holds(OLD[2], leads=True)], MEMBERS) == Healthy(2)
 
 
 @pytest.mark.parametrize("there", [(1, 2), (2, 3), (1, 2, 3)])
 def test_a_majority_of_listed_ones_is_well_without_a_leader(there: tuple[int, ...]) -> None:
-    assert judge([holds(OLD[n]) for n in there], MEMBERS) == Well(None)
+    assert judge([holds(OLD[n]) for n in there], MEMBERS) == Healthy(None)
 
 
 def test_two_of_three_wiped() -> None:
@@ -91,7 +102,7 @@ def test_a_single_replica_that_was_lost_begins_anew() -> None:
 
 def test_who_lives_and_was_not_asked_may_hold_more() -> None:
     assert stuck(holds(OLD[1]), empty(2), unasked=(3,)) == "broker 3 lives and was not asked: name its address, too"
-    assert isinstance(judge([holds(OLD[1]), empty(2)], MEMBERS, (4,)), Lost), "it is no member"
+    assert isinstance(judge([holds(OLD[1]), empty(2)], MEMBERS, (4,)), QuorumLost), "it is no member"
 
 
 def test_a_take_over_that_was_cut_short_is_done_again() -> None:
@@ -101,14 +112,16 @@ def test_a_take_over_that_was_cut_short_is_done_again() -> None:
     assert lost(survivor, empty(2), empty(3)).survivor.broker_id == 1
     applied = holds(OLD[1], config=second)
     assert lost(applied, empty(2), empty(3)).survivor.broker_id == 1
-    assert judge([applied, empty(2, second), empty(3)], MEMBERS) == Well(None)
+    assert judge([applied, empty(2, second), empty(3)], MEMBERS) == Healthy(None)
 
 
 def test_who_holds_the_config_that_the_candidate_applied_will_vote() -> None:
     second = listing(OLD[1], NEW[2], OLD[3], epoch=2)
     told = holds(NEW[2], newest=second)
-    assert judge([holds(OLD[1], config=second), told], MEMBERS) == Well(None)
-    assert isinstance(judge([holds(OLD[1], newest=second), told], MEMBERS), Lost), "nobody knows that it is committed"
+    assert judge([holds(OLD[1], config=second), told], MEMBERS) == Healthy(None)
+    assert isinstance(judge([holds(OLD[1], newest=second), told], MEMBERS), QuorumLost), (
+        "nobody knows that it is committed"
+    )
 
 
 def test_a_take_over_that_came_to_nothing_hides_no_better_log() -> None:
@@ -122,7 +135,7 @@ def test_a_take_over_that_came_to_nothing_hides_no_better_log() -> None:
 
 def test_an_uncommitted_config_that_replaces_a_replica_keeps_it_from_standing() -> None:
     second = listing(NEW[1], OLD[2], OLD[3], epoch=2)
-    assert isinstance(judge([holds(OLD[1], newest=second), empty(2)], MEMBERS), Lost)
+    assert isinstance(judge([holds(OLD[1], newest=second), empty(2)], MEMBERS), QuorumLost)
 
 
 @pytest.mark.parametrize("highest", range(20))

@@ -17,7 +17,7 @@ from tests.raft.values import GROUP
 from tests.seeds import first_of
 from tinymq.log.files.layout import BALLOTS
 from tinymq.raft import Role
-from tinymq.raft.host.replica_env import GroupPort
+from tinymq.raft.host.replica_env import HostReplicaEnv
 from tinymq.raft.net.transport import Channel
 from tinymq.raft.replica import leading, voting
 from tinymq.raft.rules.configs import Config, Configs
@@ -469,7 +469,7 @@ def test_a_leader_that_ended_before_it_was_known_to_be_alive_is_replaced(seed: i
 
 
 def test_it_is_noticed_when_another_process_passes_for_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GroupPort, "session", lambda self, peer: None)
+    monkeypatch.setattr(HostReplicaEnv, "session", lambda self, peer: None)
     fails(a_leader_ends_before_it_was_known_to_be_alive)
 
 

@@ -11,7 +11,7 @@ from tinymq.base.topic_config import Storage
 from tinymq.log import DISK, LogConfig
 from tinymq.raft.rules.automatic_recovery import revive
 from tinymq.raft.rules.membership import Membership, Replica
-from tinymq.raft.rules.quorum_loss import NOBODY, Report
+from tinymq.raft.rules.quorum_loss import NOBODY, ReplicaReport
 
 MEMBERS = [1, 2, 3]
 FOLDERS = {1: b"a" * 16, 2: b"b" * 16, 3: b"c" * 16}
@@ -28,18 +28,18 @@ def config(*counts: int, epoch: int = 1) -> Membership:
 FIRST = config(0, 0, 0)
 
 
-def report(broker_id: int, count: int = 0, **values: object) -> Report:
+def report(broker_id: int, count: int = 0, **values: object) -> ReplicaReport:
     position = values.pop("position", (1, 10))
     applied = values.pop("applied", FIRST)
     newest = values.pop("newest", applied)
     values.setdefault("fault_count", 0)
-    return Report(
+    return ReplicaReport(
         replica(broker_id, count), values.pop("healthy", True), values.pop("leads", False),  # type: ignore[arg-type]
         1, *position, 0, applied, newest, position, **values,  # type: ignore[misc, arg-type]
     )  # fmt: skip
 
 
-def begun_anew(broker_id: int, count: int = 1) -> Report:
+def begun_anew(broker_id: int, count: int = 1) -> ReplicaReport:
     """As a process finds its group in memory."""
     return report(broker_id, count, position=(0, 1))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.raft.transcript import replayed
-from tinymq.log.broker_files.vote_store import Ballots
+from tinymq.log.broker_files.vote_store import VoteStore
 from tinymq.log.replica_log.log import Log
 from tinymq.raft import Group, Host
 from tinymq.raft.host import replicas
@@ -22,11 +22,11 @@ from tinymq.raft.replica import following, snapshot_receiver, voting
 from tinymq.raft.replica.replica import RaftCore
 from tinymq.raft.rules import log_matching
 from tinymq.raft.rules.configs import Configs
-from tinymq.raft.rules.election import Answer, Ballot, Voter, answer_vote
+from tinymq.raft.rules.election import Candidacy, VoteAnswer, Voter, answer_vote
 from tinymq.raft.rules.membership import Membership, Replica, quorum_index
 from tinymq.raft.rules.messages import Append, AppendAck, Message, RequestVote
 from tinymq.raft.rules.progress import Progress
-from tinymq.raft.rules.read_index import ReadRounds
+from tinymq.raft.rules.read_index import ReadIndexes
 
 FOLDER = Path(__file__).parent / "scenarios"
 FILES = sorted(FOLDER.glob("*.txt"))
@@ -75,16 +75,16 @@ def acks_of_any_term(patch: pytest.MonkeyPatch) -> None:
 def votes_are_counted(patch: pytest.MonkeyPatch) -> None:
     real = voting.VotingReplica._count_vote
 
-    def count(self: voting.VotingReplica, ballot: Ballot, voter: int) -> None:
+    def count(self: voting.VotingReplica, ballot: Candidacy, voter: int) -> None:
         real(self, ballot, next(b for b in (voter, *range(1, 6)) if b not in ballot.voters))
 
     patch.setattr(voting.VotingReplica, "_count_vote", count)
 
 
 def whatever_follows_is_cut(patch: pytest.MonkeyPatch) -> None:
-    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Accept:
+    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Match:
         entries = message.entries
-        return log_matching.Accept(message.prev_index + 1, entries, message.prev_index + len(entries))
+        return log_matching.Match(message.prev_index + 1, entries, message.prev_index + len(entries))
 
     patch.setattr(following, "receive", receive)
 
@@ -99,7 +99,7 @@ def commits_are_not_clamped(patch: pytest.MonkeyPatch) -> None:
 
 
 def answers_before_the_ballots_sync(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ballots, "durable", lambda self, group: True)
+    patch.setattr(VoteStore, "durable", lambda self, group: True)
 
 
 def everything_counts_as_synced(patch: pytest.MonkeyPatch) -> None:
@@ -107,14 +107,14 @@ def everything_counts_as_synced(patch: pytest.MonkeyPatch) -> None:
 
 
 def votes_whoever_leads(patch: pytest.MonkeyPatch) -> None:
-    def answer(voter: Voter, candidate: int, request: RequestVote) -> Answer:
+    def answer(voter: Voter, candidate: int, request: RequestVote) -> VoteAnswer:
         return answer_vote(dataclasses.replace(voter, hears_leader=False), candidate, request)
 
     patch.setattr(voting, "answer_vote", answer)
 
 
 def votes_are_given_twice(patch: pytest.MonkeyPatch) -> None:
-    def answer(voter: Voter, candidate: int, request: RequestVote) -> Answer:
+    def answer(voter: Voter, candidate: int, request: RequestVote) -> VoteAnswer:
         return answer_vote(dataclasses.replace(voter, voted_for=None), candidate, request)
 
     patch.setattr(voting, "answer_vote", answer)
@@ -137,8 +137,8 @@ def every_ack_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def any_round_will_do(patch: pytest.MonkeyPatch) -> None:
-    real = ReadRounds.answered
-    patch.setattr(ReadRounds, "answered", lambda self, peer, number: real(self, peer, max(number, 2)))
+    real = ReadIndexes.answered
+    patch.setattr(ReadIndexes, "answered", lambda self, peer, number: real(self, peer, max(number, 2)))
 
 
 def every_vote_of_any_incarnation_counts(patch: pytest.MonkeyPatch) -> None:
@@ -195,7 +195,7 @@ def strangers_are_heard(patch: pytest.MonkeyPatch) -> None:
 def acks_say_only_what_did_not_match(patch: pytest.MonkeyPatch) -> None:
     real = log_matching.receive
 
-    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Accept:
+    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Match:
         decision = real(log, commit, message)
         if isinstance(decision, log_matching.Conflict):
             return log_matching.Conflict(message.prev_index, log.term_at(message.prev_index - 1) or 0)

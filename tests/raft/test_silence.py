@@ -7,7 +7,7 @@ import pytest
 from tests.raft.harness import Cluster, simulate
 from tests.seeds import first_of
 from tinymq.base.errors import NotLeader
-from tinymq.raft.host.replica_env import GroupPort
+from tinymq.raft.host.replica_env import HostReplicaEnv
 from tinymq.raft.peers.pace import Gaps
 from tinymq.raft.replica.replica import RaftCore
 from tinymq.raft.replica.voting import VotingReplica
@@ -56,7 +56,9 @@ def test_elections_over_a_slow_link_take_a_few_round_trips(seeds: int) -> None:
 
 
 def test_mutant_elections_of_a_fixed_length_split_votes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GroupPort, "election_s", lambda self: (self.timing.election_min_s, self.timing.election_max_s))
+    monkeypatch.setattr(
+        HostReplicaEnv, "election_s", lambda self: (self.timing.election_min_s, self.timing.election_max_s)
+    )
     monkeypatch.setattr(timing, "LIMIT_S", 4.0)
     with pytest.raises(AssertionError, match="nobody leads"):
         failover("power loss, 100 ms + 0..100 delay")
@@ -126,7 +128,7 @@ def test_mutant_a_leader_that_nobody_hears_stays(what: str, monkeypatch: pytest.
     if what == "nobody looks":
         monkeypatch.setattr(RaftCore, "check_quorum", lambda self: None)
     else:
-        monkeypatch.setattr(GroupPort, "heard_by", GroupPort.alive)
+        monkeypatch.setattr(HostReplicaEnv, "heard_by", HostReplicaEnv.alive)
 
     async def scenario(cluster: Cluster) -> None:
         assert await a_leader_that_nobody_hears(cluster) >= 5.0

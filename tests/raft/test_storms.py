@@ -18,7 +18,7 @@ from tinymq.raft.leader.leadership import Leadership
 from tinymq.raft.replica import following, replica
 from tinymq.raft.rules import log_matching
 from tinymq.raft.rules.commit import follower_commit
-from tinymq.raft.rules.election import Answer, Voter
+from tinymq.raft.rules.election import VoteAnswer, Voter
 from tinymq.raft.rules.membership import Membership
 from tinymq.raft.rules.messages import Append, RequestVote
 
@@ -87,13 +87,13 @@ def test_a_follower_that_believes_any_commit_is_caught(monkeypatch: pytest.Monke
 def test_a_follower_that_truncates_what_matches_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hazard 2: stock drops everything after prev, and appends what came."""
 
-    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Accept:
+    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Match:
         decision = log_matching.receive(log, commit, message)
         if isinstance(decision, log_matching.Conflict) or message.prev_index < log.first_index:
             return decision
         end = message.prev_index + len(message.entries)
         cut = message.prev_index + 1 if message.prev_index < log.last_index else None
-        return log_matching.Accept(cut, message.entries, end)
+        return log_matching.Match(cut, message.entries, end)
 
     caught(monkeypatch, following, "receive", receive, first=3)
 
@@ -105,9 +105,9 @@ def test_a_leader_that_counts_a_minority_is_caught(monkeypatch: pytest.MonkeyPat
 def test_votes_for_any_log_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     from tinymq.raft.replica import voting
 
-    def answer(voter: Voter, candidate: int, request: RequestVote) -> Answer:
+    def answer(voter: Voter, candidate: int, request: RequestVote) -> VoteAnswer:
         if request.term < voter.term or (request.term == voter.term and voter.voted_for not in (None, candidate)):
-            return Answer.DENY
-        return Answer.GRANT
+            return VoteAnswer.DENY
+        return VoteAnswer.GRANT
 
     caught(monkeypatch, voting, "answer_vote", answer, first=4)

@@ -12,7 +12,7 @@ from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry
 from tinymq.raft import Role
 from tinymq.raft.rules.membership import Replica
-from tinymq.raft.rules.quorum_loss import NOBODY, Lost, Stuck, Verdict, Well, judge
+from tinymq.raft.rules.quorum_loss import NOBODY, Healthy, QuorumLost, Unrecoverable, Verdict, judge
 
 WRITES = [b"%d" % i for i in range(5)]
 
@@ -25,7 +25,7 @@ def verdict(cluster: Cluster) -> Verdict:
     return judge([b.group().report() for b in cluster.running], members(cluster))
 
 
-def order(cluster: Cluster, lost: Lost) -> Broker:
+def order(cluster: Cluster, lost: QuorumLost) -> Broker:
     """As a broker does that is told to."""
     taker = cluster.brokers[lost.survivor.broker_id]
     taker.process.do(lambda: taker.group().take_over(lost.term, lost.replicas))
@@ -34,7 +34,7 @@ def order(cluster: Cluster, lost: Lost) -> Broker:
 
 def recover(cluster: Cluster) -> Broker:
     found = verdict(cluster)
-    assert isinstance(found, Lost), found
+    assert isinstance(found, QuorumLost), found
     return order(cluster, found)
 
 
@@ -80,7 +80,7 @@ def test_nothing_is_acknowledged_on_one_disk() -> None:
     async def scenario(cluster: Cluster) -> None:
         one = await two_lost(cluster)
         found = verdict(cluster)
-        assert isinstance(found, Lost)
+        assert isinstance(found, QuorumLost)
         commit = one.group().commit_index
         cluster.isolate(1)
         order(cluster, found)
@@ -108,16 +108,16 @@ def test_cut_short_anywhere_and_done_again(seed: int) -> None:
         one = await two_lost(cluster)
         for _ in range(4):
             found = verdict(cluster)
-            if isinstance(found, Lost):
+            if isinstance(found, QuorumLost):
                 order(cluster, found)
             else:
-                assert isinstance(found, Well), found
+                assert isinstance(found, Healthy), found
             await cluster.run_for(cluster.rng.expovariate(30))
             for broker in [one] if cluster.rng.random() < 0.5 else list(cluster.brokers.values()):
                 broker.power_cut()
             await cluster.start()
             await cluster.run_for(3.0)
-        if isinstance(verdict(cluster), Lost):
+        if isinstance(verdict(cluster), QuorumLost):
             recover(cluster)
         await cluster.commit(b"new")
         await cluster.settle()
@@ -131,7 +131,7 @@ def test_a_healthy_group_refuses() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()
-        assert isinstance(verdict(cluster), Well)
+        assert isinstance(verdict(cluster), Healthy)
         replicas = [b.group().report().replica for b in cluster.running]
         for broker in cluster.running:
             with pytest.raises(NotReady):
@@ -224,7 +224,7 @@ def test_a_take_over_that_came_to_nothing_gives_up_nothing() -> None:
     async def scenario(cluster: Cluster) -> None:
         one = await survivor_is_behind(cluster)
         found = verdict(cluster)
-        assert isinstance(found, Lost)
+        assert isinstance(found, QuorumLost)
         cluster.isolate(1)
         order(cluster, found)
         await cluster.until(lambda: one.group().is_leader and _all_synced(one), 1.0)
@@ -254,7 +254,7 @@ def test_a_replica_alone_is_stuck() -> None:
         for broker_id in (2, 3):
             cluster.brokers[broker_id].kill()
         await cluster.run_for(3.0)
-        assert isinstance(verdict(cluster), Stuck)
+        assert isinstance(verdict(cluster), Unrecoverable)
 
     simulate(scenario)
 
@@ -265,7 +265,7 @@ def test_a_replica_refuses_to_lead_a_group_that_could_not_answer_it() -> None:
     async def scenario(cluster: Cluster) -> None:
         one = await two_lost(cluster)
         found = verdict(cluster)
-        assert isinstance(found, Lost)
+        assert isinstance(found, QuorumLost)
         nobody = tuple(r if r.broker_id == 1 else Replica(r.broker_id, NOBODY) for r in found.replicas)
         with pytest.raises(NotReady, match="too few"):
             one.process.do(lambda: one.group().take_over(found.term, nobody))

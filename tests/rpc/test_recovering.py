@@ -14,7 +14,7 @@ from tinymq.cli.verbs.recover import describe
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Replica
 from tinymq.raft.rules.membership import Membership
-from tinymq.raft.rules.quorum_loss import Lost, Order, Report, Stuck, Well
+from tinymq.raft.rules.quorum_loss import Healthy, QuorumLost, RecoveryOrder, ReplicaReport, Unrecoverable
 from tinymq.rpc.common.proof import survey_proof, take_over_proof
 from tinymq.rpc.services.cluster_recovery import _assemble, take_survey
 from tinymq.testing.cluster import SECRET, Cluster
@@ -57,7 +57,7 @@ def test_an_order_that_makes_no_sense_changes_nothing() -> None:
     async def main(cluster: Cluster) -> None:
         terms = cluster.call(lambda: [s.term for s in cluster.brokers[1].replica_statuses()])
         async with Raw(cluster.address(1)) as raw:
-            one = order_to_wire(Order(METADATA_GROUP, 9, (1, 1), (OLD[1],)))
+            one = order_to_wire(RecoveryOrder(METADATA_GROUP, 9, (1, 1), (OLD[1],)))
             for orders, code in (
                 (b"\xff", "InvalidRequest"),
                 (pb.TakeOverOrders(orders=[pb.TakeOverOrder()]).SerializeToString(), "InvalidRequest"),
@@ -76,7 +76,7 @@ def test_an_order_that_makes_no_sense_changes_nothing() -> None:
 
 
 def _elsewhere() -> pb.TakeOverOrder:
-    return order_to_wire(Order(TOPIC, 9, (1, 1), (OLD[1],)))
+    return order_to_wire(RecoveryOrder(TOPIC, 9, (1, 1), (OLD[1],)))
 
 
 def test_what_brokers_know_of_one_another_is_asked_too() -> None:
@@ -90,7 +90,7 @@ def test_what_brokers_know_of_one_another_is_asked_too() -> None:
 # ---- what is made of the answers --------------------------------------------------------------------------------
 
 
-def report(replica: Replica, group: GroupId = METADATA_GROUP, index: int = 10, **changes: object) -> Report:
+def report(replica: Replica, group: GroupId = METADATA_GROUP, index: int = 10, **changes: object) -> ReplicaReport:
     config = Membership(group, 1, tuple(OLD.values()))
     values = {
         "healthy": True,
@@ -102,10 +102,12 @@ def report(replica: Replica, group: GroupId = METADATA_GROUP, index: int = 10, *
         "before_take_over": (3, 9),
     }
     values["before_take_over"] = (3, 9)
-    return Report(replica, applied=config, newest=config, **{**values, **changes})  # type: ignore[arg-type]
+    return ReplicaReport(replica, applied=config, newest=config, **{**values, **changes})  # type: ignore[arg-type]
 
 
-def answer(broker_id: int, *reports: Report, alive: tuple[int, ...] = (), placed: bool = False) -> pb.SurveyReply:
+def answer(
+    broker_id: int, *reports: ReplicaReport, alive: tuple[int, ...] = (), placed: bool = False
+) -> pb.SurveyReply:
     reply = pb.SurveyReply(cluster_id=CLUSTER, broker_id=broker_id, state="running", alive=alive)
     reply.replicas.extend(map(report_to_wire, reports))
     if placed:
@@ -116,7 +118,7 @@ def answer(broker_id: int, *reports: Report, alive: tuple[int, ...] = (), placed
 def test_reports_and_orders_cross_the_wire_whole() -> None:
     said = report(NEW[2], TOPIC, reason="damage", leads=True, healthy=False)
     assert report_from_wire(report_to_wire(said)) == said
-    order = Order(TOPIC, 9, (4, 5), (OLD[1], NEW[2]))
+    order = RecoveryOrder(TOPIC, 9, (4, 5), (OLD[1], NEW[2]))
     assert order_from_wire(order_to_wire(order)) == order
     for bad in (pb.TakeOverOrder(topic_id=b"short"), pb.TakeOverOrder(topic_id=bytes(16), replicas=[{}])):
         with pytest.raises(InvalidRequest):
@@ -127,9 +129,9 @@ def test_while_the_metadata_is_lost_partitions_are_a_forecast() -> None:
     survivor = answer(1, report(OLD[1]), report(OLD[1], TOPIC), placed=True)
     survey = _assemble({"a": survivor, "b": answer(2, report(NEW[2], index=1)), "c": "refused"})
     metadata, topic = survey.groups
-    assert isinstance(metadata.verdict, Lost)
+    assert isinstance(metadata.verdict, QuorumLost)
     assert metadata.verdict.gone == [3]
-    assert isinstance(topic.verdict, Lost)
+    assert isinstance(topic.verdict, QuorumLost)
     assert topic.reports[1].reason == "opens once the metadata goes on"
     document = describe(survey)
     assert document["unreachable"] == {"c": "refused"}
@@ -141,14 +143,14 @@ def test_while_the_metadata_is_lost_partitions_are_a_forecast() -> None:
 def test_once_the_metadata_is_well_only_what_is_open_counts() -> None:
     survivor = answer(1, report(OLD[1], leads=True), report(OLD[1], TOPIC), placed=True)
     survey = _assemble({"a": survivor, "b": answer(2, report(NEW[2], index=1))})
-    assert survey.groups[0].verdict == Well(1)
-    assert isinstance(survey.groups[1].verdict, Stuck)
+    assert survey.groups[0].verdict == Healthy(1)
+    assert isinstance(survey.groups[1].verdict, Unrecoverable)
 
 
 def test_a_broker_that_lives_and_was_not_asked_keeps_its_groups_from_going_on() -> None:
     answers = {"a": answer(1, report(OLD[1]), alive=(1, 3)), "b": answer(2, report(NEW[2], index=1))}
     (metadata,) = _assemble(answers).groups
-    assert isinstance(metadata.verdict, Stuck)
+    assert isinstance(metadata.verdict, Unrecoverable)
     assert "broker 3 lives" in metadata.verdict.why
 
 

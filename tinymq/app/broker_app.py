@@ -23,9 +23,9 @@ from tinymq.base.config import BrokerConfig, Limits, format_address, parse_addre
 from tinymq.base.errors import CorruptData, TinymqError
 from tinymq.base.private_files import open_to_others
 from tinymq.base.types import METADATA_GROUP
-from tinymq.broker.cluster.bootstrap import Entrance
+from tinymq.broker.cluster.bootstrap import Bootstrap
 from tinymq.broker.cluster.formation import Formation
-from tinymq.broker.member import Means, Member
+from tinymq.broker.member import Member, MemberParts
 from tinymq.broker.replicas.recovery import Recovery
 from tinymq.broker.replicas.transfers import Transfers
 from tinymq.broker.serve.quotas import Quotas
@@ -98,7 +98,7 @@ class BrokerApp:
         self._host: Host | None = None
         self._ports: ClientPorts | None = None
         self._member: Member | None = None
-        self._entrance: Entrance | None = None
+        self._entrance: Bootstrap | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ---- what others ask -----------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class BrokerApp:
         host.on_failed = self._fail
         host.on_group_changed = self._group_changed
         store.writer.on_synced = self.metrics.meter.synced
-        self._entrance = Entrance(config, formation, host, self._transport, self._clock, self._spawn)
+        self._entrance = Bootstrap(config, formation, host, self._transport, self._clock, self._spawn)
         self._entrance.open(lambda: self.peer_address)
         await host.start()
         await self.metrics.start(host)
@@ -209,7 +209,7 @@ class BrokerApp:
         self._ports = ClientPorts(config, self._make_server(config.limits, services), streams)
         await self._ports.start()
         self.serving.stream_address = self._ports.stream_address
-        means = Means(config, store, host, self._clock, self._rng, self._runner)
+        means = MemberParts(config, store, host, self._clock, self._rng, self._runner)
         if formation.first_entry is not None:  # long since, or joined meanwhile
             await self._run(means, formation.first_entry)
         else:
@@ -225,7 +225,7 @@ class BrokerApp:
         broker = BrokerService(self.serving, config.limits, self.quotas)
         return Services(broker, admin, ChannelsService(self.serving), queue)
 
-    def _formed(self, means: Means, first: Entry) -> None:
+    def _formed(self, means: MemberParts, first: Entry) -> None:
         if self.state is State.UNFORMED:  # else it is being stopped, and goes on when it is started again
             self._spawn(self._run(means, first))
 
@@ -236,7 +236,7 @@ class BrokerApp:
             random.Random(self._rng.getrandbits(64)), config.limits,
         )  # fmt: skip
 
-    async def _run(self, means: Means, first: Entry) -> None:
+    async def _run(self, means: MemberParts, first: Entry) -> None:
         """The folder belongs to a cluster: take part in it."""
         self._enter(State.STARTING)
         incarnation = means.store.identity.incarnation

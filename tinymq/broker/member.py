@@ -15,16 +15,16 @@ from tinymq.base.clock import Clock
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import InvalidConfig
 from tinymq.base.types import METADATA_GROUP
-from tinymq.broker.cluster.feature_level import Upgrade, announced_level
+from tinymq.broker.cluster.feature_level import FeatureLevelControl, announced_level
 from tinymq.broker.cluster.registration import Registration
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.replicas.holders import Holders
-from tinymq.broker.replicas.preferred_leaders import Homecoming
-from tinymq.broker.replicas.quorum_watch import Revival
-from tinymq.broker.replicas.replica_host import Hosting
-from tinymq.broker.replicas.retention_timer import Retaining
-from tinymq.broker.serve.broker import Broker, Standing, Surroundings
+from tinymq.broker.replicas.preferred_leaders import PreferredLeaders
+from tinymq.broker.replicas.quorum_watch import QuorumWatch
+from tinymq.broker.replicas.replica_host import ReplicaHost
+from tinymq.broker.replicas.retention_timer import RetentionTimer
+from tinymq.broker.serve.broker import Broker, BrokerEnv, LossCounts
 from tinymq.format.entry import Entry
 from tinymq.log.engine.store import Store
 from tinymq.log.files.runner import Runner
@@ -35,7 +35,7 @@ from tinymq.registry.state.values import BrokerRecord, QueueRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class MemberParts:
     """What a member is made of; all of it is started before and stopped after it."""
 
     config: BrokerConfig
@@ -49,7 +49,7 @@ class Means:
 class Member:
     """From `start` to `stop`; not to be started twice."""
 
-    def __init__(self, means: Means, record: BrokerRecord, on_broken: Callable[[BaseException], None]) -> None:
+    def __init__(self, means: MemberParts, record: BrokerRecord, on_broken: Callable[[BaseException], None]) -> None:
         """`record`: what this broker registers as. `on_broken`: a broken invariant, after which it must stop."""
         self._on_broken = on_broken
         config, host = means.config, means.host
@@ -59,29 +59,29 @@ class Member:
         assert cluster_id is not None, "a member of no cluster"
         self._registry = choose(config, self._machine, host, cluster_id, means.clock, means.rng)
         self._deadlines = Deadlines(means.clock)
-        self._hosting = Hosting(
+        self._hosting = ReplicaHost(
             config.broker_id, self._registry, host, self._make_partition, config.limits, means.clock
         )
         self._holders = Holders(self._registry, host.set_holders)
-        self._retaining = Retaining(
+        self._retaining = RetentionTimer(
             means.clock, lambda: self._hosting.partitions.values(), config.timing.retention_check_s
         )
         record = replace(record, feature_level=announced_level(means.store.identity))
         self._registration = Registration(
             self._registry, record, means.clock, config.timing, self._hosting.up_to_date, self._registry_reachable
         )  # whoever is registered has applied all that was done before
-        self._homecoming = Homecoming(
+        self._homecoming = PreferredLeaders(
             config.broker_id, host, lambda broker_id: self._registry.get_broker(broker_id) is not None, means.clock,
             means.rng, config.timing.leader_return_s,
         )  # fmt: skip
         host.on_peer_changed = self._peer_changed
-        self._revival = Revival(config.broker_id, host, means.clock)
-        self.upgrade = Upgrade(
+        self._revival = QuorumWatch(config.broker_id, host, means.clock)
+        self.upgrade = FeatureLevelControl(
             config.broker_id, self._registry, host, means.store, self._voters, self._registration.announce, means.clock,
             config.timing.registration_renew_s,
         )  # fmt: skip
         self._filled = False  # the metadata here is not empty: an earlier process had it
-        around = Surroundings(
+        around = BrokerEnv(
             broker_id=config.broker_id,
             cluster_id=cluster_id,
             registry=self._registry,
@@ -147,8 +147,8 @@ class Member:
         self._hosting.group_changed(group.id)
         self._homecoming.group_changed(group)
 
-    def _standing(self) -> Standing:
-        return Standing(self._means.store.memory_bytes, self._revival.revived, self._revival.lost)
+    def _standing(self) -> LossCounts:
+        return LossCounts(self._means.store.memory_bytes, self._revival.revived, self._revival.lost)
 
     def _peer_changed(self, broker_id: int, alive: bool) -> None:
         self._homecoming.peer_changed(broker_id, alive)

@@ -1,7 +1,7 @@
 """The log room: bytes on one disk. Nothing here knows of Raft, peers or clients."""
 
 from tinymq.log.broker_files.identity import Identity
-from tinymq.log.broker_files.vote_store import Ballots
+from tinymq.log.broker_files.vote_store import VoteStore
 from tinymq.log.engine.store import OpenedLog, Store
 from tinymq.log.files.files import File, Files, RealFiles
 from tinymq.log.files.runner import InlineRunner, Runner, ThreadRunner
@@ -11,7 +11,6 @@ from tinymq.log.writer.writer import Writer
 
 __all__ = [
     "DISK",
-    "Ballots",
     "File",
     "Files",
     "Identity",
@@ -23,6 +22,7 @@ __all__ = [
     "Runner",
     "Store",
     "ThreadRunner",
+    "VoteStore",
     "Writer",
     "log_config",
 ]

@@ -15,7 +15,7 @@ from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
 from tinymq.base.clock import Clock
-from tinymq.broker.serve.broker import Standing
+from tinymq.broker.serve.broker import LossCounts
 from tinymq.broker.state.state import PartitionState
 from tinymq.metrics import families
 from tinymq.metrics.families import Sample, slices
@@ -66,7 +66,7 @@ class BrokerState(Collector):
         yield from families.TOPICS.only(len(broker.registry.get_all_topics()) if broker is not None else 0)
         yield from self._of_connections()
         yield from families.TAIL_BYTES.only(app.tail_bytes())
-        standing = broker.around.standing() if broker is not None else Standing(0, 0, 0)
+        standing = broker.around.standing() if broker is not None else LossCounts(0, 0, 0)
         yield from families.MEMORY_BYTES.only(standing.memory_bytes)
         yield from families.REVIVED.only(standing.revived)
         yield from families.LOST.only(standing.lost)

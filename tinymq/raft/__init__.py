@@ -3,9 +3,17 @@
 from tinymq.raft.host.host import Host
 from tinymq.raft.replica.group import Group, GroupStatus, Role
 from tinymq.raft.replica.pysyncobj_state import StateMachine
-from tinymq.raft.rules.election import Given
+from tinymq.raft.rules.election import LeadershipOrigin
 from tinymq.raft.rules.membership import Membership, Replica, make_first_entry
 
 __all__ = [
-    "Given", "Group", "GroupStatus", "Host", "Membership", "Replica", "Role", "StateMachine", "make_first_entry",
+    "Group",
+    "GroupStatus",
+    "Host",
+    "LeadershipOrigin",
+    "Membership",
+    "Replica",
+    "Role",
+    "StateMachine",
+    "make_first_entry",
 ]  # fmt: skip

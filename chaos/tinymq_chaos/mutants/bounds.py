@@ -9,13 +9,13 @@ from tinymq.base.topic_config import OnFull, TopicConfig
 from tinymq.broker.partition import capacity
 from tinymq.broker.partition import partition as partitions
 from tinymq.broker.partition.partition import Partition
-from tinymq.broker.partition.soft_leases import Promises
+from tinymq.broker.partition.soft_leases import SoftLeases
 from tinymq.broker.state import channels, retention
 from tinymq.broker.state import state as states
 from tinymq.broker.state.channels import Channels
 from tinymq.broker.state.holds import Hold, Holds
-from tinymq.broker.state.outcome import Extent, Outcome
-from tinymq.broker.state.retention_index import Milestones
+from tinymq.broker.state.outcome import CommandOutcome, OffsetBounds
+from tinymq.broker.state.retention_index import RetentionIndex
 from tinymq.broker.state.state import PartitionState
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.peers import cluster_time
@@ -150,7 +150,7 @@ def whoever_is_heard_tells_the_time(p: Patches) -> None:
 
 @mutant("time: records appended while it was unknown get their age from when it is known", ALONE)
 def what_is_appended_without_the_time_looks_old(p: Patches) -> None:
-    p.set(Milestones, "lose_time", lambda self, end, end_bytes: None)
+    p.set(RetentionIndex, "lose_time", lambda self, end, end_bytes: None)
 
 
 @mutant(
@@ -247,7 +247,7 @@ def holds_never_end(p: Patches) -> None:
 
 @mutant("a trim of what is held is refused", TRIMMED)
 def trims_take_what_is_held(p: Patches) -> None:
-    def new_start(said: pb.MoveStart, at: Extent, lowest: Hold | None) -> int:
+    def new_start(said: pb.MoveStart, at: OffsetBounds, lowest: Hold | None) -> int:
         return real(said, at, None if said.reason == pb.MoveStart.TRIM else lowest)
 
     real = retention.new_start
@@ -259,7 +259,7 @@ def trims_take_what_is_held(p: Patches) -> None:
     test=f"{PROMISED}a_promise_writes_nothing_and_keeps_retention_away",
 )
 def promises_keep_nothing(p: Patches) -> None:
-    p.set(Promises, "lowest", lambda self, now_us: None)
+    p.set(SoftLeases, "lowest", lambda self, now_us: None)
 
 
 @mutant("a light hold refuses no producer and no trim", test=f"{PROMISED}a_light_hold_refuses_no_producer")
@@ -285,9 +285,9 @@ def light_holds_come_too_late(p: Patches) -> None:
 
 @mutant("where a log starts never moves back", TRIMMED)
 def starts_move_back(p: Patches) -> None:
-    def move_start(self: PartitionState, said: pb.MoveStart, at: Extent) -> Outcome:
+    def move_start(self: PartitionState, said: pb.MoveStart, at: OffsetBounds) -> CommandOutcome:
         self.log_start = min(said.offset, at.end)
-        return Outcome(log_start=self.log_start, high_watermark=at.end)
+        return CommandOutcome(log_start=self.log_start, high_watermark=at.end)
 
     p.set(PartitionState, "_move_start", move_start)
 

@@ -16,7 +16,7 @@ from tinymq.log.files.files import File
 from tinymq.log.replica_log import creation, recovery
 from tinymq.log.replica_log.operations import Disk
 from tinymq.log.segment import reads, scan, snapshot_files
-from tinymq.log.writer.sync_batch import Rounds
+from tinymq.log.writer.sync_batch import SyncBatches
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 CRASHES = ("kill", "power_cut", "power_cut_of_all")
@@ -60,13 +60,13 @@ def logs_are_not_synced(p: Patches) -> None:
 
 @mutant("7: ballots are synced", POWER)
 def ballots_are_not_synced(p: Patches) -> None:
-    real = vote_store.BallotFile.write
+    real = vote_store.VoteFile.write
 
-    def write(self: vote_store.BallotFile, changes: Any) -> list[File]:
+    def write(self: vote_store.VoteFile, changes: Any) -> list[File]:
         real(self, changes)
         return []
 
-    p.set(vote_store.BallotFile, "write", write)
+    p.set(vote_store.VoteFile, "write", write)
 
 
 @mutant("a failed sync stops its replica and acknowledges nothing", Focus(faults=("fail_sync", "power_cut_of_all")))
@@ -82,21 +82,21 @@ def failed_syncs_are_ignored(p: Patches) -> None:
 
 @mutant("a mark is written after the sync that it tells of", POWER)
 def marks_before_the_sync(p: Patches) -> None:
-    real = Rounds.carry_out
+    real = SyncBatches.carry_out
 
-    def carry_out(self: Rounds, works: Any, changes: Any, *, with_marks: bool, **rest: Any) -> Any:
+    def carry_out(self: SyncBatches, works: Any, changes: Any, *, with_marks: bool, **rest: Any) -> Any:
         for work in works:
             self.marks.note(work.mark)
         self.marks.flush()
         self.marks.sync()
         return real(self, works, changes, with_marks=with_marks, **rest)
 
-    p.set(Rounds, "carry_out", carry_out)
+    p.set(SyncBatches, "carry_out", carry_out)
 
 
 @mutant("a mark is lowered before what it covers is cut", CUT)
 def marks_stay_high(p: Patches) -> None:
-    p.set(Rounds, "_lower_marks", lambda self, works: None)
+    p.set(SyncBatches, "_lower_marks", lambda self, works: None)
 
 
 @mutant("a torn tail is cut off", FOUND)
@@ -142,13 +142,13 @@ def the_page_cache_is_taken_for_the_disk(p: Patches) -> None:
 def ballots_are_believed_as_found(p: Patches) -> None:
     """They may be in the page cache alone, and what rests on them goes out at once."""
 
-    real: Any = vote_store.BallotFile.__init__
+    real: Any = vote_store.VoteFile.__init__
 
-    def init(self: vote_store.BallotFile, files: Any, loaded: Any) -> None:
+    def init(self: vote_store.VoteFile, files: Any, loaded: Any) -> None:
         real(self, _NeverSynced(files), loaded)
         self._files = files
 
-    p.set(vote_store.BallotFile, "__init__", init)
+    p.set(vote_store.VoteFile, "__init__", init)
 
 
 @mutant("12 of reliability: rounds of marks and ballots are read whole or not at all", TORN)
@@ -186,22 +186,22 @@ def installed_logs_count_before_their_names(p: Patches) -> None:
 
 @mutant("a log that begins behind a state counts once its mark is synced", INSTALLS)
 def installed_logs_count_before_their_mark(p: Patches) -> None:
-    real = Rounds.put_mark
+    real = SyncBatches.put_mark
 
-    def put_mark(self: Rounds, mark: durability_marks.Mark) -> None:
+    def put_mark(self: SyncBatches, mark: durability_marks.DurabilityMark) -> None:
         self.marks.write([mark]) if mark.index and mark.state == mark.index else real(self, mark)
 
-    p.set(Rounds, "put_mark", put_mark)
+    p.set(SyncBatches, "put_mark", put_mark)
 
 
 @mutant("22: what takes the place of a log that was set aside has a higher count", REPAIRS)
 def repaired_replicas_keep_their_count(p: Patches) -> None:
-    real = Rounds.put_mark
+    real = SyncBatches.put_mark
 
-    def put_mark(self: Rounds, mark: durability_marks.Mark) -> None:
+    def put_mark(self: SyncBatches, mark: durability_marks.DurabilityMark) -> None:
         real(self, replace(mark, count=mark.count - 1) if mark.flags & durability_marks.ASIDE else mark)
 
-    p.set(Rounds, "put_mark", put_mark)
+    p.set(SyncBatches, "put_mark", put_mark)
 
 
 # What has no mutant, by reasoning and not by a run:

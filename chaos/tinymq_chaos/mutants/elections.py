@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinymq.log.broker_files.vote_store import Ballots
+from tinymq.log.broker_files.vote_store import VoteStore
 from tinymq.raft.host import replicas
 from tinymq.raft.leader.followers import Followers
 from tinymq.raft.leader.leadership import Leadership
@@ -19,7 +19,7 @@ from tinymq.raft.replica.pysyncobj_state import NEVER
 from tinymq.raft.replica.replica import RaftCore
 from tinymq.raft.rules import commit, configs
 from tinymq.raft.rules.commit import leader_commit
-from tinymq.raft.rules.election import Answer, Ballot, Given, Voter, answer_vote
+from tinymq.raft.rules.election import Candidacy, LeadershipOrigin, VoteAnswer, Voter, answer_vote
 from tinymq.raft.rules.membership import Membership, Replica
 from tinymq.raft.rules.messages import RequestVote
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
@@ -37,7 +37,7 @@ LONG = Focus(faults=("isolate_one", "chain"), seconds=20.0)
 def votes_are_counted(p: Patches) -> None:
     real = voting.VotingReplica._count_vote
 
-    def count(self: voting.VotingReplica, ballot: Ballot, voter: int) -> None:
+    def count(self: voting.VotingReplica, ballot: Candidacy, voter: int) -> None:
         free = [b for b in (voter, *range(1, 10)) if b not in ballot.voters]
         real(self, ballot, free[0])
 
@@ -61,26 +61,26 @@ def any_vote_counts(p: Patches) -> None:
 
 @mutant("7: a vote leaves after its sync", Focus(faults=("power_cut", "power_cut_of_all", "isolate_one", "slow_disk")))
 def votes_before_their_sync(p: Patches) -> None:
-    p.set(Ballots, "durable", lambda self, group: True)
+    p.set(VoteStore, "durable", lambda self, group: True)
 
 
 @mutant("a vote is given once in a term", SPLIT)
 def votes_given_twice(p: Patches) -> None:
-    def answer(voter: Voter, candidate: int, request: RequestVote) -> Answer:
+    def answer(voter: Voter, candidate: int, request: RequestVote) -> VoteAnswer:
         free = Voter(voter.term, None, voter.last_index, voter.last_term, voter.hears_leader)
         return answer_vote(free, candidate, request)
 
-    def put(self: Ballots, group: Any, term: int, voted_for: int | None) -> None:
+    def put(self: VoteStore, group: Any, term: int, voted_for: int | None) -> None:
         if (term, voted_for) != self.get(group):
             self._put(group, (term, voted_for))
 
     p.set(voting, "answer_vote", answer)
-    p.set(Ballots, "set", put)
+    p.set(VoteStore, "set", put)
 
 
 @mutant("a vote is given to a log that holds as much as one's own", LAGGING)
 def votes_for_any_log(p: Patches) -> None:
-    def answer(voter: Voter, candidate: int, request: RequestVote) -> Answer:
+    def answer(voter: Voter, candidate: int, request: RequestVote) -> VoteAnswer:
         return answer_vote(Voter(voter.term, voter.voted_for, 0, 0, voter.hears_leader), candidate, request)
 
     p.set(voting, "answer_vote", answer)
@@ -103,10 +103,10 @@ def leaders_never_step_down(p: Patches) -> None:
 def no_pre_votes(p: Patches) -> None:
     real = voting.VotingReplica._stand
 
-    def stand(self: voting.VotingReplica, *, pre: bool, given: Given = Given.WON) -> None:
+    def stand(self: voting.VotingReplica, *, pre: bool, given: LeadershipOrigin = LeadershipOrigin.WON) -> None:
         real(self, pre=False, given=given)
 
-    def answer(voter: Voter, candidate: int, request: RequestVote) -> Answer:
+    def answer(voter: Voter, candidate: int, request: RequestVote) -> VoteAnswer:
         return answer_vote(
             Voter(voter.term, voter.voted_for, voter.last_index, voter.last_term, False), candidate, request
         )

@@ -64,12 +64,12 @@ def states_vouch_for_the_whole_log(p: Patches) -> None:
 
 @mutant("2: entries that match are skipped, only a conflict truncates")
 def matching_entries_truncated(p: Patches) -> None:
-    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Accept:
+    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Match:
         decision = log_matching.receive(log, commit, message)
         if isinstance(decision, log_matching.Conflict) or message.prev_index < log.first_index:
             return decision
         cut = message.prev_index + 1 if message.prev_index < log.last_index else None
-        return log_matching.Accept(cut, message.entries, message.prev_index + len(message.entries))
+        return log_matching.Match(cut, message.entries, message.prev_index + len(message.entries))
 
     p.set(following, "receive", receive)
 
@@ -167,7 +167,7 @@ def leader_counts_itself_early(p: Patches) -> None:
 def conflicts_back_off_by_one(p: Patches) -> None:
     real = log_matching.receive
 
-    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Accept:
+    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Match:
         decision = real(log, commit, message)
         if isinstance(decision, log_matching.Conflict):
             return log_matching.Conflict(message.prev_index, log.term_at(message.prev_index - 1) or 0)

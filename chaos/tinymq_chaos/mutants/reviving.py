@@ -12,18 +12,18 @@ from typing import Any
 
 from tinymq.base.errors import TinymqError
 from tinymq.broker.replicas import preferred_leaders, quorum_watch
-from tinymq.broker.replicas.preferred_leaders import Homecoming
-from tinymq.broker.replicas.quorum_watch import Revival
+from tinymq.broker.replicas.preferred_leaders import PreferredLeaders
+from tinymq.broker.replicas.quorum_watch import QuorumWatch
 from tinymq.broker.replicas.transfers import Transfers
 from tinymq.broker.serve import fetch
-from tinymq.broker.state.epoch_cache import Histories
-from tinymq.log.broker_files.durability_marks import Mark
-from tinymq.raft.replica.leadership_transfer import HandingReplica
+from tinymq.broker.state.epoch_cache import EpochCache
+from tinymq.log.broker_files.durability_marks import DurabilityMark
+from tinymq.raft.replica.leadership_transfer import TransferringReplica
 from tinymq.raft.replica.replica import RaftCore
 from tinymq.raft.rules import automatic_recovery
-from tinymq.raft.rules.election import Given
+from tinymq.raft.rules.election import LeadershipOrigin
 from tinymq.raft.rules.membership import Replica
-from tinymq.raft.rules.quorum_loss import Lost, Report, can_win, lost
+from tinymq.raft.rules.quorum_loss import QuorumLost, ReplicaReport, can_win, lost
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 REVIVAL = "tests/broker/test_revival.py::test_"
@@ -38,23 +38,23 @@ HANDING = "tests/raft/test_handing.py::test_"
     test=f"{REVIVAL}in_memory_nobody_is_revived_while_somebody_is_silent",
 )
 def the_silent_are_not_waited_for(p: Patches) -> None:
-    async def reports(self: Revival, group: Any, members: Sequence[int]) -> list[Report]:
+    async def reports(self: QuorumWatch, group: Any, members: Sequence[int]) -> list[ReplicaReport]:
         return await real_reports(self, group, [b for b in members if b == self._broker_id or self._host.alive(b)])
 
-    async def ask(self: Revival, broker_id: int, group: Any, term: int) -> Any:
+    async def ask(self: QuorumWatch, broker_id: int, group: Any, term: int) -> Any:
         try:
             return await real_ask(self, broker_id, group, term)
         except TinymqError:
             return None
 
-    def revive(reports: Sequence[Report | None], members: Sequence[int], **rest: Any) -> Lost | None:
+    def revive(reports: Sequence[ReplicaReport | None], members: Sequence[int], **rest: Any) -> QuorumLost | None:
         there = [report for report in reports if report is not None]
         return None if any(can_win(r, there) for r in there) else lost(there, members)
 
-    real_reports, real_ask = Revival._reports, Revival._ask
-    p.set(Revival, "_all_alive", lambda self, members: True)
-    p.set(Revival, "_reports", reports)
-    p.set(Revival, "_ask", ask)
+    real_reports, real_ask = QuorumWatch._reports, QuorumWatch._ask
+    p.set(QuorumWatch, "_all_alive", lambda self, members: True)
+    p.set(QuorumWatch, "_reports", reports)
+    p.set(QuorumWatch, "_ask", ask)
     p.set(quorum_watch, "revive", revive)
 
 
@@ -90,8 +90,8 @@ def replaced_disks_are_not_waited_for(p: Patches) -> None:
     test=f"{ALTERED}a_group_is_revived_although_sync_was_altered_to_always_since",
 )
 def the_present_setting_decides(p: Patches) -> None:
-    real = Revival._look
-    p.set(Revival, "_look", lambda self: [group for group in real(self) if group.log.config.takes_risks])
+    real = QuorumWatch._look
+    p.set(QuorumWatch, "_look", lambda self: [group for group in real(self) if group.log.config.takes_risks])
 
 
 @mutant(
@@ -101,7 +101,7 @@ def the_present_setting_decides(p: Patches) -> None:
 def faults_are_risks(p: Patches) -> None:
     real = automatic_recovery._is_there_or_risked
 
-    def is_there_or_risked(listed: Replica, present: dict[int, Report], risky_now: bool) -> bool:
+    def is_there_or_risked(listed: Replica, present: dict[int, ReplicaReport], risky_now: bool) -> bool:
         return real(listed, {b: replace(r, fault_count=0) for b, r in present.items()}, risky_now)
 
     p.set(automatic_recovery, "_is_there_or_risked", is_there_or_risked)
@@ -117,14 +117,18 @@ def old_configs_count(p: Patches) -> None:
 
 @mutant("the cause of a raised count is stored with it", test="tests/log/test_marks.py::test_what_raised_a_count")
 def causes_are_forgotten(p: Patches) -> None:
-    p.set(Mark, "raised_by_fault", lambda self, flags=0: replace(self, count=self.count + 1, flags=self.flags | flags))
+    p.set(
+        DurabilityMark,
+        "raised_by_fault",
+        lambda self, flags=0: replace(self, count=self.count + 1, flags=self.flags | flags),
+    )
 
 
 @mutant(
     "a replica that is damaged or failed is waited for", test=f"{DECISION}who_is_damaged_or_failed_may_know_of_it_too"
 )
 def the_damaged_are_not_waited_for(p: Patches) -> None:
-    def revive(reports: Sequence[Report], members: Sequence[int], **rest: Any) -> Lost | None:
+    def revive(reports: Sequence[ReplicaReport], members: Sequence[int], **rest: Any) -> QuorumLost | None:
         return real([replace(report, healthy=True) for report in reports], members, **rest)
 
     real = automatic_recovery.revive
@@ -137,7 +141,7 @@ def the_damaged_are_not_waited_for(p: Patches) -> None:
     test="tests/broker/test_fetch.py::test_an_offset_of_what_was_lost_is_refused_on_every_replica",
 )
 def readers_are_not_told_of_a_loss(p: Patches) -> None:
-    p.set(Histories, "start_after", lambda self, known: None)
+    p.set(EpochCache, "start_after", lambda self, known: None)
 
 
 @mutant(
@@ -170,8 +174,8 @@ def leaders_come_home_at_once(p: Patches) -> None:
     test=f"{HOME}it_waits_for_what_is_missing_and_looks_again",
 )
 def leaders_come_home_to_who_lags(p: Patches) -> None:
-    real = Homecoming._away
-    p.set(Homecoming, "_away", lambda self: [replace(away, ready=True) for away in real(self)])
+    real = PreferredLeaders._away
+    p.set(PreferredLeaders, "_away", lambda self: [replace(away, ready=True) for away in real(self)])
 
 
 @mutant(
@@ -179,7 +183,7 @@ def leaders_come_home_to_who_lags(p: Patches) -> None:
     test=f"{HOME}what_a_living_preferred_broker_gave_away_is_left_here_for_a_while",
 )
 def who_gives_away_is_given_again(p: Patches) -> None:
-    p.set(Homecoming, "_strike", lambda self, broker_id: None)
+    p.set(PreferredLeaders, "_strike", lambda self, broker_id: None)
 
 
 @mutant(
@@ -189,8 +193,8 @@ def who_gives_away_is_given_again(p: Patches) -> None:
 def what_was_moved_comes_home(p: Patches) -> None:
     real = preferred_leaders._may_return
 
-    def may_return(away: preferred_leaders.Away, *rest: Any) -> bool:
-        return real(replace(away, given=Given.HANDED), *rest)
+    def may_return(away: preferred_leaders.Misplaced, *rest: Any) -> bool:
+        return real(replace(away, given=LeadershipOrigin.HANDED), *rest)
 
     p.set(preferred_leaders, "_may_return", may_return)
 
@@ -200,8 +204,8 @@ def what_was_moved_comes_home(p: Patches) -> None:
     test=f"{HANDING}a_hand_over_that_is_not_done_in_time_is_given_up",
 )
 def hand_overs_never_end(p: Patches) -> None:
-    real = HandingReplica._continue_hand_over
-    p.set(HandingReplica, "_continue_hand_over", lambda self, leadership, to, now: real(self, leadership, to, 0.0))
+    real = TransferringReplica._continue_hand_over
+    p.set(TransferringReplica, "_continue_hand_over", lambda self, leadership, to, now: real(self, leadership, to, 0.0))
 
 
 @mutant(
@@ -209,7 +213,7 @@ def hand_overs_never_end(p: Patches) -> None:
     test=f"{HANDING}a_follower_is_ready_unless_it_is_gone_behind_or_something_hangs",
 )
 def anybody_is_ready(p: Patches) -> None:
-    p.set(HandingReplica, "unready", lambda self, peer: "")
+    p.set(TransferringReplica, "unready", lambda self, peer: "")
 
 
 @mutant(

@@ -7,7 +7,7 @@ from typing import Any
 from tinymq.base.errors import NotLeader, TinymqError
 from tinymq.broker.partition import partition as partitions
 from tinymq.broker.partition.partition import Acks, Partition
-from tinymq.broker.partition.pending_acks import Waiters
+from tinymq.broker.partition.pending_acks import PendingAcks
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.state import producers
 from tinymq.broker.state.state import PartitionState
@@ -96,12 +96,12 @@ def answers_when_appended(p: Patches) -> None:
 
 @mutant("a batch is answered by the entry that was appended for it", Focus(faults=("isolate_one", "partition", "kill")))
 def answers_for_another_entry(p: Patches) -> None:
-    def applied(self: Waiters, entry: Entry) -> None:
+    def applied(self: PendingAcks, entry: Entry) -> None:
         for waiter in self._at.pop(entry.index, ()):
             self.end(waiter, waiter.produced)
 
-    p.set(Waiters, "applied", applied)
-    p.set(Waiters, "lost", lambda self: None)
+    p.set(PendingAcks, "applied", applied)
+    p.set(PendingAcks, "lost", lambda self: None)
 
 
 @mutant("19: nothing that was accepted in one term is appended in another", Focus(faults=LOSES, workloads=NUMBERED))

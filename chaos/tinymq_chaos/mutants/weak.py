@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-from tinymq.log.broker_files.durability_marks import Marks
+from tinymq.log.broker_files.durability_marks import DurabilityMarks
 from tinymq.log.engine import store
-from tinymq.log.engine.disk_engine import DiskCounts
+from tinymq.log.engine.disk_engine import DiskIncarnationCounts
 from tinymq.log.replica_log.log import Log
 from tinymq.log.writer import interval_sync
 from tinymq.log.writer.writer import Writer
@@ -21,10 +21,10 @@ CUT = Focus(faults=("power_cut_of_all",), workloads=("delayed",), pace=0.2)
 
 @mutant("22: a replica in memory that begins anew is another one", VOLATILE)
 def memory_replicas_stay_the_same(p: Patches) -> None:
-    async def next_count(self: DiskCounts, group: Any) -> int:
+    async def next_count(self: DiskIncarnationCounts, group: Any) -> int:
         return 0
 
-    p.set(DiskCounts, "next", next_count)
+    p.set(DiskIncarnationCounts, "next", next_count)
 
 
 @mutant("22: after a power cut a replica that is synced at intervals is another one", DELAYED)
@@ -42,8 +42,8 @@ def kills_count_as_power_cuts(p: Patches) -> None:
 
 @mutant("what is synced at intervals is synced when its interval ends", CUT)
 def intervals_never_end(p: Patches) -> None:
-    p.set(interval_sync.Intervals, "due", lambda self, now_s: [])
-    p.set(interval_sync.Intervals, "anybody_due", property(lambda self: False))
+    p.set(interval_sync.IntervalSync, "due", lambda self, now_s: [])
+    p.set(interval_sync.IntervalSync, "anybody_due", property(lambda self: False))
 
 
 ALTERED = "tests/log/test_altered_sync.py::test_"
@@ -54,7 +54,7 @@ ALTERED = "tests/log/test_altered_sync.py::test_"
     test=f"{ALTERED}a_mark_noted_under_always_does_not_cover_what_follows_it",
 )
 def marks_say_what_was_noted(p: Patches) -> None:
-    p.set(Marks, "expose", lambda self, group: None)
+    p.set(DurabilityMarks, "expose", lambda self, group: None)
 
 
 @mutant(
@@ -70,8 +70,8 @@ def logs_are_closed_unsynced(p: Patches) -> None:
     test=f"{ALTERED}a_shorter_interval_counts_for_what_comes_after_it",
 )
 def the_first_interval_counts(p: Patches) -> None:
-    def wrote(self: interval_sync.Intervals, log: Log, now_s: float) -> None:
+    def wrote(self: interval_sync.IntervalSync, log: Log, now_s: float) -> None:
         due_s = self._due_s.setdefault(log, now_s + log.config.sync_interval_s)
         self.next_s = min(self.next_s, due_s)
 
-    p.set(interval_sync.Intervals, "wrote", wrote)
+    p.set(interval_sync.IntervalSync, "wrote", wrote)

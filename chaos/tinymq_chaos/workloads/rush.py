@@ -12,7 +12,7 @@ from typing import Any
 
 from tinymq.client import AsyncClient
 from tinymq.client.cluster.cluster import Cluster
-from tinymq.client.common.start_positions import Known
+from tinymq.client.common.start_positions import KnownOffset
 from tinymq.client.consume import cursors
 from tinymq.client.consume.cursors import ChannelId
 from tinymq.proto import tinymq_pb2 as pb
@@ -89,7 +89,7 @@ class Consumer:
             command_id = self._context.rng.randbytes(16)
             epoch = await cursors.set_consumer(self._cluster, channel, "rush", command_id, CALL_S / 4)
             call.args["epoch"] = epoch
-            outcome = await cursors.change(self._cluster, channel, cursors.opening(epoch, Known(0)), CALL_S / 4)
+            outcome = await cursors.change(self._cluster, channel, cursors.opening(epoch, KnownOffset(0)), CALL_S / 4)
             held = Held(epoch, outcome.generation, outcome.position)
             call.ok(int(outcome.position))
         return held
@@ -119,7 +119,7 @@ class Consumer:
                 call.ok([int(outcome.position), outcome.generation])
 
     async def _send_seek(self, sought: Sought) -> pb.ChannelOutcome:
-        command = cursors.seeking(sought.epoch, Known(sought.offset), sought.request)
+        command = cursors.seeking(sought.epoch, KnownOffset(sought.offset), sought.request)
         return await cursors.change(self._cluster, await self._channel(), command, CALL_S / 2)
 
     async def _commit_some(self, held: Held) -> None:

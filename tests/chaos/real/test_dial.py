@@ -13,7 +13,7 @@ from tinymq.app.settings import load
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import InvalidConfig
 from tinymq.base.types import PeerAddress
-from tinymq.broker.cluster.address_book import Mesh
+from tinymq.broker.cluster.address_book import AddressBook
 from tinymq.cli.verbs.broker import as_environment
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.common.forward_mark import ForwardMarks
@@ -38,9 +38,9 @@ secret_file = "{secret}"
     return path
 
 
-def mesh() -> tuple[Mesh, Dialled, Registry]:
+def mesh() -> tuple[AddressBook, Dialled, Registry]:
     dialled, registry = Dialled(), Registry()
-    return Mesh(1, dialled, lambda broker_id: False, ELSEWHERE), dialled, registry
+    return AddressBook(1, dialled, lambda broker_id: False, ELSEWHERE), dialled, registry
 
 
 def test_a_file_and_options_name_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_those_who_join_are_dialled_there_whatever_they_and_the_registry_say() -
 
 def test_one_without_voters_dials_there_whom_its_data_folder_names() -> None:
     dialled = Dialled()
-    Mesh(5, dialled, lambda broker_id: False, ELSEWHERE).learn(VOTERS)
+    AddressBook(5, dialled, lambda broker_id: False, ELSEWHERE).learn(VOTERS)
     assert dialled.peers == {1: "10.0.0.1:7170", 2: "127.0.0.1:9001", 3: "10.0.0.1:7172"}
 
 

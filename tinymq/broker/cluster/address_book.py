@@ -28,18 +28,22 @@ from tinymq.registry.state.values import BrokerRecord
 logger = structlog.get_logger("tinymq.broker")
 
 
-class Dials(Protocol):
+class DialingTransport(Protocol):
     """What is asked of the transport."""
 
     def set_peer(self, address: PeerAddress) -> None: ...
     def remove_peer(self, broker_id: int) -> None: ...
 
 
-class Mesh:
+class AddressBook:
     """One broker's. `alive`: is that broker heard? `elsewhere`: where to dial some, wherever they are said to be."""
 
     def __init__(
-        self, broker_id: int, dials: Dials, alive: Callable[[int], bool], elsewhere: Iterable[PeerAddress] = ()
+        self,
+        broker_id: int,
+        dials: DialingTransport,
+        alive: Callable[[int], bool],
+        elsewhere: Iterable[PeerAddress] = (),
     ) -> None:
         self._broker_id = broker_id
         self._dials = dials

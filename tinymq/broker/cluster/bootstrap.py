@@ -10,9 +10,9 @@ import structlog
 from tinymq.base.clock import Clock
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import InvalidConfig, Unavailable
-from tinymq.broker.cluster.address_book import Mesh
+from tinymq.broker.cluster.address_book import AddressBook
 from tinymq.broker.cluster.formation import Formation
-from tinymq.broker.cluster.join import JOIN_REPLICATED, Joining, Seeking, invite
+from tinymq.broker.cluster.join import JOIN_REPLICATED, ClusterSearch, Join, invite
 from tinymq.raft import Host
 from tinymq.raft.net.transport import Invitation, PeerIdentity, Transport
 from tinymq.registry.service import RegistryService
@@ -20,7 +20,7 @@ from tinymq.registry.service import RegistryService
 logger = structlog.get_logger("tinymq.broker")
 
 
-class Entrance:
+class Bootstrap:
     """`open` it before the host starts, `enter` after. `spawn` runs work; what that raises ends the broker."""
 
     def __init__(
@@ -32,13 +32,13 @@ class Entrance:
         self._host = host
         self._transport = transport
         self._spawn = spawn
-        self._mesh = Mesh(config.broker_id, transport, host.alive, config.dial)
-        self._joining: Joining | None = None
-        self._seeking: Seeking | None = None
+        self._mesh = AddressBook(config.broker_id, transport, host.alive, config.dial)
+        self._joining: Join | None = None
+        self._seeking: ClusterSearch | None = None
         if config.join:
-            self._seeking = Seeking(formation, transport.ask, config.join, clock, config.timing.join_s)
+            self._seeking = ClusterSearch(formation, transport.ask, config.join, clock, config.timing.join_s)
         elif formation.first_entry is None:
-            self._joining = Joining(formation, [v.broker_id for v in config.voters], spawn)
+            self._joining = Join(formation, [v.broker_id for v in config.voters], spawn)
 
     @property
     def reason(self) -> str:
@@ -73,7 +73,7 @@ class Entrance:
         if self._seeking is not None:
             self._spawn(self._seek(self._seeking))
 
-    async def _seek(self, seeking: Seeking) -> None:
+    async def _seek(self, seeking: ClusterSearch) -> None:
         try:
             self._mesh.learn(await seeking.run())
         except Unavailable as error:

@@ -38,7 +38,7 @@ class MemberLevel:
     replicas: int  # how many replicas of partitions it holds
 
 
-class Peers(Protocol):
+class UpgradeHost(Protocol):
     """The part of the Raft host that Upgrade uses (tinymq.raft.Host)."""
 
     feature_level: int
@@ -47,7 +47,7 @@ class Peers(Protocol):
     async def enter_level(self, level: int) -> None: ...
 
 
-class Folder(Protocol):
+class UpgradeStore(Protocol):
     """The part of the data folder that Upgrade uses (tinymq.log.Store)."""
 
     @property
@@ -81,11 +81,11 @@ def next_level(level: int, members: Iterable[MemberLevel], heard: Mapping[int, i
     return max(level, min([KNOWN_LEVEL, *(member.announced for member in members), *heard.values()]))
 
 
-class Upgrade:
+class FeatureLevelControl:
     """Runs from `start` to `stop`. All calls on the loop."""
 
     def __init__(
-        self, broker_id: int, registry: RegistryService, peers: Peers, folder: Folder,
+        self, broker_id: int, registry: RegistryService, peers: UpgradeHost, folder: UpgradeStore,
         voters: Callable[[], Collection[int]], announce: Callable[[int], None], clock: Clock, every_s: float,
     ) -> None:  # fmt: skip
         """`announce` registers this broker with another level. `every_s`: the time between two looks while nothing

@@ -32,7 +32,7 @@ _TAKEN = "give a new broker a broker_id of its own; a voter is started with `vot
 _MEND = f"copy {FIRST_ENTRY_FILE} from the data folder of another broker of this cluster: it is the same on all"
 
 
-class Folder(Protocol):
+class FormationStore(Protocol):
     """What forming asks of the data folder (tinymq.log.Store)."""
 
     @property
@@ -44,7 +44,9 @@ class Folder(Protocol):
 class Formation:
     """Unformed until `form` has returned, or `load` found what an earlier process formed."""
 
-    def __init__(self, broker_id: int, voters: Sequence[int], folder: Folder, files: Files, runner: Runner) -> None:
+    def __init__(
+        self, broker_id: int, voters: Sequence[int], folder: FormationStore, files: Files, runner: Runner
+    ) -> None:
         self.broker_id = broker_id
         self.first_entry: Entry | None = None  # invariant: set if and only if formed
         self.on_formed: Callable[[Entry], None] | None = None

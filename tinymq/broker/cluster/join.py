@@ -59,7 +59,7 @@ def decide(voters: Collection[int], told: Mapping[int, Told]) -> Told:
     return not_formed if not silent else NotReady(f"waits for the cluster id of {named('broker', silent)}")
 
 
-class Joining:
+class Join:
     """The asking side, until the broker is formed. `spawn` runs the joining itself."""
 
     def __init__(
@@ -142,7 +142,7 @@ def _gravity(error: TinymqError) -> int:
     return 2 if isinstance(error, BrokerUnreachable | DeadlineExceeded) else 1
 
 
-class Seeking:
+class ClusterSearch:
     """The asking side of a broker that no list of voters names."""
 
     def __init__(
@@ -187,15 +187,15 @@ class Seeking:
             return error
 
 
-class Life(Protocol):
+class InvitingHost(Protocol):
     """What inviting asks of the Raft host (tinymq.raft.Host)."""
 
     def alive(self, broker_id: int) -> bool: ...
 
 
 def invite(
-    formation: Formation, life: Life, known: Callable[[int], PeerIdentity | None], voters: Sequence[PeerAddress],
-    has_room: Callable[[int], bool], stranger: PeerIdentity,
+    formation: Formation, life: InvitingHost, known: Callable[[int], PeerIdentity | None], voters:
+    Sequence[PeerAddress], has_room: Callable[[int], bool], stranger: PeerIdentity,
 ) -> Invitation:  # fmt: skip
     """What a broker is told that has proven the secret and belongs to no cluster. `voters`: as this one dials them.
 

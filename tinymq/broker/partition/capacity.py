@@ -23,17 +23,17 @@ MAKES_ROOM = frozenset(("move_start", "delete", "release"))  # the commands that
 SLACK = 256  # 1/256 of a bound goes at a time, so that not each batch has a command in front of it
 
 
-class Start(NamedTuple):
+class LogStart(NamedTuple):
     """Where a log starts, and the bytes of records below: by less than a run of milestones less than there are."""
 
     offset: int
     bytes: int
 
 
-class Ends(NamedTuple):
+class LogEnds(NamedTuple):
     """Both ends of a log, in records and in bytes of records since it began."""
 
-    start: Start
+    start: LogStart
     end: int
     end_bytes: int
 
@@ -44,13 +44,13 @@ class Uncommitted:
 
     def __init__(self) -> None:
         self._batches: deque[tuple[int, int, int]] = deque()  # (index, offset after it, bytes up to there)
-        self._moves: deque[tuple[int, Start]] = deque()
+        self._moves: deque[tuple[int, LogStart]] = deque()
         self._holds: deque[tuple[int, int]] = deque()  # (index, offset)
 
     def appended(self, index: int, end: int, end_bytes: int) -> None:
         self._batches.append((index, end, end_bytes))
 
-    def moved(self, index: int, start: Start) -> None:
+    def moved(self, index: int, start: LogStart) -> None:
         self._moves.append((index, start))
 
     def held(self, index: int, offset: int) -> None:
@@ -71,22 +71,22 @@ class Uncommitted:
         """Bytes of records up to the end of the log, when `applied` of them are applied."""
         return self._batches[-1][2] if self._batches else applied
 
-    def ends(self, applied: Kept) -> Ends:
+    def ends(self, applied: Kept) -> LogEnds:
         """As it will be once everything is applied."""
-        start = Start(applied.log_start, applied.milestones.start_bytes)
+        start = LogStart(applied.log_start, applied.milestones.start_bytes)
         if self._moves and self._moves[-1][1].offset > start.offset:
             start = self._moves[-1][1]
         if not self._batches:
-            return Ends(start, applied.high_watermark, applied.record_bytes)
-        return Ends(start, self._batches[-1][1], self._batches[-1][2])
+            return LogEnds(start, applied.high_watermark, applied.record_bytes)
+        return LogEnds(start, self._batches[-1][1], self._batches[-1][2])
 
     def lowest_hold(self) -> int | None:
         """The lowest offset that a hold on its way asks for."""
         return min((offset for _, offset in self._holds), default=None)
 
-    def boundary(self, below: int) -> Start | None:
+    def boundary(self, below: int) -> LogStart | None:
         """The first end of a batch with at least so many bytes below it."""
-        return next((Start(end, up_to) for _, end, up_to in self._batches if up_to >= below), None)
+        return next((LogStart(end, up_to) for _, end, up_to in self._batches if up_to >= below), None)
 
 
 def check_size(config: TopicConfig, records: int, size: int) -> None:
@@ -112,7 +112,7 @@ def check_commands(config: TopicConfig, log_bytes: int, said: Iterable[pb.Comman
         raise QuotaExceeded(f"{log_bytes} bytes of log are in memory", hint=hint, retry_after_ms=RETRY_MS)
 
 
-def fits(config: TopicConfig, ends: Ends, records: int, size: int) -> bool:
+def fits(config: TopicConfig, ends: LogEnds, records: int, size: int) -> bool:
     """Is there room for as many more?"""
     if config.max_records is not None and ends.end + records - ends.start.offset > config.max_records:
         return False
@@ -121,7 +121,7 @@ def fits(config: TopicConfig, ends: Ends, records: int, size: int) -> bool:
 
 def room(
     config: TopicConfig, applied: Kept, uncommitted: Uncommitted, records: int, size: int, now_us: int
-) -> Start | None:
+) -> LogStart | None:
     """Where the log has to start before a batch comes; None: there is room.
 
     Raises BatchTooLarge, and QuotaExceeded when the topic rejects what it has no room for, or when what has to go for
@@ -147,22 +147,22 @@ def room(
     return start
 
 
-def _boundary(below: int, ends: Ends, applied: Kept, uncommitted: Uncommitted) -> Start:
+def _boundary(below: int, ends: LogEnds, applied: Kept, uncommitted: Uncommitted) -> LogStart:
     """The first known end of a batch with at least so many bytes below it."""
     if below <= ends.start.bytes:
         return ends.start
     mark = applied.milestones.with_at_least(below)
     if mark is not None:
-        return Start(mark.offset, mark.bytes)
+        return LogStart(mark.offset, mark.bytes)
     if below <= applied.record_bytes:
-        return Start(applied.high_watermark, applied.record_bytes)
-    return uncommitted.boundary(below) or Start(ends.end, ends.end_bytes)
+        return LogStart(applied.high_watermark, applied.record_bytes)
+    return uncommitted.boundary(below) or LogStart(ends.end, ends.end_bytes)
 
 
-def _at(offset: int, ends: Ends, least: Start, applied: Kept) -> Start:
+def _at(offset: int, ends: LogEnds, least: LogStart, applied: Kept) -> LogStart:
     """`offset`, with as many bytes below it as are certain."""
     certain = ends.end_bytes if offset == ends.end else applied.milestones.below(offset)
-    return Start(offset, max(certain, least.bytes))
+    return LogStart(offset, max(certain, least.bytes))
 
 
 def check_held(start: int, lowest: Hold | None, on_its_way: int | None, now_us: int) -> int | None:

@@ -10,7 +10,7 @@ from tinymq.base.errors import DeadlineExceeded, InvalidRequest, OutcomeUnknown,
 from tinymq.base.types import Position
 from tinymq.broker.partition.deadlines import Deadlines, Ticket
 from tinymq.broker.partition.pending_acks import tell
-from tinymq.broker.state.outcome import Outcome
+from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.format.entry import Entry
 from tinymq.proto import partition_pb2 as pb
 
@@ -20,7 +20,7 @@ QUEUED_COMMANDS_MAX = 16_384  # of one partition, not yet in an entry
 QUEUED_BYTES_MAX = 4 * 1024 * 1024
 RETRY_MS = 50
 
-Done = Callable[[list[Outcome] | TinymqError], None]
+Done = Callable[[list[CommandOutcome] | TinymqError], None]
 """Told once what became of a call's commands, one outcome each, on the loop. Must not raise."""
 
 
@@ -48,7 +48,7 @@ class _Call:
         self.proposed = False
         self.ticket: Ticket | None = None
 
-    def answer(self, outcome: list[Outcome] | TinymqError) -> None:
+    def answer(self, outcome: list[CommandOutcome] | TinymqError) -> None:
         """Once."""
         done, self.done = self.done, None
         if done is not None:
@@ -98,7 +98,7 @@ class CommandQueue:
         if self._position is None:
             self._flush_soon()
 
-    def applied(self, entry: Entry, outcomes: Sequence[Outcome]) -> None:
+    def applied(self, entry: Entry, outcomes: Sequence[CommandOutcome]) -> None:
         """An entry with commands is: answer, if it is the one on its way, and send the next."""
         position = self._position
         if position is None or entry.index < position.index:
@@ -171,7 +171,7 @@ class CommandQueue:
         self._queued_commands += sign * len(call.commands)
         self._queued_bytes += sign * call.size
 
-    def _end(self, call: _Call, outcome: list[Outcome] | TinymqError) -> None:
+    def _end(self, call: _Call, outcome: list[CommandOutcome] | TinymqError) -> None:
         if call.ticket is not None:
             self._deadlines.drop(call.ticket)
         call.answer(outcome)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 WOKEN_MAX = 32  # watchers woken in one turn of the loop
 
 
-class Watchers:
+class CommitWatchers:
     """Of one partition."""
 
     def __init__(self, soon: Callable[[Callable[[], None]], object]) -> None:

@@ -11,18 +11,18 @@ from tinymq.base.errors import TinymqError
 from tinymq.broker.partition.commands import CommandQueue, Done, check_call
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.pending_acks import tell
-from tinymq.broker.state.channels import Verdict
+from tinymq.broker.state.channels import ConsumerVerdict
 from tinymq.proto import partition_pb2 as pb
 
 
-class Commanding:
+class NoopElision:
     """Takes the calls of one partition, while it leads."""
 
     def __init__(
         self,
         queue: CommandQueue,
         deadlines: Deadlines,
-        judge: Callable[[pb.Command], Verdict | None],
+        judge: Callable[[pb.Command], ConsumerVerdict | None],
         read_index: Callable[[float], Awaitable[int]],
         check_leading: Callable[[], None],
         check_room: Callable[[Sequence[pb.Command]], None],
@@ -51,7 +51,7 @@ class Commanding:
             self._check_room(commands)
             self._queue.add(commands, timeout_s, done)
 
-    def _unchanging(self, commands: Sequence[pb.Command]) -> list[Verdict] | None:
+    def _unchanging(self, commands: Sequence[pb.Command]) -> list[ConsumerVerdict] | None:
         """What they come to, if none of them changes anything; else None."""
         verdicts = []
         for command in commands:

@@ -15,16 +15,16 @@ from tinymq.base.types import Position
 from tinymq.broker.partition.capacity import Uncommitted, check_commands, room
 from tinymq.broker.partition.commands import CommandQueue
 from tinymq.broker.partition.commands import Done as CommandsDone
-from tinymq.broker.partition.commit_watchers import Watchers
+from tinymq.broker.partition.commit_watchers import CommitWatchers
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.group_port import RaftGroup, RecordLog
-from tinymq.broker.partition.noop_elision import Commanding
-from tinymq.broker.partition.pending_acks import Acks, Done, Produced, Waiters
-from tinymq.broker.partition.soft_leases import Promises
-from tinymq.broker.partition.uncommitted_producers import Overlay
+from tinymq.broker.partition.noop_elision import NoopElision
+from tinymq.broker.partition.pending_acks import Acks, Done, PendingAcks, Produced
+from tinymq.broker.partition.soft_leases import SoftLeases
+from tinymq.broker.partition.uncommitted_producers import UncommittedProducers
 from tinymq.broker.state.holds import Hold
-from tinymq.broker.state.outcome import Outcome
-from tinymq.broker.state.producers import PRODUCERS_MAX, Producer, Remembered, judge
+from tinymq.broker.state.outcome import CommandOutcome
+from tinymq.broker.state.producers import PRODUCERS_MAX, Producer, RememberedBatch, judge
 from tinymq.broker.state.retention import clamped, due_start
 from tinymq.broker.state.state import PartitionState
 from tinymq.format.batch import CheckedBatch
@@ -32,7 +32,7 @@ from tinymq.format.entry import Entry, Kind
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.rules.noop import parse_noop
 
-__all__ = ["Acks", "CommandsDone", "Done", "Outcome", "Partition", "Produced", "RaftGroup", "RecordLog"]
+__all__ = ["Acks", "CommandOutcome", "CommandsDone", "Done", "Partition", "Produced", "RaftGroup", "RecordLog"]
 
 
 class Partition:
@@ -52,21 +52,21 @@ class Partition:
         self.leading = False  # may accept: has applied a NOOP of its own term
         self.closed: TinymqError | None = None
         self.config = TopicConfig()
-        self.promises = Promises()
+        self.promises = SoftLeases()
         self._group: RaftGroup | None = None
         self._address_of = address_of
-        self._overlay = Overlay()
+        self._overlay = UncommittedProducers()
         self._uncommitted = Uncommitted()
         self._moving = 0  # index of the last entry of this leader's that moves the log start
         self._moving_to = 0  # the offset to which that entry moves the start
-        self._waiters = Waiters(name, deadlines)
+        self._waiters = PendingAcks(name, deadlines)
         self._queue = CommandQueue(name, deadlines, soon, self._propose_commands)
-        self._commanding = Commanding(
+        self._commanding = NoopElision(
             self._queue, deadlines, lambda command: self.state.judge(command, 0),
             lambda timeout_s: self.group.read_index(timeout_s), self._check_leading,
             lambda said: check_commands(self.config, self.group.log.size_bytes, said),
         )  # fmt: skip
-        self._watchers = Watchers(soon)
+        self._watchers = CommitWatchers(soon)
 
     def __str__(self) -> str:
         return self.name
@@ -147,7 +147,9 @@ class Partition:
     def _projected(self, producer_id: int) -> Producer | None:
         return self._overlay.projected(self.state.producers, producer_id)
 
-    def _answer_duplicate(self, producer_id: int, found: Remembered, acks: Acks, timeout_s: float, done: Done) -> None:
+    def _answer_duplicate(
+        self, producer_id: int, found: RememberedBatch, acks: Acks, timeout_s: float, done: Done
+    ) -> None:
         if acks is Acks.NONE:
             return
         produced = Produced(found.base_offset, found.append_time_us, self.group.term, True)

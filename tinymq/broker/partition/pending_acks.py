@@ -46,7 +46,7 @@ def tell(partition: str, done: Callable[[Any], None], outcome: object) -> None:
         logger.exception("answer_failed", partition=partition)
 
 
-class Waiter:
+class PendingAck:
     """A batch that is appended and not yet answered."""
 
     __slots__ = ("done", "partition", "produced", "ticket")
@@ -67,16 +67,16 @@ class Waiter:
         self.answer(OutcomeUnknown(f"{self.partition}: not committed in time; it may yet be"))
 
 
-class Waiters:
+class PendingAcks:
     """Those of one partition, by the index of the entry that they wait for."""
 
     def __init__(self, partition: str, deadlines: Deadlines) -> None:
         self._partition = partition
         self._deadlines = deadlines
-        self._at: dict[int, list[Waiter]] = {}
+        self._at: dict[int, list[PendingAck]] = {}
 
     def add(self, index: int, produced: Produced, timeout_s: float, done: Done) -> None:
-        waiter = Waiter(self._partition, produced, done)
+        waiter = PendingAck(self._partition, produced, done)
         waiter.ticket = self._deadlines.add(waiter, timeout_s)
         self._at.setdefault(index, []).append(waiter)
 
@@ -97,7 +97,7 @@ class Waiters:
                     waiter, OutcomeUnknown(f"{self._partition}: the leader changed before the batch was committed")
                 )
 
-    def end(self, waiter: Waiter, outcome: Produced | TinymqError) -> None:
+    def end(self, waiter: PendingAck, outcome: Produced | TinymqError) -> None:
         if waiter.ticket is not None:
             self._deadlines.drop(waiter.ticket)
         waiter.answer(outcome)

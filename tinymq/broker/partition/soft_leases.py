@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from tinymq.base.errors import QuotaExceeded
 from tinymq.broker.state.holds import HOLDS_MAX, Hold, Holds, wait_ms
-from tinymq.broker.state.outcome import Extent
+from tinymq.broker.state.outcome import OffsetBounds
 from tinymq.proto import partition_pb2 as pb
 
 
-class Promises:
+class SoftLeases:
     """The light holds of one partition, on the broker that leads it."""
 
     def __init__(self) -> None:
         self._made = Holds()
 
-    def make(self, said: pb.Hold, binding: Holds, at: Extent) -> Hold:
+    def make(self, said: pb.Hold, binding: Holds, at: OffsetBounds) -> Hold:
         """Make or renew a light hold. `binding` are the partition's holds in the log, which count towards the same
         bound.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tinymq.base.types import Position
-from tinymq.broker.state.producers import Producer, Producers, Remembered, extend
+from tinymq.broker.state.producers import Producer, Producers, RememberedBatch, extend
 from tinymq.format.batch import BatchHeader
 from tinymq.format.entry import Entry
 
@@ -15,11 +15,11 @@ class _Ahead:
     """One that has batches on their way."""
 
     producer: Producer
-    uncommitted: list[tuple[int, Remembered]]  # (index, batch), oldest first; the producer's newest epoch only
+    uncommitted: list[tuple[int, RememberedBatch]]  # (index, batch), oldest first; the producer's newest epoch only
     last_index: int
 
 
-class Overlay:
+class UncommittedProducers:
     """Over the applied producers of one partition, for one term."""
 
     __slots__ = ("_ahead",)
@@ -46,7 +46,7 @@ class Overlay:
             ahead.producer, ahead.last_index = producer, position.index
             ahead.uncommitted.append(batch)
 
-    def index_of(self, producer_id: int, found: Remembered) -> int:
+    def index_of(self, producer_id: int, found: RememberedBatch) -> int:
         """Where this very batch lies, if it is not applied; else 0."""
         ahead = self._ahead.get(producer_id)
         for index, batch in ahead.uncommitted if ahead is not None else ():

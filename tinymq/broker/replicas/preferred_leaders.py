@@ -1,9 +1,9 @@
 """Leaders come home: what is led here because its preferred broker was away is given back to it, one by one.
 
-`decide` is pure; `Homecoming` looks on a clock for as long as there is something to give back. Gently: one hand-over at
-a time, each short, a pause before the next, only to a replica that would take it at once, on a broker that has been
-alive and registered for a while. One that did not take what it was given, or gave it away while it lived, is left
-alone for longer each time. What an operator moved stays (docs/adr/0014), and so does the registry's own group.
+`decide` is pure; `PreferredLeaders` looks on a clock for as long as there is something to give back. Gently: one
+hand-over at a time, each short, a pause before the next, only to a replica that would take it at once, on a broker that
+has been alive and registered for a while. One that did not take what it was given, or gave it away while it lived, is
+left alone for longer each time. What an operator moved stays (docs/adr/0014), and so does the registry's own group.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import structlog
 
 from tinymq.base.clock import Clock, Timer
 from tinymq.base.types import METADATA_GROUP, GroupId
-from tinymq.raft import Given, Group
+from tinymq.raft import Group, LeadershipOrigin
 
 LOOK_S = 1.0  # between two looks
 WATCH_S = 0.02  # between two while something is being handed over
@@ -30,18 +30,18 @@ logger = structlog.get_logger("tinymq.broker")
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
+class Misplaced:
     """A group that is led here, and prefers another broker."""
 
     group: GroupId
     preferred: int
-    given: Given  # how it came to be led here
+    given: LeadershipOrigin  # how it came to be led here
     since_s: float  # monotonic time
     ready: bool  # the preferred replica would take over at once, and nothing hangs here
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class Target:
     """A broker that groups may be given back to, as known here."""
 
     alive_since_s: float
@@ -49,33 +49,33 @@ class Home:
     alone_until_s: float = 0.0
 
 
-def decide(away: Iterable[Away], homes: Mapping[int, Home], now_s: float, return_s: float) -> Away | None:
+def decide(away: Iterable[Misplaced], homes: Mapping[int, Target], now_s: float, return_s: float) -> Misplaced | None:
     """What to give back now, if anything: what has been led here longest. `homes`: the brokers that are alive."""
     able = [each for each in away if each.ready and _may_return(each, homes.get(each.preferred), now_s, return_s)]
     return min(able, key=lambda each: (each.since_s, each.group.topic_id, each.group.partition), default=None)
 
 
-def _may_return(away: Away, home: Home | None, now_s: float, return_s: float) -> bool:
+def _may_return(away: Misplaced, home: Target | None, now_s: float, return_s: float) -> bool:
     if home is None or not home.registered or now_s < home.alone_until_s:
         return False
-    if away.given is Given.BY_HAND and home.alive_since_s <= away.since_s:
+    if away.given is LeadershipOrigin.BY_HAND and home.alive_since_s <= away.since_s:
         return False  # taken by hand from a broker that was there, and has been since
     return now_s - max(home.alive_since_s, away.since_s) >= return_s
 
 
 @dataclass(frozen=True, slots=True)
-class Strike:
+class Backoff:
     """A broker did not keep what it was given."""
 
     at_s: float
     alone_s: float
 
-    def again(self, now_s: float) -> Strike:
+    def again(self, now_s: float) -> Backoff:
         lately = now_s - self.at_s < self.alone_s + ALONE_S_MAX
-        return Strike(now_s, min(ALONE_S_MAX, 2 * self.alone_s) if lately else ALONE_S_MIN)
+        return Backoff(now_s, min(ALONE_S_MAX, 2 * self.alone_s) if lately else ALONE_S_MIN)
 
 
-class Groups(Protocol):
+class LeadershipHost(Protocol):
     """What giving back asks of the Raft host (tinymq.raft.Host)."""
 
     @property
@@ -84,12 +84,12 @@ class Groups(Protocol):
     def transfer(self, group_id: GroupId, to: int | None = None, *, within_s: float | None = None) -> bool: ...
 
 
-class Homecoming:
+class PreferredLeaders:
     """One broker's. Tell it when groups and brokers change; nothing is done, and no timer set, until something is led
     here that prefers another broker. `registered`: does the registry know that broker?"""
 
     def __init__(
-        self, broker_id: int, host: Groups, registered: Callable[[int], bool], clock: Clock, rng: random.Random,
+        self, broker_id: int, host: LeadershipHost, registered: Callable[[int], bool], clock: Clock, rng: random.Random,
         return_s: float,
     ) -> None:  # fmt: skip
         self._broker_id = broker_id
@@ -101,7 +101,7 @@ class Homecoming:
         self._since_s: dict[GroupId, tuple[int, float]] = {}  # away: led in which term, and since when
         self._began_s = clock.monotonic()
         self._alive_since_s: dict[int, float] = {}  # of those that came after that
-        self._strikes: dict[int, Strike] = {}
+        self._strikes: dict[int, Backoff] = {}
         self._trying: tuple[GroupId, int] | None = None  # what is being given back, and to whom
         self._timer: Timer | None = None
         self._stopped = False
@@ -133,7 +133,7 @@ class Homecoming:
         known = self._since_s.get(group.id)
         if known is None or known[0] != group.term:
             self._since_s[group.id] = group.term, self._clock.monotonic()
-            if group.given is Given.HANDED and self._host.alive(preferred) and self._registered(preferred):
+            if group.given is LeadershipOrigin.HANDED and self._host.alive(preferred) and self._registered(preferred):
                 self._strike(preferred)  # it is there, and does not lead: its disk hung, or it did so lately
         if self._timer is None and not self._stopped:
             self._look_in(LOOK_S)
@@ -142,7 +142,7 @@ class Homecoming:
         now_s = self._clock.monotonic()
         known = self._strikes.get(broker_id)
         if known is None or known.at_s < now_s:  # many groups of one broker at one moment are one strike
-            self._strikes[broker_id] = Strike(now_s, ALONE_S_MIN) if known is None else known.again(now_s)
+            self._strikes[broker_id] = Backoff(now_s, ALONE_S_MIN) if known is None else known.again(now_s)
 
     # ---- looking -------------------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class Homecoming:
         self._strike(to)
         return False
 
-    def _away(self) -> list[Away]:
+    def _away(self) -> list[Misplaced]:
         found = []
         for group_id, (_, since_s) in list(self._since_s.items()):
             group = self._host.groups.get(group_id)
@@ -182,15 +182,15 @@ class Homecoming:
                 del self._since_s[group_id]
             else:
                 preferred = group.membership.replicas[0].broker_id
-                found.append(Away(group_id, preferred, group.given, since_s, not group.unready(preferred)))
+                found.append(Misplaced(group_id, preferred, group.given, since_s, not group.unready(preferred)))
         return found
 
-    def _homes(self) -> dict[int, Home]:
+    def _homes(self) -> dict[int, Target]:
         homes = {}
         for broker_id in {self._host.groups[g].membership.replicas[0].broker_id: None for g in self._since_s}:
             if self._host.alive(broker_id):
                 since_s = self._alive_since_s.get(broker_id, self._began_s)
                 strike = self._strikes.get(broker_id)
                 until_s = 0.0 if strike is None else strike.at_s + strike.alone_s
-                homes[broker_id] = Home(since_s, self._registered(broker_id), until_s)
+                homes[broker_id] = Target(since_s, self._registered(broker_id), until_s)
         return homes

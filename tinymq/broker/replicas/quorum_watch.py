@@ -18,12 +18,12 @@ from google.protobuf.message import DecodeError
 from tinymq.base.clock import Clock
 from tinymq.base.errors import InvalidRequest, NotReady, TinymqError
 from tinymq.base.types import METADATA_GROUP, GroupId
-from tinymq.broker.replicas.recovery import Groups, ask_report
+from tinymq.broker.replicas.recovery import RecoveryHost, ask_report
 from tinymq.broker.replicas.survey_wire import group_from_wire, report_from_wire, report_to_wire
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Group
 from tinymq.raft.rules.automatic_recovery import revive
-from tinymq.raft.rules.quorum_loss import Lost, Report
+from tinymq.raft.rules.quorum_loss import QuorumLost, ReplicaReport
 
 METHOD = "revive.promise"  # asked of other brokers: take part in no lower term any more
 CHECK_S = 0.5
@@ -39,7 +39,7 @@ Seen = tuple[int, int]  # term and commit index of a group that stands still
 
 
 @dataclass(frozen=True, slots=True)
-class Still:
+class StalledGroup:
     """A group that stands still."""
 
     seen: Seen
@@ -53,16 +53,16 @@ class Still:
         return power_of_two or (self.looks > 0 and self.looks % LOOKS_MAX == 0)
 
 
-class Revival:
+class QuorumWatch:
     """One broker's. On the loop."""
 
-    def __init__(self, broker_id: int, host: Groups, clock: Clock) -> None:
+    def __init__(self, broker_id: int, host: RecoveryHost, clock: Clock) -> None:
         self.revived = 0  # groups that went on from here
         self.lost = 0  # those of them that had lost everything
         self._broker_id = broker_id
         self._host = host
         self._clock = clock
-        self._still: dict[GroupId, Still] = {}  # the groups that stood still at the last look
+        self._still: dict[GroupId, StalledGroup] = {}  # the groups that stood still at the last look
         self._task: asyncio.Task[None] | None = None
         host.serve(METHOD, self._promise)
 
@@ -94,11 +94,11 @@ class Revival:
         groups = [self._host.groups[group_id] for group_id in still]
         return [group for group in groups if still[group.id].is_due(risky_now=group.log.config.takes_risks)]
 
-    def _again(self, group: Group, seen: Seen) -> Still:
+    def _again(self, group: Group, seen: Seen) -> StalledGroup:
         before = self._still.get(group.id)
         if before is None or before.seen != seen or not self._all_alive(_members(group)):
-            return Still(seen)
-        return Still(seen, before.looks + 1)
+            return StalledGroup(seen)
+        return StalledGroup(seen, before.looks + 1)
 
     def _all_alive(self, members: Sequence[int]) -> bool:
         return all(broker_id == self._broker_id or self._host.alive(broker_id) for broker_id in members)
@@ -118,7 +118,7 @@ class Revival:
         mine = await group.promise(found.term, PROMISE_S)
         self._take_over(group, found, revive([mine, *promised], members, risky_now=risky_now))
 
-    def _take_over(self, group: Group, found: Lost, promised: Lost | None) -> None:
+    def _take_over(self, group: Group, found: QuorumLost, promised: QuorumLost | None) -> None:
         """`promised`: how it goes on by what the members said with their promises. Ours came last: it still holds."""
         if self._host.groups.get(group.id) is not group or promised is None:
             raise NotReady(f"{group.id} goes on without that")
@@ -133,7 +133,7 @@ class Revival:
         else:
             logger.warning("group_revived", group=str(group.id), term=found.term, last_index=ends)
 
-    async def _reports(self, group: GroupId, members: Sequence[int]) -> list[Report]:
+    async def _reports(self, group: GroupId, members: Sequence[int]) -> list[ReplicaReport]:
         """Of all members. Raises NotReady when one is silent."""
         if not self._all_alive(members):
             raise NotReady(f"not all of brokers {members} are alive")
@@ -142,7 +142,7 @@ class Revival:
 
     # ---- promises ------------------------------------------------------------------------------------------
 
-    async def _ask(self, broker_id: int, group: GroupId, term: int) -> Report:
+    async def _ask(self, broker_id: int, group: GroupId, term: int) -> ReplicaReport:
         question = pb.SurveyedReplica(topic_id=group.topic_id, partition=group.partition, term=term)
         answer = await self._host.request(broker_id, METHOD, question.SerializeToString(), PROMISE_S)
         return report_from_wire(_parse(answer))

@@ -20,7 +20,7 @@ from tinymq.base.types import GroupId
 from tinymq.broker.replicas.survey_wire import group_from_wire, report_from_wire, report_to_wire
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Group
-from tinymq.raft.rules.quorum_loss import Lost, Order, Report, Stuck, judge
+from tinymq.raft.rules.quorum_loss import QuorumLost, RecoveryOrder, ReplicaReport, Unrecoverable, judge
 
 CHALLENGE_BYTES = 32
 CHALLENGE_S = 60.0
@@ -31,7 +31,7 @@ ASK_S = 2.0
 logger = structlog.get_logger("tinymq.broker")
 
 
-class Groups(Protocol):
+class RecoveryHost(Protocol):
     """What recovering asks of the Raft host (tinymq.raft.Host)."""
 
     @property
@@ -44,7 +44,7 @@ class Groups(Protocol):
 class Recovery:
     """One broker's. `random_bytes` must be unpredictable outside tests."""
 
-    def __init__(self, host: Groups, clock: Clock, random_bytes: Callable[[int], bytes]) -> None:
+    def __init__(self, host: RecoveryHost, clock: Clock, random_bytes: Callable[[int], bytes]) -> None:
         self._host = host
         self._clock = clock
         self._random_bytes = random_bytes
@@ -64,7 +64,7 @@ class Recovery:
         if self._clock.monotonic() >= self._challenges.pop(challenge, 0.0):
             raise WrongSecret("the challenge is not one of this broker's, was used, or is too old")
 
-    def reports(self) -> list[Report]:
+    def reports(self) -> list[ReplicaReport]:
         """Every replica that is open here."""
         return [group.report() for group in self._host.groups.values()]
 
@@ -73,7 +73,7 @@ class Recovery:
         members = {r.broker_id for group in self._host.groups.values() for r in group.membership.replicas}
         return sorted(broker_id for broker_id in members if self._host.alive(broker_id))
 
-    async def take_over(self, order: Order) -> None:
+    async def take_over(self, order: RecoveryOrder) -> None:
         """Lead as ordered. Raises NotReady when this broker, having asked around, would not order the same."""
         group = self._host.groups.get(order.group)
         if group is None:
@@ -88,8 +88,8 @@ class Recovery:
             raise NotReady(f"{order.group} was opened anew")
         mine = group.report()  # after the last await: what it says holds until it leads
         verdict = judge([mine, *(report for report in others if report is not None)], members)
-        if not isinstance(verdict, Lost):
-            why = verdict.why if isinstance(verdict, Stuck) else "it has a leader, or can elect one"
+        if not isinstance(verdict, QuorumLost):
+            why = verdict.why if isinstance(verdict, Unrecoverable) else "it has a leader, or can elect one"
             raise NotReady(f"{order.group}: {why}")
         if verdict.survivor is not mine or mine.position != order.position or verdict.replicas != order.replicas:
             raise NotReady(f"{order.group} is not as it was looked at")
@@ -108,7 +108,7 @@ class Recovery:
         return b"" if group is None else report_to_wire(group.report()).SerializeToString()
 
 
-async def ask_report(host: Groups, broker_id: int, group: GroupId) -> Report | None:
+async def ask_report(host: RecoveryHost, broker_id: int, group: GroupId) -> ReplicaReport | None:
     """What a broker's replica is; None when it has none open. Raises NotReady when it gives no answer."""
     question = pb.SurveyedReplica(topic_id=group.topic_id, partition=group.partition).SerializeToString()
     try:

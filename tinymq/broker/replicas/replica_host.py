@@ -41,7 +41,7 @@ RETRY_S_MAX = 30.0  # and at most this long
 logger = structlog.get_logger("tinymq.broker")
 
 
-class Groups(Protocol):
+class GroupHost(Protocol):
     """What hosting asks of the Raft host (tinymq.raft.Host)."""
 
     async def open_group(
@@ -59,14 +59,14 @@ def first_entry_of(queue: QueueRecord) -> Entry:
     )
 
 
-class Hosting:
+class ReplicaHost:
     """The open partitions, by (topic id, partition)."""
 
     def __init__(
         self,
         broker_id: int,
         registry: RegistryService,
-        groups: Groups,
+        groups: GroupHost,
         make_partition: Callable[[QueueRecord], Partition],
         limits: Limits | None = None,
         clock: Clock | None = None,

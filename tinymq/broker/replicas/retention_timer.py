@@ -16,7 +16,7 @@ class Retained(Protocol):
     def retain(self) -> None: ...
 
 
-class Retaining:
+class RetentionTimer:
     """From `start` to `stop`."""
 
     def __init__(self, clock: Clock, partitions: Callable[[], Iterable[Retained]], every_s: float) -> None:

@@ -9,7 +9,7 @@ from tinymq.base.types import GroupId, TopicId
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Replica
 from tinymq.raft.rules.membership import Membership
-from tinymq.raft.rules.quorum_loss import Order, Report
+from tinymq.raft.rules.quorum_loss import RecoveryOrder, ReplicaReport
 
 
 def replica_to_wire(replica: Replica) -> pb.ReplicaIdentity:
@@ -31,7 +31,7 @@ def group_from_wire(topic_id: bytes, partition: int) -> GroupId:
     return GroupId(TopicId(topic_id), partition)
 
 
-def report_to_wire(report: Report) -> pb.SurveyedReplica:
+def report_to_wire(report: ReplicaReport) -> pb.SurveyedReplica:
     group = report.applied.group
     return pb.SurveyedReplica(
         topic_id=group.topic_id,
@@ -56,11 +56,11 @@ def report_to_wire(report: Report) -> pb.SurveyedReplica:
     )
 
 
-def report_from_wire(said: pb.SurveyedReplica) -> Report:
+def report_from_wire(said: pb.SurveyedReplica) -> ReplicaReport:
     """Raises InvalidRequest."""
     group = group_from_wire(said.topic_id, said.partition)
     (replica,) = replicas_from_wire([said.identity])
-    return Report(
+    return ReplicaReport(
         replica,
         said.healthy,
         said.leads,
@@ -76,7 +76,7 @@ def report_from_wire(said: pb.SurveyedReplica) -> Report:
     )
 
 
-def order_to_wire(order: Order) -> pb.TakeOverOrder:
+def order_to_wire(order: RecoveryOrder) -> pb.TakeOverOrder:
     return pb.TakeOverOrder(
         topic_id=order.group.topic_id,
         partition=order.group.partition,
@@ -87,7 +87,7 @@ def order_to_wire(order: Order) -> pb.TakeOverOrder:
     )
 
 
-def order_from_wire(said: pb.TakeOverOrder) -> Order:
+def order_from_wire(said: pb.TakeOverOrder) -> RecoveryOrder:
     """Raises InvalidRequest."""
     group = group_from_wire(said.topic_id, said.partition)
-    return Order(group, said.term, (said.last_term, said.last_index), replicas_from_wire(said.replicas))
+    return RecoveryOrder(group, said.term, (said.last_term, said.last_index), replicas_from_wire(said.replicas))

@@ -21,7 +21,7 @@ ANY = 0  # whoever would take over at once, the preferred broker first
 logger = structlog.get_logger("tinymq.broker")
 
 
-class Groups(Protocol):
+class TransferHost(Protocol):
     """What transferring asks of the Raft host (tinymq.raft.Host)."""
 
     @property
@@ -37,7 +37,7 @@ class Groups(Protocol):
 class Transfers:
     """Of what this broker leads. `within_s`: for how long writers may wait for a successor that does not take over."""
 
-    def __init__(self, host: Groups, clock: Clock, within_s: float) -> None:
+    def __init__(self, host: TransferHost, clock: Clock, within_s: float) -> None:
         self._host = host
         self._clock = clock
         self._within_s = within_s

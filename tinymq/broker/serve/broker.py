@@ -16,11 +16,11 @@ from tinymq.base.errors import NotLeader, NotReady, TinymqError, UnknownPartitio
 from tinymq.base.quantity import named, quantity
 from tinymq.base.topic_config import TopicConfig
 from tinymq.base.types import GroupId, TopicId, check_topic_name
-from tinymq.broker.cluster.feature_level import Upgrade
+from tinymq.broker.cluster.feature_level import FeatureLevelControl
 from tinymq.broker.partition.admission import check_topic_id
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.partition import Partition
-from tinymq.broker.replicas.replica_host import Hosting
+from tinymq.broker.replicas.replica_host import ReplicaHost
 from tinymq.broker.serve.fetch_waits import FetchWaits
 from tinymq.broker.serve.producer_ids import ProducerIds
 from tinymq.broker.serve.scans import Scans
@@ -46,7 +46,7 @@ class Leaders(Protocol):
     def leader_of(self, group_id: GroupId) -> tuple[int, int] | None: ...
 
 
-class Standing(NamedTuple):
+class LossCounts(NamedTuple):
     """What has become of logs that are kept in memory, or synced at intervals, since this process began."""
 
     memory_bytes: int  # that logs in memory take now
@@ -55,21 +55,21 @@ class Standing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class BrokerEnv:
     """What a broker stands on."""
 
     broker_id: int
     cluster_id: bytes
     registry: RegistryService
-    hosting: Hosting
+    hosting: ReplicaHost
     leaders: Leaders
     deadlines: Deadlines
     clock: Clock
     runner: Runner
     limits: Limits
     timing: Timing
-    standing: Callable[[], Standing]
-    upgrade: Upgrade
+    standing: Callable[[], LossCounts]
+    upgrade: FeatureLevelControl
     voters: Callable[[], Collection[int]]  # of the metadata group
     informed: Callable[[], bool]  # whether the registry here is not an empty one, being filled or of a damaged log
 
@@ -77,7 +77,7 @@ class Surroundings:
 class Broker:
     """One per process and cluster. All calls on the loop."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: BrokerEnv) -> None:
         self.around = around
         self.registry = around.registry
         self.hosting = around.hosting

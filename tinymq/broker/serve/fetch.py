@@ -18,7 +18,7 @@ from tinymq.log.segment.reads import Frames
 
 
 @value
-class Ask:
+class FetchQuery:
     """What a reader asks of one partition."""
 
     offset: int
@@ -32,7 +32,7 @@ class Ask:
 
 
 @value
-class Answer:
+class FetchResult:
     """What a replica shows. Offsets and epochs are those known to this replica."""
 
     high_watermark: int
@@ -45,7 +45,7 @@ class Answer:
     error: TinymqError | None = None
 
 
-def refusal(partition: Partition, ask: Ask) -> TinymqError | None:
+def refusal(partition: Partition, ask: FetchQuery) -> TinymqError | None:
     """Why `ask` has no answer on this replica, as it is now; None: it has, or may get one by waiting."""
     if partition.closed is not None:
         return partition.closed
@@ -109,7 +109,7 @@ class Fetch:
     def __init__(
         self,
         partition: Partition,
-        ask: Ask,
+        ask: FetchQuery,
         deadlines: Deadlines,
         ready: Callable[[Fetch], None],
         share: FetchShare | None = None,
@@ -151,7 +151,7 @@ class Fetch:
         """The wait is over: answer with what there is."""
         self._end()
 
-    def read_now(self) -> Answer | None:
+    def read_now(self) -> FetchResult | None:
         """The answer, if no disk is needed for it; else None: `await read()`."""
         error, end = self._look_again()
         if error is not None or self._ask.offset >= end:
@@ -160,7 +160,7 @@ class Fetch:
         frames = self._partition.group.log.tail_from_offset(self._ask.offset, upto, self._ask.bytes_max)
         return None if frames is None else self._answer(frames, None)
 
-    async def read(self, *, sends_files: bool = False) -> Answer:
+    async def read(self, *, sends_files: bool = False) -> FetchResult:
         """The answer, from disk if need be; as StoredFrames, perhaps, for who can send those. Errors are in it."""
         error, end = self._look_again()
         if error is not None or self._ask.offset >= end:
@@ -218,12 +218,12 @@ class Fetch:
             )
         return error, end
 
-    def _answer(self, frames: Frames, error: TinymqError | None) -> Answer:
+    def _answer(self, frames: Frames, error: TinymqError | None) -> FetchResult:
         partition, offset = self._partition, self._ask.offset
         if partition.closed is not None:
-            return Answer(0, 0, 0, 0, b"", offset, error=partition.closed)
+            return FetchResult(0, 0, 0, 0, b"", offset, error=partition.closed)
         group = partition.group
-        return Answer(
+        return FetchResult(
             partition.high_watermark,
             partition.log_start,
             group.term,

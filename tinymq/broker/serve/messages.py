@@ -21,9 +21,9 @@ from tinymq.broker.partition.admission import admit, is_heavy
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.partition import Acks, Partition, Produced
 from tinymq.broker.serve.broker import Broker
-from tinymq.broker.serve.fetch import Ask, Fetch
+from tinymq.broker.serve.fetch import Fetch, FetchQuery
 from tinymq.broker.serve.offsets import STORED
-from tinymq.broker.state.outcome import Outcome
+from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.format.batch import decode_batch, encode, pack_batch, read_declared
 from tinymq.format.entry import Kind, crc32c, iter_entries
 from tinymq.log.segment.reads import StoredFrames
@@ -35,7 +35,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 @value
-class Record:
+class StoredMessage:
     """One message as it is stored."""
 
     offset: int
@@ -46,10 +46,10 @@ class Record:
 
 
 @value
-class Look:
+class PeekResult:
     """What lies at an offset, or the first behind it; and where the partition begins and ends."""
 
-    record: Record | None
+    record: StoredMessage | None
     log_start: int
     high_watermark: int
 
@@ -72,9 +72,9 @@ async def put(broker: Broker, partition: Partition, payload: bytes, acks: Acks, 
     return await answer
 
 
-async def command(partition: Partition, commands: Sequence[pb.Command], timeout_s: float) -> list[Outcome]:
+async def command(partition: Partition, commands: Sequence[pb.Command], timeout_s: float) -> list[CommandOutcome]:
     """What became of each. Raises NotLeader, when nothing was done, and OutcomeUnknown."""
-    answer: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+    answer: asyncio.Future[list[CommandOutcome]] = asyncio.get_running_loop().create_future()
     partition.command(commands, timeout_s, partial(_tell, answer))
     return await answer
 
@@ -99,7 +99,7 @@ def _tell(answer: asyncio.Future[Any], outcome: object) -> None:
 # ---- taking -------------------------------------------------------------------------------------------------
 
 
-class Takers:
+class WaitingTakers:
     """Who waits on this broker for channels' messages: as many are woken as there are messages, not all of them."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class Takers:
         request_id: bytes,
         wait_s: float,
         timeout_s: float,
-        shape: Callable[[Record], T],
+        shape: Callable[[StoredMessage], T],
     ) -> T | None:
         """The channel's next record, or the one that this request took before, in the shape that the caller wants it
         in; None: there was none in `wait_s` seconds.
@@ -146,8 +146,8 @@ class Takers:
         channel: str,
         request_id: bytes,
         timeout_s: float,
-        shape: Callable[[Record], T],
-    ) -> tuple[Outcome, tuple[int, T] | None]:
+        shape: Callable[[StoredMessage], T],
+    ) -> tuple[CommandOutcome, tuple[int, T] | None]:
         """What came of a taking, and the record that it was to take, by its offset. One after the other look, and
         give the log what they ask for; the answers are waited for side by side."""
         key = (partition.group.id, channel)
@@ -186,11 +186,11 @@ class Takers:
 
     def _send(
         self, partition: Partition, key: Key, commands: Sequence[pb.Command], timeout_s: float
-    ) -> asyncio.Future[list[Outcome]]:
+    ) -> asyncio.Future[list[CommandOutcome]]:
         """Ask the log; the answer is what became of each. Raises, and its answer does, as `command`."""
-        answer: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[list[CommandOutcome]] = asyncio.get_running_loop().create_future()
 
-        def done(outcomes: list[Outcome] | TinymqError) -> None:
+        def done(outcomes: list[CommandOutcome] | TinymqError) -> None:
             self._done(key)
             _tell(answer, outcomes)
 
@@ -283,7 +283,7 @@ class _Wait:
 # ---- looking ------------------------------------------------------------------------------------------------
 
 
-async def look(broker: Broker, partition: Partition, offset: int, wait_s: float) -> Look:
+async def look(broker: Broker, partition: Partition, offset: int, wait_s: float) -> PeekResult:
     """The record at `offset`, or the first that is kept behind it; waits for one up to `wait_s` seconds.
 
     Raises NotLeader, NotReady, CorruptData.
@@ -296,12 +296,12 @@ async def look(broker: Broker, partition: Partition, offset: int, wait_s: float)
         raise partition.closed or partition.not_leader()
     start, end = partition.log_start, partition.high_watermark
     record = await read_record(broker, partition, max(offset, start)) if max(offset, start) < end else None
-    return Look(record, start, end)
+    return PeekResult(record, start, end)
 
 
-async def read_record(broker: Broker, partition: Partition, offset: int) -> Record:
+async def read_record(broker: Broker, partition: Partition, offset: int) -> StoredMessage:
     """A committed record. Raises OffsetOutOfRange when it is below the log start, NotReady, CorruptData."""
-    fetch = Fetch(partition, Ask(offset, 1, 0, 0.0), broker.deadlines, lambda ready: None)
+    fetch = Fetch(partition, FetchQuery(offset, 1, 0, 0.0), broker.deadlines, lambda ready: None)
     answer = fetch.read_now() or await fetch.read()
     if answer.error is not None:
         raise answer.error
@@ -315,8 +315,8 @@ async def read_record(broker: Broker, partition: Partition, offset: int) -> Reco
     raise CorruptData(f"{partition}: offset {offset} is not in what the log has for it")
 
 
-def _unpack(payload: bytes, base_offset: int, offset: int) -> Record:
+def _unpack(payload: bytes, base_offset: int, offset: int) -> StoredMessage:
     batch = decode_batch(payload, STORED)
     key, value, headers, time = (column[offset - base_offset] for column in batch.columns)
     pairs = tuple((pair["key"], pair["value"]) for pair in headers.as_py() or ())
-    return Record(offset, key.as_py(), value.as_py(), pairs, time.value)
+    return StoredMessage(offset, key.as_py(), value.as_py(), pairs, time.value)

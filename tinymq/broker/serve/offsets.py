@@ -12,8 +12,8 @@ from tinymq.base.config import Limits
 from tinymq.base.errors import CorruptData, InvalidBatch, InvalidRequest
 from tinymq.broker.partition.group_port import RecordLog
 from tinymq.broker.partition.partition import Partition
-from tinymq.broker.serve.fetch import Ask, refusal
-from tinymq.broker.serve.unpack_queue import Offload
+from tinymq.broker.serve.fetch import FetchQuery, refusal
+from tinymq.broker.serve.unpack_queue import BlockingRunner
 from tinymq.format.batch import decode_batch
 from tinymq.format.entry import Entry
 
@@ -44,13 +44,13 @@ class Found:
     history: int
 
 
-async def find_offset(partition: Partition, timestamp_us: int, leader_only: bool, offload: Offload) -> Found:
+async def find_offset(partition: Partition, timestamp_us: int, leader_only: bool, offload: BlockingRunner) -> Found:
     """The first offset whose timestamp is at or after `timestamp_us`, the end when there is none; or a sentinel's.
 
     Over what this replica may show. Raises NotLeader, NotReady, CorruptData.
     """
     start = partition.log_start if partition.closed is None else 0
-    refused = refusal(partition, Ask(start, 0, 0, 0.0, leader_only=leader_only))
+    refused = refusal(partition, FetchQuery(start, 0, 0, 0.0, leader_only=leader_only))
     if refused is not None:
         raise refused
     log, end, history = partition.group.log, partition.high_watermark, partition.state.histories.newest
@@ -68,7 +68,7 @@ async def find_offset(partition: Partition, timestamp_us: int, leader_only: bool
 
 
 async def _first_of_time(
-    log: RecordLog, timestamp_us: int, start: int, end: int, offload: Offload
+    log: RecordLog, timestamp_us: int, start: int, end: int, offload: BlockingRunner
 ) -> tuple[int, int] | None:
     """(offset, timestamp) of the first record at or after `timestamp_us`, among those from `start` on."""
     entry = await log.entry_for_time(timestamp_us, end, start)
@@ -80,7 +80,7 @@ async def _first_of_time(
     return found
 
 
-async def _greatest(log: RecordLog, start: int, end: int, offload: Offload) -> tuple[int, int] | None:
+async def _greatest(log: RecordLog, start: int, end: int, offload: BlockingRunner) -> tuple[int, int] | None:
     """(offset, timestamp) of the first record with the greatest timestamp, among those from `start` on."""
     entry = await log.entry_of_max_timestamp(end, start)
     if entry is None:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 JOBS_MAX = 2  # at once; each takes at most batch_uncompressed_bytes_max of memory
 
 
-class Offload(Protocol):
+class BlockingRunner(Protocol):
     """Runs calls that would block the loop: an UnpackQueue, or any Runner."""
 
     async def run(self, call: Callable[[], T]) -> T: ...

@@ -32,7 +32,7 @@ from tinymq.base.errors import (
     UnknownChannel,
 )
 from tinymq.base.types import check_channel_name
-from tinymq.broker.state.outcome import Extent, Outcome
+from tinymq.broker.state.outcome import CommandOutcome, OffsetBounds
 from tinymq.proto import partition_pb2 as pb
 
 # Part of the replicated behaviour, not settings: brokers that differed here would differ in state.
@@ -48,17 +48,17 @@ class Cursor(NamedTuple):
     """Where a channel goes on reading, and who may move it."""
 
     number: int  # its first generation
-    position: int  # may be below the log start: `Extent.log_start` counts then
+    position: int  # may be below the log start: `OffsetBounds.log_start` counts then
     epoch: int  # of the newest consumer; 0: none was assigned
     generation: int
     moved_us: int
     last_seek: bytes  # request id; b"": none
 
 
-class Verdict(NamedTuple):
+class ConsumerVerdict(NamedTuple):
     """What a command comes to, before anything is changed."""
 
-    outcome: Outcome
+    outcome: CommandOutcome
     cursor: Cursor | None  # as it will be; None: there is none
     changes: bool
     settled: bool = False  # nothing that other replicas know could make it another one
@@ -67,7 +67,7 @@ class Verdict(NamedTuple):
 # ---- the rules --------------------------------------------------------------------------------------------------
 
 
-def opened(cursor: Cursor | None, said: pb.OpenChannel, at: Extent, number: int) -> Cursor:
+def opened(cursor: Cursor | None, said: pb.OpenChannel, at: OffsetBounds, number: int) -> Cursor:
     """Made where there is none. A higher epoch fences the consumers before it, 0 nobody. Raises Fenced."""
     if cursor is None:
         position = min(max(said.start, at.log_start), at.end)
@@ -77,7 +77,7 @@ def opened(cursor: Cursor | None, said: pb.OpenChannel, at: Extent, number: int)
     return _of_epoch(cursor, said.epoch, at)
 
 
-def committed(cursor: Cursor, said: pb.Commit, at: Extent) -> Cursor:
+def committed(cursor: Cursor, said: pb.Commit, at: OffsetBounds) -> Cursor:
     """Forward only. Raises Fenced, OffsetOutOfRange."""
     _check_epoch(cursor, said.channel, said.epoch)
     if said.generation != cursor.generation:
@@ -87,7 +87,7 @@ def committed(cursor: Cursor, said: pb.Commit, at: Extent) -> Cursor:
     return cursor._replace(position=said.offset, moved_us=at.now_us) if said.offset > cursor.position else cursor
 
 
-def sought(cursor: Cursor, said: pb.Seek, at: Extent, number: int) -> Cursor:
+def sought(cursor: Cursor, said: pb.Seek, at: OffsetBounds, number: int) -> Cursor:
     """Anywhere, once per request. Raises Fenced, OffsetOutOfRange."""
     if said.request_id == cursor.last_seek:
         return cursor
@@ -96,13 +96,13 @@ def sought(cursor: Cursor, said: pb.Seek, at: Extent, number: int) -> Cursor:
     return Cursor(cursor.number, said.offset, said.epoch, number, at.now_us, said.request_id)
 
 
-def next_record(cursor: Cursor, at: Extent) -> int | None:
+def next_record(cursor: Cursor, at: OffsetBounds) -> int | None:
     """The offset that the channel's next reader gets; None: there is none yet."""
     offset = max(cursor.position, at.log_start)
     return offset if offset < at.end else None
 
 
-def _of_epoch(cursor: Cursor, epoch: int, at: Extent) -> Cursor:
+def _of_epoch(cursor: Cursor, epoch: int, at: OffsetBounds) -> Cursor:
     return cursor._replace(epoch=epoch, moved_us=at.now_us) if epoch > cursor.epoch else cursor
 
 
@@ -111,7 +111,7 @@ def _check_epoch(cursor: Cursor, channel: str, epoch: int) -> None:
         raise Fenced(f"epoch {epoch} of channel {channel!r}: the newest is {cursor.epoch}")
 
 
-def _check_within(offset: int, least: int, at: Extent) -> None:
+def _check_within(offset: int, least: int, at: OffsetBounds) -> None:
     if not least <= offset <= at.end:
         raise OffsetOutOfRange(
             f"offset {offset} is not within {least} and {at.end}",
@@ -144,22 +144,22 @@ class Channels:
         """As they are now; a view."""
         return MappingProxyType(self._cursors)
 
-    def judge(self, name: str, command: Any, at: Extent) -> Verdict:
+    def judge(self, name: str, command: Any, at: OffsetBounds) -> ConsumerVerdict:
         """What `command`, the channel command called `name` in pb.Command, comes to at `at`. Total, changes nothing."""
         cursor = self._cursors.get(command.channel)
         try:
             return _RULES[name](self, cursor, command, at)
         except TinymqError as error:
-            return Verdict(_outcome(cursor, at, error=error), cursor, False)
+            return ConsumerVerdict(_outcome(cursor, at, error=error), cursor, False)
 
-    def apply(self, name: str, command: Any, at: Extent) -> Outcome:
+    def apply(self, name: str, command: Any, at: OffsetBounds) -> CommandOutcome:
         """As `judge`, and the table is what it comes to. Never raises."""
         outcome, cursor, changes, _ = self.judge(name, command, at)
         if changes:
             self._change(command, outcome, cursor)
         return outcome
 
-    def _change(self, command: Any, outcome: Outcome, cursor: Cursor | None) -> None:
+    def _change(self, command: Any, outcome: CommandOutcome, cursor: Cursor | None) -> None:
         if cursor is None:
             del self._cursors[command.channel]
             return
@@ -174,7 +174,7 @@ class Channels:
     def _next_number(self) -> int:
         return (self._given + 1) % _NUMBERS
 
-    def _open(self, cursor: Cursor | None, command: pb.OpenChannel, at: Extent) -> Verdict:
+    def _open(self, cursor: Cursor | None, command: pb.OpenChannel, at: OffsetBounds) -> ConsumerVerdict:
         if cursor is None:
             check_channel_name(command.channel)
             if len(self._cursors) >= CHANNELS_MAX:
@@ -183,29 +183,29 @@ class Channels:
                 )
         return _moved(cursor, opened(cursor, command, at, self._next_number()), at)
 
-    def _commit(self, cursor: Cursor | None, command: pb.Commit, at: Extent) -> Verdict:
+    def _commit(self, cursor: Cursor | None, command: pb.Commit, at: OffsetBounds) -> ConsumerVerdict:
         cursor = _known(cursor, command.channel)
         return _moved(cursor, committed(cursor, command, at), at)._replace(settled=True)
 
-    def _seek(self, cursor: Cursor | None, command: pb.Seek, at: Extent) -> Verdict:
+    def _seek(self, cursor: Cursor | None, command: pb.Seek, at: OffsetBounds) -> ConsumerVerdict:
         _check_request_id(command.request_id)
         cursor = _known(cursor, command.channel)
         return _moved(cursor, sought(cursor, command, at, self._next_number()), at)
 
-    def _consume(self, cursor: Cursor | None, command: pb.Consume, at: Extent) -> Verdict:
+    def _consume(self, cursor: Cursor | None, command: pb.Consume, at: OffsetBounds) -> ConsumerVerdict:
         _check_request_id(command.request_id)
         cursor = _known(cursor, command.channel)
         offset = self._taken.get((cursor.number, command.request_id))
         if offset is not None:
-            return Verdict(_outcome(cursor, at, taken=True, offset=offset), cursor, False, True)
+            return ConsumerVerdict(_outcome(cursor, at, taken=True, offset=offset), cursor, False, True)
         offset = next_record(cursor, at)
         if offset is None:
-            return Verdict(_outcome(cursor, at), cursor, False)
+            return ConsumerVerdict(_outcome(cursor, at), cursor, False)
         cursor = cursor._replace(position=offset + 1, moved_us=at.now_us)
-        return Verdict(_outcome(cursor, at, taken=True, offset=offset), cursor, True)
+        return ConsumerVerdict(_outcome(cursor, at, taken=True, offset=offset), cursor, True)
 
-    def _delete(self, cursor: Cursor | None, command: pb.DeleteChannel, at: Extent) -> Verdict:
-        return Verdict(_outcome(_known(cursor, command.channel), at), None, True)
+    def _delete(self, cursor: Cursor | None, command: pb.DeleteChannel, at: OffsetBounds) -> ConsumerVerdict:
+        return ConsumerVerdict(_outcome(_known(cursor, command.channel), at), None, True)
 
     # ---- as bytes
 
@@ -245,7 +245,7 @@ class Channels:
         return made
 
 
-_RULES: dict[str, Callable[[Channels, Cursor | None, Any, Extent], Verdict]] = {
+_RULES: dict[str, Callable[[Channels, Cursor | None, Any, OffsetBounds], ConsumerVerdict]] = {
     "open": Channels._open,
     "commit": Channels._commit,
     "seek": Channels._seek,
@@ -261,17 +261,17 @@ def _known(cursor: Cursor | None, channel: str) -> Cursor:
     return cursor
 
 
-def _moved(before: Cursor | None, cursor: Cursor, at: Extent) -> Verdict:
-    return Verdict(_outcome(cursor, at), cursor, cursor is not before)
+def _moved(before: Cursor | None, cursor: Cursor, at: OffsetBounds) -> ConsumerVerdict:
+    return ConsumerVerdict(_outcome(cursor, at), cursor, cursor is not before)
 
 
 def _outcome(
-    cursor: Cursor | None, at: Extent, *, error: TinymqError | None = None, taken: bool = False, offset: int = 0
-) -> Outcome:
+    cursor: Cursor | None, at: OffsetBounds, *, error: TinymqError | None = None, taken: bool = False, offset: int = 0
+) -> CommandOutcome:
     if cursor is None:
-        return Outcome(error, log_start=at.log_start, high_watermark=at.end)
+        return CommandOutcome(error, log_start=at.log_start, high_watermark=at.end)
     position = max(cursor.position, at.log_start)
-    return Outcome(error, position, cursor.epoch, cursor.generation, taken, offset, at.log_start, at.end)
+    return CommandOutcome(error, position, cursor.epoch, cursor.generation, taken, offset, at.log_start, at.end)
 
 
 def _check(holds: bool) -> None:

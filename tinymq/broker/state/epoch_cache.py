@@ -15,7 +15,7 @@ from tinymq.raft.rules.membership import parse_membership
 HISTORIES_MAX = 8
 
 
-class Histories:
+class EpochCache:
     """The newest ones of a log, oldest first; terms rise, starts do not go down."""
 
     __slots__ = ("_generation", "_known", "newest")
@@ -47,7 +47,7 @@ class Histories:
         state.generation = self._generation
 
     @classmethod
-    def load(cls, state: pb.State, high_watermark: int) -> Histories:
+    def load(cls, state: pb.State, high_watermark: int) -> EpochCache:
         """Raises CorruptData for what `dump` does not write."""
         made = cls()
         for said in state.histories:

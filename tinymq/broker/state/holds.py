@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tinymq.base.errors import CorruptData, InvalidRequest, OffsetOutOfRange, QuotaExceeded
-from tinymq.broker.state.outcome import Extent
+from tinymq.broker.state.outcome import OffsetBounds
 from tinymq.proto import partition_pb2 as pb
 
 # Part of the replicated behaviour, not settings: brokers that differed here would differ in state.
@@ -53,7 +53,7 @@ class Holds:
         if self._holds:
             self._holds = {at: hold for at, hold in self._holds.items() if hold.until_us > now_us}
 
-    def hold(self, said: pb.Hold, at: Extent) -> Hold:
+    def hold(self, said: pb.Hold, at: OffsetBounds) -> Hold:
         """Make or renew one. Raises InvalidRequest, OffsetOutOfRange, QuotaExceeded."""
         if len(said.hold_id) != HOLD_ID_BYTES or not 0 < said.lease_ms <= LEASE_MS_MAX:
             raise InvalidRequest(f"a hold has an id of {HOLD_ID_BYTES} bytes and a lease of 1 to {LEASE_MS_MAX} ms")

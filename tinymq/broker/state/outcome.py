@@ -8,7 +8,7 @@ from tinymq.base.errors import TinymqError
 from tinymq.base.value import value
 
 
-class Extent(NamedTuple):
+class OffsetBounds(NamedTuple):
     """The log as of one entry."""
 
     log_start: int
@@ -17,7 +17,7 @@ class Extent(NamedTuple):
 
 
 @value
-class Outcome:
+class CommandOutcome:
     """Of one command. With an error nothing was changed; the rest is as of that entry all the same, 0 where it means
     nothing."""
 

@@ -23,7 +23,7 @@ _PRODUCER = struct.Struct("<QIIq")  # producer_id, epoch, batches, append_time_u
 _BATCH = struct.Struct("<qIQq")  # the fields of Remembered
 
 
-class Remembered(NamedTuple):
+class RememberedBatch(NamedTuple):
     """A batch that a producer wrote."""
 
     first_sequence: int
@@ -38,7 +38,7 @@ class Producer:
 
     epoch: int
     append_time_us: int
-    batches: list[Remembered]  # invariant: 1 to BATCHES_MAX, oldest first, consecutive sequences
+    batches: list[RememberedBatch]  # invariant: 1 to BATCHES_MAX, oldest first, consecutive sequences
 
     @property
     def next_sequence(self) -> int:
@@ -46,7 +46,7 @@ class Producer:
         return last.first_sequence + last.record_count
 
 
-def judge(producer: Producer | None, header: BatchHeader) -> Remembered | None:
+def judge(producer: Producer | None, header: BatchHeader) -> RememberedBatch | None:
     """None: append it. Remembered: it is there already. Raises Fenced, OutOfOrderSequence, UnknownProducer."""
     sequence = header.first_sequence
     if producer is None:
@@ -71,7 +71,7 @@ def judge(producer: Producer | None, header: BatchHeader) -> Remembered | None:
 
 def extend(producer: Producer | None, header: BatchHeader, base_offset: int, append_time_us: int) -> Producer:
     """The producer after one more batch: total, because what is in the log counts, expected or not."""
-    batch = Remembered(header.first_sequence, header.record_count, base_offset, append_time_us)
+    batch = RememberedBatch(header.first_sequence, header.record_count, base_offset, append_time_us)
     if producer is None or producer.epoch != header.producer_epoch:
         return Producer(header.producer_epoch, append_time_us, [batch])
     return Producer(producer.epoch, append_time_us, [*producer.batches[1 - BATCHES_MAX :], batch])
@@ -115,7 +115,7 @@ class Producers:
                 producer_id, epoch, count, time_us = _PRODUCER.unpack_from(data, at)
                 at += _PRODUCER.size
                 end = at + count * _BATCH.size
-                batches = [Remembered(*fields) for fields in _BATCH.iter_unpack(data[at:end])]
+                batches = [RememberedBatch(*fields) for fields in _BATCH.iter_unpack(data[at:end])]
                 if not 1 <= count <= BATCHES_MAX or len(batches) != count or producer_id in known:
                     raise CorruptData("the applied state's producers are out of range")
                 known[producer_id] = Producer(epoch, time_us, batches)

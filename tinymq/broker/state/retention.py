@@ -12,8 +12,8 @@ from typing import Protocol
 from tinymq.base.errors import Held, InvalidRequest
 from tinymq.base.topic_config import TopicConfig
 from tinymq.broker.state.holds import Hold, Holds, wait_ms
-from tinymq.broker.state.outcome import Extent
-from tinymq.broker.state.retention_index import Milestones
+from tinymq.broker.state.outcome import OffsetBounds
+from tinymq.broker.state.retention_index import RetentionIndex
 from tinymq.proto import partition_pb2 as pb
 
 REASONS = frozenset(pb.MoveStart.Reason.values())
@@ -29,7 +29,7 @@ class Kept(Protocol):
     @property
     def record_bytes(self) -> int: ...
     @property
-    def milestones(self) -> Milestones: ...
+    def milestones(self) -> RetentionIndex: ...
     @property
     def holds(self) -> Holds: ...
 
@@ -59,7 +59,7 @@ def clamped(start: int, lowest: Hold | None) -> int:
     return start if lowest is None else min(start, lowest.offset)
 
 
-def new_start(said: pb.MoveStart, at: Extent, lowest: Hold | None) -> int:
+def new_start(said: pb.MoveStart, at: OffsetBounds, lowest: Hold | None) -> int:
     """Where the log starts after `said`: never before it started. Raises Held for a trim of what is held."""
     if said.reason not in REASONS:
         raise InvalidRequest("no such reason", hint="it comes from a newer version")

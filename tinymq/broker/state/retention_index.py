@@ -21,7 +21,7 @@ MILESTONES_MAX = 1024
 RUNS = 256  # that what is kept is divided into, about
 
 
-class Milestone(NamedTuple):
+class IndexMark(NamedTuple):
     """One mark."""
 
     offset: int
@@ -29,13 +29,13 @@ class Milestone(NamedTuple):
     append_us: int  # of the last record below it, maybe UNKNOWN_US; of the first mark, where what is kept begins
 
 
-class Milestones:
+class RetentionIndex:
     """The marks of one log, by offset; the first one is at or below the log start."""
 
     __slots__ = ("_marks", "bytes_due", "last_append_us", "us_due")
 
     def __init__(self) -> None:
-        self._marks: list[Milestone] = []
+        self._marks: list[IndexMark] = []
         self.last_append_us = 0  # of the newest record; invariant: at or after that of every mark
         self.bytes_due = self.us_due = -1  # the run may go on up to here
         self._plan()
@@ -47,7 +47,7 @@ class Milestones:
         return self.last_append_us == UNKNOWN_US
 
     @property
-    def marks(self) -> Sequence[Milestone]:
+    def marks(self) -> Sequence[IndexMark]:
         return self._marks
 
     @property
@@ -68,7 +68,7 @@ class Milestones:
     def _mark(self, offset: int, below: int, append_us: int) -> None:
         marks = self._marks
         if not marks or (len(marks) == 1 and marks[0].offset == offset):
-            self._marks = [Milestone(offset, below, append_us)]
+            self._marks = [IndexMark(offset, below, append_us)]
         elif marks[-1].offset < offset:
             self._append(offset, below)
         self._plan()
@@ -88,7 +88,7 @@ class Milestones:
             self._plan()
 
     def _append(self, offset: int, below: int) -> None:
-        self._marks.append(Milestone(offset, below, self.last_append_us))
+        self._marks.append(IndexMark(offset, below, self.last_append_us))
         if len(self._marks) > MILESTONES_MAX:
             del self._marks[1::2]
 
@@ -104,7 +104,7 @@ class Milestones:
     def start_at(self, offset: int, end: int, end_bytes: int) -> None:
         """The log starts at `offset` now, and ends at `end`, with `end_bytes` of records below that."""
         if offset == end:
-            self._marks = [Milestone(end, end_bytes, self.last_append_us)]
+            self._marks = [IndexMark(end, end_bytes, self.last_append_us)]
         else:
             del self._marks[: max(0, bisect_right(self._marks, offset, key=_offset) - 1)]
         self._plan()
@@ -123,7 +123,7 @@ class Milestones:
         at = bisect_right(self._marks, below, key=_bytes)
         return self._marks[at - 1].offset if at else 0
 
-    def with_at_least(self, below: int) -> Milestone | None:
+    def with_at_least(self, below: int) -> IndexMark | None:
         """The first mark that has at least `below` bytes of records below it."""
         at = bisect_left(self._marks, below, key=_bytes)
         return self._marks[at] if at < len(self._marks) else None
@@ -142,10 +142,10 @@ class Milestones:
         )
 
     @classmethod
-    def load(cls, state: pb.State, end: int, end_bytes: int) -> Milestones:
+    def load(cls, state: pb.State, end: int, end_bytes: int) -> RetentionIndex:
         """The inverse of `dump`. Raises CorruptData for what it did not make."""
         made = cls()
-        made._marks = marks = [Milestone(m.offset, m.bytes, m.append_us) for m in state.milestones]
+        made._marks = marks = [IndexMark(m.offset, m.bytes, m.append_us) for m in state.milestones]
         made.last_append_us = state.last_append_us
         if marks:
             rising = all(
@@ -162,13 +162,13 @@ class Milestones:
         return made
 
 
-def _offset(mark: Milestone) -> int:
+def _offset(mark: IndexMark) -> int:
     return mark.offset
 
 
-def _bytes(mark: Milestone) -> int:
+def _bytes(mark: IndexMark) -> int:
     return mark.bytes
 
 
-def _append_us(mark: Milestone) -> int:
+def _append_us(mark: IndexMark) -> int:
     return mark.append_us

@@ -23,13 +23,13 @@ from collections.abc import Mapping
 from google.protobuf.message import DecodeError
 
 from tinymq.base.errors import CorruptData, InvalidBatch, InvalidRequest, TinymqError
-from tinymq.broker.state.channels import CHANNEL_COMMANDS, Channels, Cursor, Verdict
-from tinymq.broker.state.epoch_cache import Histories
+from tinymq.broker.state.channels import CHANNEL_COMMANDS, Channels, ConsumerVerdict, Cursor
+from tinymq.broker.state.epoch_cache import EpochCache
 from tinymq.broker.state.holds import Holds
-from tinymq.broker.state.outcome import Extent, Outcome
+from tinymq.broker.state.outcome import CommandOutcome, OffsetBounds
 from tinymq.broker.state.producers import PRODUCERS_MAX, Producers
 from tinymq.broker.state.retention import new_start
-from tinymq.broker.state.retention_index import Milestones
+from tinymq.broker.state.retention_index import RetentionIndex
 from tinymq.format.batch import BatchHeader, parse_batch_header
 from tinymq.format.entry import Entry, Kind, crc32c
 from tinymq.proto import partition_pb2 as pb
@@ -53,9 +53,9 @@ class PartitionState:
         self.record_bytes = 0  # of all records that there ever were
         self.log_start = 0  # nobody is shown a record below it; invariant: <= high_watermark
         self.producers = Producers(producers_max)
-        self.milestones = Milestones()
+        self.milestones = RetentionIndex()
         self.holds = Holds()
-        self.histories = Histories()
+        self.histories = EpochCache()
         self._channels = Channels()
 
     @property
@@ -73,11 +73,11 @@ class PartitionState:
         """Of records from the log start on, as stored: no less than there are, and by less than 1/128 more."""
         return self.record_bytes - self.milestones.start_bytes
 
-    def extent(self, now_us: int) -> Extent:
+    def extent(self, now_us: int) -> OffsetBounds:
         """What the next command is judged by."""
-        return Extent(self.log_start, self.high_watermark, now_us)
+        return OffsetBounds(self.log_start, self.high_watermark, now_us)
 
-    def apply(self, entry: Entry) -> list[Outcome] | None:
+    def apply(self, entry: Entry) -> list[CommandOutcome] | None:
         """Count one committed entry, of any kind; entries come in order, each once. Outcomes of a COMMAND entry."""
         header = entry.header
         self.applied_index = header.index
@@ -113,14 +113,14 @@ class PartitionState:
 
     # ---- commands
 
-    def judge(self, command: pb.Command, now_us: int) -> Verdict | None:
+    def judge(self, command: pb.Command, now_us: int) -> ConsumerVerdict | None:
         """What a channel's command would come to now; None for all others. Changes nothing."""
         name = command.WhichOneof("command")
         if name not in CHANNEL_COMMANDS:
             return None
         return self._channels.judge(name, getattr(command, name), self.extent(now_us))
 
-    def _apply_commands(self, entry: Entry) -> list[Outcome]:
+    def _apply_commands(self, entry: Entry) -> list[CommandOutcome]:
         try:
             commands = pb.Commands.FromString(entry.payload).commands
         except DecodeError:  # committed all the same: it means nothing, on every replica
@@ -128,7 +128,7 @@ class PartitionState:
         now_us = entry.header.append_time_us
         return [self._apply_command(command, now_us) for command in commands]
 
-    def _apply_command(self, command: pb.Command, now_us: int) -> Outcome:
+    def _apply_command(self, command: pb.Command, now_us: int) -> CommandOutcome:
         name = command.WhichOneof("command")
         at = self.extent(now_us)
         if name in CHANNEL_COMMANDS:
@@ -138,21 +138,21 @@ class PartitionState:
                 return self._move_start(command.move_start, at)
             if name == "hold":
                 until_us = self.holds.hold(command.hold, at).until_us
-                return Outcome(log_start=at.log_start, high_watermark=at.end, until_us=until_us)
+                return CommandOutcome(log_start=at.log_start, high_watermark=at.end, until_us=until_us)
             if name == "release":
                 self.holds.release(command.release.hold_id)
-                return Outcome(log_start=at.log_start, high_watermark=at.end)
+                return CommandOutcome(log_start=at.log_start, high_watermark=at.end)
             raise InvalidRequest("no such command", hint="it comes from a newer version")
         except TinymqError as error:
-            return Outcome(error, log_start=at.log_start, high_watermark=at.end)
+            return CommandOutcome(error, log_start=at.log_start, high_watermark=at.end)
 
-    def _move_start(self, said: pb.MoveStart, at: Extent) -> Outcome:
+    def _move_start(self, said: pb.MoveStart, at: OffsetBounds) -> CommandOutcome:
         self.holds.drop_expired(at.now_us)
         start = new_start(said, at, self.holds.lowest(at.now_us))
         if start > self.log_start:
             self.log_start = start
             self.milestones.start_at(start, at.end, self.record_bytes)
-        return Outcome(log_start=self.log_start, high_watermark=at.end)
+        return CommandOutcome(log_start=self.log_start, high_watermark=at.end)
 
     # ---- as bytes
 
@@ -185,9 +185,9 @@ class PartitionState:
         if state.log_start > high_watermark:
             raise CorruptData("a partition's applied state begins behind its end")
         channels = Channels.load(state, high_watermark)
-        milestones = Milestones.load(state, high_watermark, record_bytes)
+        milestones = RetentionIndex.load(state, high_watermark, record_bytes)
         holds = Holds.load(state, high_watermark)
-        histories = Histories.load(state, high_watermark)
+        histories = EpochCache.load(state, high_watermark)
         self.producers.load(data[_HEAD.size : end])
         self.applied_index, self.high_watermark, self.record_bytes = applied_index, high_watermark, record_bytes
         self.log_start = state.log_start

@@ -8,7 +8,7 @@ from tinymq.base.quantity import named, quantity
 from tinymq.cli.common.output import print_table, say
 
 if TYPE_CHECKING:
-    from tinymq.raft.rules.quorum_loss import Report
+    from tinymq.raft.rules.quorum_loss import ReplicaReport
     from tinymq.rpc.services.cluster_recovery import Found, Survey
 
 METADATA = "(metadata)"
@@ -16,37 +16,41 @@ METADATA = "(metadata)"
 
 def describe(survey: Survey) -> dict[str, Any]:
     """Every group that does not go on by itself, as one JSON document."""
-    from tinymq.raft.rules.quorum_loss import Well
+    from tinymq.raft.rules.quorum_loss import Healthy
 
     return {
         "cluster_id": survey.cluster_id.hex(),
         "unreachable": dict(survey.unreachable),
         "unformed": {str(b): reply.reason for b, reply in survey.brokers.items() if not reply.cluster_id},
-        "well": sum(isinstance(found.verdict, Well) for found in survey.groups),
-        "groups": [_group(found) for found in survey.groups if not isinstance(found.verdict, Well)],
+        "well": sum(isinstance(found.verdict, Healthy) for found in survey.groups),
+        "groups": [_group(found) for found in survey.groups if not isinstance(found.verdict, Healthy)],
     }
 
 
 def _group(found: Found) -> dict[str, Any]:
-    from tinymq.raft.rules.quorum_loss import Lost
+    from tinymq.raft.rules.quorum_loss import QuorumLost
 
     verdict = found.verdict
-    best = verdict.survivor if isinstance(verdict, Lost) else max(found.reports, key=lambda r: r.position, default=None)
+    best = (
+        verdict.survivor
+        if isinstance(verdict, QuorumLost)
+        else max(found.reports, key=lambda r: r.position, default=None)
+    )
     return {
         "topic": found.topic or METADATA,
         "partition": found.group.partition,
-        "recoverable": isinstance(verdict, Lost),
+        "recoverable": isinstance(verdict, QuorumLost),
         "brokers": {str(broker_id): _there(broker_id, found, best) for broker_id in found.members},
         "survivor": best.broker_id if best is not None else None,
         "last_term": best.last_term if best is not None else None,
         "last_index": best.last_index if best is not None else None,
         "high_watermark": best.high_watermark if best is not None else None,
-        "accepted_as_lost": _given_up(found, verdict.survivor) if isinstance(verdict, Lost) else "",
-        "why_not": "" if isinstance(verdict, Lost) else getattr(verdict, "why", ""),
+        "accepted_as_lost": _given_up(found, verdict.survivor) if isinstance(verdict, QuorumLost) else "",
+        "why_not": "" if isinstance(verdict, QuorumLost) else getattr(verdict, "why", ""),
     }
 
 
-def _there(broker_id: int, found: Found, best: Report | None) -> str:
+def _there(broker_id: int, found: Found, best: ReplicaReport | None) -> str:
     """What has become of the replica that CONFIG lists on this broker."""
     report = next((r for r in found.reports if r.broker_id == broker_id), None)
     if report is None or best is None:
@@ -58,7 +62,7 @@ def _there(broker_id: int, found: Found, best: Report | None) -> str:
     return f"not listed: {report.reason}" if report.reason else "not listed"
 
 
-def _given_up(found: Found, survivor: Report) -> str:
+def _given_up(found: Found, survivor: ReplicaReport) -> str:
     others = [b for b in found.members if _there(b, found, survivor) != "listed"]
     held = named("broker", others)
     if survivor.last_index <= 1:

@@ -19,7 +19,7 @@ from tinymq.client.cluster import routing
 from tinymq.client.cluster.offsets import list_offsets
 from tinymq.client.cluster.routing import Broker, Partition, Topic
 from tinymq.client.common.argument_checks import check_count, check_scan, check_topic
-from tinymq.client.common.start_positions import END, Ask, Place, by_partition
+from tinymq.client.common.start_positions import END, OffsetQuestion, Place, by_partition
 from tinymq.client.common.topic_settings import write_settings
 from tinymq.client.common.values import as_datetime
 from tinymq.client.net.ports import Method
@@ -280,7 +280,7 @@ class AsyncAdmin(AsyncChannelAdmin):
         await self._cluster.refresh([name], timeout_s=left())  # partitions come and go
         topic = await self._cluster.topic(name, left())
         places = by_partition(place, topic.numbers)
-        asks = {p: at.timestamp_us if isinstance(at, Ask) else END for p, at in places.items()}
+        asks = {p: at.timestamp_us if isinstance(at, OffsetQuestion) else END for p, at in places.items()}
         return await list_offsets(self._cluster, topic, asks, timeout_s=left(), leader_only=False, partial=partial)
 
 

@@ -16,7 +16,7 @@ OLD_LEVEL = 1  # the level of a build that has no feature levels
 
 
 @dataclass(frozen=True, slots=True)
-class LevelMember:
+class FeatureLevelMember:
     """One broker that counts: the cluster's level is at most the level that it announces."""
 
     broker_id: int
@@ -33,7 +33,7 @@ class FeatureLevel:
     """The cluster's level, and the levels that its members announce and know."""
 
     level: int
-    members: tuple[LevelMember, ...]  # by id
+    members: tuple[FeatureLevelMember, ...]  # by id
     silent: Mapping[int, str]  # brokers that do not answer, and why
 
     @property
@@ -60,7 +60,7 @@ def read(replies: Mapping[int, Any]) -> FeatureLevel:
         answer = answers.get(member.broker_id)
         known = OLD_LEVEL if member.broker_id in old else answer.known if answer is not None else None
         members.append(
-            LevelMember(
+            FeatureLevelMember(
                 broker_id=member.broker_id,
                 announced=member.announced,
                 registered=member.registered,

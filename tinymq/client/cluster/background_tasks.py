@@ -11,7 +11,7 @@ from tinymq.base.clock import Clock, Timer
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Errands:
+class BackgroundTasks:
     """Questions asked in the background, each one once at a time."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ SMOOTHING = 0.2
 
 
 @dataclass(slots=True)
-class Record:
+class BrokerHealth:
     """What is remembered of one broker."""
 
     latency_s: float = 0.0
@@ -29,11 +29,11 @@ class Record:
     reason: str = ""
 
 
-class Health:
+class ClusterHealth:
     """The brokers of one client, by address."""
 
     def __init__(self) -> None:
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, BrokerHealth] = {}
 
     def answered(self, address: str, latency_s: float, now_s: float) -> None:
         """It answered, after so long. A waiting fetch's own wait is not latency."""
@@ -51,14 +51,14 @@ class Health:
         reason to put it aside."""
         self._timed(address, latency_s)
 
-    def _timed(self, address: str, latency_s: float) -> Record:
-        record = self._records.setdefault(address, Record())
+    def _timed(self, address: str, latency_s: float) -> BrokerHealth:
+        record = self._records.setdefault(address, BrokerHealth())
         record.latency_s += SMOOTHING * (latency_s - record.latency_s) if record.latency_s else latency_s
         return record
 
     def failed(self, address: str, reason: str, now_s: float) -> None:
         """It refused the connection, broke it, or stayed silent."""
-        record = self._records.setdefault(address, Record())
+        record = self._records.setdefault(address, BrokerHealth())
         record.failures += 1
         record.failed_s = now_s
         record.aside_until_s = max(record.aside_until_s, now_s + _pause_s(record.failures, FAILURE_S_MAX))

@@ -24,7 +24,7 @@ from tinymq.base.errors import (
     WrongEventLoop,
 )
 from tinymq.client.cluster import routing
-from tinymq.client.cluster.broker_health import Health
+from tinymq.client.cluster.broker_health import ClusterHealth
 from tinymq.client.cluster.routing import Reach, Topic, View
 from tinymq.client.common.config import ClientConfig
 from tinymq.client.net.broker_streams import ProducePipe
@@ -58,7 +58,7 @@ class Cluster:
         self.config = config
         self.clock = clock
         self.rng = rng
-        self.health = Health()
+        self.health = ClusterHealth()
         self.changed: dict[Callable[[], None], None] = {}  # in the order in which they came
         self.closed = False
         self._servers = tuple(servers)

@@ -13,7 +13,7 @@ from enum import IntEnum
 from itertools import pairwise
 
 from tinymq.base.errors import CorruptData, NotLeader, UnknownPartition, UnknownTopic
-from tinymq.client.common.topic_settings import Bounds, read_bounds
+from tinymq.client.common.topic_settings import TopicBounds, read_bounds
 from tinymq.proto import tinymq_pb2 as pb
 
 DELETED_MAX = 256
@@ -58,7 +58,7 @@ class Topic:
         return tuple(at.partition for at in self.partitions)
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> TopicBounds:
         """What each of its partitions takes."""
         return read_bounds(self.settings)
 

@@ -25,32 +25,32 @@ END, EARLIEST, MAX_TIMESTAMP = -1, -2, -3  # OffsetQuery.timestamp_us
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownOffset:
     """An offset that needs no question."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class OffsetQuestion:
     """A question for ListOffsets."""
 
     timestamp_us: int  # or END, EARLIEST
 
 
-def read_place(place: object) -> Known | Ask:
+def read_place(place: object) -> KnownOffset | OffsetQuestion:
     """Raises InvalidRequest for what is not a place, OffsetOutOfRange for a negative offset."""
     match place:
         case "earliest":
-            return Ask(EARLIEST)
+            return OffsetQuestion(EARLIEST)
         case "latest":
-            return Ask(END)
+            return OffsetQuestion(END)
         case Offset(value=value):
             if isinstance(value, int) and value < 0:
                 raise OffsetOutOfRange(f"offset {value} is negative")
-            return Known(check_count("Offset", value, 0, most=OFFSET_MAX))
+            return KnownOffset(check_count("Offset", value, 0, most=OFFSET_MAX))
         case datetime():
-            return Ask(max(0, check_timestamp(place)))  # below 0 are the sentinels; no log is that old
+            return OffsetQuestion(max(0, check_timestamp(place)))  # below 0 are the sentinels; no log is that old
     raise InvalidRequest(
         f"{place!r} is not a place to read from", hint="pass 'earliest', 'latest', Offset(5) or a datetime with a zone"
     )
@@ -60,7 +60,7 @@ def read_offset(offset: object, name: str = "offset") -> int:
     """The number of an offset, given as an Offset or an int. Raises InvalidRequest, OffsetOutOfRange (negative)."""
     plain = isinstance(offset, int) and not isinstance(offset, bool)
     place = read_place(Offset(offset) if plain else offset) if plain or isinstance(offset, Offset) else None  # type: ignore[arg-type]
-    if not isinstance(place, Known):
+    if not isinstance(place, KnownOffset):
         raise InvalidRequest(f"{name}={offset!r} is not an offset", hint="pass an int, or tinymq.Offset(5)")
     return place.offset
 
@@ -79,7 +79,7 @@ def check_range(start: object, end: object | None) -> None:
             )
 
 
-def _each(places: object) -> dict[int | None, Known | Ask]:
+def _each(places: object) -> dict[int | None, KnownOffset | OffsetQuestion]:
     """The places of a mapping; under None, one for all partitions."""
     if isinstance(places, Mapping):
         return {check_partition(p): read_place(place) for p, place in places.items()}
@@ -90,13 +90,13 @@ def _place_of(places: object, partition: int | None) -> object:
     return places.get(partition) if isinstance(places, Mapping) else places
 
 
-def _contrary(start: Known | Ask, end: Known | Ask) -> bool:
-    if isinstance(start, Known):
-        return isinstance(end, Known) and start.offset > end.offset
-    return isinstance(end, Ask) and 0 <= end.timestamp_us < start.timestamp_us
+def _contrary(start: KnownOffset | OffsetQuestion, end: KnownOffset | OffsetQuestion) -> bool:
+    if isinstance(start, KnownOffset):
+        return isinstance(end, KnownOffset) and start.offset > end.offset
+    return isinstance(end, OffsetQuestion) and 0 <= end.timestamp_us < start.timestamp_us
 
 
-def by_partition(places: object, partitions: tuple[int, ...]) -> dict[int, Known | Ask]:
+def by_partition(places: object, partitions: tuple[int, ...]) -> dict[int, KnownOffset | OffsetQuestion]:
     """The place of each partition. A mapping has to name them all. Raises as `read_place`."""
     if not isinstance(places, Mapping):
         place = read_place(places)

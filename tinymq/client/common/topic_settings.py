@@ -19,7 +19,7 @@ KEPT_BATCHES_MIN = 8  # retention_bytes should hold at least this many batches
 AIM_BYTES_MIN = 16 * 1024  # but no batch is made smaller than this for retention's sake
 
 
-class Bounds(NamedTuple):
+class TopicBounds(NamedTuple):
     """What a partition of a topic takes at all, and so the largest batch that it may take."""
 
     records_max: int = NUMBER_MAX
@@ -27,16 +27,16 @@ class Bounds(NamedTuple):
     batch_bytes_aim: int = NUMBER_MAX  # the largest size of a batch of several records: retention removes whole batches
 
 
-UNBOUNDED = Bounds()
+UNBOUNDED = TopicBounds()
 
 
-def read_bounds(settings: Iterable[tuple[str, str]]) -> Bounds:
+def read_bounds(settings: Iterable[tuple[str, str]]) -> TopicBounds:
     """From a topic's settings off the wire. What is missing, or no number, is no bound: the broker knows it."""
     named = dict(settings)
     records_max, bytes_max, kept = (
         _bound(named.get(name, "")) for name in ("max_records", "max_bytes", "retention_bytes")
     )
-    return Bounds(records_max, bytes_max, max(AIM_BYTES_MIN, kept // KEPT_BATCHES_MIN))
+    return TopicBounds(records_max, bytes_max, max(AIM_BYTES_MIN, kept // KEPT_BATCHES_MIN))
 
 
 def _bound(text: str) -> int:

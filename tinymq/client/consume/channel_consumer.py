@@ -13,7 +13,7 @@ from typing import Self
 
 from tinymq.base.errors import Fenced, NotFound, OutcomeUnknown, TinymqError
 from tinymq.client.cluster.cluster import Cluster
-from tinymq.client.common.start_positions import Ask, Known
+from tinymq.client.common.start_positions import KnownOffset, OffsetQuestion
 from tinymq.client.consume import cursors
 from tinymq.client.consume.cursors import REQUEST_ID_BYTES, ChannelId
 from tinymq.proto import tinymq_pb2 as pb
@@ -24,7 +24,7 @@ UNSET_S_MIN = 0.1  # for the way back, when the time is up
 WAY_BACK = 0.25  # of the time that there is, kept for it: a call ends by its deadline, whatever comes of it
 
 
-class Claim:
+class ChannelConsumer:
     """Who we are at the channel (epoch), after which seek (generation), and how far."""
 
     def __init__(self, cluster: Cluster, channel: ChannelId, epoch: int) -> None:
@@ -42,7 +42,7 @@ class Claim:
 
     @classmethod
     async def take(
-        cls, cluster: Cluster, channel: ChannelId, consumer: str, start: Known | Ask, timeout_s: float
+        cls, cluster: Cluster, channel: ChannelId, consumer: str, start: KnownOffset | OffsetQuestion, timeout_s: float
     ) -> Self:
         """Take the channel over, making it at `start` where there is none: whoever read it before is fenced."""
         left = cluster.countdown(timeout_s)
@@ -77,7 +77,7 @@ class Claim:
         """Commit what is due, if it is not."""
         await self._telling(self._settle(timeout_s))
 
-    async def seek(self, to: Known | Ask, timeout_s: float) -> int:
+    async def seek(self, to: KnownOffset | OffsetQuestion, timeout_s: float) -> int:
         """Move the cursor; where it is then."""
         command = cursors.seeking(self._epoch, to, self._cluster.rng.randbytes(REQUEST_ID_BYTES))
         async with self._changing:

@@ -12,7 +12,7 @@ from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.leader_calls import ask_leader
 from tinymq.client.cluster.offsets import list_offsets
 from tinymq.client.cluster.routing import Topic
-from tinymq.client.common.start_positions import Ask, Known
+from tinymq.client.common.start_positions import KnownOffset, OffsetQuestion
 from tinymq.client.common.values import as_datetime
 from tinymq.client.net.ports import Method
 from tinymq.client.net.wire import read_error
@@ -131,17 +131,17 @@ async def get_consumer(cluster: Cluster, channel: ChannelId, timeout_s: float) -
     return ConsumerDescription(reply.consumer, reply.epoch) if reply.epoch else None
 
 
-def opening(epoch: int, start: Known | Ask) -> pb.ChannelCommand:
+def opening(epoch: int, start: KnownOffset | OffsetQuestion) -> pb.ChannelCommand:
     """Makes the channel at `start` if there is none, and fences every lower epoch."""
-    if isinstance(start, Known):
+    if isinstance(start, KnownOffset):
         return pb.ChannelCommand(open=pb.ChannelOpen(epoch=epoch, start_us=AT_OFFSET, start_offset=start.offset))
     return pb.ChannelCommand(open=pb.ChannelOpen(epoch=epoch, start_us=start.timestamp_us))
 
 
-def seeking(epoch: int, to: Known | Ask, request_id: bytes) -> pb.ChannelCommand:
+def seeking(epoch: int, to: KnownOffset | OffsetQuestion, request_id: bytes) -> pb.ChannelCommand:
     """Moves the cursor, once for a request id."""
     seek = pb.ChannelSeek(epoch=epoch, request_id=request_id)
-    if isinstance(to, Known):
+    if isinstance(to, KnownOffset):
         seek.to_us, seek.offset = AT_OFFSET, to.offset
     else:
         seek.to_us = to.timestamp_us
@@ -164,10 +164,12 @@ async def delete_channel(cluster: Cluster, channel: ChannelId, timeout_s: float)
     await unset_consumer(cluster, channel, 0, max(0.001, left()))
 
 
-async def trim(cluster: Cluster, topic: Topic, partition: int, before: Known | Ask, timeout_s: float) -> int:
+async def trim(
+    cluster: Cluster, topic: Topic, partition: int, before: KnownOffset | OffsetQuestion, timeout_s: float
+) -> int:
     """Remove what lies before a place; the log start then. Raises Held once the time is up."""
     request = pb.TrimRequest(topic_id=topic.topic_id, partition=partition)
-    if isinstance(before, Known):
+    if isinstance(before, KnownOffset):
         request.before_us, request.before_offset = AT_OFFSET, before.offset
     else:
         request.before_us = before.timestamp_us
@@ -183,14 +185,16 @@ def describe(topic: str, partition: int, info: pb.ChannelInfo) -> ChannelDescrip
     )
 
 
-async def stored_position(cluster: Cluster, channel: ChannelId, start: Known | Ask, timeout_s: float) -> int:
+async def stored_position(
+    cluster: Cluster, channel: ChannelId, start: KnownOffset | OffsetQuestion, timeout_s: float
+) -> int:
     """The next record of a channel; where it would begin, if there is none."""
     left = cluster.countdown(timeout_s)
     found = await list_channels(cluster, channel.topic, channel.partition, left())
     for info in found.channels:
         if info.channel == channel.channel:
             return max(int(info.position), int(found.log_start))
-    if isinstance(start, Known):
+    if isinstance(start, KnownOffset):
         return min(max(start.offset, int(found.log_start)), int(found.high_watermark))
     asked = {channel.partition: start.timestamp_us}
     answers = await list_offsets(cluster, channel.topic, asked, timeout_s=left(), leader_only=True)

@@ -12,7 +12,7 @@ from tinymq.client.consume.partition_fetcher import Cursor
 from tinymq.client.consume.records import Chunk, Message
 
 
-class Intake:
+class FetchBuffer:
     """The application's end of a reader. `freed` is told how many bytes were taken, from the taking thread."""
 
     def __init__(self, topic: str, freed: Callable[[int], None]) -> None:

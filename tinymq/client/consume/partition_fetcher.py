@@ -67,7 +67,7 @@ class Cursor:
         self.offset = upto
 
 
-class Shunned:
+class AvoidedReplicas:
     """Replicas that a partition is not read from for a while, each for longer the more often it failed; and the one
     that is read from under doubt."""
 
@@ -99,7 +99,7 @@ class Shunned:
 
 
 @dataclass(slots=True)
-class Follower:
+class PartitionFetcher:
     """Fetches what `cursor` wants and hands it to `deliver`, as long as there is `room`."""
 
     cluster: Cluster
@@ -109,7 +109,7 @@ class Follower:
     deliver: Callable[[Chunk], None]
     room: asyncio.Event  # set while the application's buffer takes more
     turn: int
-    _shunned: Shunned = field(default_factory=Shunned)
+    _shunned: AvoidedReplicas = field(default_factory=AvoidedReplicas)
     _refusals: dict[str, TinymqError] = field(default_factory=dict)  # the last of each address, since one served
     _served_s: float = 0.0  # when a replica last answered without an error
     _chosen_s: float = 0.0  # when it was last asked which replica is the best

@@ -20,9 +20,9 @@ from tinymq.client.cluster.offsets import list_offsets
 from tinymq.client.cluster.routing import Topic
 from tinymq.client.common.argument_checks import OFFSET_MAX, check_count, check_partitions, check_topic, check_wait
 from tinymq.client.common.config import ReaderConfig
-from tinymq.client.common.start_positions import END, Ask, Known, Places, by_partition, check_range
-from tinymq.client.consume.fetch_buffer import Intake
-from tinymq.client.consume.partition_fetcher import Cursor, Follower
+from tinymq.client.common.start_positions import END, KnownOffset, OffsetQuestion, Places, by_partition, check_range
+from tinymq.client.consume.fetch_buffer import FetchBuffer
+from tinymq.client.consume.partition_fetcher import Cursor, PartitionFetcher
 from tinymq.client.consume.records import Chunk, Message, to_table
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -44,7 +44,7 @@ class AsyncReader:
         """`wake` makes a call on the loop, soon, from any thread."""
         self.topic = check_topic(topic)
         self.config = config
-        self.intake = Intake(self.topic, lambda size: wake(lambda: self._freed(size)))
+        self.intake = FetchBuffer(self.topic, lambda size: wake(lambda: self._freed(size)))
         self._cluster = cluster
         self._wanted = check_partitions(partitions)
         self._start, self._end = start, end
@@ -194,21 +194,23 @@ class AsyncReader:
         asked = await self._ask(topic, starts, left())
         asked = await self._confirmed(topic, starts, asked, left())
         seen = {p: answer.high_watermark for p, answer in asked.items()}
-        offsets = {p: s.offset if isinstance(s, Known) else asked[p].offset for p, s in starts.items()}
+        offsets = {p: s.offset if isinstance(s, KnownOffset) else asked[p].offset for p, s in starts.items()}
         ends: dict[int, int | None] = dict.fromkeys(partitions)
         if self._end is not None:
             places = by_partition(self._end, partitions)
-            times = {p: e for p, e in places.items() if isinstance(e, Ask) and e.timestamp_us != END}
+            times = {p: e for p, e in places.items() if isinstance(e, OffsetQuestion) and e.timestamp_us != END}
             answers = await self._ask(topic, times, left()) if times else {}
             for p, place in places.items():
-                ends[p] = place.offset if isinstance(place, Known) else answers[p].offset if p in times else seen[p]
+                ends[p] = (
+                    place.offset if isinstance(place, KnownOffset) else answers[p].offset if p in times else seen[p]
+                )
         cursors = {
             p: Cursor(p, offsets[p], ends[p], seen[p], asked[p].leader_epoch, history=asked[p].history)
             for p in partitions
         }
         self.intake.begin(cursors)
         for cursor in cursors.values():
-            follower = Follower(
+            follower = PartitionFetcher(
                 self._cluster,
                 self.config,
                 topic,
@@ -220,19 +222,23 @@ class AsyncReader:
             self._tasks.append(asyncio.create_task(self._follow(follower)))
 
     async def _ask(
-        self, topic: Topic, places: Mapping[int, Ask | Known], timeout_s: float
+        self, topic: Topic, places: Mapping[int, OffsetQuestion | KnownOffset], timeout_s: float
     ) -> dict[int, pb.OffsetAnswer]:
-        asks = {p: place.timestamp_us if isinstance(place, Ask) else END for p, place in places.items()}
+        asks = {p: place.timestamp_us if isinstance(place, OffsetQuestion) else END for p, place in places.items()}
         strict = self.config.replica == "leader"
         return await list_offsets(self._cluster, topic, asks, timeout_s=timeout_s, leader_only=strict)
 
     async def _confirmed(
-        self, topic: Topic, starts: Mapping[int, Ask | Known], asked: dict[int, pb.OffsetAnswer], timeout_s: float
+        self,
+        topic: Topic,
+        starts: Mapping[int, OffsetQuestion | KnownOffset],
+        asked: dict[int, pb.OffsetAnswer],
+        timeout_s: float,
     ) -> dict[int, pb.OffsetAnswer]:
         """`asked`, with no start beyond its end: that is asked of the leader again, for other replicas may lag."""
 
         def beyond(answers: Mapping[int, pb.OffsetAnswer]) -> dict[int, int]:
-            known = {p: s.offset for p, s in starts.items() if isinstance(s, Known)}
+            known = {p: s.offset for p, s in starts.items() if isinstance(s, KnownOffset)}
             return {p: offset for p, offset in known.items() if offset > answers[p].high_watermark}
 
         doubtful = dict.fromkeys(beyond(asked), END)
@@ -248,7 +254,7 @@ class AsyncReader:
             )
         return asked
 
-    async def _follow(self, follower: Follower) -> None:
+    async def _follow(self, follower: PartitionFetcher) -> None:
         try:
             await follower.run()
         except Exception as error:  # whatever it was, the application hears of it: a reader never stops silently

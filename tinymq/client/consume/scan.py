@@ -39,7 +39,7 @@ from tinymq.client.common.argument_checks import (
     check_wait,
 )
 from tinymq.client.common.config import ReaderConfig
-from tinymq.client.consume.partition_fetcher import Cursor, Follower
+from tinymq.client.consume.partition_fetcher import Cursor, PartitionFetcher
 from tinymq.client.consume.records import Chunk
 from tinymq.client.net.ports import Fetched
 from tinymq.proto import tinymq_pb2 as pb
@@ -114,7 +114,7 @@ def _read_tiers(replicas: object) -> tuple[tuple[int, ...], ...]:
     return tuple(tier for tier in tiers if tier)
 
 
-class Belt:
+class ChunkQueue:
     """Chunks on their way from the loop to who takes them, in any one thread; bounded in bytes. Ends once."""
 
     def __init__(self, bytes_max: int, wake: Callable[[Callable[[], None]], None]) -> None:
@@ -155,11 +155,11 @@ class Belt:
         return chunk
 
 
-class RangeFollower(Follower):
+class RangeFetcher(PartitionFetcher):
     """A Follower of a range that is known to be there: a replica that does not show all of it is behind."""
 
     def __init__(
-        self, cluster: Cluster, config: ReaderConfig, topic: Topic, cursor: Cursor, wanted: Range, belt: Belt
+        self, cluster: Cluster, config: ReaderConfig, topic: Topic, cursor: Cursor, wanted: Range, belt: ChunkQueue
     ) -> None:
         turn = cluster.rng.randrange(1 << 16)
         super().__init__(cluster, config, topic, cursor, belt.put, belt.room, turn)
@@ -248,7 +248,7 @@ class AsyncScan:
         self._range = wanted
         self._cluster = cluster
         self._config = config if wanted.replicas is None else replace(config, replica="any")
-        self._belt = Belt(config.buffer_bytes_max, wake)
+        self._belt = ChunkQueue(config.buffer_bytes_max, wake)
         # Another history than any that is known: what lies there when the first answer comes.
         self._cursor = Cursor(wanted.partition, wanted.start, wanted.end, wanted.end, history=None)
         self._offset = wanted.start
@@ -344,7 +344,7 @@ class AsyncScan:
     async def _follow(self, topic: Topic) -> None:
         wanted, cluster = self._range, self._cluster
         try:
-            await RangeFollower(cluster, self._config, topic, self._cursor, wanted, self._belt).run()
+            await RangeFetcher(cluster, self._config, topic, self._cursor, wanted, self._belt).run()
         except UnknownTopic:
             now = cluster.view.topics.get(wanted.topic)
             if now is None or now.topic_id == topic.topic_id:

@@ -33,7 +33,7 @@ SWITCH_S_MAX = 0.000_5
 for that at every system call, and Python's 5 ms each time made a failover beside a busy producer 2 s longer."""
 
 
-class Engine:
+class LoopThread:
     """A loop on a daemon thread, with one AsyncClient on it."""
 
     def __init__(self, make: Callable[[], AsyncClient]) -> None:

@@ -35,12 +35,12 @@ from tinymq.client.consume.reader import AsyncReader
 from tinymq.client.consume.records import Message
 from tinymq.client.consume.scan import WAIT_MS, Tiers
 from tinymq.client.facade.aio import AsyncClient
-from tinymq.client.facade.loop_thread import Engine
+from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.facade.sync_admin import Admin
 from tinymq.client.facade.sync_producer import Producer
 from tinymq.client.facade.sync_queue import Queue
 from tinymq.client.facade.sync_scan import Scan
-from tinymq.client.produce.blocking_sender import Direct
+from tinymq.client.produce.blocking_sender import BlockingSender
 
 
 class Client:
@@ -58,8 +58,8 @@ class Client:
         self.servers = parse_servers(servers)
         self.config = configure(ClientConfig, settings)
         self._settings = settings
-        self._engine: Engine | None = None
-        self._direct: Direct | None = None
+        self._engine: LoopThread | None = None
+        self._direct: BlockingSender | None = None
         self._starting = threading.Lock()
         self._closed = False
         _CLIENTS.add(self)
@@ -171,7 +171,7 @@ class Client:
                 raise
             error.add_note(f"and {another}")
 
-    def engine(self) -> Engine:
+    def engine(self) -> LoopThread:
         """This process's loop thread, started if need be."""
         engine = self._engine
         if engine is not None:
@@ -180,7 +180,7 @@ class Client:
             if self._closed:
                 raise Closed("the client is closed")
             if self._engine is None:
-                self._engine = Engine(lambda: AsyncClient(self.servers, **self._settings))
+                self._engine = LoopThread(lambda: AsyncClient(self.servers, **self._settings))
             return self._engine
 
     def _forked(self) -> None:
@@ -195,7 +195,7 @@ _CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
 class Reader:
     """Reads a topic. Made by Client.reader(). For one thread at a time."""
 
-    def __init__(self, engine: Engine, core: AsyncReader) -> None:
+    def __init__(self, engine: LoopThread, core: AsyncReader) -> None:
         self._engine = engine
         self._core = core
         self._intake = core.intake

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tinymq.base.errors import Closed, NotDelivered
 from tinymq.client.common.values import HeadersLike, Timestamp
-from tinymq.client.facade.loop_thread import Engine, forked
+from tinymq.client.facade.loop_thread import LoopThread, forked
 from tinymq.client.produce import exit
 from tinymq.client.produce.delivery import BatchDelivery, Delivery
 from tinymq.client.produce.producer import LEAVING_IN_ERROR_S, AsyncProducer
@@ -27,7 +27,7 @@ class Producer:
     Records that cannot be delivered then are only counted (tinymq/client/produce/exit.py).
     """
 
-    def __init__(self, engine: Engine, core: AsyncProducer) -> None:
+    def __init__(self, engine: LoopThread, core: AsyncProducer) -> None:
         self._engine = engine
         self._core = core
         self._append: Callable[..., Delivery | None] = core.append

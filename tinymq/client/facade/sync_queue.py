@@ -20,7 +20,7 @@ from tinymq.client.common.start_positions import OffsetLike, Place
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.consume.cursors import ChannelDescription, ConsumerDescription
 from tinymq.client.consume.records import Message
-from tinymq.client.facade.loop_thread import Engine
+from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.produce.delivery import Delivery
 from tinymq.client.produce.producer import AsyncProducer
 from tinymq.client.queue.queue import AsyncQueue
@@ -37,7 +37,7 @@ class Queue:
     What was handed out is committed once more is asked for, or when the `with` block ends without an exception.
     """
 
-    def __init__(self, engine: Engine, core: AsyncQueue) -> None:
+    def __init__(self, engine: LoopThread, core: AsyncQueue) -> None:
         self._engine = engine
         self._core = core
         self._sending: AsyncProducer | None = None
@@ -186,7 +186,7 @@ class Queue:
 class Hold:
     """Made by admin.hold(). While its `with` block runs, everything from its offset on is kept. As AsyncHold."""
 
-    def __init__(self, engine: Engine, core: AsyncHold) -> None:
+    def __init__(self, engine: LoopThread, core: AsyncHold) -> None:
         self._engine = engine
         self._core = core
 
@@ -225,7 +225,7 @@ class Hold:
 class ChannelAdmin:
     """AsyncChannelAdmin, synchronous."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: LoopThread) -> None:
         self._engine = engine
         self._core: AsyncAdmin = engine.do(lambda: engine.client.admin)
 

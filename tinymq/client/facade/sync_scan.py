@@ -10,14 +10,14 @@ from typing import Self
 import pyarrow as pa
 
 from tinymq.client.consume.scan import AsyncScan
-from tinymq.client.facade.loop_thread import Engine
+from tinymq.client.facade.loop_thread import LoopThread
 
 
 class Scan:
     """Made by Client.scan(). Iterate over it, in `with`: record batches of TABLE_SCHEMA. As AsyncScan; for one thread
     at a time."""
 
-    def __init__(self, engine: Engine, core: AsyncScan) -> None:
+    def __init__(self, engine: LoopThread, core: AsyncScan) -> None:
         self._engine = engine
         self._core = core
         self._opened = False

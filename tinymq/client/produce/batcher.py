@@ -36,11 +36,11 @@ from tinymq.client.common.values import (
     header_bytes,
 )
 from tinymq.client.produce import partitioner
-from tinymq.client.produce.buffer_pool import Room
-from tinymq.client.produce.delivery import Delivery, Pending
+from tinymq.client.produce.buffer_pool import BufferPool
+from tinymq.client.produce.delivery import Delivery, ProducerBatch
 from tinymq.client.produce.owners import Owners
-from tinymq.client.produce.send_queue import Lane, Owner
-from tinymq.client.produce.topic_buffers import BATCH_OVERHEAD_BYTES, Sink, Sinks
+from tinymq.client.produce.send_queue import Owner, SendQueue
+from tinymq.client.produce.topic_buffers import BATCH_OVERHEAD_BYTES, TopicBuffer, TopicBuffers
 from tinymq.format.batch import Codec, encode_record_batch
 
 LOG = logging.getLogger("tinymq.client")
@@ -66,15 +66,17 @@ class Batcher:
         if config.batch_bytes_max > limits.batch_bytes_max - BATCH_OVERHEAD_BYTES:
             most = limits.batch_bytes_max - BATCH_OVERHEAD_BYTES
             raise InvalidConfig(f"batch_bytes_max={config.batch_bytes_max}", hint=f"brokers take up to {most}")
-        self.open_lanes: dict[Lane, None] = {}  # those with an open batch, the oldest first
-        self.ready: list[Lane] = []  # those with a newly encoded batch
-        self._unfinished: dict[Pending, float] = {}  # sealed, not known to the loop yet; and when it looks after them
+        self.open_lanes: dict[SendQueue, None] = {}  # those with an open batch, the oldest first
+        self.ready: list[SendQueue] = []  # those with a newly encoded batch
+        self._unfinished: dict[
+            ProducerBatch, float
+        ] = {}  # sealed, not known to the loop yet; and when it looks after them
         self.lock = threading.Lock()
-        self.room = Room(
+        self.room = BufferPool(
             config.buffer_bytes_max, max(1, config.buffer_bytes_max - 2 * config.batch_bytes_max), self.lock
         )
         self.owners = Owners(self.lock)
-        self.sinks = Sinks(config, limits, self.lock, rng, loop_ended)
+        self.sinks = TopicBuffers(config, limits, self.lock, rng, loop_ended)
         self._sink_of = self.sinks.by_topic.get
         self._config = config
         self._linger_s = config.linger_ms / 1000
@@ -151,7 +153,7 @@ class Batcher:
             raise
         return Delivery(batch, row)
 
-    def append_batch(self, sink: Sink, partition: int | None, batch: pa.RecordBatch) -> Pending | None:
+    def append_batch(self, sink: TopicBuffer, partition: int | None, batch: pa.RecordBatch) -> ProducerBatch | None:
         """Take a whole record batch of SCHEMA as one batch; what was appended before goes before. None: not now."""
         if self.room.taken_bytes >= self.room.bytes_max:
             return None
@@ -171,7 +173,7 @@ class Batcher:
                 if lane.open is not None and lane.open.count:
                     full = self._seal(lane)
                 now_s = self._monotonic()
-                pending = Pending(lane, now_s, now_s + self._delivery_s)
+                pending = ProducerBatch(lane, now_s, now_s + self._delivery_s)
                 pending.message, pending.codec, pending.count, pending.bytes = message, self._codec, count, size
                 pending.bound = partition is not None
                 self.room.taken_bytes += size  # from here on one thing is called
@@ -185,18 +187,18 @@ class Batcher:
             raise
         return pending
 
-    def _open(self, lane: Lane) -> Pending:
+    def _open(self, lane: SendQueue) -> ProducerBatch:
         if self._closed:
             raise Closed("the producer is closed")
         now_s = self._monotonic()
-        batch = lane.open = Pending(lane, now_s, now_s + self._delivery_s)
+        batch = lane.open = ProducerBatch(lane, now_s, now_s + self._delivery_s)
         self.open_lanes[lane] = None
         if not self._awake and not self._timed:  # otherwise the loop comes anyway, at the latest after linger_ms
             self._awake = True
             self._wake()
         return batch
 
-    def _seal(self, lane: Lane) -> Pending:
+    def _seal(self, lane: SendQueue) -> ProducerBatch:
         batch, now_s = lane.open, self._monotonic()
         assert batch is not None, "sealed twice"
         lane.open = None  # from here on one thing is called
@@ -205,13 +207,13 @@ class Batcher:
         lane.sealed.append(batch)
         return batch
 
-    def _finish(self, batch: Pending) -> None:
+    def _finish(self, batch: ProducerBatch) -> None:
         """Encode a sealed batch and hand it to the loop. Outside the lock: its place is taken already."""
         batch.encode(self._codec)
         self.hand_over(batch.lane)
         self._unfinished.pop(batch, None)
 
-    def hand_over(self, lane: Lane) -> None:
+    def hand_over(self, lane: SendQueue) -> None:
         """The loop is to look at the lane."""
         self.ready.append(lane)
         if not self._awake:
@@ -220,19 +222,19 @@ class Batcher:
 
     # ---- the side of a thread that delivers by itself ---------------------------------------------
 
-    def _claim_lane(self, sink: Sink, lane: Lane, free: bool) -> Pending | None:
+    def _claim_lane(self, sink: TopicBuffer, lane: SendQueue, free: bool) -> ProducerBatch | None:
         """The lane, for the calling thread, with a batch that nothing joins. None: the record is not alone."""
         if self._closed or self.room.taken_bytes or lane.sealed or not self.owners.may_claim(lane):
             return None
         now_s = self._monotonic()
-        batch = Pending(lane, now_s, now_s + self._delivery_s)
+        batch = ProducerBatch(lane, now_s, now_s + self._delivery_s)
         self.owners.claim(batch)
         lane.sealed.append(batch)
         if free:
             sink.turn(self._rng)
         return batch
 
-    def give_back(self, batch: Pending) -> None:
+    def give_back(self, batch: ProducerBatch) -> None:
         """Its thread is done with the batch, which has ended, and with the lane."""
         lane = batch.lane
 
@@ -245,7 +247,7 @@ class Batcher:
 
     # ---- the loop's side -------------------------------------------------------------------------
 
-    def woken(self) -> list[Lane]:
+    def woken(self) -> list[SendQueue]:
         """The loop has come to look: lanes with newly encoded batches. `wake` may be called again from now on."""
         self._awake = False
         ready, self.ready = self.ready, []
@@ -253,7 +255,7 @@ class Batcher:
             self.room.release(0)  # a thread that gives back tells nobody of the room there is
         return ready
 
-    def seal_due(self, now_s: float, *, all_open: bool = False) -> tuple[list[Lane], float | None]:
+    def seal_due(self, now_s: float, *, all_open: bool = False) -> tuple[list[SendQueue], float | None]:
         """Seal and encode what has lingered long enough (or everything), and what its thread has left unfinished:
         (their lanes, when to look again).
 
@@ -292,7 +294,7 @@ class Batcher:
         dues_s += [look_s for look_s in left.values() if look_s > now_s]
         return [batch.lane for batch in sealed], min(dues_s, default=None)
 
-    def place(self, sink: Sink, usable: Sequence[int], left: frozenset[int]) -> None:
+    def place(self, sink: TopicBuffer, usable: Sequence[int], left: frozenset[int]) -> None:
         """From now on send batches of records without a key to one of the partitions `usable`, and away from those in
         `left`."""
         with self.lock:
@@ -300,7 +302,7 @@ class Batcher:
             if sink.sticky.partition in left:
                 sink.turn(self._rng)
 
-    def move(self, sink: Sink, lane: Lane) -> list[Lane]:
+    def move(self, sink: TopicBuffer, lane: SendQueue) -> list[SendQueue]:
         """Move batches that are not bound to the lane's partition to usable lanes, and return those lanes. The loop
         owns the lane."""
         with self.lock:
@@ -311,7 +313,7 @@ class Batcher:
         if sealed is not None:
             sealed.encode(self._codec)
             self._unfinished.pop(sealed, None)
-        targets: dict[Lane, None] = {}
+        targets: dict[SendQueue, None] = {}
         with self.lock:
             for moved in lane.withdraw():
                 moved.lane = target = sink.by_number[partitioner.pick_sticky(lane.partition, sink.usable, self._rng)]

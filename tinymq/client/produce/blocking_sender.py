@@ -18,7 +18,7 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from tinymq.base.errors import Closed, OutcomeUnknown, TinymqError
-from tinymq.client.cluster.background_tasks import Errands
+from tinymq.client.cluster.background_tasks import BackgroundTasks
 from tinymq.client.cluster.broker_health import SLOW
 from tinymq.client.cluster.cluster import WATCH_S, Cluster
 from tinymq.client.common.config import COMPRESSION, ProducerConfig
@@ -27,8 +27,8 @@ from tinymq.client.net.broker_streams import patience_s
 from tinymq.client.net.connections import suspicious_s
 from tinymq.client.net.wire import view_of
 from tinymq.client.produce.batcher import Batcher
-from tinymq.client.produce.delivery import Delivery, Pending
-from tinymq.client.produce.send_queue import Lane, Owner
+from tinymq.client.produce.delivery import Delivery, ProducerBatch
+from tinymq.client.produce.send_queue import Owner, SendQueue
 from tinymq.client.produce.sender import ACKS, Sender, pack, partition_of
 from tinymq.net.frame_socket import FrameSocket
 from tinymq.proto import tinymq_pb2 as pb
@@ -42,17 +42,17 @@ NO_PORT_S = 30.0  # after there was none to be had
 TIMEOUT_S_MIN = 0.001
 
 
-class Way(NamedTuple):
+class Route(NamedTuple):
     """Where a record goes, and by which connection."""
 
-    lane: Lane
+    lane: SendQueue
     leader: int
     leader_epoch: int
     address: str
     stream: FrameSocket
 
 
-class Direct:
+class BlockingSender:
     """The connections that threads deliver over, at most one to a broker."""
 
     def __init__(
@@ -76,11 +76,11 @@ class Direct:
         self._open_after_s: dict[str, float] = {}
         self._lone_sends: dict[str, int] = {}
         self._silent_until_s: dict[str, float] = {}  # as a broker has said, of a quota
-        self._under_way: Way | None = None
+        self._under_way: Route | None = None
         self._inside: set[int] = set()  # threads that are in `send`
         self._moved = False  # what is under way was broken off, since another one leads
         self._request_ids = itertools.count(1)
-        self._errands = Errands()
+        self._errands = BackgroundTasks()
         self._closed = False
         cluster.changed[self._look] = None
 
@@ -118,7 +118,7 @@ class Direct:
         after it would wait for ever."""
         return threading.get_ident() in self._inside
 
-    def _deliver(self, batch: Pending) -> None:
+    def _deliver(self, batch: ProducerBatch) -> None:
         batch.encode(self._codec)
         lane, way = batch.lane, self._way(batch.lane)
         if way is None or lane.take(self._now()) is None:
@@ -158,7 +158,7 @@ class Direct:
             batch.fail(OutcomeUnknown("interrupted"))
         self._batcher.give_back(batch)
 
-    def _way(self, lane: Lane) -> Way | None:
+    def _way(self, lane: SendQueue) -> Route | None:
         """A connection to the leader. None: there is none now, or the broker is to be left alone."""
         at = partition_of(self._cluster, lane)
         address = self._cluster.view.address(at.leader) if at is not None and at.leader else None
@@ -177,13 +177,13 @@ class Direct:
                 self._open_after_s[address] = now_s + NO_PORT_S
                 self._soon(partial(self._errands.run, address, partial(self._open, address)))
             return None
-        way = Way(lane, at.leader, at.leader_epoch, address, stream)
+        way = Route(lane, at.leader, at.leader_epoch, address, stream)
         if not stream.quiet:
             self._drop(way)
             return None
         return way
 
-    def _exchange(self, way: Way, batch: Pending) -> pb.ProduceResult:
+    def _exchange(self, way: Route, batch: ProducerBatch) -> pb.ProduceResult:
         """Send and wait for the answer. Raises what stood against that: the connection is of no more use."""
         address, stream = way.address, way.stream
         batch.request_id = next(self._request_ids)
@@ -217,7 +217,7 @@ class Direct:
         if latency_s >= min(SLOW[-1][0], suspicious_s(self._cluster.attempt_s)):
             self._soon(partial(self._cluster.answered, address, latency_s))
 
-    def _leave(self, batch: Pending) -> None:
+    def _leave(self, batch: ProducerBatch) -> None:
         """Leave a batch that was not sent to the loop."""
 
         def tell() -> bool:
@@ -228,7 +228,7 @@ class Direct:
         if not self._batcher.owners.pass_on(batch.lane, Owner.NOBODY, tell):
             batch.fail(Closed("the client was closed meanwhile: it was not written"))
 
-    def _pass_on(self, batch: Pending, outcome: pb.ProduceResult | TinymqError, broken: str = "") -> None:
+    def _pass_on(self, batch: ProducerBatch, outcome: pb.ProduceResult | TinymqError, broken: str = "") -> None:
         """Leave a batch that was sent to the loop. `broken`: the address whose connection was lost with it."""
 
         def adopt() -> None:
@@ -244,7 +244,7 @@ class Direct:
         if not self._batcher.owners.pass_on(batch.lane, Owner.LOOP, tell):
             batch.fail(OutcomeUnknown("the client was closed meanwhile: it may have been written"))
 
-    def _drop(self, way: Way) -> None:
+    def _drop(self, way: Route) -> None:
         if self._streams.get(way.address) is way.stream:
             del self._streams[way.address]
         self._open_after_s[way.address] = self._now() + REOPEN_S
@@ -274,7 +274,7 @@ class Direct:
                 self._streams.pop(address, None)
                 self._end(stream)
 
-    def _give_up(self, way: Way) -> None:
+    def _give_up(self, way: Route) -> None:
         """Abort the attempt that is still waiting for a former leader, so that the loop sends it to the new leader."""
         if self._under_way is way:
             self._moved = True

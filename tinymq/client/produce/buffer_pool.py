@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 
-class Room:
+class BufferPool:
     """One bound. What is taken belongs to the batcher's lock."""
 
     def __init__(self, bytes_max: int, enough_bytes: int, lock: threading.Lock) -> None:

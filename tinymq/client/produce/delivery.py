@@ -23,7 +23,7 @@ from tinymq.client.common.argument_checks import FORK_HINT, check_wait
 from tinymq.format.batch import SCHEMA, Codec, Headers, encode
 
 if TYPE_CHECKING:
-    from tinymq.client.produce.send_queue import Lane
+    from tinymq.client.produce.send_queue import SendQueue
 
 LOG = logging.getLogger("tinymq.client")
 
@@ -45,7 +45,7 @@ class BatchMetadata:
     duplicate: bool = False
 
 
-class Pending:
+class ProducerBatch:
     """Records that travel together, from the first one's send to the end of their delivery."""
 
     __slots__ = (
@@ -54,7 +54,7 @@ class Pending:
         "request_id", "seen", "sent", "unanswered", "unknown", "waiters",
     )  # fmt: skip
 
-    def __init__(self, lane: Lane, opened_s: float, deadline_s: float) -> None:
+    def __init__(self, lane: SendQueue, opened_s: float, deadline_s: float) -> None:
         self.lane = lane
         self.opened_s = opened_s
         self.deadline_s = deadline_s
@@ -234,7 +234,7 @@ class Delivery:
 
     __slots__ = ("_batch", "_row")
 
-    def __init__(self, batch: Pending, row: int) -> None:
+    def __init__(self, batch: ProducerBatch, row: int) -> None:
         self._batch = batch
         self._row = row
 
@@ -305,7 +305,7 @@ class BatchDelivery:
 
     __slots__ = ("_parts",)
 
-    def __init__(self, parts: Sequence[Pending]) -> None:
+    def __init__(self, parts: Sequence[ProducerBatch]) -> None:
         self._parts = tuple(parts)
 
     def done(self) -> bool:

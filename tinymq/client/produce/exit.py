@@ -32,7 +32,7 @@ LOG = logging.getLogger("tinymq.client")
 LATE_S = 1.0  # how long after its deadline the exit still waits for a producer to close
 
 
-class Unclosed(Protocol):
+class UnclosedProducers(Protocol):
     """The part of a producer that this module needs."""
 
     loop: asyncio.AbstractEventLoop
@@ -57,13 +57,13 @@ class Unclosed(Protocol):
         ...
 
 
-_producers: weakref.WeakSet[Unclosed] = weakref.WeakSet()
+_producers: weakref.WeakSet[UnclosedProducers] = weakref.WeakSet()
 _lock = threading.Lock()  # guards _producers: producers enter it on their own loops
 _finished = False
 _process = 0  # the process id of these producers' owner: a forked child begins with none
 
 
-def enter(producer: Unclosed) -> None:
+def enter(producer: UnclosedProducers) -> None:
     """Register a new producer."""
     global _process
     with _lock:
@@ -79,7 +79,7 @@ def finished() -> bool:
     return _finished
 
 
-def leave(producer: Unclosed) -> None:
+def leave(producer: UnclosedProducers) -> None:
     """Unregister a closed producer. `close` has raised an error for the records that it could not deliver."""
     with _lock:
         _producers.discard(producer)
@@ -121,7 +121,7 @@ def finish() -> None:
         report(lost, "when the program ended", reason)
 
 
-def close_unused(producer: Unclosed) -> None:
+def close_unused(producer: UnclosedProducers) -> None:
     """Close a producer that nothing refers to any more, on its loop. Callable from any thread; does not wait."""
     if _process != os.getpid() or producer.closed or producer.loop.is_closed():
         return
@@ -132,7 +132,7 @@ def close_unused(producer: Unclosed) -> None:
         closing.close()
 
 
-async def close_and_report(producer: Unclosed) -> None:
+async def close_and_report(producer: UnclosedProducers) -> None:
     """Close the producer and report what it could not deliver. Runs on the producer's loop."""
     count, why = await _close(producer)
     report(count, "when the producer was dropped", why)
@@ -150,7 +150,7 @@ def report(count: int, when: str, reason: str = "") -> None:
     warnings.warn(text, ResourceWarning, stacklevel=2)
 
 
-async def _close(producer: Unclosed) -> tuple[int, str]:
+async def _close(producer: UnclosedProducers) -> tuple[int, str]:
     """(records that were not delivered, why the first of them was not)."""
     try:
         await producer.close()

@@ -15,8 +15,8 @@ from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.routing import Partition, Reach, spread
 from tinymq.client.net.broker_streams import State
 from tinymq.client.produce.batcher import Batcher
-from tinymq.client.produce.send_queue import Lane
-from tinymq.client.produce.topic_buffers import Sink
+from tinymq.client.produce.send_queue import SendQueue
+from tinymq.client.produce.topic_buffers import TopicBuffer
 
 RENEWAL_S = 0.5  # how often to look again while some leader is unreachable
 
@@ -53,7 +53,7 @@ class Placement:
         if left and self._renewal is None and not self._closed:
             self._renewal = cluster.clock.call_later(RENEWAL_S, self._look_again)
 
-    def move(self, lane: Lane, *, gone: bool = False) -> list[Lane]:
+    def move(self, lane: SendQueue, *, gone: bool = False) -> list[SendQueue]:
         """Move the batches that need not stay in this lane, and return the lanes that got them. The loop owns the lane.
         `gone`: its partition was deleted."""
         sink = self._batcher.sinks.by_topic.get(lane.topic)
@@ -77,7 +77,7 @@ class Placement:
         self._look()
 
 
-def _reach(cluster: Cluster, sink: Sink, now_s: float, at: Partition) -> Reach:
+def _reach(cluster: Cluster, sink: TopicBuffer, now_s: float, at: Partition) -> Reach:
     """How well a partition's leader can be reached. One that has just refused because it does not lead, or is not
     ready, counts as LOST for a while."""
     lane = sink.by_number[at.partition]

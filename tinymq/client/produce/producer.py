@@ -23,11 +23,11 @@ from tinymq.client.common.topic_settings import UNBOUNDED
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.produce import exit, partitioner
 from tinymq.client.produce.batcher import Batcher
-from tinymq.client.produce.blocking_sender import Direct
-from tinymq.client.produce.delivery import BatchDelivery, Delivery, Pending
+from tinymq.client.produce.blocking_sender import BlockingSender
+from tinymq.client.produce.delivery import BatchDelivery, Delivery, ProducerBatch
 from tinymq.client.produce.sender import Sender
 from tinymq.client.produce.table_split import by_partition, by_size
-from tinymq.client.produce.topic_buffers import BATCH_OVERHEAD_BYTES, Sink
+from tinymq.client.produce.topic_buffers import BATCH_OVERHEAD_BYTES, TopicBuffer
 from tinymq.format.batch import conform
 
 LEAVING_IN_ERROR_S = 5.0  # a `with` block left by an exception flushes for so long at most
@@ -54,7 +54,7 @@ class AsyncProducer:
         )
         self._sender = Sender(cluster, config, self._batcher)
         self._soon = wake
-        self._direct: Direct | None = None
+        self._direct: BlockingSender | None = None
         self.append = self._batcher.append  # the synchronous half of send; the facade's threads call it
         self._process = os.getpid()  # set last: an object that has it is fully initialised
         exit.enter(self)
@@ -106,7 +106,7 @@ class AsyncProducer:
         now = self._cluster.clock.monotonic
         await self.ready(topic, now(), partition)
         sink = self._batcher.sinks.by_topic.get(topic)
-        parts: list[Pending] = []
+        parts: list[ProducerBatch] = []
         for place, piece in self._pieces(data, partition, sink):
             while True:
                 if sink is None or self._closed:
@@ -118,10 +118,10 @@ class AsyncProducer:
                 await self.ready(topic, now(), place)
         return BatchDelivery(parts)
 
-    def direct(self) -> Direct:
+    def direct(self) -> BlockingSender:
         """How threads deliver lone records themselves. To be called on the loop."""
         if self._direct is None:
-            self._direct = Direct(self._cluster, self.config, self._batcher, self._sender, self._soon)
+            self._direct = BlockingSender(self._cluster, self.config, self._batcher, self._sender, self._soon)
         return self._direct
 
     async def flush(self, timeout: float | None = None) -> None:
@@ -223,7 +223,7 @@ class AsyncProducer:
         return max(0.0, min(most_s, request_s))
 
     def _pieces(
-        self, data: pa.Table | pa.RecordBatch, partition: int | None, sink: Sink | None
+        self, data: pa.Table | pa.RecordBatch, partition: int | None, sink: TopicBuffer | None
     ) -> list[tuple[int | None, pa.RecordBatch]]:
         limits = self._cluster.config.limits
         bounds = sink.bounds if sink is not None else UNBOUNDED
@@ -238,7 +238,7 @@ class AsyncProducer:
                 pieces += [(place, cut) for cut in cuts]
         return pieces
 
-    def _placed(self, batch: pa.RecordBatch, sink: Sink) -> list[tuple[int | None, pa.RecordBatch]]:
+    def _placed(self, batch: pa.RecordBatch, sink: TopicBuffer) -> list[tuple[int | None, pa.RecordBatch]]:
         lanes = sink.lanes
         count = len(lanes)
         chosen = self.config.partitioner

@@ -22,9 +22,9 @@ from collections.abc import Callable
 from enum import Enum
 
 from tinymq.base.errors import DeadlineExceeded, OutcomeUnknown, QuotaExceeded, TinymqError
-from tinymq.client.produce.delivery import Pending
+from tinymq.client.produce.delivery import ProducerBatch
 
-Ended = tuple[Pending, TinymqError]
+Ended = tuple[ProducerBatch, TinymqError]
 
 RETRY_S_MIN = 0.02
 RETRY_S_MAX = 1.0
@@ -40,7 +40,7 @@ class Owner(Enum):
     THREAD = 2  # one that delivers a lone record by itself (tinymq/client/produce/blocking_sender.py)
 
 
-class Lane:
+class SendQueue:
     """What is queued and on its way for one partition. `open`, `sealed` and `owner` belong to the batcher's lock, the
     rest to the owner."""
 
@@ -63,8 +63,8 @@ class Lane:
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
-        self.open: Pending | None = None  # being filled
-        self.sealed: deque[Pending] = deque()  # full or due, in order; sent once encoded
+        self.open: ProducerBatch | None = None  # being filled
+        self.sealed: deque[ProducerBatch] = deque()  # full or due, in order; sent once encoded
         self.owner = Owner.NOBODY  # while something is sealed or on its way: not that, unless the loop was woken for it
         self.resume_s = 0.0  # nothing is sent before
         self.failures = 0  # in a row
@@ -73,7 +73,7 @@ class Lane:
         self.loop_ended = loop_ended
         self._limit = limit
         self._numbered = numbered
-        self._flight: list[Pending] = []  # SENT or AGAIN, in order
+        self._flight: list[ProducerBatch] = []  # SENT or AGAIN, in order
         self._draining = False  # invariant: some of _flight is SENT
         self._torn = False
         # In this epoch. A number given twice would be answered as a duplicate, and the second batch be lost.
@@ -92,7 +92,7 @@ class Lane:
         return few and not self.sealed and self.owner is not Owner.THREAD
 
     @property
-    def flight(self) -> tuple[Pending, ...]:
+    def flight(self) -> tuple[ProducerBatch, ...]:
         return tuple(self._flight)
 
     @property
@@ -101,7 +101,7 @@ class Lane:
         sealed = self.sealed[0].deadline_s if self.sealed else math.inf
         return min((b.deadline_s for b in self._flight), default=sealed)
 
-    def take(self, now_s: float) -> Pending | None:
+    def take(self, now_s: float) -> ProducerBatch | None:
         """The batch to send now, if any: marked as sent and, in a numbered lane, with epoch and sequence."""
         if self._draining or now_s < self.resume_s:
             return None
@@ -125,7 +125,7 @@ class Lane:
         self._number(batch)
         return self._send(batch, now_s)
 
-    def _again(self, place: int, batch: Pending, now_s: float) -> Pending | None:
+    def _again(self, place: int, batch: ProducerBatch, now_s: float) -> ProducerBatch | None:
         if place == 0:
             self._next_sequence = self._written_sequence
         if batch.unclear:
@@ -147,18 +147,18 @@ class Lane:
         self._torn = False
         self._written_sequence = self._next_sequence = 0
 
-    def _number(self, batch: Pending) -> None:
+    def _number(self, batch: ProducerBatch) -> None:
         if self._numbered:
             assert self._next_sequence >= self._written_sequence, "a sequence would be given twice"
             batch.epoch, batch.first_sequence = self.epoch, self._next_sequence
             self._next_sequence += batch.count
 
-    def _send(self, batch: Pending, now_s: float) -> Pending:
+    def _send(self, batch: ProducerBatch, now_s: float) -> ProducerBatch:
         batch.sent = True
         batch.attempt_s = now_s
         return batch
 
-    def acknowledged(self, batch: Pending) -> None:
+    def acknowledged(self, batch: ProducerBatch) -> None:
         """The broker has it. The caller ends the delivery."""
         self._remove(batch)
         self.failures = 0
@@ -167,11 +167,11 @@ class Lane:
             self._written_sequence = max(self._written_sequence, batch.first_sequence + batch.count)
             self._next_sequence = max(self._next_sequence, self._written_sequence)
 
-    def refused(self, batch: Pending, now_s: float, delay_s: float | None = None) -> None:
+    def refused(self, batch: ProducerBatch, now_s: float, delay_s: float | None = None) -> None:
         """This attempt was definitely not written; a later one may be. `delay_s`: the broker's own wish."""
         self._fail(batch, now_s, delay_s)
 
-    def lost(self, batch: Pending, now_s: float, error: TinymqError) -> list[Ended]:
+    def lost(self, batch: ProducerBatch, now_s: float, error: TinymqError) -> list[Ended]:
         """Nobody knows whether this attempt was written. Without sequences that is the end."""
         if not self._numbered:
             self._remove(batch)
@@ -180,21 +180,21 @@ class Lane:
         self._fail(batch, now_s, None)
         return []
 
-    def given_up(self, batch: Pending, now_s: float) -> None:
+    def given_up(self, batch: ProducerBatch, now_s: float) -> None:
         """Give up an attempt at a former leader that has not answered, because a new leader is known. The former leader
         may still answer: see `answered_late`."""
         assert self._numbered, "without sequences two attempts could both be written"
         batch.unanswered |= {batch.request_id}
         self._fail(batch, now_s, None)
 
-    def answered_late(self, batch: Pending, request_id: int, *, unknown: bool) -> None:
+    def answered_late(self, batch: ProducerBatch, request_id: int, *, unknown: bool) -> None:
         """An attempt that was given up has failed. Either it was not written, or its outcome stays `unknown` because
         its connection has broken."""
         batch.unanswered -= {request_id}
         batch.unknown = batch.unknown or unknown
         self.hurry()
 
-    def out_of_sequence(self, batch: Pending, now_s: float, error: TinymqError) -> list[Ended]:
+    def out_of_sequence(self, batch: ProducerBatch, now_s: float, error: TinymqError) -> list[Ended]:
         """The broker misses what came before, or does not know this producer."""
         if batch is not self._flight[0]:
             self._fail(batch, now_s, 0.0)  # only because an earlier one failed: it goes again behind that one
@@ -218,7 +218,7 @@ class Lane:
         """What there was to wait for has happened: another leader is known."""
         self.resume_s = 0.0
 
-    def rejected(self, batch: Pending, error: TinymqError) -> Ended:
+    def rejected(self, batch: ProducerBatch, error: TinymqError) -> Ended:
         """The broker will never take it. What follows is numbered anew, once nothing is on its way."""
         self._remove(batch)
         self._drain()
@@ -252,7 +252,7 @@ class Lane:
         self._torn = True
         return ended
 
-    def withdraw(self) -> list[Pending]:
+    def withdraw(self) -> list[ProducerBatch]:
         """Remove and return, in order, the batches that may go to another partition: they are not bound to this one,
         and certainly not written. The owner calls this under the batcher's lock."""
         still = not any(batch.sent or batch.unclear for batch in self._flight)  # otherwise they keep their numbers
@@ -264,7 +264,7 @@ class Lane:
             self.sealed.remove(batch)
         return free + waiting
 
-    def forget(self, batch: Pending) -> None:
+    def forget(self, batch: ProducerBatch) -> None:
         """Its thread was interrupted, and nobody knows between which steps: no number of this epoch is given again."""
         self._torn = True
         self._draining = False
@@ -272,7 +272,7 @@ class Lane:
             while batch in queue:
                 queue.remove(batch)
 
-    def _expired(self, batch: Pending, unclear: bool, trouble: str) -> Ended:
+    def _expired(self, batch: ProducerBatch, unclear: bool, trouble: str) -> Ended:
         because = f": {trouble}" if trouble else ""
         if unclear:
             self._torn = True
@@ -286,7 +286,7 @@ class Lane:
             return QuotaExceeded(text, hint=last.hint, **last.detail)
         return DeadlineExceeded(text, hint=hint)
 
-    def _fail(self, batch: Pending, now_s: float, delay_s: float | None) -> None:
+    def _fail(self, batch: ProducerBatch, now_s: float, delay_s: float | None) -> None:
         batch.sent = False
         self._drain()
         if delay_s is None:
@@ -294,7 +294,7 @@ class Lane:
         else:
             self.resume_s = max(self.resume_s, now_s + delay_s)
 
-    def _remove(self, batch: Pending) -> None:
+    def _remove(self, batch: ProducerBatch) -> None:
         self._flight.remove(batch)
         batch.sent = False
         if self._draining:
@@ -304,6 +304,6 @@ class Lane:
         self._draining = any(b.sent for b in self._flight)
 
 
-def _unknown(batch: Pending, error: TinymqError) -> OutcomeUnknown:
+def _unknown(batch: ProducerBatch, error: TinymqError) -> OutcomeUnknown:
     where = f"{batch.lane.topic}/{batch.lane.partition}"
     return OutcomeUnknown(f"{where}: it may have been written: {error.message}", **error.detail)

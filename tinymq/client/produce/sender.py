@@ -25,7 +25,7 @@ from tinymq.base.errors import (
     UnknownTopic,
 )
 from tinymq.base.quantity import quantity
-from tinymq.client.cluster.background_tasks import Errands, Retries
+from tinymq.client.cluster.background_tasks import BackgroundTasks, Retries
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.lookups import deletion_of
 from tinymq.client.cluster.routing import Partition
@@ -34,9 +34,9 @@ from tinymq.client.net.broker_streams import State
 from tinymq.client.net.ports import Method, PackedBatch
 from tinymq.client.net.wire import batch_head, produce_batch, read_error
 from tinymq.client.produce.batcher import Batcher
-from tinymq.client.produce.delivery import Pending
+from tinymq.client.produce.delivery import ProducerBatch
 from tinymq.client.produce.placement import Placement
-from tinymq.client.produce.send_queue import Ended, Lane, Owner
+from tinymq.client.produce.send_queue import Ended, Owner, SendQueue
 from tinymq.client.produce.undelivered import Undelivered
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -58,13 +58,13 @@ class Sender:
         self._config = config
         self._batcher = batcher
         self._acks = ACKS[config.acks]
-        self._active: dict[Lane, tuple[int, int]] = {}  # lanes with work; (leader, epoch) that they last saw
+        self._active: dict[SendQueue, tuple[int, int]] = {}  # lanes with work; (leader, epoch) that they last saw
         self._retries = Retries(cluster.clock, self._drive)
         self._linger: Timer | None = None
         self._tick: Timer | None = None
         self._placement = Placement(cluster, batcher, self.look)
         self.producer_id = 0  # none yet, or none is wanted
-        self._errands = Errands()
+        self._errands = BackgroundTasks()
         self._undelivered = Undelivered(config.buffer_bytes_max)
         self.closed = False  # set under the batcher's lock
         cluster.changed[self.look] = None
@@ -97,7 +97,7 @@ class Sender:
                     self._leader_moved(lane, at.leader)
             self._drive(lane)
 
-    def _leader_moved(self, lane: Lane, leader: int) -> None:
+    def _leader_moved(self, lane: SendQueue, leader: int) -> None:
         """Send to the new leader before the former one has answered, because that may be stopped. A resend is safe."""
         self._cluster.forgive(leader)  # it was elected: whatever it did before, it is there now
         if self._config.numbered:
@@ -106,7 +106,7 @@ class Sender:
                     lane.given_up(batch, self._clock.monotonic())
         lane.hurry()
 
-    def _drive(self, lane: Lane) -> None:
+    def _drive(self, lane: SendQueue) -> None:
         """Send what the lane has to send, if it is the loop's: a thread that has it wakes the loop afterwards."""
         idle = lane.idle
         if not self._batcher.owners.take(lane, Owner.NOBODY if idle else Owner.LOOP):
@@ -154,12 +154,12 @@ class Sender:
         if lane.resume_s > now_s:
             self._retries.set(lane, lane.resume_s - now_s)
 
-    def _move(self, lane: Lane) -> None:
+    def _move(self, lane: SendQueue) -> None:
         """Move batches that are not bound to a partition to lanes with a reachable leader."""
         for other in self._placement.move(lane):
             self._drive(other)
 
-    def _send(self, lane: Lane, batch: Pending, submit: Callable[..., None]) -> None:
+    def _send(self, lane: SendQueue, batch: ProducerBatch, submit: Callable[..., None]) -> None:
         request_id = batch.request_id = self._cluster.next_request()
         packed, size = pack(lane, batch, self.producer_id, self._acks)
         if self._acks == pb.ACKS_NONE:
@@ -170,7 +170,7 @@ class Sender:
         else:
             submit(request_id, packed, size, partial(self._answered, batch, request_id))
 
-    def adopt(self, batch: Pending, outcome: pb.ProduceResult | TinymqError) -> None:
+    def adopt(self, batch: ProducerBatch, outcome: pb.ProduceResult | TinymqError) -> None:
         """Go on with a batch that a thread has sent, and not to its end. The lane is the loop's already."""
         self._answered(batch, batch.request_id, outcome)
         if self.closed:
@@ -191,7 +191,7 @@ class Sender:
 
     # ---- answers -------------------------------------------------------------------------------------
 
-    def _answered(self, batch: Pending, request_id: int, result: pb.ProduceResult | TinymqError) -> None:
+    def _answered(self, batch: ProducerBatch, request_id: int, result: pb.ProduceResult | TinymqError) -> None:
         late = batch.request_id != request_id or not batch.sent
         if late and (batch.done or request_id not in batch.unanswered):
             return  # no attempt waits for this answer
@@ -210,7 +210,7 @@ class Sender:
             self._seal_due()
         self._drive(lane)
 
-    def _failed_attempt(self, lane: Lane, batch: Pending, error: TinymqError) -> None:
+    def _failed_attempt(self, lane: SendQueue, batch: ProducerBatch, error: TinymqError) -> None:
         now_s = self._clock.monotonic()
         if not isinstance(error, OutOfOrderSequence | UnknownProducer):  # only says that what came before was refused
             lane.refusal = error
@@ -256,11 +256,11 @@ class Sender:
         self.producer_id = reply.producer_id
         asyncio.get_running_loop().call_soon(self.look)
 
-    def _check(self, lane: Lane) -> None:
+    def _check(self, lane: SendQueue) -> None:
         """Is what it sends to still there? If not, nothing in it will ever be sent."""
         self._errands.run(f"check {lane.topic}/{lane.partition}", partial(self._look_for, lane))
 
-    async def _look_for(self, lane: Lane) -> None:
+    async def _look_for(self, lane: SendQueue) -> None:
         gone = await deletion_of(self._cluster, lane.topic, lane.topic_id, lane.partition)
         if gone is None:
             return
@@ -327,13 +327,13 @@ class Sender:
             self._undelivered.tell()
 
 
-def partition_of(cluster: Cluster, lane: Lane) -> Partition | None:
+def partition_of(cluster: Cluster, lane: SendQueue) -> Partition | None:
     """Where a lane's partition is, as far as the view knows; None: it, or the topic of this id, is not in it."""
     topic = cluster.view.topics.get(lane.topic)
     return topic.partition(lane.partition) if topic is not None and topic.topic_id == lane.topic_id else None
 
 
-def _trouble(cluster: Cluster, lane: Lane) -> str:
+def _trouble(cluster: Cluster, lane: SendQueue) -> str:
     """What keeps this lane's batches: every address that fails, and why; else what the leader said last."""
     topic = cluster.view.topics.get(lane.topic)
     at = topic.partition(lane.partition) if topic is not None else None
@@ -342,13 +342,13 @@ def _trouble(cluster: Cluster, lane: Lane) -> str:
     return cluster.trouble() or refusal or ("" if led else "no leader is known")
 
 
-def _left_behind(cluster: Cluster, lane: Lane, timeout_s: float) -> TinymqError:
+def _left_behind(cluster: Cluster, lane: SendQueue, timeout_s: float) -> TinymqError:
     trouble = _trouble(cluster, lane)
     because = f": {trouble}" if trouble else ""
     return lane.unwritten(f"the producer was closed, and not delivered within {timeout_s:.3g} s{because}", CLOSE_HINT)
 
 
-def pack(lane: Lane, batch: Pending, producer_id: int, acks: int) -> tuple[PackedBatch, int]:
+def pack(lane: SendQueue, batch: ProducerBatch, producer_id: int, acks: int) -> tuple[PackedBatch, int]:
     assert batch.message is not None, "taken before it was encoded"
     head = batch_head(
         codec=batch.codec,

@@ -10,14 +10,14 @@ from tinymq.base.config import Limits
 from tinymq.base.errors import UnknownPartition
 from tinymq.client.common.argument_checks import check_partition
 from tinymq.client.common.config import ProducerConfig
-from tinymq.client.common.topic_settings import UNBOUNDED, Bounds
+from tinymq.client.common.topic_settings import UNBOUNDED, TopicBounds
 from tinymq.client.produce import partitioner
-from tinymq.client.produce.send_queue import Lane
+from tinymq.client.produce.send_queue import SendQueue
 
 BATCH_OVERHEAD_BYTES = 4096  # metadata, paddings and the batch header (under 1 KiB in truth)
 
 
-class Sink:
+class TopicBuffer:
     """One topic of one producer: a lane per partition, and how large its batches may be."""
 
     __slots__ = (
@@ -33,10 +33,10 @@ class Sink:
         "usable",
     )
 
-    def __init__(self, topic: str, topic_id: bytes, lanes: Sequence[Lane], rng: random.Random) -> None:
+    def __init__(self, topic: str, topic_id: bytes, lanes: Sequence[SendQueue], rng: random.Random) -> None:
         self.topic = topic
         self.topic_id = topic_id
-        self.lanes: tuple[Lane, ...] = ()  # by partition number, which may leave some out; never empty
+        self.lanes: tuple[SendQueue, ...] = ()  # by partition number, which may leave some out; never empty
         self.sticky = rng.choice(lanes)  # where records without a key go, until its batch is sealed
         self.usable: Sequence[int] = ()  # partitions that keyless batches may be given to; never empty
         self.left: frozenset[int] = frozenset()  # partitions that keyless batches leave, for one of `usable`
@@ -45,7 +45,7 @@ class Sink:
         self.bytes_max = UNBOUNDED.bytes_max  # as the batcher counts
         self.replace(lanes, rng)
 
-    def replace(self, lanes: Sequence[Lane], rng: random.Random) -> None:
+    def replace(self, lanes: Sequence[SendQueue], rng: random.Random) -> None:
         """The topic has these partitions now."""
         self.lanes = tuple(lanes)
         self.by_number = {lane.partition: lane for lane in lanes}
@@ -53,7 +53,7 @@ class Sink:
         if self.sticky.partition not in self.by_number:
             self.turn(rng)
 
-    def lane(self, partition: int) -> Lane | None:
+    def lane(self, partition: int) -> SendQueue | None:
         """None: not known, and perhaps new. Raises UnknownPartition for what never is one, InvalidRequest."""
         if partition.__class__ is not int:
             partition = check_partition(partition)
@@ -61,7 +61,7 @@ class Sink:
             raise UnknownPartition(f"{self.topic}/{partition}: no partition has this number")
         return self.by_number.get(partition)
 
-    def pick(self, place: int) -> Lane:
+    def pick(self, place: int) -> SendQueue:
         """The lane at a place that a partitioner chose. Raises UnknownPartition, InvalidRequest."""
         if place.__class__ is not int:
             place = check_partition(place)
@@ -69,14 +69,14 @@ class Sink:
             raise UnknownPartition(f"{self.topic}: the partitioner chose {place} among {len(self.lanes)} partitions")
         return self.lanes[place]
 
-    def turn(self, rng: random.Random) -> Lane:
+    def turn(self, rng: random.Random) -> SendQueue:
         """Another lane for records without a key."""
         partition = partitioner.pick_sticky(self.sticky.partition, self.usable, rng)
         self.sticky = self.by_number[partition]
         return self.sticky
 
 
-class Sinks:
+class TopicBuffers:
     """The open topics of one producer, and every lane there ever was. All of it belongs to the batcher's lock."""
 
     def __init__(
@@ -88,23 +88,25 @@ class Sinks:
         loop_ended: Callable[[], bool] = bool,
     ) -> None:
         """`loop_ended` returns True once the event loop that sends the batches is closed."""
-        self.by_topic: dict[str, Sink] = {}
+        self.by_topic: dict[str, TopicBuffer] = {}
         # By topic id and partition: a partition that is seen again goes on in its lane, for the same numbers given
         # twice would be answered as duplicates.
-        self.lanes: dict[tuple[bytes, int], Lane] = {}
+        self.lanes: dict[tuple[bytes, int], SendQueue] = {}
         self._config = config
         self._limits = limits
         self._lock = lock
         self._rng = rng
         self._loop_ended = loop_ended
 
-    def open(self, topic: str, topic_id: bytes, partitions: Sequence[int], bounds: Bounds = UNBOUNDED) -> Sink:
+    def open(
+        self, topic: str, topic_id: bytes, partitions: Sequence[int], bounds: TopicBounds = UNBOUNDED
+    ) -> TopicBuffer:
         """Open a topic for appending, once it is known; or again, with the partitions and bounds that it has now."""
         with self._lock:
             sink = self.by_topic.get(topic)
             if sink is None or sink.topic_id != topic_id:
                 lanes = self._open_lanes(topic, topic_id, partitions)
-                sink = self.by_topic[topic] = Sink(topic, topic_id, lanes, self._rng)
+                sink = self.by_topic[topic] = TopicBuffer(topic, topic_id, lanes, self._rng)
             elif tuple(sink.by_number) != tuple(partitions):
                 sink.replace(self._open_lanes(topic, topic_id, partitions), self._rng)
             sink.bounds = bounds
@@ -129,11 +131,11 @@ class Sinks:
             if sink is not None and sink.topic_id == topic_id:
                 del self.by_topic[topic]
 
-    def _open_lanes(self, topic: str, topic_id: bytes, partitions: Sequence[int]) -> list[Lane]:
+    def _open_lanes(self, topic: str, topic_id: bytes, partitions: Sequence[int]) -> list[SendQueue]:
         known, config = self.lanes, self._config
         for p in partitions:
             if (topic_id, p) not in known:
-                known[topic_id, p] = Lane(
+                known[topic_id, p] = SendQueue(
                     topic,
                     topic_id,
                     p,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tinymq.base.errors import NotDelivered
 from tinymq.base.quantity import quantity
-from tinymq.client.produce.delivery import Pending
+from tinymq.client.produce.delivery import ProducerBatch
 
 
 class Undelivered:
@@ -13,7 +13,7 @@ class Undelivered:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._batches: list[Pending] = []
+        self._batches: list[ProducerBatch] = []
         self._left_out = 0
 
     @property
@@ -21,7 +21,7 @@ class Undelivered:
         """The number of failed records that were not reported to anyone."""
         return self._left_out + sum(batch.count - len(batch.seen or ()) for batch in self._batches)
 
-    def add(self, batch: Pending) -> None:
+    def add(self, batch: ProducerBatch) -> None:
         if self._bytes + batch.bytes <= self._bytes_max:
             self._batches.append(batch)
             self._bytes += batch.bytes

@@ -20,7 +20,7 @@ from tinymq.client.common.argument_checks import check_channel, check_consumer, 
 from tinymq.client.common.config import QueueConfig, default_client_id
 from tinymq.client.common.start_positions import OffsetLike, Place, read_offset, read_place
 from tinymq.client.consume import cursors
-from tinymq.client.consume.channel_consumer import Claim
+from tinymq.client.consume.channel_consumer import ChannelConsumer
 from tinymq.client.consume.cursors import ChannelId
 from tinymq.client.consume.reader import AsyncReader
 from tinymq.client.consume.records import Message
@@ -48,7 +48,7 @@ class AsyncQueue(AsyncPartition):
         self.channel = check_channel(channel)
         self.consumer = check_consumer(consumer or cluster.config.client_id or default_client_id())
         self._start = read_place(start)
-        self._claim: Claim | None = None  # while the channel is ours
+        self._claim: ChannelConsumer | None = None  # while the channel is ours
         self._opening = asyncio.Lock()
         self._reader: AsyncReader | None = None
         self._resume = 0  # where to read on without a reader
@@ -153,7 +153,7 @@ class AsyncQueue(AsyncPartition):
                 return
             left = self._cluster.countdown(self._patience_s)
             channel = ChannelId(await self._known(left()), self.partition, self.channel)
-            claim = await Claim.take(self._cluster, channel, self.consumer, self._start, left())
+            claim = await ChannelConsumer.take(self._cluster, channel, self.consumer, self._start, left())
             self._check()  # it may have been closed meanwhile
             self._resume, self._claim = claim.committed, claim
             if self.config.auto_commit:

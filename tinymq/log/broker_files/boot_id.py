@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tinymq.format.entry import crc32c
-from tinymq.log.broker_files.durability_marks import LAZY, Mark
+from tinymq.log.broker_files.durability_marks import LAZY, DurabilityMark
 from tinymq.log.files.files import Files
 from tinymq.log.files.layout import BOOT
 from tinymq.log.files.record_file import read_whole
@@ -40,11 +40,11 @@ def write_boot(files: Files, boot: bytes) -> None:
     files.sync_folder("")
 
 
-def after_boot(mark: Mark) -> Mark:
+def after_boot(mark: DurabilityMark) -> DurabilityMark:
     """A mark that another start of the machine left behind."""
     return forgetful(mark) if mark.flags & LAZY else mark
 
 
-def forgetful(mark: Mark) -> Mark:
+def forgetful(mark: DurabilityMark) -> DurabilityMark:
     """Give the replica a new identity, because entries acknowledged under this one may be lost, as its topic allows."""
     return replace(mark, count=mark.count + 1, flags=mark.flags & ~LAZY)

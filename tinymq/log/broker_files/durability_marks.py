@@ -48,7 +48,7 @@ from tinymq.base.types import GroupId, TopicId
 from tinymq.base.value import value
 from tinymq.log.files.files import File, Files
 from tinymq.log.files.layout import MARKS
-from tinymq.log.files.record_file import SNAPSHOT, RoundFile, parse_rounds, read_whole
+from tinymq.log.files.record_file import SNAPSHOT, RecordFile, parse_rounds, read_whole
 
 MAGIC = int.from_bytes(b"tqmk", "little")
 FILE_BYTES_MIN = 1 << 20
@@ -69,7 +69,7 @@ assert _RECORD.size == RECORD_SIZE
 
 
 @value
-class Mark:
+class DurabilityMark:
     """One group's record, as drawn above."""
 
     group: GroupId
@@ -86,14 +86,14 @@ class Mark:
     fault_count: int | None = 0  # the count that the last fault made; None: an earlier version wrote the mark
     # invariant: fault_count <= count. If an identity with a count of at least fault_count ended, only risks ended it.
 
-    def lowered_to(self, other: Mark) -> Mark:
+    def lowered_to(self, other: DurabilityMark) -> DurabilityMark:
         """Whichever of the two claims less of the tail, and no more of the head; with this one's flags."""
         lower = other if other.index < self.index else self
         return replace(
             lower, first_index=max(self.first_index, other.first_index), flags=self.flags, fault_count=self.fault_count
         )
 
-    def raised_by_fault(self, *, flags: int = 0) -> Mark:
+    def raised_by_fault(self, *, flags: int = 0) -> DurabilityMark:
         """Return a new identity, with `flags` added, because entries of this one may be lost although no setting allows
         that."""
         return replace(self, count=self.count + 1, flags=self.flags | flags, fault_count=self.count + 1)
@@ -103,12 +103,12 @@ class Mark:
 class LoadedMarks:
     """What the file said at opening."""
 
-    marks: dict[GroupId, Mark]
+    marks: dict[GroupId, DurabilityMark]
     number: int
     complete: bool  # nothing but a torn end was unreadable; else a group on disk may be missing here
 
 
-def pack_mark(mark: Mark) -> bytes:
+def pack_mark(mark: DurabilityMark) -> bytes:
     flags = mark.flags
     if mark.fault_count is not None:
         flags |= _RISKS_COUNTED | min(mark.count - mark.fault_count, _RISKS_MAX) << _FLAG_BITS
@@ -118,11 +118,11 @@ def pack_mark(mark: Mark) -> bytes:
     )  # fmt: skip
 
 
-def unpack_marks(content: bytes) -> Iterable[Mark]:
+def unpack_marks(content: bytes) -> Iterable[DurabilityMark]:
     """The records of one round."""
     for topic, partition, count, flags, *rest in _RECORD.iter_unpack(content):
         faults = max(0, count - (flags >> _FLAG_BITS)) if flags & _RISKS_COUNTED else None
-        mark = Mark(GroupId(TopicId(topic), partition), count, flags & _RISKS_COUNTED - 1, *rest)
+        mark = DurabilityMark(GroupId(TopicId(topic), partition), count, flags & _RISKS_COUNTED - 1, *rest)
         yield mark if mark.fault_count == faults else replace(mark, fault_count=faults)
 
 
@@ -131,7 +131,7 @@ def load_marks(files: Files) -> LoadedMarks:
     data = read_whole(files, MARKS)
     if data is None:
         return LoadedMarks({}, 0, complete=False)
-    marks: dict[GroupId, Mark] = {}
+    marks: dict[GroupId, DurabilityMark] = {}
     expected: int | None = None  # number of the last round read; None before the first snapshot
     complete = True
     for found in parse_rounds(data, MAGIC, RECORD_SIZE):
@@ -145,7 +145,7 @@ def load_marks(files: Files) -> LoadedMarks:
     return LoadedMarks(marks, expected or 0, complete=complete and expected is not None)
 
 
-class Marks:
+class DurabilityMarks:
     """The file while the broker runs. Owned by whoever runs disk work: opening, then the writer job."""
 
     def __init__(self, files: Files, loaded: LoadedMarks) -> None:
@@ -154,11 +154,11 @@ class Marks:
         self._marks = dict(loaded.marks)
         self._number = loaded.number
         self._rounds = self._replace(self._marks)
-        self._noted: dict[GroupId, Mark] = {}  # to be written with the next `flush`
+        self._noted: dict[GroupId, DurabilityMark] = {}  # to be written with the next `flush`
         self._exposed: set[GroupId] = set()  # groups with unsynced entries that count, or are about to count
         self._dirty = False  # appended to since its last sync
 
-    def get(self, group: GroupId) -> Mark | None:
+    def get(self, group: GroupId) -> DurabilityMark | None:
         """What the file says."""
         return self._marks.get(group)
 
@@ -166,7 +166,7 @@ class Marks:
         """Every group ever opened here and not deleted since."""
         return list(self._marks)
 
-    def note(self, mark: Mark) -> None:
+    def note(self, mark: DurabilityMark) -> None:
         """Write the mark sooner or later. The entries that it covers are durable already. `write` decides on LAZY."""
         self._noted[mark.group] = mark
 
@@ -198,7 +198,7 @@ class Marks:
             self.write(list(self._noted.values()))
         return [self._rounds.file] if self._dirty else []
 
-    def write(self, changed: list[Mark]) -> None:
+    def write(self, changed: list[DurabilityMark]) -> None:
         """Append. A mark with FORGOTTEN removes its group. Raises DiskFull with nothing changed."""
         if not changed:
             return
@@ -231,14 +231,14 @@ class Marks:
     def close(self) -> None:
         self._rounds.file.close()
 
-    def _replace(self, marks: dict[GroupId, Mark]) -> RoundFile:
+    def _replace(self, marks: dict[GroupId, DurabilityMark]) -> RecordFile:
         content = b"".join(map(pack_mark, marks.values()))
-        rounds = RoundFile.replace(self._files, MARKS, MAGIC, self._number, content, FILE_BYTES_MIN)
+        rounds = RecordFile.replace(self._files, MARKS, MAGIC, self._number, content, FILE_BYTES_MIN)
         self._files.sync_folder("")
         return rounds
 
 
-def _apply(marks: dict[GroupId, Mark], changed: Iterable[Mark]) -> None:
+def _apply(marks: dict[GroupId, DurabilityMark], changed: Iterable[DurabilityMark]) -> None:
     for mark in changed:
         if mark.flags & FORGOTTEN:
             marks.pop(mark.group, None)

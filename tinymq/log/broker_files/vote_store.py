@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from tinymq.base.types import GroupId, TopicId
 from tinymq.log.files.files import File, Files
 from tinymq.log.files.layout import BALLOTS
-from tinymq.log.files.record_file import SNAPSHOT, Round, RoundFile, parse_rounds, read_whole
+from tinymq.log.files.record_file import SNAPSHOT, FileRecord, RecordFile, parse_rounds, read_whole
 
 MAGIC = int.from_bytes(b"tqbl", "little")
 FILE_BYTES_MIN = 1 << 18
@@ -34,7 +34,7 @@ NO_BALLOT: Ballot = (0, None)
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedBallots:
+class LoadedVotes:
     """What the copies said at opening, put together."""
 
     ballots: dict[GroupId, Ballot]
@@ -42,10 +42,10 @@ class LoadedBallots:
     amnesia: bool  # a term or vote that was answered with may be missing
 
 
-def load_ballots(files: Files) -> LoadedBallots:
+def load_ballots(files: Files) -> LoadedVotes:
     """Read both copies. Damage is not an error here, but `amnesia`; two missing files are that, too."""
-    snapshot: Round | None = None
-    changes: dict[int, Round] = {}
+    snapshot: FileRecord | None = None
+    changes: dict[int, FileRecord] = {}
     for path in BALLOTS:
         for found in parse_rounds(read_whole(files, path) or b"", MAGIC, RECORD_SIZE):
             if found.kind != SNAPSHOT:
@@ -62,10 +62,10 @@ def load_ballots(files: Files) -> LoadedBallots:
         amnesia = amnesia or later != number + 1
         _apply(ballots, changes[later])
         number = later
-    return LoadedBallots(ballots, number, amnesia)
+    return LoadedVotes(ballots, number, amnesia)
 
 
-def _apply(ballots: dict[GroupId, Ballot], found: Round) -> None:
+def _apply(ballots: dict[GroupId, Ballot], found: FileRecord) -> None:
     for topic, partition, voted_for, term in _RECORD.iter_unpack(found.content):
         group = GroupId(TopicId(topic), partition)
         if term:
@@ -78,15 +78,15 @@ def _pack(group: GroupId, ballot: Ballot) -> bytes:
     return _RECORD.pack(group.topic_id, group.partition, ballot[1] or 0, ballot[0])
 
 
-class BallotFile:
+class VoteFile:
     """Both copies on disk. Owned by whoever runs disk work: opening, then the writer job."""
 
-    def __init__(self, files: Files, loaded: LoadedBallots) -> None:
+    def __init__(self, files: Files, loaded: LoadedVotes) -> None:
         """Replaces both copies by fresh ones and syncs them: what was read may have been in memory alone."""
         self._files = files
         self._ballots = dict(loaded.ballots)
         self._number = loaded.number
-        self._copies: list[RoundFile] = []
+        self._copies: list[RecordFile] = []
         self._replace()
 
     def write(self, changes: dict[GroupId, Ballot]) -> list[File]:
@@ -114,14 +114,14 @@ class BallotFile:
         content = b"".join(_pack(group, ballot) for group, ballot in self._ballots.items())
         self._copies = []
         for path in BALLOTS:  # one after the other, each durable before the next: one good copy at any moment
-            self._copies.append(RoundFile.replace(self._files, path, MAGIC, self._number, content, FILE_BYTES_MIN))
+            self._copies.append(RecordFile.replace(self._files, path, MAGIC, self._number, content, FILE_BYTES_MIN))
             self._files.sync_folder("")
         for copy in old:
             copy.file.close()
 
 
 @dataclass(slots=True)
-class Ballots:
+class VoteStore:
     """Terms and votes in memory, on the loop. What is `durable` may be answered with."""
 
     _ballots: dict[GroupId, Ballot]

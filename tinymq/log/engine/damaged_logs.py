@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from tinymq.base.types import GroupId
 from tinymq.log.broker_files.durability_marks import ASIDE as BEING_SET_ASIDE
-from tinymq.log.broker_files.durability_marks import DELETING, SUSPECT, Mark
+from tinymq.log.broker_files.durability_marks import DELETING, SUSPECT, DurabilityMark
 from tinymq.log.files.files import Files
 from tinymq.log.files.layout import (
     ASIDE,
@@ -86,7 +86,7 @@ def count_on_disk(files: Files, group: GroupId) -> int:
     return max((count for name in names if (count := count_of(name)) is not None), default=0)
 
 
-def settle(files: Files, mark: Mark, put_mark: Callable[[Mark], None]) -> Mark:
+def settle(files: Files, mark: DurabilityMark, put_mark: Callable[[DurabilityMark], None]) -> DurabilityMark:
     """A group's mark, once what it says is still to be done is done."""
     group = mark.group
     if mark.flags & SUSPECT:  # a lost mark may have said more
@@ -97,6 +97,6 @@ def settle(files: Files, mark: Mark, put_mark: Callable[[Mark], None]) -> Mark:
         files.remove_tree(group_folder(group))
     if mark.flags & BEING_SET_ASIDE:
         move_aside(files, group)
-        mark = Mark(group, count=mark.count)
+        mark = DurabilityMark(group, count=mark.count)
         put_mark(mark)  # before a log begins there, which a crash would have moved, too
     return mark

@@ -13,7 +13,15 @@ from functools import partial
 from tinymq.base.errors import CorruptData
 from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry
-from tinymq.log.broker_files.durability_marks import ASIDE, DAMAGED, DELETING, FORGOTTEN, SUSPECT, TAIL_LOST, Mark
+from tinymq.log.broker_files.durability_marks import (
+    ASIDE,
+    DAMAGED,
+    DELETING,
+    FORGOTTEN,
+    SUSPECT,
+    TAIL_LOST,
+    DurabilityMark,
+)
 from tinymq.log.engine.damaged_logs import aside_commit, count_on_disk, has_aside, prepare_aside, remove_aside, settle
 from tinymq.log.engine.storage_engine import OpenedLog
 from tinymq.log.files.files import Files
@@ -25,17 +33,17 @@ from tinymq.log.replica_log.log_config import LogConfig
 from tinymq.log.replica_log.recovery import Recovered, recover
 from tinymq.log.replica_log.tail_budget import TailBudget
 from tinymq.log.segment.reads import Span, locate
-from tinymq.log.segment.snapshot_files import AppliedState
-from tinymq.log.writer.sync_batch import Rounds
+from tinymq.log.segment.snapshot_files import Snapshot
+from tinymq.log.writer.sync_batch import SyncBatches
 from tinymq.log.writer.writer import Writer
 
 
-class DiskCounts:
+class DiskIncarnationCounts:
     """Incarnation counts of groups whose logs lie elsewhere: a mark, and an empty file in the group's folder for when
     the marks are lost. See memory_engine.Counts."""
 
     def __init__(
-        self, files: Files, writer: Writer, rounds: Rounds, delete: Callable[[GroupId], Awaitable[None]]
+        self, files: Files, writer: Writer, rounds: SyncBatches, delete: Callable[[GroupId], Awaitable[None]]
     ) -> None:
         self._files = files
         self._writer = writer
@@ -65,7 +73,7 @@ class DiskCounts:
             finally:
                 file.close()
         sync_folders(self._files, group)
-        self._rounds.put_mark(Mark(group, count=count))
+        self._rounds.put_mark(DurabilityMark(group, count=count))
         for name in before:
             if name != count_name(count):
                 self._files.remove(f"{folder}/{name}")
@@ -77,7 +85,7 @@ class DiskEngine:
 
     outlives = True
 
-    def __init__(self, files: Files, runner: Runner, writer: Writer, rounds: Rounds, tails: TailBudget) -> None:
+    def __init__(self, files: Files, runner: Runner, writer: Writer, rounds: SyncBatches, tails: TailBudget) -> None:
         self._files = files
         self._runner = runner
         self._writer = writer
@@ -90,9 +98,9 @@ class DiskEngine:
         if mark is not None and mark.flags & (SUSPECT | DELETING | ASIDE):
             mark = await self._writer.alone(partial(settle, self._files, mark, self._rounds.put_mark))
         if mark is not None and mark.index and not self._files.exists(group_folder(group)):
-            mark = Mark(group, count=mark.count).raised_by_fault()
+            mark = DurabilityMark(group, count=mark.count).raised_by_fault()
             await self._put_mark(mark)  # durable before a new log exists that could be taken for the lost one
-        before = mark or Mark(group)
+        before = mark or DurabilityMark(group)
         if before.fault_count is None:
             # Earlier versions did not store why they raised the count. They judged by the topic's present setting, so
             # do that once more.
@@ -141,11 +149,11 @@ class DiskEngine:
     async def set_aside(self, group: GroupId) -> None:
         def put() -> None:
             self._rounds.forget(group)
-            mark = self._marks.get(group) or Mark(group)
+            mark = self._marks.get(group) or DurabilityMark(group)
             flags = DELETING if has_aside(self._files, group) else ASIDE
             if flags == ASIDE:
                 prepare_aside(self._files, group, mark.commit)
-            self._rounds.put_mark(Mark(group, count=mark.count + 1, flags=flags))
+            self._rounds.put_mark(DurabilityMark(group, count=mark.count + 1, flags=flags))
 
         await self._writer.alone(put)
 
@@ -162,7 +170,7 @@ class DiskEngine:
     def has_aside(self, group: GroupId) -> bool:
         return has_aside(self._files, group)
 
-    async def install(self, log: Log, applied: AppliedState) -> OpenedLog:
+    async def install(self, log: Log, applied: Snapshot) -> OpenedLog:
         group = log.group
         if log.last_index >= applied.index:
             log.truncate_from(applied.index)
@@ -192,7 +200,7 @@ class DiskEngine:
         log.configure(config)
         self._writer.add(log)  # what was to be synced some time may have to be now
 
-    def _log(self, group: GroupId, recovered: Recovered, config: LogConfig, mark: Mark) -> Log:
+    def _log(self, group: GroupId, recovered: Recovered, config: LogConfig, mark: DurabilityMark) -> Log:
         return Log(
             group, self._files, self._runner, self._writer, recovered, count=mark.count, commit=mark.commit,
             config=config, tails=self._tails, fault_count=mark.fault_count,
@@ -225,15 +233,17 @@ class DiskEngine:
                     self._files.remove_tree(topic_folder(group))
                     self._files.sync_folder(GROUPS)
             if mark is not None:
-                self._rounds.put_mark(Mark(group, flags=FORGOTTEN))
+                self._rounds.put_mark(DurabilityMark(group, flags=FORGOTTEN))
 
         await self._writer.alone(delete)
 
-    async def _put_mark(self, mark: Mark) -> None:
+    async def _put_mark(self, mark: DurabilityMark) -> None:
         await self._writer.alone(lambda: self._rounds.put_mark(mark))
 
 
-def _recover_or_create(files: Files, mark: Mark, first: Entry, segment_bytes: int, *, listed: bool) -> Recovered:
+def _recover_or_create(
+    files: Files, mark: DurabilityMark, first: Entry, segment_bytes: int, *, listed: bool
+) -> Recovered:
     begun = mark.index or mark.flags & SUSPECT or not listed
     recovered = recover(files, mark, segment_bytes) if begun else None  # else nothing that is there ever counted
     if recovered is None:

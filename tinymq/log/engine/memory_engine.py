@@ -15,7 +15,7 @@ from tinymq.base.config import Limits
 from tinymq.base.errors import CorruptData, QuotaExceeded
 from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry
-from tinymq.log.broker_files.durability_marks import DAMAGED, Mark
+from tinymq.log.broker_files.durability_marks import DAMAGED, DurabilityMark
 from tinymq.log.engine.storage_engine import OpenedLog
 from tinymq.log.files.layout import group_folder
 from tinymq.log.files.memory_files import MemoryFiles
@@ -26,12 +26,12 @@ from tinymq.log.replica_log.log_config import LogConfig
 from tinymq.log.replica_log.operations import Disk
 from tinymq.log.replica_log.recovery import Recovered, recover
 from tinymq.log.replica_log.tail_budget import TailBudget
-from tinymq.log.segment.snapshot_files import AppliedState
+from tinymq.log.segment.snapshot_files import Snapshot
 
 FULL_RETRY_MS = 500  # something has to be trimmed, or deleted, first
 
 
-class Counts(Protocol):
+class IncarnationCounts(Protocol):
     """Where incarnation counts survive. Raises StorageError."""
 
     async def next(self, group: GroupId) -> int:
@@ -98,13 +98,13 @@ class MemoryEngine:
 
     outlives = False
 
-    def __init__(self, counts: Counts, limits: Limits, tails: TailBudget) -> None:
+    def __init__(self, counts: IncarnationCounts, limits: Limits, tails: TailBudget) -> None:
         self._counts = counts
         self._limits = limits
         self._tails = tails
         self._files = MemoryFiles()
         self._writer = MemoryWriter(self._files)
-        self._kept: dict[GroupId, Mark] = {}  # of logs that this process has closed
+        self._kept: dict[GroupId, DurabilityMark] = {}  # of logs that this process has closed
 
     @property
     def bytes(self) -> int:
@@ -114,7 +114,7 @@ class MemoryEngine:
     async def open(self, group: GroupId, first_entry: Entry, config: LogConfig) -> OpenedLog:
         kept = self._kept.pop(group, None)
         if kept is None:
-            kept = Mark(group, await self._counts.next(group))
+            kept = DurabilityMark(group, await self._counts.next(group))
         recovered = recover(self._files, kept, config.segment_bytes) if kept.index else None
         if recovered is None:
             recovered = create_log(self._files, group, first_entry, 0)
@@ -125,7 +125,7 @@ class MemoryEngine:
             log, recovered.applied_index, recovered.state, kept.count, recovered.damage, recovered.tail_intact
         )  # fmt: skip
 
-    def _log(self, group: GroupId, recovered: Recovered, config: LogConfig, mark: Mark) -> Log:
+    def _log(self, group: GroupId, recovered: Recovered, config: LogConfig, mark: DurabilityMark) -> Log:
         log = Log(
             group, self._files, InlineRunner(), self._writer, recovered, count=mark.count, commit=mark.commit,
             config=config, tails=self._tails,
@@ -164,13 +164,13 @@ class MemoryEngine:
     def has_aside(self, group: GroupId) -> bool:
         return False
 
-    async def install(self, log: Log, applied: AppliedState) -> OpenedLog:
+    async def install(self, log: Log, applied: Snapshot) -> OpenedLog:
         if log.last_index >= applied.index:
             log.truncate_from(applied.index)
         self._let_go(log)
         recovered = begin_behind(self._files, log.group, applied)
         remove_below(self._files, log.group, applied.index + 1)
-        begun = self._log(log.group, recovered, log.config, Mark(log.group, log.count, commit=applied.index))
+        begun = self._log(log.group, recovered, log.config, DurabilityMark(log.group, log.count, commit=applied.index))
         return OpenedLog(begun, applied.index, applied.data, log.count, None, True)
 
     async def close(self, log: Log) -> None:

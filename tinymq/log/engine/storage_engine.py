@@ -10,7 +10,7 @@ from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry
 from tinymq.log.replica_log.log import Log
 from tinymq.log.replica_log.log_config import LogConfig
-from tinymq.log.segment.snapshot_files import AppliedState
+from tinymq.log.segment.snapshot_files import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class OpenedLog:
     tail_intact: bool
 
 
-class Engine(Protocol):
+class StorageEngine(Protocol):
     """One broker's logs of one kind of storage. On the loop; raises StorageError.
 
     A log keeps its incarnation count until the engine may have lost what the log acknowledged: then the next opening
@@ -67,7 +67,7 @@ class Engine(Protocol):
         """Whether an earlier, damaged log of the group is kept. Blocks for a moment."""
         ...
 
-    async def install(self, log: Log, applied: AppliedState) -> OpenedLog:
+    async def install(self, log: Log, applied: Snapshot) -> OpenedLog:
         """Replace the log by an empty one that begins behind `applied`; durable. The old one is closed, and nothing of
         it at or above `applied.index` may ever have been committed; a crash leaves the one or the other. When it
         raises the group has no open log, and opening finds the old one, or the new one."""

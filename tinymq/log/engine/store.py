@@ -18,20 +18,20 @@ from tinymq.base.topic_config import Storage
 from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry
 from tinymq.log.broker_files.boot_id import after_boot, read_boot
-from tinymq.log.broker_files.durability_marks import SUSPECT, LoadedMarks, Mark, Marks, load_marks
+from tinymq.log.broker_files.durability_marks import SUSPECT, DurabilityMark, DurabilityMarks, LoadedMarks, load_marks
 from tinymq.log.broker_files.identity import Identity, read_identity, read_registry, write_identity, write_registry
-from tinymq.log.broker_files.vote_store import BallotFile, Ballots, LoadedBallots, load_ballots
-from tinymq.log.engine.disk_engine import DiskCounts, DiskEngine
+from tinymq.log.broker_files.vote_store import LoadedVotes, VoteFile, VoteStore, load_ballots
+from tinymq.log.engine.disk_engine import DiskEngine, DiskIncarnationCounts
 from tinymq.log.engine.memory_engine import MemoryEngine
-from tinymq.log.engine.storage_engine import Engine, OpenedLog
+from tinymq.log.engine.storage_engine import OpenedLog, StorageEngine
 from tinymq.log.files.files import Files, Lock
 from tinymq.log.files.layout import GROUPS, LOCK, group_of
 from tinymq.log.files.runner import Runner
 from tinymq.log.replica_log.log import Log
 from tinymq.log.replica_log.log_config import DISK, LogConfig
 from tinymq.log.replica_log.tail_budget import TailBudget
-from tinymq.log.segment.snapshot_files import AppliedState
-from tinymq.log.writer.sync_batch import Rounds
+from tinymq.log.segment.snapshot_files import Snapshot
+from tinymq.log.writer.sync_batch import SyncBatches
 from tinymq.log.writer.writer import Writer
 
 __all__ = ["OpenedLog", "Store"]
@@ -46,9 +46,9 @@ class _Shared:
 
     lock: Lock
     identity: Identity
-    marks: Marks
-    ballot_file: BallotFile
-    ballots: LoadedBallots
+    marks: DurabilityMarks
+    ballot_file: VoteFile
+    ballots: LoadedVotes
 
 
 class Store:
@@ -67,8 +67,8 @@ class Store:
     ):
         self.identity = shared.identity
         self._changing_identity = asyncio.Lock()
-        self.ballots = Ballots(dict(shared.ballots.ballots), lambda: self.writer.wake())
-        rounds = Rounds(files, shared.marks, shared.ballot_file)
+        self.ballots = VoteStore(dict(shared.ballots.ballots), lambda: self.writer.wake())
+        rounds = SyncBatches(files, shared.marks, shared.ballot_file)
         self.writer = Writer(runner, clock, rounds, self.ballots, idle_mark_s=idle_mark_s, mark_every_s=mark_every_s)
         self._files = files
         self._runner = runner
@@ -76,10 +76,12 @@ class Store:
         self._lock = shared.lock
         self._marks = shared.marks
         self._logs: dict[GroupId, Log] = {}  # open ones
-        self._engines: dict[GroupId, Engine] = {}  # of groups that this process has opened
+        self._engines: dict[GroupId, StorageEngine] = {}  # of groups that this process has opened
         self.tails = TailBudget(limits.tail_cache_bytes_max)
         self._disk = DiskEngine(files, runner, self.writer, rounds, self.tails)
-        self._memory = MemoryEngine(DiskCounts(files, self.writer, rounds, self._disk.delete), limits, self.tails)
+        self._memory = MemoryEngine(
+            DiskIncarnationCounts(files, self.writer, rounds, self._disk.delete), limits, self.tails
+        )
 
     @classmethod
     async def open(
@@ -174,7 +176,7 @@ class Store:
     def has_aside(self, group: GroupId) -> bool:
         return self._engine(group).has_aside(group)
 
-    async def install(self, group: GroupId, applied: AppliedState) -> OpenedLog:
+    async def install(self, group: GroupId, applied: Snapshot) -> OpenedLog:
         log = self._logs[group]
         try:
             opened = await self._engine(group).install(log, applied)
@@ -199,7 +201,7 @@ class Store:
         """Taken by logs in memory."""
         return self._memory.bytes
 
-    def _engine(self, group: GroupId) -> Engine:
+    def _engine(self, group: GroupId) -> StorageEngine:
         return self._engines.get(group, self._disk)
 
     def _let_go(self, group: GroupId) -> None:
@@ -239,9 +241,9 @@ def _open_shared(files: Files, broker_id: int, incarnation: bytes) -> _Shared:
             if on_disk:
                 raise CorruptData("the data folder has logs, but its broker.json is gone")
             identity = Identity(broker_id, incarnation)
-            marks = Marks(files, LoadedMarks({}, 0, complete=True))
-            ballots = LoadedBallots({}, 0, amnesia=False)
-            ballot_file = BallotFile(files, ballots)
+            marks = DurabilityMarks(files, LoadedMarks({}, 0, complete=True))
+            ballots = LoadedVotes({}, 0, amnesia=False)
+            ballot_file = VoteFile(files, ballots)
             write_identity(files, identity)  # last: with it the folder is whole
             return _Shared(lock, identity, marks, ballot_file, ballots)
         if identity.broker_id != broker_id:
@@ -253,8 +255,8 @@ def _open_shared(files: Files, broker_id: int, incarnation: bytes) -> _Shared:
         boot = files.boot_id()
         same_boot = boot != b"" and boot == read_boot(files)
         loaded = _distrusted(load_marks(files), on_disk, amnesia=ballots.amnesia, same_boot=same_boot)
-        marks = Marks(files, loaded)
-        return _Shared(lock, identity, marks, BallotFile(files, ballots), ballots)
+        marks = DurabilityMarks(files, loaded)
+        return _Shared(lock, identity, marks, VoteFile(files, ballots), ballots)
     except BaseException:
         lock.close()
         raise
@@ -266,7 +268,7 @@ def _distrusted(loaded: LoadedMarks, on_disk: list[GroupId], *, amnesia: bool, s
     marks = dict(loaded.marks)
     if not loaded.complete:
         for group in on_disk:
-            marks.setdefault(group, Mark(group, flags=SUSPECT))
+            marks.setdefault(group, DurabilityMark(group, flags=SUSPECT))
     marks = {group: found if same_boot else after_boot(found) for group, found in marks.items()}
     if amnesia:
         marks = {group: mark.raised_by_fault() for group, mark in marks.items()}

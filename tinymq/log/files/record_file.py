@@ -36,7 +36,7 @@ assert _HEADER.size == HEADER_SIZE
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class FileRecord:
     """One append, as read back."""
 
     number: int
@@ -51,7 +51,7 @@ def pack_round(magic: int, number: int, kind: int, content: bytes) -> bytes:
     return packed + bytes(-len(packed) % 8)
 
 
-def parse_rounds(data: bytes, magic: int, record_bytes: int) -> Iterator[Round]:
+def parse_rounds(data: bytes, magic: int, record_bytes: int) -> Iterator[FileRecord]:
     """All whole rounds of such records in `data`, in order, skipping what is none. Raises UnsupportedVersion for a
     newer version's."""
     mark = magic.to_bytes(4, "little")
@@ -69,7 +69,7 @@ def _padded(length: int) -> int:
     return (HEADER_SIZE + length + 7) // 8 * 8
 
 
-def _parse(data: bytes, position: int, magic: int, record_bytes: int) -> Round | None:
+def _parse(data: bytes, position: int, magic: int, record_bytes: int) -> FileRecord | None:
     if position + HEADER_SIZE > len(data):
         return None
     crc, length, found, version, kind, number = _HEADER.unpack_from(data, position)
@@ -80,10 +80,10 @@ def _parse(data: bytes, position: int, magic: int, record_bytes: int) -> Round |
         raise UnsupportedVersion(f"written by a newer tinymq: version {version} of the format, this build reads 1")
     if length % record_bytes:
         return None
-    return Round(number, kind, data[position + HEADER_SIZE : end])
+    return FileRecord(number, kind, data[position + HEADER_SIZE : end])
 
 
-class RoundFile:
+class RecordFile:
     """One such file, open for appending. Used by one thread at a time."""
 
     def __init__(self, file: File, magic: int, size: int, position: int) -> None:
@@ -93,7 +93,7 @@ class RoundFile:
         self.file = file
 
     @classmethod
-    def replace(cls, files: Files, path: str, magic: int, number: int, content: bytes, size_min: int) -> RoundFile:
+    def replace(cls, files: Files, path: str, magic: int, number: int, content: bytes, size_min: int) -> RecordFile:
         """A new file in the place of `path`, that holds one snapshot and is durable but for its name:
         the caller syncs the folder before it relies on it. Raises StorageError, with the old file in place."""
         snapshot = pack_round(magic, number, SNAPSHOT, content)

@@ -12,7 +12,7 @@ from typing import Protocol
 from tinymq.base.types import GroupId
 
 
-class Commit:
+class CommitMark:
     """Of one log. invariant: durable <= known"""
 
     __slots__ = ("_wanted", "durable", "known")
@@ -43,37 +43,37 @@ class Commit:
         return self.durable < self._wanted <= self.known
 
 
-class Keeping(Protocol):
+class CommitStorage(Protocol):
     """What this room needs of a log."""
 
     group: GroupId
-    commit: Commit
+    commit: CommitMark
 
     def kept(self, commit: int) -> None:
         """Its disk knows that all up to there is committed."""
         ...
 
 
-class Pressing:
+class UrgentCommits:
     """Logs whose disk is to know of a commit soon, for the writer. A round may come too early for one of them, and a
     disk without room for new marks puts it off: the next round tries again."""
 
     def __init__(self) -> None:
         self.due = False  # a round is wanted for them
-        self._logs: dict[GroupId, Keeping] = {}
+        self._logs: dict[GroupId, CommitStorage] = {}
 
     def __bool__(self) -> bool:
         return bool(self._logs)
 
-    def __iter__(self) -> Iterator[Keeping]:
+    def __iter__(self) -> Iterator[CommitStorage]:
         return iter(self._logs.values())
 
-    def add(self, log: Keeping) -> None:
+    def add(self, log: CommitStorage) -> None:
         if log.commit.pressing:
             self._logs[log.group] = log
             self.due = True
 
-    def drop(self, log: Keeping) -> None:
+    def drop(self, log: CommitStorage) -> None:
         """It is of no more interest."""
         if self._logs.get(log.group) is log:
             del self._logs[log.group]
@@ -83,7 +83,7 @@ class Pressing:
         self.due = False
         return {group: log.commit.known for group, log in self._logs.items()}
 
-    def ended(self, kept: Mapping[GroupId, int], synced: Collection[Keeping]) -> None:
+    def ended(self, kept: Mapping[GroupId, int], synced: Collection[CommitStorage]) -> None:
         """It ended: what marks say now, on the disk. Who was synced by it has a higher mark to say it with."""
         for group, log in list(self._logs.items()):
             log.kept(kept.get(group, 0))

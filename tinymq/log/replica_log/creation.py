@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry
-from tinymq.log.broker_files.durability_marks import Mark
+from tinymq.log.broker_files.durability_marks import DurabilityMark
 from tinymq.log.files.files import File, Files
 from tinymq.log.files.layout import (
     GROUPS,
@@ -30,7 +30,7 @@ from tinymq.log.files.layout import (
 )  # fmt: skip
 from tinymq.log.replica_log.recovery import Recovered
 from tinymq.log.segment.segment import Segment, SegmentHeader, pack_segment_header
-from tinymq.log.segment.snapshot_files import AppliedState, StoredState, pack_state
+from tinymq.log.segment.snapshot_files import Snapshot, StoredSnapshot, pack_state
 
 
 def create_log(files: Files, group: GroupId, first: Entry, count: int) -> Recovered:
@@ -51,12 +51,12 @@ def create_log(files: Files, group: GroupId, first: Entry, count: int) -> Recove
     return recovered
 
 
-def begin_behind(files: Files, group: GroupId, applied: AppliedState) -> Recovered:
+def begin_behind(files: Files, group: GroupId, applied: Snapshot) -> Recovered:
     """Step 2. The folder is there, and the log in it holds nothing at or above the state's index."""
     folder, first_index = group_folder(group), applied.index + 1
     header = SegmentHeader(group, first_index, applied.next_offset, applied.entry_term, applied.entry_crc)
     segment = Segment(header, in_group(folder, first_index, SEGMENT))
-    state = pack_state(StoredState(applied.index, applied.append_time_us, applied.entry_crc, applied.data))
+    state = pack_state(StoredSnapshot(applied.index, applied.append_time_us, applied.entry_crc, applied.data))
     written = [
         _written(files, segment.path, [pack_segment_header(header)]),
         _written(files, in_group(folder, first_index, STATE), [state]),
@@ -69,9 +69,9 @@ def begin_behind(files: Files, group: GroupId, applied: AppliedState) -> Recover
     )  # fmt: skip
 
 
-def mark_behind(group: GroupId, applied: AppliedState, count: int, fault_count: int | None) -> Mark:
+def mark_behind(group: GroupId, applied: Snapshot, count: int, fault_count: int | None) -> DurabilityMark:
     """Step 3: the switch."""
-    return Mark(
+    return DurabilityMark(
         group, count, 0, applied.entry_crc, applied.index + 1, applied.index, applied.entry_term, applied.index + 1, 0,
         applied.index, applied.index, fault_count,
     )  # fmt: skip

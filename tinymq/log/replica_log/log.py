@@ -12,21 +12,21 @@ from typing import Protocol
 from tinymq.base.errors import Closed, TinymqError
 from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry, pack_header
-from tinymq.log.broker_files.durability_marks import LAZY, Mark
+from tinymq.log.broker_files.durability_marks import LAZY, DurabilityMark
 from tinymq.log.files.files import Files
 from tinymq.log.files.layout import INDEX, SEGMENT, STATE, group_folder, in_group
 from tinymq.log.files.runner import Runner
-from tinymq.log.replica_log.commits import Commit
-from tinymq.log.replica_log.kept_snapshots import KeptStates
+from tinymq.log.replica_log.commits import CommitMark
+from tinymq.log.replica_log.kept_snapshots import KeptSnapshots
 from tinymq.log.replica_log.log_config import LogConfig
-from tinymq.log.replica_log.operations import Create, Operation, PutState, Remove, Seal, Truncate, Write
+from tinymq.log.replica_log.operations import Create, Operation, PutSnapshot, Remove, Seal, Truncate, Write
 from tinymq.log.replica_log.recovery import Recovered, make_index
 from tinymq.log.replica_log.tail import Tail
 from tinymq.log.replica_log.tail_budget import TailBudget
 from tinymq.log.replica_log.time_index import TimedView
 from tinymq.log.segment.index import pack_index
 from tinymq.log.segment.segment import Segment, SegmentHeader, pack_segment_header, segment_of_index
-from tinymq.log.segment.snapshot_files import StoredState, pack_state
+from tinymq.log.segment.snapshot_files import StoredSnapshot, pack_state
 
 
 class LogWriter(Protocol):
@@ -64,12 +64,12 @@ class Log(TimedView):
         self._segments = recovered.segments
         self._runs = recovered.runs
         self._tail = Tail(self.last_index + 1, tails)
-        self._states = KeptStates(recovered.states)
+        self._states = KeptSnapshots(recovered.states)
         self._operations: list[Operation] = []
         self._chunks: list[bytes] | None = None  # of the last operation, when that is a Write to go on with
         self._applied = recovered.applied_index
         self.recovered_commit = min(commit, self.last_index)
-        self.commit = Commit(self.recovered_commit)
+        self.commit = CommitMark(self.recovered_commit)
         self._base_time_us = recovered.base_time_us
         self._covered = 0  # the round under way makes durable what lies up to here and was not truncated since
         self.durable_index = self.synced_index = self.last_index
@@ -205,7 +205,7 @@ class Log(TimedView):
         if self.failed is None and self.wants_state(applied_index):
             last = self._segments[segment_of_index(self._segments, applied_index)].last
             assert last is not None
-            stored = StoredState(applied_index, last.append_time_us, last.header_crc, data)
+            stored = StoredSnapshot(applied_index, last.append_time_us, last.header_crc, data)
             self._states.give(applied_index, pack_state(stored))
             self._write_states()
 
@@ -226,7 +226,7 @@ class Log(TimedView):
 
     def _write_states(self) -> None:
         for at, packed in self._states.ask(self.synced_index):
-            self._do(PutState(self._folder, in_group(self._folder, at + 1, STATE), packed))
+            self._do(PutSnapshot(self._folder, in_group(self._folder, at + 1, STATE), packed))
             self._wake()
 
     # The writer's side
@@ -243,10 +243,10 @@ class Log(TimedView):
         """What marks of it say while it is open."""
         return LAZY if self.config.sync_interval_s else 0
 
-    def mark(self, flags: int = 0) -> Mark:
+    def mark(self, flags: int = 0) -> DurabilityMark:
         """The log's end, as a mark to be written once that is durable."""
         segment = self._segments[-1]
-        return Mark(
+        return DurabilityMark(
             self.group, self.count, flags, segment.last_crc, self.first_index, segment.last_index, segment.last_term,
             segment.first_index, segment.last_position, min(self.commit.known, segment.last_index),
             max(self._states.durable, default=0), self.fault_count,

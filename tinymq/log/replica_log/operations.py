@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tinymq.base.errors import DiskFull, OutOfDescriptors, StorageError
 from tinymq.base.value import value
-from tinymq.log.broker_files.durability_marks import Mark
+from tinymq.log.broker_files.durability_marks import DurabilityMark
 from tinymq.log.files.files import File, Files
 from tinymq.net import descriptors
 
@@ -49,7 +49,7 @@ class Truncate:
     path: str
     size: int
     removed: tuple[str, ...]
-    mark: Mark
+    mark: DurabilityMark
 
 
 @value
@@ -74,7 +74,7 @@ class Seal:
 
 
 @value
-class PutState:
+class PutSnapshot:
     """An applied state, whole."""
 
     folder: str
@@ -82,7 +82,7 @@ class PutState:
     data: bytes
 
 
-Operation = Create | Write | Truncate | Remove | Seal | PutState
+Operation = Create | Write | Truncate | Remove | Seal | PutSnapshot
 
 SMALL_BYTES = 16 * 1024
 
@@ -95,13 +95,13 @@ def is_small(operations: Sequence[Operation]) -> bool:
     return len(chunks) <= 2 and sum(map(len, chunks)) <= SMALL_BYTES
 
 
-def mark_before(operations: Iterable[Operation], mark: Mark) -> Mark:
+def mark_before(operations: Iterable[Operation], mark: DurabilityMark) -> DurabilityMark:
     """What `mark` must be on disk before any of `operations` is carried out; `mark` itself when nothing goes."""
     for operation in operations:
         if isinstance(operation, Truncate):
             mark = mark.lowered_to(operation.mark)
         elif isinstance(operation, Remove):
-            mark = mark.lowered_to(Mark(mark.group, index=mark.index, first_index=operation.first_index))
+            mark = mark.lowered_to(DurabilityMark(mark.group, index=mark.index, first_index=operation.first_index))
     return mark
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from tinymq.base.errors import CorruptData, UnsupportedVersion
 from tinymq.format.entry import EntryHeader, parse_entry, parse_header
-from tinymq.log.broker_files.durability_marks import DAMAGED, SUSPECT, Mark
+from tinymq.log.broker_files.durability_marks import DAMAGED, SUSPECT, DurabilityMark
 from tinymq.log.files.files import File, Files
 from tinymq.log.files.layout import INDEX, SEGMENT, STATE, first_index_of, group_folder, in_group
 from tinymq.log.files.record_file import read_whole
@@ -51,13 +51,13 @@ class _Damage(Exception):
     """Found at or below the mark."""
 
 
-def recover(files: Files, mark: Mark, segment_bytes: int) -> Recovered | None:
+def recover(files: Files, mark: DurabilityMark, segment_bytes: int) -> Recovered | None:
     """Open the log of `mark.group`; None when there is none and the mark claims none. Blocks."""
     return _Recovery(files, mark, segment_bytes).run()
 
 
 class _Recovery:
-    def __init__(self, files: Files, mark: Mark, segment_bytes: int) -> None:
+    def __init__(self, files: Files, mark: DurabilityMark, segment_bytes: int) -> None:
         self._files = files
         self._mark = mark
         self._segment_bytes = segment_bytes

@@ -21,7 +21,7 @@ from tinymq.log.replica_log.terms import TermRuns
 from tinymq.log.segment.index import NO_TIMESTAMP
 from tinymq.log.segment.reads import Frames, Located, Span, find_data_frames, locate, read_data_frames, read_entries
 from tinymq.log.segment.segment import Segment, segment_of_index, segment_of_offset
-from tinymq.log.segment.snapshot_files import AppliedState, read_base
+from tinymq.log.segment.snapshot_files import Snapshot, read_base
 
 T = TypeVar("T")
 
@@ -156,7 +156,7 @@ class LogView:
             self._window = []  # entries are asked for in order: all of it was
         return found
 
-    async def read_state(self) -> AppliedState | None:
+    async def read_state(self) -> Snapshot | None:
         """What was applied right before the first entry; None when that is entry 1. Raises CorruptData."""
         while (first := self._segments[0].header).first_index > 1:
             cuts = self._cuts

@@ -31,7 +31,7 @@ assert _HEADER.size == HEADER_SIZE
 
 
 @dataclass(frozen=True, slots=True)
-class AppliedState:
+class Snapshot:
     """What was applied up to and including the entry `index`, and what a log that begins behind it must know of it."""
 
     index: int
@@ -44,7 +44,7 @@ class AppliedState:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredState:
+class StoredSnapshot:
     """One file, as read back."""
 
     applied_index: int
@@ -53,7 +53,7 @@ class StoredState:
     state: bytes = field(repr=False)
 
 
-def pack_state(stored: StoredState) -> bytes:
+def pack_state(stored: StoredSnapshot) -> bytes:
     def head(crc: int) -> bytes:
         return _HEADER.pack(
             MAGIC, VERSION, 0, crc, stored.applied_index, stored.append_time_us, stored.entry_crc, 0
@@ -63,7 +63,7 @@ def pack_state(stored: StoredState) -> bytes:
     return head(crc32c(stored.state, crc32c(packed[:12] + packed[16:]))) + stored.state
 
 
-def parse_state(head: bytes, state: bytes) -> StoredState:
+def parse_state(head: bytes, state: bytes) -> StoredSnapshot:
     """From a file's first HEADER_SIZE bytes, and the rest. Raises CorruptData, or UnsupportedVersion when it is whole
     but newer."""
     if len(head) < HEADER_SIZE:
@@ -73,10 +73,10 @@ def parse_state(head: bytes, state: bytes) -> StoredState:
         raise CorruptData("applied state checksum mismatch")
     if version != VERSION:
         raise UnsupportedVersion(f"an applied state of version {version}; this build reads {VERSION}")
-    return StoredState(applied_index, append_time_us, entry_crc, state)
+    return StoredSnapshot(applied_index, append_time_us, entry_crc, state)
 
 
-def read_state(files: Files, path: str, applied_index: int, entry_crc: int) -> StoredState:
+def read_state(files: Files, path: str, applied_index: int, entry_crc: int) -> StoredSnapshot:
     """The file at `path`, which is to hold the state at this very entry. Raises CorruptData. Blocks."""
     try:
         file = files.open(path)
@@ -93,11 +93,11 @@ def read_state(files: Files, path: str, applied_index: int, entry_crc: int) -> S
     return stored
 
 
-def read_base(files: Files, first: SegmentHeader) -> AppliedState:
+def read_base(files: Files, first: SegmentHeader) -> Snapshot:
     """What was applied where this segment begins. Raises CorruptData. Blocks."""
     path = in_group(group_folder(first.group), first.first_index, STATE)
     stored = read_state(files, path, first.first_index - 1, first.prev_crc)
-    return AppliedState(
+    return Snapshot(
         stored.applied_index, first.prev_term, first.prev_crc, first.base_offset, stored.append_time_us, stored.state,
         crc32c(stored.state),
     )  # fmt: skip

@@ -10,7 +10,7 @@ from tinymq.base.errors import TinymqError
 from tinymq.log.files.runner import Runner
 
 
-class Chores:
+class ExclusiveJobs:
     """In the order in which they were asked for. On the loop; the calls are made in the executor."""
 
     def __init__(self, runner: Runner) -> None:

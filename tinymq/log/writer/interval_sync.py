@@ -11,7 +11,7 @@ NEVER = float("inf")
 AHEAD = 0.5  # of its interval: a log goes along so much before it is due, for many files are synced as fast as one
 
 
-class Intervals:
+class IntervalSync:
     """On the loop, for the writer. Times are those of the broker's monotonic clock; one timer serves all."""
 
     def __init__(self, clock: Clock, on_due: Callable[[], None]) -> None:

@@ -10,8 +10,8 @@ from tinymq.base.errors import DiskFull, OutOfDescriptors, StorageError, SyncFai
 from tinymq.base.types import GroupId
 from tinymq.base.value import value
 from tinymq.log.broker_files.boot_id import forgetful, read_boot, write_boot
-from tinymq.log.broker_files.durability_marks import LAZY, Mark, Marks
-from tinymq.log.broker_files.vote_store import Ballot, BallotFile
+from tinymq.log.broker_files.durability_marks import LAZY, DurabilityMark, DurabilityMarks
+from tinymq.log.broker_files.vote_store import Ballot, VoteFile
 from tinymq.log.files.files import File, Files, failed_paths
 from tinymq.log.files.layout import BALLOTS, MARKS, group_folder
 from tinymq.log.replica_log.operations import Disk, Operation, Remove, Truncate, mark_before
@@ -20,11 +20,11 @@ SHARED = frozenset((*BALLOTS, MARKS))
 
 
 @value
-class Work:
+class LogWork:
     """One log's part of a round."""
 
     operations: list[Operation]
-    mark: Mark  # true once they are synced
+    mark: DurabilityMark  # true once they are synced
     sync: bool = True  # else that is due another time: it counts once it is written
 
     @property
@@ -34,7 +34,7 @@ class Work:
 
 
 @dataclass(slots=True)
-class Outcome:
+class SyncOutcome:
     """How a round ended: which groups failed, and whether the files that all of them share did."""
 
     failed: dict[GroupId, TinymqError] = field(default_factory=dict)
@@ -46,10 +46,10 @@ class Outcome:
         self.failed = dict.fromkeys(groups, error)
 
 
-class Rounds:
+class SyncBatches:
     """Carries rounds out. Owned by the writer job: no two calls at once, never on the loop while one runs."""
 
-    def __init__(self, files: Files, marks: Marks, ballots: BallotFile) -> None:
+    def __init__(self, files: Files, marks: DurabilityMarks, ballots: VoteFile) -> None:
         self.marks = marks
         self.broken: StorageError | None = None  # why the marks cannot be relied on any more
         self._files = files
@@ -58,13 +58,13 @@ class Rounds:
         self._boot_known = False  # the file `boot` names this start of the machine
 
     def carry_out(
-        self, works: list[Work], ballots: dict[GroupId, Ballot], known: Mapping[GroupId, int], *, with_marks: bool,
+        self, works: list[LogWork], ballots: dict[GroupId, Ballot], known: Mapping[GroupId, int], *, with_marks: bool,
         unsynced: Sequence[GroupId] = (),
-    ) -> Outcome:  # fmt: skip
+    ) -> SyncOutcome:  # fmt: skip
         """One round; `with_marks` takes along what earlier ones noted, and the commit indexes that are `known`, and
         `unsynced` are groups that earlier ones wrote, to be synced another time. A disk that refuses is an outcome, not
         an exception."""
-        outcome = Outcome()
+        outcome = SyncOutcome()
         everybody = [*(work.mark.group for work in works), *unsynced]
         self._disk.later = frozenset(
             map(group_folder, (*unsynced, *(work.mark.group for work in works if not work.sync)))
@@ -112,9 +112,9 @@ class Rounds:
         """Of these groups, as the file says; all of it is synced."""
         return {group: mark.commit for group in known if (mark := self.marks.get(group)) is not None}
 
-    def idle(self, marks: list[Mark], known: Mapping[GroupId, int]) -> Outcome:
+    def idle(self, marks: list[DurabilityMark], known: Mapping[GroupId, int]) -> SyncOutcome:
         """Make the marks durable, with the commit indexes that are `known`."""
-        outcome = Outcome()
+        outcome = SyncOutcome()
         try:
             for mark in marks:
                 self.marks.note(mark)
@@ -126,7 +126,7 @@ class Rounds:
             outcome.shared = error
         return outcome
 
-    def put_mark(self, mark: Mark) -> None:
+    def put_mark(self, mark: DurabilityMark) -> None:
         """Write it, synced. Raises StorageError: but for DiskFull it is unknown then what the file says."""
         try:
             self.marks.write([mark])
@@ -148,7 +148,7 @@ class Rounds:
         self._ballots.close()
         self.marks.close()
 
-    def _lower_marks(self, works: list[Work]) -> None:
+    def _lower_marks(self, works: list[LogWork]) -> None:
         lowered = []
         for work in works:
             mark = needed = self.marks.get(work.mark.group)
@@ -174,7 +174,7 @@ class Rounds:
                 write_boot(self._files, boot)
             self._boot_known = True
 
-    def _write(self, works: list[Work], outcome: Outcome) -> None:
+    def _write(self, works: list[LogWork], outcome: SyncOutcome) -> None:
         for work in works:
             try:
                 for operation in work.operations:

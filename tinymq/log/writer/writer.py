@@ -23,14 +23,14 @@ from typing import TypeVar, cast
 
 from tinymq.base.clock import Clock, Timer
 from tinymq.base.errors import Closed, StorageError, TinymqError
-from tinymq.log.broker_files.vote_store import Ballots
+from tinymq.log.broker_files.vote_store import VoteStore
 from tinymq.log.files.runner import Runner
-from tinymq.log.replica_log.commits import Pressing
+from tinymq.log.replica_log.commits import UrgentCommits
 from tinymq.log.replica_log.log import Log
 from tinymq.log.replica_log.operations import is_small
-from tinymq.log.writer.exclusive_jobs import Chores
-from tinymq.log.writer.interval_sync import Intervals
-from tinymq.log.writer.sync_batch import Rounds, Work
+from tinymq.log.writer.exclusive_jobs import ExclusiveJobs
+from tinymq.log.writer.interval_sync import IntervalSync
+from tinymq.log.writer.sync_batch import LogWork, SyncBatches
 
 T = TypeVar("T")
 
@@ -39,7 +39,14 @@ class Writer:
     """The loop's side: who has something to write, and telling them when it is durable."""
 
     def __init__(
-        self, runner: Runner, clock: Clock, rounds: Rounds, ballots: Ballots, *, idle_mark_s: float, mark_every_s: float
+        self,
+        runner: Runner,
+        clock: Clock,
+        rounds: SyncBatches,
+        ballots: VoteStore,
+        *,
+        idle_mark_s: float,
+        mark_every_s: float,
     ) -> None:
         self.on_ballots_failed: Callable[[TinymqError], None] | None = None
         self.on_synced: Callable[[float, int], None] | None = None  # a round ended: seconds that it took, its logs
@@ -53,12 +60,12 @@ class Writer:
         self._marked_s = -mark_every_s  # when a round last took the marks along
         self._dirty: dict[Log, None] = {}  # in the order in which they came
         self._stale: dict[Log, None] = {}  # a newer commit index than in their mark
-        self._unsynced = Intervals(clock, self.wake)
+        self._unsynced = IntervalSync(clock, self.wake)
         self._lazy: dict[Log, None] = {}  # whose mark may say that they are
-        self._pressing = Pressing()
+        self._pressing = UrgentCommits()
         self._closing = False
         self._draining = 0  # callers that wait for everything to be synced; meanwhile every round syncs all logs
-        self._chores = Chores(runner)
+        self._chores = ExclusiveJobs(runner)
         self._task: asyncio.Task[None] | None = None
         self._timer: Timer | None = None
         self._unsynced_marks = False
@@ -225,7 +232,7 @@ class Writer:
         if not self._stopped:
             self._unsynced.set_timer()
 
-    def _works(self, now_s: float) -> tuple[list[Log], list[Work]]:
+    def _works(self, now_s: float) -> tuple[list[Log], list[LogWork]]:
         """Return the logs that take part in the round that begins, and the work that it has to do for each."""
         due = self._unsynced.due(now_s)
         if self._draining:
@@ -246,9 +253,9 @@ class Writer:
                     self._lazy.pop(log, None)
         return logs, works
 
-    def _work(self, log: Log, due: list[Log]) -> Work:
+    def _work(self, log: Log, due: list[Log]) -> LogWork:
         sync = not log.mark_flags or log in due or bool(self._draining)
-        return Work(log.take(), log.mark(log.mark_flags), sync)
+        return LogWork(log.take(), log.mark(log.mark_flags), sync)
 
     def _wrote(self, log: Log, now_s: float) -> None:
         """It may be acknowledged already, and is synced within its interval."""

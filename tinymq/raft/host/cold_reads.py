@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tinymq.base.errors import OffsetOutOfRange
 from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry
-from tinymq.log.segment.snapshot_files import AppliedState
+from tinymq.log.segment.snapshot_files import Snapshot
 from tinymq.raft.host.replicas import Replicas
 from tinymq.raft.host.schedule import Schedule
 from tinymq.raft.leader.leadership import APPEND_BYTES
@@ -47,7 +47,7 @@ class ColdReads:
         self._schedule.spawn(self._read_state(group, group.core, term, peer))
 
     async def _read_state(self, group: Group, core: RaftCore, term: int, peer: int) -> None:
-        state: AppliedState | None = None
+        state: Snapshot | None = None
         try:
             state = await group.log.read_state()
         except Exception as error:

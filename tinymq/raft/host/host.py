@@ -24,12 +24,12 @@ from tinymq.log.replica_log.log_config import DISK, LogConfig
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.host.cold_reads import ColdReads
 from tinymq.raft.host.repair import Repairs
-from tinymq.raft.host.replica_env import GroupPort
+from tinymq.raft.host.replica_env import HostReplicaEnv
 from tinymq.raft.host.replicas import Replicas
-from tinymq.raft.host.router import Inbound
+from tinymq.raft.host.router import Router
 from tinymq.raft.host.schedule import Schedule
 from tinymq.raft.net.transport import Channel, Transport
-from tinymq.raft.peers.peers import Neighbours
+from tinymq.raft.peers.peers import Peers
 from tinymq.raft.peers.requests import Requests
 from tinymq.raft.replica.group import Group, GroupStatus
 from tinymq.raft.replica.pysyncobj_state import StateMachine
@@ -59,7 +59,7 @@ class Host:
         self._limits = limits
         self._timing = timing
         self._groups: dict[GroupId, Group] = {}
-        self._neighbours = Neighbours(broker_id, transport, clock, timing)
+        self._neighbours = Peers(broker_id, transport, clock, timing)
         self.liveness = self._neighbours.liveness  # to be read
         self._neighbours.on_alive = self._peer_alive
         self._neighbours.on_gone = self._peer_gone
@@ -73,7 +73,7 @@ class Host:
         repairs = Repairs(broker_id, store, clock, self._neighbours, self._requests, self._groups)
         self._replicas = Replicas(broker_id, store, self._schedule, limits, repairs, self._groups, self._announce)
         self._cold = ColdReads(self._groups, self._schedule, self._replicas)
-        self._inbound = Inbound(transport, self._neighbours, self._requests, self._groups, self._replicas.guarded)
+        self._inbound = Router(transport, self._neighbours, self._requests, self._groups, self._replicas.guarded)
         self._known: dict[GroupId, tuple[object, ...]] = {}  # as last announced
         self._handing: list[Group] = []  # whose leadership is being handed over
         self._handed = asyncio.Event()  # set while none of them is led here
@@ -132,7 +132,7 @@ class Host:
 
         Raises StorageError. A damaged replica is QUARANTINED, takes part in nothing, and repairs itself.
         """
-        port = GroupPort(
+        port = HostReplicaEnv(
             group_id, self._clock, self._rng, self._limits, self._timing, self._transport, self._neighbours.liveness,
             self._neighbours.time, level=lambda: self.feature_level,
             observed=group_id == METADATA_GROUP,  # every broker needs to know the cluster

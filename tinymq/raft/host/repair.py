@@ -16,7 +16,7 @@ from tinymq.base.clock import Clock
 from tinymq.base.errors import InvalidRequest, NotLeader, NotReady, StorageError, TinymqError
 from tinymq.base.types import GroupId, TopicId
 from tinymq.log.engine.store import Store
-from tinymq.raft.peers.peers import Neighbours
+from tinymq.raft.peers.peers import Peers
 from tinymq.raft.peers.requests import Requests
 from tinymq.raft.replica.group import Group, Role
 from tinymq.raft.rules.membership import Replica
@@ -60,7 +60,7 @@ class Repairs:
     """Both ends: the replicas here that are damaged, and those elsewhere whose leader is here."""
 
     def __init__(
-        self, broker_id: int, store: Store, clock: Clock, neighbours: Neighbours, requests: Requests,
+        self, broker_id: int, store: Store, clock: Clock, neighbours: Peers, requests: Requests,
         groups: Mapping[GroupId, Group],
     ) -> None:  # fmt: skip
         self._broker_id = broker_id

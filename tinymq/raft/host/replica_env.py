@@ -10,18 +10,18 @@ from tinymq.base.config import Limits, Timing
 from tinymq.base.types import GroupId
 from tinymq.raft.net.transport import Channel, Transport
 from tinymq.raft.peers.cluster_time import ClusterTime
-from tinymq.raft.peers.failure_detector import Liveness
+from tinymq.raft.peers.failure_detector import FailureDetector
 from tinymq.raft.rules.configs import Configs
 from tinymq.raft.rules.messages import Append, Message, StateOffer, StatePiece, to_wire
 
 
-class GroupPort:
+class HostReplicaEnv:
     """Implements `state.Surroundings` for one group."""
 
     def __init__(
         self, group: GroupId, clock: Clock, rng: random.Random, limits: Limits, timing: Timing, transport: Transport,
-        liveness: Liveness, time: ClusterTime, *, level: Callable[[], int], observed: bool, wake: Callable[[], None],
-        read_cold: Callable[[int, int], None], read_state: Callable[[int], None],
+        liveness: FailureDetector, time: ClusterTime, *, level: Callable[[], int], observed: bool, wake: Callable[[],
+        None], read_cold: Callable[[int, int], None], read_state: Callable[[int], None],
         take_state: Callable[[int, StateOffer | StatePiece], None],
     ) -> None:  # fmt: skip
         self.clock = clock

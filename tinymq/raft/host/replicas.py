@@ -19,14 +19,14 @@ from tinymq.base.value import value
 from tinymq.format.entry import Entry
 from tinymq.log.engine.store import OpenedLog, Store
 from tinymq.log.replica_log.log_config import LogConfig
-from tinymq.log.segment.snapshot_files import AppliedState
+from tinymq.log.segment.snapshot_files import Snapshot
 from tinymq.raft.host.repair import Repairs
-from tinymq.raft.host.replica_env import GroupPort
+from tinymq.raft.host.replica_env import HostReplicaEnv
 from tinymq.raft.host.schedule import Schedule
 from tinymq.raft.replica.group import Group, Role
 from tinymq.raft.replica.opening import open_replica
 from tinymq.raft.replica.pysyncobj_state import StateMachine
-from tinymq.raft.replica.snapshot_receiver import Installs
+from tinymq.raft.replica.snapshot_receiver import SnapshotReceiver
 from tinymq.raft.rules.membership import Membership, Replica
 from tinymq.raft.rules.messages import Append, StateOffer
 
@@ -42,7 +42,7 @@ class _Origin:
     """What a replica is made from, the first time and again."""
 
     first_entry: Entry
-    port: GroupPort
+    port: HostReplicaEnv
     blank: bytes  # the state machine's state before entry 1
     config: LogConfig
 
@@ -63,7 +63,7 @@ class Replicas:
         self, broker_id: int, store: Store, schedule: Schedule, limits: Limits, repairs: Repairs,
         groups: dict[GroupId, Group], changed: Callable[[Group], None],
     ) -> None:  # fmt: skip
-        self.installs = Installs(limits.state_bytes_max, self._install)
+        self.installs = SnapshotReceiver(limits.state_bytes_max, self._install)
         self._broker_id = broker_id
         self._store = store
         self._schedule = schedule
@@ -79,7 +79,7 @@ class Replicas:
     # ---- open and closed -------------------------------------------------------------------------------
 
     async def open(
-        self, group_id: GroupId, first_entry: Entry, machine: StateMachine, port: GroupPort, config: LogConfig
+        self, group_id: GroupId, first_entry: Entry, machine: StateMachine, port: HostReplicaEnv, config: LogConfig
     ) -> Group:
         """Open or create this broker's replica and bring `machine` to what is known to be committed. Raises
         StorageError; one that is damaged is QUARANTINED, takes part in nothing, and repairs itself."""
@@ -246,12 +246,12 @@ class Replicas:
         if leader is not None:  # as if it asked: a group at rest would not meet the new one
             self.guarded(group, lambda: group.core.receive(leader, Append(term, 0, 0, 0)))
 
-    def _install(self, group: Group, peer: int, offer: StateOffer, applied: AppliedState) -> None:
+    def _install(self, group: Group, peer: int, offer: StateOffer, applied: Snapshot) -> None:
         """Take over what the leader applied. From now until it is done the replica takes part in nothing."""
         group.core.fail(NotReady("it takes over the applied state of its leader"))
         self._begin(group, lambda: self._whole(group, self._take_over(group, peer, offer, applied)))
 
-    async def _take_over(self, group: Group, peer: int, offer: StateOffer, applied: AppliedState) -> None:
+    async def _take_over(self, group: Group, peer: int, offer: StateOffer, applied: Snapshot) -> None:
         logger.info("replica_takes_over", group=str(group.id), leader=peer, index=applied.index, bytes=offer.size)
         await self._remake(group, await self._store.install(group.id, applied))
         self.guarded(group, lambda: group.core.receive(peer, offer))  # it holds that now: tell the leader

@@ -11,7 +11,7 @@ from tinymq.base.errors import TinymqError
 from tinymq.base.types import GroupId
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.net.transport import Channel, PeerIdentity, Transport
-from tinymq.raft.peers.peers import Neighbours
+from tinymq.raft.peers.peers import Peers
 from tinymq.raft.peers.requests import Requests
 from tinymq.raft.replica.group import Group
 from tinymq.raft.replica.replica import RaftCore
@@ -20,11 +20,11 @@ from tinymq.raft.rules.messages import from_wire
 logger = structlog.get_logger("tinymq.raft")
 
 
-class Inbound:
+class Router:
     """The transport's callbacks. `guarded` makes a call into a group, and ends its replica for what it raises."""
 
     def __init__(
-        self, transport: Transport, neighbours: Neighbours, requests: Requests, groups: Mapping[GroupId, Group],
+        self, transport: Transport, neighbours: Peers, requests: Requests, groups: Mapping[GroupId, Group],
         guarded: Callable[[Group, Callable[[], None]], None],
     ) -> None:  # fmt: skip
         self._transport = transport

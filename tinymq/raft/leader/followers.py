@@ -18,14 +18,14 @@ OBSERVERS_MAX = 64  # of one group; who comes after that many is sent nothing
 BEHIND_ENTRIES_MAX = 200  # a hand-over to who lacks more keeps writers waiting
 
 
-class Seen(Protocol):
+class PeerStates(Protocol):
     """What is known of the brokers."""
 
     def alive(self, peer: int) -> bool: ...
     def incarnation(self, peer: int) -> bytes | None: ...
 
 
-class End(Protocol):
+class LogEnd(Protocol):
     """What is asked of the log."""
 
     @property
@@ -35,7 +35,7 @@ class End(Protocol):
 class Followers:
     """Progress of all who follow, in one term."""
 
-    def __init__(self, first_of_term: int, peers: Iterable[int], log: End, seen: Seen) -> None:
+    def __init__(self, first_of_term: int, peers: Iterable[int], log: LogEnd, seen: PeerStates) -> None:
         self.members = tuple(peers)  # brokers that CONFIG lists, but for this one
         self.progress = {peer: Progress(next=first_of_term) for peer in self.members}
         self._first_of_term = first_of_term

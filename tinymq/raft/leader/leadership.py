@@ -15,16 +15,16 @@ from tinymq.base.config import Limits, Timing
 from tinymq.format.entry import Entry
 from tinymq.log.replica_log.log import Log
 from tinymq.raft.leader.followers import Followers
-from tinymq.raft.leader.snapshot_sender import Offers
-from tinymq.raft.rules.append_clock import TermStamps
+from tinymq.raft.leader.snapshot_sender import SnapshotSender
+from tinymq.raft.rules.append_clock import AppendClock
 from tinymq.raft.rules.commit import leader_commit
 from tinymq.raft.rules.configs import Configs
-from tinymq.raft.rules.election import Given
+from tinymq.raft.rules.election import LeadershipOrigin
 from tinymq.raft.rules.log_matching import next_after_conflict
 from tinymq.raft.rules.membership import Replica, has_quorum
 from tinymq.raft.rules.messages import Append, AppendAck, CommitNotice, Message
 from tinymq.raft.rules.progress import Mode, Progress
-from tinymq.raft.rules.read_index import Answer, ReadRounds
+from tinymq.raft.rules.read_index import Answer, ReadIndexes
 
 logger = structlog.get_logger("tinymq.raft")
 
@@ -35,7 +35,7 @@ NOTICE_S = 0.002  # a commit waits this long for an Append that carries it: writ
 SETTLE_S = 0.1  # how soon after the last write the followers are asked whether they know of the commit
 
 
-class Line(Protocol):
+class PeerLink(Protocol):
     """How a leadership reaches its followers."""
 
     def now(self) -> float: ...
@@ -52,7 +52,7 @@ class Line(Protocol):
         ...
 
     def read_state(self, peer: int) -> None:
-        """Read the applied state before the log's first entry, then call `Offers.read` and send."""
+        """Read the applied state before the log's first entry, then call `SnapshotSender.read` and send."""
         ...
 
 
@@ -60,7 +60,7 @@ class Leadership(Followers):
     """Progress of all followers in one term."""
 
     def __init__(
-        self, term: int, first_of_term: int, peers: Iterable[int], log: Log, line: Line, stamps: TermStamps,
+        self, term: int, first_of_term: int, peers: Iterable[int], log: Log, line: PeerLink, stamps: AppendClock,
         limits: Limits, timing: Timing,
     ) -> None:  # fmt: skip
         super().__init__(first_of_term, peers, log, line)
@@ -72,9 +72,9 @@ class Leadership(Followers):
         self.transfer_to: int | None = None
         self.transfer_until = 0.0
         self.transfer_by_hand = False
-        self.given = Given.WON  # how it came about
+        self.given = LeadershipOrigin.WON  # how it came about
         self.notice_at = NEVER  # when followers are told of the commit, if no Append does it before
-        self.reads = ReadRounds()
+        self.reads = ReadIndexes()
         self._log = log
         self._line = line
         self._limits = limits
@@ -82,7 +82,7 @@ class Leadership(Followers):
         self._told: dict[int, int] = {}  # commit index last sent to each peer
         self._reading: set[int] = set()  # peers for which a cold read is under way
         self._unsynced: tuple[int, float] | None = None  # our durable index while it is not our last, and since when
-        self.offers = Offers(term, log, line, self.progress)
+        self.offers = SnapshotSender(term, log, line, self.progress)
 
     # ---- answers ------------------------------------------------------------------------------------
 

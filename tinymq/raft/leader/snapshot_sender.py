@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from tinymq.log.segment.snapshot_files import AppliedState
+from tinymq.log.segment.snapshot_files import Snapshot
 from tinymq.raft.rules.messages import StateAck, StateOffer, StatePiece
 from tinymq.raft.rules.progress import Mode, Progress
-from tinymq.raft.rules.snapshot_transfer import Sending
+from tinymq.raft.rules.snapshot_transfer import SnapshotProgress
 
 
-class OfferLine(Protocol):
+class SnapshotLink(Protocol):
     """How followers are reached, and what is read for them."""
 
     def now(self) -> float: ...
@@ -22,22 +22,22 @@ class OfferLine(Protocol):
     def read_state(self, peer: int) -> None: ...
 
 
-class Head(Protocol):
+class LogHead(Protocol):
     """What is asked of the log."""
 
     @property
     def first_index(self) -> int: ...
 
 
-class Offers:
+class SnapshotSender:
     """`progress`: of all followers, by broker; those in Mode.STATE are looked after here."""
 
-    def __init__(self, term: int, log: Head, line: OfferLine, progress: Mapping[int, Progress]) -> None:
+    def __init__(self, term: int, log: LogHead, line: SnapshotLink, progress: Mapping[int, Progress]) -> None:
         self._term = term
         self._log = log
         self._line = line
         self._progress = progress
-        self._state: AppliedState | None = None  # kept while a follower needs it
+        self._state: Snapshot | None = None  # kept while a follower needs it
         self._reading = False
 
     def send(self, peer: int, progress: Progress) -> None:
@@ -45,7 +45,7 @@ class Offers:
         if progress.sending is None:
             if self._state is not None and self._state.index != self._log.first_index - 1:
                 self._state = None  # retention went on: a newer one is nearer to our end
-            progress.begin_state(None if self._state is None else Sending(self._state))
+            progress.begin_state(None if self._state is None else SnapshotProgress(self._state))
         progress.waiting, progress.sent_at = True, self._line.now()
         if progress.sending is not None:
             self._line.send(peer, progress.sending.message(self._term))
@@ -53,7 +53,7 @@ class Offers:
             self._reading = True
             self._line.read_state(peer)
 
-    def read(self, applied: AppliedState | None) -> None:
+    def read(self, applied: Snapshot | None) -> None:
         """The state is in memory, for all who need it. None: it could not be read; it is tried again in a while."""
         self._reading = False
         waiting = [p for p in self._progress.values() if p.mode is Mode.STATE and p.sending is None]

@@ -44,7 +44,7 @@ class PeerLife:
     round_trips: RoundTrips = field(default_factory=RoundTrips)
 
 
-class Liveness:
+class FailureDetector:
     """Verdicts on other brokers. Times are of one monotonic clock; nothing here reads it."""
 
     def __init__(self, timing: Timing) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from tinymq.base.types import GroupId
 from tinymq.base.value import value
 from tinymq.proto import peer_pb2 as pb
-from tinymq.raft.peers.failure_detector import Liveness, Verdict
+from tinymq.raft.peers.failure_detector import FailureDetector, Verdict
 from tinymq.raft.rules.messages import group_from_wire, group_to_wire
 
 STEPPED_DOWN_MAX = 2_000  # named in one heartbeat; the rest follow in the next
@@ -39,7 +39,7 @@ class Heard:
 class Heartbeats:
     """Both directions of all pairs that this broker is part of. Times are passed in."""
 
-    def __init__(self, liveness: Liveness) -> None:
+    def __init__(self, liveness: FailureDetector) -> None:
         self._liveness = liveness
         self._pairs: dict[int, _Pair] = {}
         self.stopping = False

@@ -9,7 +9,7 @@ from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.rules.messages import group_from_wire, group_to_wire
 
 
-class LeaderBoard:
+class LeaderHints:
     """The leader of the newest term heard of, for each group."""
 
     def __init__(self) -> None:

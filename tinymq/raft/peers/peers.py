@@ -13,9 +13,9 @@ from tinymq.base.types import GroupId
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.net.transport import Channel, Transport
 from tinymq.raft.peers.cluster_time import ClusterTime
-from tinymq.raft.peers.failure_detector import Liveness, Verdict
+from tinymq.raft.peers.failure_detector import FailureDetector, Verdict
 from tinymq.raft.peers.heartbeats import Heartbeats
-from tinymq.raft.peers.leader_hints import LeaderBoard, announcement, read_announcement
+from tinymq.raft.peers.leader_hints import LeaderHints, announcement, read_announcement
 
 logger = structlog.get_logger("tinymq.raft")
 
@@ -25,11 +25,11 @@ Led = Iterable[tuple[GroupId, int]]
 """Groups that this broker leads, and in which terms."""
 
 
-class Neighbours:
+class Peers:
     """Set the callbacks before `start`; they are made on the loop."""
 
     def __init__(self, broker_id: int, transport: Transport, clock: Clock, timing: Timing) -> None:
-        self.liveness = Liveness(timing)
+        self.liveness = FailureDetector(timing)
         self.time = ClusterTime(broker_id, clock, self.liveness)
         self.on_alive: Callable[[int, bool], None] = lambda peer, restarted: None  # came, or came back
         self.on_gone: Callable[[int], None] = lambda peer: None
@@ -42,7 +42,7 @@ class Neighbours:
         self._clock = clock
         self._timing = timing
         self._heartbeats = Heartbeats(self.liveness)
-        self._leaders = LeaderBoard()
+        self._leaders = LeaderHints()
         self._reached: set[int] = set()  # peers to which a control connection is open
         self._pulse: Timer | None = None
         self._due_at = self._beat_at = float("inf")  # when the timer is to fire; when heartbeats are due

@@ -14,10 +14,10 @@ from tinymq.format.entry import ENTRY_VERSION, Kind
 from tinymq.log.replica_log.log import Log
 from tinymq.raft.replica.pysyncobj_state import StateMachine
 from tinymq.raft.replica.replica import RaftCore
-from tinymq.raft.rules.election import Given
+from tinymq.raft.rules.election import LeadershipOrigin
 from tinymq.raft.rules.explanation import explain_candidate, explain_learner, explain_observer
 from tinymq.raft.rules.membership import Membership, Replica
-from tinymq.raft.rules.quorum_loss import Report
+from tinymq.raft.rules.quorum_loss import ReplicaReport
 
 
 class Role(Enum):
@@ -119,7 +119,7 @@ class Group:
         return self._core.uncommitted_bytes
 
     @property
-    def given(self) -> Given | None:
+    def given(self) -> LeadershipOrigin | None:
         """How the leadership here came about; None when this replica does not lead."""
         return self._core.given
 
@@ -178,13 +178,13 @@ class Group:
         NotLeader."""
         return self._core.expiry_now_us()
 
-    def report(self) -> Report:
+    def report(self) -> ReplicaReport:
         """What a recovery needs to know of this replica."""
         core, log = self._core, self.log
         reason = f"its earlier log is set aside: {self.repairing}" if self.repairing else ""
         if core.failure is not None:
             reason = f"{core.failure.code}: {core.failure.message}"
-        return Report(
+        return ReplicaReport(
             core.me, core.failure is None, core.leading_term is not None, core.term, log.last_term, log.last_index,
             core.high_watermark, core.membership, core.newest_membership, core.before_take_over, reason,
             fault_count=log.fault_count,
@@ -195,7 +195,7 @@ class Group:
         NotReady where a leader is heard, or `term` is over."""
         self._core.take_over(term, replicas)
 
-    async def promise(self, term: int, timeout_s: float) -> Report:
+    async def promise(self, term: int, timeout_s: float) -> ReplicaReport:
         """Take part in no term below this one any more, durably; what this replica is then. Raises NotReady when the
         term is over, and DeadlineExceeded."""
         promised: asyncio.Future[None] = asyncio.get_running_loop().create_future()

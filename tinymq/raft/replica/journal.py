@@ -10,7 +10,7 @@ from __future__ import annotations
 from pysyncobj.journal import Journal
 
 from tinymq.base.types import GroupId
-from tinymq.log.broker_files.vote_store import Ballots
+from tinymq.log.broker_files.vote_store import VoteStore
 from tinymq.log.replica_log.log import Log
 
 Item = tuple[bytes, int, int]
@@ -19,7 +19,7 @@ Item = tuple[bytes, int, int]
 class GroupJournal(Journal):  # type: ignore[misc]
     """One group's log and ballot, as PySyncObj sees them."""
 
-    def __init__(self, group: GroupId, log: Log, ballots: Ballots) -> None:
+    def __init__(self, group: GroupId, log: Log, ballots: VoteStore) -> None:
         self._group = group
         self._log = log
         self._ballots = ballots

@@ -5,15 +5,15 @@ from __future__ import annotations
 from tinymq.raft.leader.followers import BEHIND_ENTRIES_MAX
 from tinymq.raft.leader.leadership import Leadership
 from tinymq.raft.replica.following import FollowingReplica
-from tinymq.raft.rules.election import Given
+from tinymq.raft.rules.election import LeadershipOrigin
 from tinymq.raft.rules.messages import TimeoutNow
 
 
-class HandingReplica(FollowingReplica):
+class TransferringReplica(FollowingReplica):
     """A replica that may give up what it leads."""
 
     @property
-    def given(self) -> Given | None:
+    def given(self) -> LeadershipOrigin | None:
         """How this leadership came about; None when it does not lead."""
         return None if self._leadership is None else self._leadership.given
 

@@ -14,14 +14,14 @@ from tinymq.base.errors import NotLeader, QuotaExceeded
 from tinymq.base.types import Position
 from tinymq.format.entry import ENTRY_VERSION, HEADER_SIZE, Entry, Kind, make_entry
 from tinymq.format.feature_level import FIRST_LEVEL, check, entry_level
-from tinymq.log.segment.snapshot_files import AppliedState
+from tinymq.log.segment.snapshot_files import Snapshot
 from tinymq.raft.leader.leadership import SETTLE_S, Leadership
 from tinymq.raft.replica import pysyncobj_seams
-from tinymq.raft.replica.leadership_transfer import HandingReplica
+from tinymq.raft.replica.leadership_transfer import TransferringReplica
 from tinymq.raft.replica.pysyncobj_state import NEVER
-from tinymq.raft.rules.append_clock import TermStamps
+from tinymq.raft.rules.append_clock import AppendClock
 from tinymq.raft.rules.commit import reported_commit
-from tinymq.raft.rules.election import Given
+from tinymq.raft.rules.election import LeadershipOrigin
 from tinymq.raft.rules.membership import has_quorum, pack_membership
 from tinymq.raft.rules.messages import AppendAck, Message, StateAck
 from tinymq.raft.rules.noop import NoopNote, pack_noop
@@ -30,7 +30,7 @@ from tinymq.raft.rules.read_index import Answer
 logger = structlog.get_logger("tinymq.raft")
 
 
-class LeadingReplica(HandingReplica):
+class LeadingReplica(TransferringReplica):
     """A replica that others may follow."""
 
     @property
@@ -51,12 +51,12 @@ class LeadingReplica(HandingReplica):
     def _SyncObj__onBecomeLeader(self) -> None:
         """Hazards 7, 19: the leader counts itself like any other, and accepts once it applied its own NOOP."""
         around, log = self._around, self._log
-        given = Given.WON if self._ballot is None else self._ballot.given
+        given = LeadershipOrigin.WON if self._ballot is None else self._ballot.given
         self._ballot = None
         self._set_leader(self._me.broker_id)
         self._SyncObj__setState(pysyncobj_seams.LEADER)
         self._SyncObj__raftElectionDeadline = NEVER
-        stamps = TermStamps(log.last_append_time_us, around.cluster_us(), around.now())
+        stamps = AppendClock(log.last_append_time_us, around.cluster_us(), around.now())
         self._leadership = Leadership(
             self.term, log.last_index + 1, self._peers, log, around, stamps, around.limits, around.timing
         )
@@ -235,7 +235,7 @@ class LeadingReplica(HandingReplica):
             self._leadership.read(peer, index, entries, self.commit_index)
             self._around.wake()
 
-    def state_read(self, term: int, peer: int, state: AppliedState | None) -> None:
+    def state_read(self, term: int, peer: int, state: Snapshot | None) -> None:
         """The applied state before our first entry was read for a follower (None: it failed, or there is none)."""
         if self._leadership is not None and self._leadership.term == term:
             self._leadership.offers.read(state)

@@ -11,7 +11,7 @@ from tinymq.log.replica_log.log import Log
 from tinymq.raft.replica.checkpoint import pack_checkpoint, parse_checkpoint
 from tinymq.raft.replica.following import check_known
 from tinymq.raft.replica.group import Group
-from tinymq.raft.replica.pysyncobj_state import StateMachine, Surroundings
+from tinymq.raft.replica.pysyncobj_state import ReplicaEnv, StateMachine
 from tinymq.raft.replica.replica import RaftCore
 from tinymq.raft.rules.configs import Configs, parse_config
 from tinymq.raft.rules.membership import Replica
@@ -20,7 +20,7 @@ REPLAY_BYTES = 4 << 20  # read at a time
 
 
 async def open_replica(
-    store: Store, opened: OpenedLog, first_entry: Entry, machine: StateMachine, around: Surroundings, broker_id: int
+    store: Store, opened: OpenedLog, first_entry: Entry, machine: StateMachine, around: ReplicaEnv, broker_id: int
 ) -> Group:
     """The group around an opened log. Raises CorruptData when a checkpoint or an entry cannot be read."""
     log = opened.log

@@ -18,9 +18,9 @@ from tinymq.base.config import Limits, Timing
 from tinymq.base.errors import BrokenInvariant, CorruptData
 from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry
-from tinymq.log.broker_files.vote_store import Ballots
+from tinymq.log.broker_files.vote_store import VoteStore
 from tinymq.log.replica_log.log import Log
-from tinymq.raft.leader.leadership import Line
+from tinymq.raft.leader.leadership import PeerLink
 from tinymq.raft.replica import pysyncobj_seams
 from tinymq.raft.replica.journal import GroupJournal
 from tinymq.raft.rules.configs import Configs
@@ -54,7 +54,7 @@ class StateMachine(Protocol):
         ...
 
 
-class Surroundings(Line, Protocol):
+class ReplicaEnv(PeerLink, Protocol):
     """What a replica needs of its broker, bound to its group."""
 
     clock: Clock
@@ -107,7 +107,7 @@ class RaftState(SyncObj):  # type: ignore[misc]
     """One replica's persistent and volatile Raft state (paper, figure 2)."""
 
     def __init__(
-        self, group: GroupId, me: Replica, log: Log, ballots: Ballots, around: Surroundings,
+        self, group: GroupId, me: Replica, log: Log, ballots: VoteStore, around: ReplicaEnv,
         configs: Configs, applied_index: int,
     ) -> None:  # fmt: skip
         self._group = group

@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from tinymq.base.errors import BrokenInvariant, CorruptData, NotReady
 from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry, Kind
-from tinymq.log.broker_files.vote_store import Ballots
+from tinymq.log.broker_files.vote_store import VoteStore
 from tinymq.log.replica_log.log import Log
 from tinymq.raft.replica import pysyncobj_seams
 from tinymq.raft.replica.checkpoint import pack_checkpoint
 from tinymq.raft.replica.following import check_known
 from tinymq.raft.replica.leading import LeadingReplica
-from tinymq.raft.replica.pysyncobj_state import NEVER, StateMachine, Surroundings
+from tinymq.raft.replica.pysyncobj_state import NEVER, ReplicaEnv, StateMachine
 from tinymq.raft.rules.configs import Configs
-from tinymq.raft.rules.election import Given
+from tinymq.raft.rules.election import LeadershipOrigin
 from tinymq.raft.rules.membership import Membership, Replica, pack_membership
 from tinymq.raft.rules.messages import (
     Append,
@@ -34,7 +34,7 @@ from tinymq.raft.rules.messages import (
     Vote,
 )
 from tinymq.raft.rules.quorum_loss import NOBODY, impose
-from tinymq.raft.rules.recovery_epoch import Hearing, hear
+from tinymq.raft.rules.recovery_epoch import MessageVerdict, hear
 
 APPLY_ENTRIES_MAX = 2_000  # per tick, so that a long replay does not keep the loop from its heartbeats
 
@@ -43,7 +43,7 @@ class RaftCore(LeadingReplica):
     """One replica of one group, driven by its broker: `receive`, `tick`, `durable`, `propose`, ..."""
 
     def __init__(
-        self, group: GroupId, me: Replica, log: Log, ballots: Ballots, machine: StateMachine, around: Surroundings,
+        self, group: GroupId, me: Replica, log: Log, ballots: VoteStore, machine: StateMachine, around: ReplicaEnv,
         configs: Configs, applied_index: int, high_watermark: int,
     ) -> None:  # fmt: skip
         self._high_watermark = high_watermark  # invariant: the next offset after the entry at applied_index
@@ -68,9 +68,9 @@ class RaftCore(LeadingReplica):
                 self._hear_observer(peer, message)
             return
         hearing = hear(ours, ours if generation is None else generation, self.term, message)
-        if hearing is Hearing.ABANDONED:
+        if hearing is MessageVerdict.ABANDONED:
             raise CorruptData(f"term {self.term} is of a history that was given up by `tinymq cluster recover`")
-        if hearing is Hearing.TAKE:
+        if hearing is MessageVerdict.TAKE:
             try:
                 self._SyncObj__onMessageReceived(pysyncobj_seams.peer(peer), message)
             except BrokenInvariant as error:
@@ -157,7 +157,7 @@ class RaftCore(LeadingReplica):
                 self._on_state_ack(peer, message)
             case TimeoutNow(term, by_hand):
                 if term == self.term and peer == self.leader_id:
-                    self._stand(pre=False, given=Given.BY_HAND if by_hand else Given.HANDED)
+                    self._stand(pre=False, given=LeadershipOrigin.BY_HAND if by_hand else LeadershipOrigin.HANDED)
 
     # ---- ticks -----------------------------------------------------------------------------------------------
 

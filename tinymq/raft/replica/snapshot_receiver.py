@@ -13,7 +13,7 @@ import structlog
 
 from tinymq.base.types import GroupId
 from tinymq.format.entry import crc32c
-from tinymq.log.segment.snapshot_files import AppliedState
+from tinymq.log.segment.snapshot_files import Snapshot
 from tinymq.raft.replica.group import Group
 from tinymq.raft.rules.messages import StateOffer, StatePiece
 
@@ -28,13 +28,13 @@ class Need(Enum):
     TOO_LARGE = "too large"
 
 
-class Bounds(Protocol):
+class LogBounds(Protocol):
     """What the decision asks of a log."""
 
     def term_at(self, index: int) -> int | None: ...
 
 
-def need_of(log: Bounds, commit: int, offer: StateOffer, state_bytes_max: int) -> Need:
+def need_of(log: LogBounds, commit: int, offer: StateOffer, state_bytes_max: int) -> Need:
     """A delayed offer is of no use to who has gone past it. An entry of the same index and term is the same one, and
     all before it are (paper, 5.3): then only the commit index is news."""
     if commit >= offer.index or log.term_at(offer.index) == offer.entry_term:
@@ -42,7 +42,7 @@ def need_of(log: Bounds, commit: int, offer: StateOffer, state_bytes_max: int) -
     return Need.TOO_LARGE if offer.size > state_bytes_max else Need.STATE
 
 
-class Incoming:
+class IncomingSnapshot:
     """One state as far as it is here; invariant: without a gap, and no longer than was offered."""
 
     def __init__(self, offer: StateOffer) -> None:
@@ -64,7 +64,7 @@ class Incoming:
             self._content += piece.body
             self._crc = crc32c(piece.body, self._crc)
 
-    def whole(self) -> AppliedState | None:
+    def whole(self) -> Snapshot | None:
         """The state when all of it is here; when it does not match its checksum it is dropped, to begin anew."""
         if self.received < self.offer.size:
             return None
@@ -74,19 +74,19 @@ class Incoming:
             self._crc = 0
             return None
         data = bytes(self._content)
-        return AppliedState(o.index, o.entry_term, o.entry_crc, o.next_offset, o.append_time_us, data, o.crc)
+        return Snapshot(o.index, o.entry_term, o.entry_crc, o.next_offset, o.append_time_us, data, o.crc)
 
 
-Install = Callable[[Group, int, StateOffer, AppliedState], None]
+Install = Callable[[Group, int, StateOffer, Snapshot], None]
 
 
-class Installs:
+class SnapshotReceiver:
     """The states that are on their way to this broker's replicas, one for each group."""
 
     def __init__(self, state_bytes_max: int, install: Install) -> None:
         self._state_bytes_max = state_bytes_max
         self._install = install  # (group, from whom, as offered, whole)
-        self._incoming: dict[GroupId, Incoming] = {}
+        self._incoming: dict[GroupId, IncomingSnapshot] = {}
 
     def take(self, group: Group, peer: int, message: StateOffer | StatePiece) -> None:
         """An offer or a piece of who leads the group in this term; the core has looked at that."""
@@ -94,7 +94,7 @@ class Installs:
         if incoming is None or not incoming.is_of(message):
             if isinstance(message, StatePiece):
                 return  # of another state, or of one that an earlier process was sent: the leader offers it again
-            incoming = Incoming(message)
+            incoming = IncomingSnapshot(message)
         need = need_of(group.log, group.commit_index, incoming.offer, self._state_bytes_max)
         if need is not Need.STATE:
             self.forget(group.id)

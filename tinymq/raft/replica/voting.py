@@ -10,15 +10,15 @@ from abc import abstractmethod
 
 from tinymq.base.errors import NotLeader, TinymqError
 from tinymq.base.types import GroupId
-from tinymq.log.broker_files.vote_store import Ballots
+from tinymq.log.broker_files.vote_store import VoteStore
 from tinymq.log.replica_log.log import Log
 from tinymq.raft.leader.leadership import Leadership
 from tinymq.raft.replica import pysyncobj_seams
 from tinymq.raft.replica.outbox import Outbox
-from tinymq.raft.replica.pysyncobj_state import NEVER, RaftState, StateMachine, Surroundings
+from tinymq.raft.replica.pysyncobj_state import NEVER, RaftState, ReplicaEnv, StateMachine
 from tinymq.raft.rules.commit import vouched_commit
 from tinymq.raft.rules.configs import Configs
-from tinymq.raft.rules.election import Answer, Ballot, Given, Voter, answer_vote, stand_after_s
+from tinymq.raft.rules.election import Candidacy, LeadershipOrigin, VoteAnswer, Voter, answer_vote, stand_after_s
 from tinymq.raft.rules.membership import Replica
 from tinymq.raft.rules.messages import Message, RequestVote, Vote
 
@@ -27,13 +27,13 @@ class VotingReplica(RaftState):
     """A replica that stands, votes, and knows whom it follows."""
 
     def __init__(
-        self, group: GroupId, me: Replica, log: Log, ballots: Ballots, machine: StateMachine, around: Surroundings,
+        self, group: GroupId, me: Replica, log: Log, ballots: VoteStore, machine: StateMachine, around: ReplicaEnv,
         configs: Configs, applied_index: int,
     ) -> None:  # fmt: skip
         self._machine = machine
         self._outbox = Outbox(lambda: ballots.durable(group))
         self._leadership: Leadership | None = None  # invariant: set exactly while this replica leads
-        self._ballot: Ballot | None = None  # invariant: set only while it is a candidate
+        self._ballot: Candidacy | None = None  # invariant: set only while it is a candidate
         self._verified = 0  # last index shown in this term to match the leader's log; invariant: <= last_index
         self._round = 0  # the greatest that a leader's notice of this term asked for; acks say it
         self._announced_commit = 0  # by this term's leader, whether we hold as much or not
@@ -112,7 +112,7 @@ class VotingReplica(RaftState):
         """May this replica stand for election? Observers and learners never do."""
         return self._configs.counts(self._me) and self.is_member
 
-    def _stand(self, *, pre: bool, given: Given = Given.WON) -> None:
+    def _stand(self, *, pre: bool, given: LeadershipOrigin = LeadershipOrigin.WON) -> None:
         """Ask for votes; a pre-vote (hazard 14) changes nothing anywhere until a majority would follow."""
         self._SyncObj__raftElectionDeadline = self._deadline_from_now()
         if self._failure is not None:
@@ -125,11 +125,11 @@ class VotingReplica(RaftState):
         if not pre:
             self._SyncObj__setCurrentTerm(self.term + 1, self._me.broker_id)
             self._forget_term()
-        self._ballot = ballot = Ballot(self.term + 1 if pre else self.term, pre, given)
+        self._ballot = ballot = Candidacy(self.term + 1 if pre else self.term, pre, given)
         log, config = self._log, self._configs.applied
         request = RequestVote(
-            ballot.term, log.last_index, log.last_term, pre, given is not Given.WON, self._me.count, config.index,
-            config.term,
+            ballot.term, log.last_index, log.last_term, pre, given is not LeadershipOrigin.WON, self._me.count,
+            config.index, config.term,
         )  # fmt: skip
         for peer in self._peers:
             self._post(peer, request)
@@ -148,7 +148,7 @@ class VotingReplica(RaftState):
                     pysyncobj_seams.peer(peer), reset=True, nextNodeIdx=last + 1, next_term=self._log.term_at(last) or 0
                 )
 
-    def _count_vote(self, ballot: Ballot, voter: int) -> None:
+    def _count_vote(self, ballot: Candidacy, voter: int) -> None:
         """Hazard 4: votes are attributed; our own counts once it is on disk."""
         if self._ballot is not ballot:
             return
@@ -170,13 +170,13 @@ class VotingReplica(RaftState):
         log = self._log
         voter = Voter(self.term, self.voted_for, log.last_index, log.last_term, self._heard_lately)
         answer = answer_vote(voter, peer, request)
-        if self._leadership is not None and answer is not Answer.GRANT:
+        if self._leadership is not None and answer is not VoteAnswer.GRANT:
             self._look_after(peer)  # it does not know that we lead, and a group at rest would not tell it
-        if answer is Answer.IGNORE:
+        if answer is VoteAnswer.IGNORE:
             return
         if not request.pre:
             self._adopt(request.term)
-        granted = answer is Answer.GRANT
+        granted = answer is VoteAnswer.GRANT
         if granted and not request.pre:
             if self.voted_for != peer:
                 self._SyncObj__setCurrentTerm(request.term, peer)

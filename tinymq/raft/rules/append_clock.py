@@ -14,7 +14,7 @@ from __future__ import annotations
 SLEW_MAX = 0.01
 
 
-class TermStamps:
+class AppendClock:
     """The append clock of one term of one leader. `cluster_us` is None while the cluster's time is unknown."""
 
     __slots__ = ("_last_us", "_monotonic", "_now_us", "jump_us", "known")

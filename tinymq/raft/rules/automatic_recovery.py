@@ -30,10 +30,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tinymq.raft.rules.membership import Membership, Replica, has_quorum
-from tinymq.raft.rules.quorum_loss import NOBODY, Lost, Report, can_win, lost
+from tinymq.raft.rules.quorum_loss import NOBODY, QuorumLost, ReplicaReport, can_win, lost
 
 
-def revive(reports: Sequence[Report], members: Sequence[int], *, risky_now: bool = False) -> Lost | None:
+def revive(reports: Sequence[ReplicaReport], members: Sequence[int], *, risky_now: bool = False) -> QuorumLost | None:
     """Return how to resume the group. None: it can go on by itself, or that cannot be excluded. `risky_now`: the
     group's present setting accepts risks. It decides for brokers that do not report how their replicas ended."""
     present = {r.broker_id: r for r in reports}
@@ -48,7 +48,7 @@ def revive(reports: Sequence[Report], members: Sequence[int], *, risky_now: bool
     return lost(reports, members)
 
 
-def _listed(reports: Sequence[Report]) -> Iterator[Replica]:
+def _listed(reports: Sequence[ReplicaReport]) -> Iterator[Replica]:
     """Every identity that may have taken part in the newest commit."""
     newest_applied = max(_age(r.applied) for r in reports)
     for report in reports:
@@ -61,7 +61,7 @@ def _age(membership: Membership) -> tuple[int, int]:
     return membership.generation, membership.epoch
 
 
-def _is_there_or_risked(listed: Replica, present: dict[int, Report], risky_now: bool) -> bool:
+def _is_there_or_risked(listed: Replica, present: dict[int, ReplicaReport], risky_now: bool) -> bool:
     """Is this identity present, or has it ended for certain by a risk that its topic accepted?"""
     there = present[listed.broker_id]
     if listed.incarnation == NOBODY or listed == there.replica:
@@ -71,5 +71,5 @@ def _is_there_or_risked(listed: Replica, present: dict[int, Report], risky_now: 
     return risky_now if there.fault_count is None else there.fault_count <= listed.count
 
 
-def _alive(membership: Membership, present: dict[int, Report]) -> list[int]:
+def _alive(membership: Membership, present: dict[int, ReplicaReport]) -> list[int]:
     return [broker_id for broker_id, report in present.items() if membership.has(report.replica)]

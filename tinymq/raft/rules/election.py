@@ -14,7 +14,7 @@ from tinymq.raft.rules.membership import Membership, has_quorum
 from tinymq.raft.rules.messages import RequestVote
 
 
-class Answer(Enum):
+class VoteAnswer(Enum):
     GRANT = "grant"
     DENY = "deny"
     IGNORE = "ignore"
@@ -31,24 +31,24 @@ class Voter:
     hears_leader: bool  # follows (or is) a leader whose broker is alive
 
 
-def answer_vote(voter: Voter, candidate: int, request: RequestVote) -> Answer:
+def answer_vote(voter: Voter, candidate: int, request: RequestVote) -> VoteAnswer:
     """Grant, deny or ignore. The caller has not yet adopted the request's term.
 
     A replica that hears its leader ignores candidates, so that one that was away cannot depose a leader
     that a majority can reach; an election that the leader itself asked for (`transfer`) is exempt.
     """
     if voter.hears_leader and not request.transfer:
-        return Answer.DENY if request.pre else Answer.IGNORE
+        return VoteAnswer.DENY if request.pre else VoteAnswer.IGNORE
     if request.term < voter.term or (request.pre and request.term == voter.term):
-        return Answer.DENY
+        return VoteAnswer.DENY
     if (request.last_term, request.last_index) < (voter.last_term, voter.last_index):
-        return Answer.DENY
+        return VoteAnswer.DENY
     if not request.pre and request.term == voter.term and voter.voted_for not in (None, candidate):
-        return Answer.DENY
-    return Answer.GRANT
+        return VoteAnswer.DENY
+    return VoteAnswer.GRANT
 
 
-class Given(Enum):
+class LeadershipOrigin(Enum):
     """How a leadership came about."""
 
     WON = "won"  # there was no leader
@@ -57,12 +57,12 @@ class Given(Enum):
 
 
 @dataclass(slots=True)
-class Ballot:
+class Candidacy:
     """One candidacy: votes attributed to voters (hazard 4: a vote counted twice elects two leaders)."""
 
     term: int
     pre: bool
-    given: Given = Given.WON
+    given: LeadershipOrigin = LeadershipOrigin.WON
     voters: set[int] = field(default_factory=set)
 
     def won(self, membership: Membership) -> bool:

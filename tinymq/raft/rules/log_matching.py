@@ -37,7 +37,7 @@ class Conflict:
 
 
 @value
-class Accept:
+class Match:
     """It matches. `truncate_from`: drop our entries from there first. `verified`: the last index shown to match."""
 
     truncate_from: int | None
@@ -45,7 +45,7 @@ class Accept:
     verified: int
 
 
-def receive(log: LogView, commit: int, message: Append) -> Conflict | Accept:
+def receive(log: LogView, commit: int, message: Append) -> Conflict | Match:
     """Decide on an Append of the current term. Raises BrokenInvariant for a conflict at or below `commit`: one of the
     two logs has lost what was committed, or comes from before a loss was accepted."""
     prev = message.prev_index
@@ -54,7 +54,7 @@ def receive(log: LogView, commit: int, message: Append) -> Conflict | Accept:
         # Entries that retention removed here were committed: they match, whatever they are.
         gone = log.first_index - 1 - prev
         if gone > len(entries):
-            return Accept(None, (), prev + len(entries))
+            return Match(None, (), prev + len(entries))
         entries = entries[gone:]
         prev = log.first_index - 1
     elif log.term_at(prev) != message.prev_term:
@@ -68,12 +68,12 @@ def receive(log: LogView, commit: int, message: Append) -> Conflict | Accept:
         if ours == entry.term:
             continue
         if ours is None:
-            return Accept(None, entries[i:], verified)
+            return Match(None, entries[i:], verified)
         if entry.index <= commit:
             what = f"entry {entry.index} of term {entry.term} conflicts with one committed here ({commit})"
             raise BrokenInvariant(what)
-        return Accept(entry.index, entries[i:], verified)
-    return Accept(None, (), verified)
+        return Match(entry.index, entries[i:], verified)
+    return Match(None, (), verified)
 
 
 def next_after_conflict(log: LogView, ack: AppendAck) -> int:

@@ -15,7 +15,7 @@ from enum import Enum
 
 from tinymq.raft.rules.membership import Replica
 from tinymq.raft.rules.messages import AppendAck
-from tinymq.raft.rules.snapshot_transfer import Sending
+from tinymq.raft.rules.snapshot_transfer import SnapshotProgress
 
 
 class Mode(Enum):
@@ -34,7 +34,7 @@ class Progress:
     commit: int = 0  # the commit index that it has acknowledged to know
     replica: Replica | None = None  # who acknowledged last
     waiting: bool = False  # PROBE, STATE: a message is out, or what it is made from is being read
-    sending: Sending | None = None  # STATE: what is sent; None while it is read
+    sending: SnapshotProgress | None = None  # STATE: what is sent; None while it is read
     unanswered: int = 0  # messages in a row that got no answer; from the first on they are only questions
     sent_at: float = 0.0  # monotonic time of the last Append; for retries
     inflight: deque[tuple[int, int]] = field(default_factory=deque)  # (last index, bytes) of messages out
@@ -76,7 +76,7 @@ class Progress:
             return True
         return False
 
-    def begin_state(self, sending: Sending | None) -> None:
+    def begin_state(self, sending: SnapshotProgress | None) -> None:
         """It needs the applied state; None: it has to be read first."""
         self.restart()
         self.mode = Mode.STATE

@@ -23,7 +23,7 @@ UNSEEN_TERMS_MAX = 1_500_000  # of lost replicas, above those that are known
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReplicaReport:
     """One replica, as its broker describes it."""
 
     replica: Replica
@@ -50,17 +50,17 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Well:
+class Healthy:
     """It has a leader, or replicas enough to elect one."""
 
     leader: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class QuorumLost:
     """No quorum is left: with `accept-loss` the group goes on with `survivor`'s log, as `replicas`, from `term` on."""
 
-    survivor: Report
+    survivor: ReplicaReport
     replicas: tuple[Replica, ...]
     term: int
 
@@ -71,7 +71,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RecoveryOrder:
     """Lead `group` in `term`, with the log that ends at `position`: the group is `replicas` from now on."""
 
     group: GroupId
@@ -81,42 +81,44 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class Unrecoverable:
     """No quorum is left, and it cannot go on as it is, either."""
 
     why: str
 
 
-Verdict = Well | Lost | Stuck
+Verdict = Healthy | QuorumLost | Unrecoverable
 
 
-def judge(reports: Sequence[Report], members: Sequence[int], unasked: Collection[int] = ()) -> Verdict:
+def judge(reports: Sequence[ReplicaReport], members: Sequence[int], unasked: Collection[int] = ()) -> Verdict:
     """What can become of a group. `members`: its brokers, the preferred leader first. `unasked`: brokers that are
     alive, by the word of others, and gave no report: what they hold is not known."""
     reports = [r for r in reports if not members or r.broker_id in members]  # of observers nothing counts
     leaders = [r for r in reports if r.leads and r.healthy]
     if leaders:
-        return Well(max(leaders, key=lambda r: r.term).broker_id)
+        return Healthy(max(leaders, key=lambda r: r.term).broker_id)
     if any(can_win(r, reports) for r in reports):
-        return Well(None)
+        return Healthy(None)
     if not members:
-        return Stuck("no broker has it open")
+        return Unrecoverable("no broker has it open")
     blind = [broker_id for broker_id in members if broker_id in unasked]
     if blind:
-        return Stuck(f"{_brokers(blind)} lives and was not asked: name its address, too")
+        return Unrecoverable(f"{_brokers(blind)} lives and was not asked: name its address, too")
     healthy = {r.broker_id: r for r in reports if r.healthy}
     majority = len(members) // 2 + 1
     if len(healthy) < majority:
-        return Stuck(_too_few(reports, members, majority))
+        return Unrecoverable(_too_few(reports, members, majority))
     return lost(reports, members)
 
 
-def lost(reports: Sequence[Report], members: Sequence[int]) -> Lost:
+def lost(reports: Sequence[ReplicaReport], members: Sequence[int]) -> QuorumLost:
     """With whose log it goes on, once it is certain that it cannot otherwise."""
     healthy = {r.broker_id: r for r in reports if r.healthy}
     survivor = max(healthy.values(), key=_merit(reports, members))
     replicas = tuple(healthy[b].replica if b in healthy else Replica(b, NOBODY) for b in members)
-    return Lost(survivor, replicas, _own_term(max(r.term for r in reports), members.index(survivor.broker_id), members))
+    return QuorumLost(
+        survivor, replicas, _own_term(max(r.term for r in reports), members.index(survivor.broker_id), members)
+    )
 
 
 def impose(newest: Membership, taker: int, replicas: Iterable[Replica]) -> Membership:
@@ -133,7 +135,7 @@ def _own_term(above: int, place: int, members: Sequence[int]) -> int:
     return above + 1 + (place - above - 1) % len(members)
 
 
-def can_win(candidate: Report, reports: Sequence[Report]) -> bool:
+def can_win(candidate: ReplicaReport, reports: Sequence[ReplicaReport]) -> bool:
     """Could this replica be elected by those that are there?"""
     newest = candidate.newest
     if not (candidate.healthy and candidate.applied.has(candidate.replica) and newest.has(candidate.replica)):
@@ -142,19 +144,21 @@ def can_win(candidate: Report, reports: Sequence[Report]) -> bool:
     return sum(r.position <= candidate.position for r in voters) >= newest.quorum
 
 
-def _may_vote(voter: Report, candidate: Report) -> bool:
+def _may_vote(voter: ReplicaReport, candidate: ReplicaReport) -> bool:
     """It must know itself listed: by what it applied, or by what it holds and the candidate knows to be committed."""
     known = voter.newest.epoch <= candidate.applied.epoch and voter.newest.has(voter.replica)
     return voter.healthy and (voter.applied.has(voter.replica) or known)
 
 
-def _merit(reports: Sequence[Report], members: Sequence[int]) -> Callable[[Report], tuple[int, int, bool, int]]:
+def _merit(
+    reports: Sequence[ReplicaReport], members: Sequence[int]
+) -> Callable[[ReplicaReport], tuple[int, int, bool, int]]:
     """Whose log goes on: the greatest. What a take-over appended that no majority can have got does not make one
     great: it came to nothing, and hid what another log had more."""
     unknown = len(members) - len(reports)
     generations = [r.newest.generation for r in reports]
 
-    def merit(report: Report) -> tuple[int, int, bool, int]:
+    def merit(report: ReplicaReport) -> tuple[int, int, bool, int]:
         held = sum(g >= report.newest.generation for g in generations) + unknown > len(members) // 2
         term, index = report.position if held else report.before_take_over
         return term, index, report.applied.has(report.replica), -members.index(report.broker_id)
@@ -162,7 +166,7 @@ def _merit(reports: Sequence[Report], members: Sequence[int]) -> Callable[[Repor
     return merit
 
 
-def _too_few(reports: Sequence[Report], members: Sequence[int], majority: int) -> str:
+def _too_few(reports: Sequence[ReplicaReport], members: Sequence[int], majority: int) -> str:
     there = {r.broker_id for r in reports}
     missing = [b for b in members if b not in there]
     damaged = [f"broker {r.broker_id} has no whole log ({r.reason})" for r in reports if not r.healthy]

@@ -29,7 +29,7 @@ class _Read:
     answer: Answer
 
 
-class ReadRounds:
+class ReadIndexes:
     """Of one leadership: rounds count from 1 in each term."""
 
     def __init__(self) -> None:

@@ -12,17 +12,17 @@ from enum import Enum
 from tinymq.raft.rules.messages import Append, AppendAck, Message, StateAck, StateOffer, StatePiece, Vote
 
 
-class Hearing(Enum):
+class MessageVerdict(Enum):
     TAKE = "take"
     DROP = "drop"
     ABANDONED = "abandoned"  # it is our own history that does not go on
 
 
-def hear(ours: int, theirs: int, our_term: int, message: Message) -> Hearing:
+def hear(ours: int, theirs: int, our_term: int, message: Message) -> MessageVerdict:
     """What a message of a replica of generation `theirs` is to one of generation `ours`."""
     if theirs < ours:
         answers = isinstance(message, AppendAck | StateAck | Vote) and message.term == our_term
-        return Hearing.TAKE if answers else Hearing.DROP
+        return MessageVerdict.TAKE if answers else MessageVerdict.DROP
     if theirs > ours and isinstance(message, Append | StateOffer | StatePiece) and message.term < our_term:
-        return Hearing.ABANDONED
-    return Hearing.TAKE
+        return MessageVerdict.ABANDONED
+    return MessageVerdict.TAKE

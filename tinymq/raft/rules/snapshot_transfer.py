@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tinymq.log.segment.snapshot_files import AppliedState
+from tinymq.log.segment.snapshot_files import Snapshot
 from tinymq.raft.rules.messages import STATE_PIECE_BYTES, StateAck, StateOffer, StatePiece
 
 
 @dataclass(slots=True)
-class Sending:
+class SnapshotProgress:
     """What one follower has of a state, as far as we know."""
 
-    state: AppliedState
+    state: Snapshot
     position: int | None = None  # a piece from there is out; None: the offer is
 
     def message(self, term: int) -> StateOffer | StatePiece:

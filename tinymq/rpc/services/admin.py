@@ -23,7 +23,7 @@ from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.bounds import parse
 from tinymq.proto.errors import to_wire
 from tinymq.raft import GroupStatus
-from tinymq.raft.rules.quorum_loss import Order
+from tinymq.raft.rules.quorum_loss import RecoveryOrder
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.proof import check_proof, describe_proof, form_proof, survey_proof, take_over_proof
 from tinymq.rpc.services.broker import DESCRIBED_MAX, Context, brokers_to_wire, partition_to_wire, topic_to_wire
@@ -276,7 +276,7 @@ class AdminService(pb_grpc.AdminServicer):
             return pb.TakeOverReply(error=to_wire(error))
         return pb.TakeOverReply(results=await asyncio.gather(*map(self._take_over, orders)))
 
-    async def _take_over(self, order: Order) -> pb.TakeOverResult:
+    async def _take_over(self, order: RecoveryOrder) -> pb.TakeOverResult:
         try:
             await self._recovery.take_over(order)
         except TinymqError as error:
@@ -298,7 +298,7 @@ def _settings(settings: Sequence[pb.Setting]) -> list[tuple[str, str]]:
     return [(setting.name, setting.value) for setting in settings]
 
 
-def _parse_orders(packed: bytes) -> list[Order]:
+def _parse_orders(packed: bytes) -> list[RecoveryOrder]:
     return [order_from_wire(said) for said in parse(pb.TakeOverOrders, packed).orders]
 
 

@@ -18,7 +18,7 @@ from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.messages import command, prove_leading, size_of
 from tinymq.broker.serve.offsets import find_offset
 from tinymq.broker.state.holds import Hold, wait_ms
-from tinymq.broker.state.outcome import Outcome
+from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.proto import partition_pb2 as part
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
@@ -82,7 +82,7 @@ class ChannelsService(pb_grpc.ChannelsServicer):
             return pb.ChannelsReply(error=to_wire(error))
         lenient = leaves_zeros_out(context)
         timeout_s = _timeout_s(request.timeout_ms, broker)
-        outcomes = [Outcome() for _ in request.commands]
+        outcomes = [CommandOutcome() for _ in request.commands]
         given: dict[int, tuple[Partition, list[tuple[int, part.Command]]]] = {}
         for place, said in enumerate(request.commands):
             try:
@@ -90,7 +90,7 @@ class ChannelsService(pb_grpc.ChannelsServicer):
                 partition = broker.find(request.topic_id, said.partition)
                 resolved = await _resolve(broker, partition, said, lenient)
             except TinymqError as error:
-                outcomes[place] = Outcome(error)
+                outcomes[place] = CommandOutcome(error)
             else:
                 given.setdefault(said.partition, (partition, []))[1].append((place, resolved))
 
@@ -280,15 +280,15 @@ def _timeout_s(timeout_ms: int, broker: Broker) -> float:
 # ---- carrying out ------------------------------------------------------------------------------------------------
 
 
-async def _carry_out(partition: Partition, commands: Sequence[part.Command], timeout_s: float) -> list[Outcome]:
+async def _carry_out(partition: Partition, commands: Sequence[part.Command], timeout_s: float) -> list[CommandOutcome]:
     """What became of each; what became of all of them is the outcome of each."""
     try:
         return await command(partition, commands, timeout_s)
     except TinymqError as error:
-        return [Outcome(error) for _ in commands]
+        return [CommandOutcome(error) for _ in commands]
 
 
-async def _one(partition: Partition, wanted: part.Command, timeout_s: float) -> Outcome:
+async def _one(partition: Partition, wanted: part.Command, timeout_s: float) -> CommandOutcome:
     (outcome,) = await command(partition, [wanted], timeout_s)
     if outcome.error is not None:
         raise outcome.error
@@ -338,7 +338,7 @@ def _cut_to(reply: pb.ListChannelsReply, bytes_max: int) -> None:
             each.CopyFrom(pb.PartitionChannels(partition=each.partition, error=to_wire(over)))
 
 
-def _outcome_to_wire(outcome: Outcome) -> pb.ChannelOutcome:
+def _outcome_to_wire(outcome: CommandOutcome) -> pb.ChannelOutcome:
     return pb.ChannelOutcome(
         error=None if outcome.error is None else to_wire(outcome.error),
         position=outcome.position,

@@ -21,7 +21,15 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import from_wire
 from tinymq.raft.rules.membership import Membership, Replica
-from tinymq.raft.rules.quorum_loss import Lost, Order, Report, Stuck, Verdict, Well, judge
+from tinymq.raft.rules.quorum_loss import (
+    Healthy,
+    QuorumLost,
+    RecoveryOrder,
+    ReplicaReport,
+    Unrecoverable,
+    Verdict,
+    judge,
+)
 from tinymq.rpc.common.proof import NONCE_BYTES, survey_proof, take_over_proof
 
 LOOK_S = 0.3  # between two looks at how far it is
@@ -37,13 +45,13 @@ class Found:
     group: GroupId
     topic: str  # "" for the metadata group
     members: tuple[int, ...]
-    reports: tuple[Report, ...]
+    reports: tuple[ReplicaReport, ...]
     verdict: Verdict
 
     @property
     def settled(self) -> bool:
         """It has a leader, and every replica that is there knows that it is listed."""
-        led = isinstance(self.verdict, Well) and self.verdict.leader is not None
+        led = isinstance(self.verdict, Healthy) and self.verdict.leader is not None
         return led and all(r.applied.has(r.replica) for r in self.reports if r.healthy)
 
 
@@ -60,12 +68,12 @@ class Survey:
     @property
     def lost(self) -> list[Found]:
         """Groups that can go on by accepting loss."""
-        return [found for found in self.groups if isinstance(found.verdict, Lost)]
+        return [found for found in self.groups if isinstance(found.verdict, QuorumLost)]
 
     @property
     def stuck(self) -> list[Found]:
         """Groups that cannot go on yet."""
-        return [found for found in self.groups if isinstance(found.verdict, Stuck)]
+        return [found for found in self.groups if isinstance(found.verdict, Unrecoverable)]
 
 
 async def take_survey(addresses: Sequence[str], secret: bytes, timeout_s: float) -> Survey:
@@ -89,7 +97,7 @@ async def order(survey: Survey, wanted: Iterable[Found], secret: bytes) -> list[
     """Tell the survivor of each of the `wanted` groups, all of them lost, to stand. Those that refused, and why."""
     by_broker: dict[int, list[Found]] = {}
     for found in wanted:
-        assert isinstance(found.verdict, Lost)
+        assert isinstance(found.verdict, QuorumLost)
         by_broker.setdefault(found.verdict.survivor.broker_id, []).append(found)
     refused = await asyncio.gather(*(_order(survey, b, some, secret) for b, some in by_broker.items()))
     return [each for some in refused for each in some]
@@ -134,7 +142,7 @@ class Recovering:
         for found in survey.groups:
             if found.group in self._ordered and found.group not in self._done and found.settled:
                 self._done.add(found.group)
-                assert isinstance(found.verdict, Well)
+                assert isinstance(found.verdict, Healthy)
                 self.say(f"{name(found)}: broker {found.verdict.leader} leads")
 
 
@@ -153,7 +161,7 @@ def _at_rest(survey: Survey) -> bool:
     if survey.lost:
         return False
     opening = any(_opening(found, survey.brokers) for found in survey.groups)
-    return not opening and all(found.settled or isinstance(found.verdict, Stuck) for found in survey.groups)
+    return not opening and all(found.settled or isinstance(found.verdict, Unrecoverable) for found in survey.groups)
 
 
 def _opening(found: Found, brokers: Mapping[int, pb.SurveyReply]) -> bool:
@@ -198,10 +206,10 @@ async def _order(survey: Survey, broker_id: int, some: Sequence[Found], secret: 
     ]
 
 
-def _order_of(found: Found) -> Order:
+def _order_of(found: Found) -> RecoveryOrder:
     verdict = found.verdict
-    assert isinstance(verdict, Lost)
-    return Order(found.group, verdict.term, verdict.survivor.position, verdict.replicas)
+    assert isinstance(verdict, QuorumLost)
+    return RecoveryOrder(found.group, verdict.term, verdict.survivor.position, verdict.replicas)
 
 
 def _channel(address: str) -> grpc.aio.Channel:
@@ -243,7 +251,7 @@ def _assemble(asked: Mapping[str, pb.SurveyReply | str]) -> Survey:
 
 
 def _judge_all(brokers: Mapping[int, pb.SurveyReply], unasked: Collection[int]) -> list[Found]:
-    reports: dict[GroupId, list[Report]] = {METADATA_GROUP: []}
+    reports: dict[GroupId, list[ReplicaReport]] = {METADATA_GROUP: []}
     for reply in brokers.values():
         for said in reply.replicas:
             reports.setdefault(group_from_wire(said.topic_id, said.partition), []).append(report_from_wire(said))
@@ -256,30 +264,30 @@ def _judge_all(brokers: Mapping[int, pb.SurveyReply], unasked: Collection[int]) 
         group = group_from_wire(queue.topic_id, queue.partition)
         some = reports.get(group, [])
         members = tuple(queue.replicas)
-        if not isinstance(metadata.verdict, Well):
+        if not isinstance(metadata.verdict, Healthy):
             some = [*some, *_to_open(group, members, some, brokers)]
         found.append(_judge(group, queue.topic, members, some, unasked))
     return found
 
 
 def _judge(
-    group: GroupId, topic: str, members: tuple[int, ...], reports: Sequence[Report], unasked: Collection[int]
+    group: GroupId, topic: str, members: tuple[int, ...], reports: Sequence[ReplicaReport], unasked: Collection[int]
 ) -> Found:
     theirs = tuple(sorted((r for r in reports if r.broker_id in members), key=lambda r: members.index(r.broker_id)))
     return Found(group, topic, members, theirs, judge(theirs, members, unasked))
 
 
-def _members(reports: Sequence[Report]) -> tuple[int, ...]:
+def _members(reports: Sequence[ReplicaReport]) -> tuple[int, ...]:
     """The brokers of a group: they are the same in every CONFIG of it."""
     return tuple(r.broker_id for r in reports[0].newest.replicas) if reports else ()
 
 
 def _to_open(
-    group: GroupId, members: Sequence[int], reports: Sequence[Report], brokers: Mapping[int, pb.SurveyReply]
-) -> list[Report]:
+    group: GroupId, members: Sequence[int], reports: Sequence[ReplicaReport], brokers: Mapping[int, pb.SurveyReply]
+) -> list[ReplicaReport]:
     """Replicas that brokers will open, empty, once the metadata goes on: for a forecast, never for an order."""
     there = {report.broker_id for report in reports}
     some = [b for b in members if b in brokers and b not in there]
     nothing, unknown = Membership(group, 0, ()), b"?" * 16
     why = "opens once the metadata goes on"
-    return [Report(Replica(b, unknown), True, False, 0, 0, 1, 0, nothing, nothing, (0, 1), why) for b in some]
+    return [ReplicaReport(Replica(b, unknown), True, False, 0, 0, 1, 0, nothing, nothing, (0, 1), why) for b in some]

@@ -17,7 +17,7 @@ from tinymq.base.config import Limits
 from tinymq.base.errors import Closed, QuotaExceeded, TinymqError
 from tinymq.base.types import GroupId, TopicId, check_scan_id
 from tinymq.broker.serve.broker import Broker
-from tinymq.broker.serve.fetch import Answer, Ask, Fetch
+from tinymq.broker.serve.fetch import Fetch, FetchQuery, FetchResult
 from tinymq.broker.serve.fetch_waits import FetchShare
 from tinymq.broker.serve.quotas import UNLIMITED, Share
 from tinymq.broker.serve.scans import count_records
@@ -124,7 +124,7 @@ class FetchStream:
             check_scan_id(request.scan_id)
         partition = broker.find(request.topic_id, request.partition)
         bytes_max = min(request.max_bytes or broker.limits.fetch_bytes_max, broker.limits.fetch_bytes_max)
-        ask = Ask(
+        ask = FetchQuery(
             request.offset,
             bytes_max,
             min(request.min_bytes, bytes_max),
@@ -210,7 +210,7 @@ class FetchStream:
             self._read_ahead_bytes -= fetch.bytes_max
         self._wake.set()
 
-    def _answered(self, number: int, answer: Answer) -> FetchAnswer:
+    def _answered(self, number: int, answer: FetchResult) -> FetchAnswer:
         del self._waiting[number]
         asked = self._asked.pop(number)
         if answer.error is None:
@@ -221,7 +221,7 @@ class FetchStream:
             self._meter.refused(CALL, answer.error.code)
         return _reply(number, answer)
 
-    def _count(self, request: pb.FetchRequest, answer: Answer) -> None:
+    def _count(self, request: pb.FetchRequest, answer: FetchResult) -> None:
         broker = self._serving.broker
         if broker is not None:
             group = GroupId(TopicId(request.topic_id), request.partition)
@@ -230,7 +230,7 @@ class FetchStream:
             broker.scans.count(request.scan_id, group, leads, len(answer.frames), records)
 
 
-def _reply(number: int, answer: Answer) -> FetchAnswer:
+def _reply(number: int, answer: FetchResult) -> FetchAnswer:
     head = pb.FetchReply(
         request_id=number,
         high_watermark=answer.high_watermark,

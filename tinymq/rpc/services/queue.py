@@ -27,7 +27,7 @@ from tinymq.base.partitioning import keyed
 from tinymq.base.types import PeerAddress, TopicId, check_channel_name
 from tinymq.broker.partition.partition import Acks, Partition
 from tinymq.broker.serve import messages
-from tinymq.broker.serve.messages import Record
+from tinymq.broker.serve.messages import StoredMessage
 from tinymq.broker.serve.quotas import Quotas
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
@@ -77,7 +77,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
         self._leading = Leading(serving, forwarding, self._marks, elsewhere)
         self._quotas = quotas
         self._randbytes = randbytes
-        self._takers = messages.Takers()
+        self._takers = messages.WaitingTakers()
         self._turns: OrderedDict[TopicId, int] = OrderedDict()
         self._avoided: OrderedDict[tuple[TopicId, int], float] = OrderedDict()  # until when queues are avoided
 
@@ -377,7 +377,7 @@ def _by(call: Call, timeout_s: float) -> Call:
     return replace(call, deadline_s=min(call.deadline_s, deadline_s))
 
 
-def _message(call: Call, topic: str, queue: int, record: Record) -> pb.QueueMessage:
+def _message(call: Call, topic: str, queue: int, record: StoredMessage) -> pb.QueueMessage:
     """Raises BatchTooLarge for what the client would not take."""
     message = pb.QueueMessage(
         topic=topic,

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.serve.broker import Broker
-from tinymq.broker.serve.messages import Takers, Turn, changed
+from tinymq.broker.serve.messages import Turn, WaitingTakers, changed
 from tinymq.registry.state.values import TopicRecord
 
 LOOK_S = 0.25  # between two looks at queues that cannot be watched here
@@ -20,7 +20,7 @@ class Watch:
     """One call's wait for a channel's next message."""
 
     def __init__(
-        self, takers: Takers, broker: Broker, topic: TopicRecord, channel: str, missed: Container[int]
+        self, takers: WaitingTakers, broker: Broker, topic: TopicRecord, channel: str, missed: Container[int]
     ) -> None:
         """`missed`: queues that could not be asked; they are to be asked again, whatever is known of them."""
         self._broker = broker

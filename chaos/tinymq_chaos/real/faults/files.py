@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tinymq.base.errors import CorruptData
 from tinymq.format.entry import HEADER_SIZE, parse_header
-from tinymq.log.broker_files.durability_marks import Mark, load_marks
+from tinymq.log.broker_files.durability_marks import DurabilityMark, load_marks
 from tinymq.log.files.files import RealFiles
 from tinymq.log.files.layout import BALLOTS, GROUPS, INDEX, MARKS, SEGMENT, STATE, first_index_of, group_of
 from tinymq_chaos.real.disks.power import Remains
@@ -130,7 +130,7 @@ def covered_bytes(data: Path, path: str) -> int:
     group = group_of(*path.split("/")[1:3]) if first is not None else None
     if first is None or group is None:
         return size
-    mark = load_marks(RealFiles(data)).marks.get(group, Mark(group))
+    mark = load_marks(RealFiles(data)).marks.get(group, DurabilityMark(group))
     if first != mark.segment:
         return size if first < mark.segment else 0
     with contextlib.suppress(CorruptData):

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from tinymq.base.errors import CorruptData
 from tinymq.base.types import METADATA_GROUP
 from tinymq.format.entry import HEADER_SIZE, parse_header
-from tinymq.log.broker_files.durability_marks import Mark, load_marks
+from tinymq.log.broker_files.durability_marks import DurabilityMark, load_marks
 from tinymq.log.files.layout import SEGMENT, first_index_of, group_of
 from tinymq_chaos.sim.faults.chosen import anyone, both_ways
 from tinymq_chaos.sim.virtual.disk import SimFiles
@@ -174,7 +174,7 @@ def covered_bytes(files: SimFiles, path: str) -> int:
     group = group_of(*path.split("/")[1:3]) if first is not None else None
     if first is None or group is None:
         return len(content)
-    mark = load_marks(Synced(files)).marks.get(group, Mark(group))  # type: ignore[arg-type]
+    mark = load_marks(Synced(files)).marks.get(group, DurabilityMark(group))  # type: ignore[arg-type]
     if first != mark.segment:
         return len(content) if first < mark.segment else 0
     with contextlib.suppress(CorruptData):

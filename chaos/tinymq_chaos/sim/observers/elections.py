@@ -15,7 +15,7 @@ from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry, Kind
 from tinymq.raft import Role
 from tinymq.raft.host import cold_reads
-from tinymq.raft.host.replica_env import GroupPort
+from tinymq.raft.host.replica_env import HostReplicaEnv
 from tinymq.raft.leader import leadership
 from tinymq.raft.leader.leadership import Leadership
 from tinymq.raft.net.transport import Channel
@@ -76,7 +76,7 @@ class _Watch:
             (RaftCore, "_apply", self._applied),
             (RaftCore, "_post", self._said),
             (Leadership, "acknowledged", self._answered),
-            (GroupPort, "send", self._sent),
+            (HostReplicaEnv, "send", self._sent),
             (leadership, "APPEND_BYTES", lambda real: APPEND_BYTES),
             (cold_reads, "APPEND_BYTES", lambda real: APPEND_BYTES),
         ]
@@ -172,7 +172,7 @@ class _Watch:
             self._elections.counts(log, led.term, broker_of(process), who, progress.match)
 
     def _sent(self, real: Any) -> Any:
-        def send(port: GroupPort, peer: int, message: Message) -> Any:
+        def send(port: HostReplicaEnv, peer: int, message: Message) -> Any:
             log = self._log(port._group)
             if log is not None and isinstance(message, Vote) and message.granted and not message.pre:
                 sender = self._replica(port._group)
@@ -185,7 +185,7 @@ class _Watch:
 
         return send
 
-    def _weigh(self, log: Log, port: GroupPort, peer: int, message: Append) -> None:
+    def _weigh(self, log: Log, port: HostReplicaEnv, peer: int, message: Append) -> None:
         sizes = [entry.size for entry in message.entries]
         self._elections.sent(log, peer, sizes, APPEND_BYTES)
         bound = WINDOWS_MAX * (port.limits.inflight_bytes_max + APPEND_BYTES + max(sizes))

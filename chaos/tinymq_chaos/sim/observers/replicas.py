@@ -22,7 +22,7 @@ from tinymq.log.files.layout import group_of
 from tinymq.log.replica_log.log import Log
 from tinymq.log.replica_log.operations import Disk, Operation, Remove, Truncate
 from tinymq.raft import Group, Host
-from tinymq.raft.host.replica_env import GroupPort
+from tinymq.raft.host.replica_env import HostReplicaEnv
 from tinymq.raft.host.replicas import Replicas
 from tinymq.raft.leader.leadership import Leadership
 from tinymq.raft.rules.configs import Configs
@@ -277,7 +277,7 @@ def _commit(real: Any, watcher: Watcher, world: World) -> Any:
 
 
 def _send(real: Any, watcher: Watcher, world: World) -> Any:
-    def send(self: GroupPort, peer: int, message: Message) -> bool:
+    def send(self: HostReplicaEnv, peer: int, message: Message) -> bool:
         watcher.sends(self._group, message, peer)
         return bool(real(self, peer, message))
 
@@ -317,7 +317,7 @@ _WRAPPED: tuple[tuple[Any, str, Callable[[Any, Watcher, World], Any]], ...] = (
     (Replicas, "_make", _make),
     (Group, "take_over", _take_over),
     (Leadership, "commit", _commit),
-    (GroupPort, "send", _send),
+    (HostReplicaEnv, "send", _send),
     (Log, "put_state", _put_state),
     (Disk, "carry_out", _carry_out),
     (Group, "read_index", _read_index),

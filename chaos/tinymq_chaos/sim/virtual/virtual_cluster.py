@@ -14,7 +14,7 @@ from tinymq.base.config import BrokerConfig, Limits, Timing
 from tinymq.base.errors import TinymqError
 from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.cluster.formation import Formation
-from tinymq.broker.member import Means, Member
+from tinymq.broker.member import Member, MemberParts
 from tinymq.broker.partition.partition import Acks, Partition, Produced
 from tinymq.broker.serve.broker import Broker as RunningBroker
 from tinymq.format.batch import check_batch
@@ -48,7 +48,7 @@ class VirtualBroker:
         self._process: Process | None = None
         self._disk: Disk | None = None
         self._formation: Formation | None = None
-        self._means: Means | None = None
+        self._means: MemberParts | None = None
         self._member: Member | None = None
 
     @property
@@ -90,7 +90,7 @@ class VirtualBroker:
         host.on_group_changed = lambda group: self._member.group_changed(group) if self._member else None
         await process.run(host.start())
         config = BrokerConfig(self.id, "data", VOTERS, SECRET, limits=LIMITS, timing=cluster.timing)
-        self._means = Means(config, store, host, clock, self._rng, self._disk)
+        self._means = MemberParts(config, store, host, clock, self._rng, self._disk)
         self._formation = Formation(self.id, [v.broker_id for v in VOTERS], store, self.files, self._disk)
         if await process.run(self._formation.load()) is not None:
             await self.join()
