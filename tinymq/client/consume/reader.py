@@ -1,4 +1,4 @@
-"""Readers, asynchronous: every partition is followed by a task of its own; what they fetch waits in one Intake.
+"""Readers, asynchronous: every partition is followed by a task of its own; what they fetch waits in one FetchBuffer.
 
 What a reader promises: records of a partition come in order, each offset once; it never hangs silently, it goes
 on from another replica at the next offset or raises. How much waits untaken is bounded.

@@ -33,7 +33,7 @@ def agreed_us(clocks_us: Sequence[int], brokers: int) -> int | None:
 
 
 class HeardClocks(Protocol):
-    """Other brokers' clocks (tinymq.raft.peers.failure_detector.Liveness)."""
+    """Other brokers' clocks (tinymq.raft.peers.failure_detector.FailureDetector)."""
 
     def clocks_us(self, brokers: Collection[int]) -> list[int]:
         """For each live broker of `brokers`, return its wall clock less our monotonic clock."""
