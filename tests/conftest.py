@@ -6,7 +6,7 @@ that broker is down: clusters of two workers could have drawn the same.
 Spark's tests come first, which keep more than one core busy; beside them what lives in virtual time, and minds no
 load; then the others. In both parts the files that take long are first, so that no worker begins one while the others
 have nothing left to do. How long each took is in durations.json, which `make durations` writes; a file that is not in
-it yet comes before those that are.
+it yet comes before those that are. test_budget.py holds that file against the share of each room.
 
 A test that is marked `long` runs in `make test-long` only.
 """

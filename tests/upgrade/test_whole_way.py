@@ -21,6 +21,8 @@ from tinymq.registry.service import RegistryService
 
 BROKERS = (1, 2, 3)
 
+pytestmark = pytest.mark.long
+
 
 def level(cluster: Cluster) -> FeatureLevel:
     with Client(cluster.servers) as mq:
@@ -56,7 +58,6 @@ async def writes_records(registry: RegistryService) -> None:
     assert registry.get_all_records("group") == [second]
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_forward_back_and_forward_for_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Cluster(tmp_path) as cluster:

@@ -1,0 +1,71 @@
+"""The time that `make test` may take: a share for each room, held against what `make durations` measured.
+
+No test has a stopwatch, for machines are shared. durations.json is measured on a quiet machine with two cores, and is
+part of the repository: this test compares that file with the shares.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+
+import pytest
+
+from tests.conftest import DURATIONS, SPARK, TESTS, group_of
+
+WALL_S_MAX = 480  # of `make test` on a quiet machine
+CHECK_S = 50  # of that: `make check`
+WORKERS = 3  # Makefile: PARALLEL
+SHARES_S = {  # of the time of all workers, by the first folder below tests/; "": the files in tests/ itself
+    "": 53,
+    "benchmarks": 3,
+    "broker": 40,
+    "chaos": 330,
+    "cli": 150,
+    "client": 112,
+    "examples": 18,
+    "fuzz": 24,
+    "log": 55,
+    "metrics": 26,
+    "proto": 2,
+    "raft": 112,
+    "registry": 60,
+    "rpc": 60,
+    "spark": 180,
+    "testing": 42,
+    "upgrade": 13,
+}
+ALL_LONG = re.compile(r"^pytestmark = .*\bmark\.long\b", re.MULTILINE)  # nothing of such a file is in `make test`
+TOOK_S: dict[str, float] = json.loads(DURATIONS.read_text())
+
+
+def room_of(group: str) -> str:
+    return group.partition("/")[0] if "/" in group or group == SPARK else ""
+
+
+def test_the_shares_are_within_the_budget() -> None:
+    assert sum(SHARES_S.values()) <= WORKERS * (WALL_S_MAX - CHECK_S)
+
+
+def test_every_file_was_measured() -> None:
+    """A file that no run measured counts as nothing. `make durations FILES=...` measures it."""
+    short = [path for path in TESTS.rglob("test_*.py") if not ALL_LONG.search(path.read_text())]
+    files = {group_of(path) for path in short}
+    assert sorted(files - TOOK_S.keys()) == []
+    assert sorted(TOOK_S.keys() - files) == []
+
+
+@pytest.mark.parametrize("room", SHARES_S)
+def test_a_room_takes_no_more_than_its_share(room: str) -> None:
+    """More than its share: make tests cheaper, mark tests `long`, or take from the share of another room."""
+    took_s = Counter[str]()
+    for group, s in TOOK_S.items():
+        took_s[room_of(group)] += s  # type: ignore[assignment]
+    assert took_s[room] <= SHARES_S[room], sorted(
+        ((s, group) for group, s in TOOK_S.items() if room_of(group) == room), reverse=True
+    )
+
+
+def test_every_room_has_a_share() -> None:
+    assert {room_of(group) for group in TOOK_S} == {*SHARES_S}
