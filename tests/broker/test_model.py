@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.broker.test_partition import Bench
+from tests.broker.partition.test_partition import Bench
 from tests.fakes.batches import TIME_US, checked, payload
 from tinymq.base.errors import (
     Fenced,

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.broker.test_retention_groups import fill, until_it_is_done
+from tests.broker.state.test_retention_groups import fill, until_it_is_done
 from tests.broker.values import holds
 from tinymq.base.topic_config import TopicConfig
 from tinymq.broker.partition.partition import Partition

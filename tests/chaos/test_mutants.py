@@ -75,7 +75,7 @@ def test_the_few_are_of_several_rooms() -> None:
 
 
 def test_a_test_that_is_not_there_notices_nothing() -> None:
-    test = "tests/raft/test_reviving.py::test_that_there_is_none_of"
+    test = "tests/raft/rules/test_automatic_recovery.py::test_that_there_is_none_of"
     look = f"from tinymq_chaos.mutants import suite; suite.failures({test!r})"
     around = os.environ | {"PYTHONPATH": str(ROOT / "chaos")}
     ran = subprocess.run([sys.executable, "-c", look], cwd=ROOT, env=around, capture_output=True, text=True, timeout=60)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.client.running import run
 from tests.fakes.manual_clock import ManualClock
-from tests.rpc.test_stream_server import streams_of
+from tests.rpc.server.test_stream_server import streams_of
 from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable, CorruptData, OutcomeUnknown, TinymqError
 from tinymq.client.net.ports import Method, PackedBatch

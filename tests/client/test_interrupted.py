@@ -13,7 +13,7 @@ import pytest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.grpc_brokers import GrpcBrokers
 from tests.client.interrupts import Interrupts
-from tests.client.test_batcher import Bench, rows
+from tests.client.produce.test_batcher import Bench, rows
 from tinymq import Client
 from tinymq.base.errors import DeadlineExceeded
 from tinymq.client.produce import batcher, buffer_pool, delivery, owners, topic_buffers

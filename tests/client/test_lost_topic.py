@@ -9,8 +9,8 @@ import pytest
 
 from tests.client.fake_cluster import FakeCluster
 from tests.client.grpc_brokers import GrpcBrokers
+from tests.client.produce.test_blocking_sender import Ways, connected, later, wait_until
 from tests.client.running import client_of, run, until
-from tests.client.test_direct import Ways, connected, later, wait_until
 from tinymq import Client
 from tinymq.base.errors import OutcomeUnknown
 from tinymq.client.produce import blocking_sender

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 
 from tests.broker import test_power_cut as test_power_cut_of_brokers
-from tests.broker import test_revival_storms
+from tests.broker.replicas import test_quorum_watch_storms
 from tests.raft import test_observers, test_power_cut, test_read_index, test_storms
 from tests.raft.test_disk_failures import test_a_replica_that_failed_under_load_comes_back_as_a_member as fails
 from tests.raft.test_rejoining import test_any_minority_may_be_lost_again_and_again as minority
@@ -29,8 +29,12 @@ ALL: dict[str, Callable[[int], None]] = {
     "raft.failed_sync": lambda seed: fails(seed=seed, how="sync"),
     "raft.full_disk": lambda seed: fails(seed=seed, how="full"),
     "brokers.power_cut": test_power_cut_of_brokers.test_what_was_acknowledged_survives_once,
-    "brokers.memory": lambda seed: test_revival_storms.test_they_come_back_and_agree(test_revival_storms.MEMORY, seed),
-    "brokers.intervals": lambda seed: test_revival_storms.test_they_come_back_and_agree(test_revival_storms.LAZY, seed),
+    "brokers.memory": lambda seed: test_quorum_watch_storms.test_they_come_back_and_agree(
+        test_quorum_watch_storms.MEMORY, seed
+    ),
+    "brokers.intervals": lambda seed: test_quorum_watch_storms.test_they_come_back_and_agree(
+        test_quorum_watch_storms.LAZY, seed
+    ),
 }
 
 

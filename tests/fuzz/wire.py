@@ -13,7 +13,7 @@ from tests.fakes.manual_clock import ManualClock
 from tests.fuzz import reseal
 from tests.fuzz.driver import Target
 from tests.fuzz.formats import chain, commands, frames
-from tests.raft.test_messages import MESSAGES
+from tests.raft.rules.test_messages import MESSAGES
 from tests.raft.values import GROUP
 from tinymq.base.config import KIB, Limits, Timing
 from tinymq.base.errors import CorruptData, InvalidFrame, InvalidRequest, NotLeader, TinymqError

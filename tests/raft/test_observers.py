@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.raft.harness import Cluster, simulate
-from tests.raft.test_leadership import ack, leading
+from tests.raft.leader.test_leadership import ack, leading
 from tests.raft.test_quiet import rest
 from tests.raft.values import GROUP, chain, incarnation, membership
 from tests.seeds import first_of

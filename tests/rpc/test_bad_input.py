@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.test_admission import OTHER_SCHEMA, lying_offsets, zstd_bomb
+from tests.broker.partition.test_admission import OTHER_SCHEMA, lying_offsets, zstd_bomb
 from tests.fakes.batches import payload
 from tests.fakes.raw_client import Raw, batch
 from tinymq.base.config import KIB, MIB, Limits, Timing

@@ -16,7 +16,7 @@ import pytest
 
 from tests.client.running import run
 from tests.fakes.raw_client import Raw
-from tests.rpc.test_stream_server import FETCH, port_of, welcomed
+from tests.rpc.server.test_stream_server import FETCH, port_of, welcomed
 from tinymq import Client
 from tinymq.base.config import Limits
 from tinymq.base.types import GroupId, TopicId

@@ -14,7 +14,7 @@ import pytest
 from grpc._cython import cygrpc
 from structlog.testing import capture_logs
 
-from tests.broker.test_partition import Bench
+from tests.broker.partition.test_partition import Bench
 from tests.fakes.batches import payload
 from tests.fakes.raw_client import batch
 from tinymq.base.config import MIB, Limits, Timing

@@ -11,7 +11,7 @@ from tinymq.broker.serve.quotas import Rate
 from tinymq.rpc.services import queue
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
-QUOTAS = "tests/broker/test_quotas.py::test_"
+QUOTAS = "tests/broker/serve/test_quotas.py::test_"
 ASKED = Focus(faults=("client_reset", "kill", "isolate_one"), workloads=("queues",), pace=0.3)
 
 

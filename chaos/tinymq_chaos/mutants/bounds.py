@@ -35,8 +35,8 @@ BEGUN = Focus(
 )
 TRIMMED = Focus(faults=("client_reset", "kill"), workloads=("trimmed",), pace=0.3)
 SIZED = Focus(faults=("kill",), workloads=("sized",), pace=0.15)
-HELD = "tests/broker/test_holds.py::test_"
-PROMISED = "tests/broker/test_promises.py::test_"
+HELD = "tests/broker/state/test_holds.py::test_"
+PROMISED = "tests/broker/partition/test_soft_leases.py::test_"
 MOVES = frozenset(("commit", "seek", "consume"))
 ROOM = Focus(faults=("kill", "slow_disk"), workloads=("room",), pace=0.3)
 
@@ -155,7 +155,7 @@ def what_is_appended_without_the_time_looks_old(p: Patches) -> None:
 
 @mutant(
     "time: it is unknown if a bare majority of clocks contradict one another",
-    test="tests/raft/test_cluster_time.py::test_no_minority_of_wrong_clocks_moves_it",
+    test="tests/raft/peers/test_cluster_time.py::test_no_minority_of_wrong_clocks_moves_it",
 )
 def clocks_may_contradict(p: Patches) -> None:
     p.set(cluster_time, "APART_US_MAX", 1 << 62)
@@ -195,7 +195,7 @@ def the_last_bytes_are_removed(p: Patches) -> None:
 
 @mutant(
     "retention: what is more than so many bytes goes",
-    test="tests/broker/test_retention.py::test_by_bytes_what_stays_is_no_less",
+    test="tests/broker/state/test_retention.py::test_by_bytes_what_stays_is_no_less",
 )
 def bytes_are_kept(p: Patches) -> None:
     real = retention.due_start
@@ -294,7 +294,7 @@ def starts_move_back(p: Patches) -> None:
 
 @mutant(
     "what channels did in a topic in memory has a bound",
-    test="tests/broker/test_capacity.py::test_a_partition_in_memory_goes_by_what_its_log_comes_to",
+    test="tests/broker/partition/test_capacity.py::test_a_partition_in_memory_goes_by_what_its_log_comes_to",
 )
 def commands_have_no_bound(p: Patches) -> None:
     p.set(partitions, "check_commands", lambda config, log_bytes, said: None)

@@ -6,8 +6,8 @@ from tinymq.client.cluster.broker_health import ClusterHealth
 from tinymq.client.produce.send_queue import SendQueue
 from tinymq_chaos.mutants.mutant import Patches, mutant
 
-PLACEMENT = "tests/client/test_placement.py::test_"
-HEALTH = "tests/client/test_health.py::test_"
+PLACEMENT = "tests/client/produce/test_placement.py::test_"
+HEALTH = "tests/client/cluster/test_broker_health.py::test_"
 
 
 @mutant(

@@ -209,4 +209,4 @@ def repaired_replicas_keep_their_count(p: Patches) -> None:
 # - the mark of a log that is set aside is synced before its files are moved: without it, a power cut in between leaves
 #   the old mark and no log, which is damage, and the count is raised for that (tests/log/test_replacing.py)
 # - the checksums of a state's pieces, and of the whole: nothing here changes bytes on their way, as TCP's checksum and
-#   the framing's would have to let pass (tests/raft/test_installing.py)
+#   the framing's would have to let pass (tests/raft/replica/test_snapshot_receiver.py)

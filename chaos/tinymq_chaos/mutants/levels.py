@@ -40,7 +40,7 @@ def leaders_propose_what_members_do_not_know(p: Patches) -> None:
 
 @mutant(
     "peers refuse a broker that does not know the cluster's feature level",
-    test="tests/raft/test_handshake.py::test_a_build_that_knows_too_little_is_told_what_to_do",
+    test="tests/raft/net/test_handshake.py::test_a_build_that_knows_too_little_is_told_what_to_do",
 )
 def older_builds_are_let_in(p: Patches) -> None:
     p.set(handshake, "check_member", _nothing)

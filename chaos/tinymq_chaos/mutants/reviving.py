@@ -26,11 +26,11 @@ from tinymq.raft.rules.membership import Replica
 from tinymq.raft.rules.quorum_loss import QuorumLost, ReplicaReport, can_win, lost
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
-REVIVAL = "tests/broker/test_revival.py::test_"
-ALTERED = "tests/broker/test_revival_altered.py::test_"
-DECISION = "tests/raft/test_reviving.py::test_"
-HOME = "tests/broker/test_homecoming.py::test_"
-HANDING = "tests/raft/test_handing.py::test_"
+REVIVAL = "tests/broker/replicas/test_quorum_watch.py::test_"
+ALTERED = "tests/broker/replicas/test_quorum_watch_altered.py::test_"
+DECISION = "tests/raft/rules/test_automatic_recovery.py::test_"
+HOME = "tests/broker/replicas/test_preferred_leaders.py::test_"
+HANDING = "tests/raft/replica/test_leadership_transfer.py::test_"
 
 
 @mutant(
@@ -115,7 +115,10 @@ def old_configs_count(p: Patches) -> None:
     p.set(automatic_recovery, "_age", lambda membership: (0, 0))
 
 
-@mutant("the cause of a raised count is stored with it", test="tests/log/test_marks.py::test_what_raised_a_count")
+@mutant(
+    "the cause of a raised count is stored with it",
+    test="tests/log/broker_files/test_durability_marks.py::test_what_raised_a_count",
+)
 def causes_are_forgotten(p: Patches) -> None:
     p.set(
         DurabilityMark,
@@ -138,7 +141,7 @@ def the_damaged_are_not_waited_for(p: Patches) -> None:
 
 @mutant(
     "who has read what was lost is told so, whatever took its place",
-    test="tests/broker/test_fetch.py::test_an_offset_of_what_was_lost_is_refused_on_every_replica",
+    test="tests/broker/serve/test_fetch.py::test_an_offset_of_what_was_lost_is_refused_on_every_replica",
 )
 def readers_are_not_told_of_a_loss(p: Patches) -> None:
     p.set(EpochCache, "start_after", lambda self, known: None)
@@ -146,7 +149,7 @@ def readers_are_not_told_of_a_loss(p: Patches) -> None:
 
 @mutant(
     "who is behind a loss that a reader knows of does not answer it",
-    test="tests/broker/test_fetch.py::test_an_offset_of_what_was_lost_is_refused_on_every_replica",
+    test="tests/broker/serve/test_fetch.py::test_an_offset_of_what_was_lost_is_refused_on_every_replica",
 )
 def replicas_of_the_past_answer(p: Patches) -> None:
     real = fetch._of_another_history

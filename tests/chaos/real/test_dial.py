@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.broker.test_mesh import VOTERS, Dialled, Registry
-from tests.rpc.test_leading import REPLY, Elsewhere, _never
+from tests.broker.cluster.test_address_book import VOTERS, Dialled, Registry
+from tests.rpc.services.test_leader_routing import REPLY, Elsewhere, _never
 from tinymq.app.settings import load
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import InvalidConfig

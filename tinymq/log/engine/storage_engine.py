@@ -1,4 +1,7 @@
-"""Where the logs of Raft groups lie: what every engine promises. tests/log/test_engine_contract.py holds them to it."""
+"""Where the logs of Raft groups lie, and the contract of every engine.
+
+tests/log/engine/test_storage_engine_contract.py holds the engines to it.
+"""
 
 from __future__ import annotations
 

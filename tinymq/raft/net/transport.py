@@ -1,6 +1,6 @@
 """How brokers send to one another: a protocol, and the values that cross it. No I/O here.
 
-Two implementations pass the one contract suite (tests/raft/test_transport_contract.py): `TcpTransport`
+Two implementations pass the one contract suite (tests/raft/net/test_transport_contract.py): `TcpTransport`
 (tcp.py) and the in-memory `MemoryNetwork` (tinymq/simulation/memory_network.py).
 
 Per pair of brokers and direction there is one connection per channel. A broker dials the connections

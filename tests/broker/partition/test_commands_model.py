@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.broker import values
 from tests.broker.naive import Naive, Told
-from tests.broker.test_partition import Bench
+from tests.broker.partition.test_partition import Bench
 from tests.fakes.batches import checked, payload
 from tinymq.base.errors import BatchTooLarge, NotLeader, OutcomeUnknown, QuotaExceeded, TinymqError
 from tinymq.base.topic_config import OnFull, TopicConfig

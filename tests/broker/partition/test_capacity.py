@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.test_partition import Bench
+from tests.broker.partition.test_partition import Bench
 from tests.broker.values import Applied, commits, consumes, deletes, holds, moves, opens, releases, seeks
 from tests.fakes.batches import payload
 from tinymq.base.errors import BatchTooLarge, NotLeader, QuotaExceeded

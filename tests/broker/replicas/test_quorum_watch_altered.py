@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.test_revival import LAZY, WRITES, World, acknowledged_unsynced, brokers, with_world
-from tests.broker.test_revival_storms import TermsAlone, calm, with_revival
+from tests.broker.replicas.test_quorum_watch import LAZY, WRITES, World, acknowledged_unsynced, brokers, with_world
+from tests.broker.replicas.test_quorum_watch_storms import TermsAlone, calm, with_revival
 from tests.raft.faults import FAULTS, Fault, storm
 from tests.raft.harness import Broker, Cluster, simulate
 from tests.raft.values import GROUP

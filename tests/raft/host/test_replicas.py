@@ -6,8 +6,8 @@ import pytest
 import structlog
 
 from tests.raft.harness import Broker, Cluster, Recorder, simulate
-from tests.raft.test_installing import LARGE, trimmed
-from tests.raft.test_repair import FIRST, OTHER, filled, flip_first
+from tests.raft.host.test_repair import FIRST, OTHER, filled, flip_first
+from tests.raft.replica.test_snapshot_receiver import LARGE, trimmed
 from tests.raft.traffic import append_to, deliver, entry_after
 from tests.raft.values import GROUP
 from tinymq.base.errors import CorruptData, DiskFull, StorageError, SyncFailed, TinymqError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.test_state import sealed
+from tests.broker.state.test_state import sealed
 from tests.broker.values import Applied, takes_over
 from tinymq.base.errors import CorruptData
 from tinymq.broker.state.epoch_cache import HISTORIES_MAX, EpochCache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.broker.test_partition import Bench
+from tests.broker.partition.test_partition import Bench
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.raft_group import FakeGroup
 from tinymq.base.errors import CorruptData, UnknownTopic

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.client.consume.test_reader import filled
 from tests.client.grpc_brokers import GrpcBrokers
-from tests.client.test_reader import filled
 from tinymq import Client
 from tinymq.base.errors import Closed, InvalidConfig, InvalidRequest, TinymqError, UnknownTopic
 from tinymq.client.consume.records import TABLE_SCHEMA

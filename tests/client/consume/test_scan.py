@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.client.consume.test_reader import filled
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run
-from tests.client.test_reader import filled
 from tinymq.base.errors import (
     BrokerUnreachable,
     Closed,

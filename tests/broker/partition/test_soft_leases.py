@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.test_partition import Bench
+from tests.broker.partition.test_partition import Bench
 from tinymq.base.errors import NotLeader, OffsetOutOfRange, QuotaExceeded
 from tinymq.base.topic_config import DAY_MS, OnFull, TopicConfig
 from tinymq.broker.state.holds import HOLDS_MAX, Hold

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.test_revival import LAZY, MEMORY, World
+from tests.broker.replicas.test_quorum_watch import LAZY, MEMORY, World
 from tests.raft.faults import FAULTS, Fault, break_disk, power_cut, power_cut_of_all, storm
 from tests.raft.harness import Broker, Cluster, Ledger, simulate
 from tests.seeds import first_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker.test_partition import Bench
+from tests.broker.partition.test_partition import Bench
 from tinymq.base.config import Limits
 from tinymq.base.errors import InvalidBatch, NotLeader, OffsetOutOfRange
 from tinymq.broker.partition.partition import Acks

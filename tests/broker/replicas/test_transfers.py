@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.broker.test_homecoming import ONE, FakeGroup, FakeHost
+from tests.broker.replicas.test_preferred_leaders import ONE, FakeGroup, FakeHost
 from tests.fakes.manual_clock import ManualClock
 from tinymq.base.errors import DeadlineExceeded, InvalidRequest, NotLeader, NotReady, OutcomeUnknown, TinymqError
 from tinymq.base.types import GroupId, TopicId

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.broker.test_partition import Bench
+from tests.broker.partition.test_partition import Bench
 from tests.broker.values import moves, takes_over
 from tests.fakes.batches import TIME_US, checked
 from tinymq.base.errors import (

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.broker.test_partition import Bench
+from tests.broker.partition.test_partition import Bench
 from tests.broker.values import commits, consumes, deletes, holds, moves, opens, seeks
 from tests.fakes.raft_group import FakeGroup
 from tinymq.base.errors import (

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.log.gate import until
-from tests.log.test_intervals import EVERY_SECOND, Place, placed
 from tests.log.values import OTHER, append
+from tests.log.writer.test_interval_sync import EVERY_SECOND, Place, placed
 from tinymq.base.errors import DiskFull, SyncFailed
 from tinymq.base.topic_config import Storage
 from tinymq.log import DISK, Log, LogConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import google_crc32c
 import pytest
 
-from tests.raft.test_leadership import CONFIGS, TERM, Lines, ack
+from tests.raft.leader.test_leadership import CONFIGS, TERM, Lines, ack
 from tests.raft.values import ListLog, chain, incarnation
 from tinymq.base.config import Limits, Timing
 from tinymq.format import entry

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.raft.harness import Broker, Cluster, simulate
-from tests.raft.test_leadership import ack, leading
+from tests.raft.leader.test_leadership import ack, leading
 from tests.raft.values import GROUP
 from tinymq.raft import LeadershipOrigin
 from tinymq.raft.leader.followers import BEHIND_ENTRIES_MAX
