@@ -32,6 +32,7 @@ from tinymq_chaos.workloads.context import Caller, Workload
 SECONDS = 30.0  # virtual, of a whole run
 QUIET_S = 6.0  # of it: after the last fault, with load, before workloads are told to stop
 END_S = 30.0  # workloads that are told to stop, and brokers that are to heal, get so long
+FROZEN_GROWTH_MAX = 100_000  # objects: what some ten results hold, 25 MB each
 WORKLOADS_AT_ONCE = 2
 TOPIC_TRIES_MAX = 6  # of 10 virtual seconds
 UNREPLICATED = "unreplicated"
@@ -229,6 +230,26 @@ async def _work(workload: Workload, context: Context) -> None:
     await workload(context)
 
 
+class _Frozen:
+    """All present objects, modules above all, which the collection after a run can skip."""
+
+    def __init__(self) -> None:
+        self._objects = 0  # as of the last time when none of them was garbage
+
+    def renew(self) -> None:
+        """Collect what the result of the run before held until now, and freeze the rest."""
+        full = gc.get_freeze_count() > self._objects + FROZEN_GROWTH_MAX
+        if full:
+            gc.unfreeze()  # a frozen result that its caller has dropped since is garbage that no collection finds
+        gc.collect()
+        gc.freeze()
+        if full:
+            self._objects = gc.get_freeze_count()
+
+
+_FROZEN = _Frozen()
+
+
 @contextmanager
 def no_collection() -> Iterator[None]:
     """What is left of a run is collected after it, and not at moments of the collector's choice: what coroutines do
@@ -237,8 +258,7 @@ def no_collection() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            gc.collect()  # of the run before, what its result held until now
-            gc.freeze()  # modules and all other present objects: the collection at the end can skip them
+            _FROZEN.renew()
             gc.disable()
             yield
             sys.unraisablehook = lambda args: None
