@@ -15,7 +15,7 @@ PROTOS := $(wildcard tinymq/proto/*.proto)
 PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder # more than cores: many tests wait for processes; tests/conftest.py says in which order
 CHECKED := -p tinymq -p tinymq_chaos -p pyspark_tinymq -p pipelines -p examples.flights -p examples.chaos
 
-.PHONY: help run test test-long test-upgrade test-spark pipeline durations check bench bench-spark sim chaos figures mutants fuzz proto clean
+.PHONY: help run test fast test-long test-upgrade test-spark pipeline durations check bench bench-spark sim chaos figures mutants fuzz proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | while IFS='|' read -r name does; do \
@@ -28,6 +28,14 @@ test: check .venv/.base-ready ## install what is needed, check the code, run the
 	@sh tests/tools/prometheus.sh || true # who misses it is a test, which says so
 	@echo "make: running the tests"
 	@exec env $(JAVA) PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL)
+
+# Rooms whose tests need no process and no cluster.
+FAST := raft/rules raft/peers raft/leader raft/replica log/files log/broker_files log/segment log/replica_log log/writer \
+	log/engine registry/state broker/state broker/partition broker/cluster broker/serve rpc/common client/common \
+	client/cluster client/net client/admin cli/common proto test_tidy.py test_pages.py test_budget.py test_errors.py \
+	test_topic_config.py test_settings.py
+fast: check ## check the code, and run the pure tests: under a minute, for every change
+	@exec env PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL) $(addprefix tests/,$(FAST))
 
 test-long: .venv/.base-ready ## the tests that `make test` leaves out: per Python version, per build, per step of a kill
 	@exec env $(JAVA) PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL) -m long

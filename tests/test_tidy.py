@@ -23,6 +23,8 @@ FILE_LINES_MAX = 400
 TEST_FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
 FOLDER_MODULES_MAX = 15
+SUBJECT_LENGTH_MAX = 72
+SUBJECTS_SINCE = "1d77fed075e90aaa0a128077a5d6f61cade178bc"
 
 NAMES_THAT_SAY_NOTHING = re.compile(
     r"(Manager|Helper|Handler|Utils?)$|^(manager|helper|handler|util)s?$|_(helper|util)s?$"
@@ -137,6 +139,31 @@ def test_every_room_says_what_belongs_there() -> None:
     rooms = [path for path in PRODUCT if path.name == "__init__.py" and len(path.relative_to(ROOT).parts) > 3]
     assert len(rooms) > 40
     assert not [_where(path) for path in rooms if (ast.get_docstring(TREES[path]) or "").count(".") < 2]
+
+
+def test_decisions_are_cited_by_their_names() -> None:
+    """A number would be another decision's after the next one that is added."""
+    decisions = re.findall(r"^\d+\. \*\*(.+?)\*\*", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    cited = [
+        (path, name)
+        for path in PYTHON
+        if path != ROOT / "tests" / "test_tidy.py"
+        for name in re.findall(r"\(ARCHITECTURE\.md: ([^)]+)\)|\(architecture[ ,]", path.read_text())
+    ]
+    assert len(cited) > 3
+    assert not [
+        f"{_where(path)} {name}" for path, name in cited if not any(d.startswith(name or "?") for d in decisions)
+    ]
+
+
+def test_commits_say_which_room_they_change() -> None:
+    """All since SUBJECTS_SINCE. An unpacked archive has no commits."""
+    if not (ROOT / ".git").exists():
+        return
+    log = ["git", "log", "--no-merges", "--format=%s", f"{SUBJECTS_SINCE}..HEAD"]
+    subjects = subprocess.run(log, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    form = re.compile(r"[a-z][a-z_/-]*(, [a-z][a-z_/-]*)*: \S")
+    assert not [subject for subject in subjects if len(subject) > SUBJECT_LENGTH_MAX or not form.match(subject)]
 
 
 def test_functions_are_short() -> None:

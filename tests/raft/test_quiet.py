@@ -1,4 +1,4 @@
-"""A group that rests costs nothing, and wakes without an election (architecture decision 14)."""
+"""A group that rests costs nothing, and wakes without an election (ARCHITECTURE.md: Idle partitions cost nothing)."""
 
 from __future__ import annotations
 

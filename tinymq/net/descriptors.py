@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 DESCRIPTORS_MAX = 1 << 20  # the most that a process asks for; "unlimited" counts as this
 METRICS_CONNECTIONS_MAX = 32
-PEER_CONNECTIONS_MAX = 512  # two of each of 69 brokers, and as many again that have not proven themselves
+PEER_CONNECTIONS_MAX = 512  # two of each other broker, and up to 64 that have not proven themselves yet
 OPEN_FILES_MAX = 256  # segments that the writer keeps open
 RESERVE = 8  # descriptors kept for files, for when no others are left
 

@@ -3,7 +3,7 @@
     offset size field
          0   16 topic id        bytes  all zero for the metadata group
         16    4 partition       u32
-        20    4 count           u32    incarnation count of this group on this broker (pysyncobj.md, row 22)
+        20    4 count           u32    incarnation count of this group on this broker (docs/raft.md, 22)
         24    1 flags           u8     1 suspect, 2 tail lost, 4 forgotten, 8 being deleted,
                                16 being set aside, 32 damaged, 64 lazy, 128 risks are counted
         25    3 risks           u24    how many of the latest raises of the count were due to risks that the topic

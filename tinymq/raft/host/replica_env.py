@@ -72,7 +72,9 @@ class HostReplicaEnv:
         return None if who is None else who.session
 
     def send(self, peer: int, message: Message) -> bool:
-        """Appends and states go in order on the bulk connection; all else overtakes them (architecture, 13)."""
+        """Appends and states go in order on the bulk connection, and all else overtakes them.
+
+        (ARCHITECTURE.md: Hot paths are long-lived streams)"""
         head, body = to_wire(self._group, message)
         head.generation = self.configs.newest.generation
         channel = Channel.BULK if isinstance(message, Append | StateOffer | StatePiece) else Channel.CONTROL

@@ -15,7 +15,7 @@ NEVER = float("inf")
 class Schedule:
     """Ticks groups through `tick(group)`, which answers the monotonic time of the group's next timer.
 
-    A group that rests holds no timer and costs nothing (architecture decision 14).
+    A group that rests holds no timer and costs nothing (ARCHITECTURE.md: Idle partitions cost nothing).
     """
 
     def __init__(self, clock: Clock, tick: Callable[[GroupId], float | None]) -> None:

@@ -1,7 +1,7 @@
 """Which brokers are alive, purely: heartbeats in, verdicts out.
 
-One heartbeat per pair of brokers feeds the timers of all their groups (architecture decision 14), so that
-a group that sleeps does not wake into an election. A *session* is one process start: a new one means that
+One heartbeat per pair of brokers feeds the timers of all their groups, so that a group that sleeps does not wake into
+an election (ARCHITECTURE.md: Idle partitions cost nothing). A *session* is one process start: a new one means that
 whatever the old process led, it leads no more. How long a silence must be is measured (`pace`).
 """
 

@@ -1,6 +1,8 @@
-"""Topics that promise less: in memory, or synced at intervals. They lose only what a majority of their replicas had,
-and only when a majority ended. A replica in memory ends with its process. A replica that is synced at intervals ends
-when its machine loses power or a sync of its disk fails. In all other cases the same rules hold as for other topics.
+"""Topics that promise less: in memory, or synced at intervals.
+
+They lose only what a majority of their replicas had, and only when half of them or more ended. A replica in memory ends
+with its process. A replica that is synced at intervals ends when its machine loses power or a sync of its disk fails.
+In all other cases the same rules hold as for other topics.
 """
 
 from __future__ import annotations
