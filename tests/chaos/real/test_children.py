@@ -23,7 +23,8 @@ import asyncio, os, signal, sys, threading
 from pathlib import Path
 from tinymq_chaos.real.processes.children import spawn
 
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, above it all, has it ignored
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored below nohup
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a script
 
 def begin(log):
     running, stopped = spawn(["sleep", "1000"], log), spawn(["sleep", "1000"], log)
