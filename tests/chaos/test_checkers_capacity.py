@@ -196,6 +196,12 @@ def as_many_bytes_as_have_room(s: Story) -> None:
     look(s, 0, 3)
 
 
+def refused_although_a_fault_removed_the_head(s: Story) -> None:
+    """What a fault takes from one replica's log makes no room in the partition."""
+    refused_with_room(s)
+    s.history.changed("FAULT trim: 0f/0 of broker 1 to 3")
+
+
 def lowered_and_nothing_came_since(s: Story) -> None:
     told(s, max_records="9", on_full="reject")
     alter(s, max_records="2")
@@ -285,6 +291,7 @@ def settings_as_they_were_told(s: Story) -> None:
     "tell",
     [
         as_many_bytes_as_have_room,
+        refused_although_a_fault_removed_the_head,
         lowered_and_nothing_came_since,
         an_alteration_without_an_answer,
         an_alteration_of_a_moment_ago,
