@@ -141,6 +141,15 @@ def test_every_room_says_what_belongs_there() -> None:
     assert not [_where(path) for path in rooms if (ast.get_docstring(TREES[path]) or "").count(".") < 2]
 
 
+def test_files_that_texts_cite_are_there() -> None:
+    cited = re.compile(r"(?<![\w/.])(?:tinymq|chaos|spark|tests|benchmarks|examples)/[\w/]+\.py\b")
+    texts = [path for path in FILES if path.suffix in (".py", ".md")]
+    places = [(path, name) for path in texts for name in cited.findall(path.read_text()) if "/x/" not in name]
+    homes = (ROOT, ROOT / "chaos", ROOT / "spark", ROOT / "tests")
+    assert len(places) > 100
+    assert not [f"{_where(path)}: {name}" for path, name in places if not any((home / name).exists() for home in homes)]
+
+
 def test_decisions_are_cited_by_their_names() -> None:
     """A number would be another decision's after the next one that is added."""
     decisions = re.findall(r"^\d+\. \*\*(.+?)\*\*", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)

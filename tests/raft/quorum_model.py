@@ -2,8 +2,8 @@
 
 It keeps what a Raft replica keeps, and takes steps at random: entries, elections, alterations that reach one broker
 after the other, power cuts of any subset, faults that lose files or votes, disks that are replaced and return. It uses
-the product's decisions (reviving.py, recovering.py, membership.py), and knows which entries a majority had synced when
-they were acknowledged: no leader, elected or revived, may lack one of them.
+the product's decisions (automatic_recovery.py, quorum_loss.py, membership.py), and knows which entries a majority had
+synced when they were acknowledged: no leader, elected or revived, may lack one of them.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class Group:
                 return
 
     def repair(self) -> None:
-        """A damaged log is set aside, once a leader with a majority besides has granted that (raft/repair.py)."""
+        """A damaged log is set aside, once a leader with a majority besides has granted that (raft/host/repair.py)."""
         for leader in [node for node in self._up() if node.leads and node.commit >= node.first_of_term]:
             node = self._rng.choice([n for n in self.nodes if n is not leader])
             known = leader.disk.log.index(next(i for i in leader.disk.log if i.config == leader.applied)) + 1
