@@ -47,7 +47,7 @@ def clients_are_never_forgotten(p: Patches) -> None:
 @mutant("QueueService: who asks again under its request id gets the same message", ASKED)
 def request_ids_are_not_looked_at(p: Patches) -> None:
     numbers = count(1)
-    p.set(queue, "_request_key", lambda request_id: next(numbers).to_bytes(16, "little"))
+    p.set(queue, "request_key", lambda request_id: next(numbers).to_bytes(16, "little"))
 
 
 @mutant("QueueService: a size is what the channel has still to read", ASKED)

@@ -53,7 +53,7 @@ def commits_move_back(p: Patches) -> None:
 
 @mutant("a consumer that was replaced moves no cursor", RUSH)
 def consumers_are_not_fenced(p: Patches) -> None:
-    p.set(channels, "_check_epoch", lambda cursor, channel, epoch: None)
+    p.set(channels, "check_epoch", lambda cursor, channel, epoch: None)
 
 
 @mutant("a commit from before a seek is refused", RUSH)
@@ -81,7 +81,7 @@ def seeks_are_done_again(p: Patches) -> None:
 
 @mutant("a cursor is put nowhere behind the end", RUSH)
 def cursors_go_anywhere(p: Patches) -> None:
-    p.set(channels, "_check_within", lambda offset, least, at: None)
+    p.set(channels, "check_within", lambda offset, least, at: None)
 
 
 @mutant("a request that is sent again gets the record that it got", TAKERS)
@@ -122,7 +122,7 @@ def cursors_are_not_replicated(p: Patches) -> None:
         if not MOVES.issuperset(names):
             real(self, said, timeout_s, done)
             return
-        self._check_leading()
+        self.check_leading()
         at = self.state.extent(self.group.stamp_now_us())
         done(
             [self.state._channels.apply(name, getattr(each, name), at) for name, each in zip(names, said, strict=True)]
@@ -289,7 +289,7 @@ def starts_move_back(p: Patches) -> None:
         self.log_start = min(said.offset, at.end)
         return CommandOutcome(log_start=self.log_start, high_watermark=at.end)
 
-    p.set(PartitionState, "_move_start", move_start)
+    p.set(PartitionState, "move_start", move_start)
 
 
 @mutant(

@@ -96,7 +96,7 @@ def marks_before_the_sync(p: Patches) -> None:
 
 @mutant("a mark is lowered before what it covers is cut", CUT)
 def marks_stay_high(p: Patches) -> None:
-    p.set(SyncBatches, "_lower_marks", lambda self, works: None)
+    p.set(SyncBatches, "lower_marks", lambda self, works: None)
 
 
 @mutant("a torn tail is cut off", FOUND)
@@ -127,13 +127,13 @@ def checksums_are_not_verified(p: Patches) -> None:
 
 @mutant("a damaged frame at or below the mark is not taken for a torn tail", FLIPS)
 def damage_is_cut_off(p: Patches) -> None:
-    p.set(recovery._Recovery, "_refuse_below_mark", lambda self, first, problem: None)
-    p.set(recovery._Recovery, "_check_mark", lambda self: None)
+    p.set(recovery.LogRecovery, "refuse_below_mark", lambda self, first, problem: None)
+    p.set(recovery.LogRecovery, "check_mark", lambda self: None)
 
 
 @mutant("what is found above the mark is written again and synced before it counts", FOUND)
 def the_page_cache_is_taken_for_the_disk(p: Patches) -> None:
-    p.set(recovery._Recovery, "_rewrite", lambda self, segment: [])
+    p.set(recovery.LogRecovery, "rewrite", lambda self, segment: [])
 
 
 @mutant(

@@ -14,21 +14,21 @@ OPENED = Focus(faults=("client_reset",), workloads=("rush",), pace=0.5)
 
 @mutant("a partition's number is never given again", ADDED)
 def numbers_are_used_again(p: Patches) -> None:
-    real = RegistryState._put
+    real = RegistryState.put_topic
 
     def put(self: RegistryState, topic: Any) -> None:
         after = max((queue.partition for queue in topic.queues), default=-1) + 1
         real(self, replace(topic, next_partition=after))
 
-    p.set(RegistryState, "_put", put)
+    p.set(RegistryState, "put_topic", put)
 
 
 @mutant("each consumer of a channel has an epoch that none before it had", OPENED)
 def epochs_are_given_again(p: Patches) -> None:
-    real = RegistryState._set_consumer
+    real = RegistryState.set_consumer
 
     def set_consumer(self: RegistryState, wanted: Any, effects: Any) -> int:
         real(self, wanted, effects)
         return 1
 
-    p.set(RegistryState, "_set_consumer", set_consumer)
+    p.set(RegistryState, "set_consumer", set_consumer)

@@ -51,10 +51,10 @@ def the_silent_are_not_waited_for(p: Patches) -> None:
         there = [report for report in reports if report is not None]
         return None if any(can_win(r, there) for r in there) else lost(there, members)
 
-    real_reports, real_ask = QuorumWatch._reports, QuorumWatch._ask
-    p.set(QuorumWatch, "_all_alive", lambda self, members: True)
-    p.set(QuorumWatch, "_reports", reports)
-    p.set(QuorumWatch, "_ask", ask)
+    real_reports, real_ask = QuorumWatch.collect_reports, QuorumWatch.ask_promise
+    p.set(QuorumWatch, "all_alive", lambda self, members: True)
+    p.set(QuorumWatch, "collect_reports", reports)
+    p.set(QuorumWatch, "ask_promise", ask)
     p.set(quorum_watch, "revive", revive)
 
 
@@ -90,8 +90,8 @@ def replaced_disks_are_not_waited_for(p: Patches) -> None:
     test=f"{ALTERED}a_group_is_revived_although_sync_was_altered_to_always_since",
 )
 def the_present_setting_decides(p: Patches) -> None:
-    real = QuorumWatch._look
-    p.set(QuorumWatch, "_look", lambda self: [group for group in real(self) if group.log.config.takes_risks])
+    real = QuorumWatch.stuck_groups
+    p.set(QuorumWatch, "stuck_groups", lambda self: [group for group in real(self) if group.log.config.takes_risks])
 
 
 @mutant(
@@ -152,12 +152,12 @@ def readers_are_not_told_of_a_loss(p: Patches) -> None:
     test="tests/broker/serve/test_fetch.py::test_an_offset_of_what_was_lost_is_refused_on_every_replica",
 )
 def replicas_of_the_past_answer(p: Patches) -> None:
-    real = fetch._of_another_history
+    real = fetch.history_error
 
     def of_another_history(partition: Any, offset: int, known: int) -> TinymqError | None:
         return None if known > partition.state.histories.newest else real(partition, offset, known)
 
-    p.set(fetch, "_of_another_history", of_another_history)
+    p.set(fetch, "history_error", of_another_history)
 
 
 # ---- leaders that come home --------------------------------------------------------------------------------------
@@ -168,8 +168,8 @@ def replicas_of_the_past_answer(p: Patches) -> None:
     test=f"{HOME}to_a_broker_that_came_back_and_has_been_there_for_a_while",
 )
 def leaders_come_home_at_once(p: Patches) -> None:
-    real = preferred_leaders._may_return
-    p.set(preferred_leaders, "_may_return", lambda away, home, now_s, return_s: real(away, home, now_s, 0.0))
+    real = preferred_leaders.may_return
+    p.set(preferred_leaders, "may_return", lambda away, home, now_s, return_s: real(away, home, now_s, 0.0))
 
 
 @mutant(
@@ -177,8 +177,8 @@ def leaders_come_home_at_once(p: Patches) -> None:
     test=f"{HOME}it_waits_for_what_is_missing_and_looks_again",
 )
 def leaders_come_home_to_who_lags(p: Patches) -> None:
-    real = PreferredLeaders._away
-    p.set(PreferredLeaders, "_away", lambda self: [replace(away, ready=True) for away in real(self)])
+    real = PreferredLeaders.misplaced
+    p.set(PreferredLeaders, "misplaced", lambda self: [replace(away, ready=True) for away in real(self)])
 
 
 @mutant(
@@ -186,7 +186,7 @@ def leaders_come_home_to_who_lags(p: Patches) -> None:
     test=f"{HOME}what_a_living_preferred_broker_gave_away_is_left_here_for_a_while",
 )
 def who_gives_away_is_given_again(p: Patches) -> None:
-    p.set(PreferredLeaders, "_strike", lambda self, broker_id: None)
+    p.set(PreferredLeaders, "back_off", lambda self, broker_id: None)
 
 
 @mutant(
@@ -194,12 +194,12 @@ def who_gives_away_is_given_again(p: Patches) -> None:
     test=f"{HOME}what_an_operator_moved_stays_until_the_preferred_broker_is_started_again",
 )
 def what_was_moved_comes_home(p: Patches) -> None:
-    real = preferred_leaders._may_return
+    real = preferred_leaders.may_return
 
     def may_return(away: preferred_leaders.Misplaced, *rest: Any) -> bool:
         return real(replace(away, given=LeadershipOrigin.HANDED), *rest)
 
-    p.set(preferred_leaders, "_may_return", may_return)
+    p.set(preferred_leaders, "may_return", may_return)
 
 
 @mutant(

@@ -44,7 +44,7 @@ def duplicates_in_flight_are_appended(p: Patches) -> None:
         except TinymqError:
             return None  # ahead of what is committed: the overlay would have said what comes next
 
-    p.set(Partition, "_projected", projected)
+    p.set(Partition, "latest_producer", projected)
     p.set(partitions, "judge", judge)
 
 
@@ -80,7 +80,7 @@ def duplicates_are_answered_early(p: Patches) -> None:
     def answer(self: Partition, producer_id: int, found: Any, acks: Acks, timeout_s: float, done: Any) -> None:
         done(partitions.Produced(found.base_offset, found.append_time_us, self.group.term, True))
 
-    p.set(Partition, "_answer_duplicate", answer)
+    p.set(Partition, "answer_duplicate", answer)
 
 
 @mutant("a batch is answered when it is committed", Focus(faults=("isolate_one", "kill", "power_cut")))
@@ -176,7 +176,7 @@ def commands_apply_again(p: Patches) -> None:
 def changes_are_answered_early(p: Patches) -> None:
     from tinymq.proto import registry_pb2 as pb
 
-    real: Any = ReplicatedRegistry._lead
+    real: Any = ReplicatedRegistry.answer_as_leader
 
     async def lead(self: ReplicatedRegistry, ask: Any, timeout_s: float) -> Any:
         if ask.WhichOneof("ask") == "command" and self._machine.leading:
@@ -184,7 +184,7 @@ def changes_are_answered_early(p: Patches) -> None:
             return pb.Reply(version=self.version)
         return await real(self, ask, timeout_s)
 
-    p.set(ReplicatedRegistry, "_lead", lead)
+    p.set(ReplicatedRegistry, "answer_as_leader", lead)
 
 
 @mutant("producer ids are given once", Focus(faults=("client_reset",), workloads=("lone", "idempotent")))

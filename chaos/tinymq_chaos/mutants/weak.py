@@ -62,7 +62,7 @@ def marks_say_what_was_noted(p: Patches) -> None:
     test=f"{ALTERED}what_was_appended_a_moment_before_is_synced_before_a_mark_covers_it",
 )
 def logs_are_closed_unsynced(p: Patches) -> None:
-    p.set(Writer, "_syncing_all", lambda self: nullcontext())
+    p.set(Writer, "syncing_all", lambda self: nullcontext())
 
 
 @mutant(

@@ -63,7 +63,7 @@ class Partition:
         self._queue = CommandQueue(name, deadlines, soon, self._propose_commands)
         self._commanding = NoopElision(
             self._queue, deadlines, lambda command: self.state.judge(command, 0),
-            lambda timeout_s: self.group.read_index(timeout_s), self._check_leading,
+            lambda timeout_s: self.group.read_index(timeout_s), self.check_leading,
             lambda said: check_commands(self.config, self.group.log.size_bytes, said),
         )  # fmt: skip
         self._watchers = CommitWatchers(soon)
@@ -100,8 +100,8 @@ class Partition:
         said = f"{self}: broker {leader} leads" if leader else f"{self}: no leader known"
         return NotLeader(said, leader=leader, leader_address=address, leader_epoch=self.group.term)
 
-    def _check_leading(self) -> None:
-        """Raise why this replica does not accept."""
+    def check_leading(self) -> None:
+        """Raise the error that clients get unless this replica leads."""
         if self.closed is not None or not self.leading:
             raise self.closed or _refusal(self)
 
@@ -116,13 +116,13 @@ class Partition:
         UnknownProducer, BatchTooLarge, QuotaExceeded (too much on its way, or the partition is full), DiskFull.
         `done` gets OutcomeUnknown when leadership is lost or the time is up.
         """
-        self._check_leading()
+        self.check_leading()
         header = batch.header
-        known = self._projected(header.producer_id) if header.producer_id else None
+        known = self.latest_producer(header.producer_id) if header.producer_id else None
         if header.producer_id:
             found = judge(known, header)
             if found is not None:
-                self._answer_duplicate(header.producer_id, found, acks, timeout_s, done)
+                self.answer_duplicate(header.producer_id, found, acks, timeout_s, done)
                 return
         try:
             self._make_room(header.record_count, len(payload))
@@ -144,12 +144,14 @@ class Partition:
         else:
             self._waiters.add(position.index, produced, timeout_s, done)
 
-    def _projected(self, producer_id: int) -> Producer | None:
+    def latest_producer(self, producer_id: int) -> Producer | None:
+        """Return the producer's state, with the batches that are appended and not committed yet."""
         return self._overlay.projected(self.state.producers, producer_id)
 
-    def _answer_duplicate(
+    def answer_duplicate(
         self, producer_id: int, found: RememberedBatch, acks: Acks, timeout_s: float, done: Done
     ) -> None:
+        """Answer a batch that is in the log already: with QUORUM, when the first copy is committed."""
         if acks is Acks.NONE:
             return
         produced = Produced(found.base_offset, found.append_time_us, self.group.term, True)
@@ -180,7 +182,7 @@ class Partition:
         Raises, and then nothing was done and `done` is not called: NotLeader, InvalidRequest, QuotaExceeded, DiskFull.
         `done` gets NotLeader or DeadlineExceeded while nothing is appended, and OutcomeUnknown from then on.
         """
-        self._check_leading()
+        self.check_leading()
         self._commanding.take(said, timeout_s, done)
 
     def _propose_commands(self, said: list[pb.Command]) -> Position:
@@ -200,7 +202,7 @@ class Partition:
 
     def promise(self, said: pb.Hold) -> Hold:
         """Make or renew a light hold, which only this leader remembers. Raises NotLeader, and as Holds.hold."""
-        self._check_leading()
+        self.check_leading()
         at = self.state.extent(self.group.stamp_now_us())
         if self._moving > self.state.applied_index:  # records that a proposed move of the start removes cannot be held
             at = at._replace(log_start=max(at.log_start, min(self._moving_to, at.end)))

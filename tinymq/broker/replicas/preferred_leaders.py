@@ -51,11 +51,12 @@ class Target:
 
 def decide(away: Iterable[Misplaced], homes: Mapping[int, Target], now_s: float, return_s: float) -> Misplaced | None:
     """What to give back now, if anything: what has been led here longest. `homes`: the brokers that are alive."""
-    able = [each for each in away if each.ready and _may_return(each, homes.get(each.preferred), now_s, return_s)]
+    able = [each for each in away if each.ready and may_return(each, homes.get(each.preferred), now_s, return_s)]
     return min(able, key=lambda each: (each.since_s, each.group.topic_id, each.group.partition), default=None)
 
 
-def _may_return(away: Misplaced, home: Target | None, now_s: float, return_s: float) -> bool:
+def may_return(away: Misplaced, home: Target | None, now_s: float, return_s: float) -> bool:
+    """Return whether a leadership may go back to its preferred broker now."""
     if home is None or not home.registered or now_s < home.alone_until_s:
         return False
     if away.given is LeadershipOrigin.BY_HAND and home.alive_since_s <= away.since_s:
@@ -134,11 +135,12 @@ class PreferredLeaders:
         if known is None or known[0] != group.term:
             self._since_s[group.id] = group.term, self._clock.monotonic()
             if group.given is LeadershipOrigin.HANDED and self._host.alive(preferred) and self._registered(preferred):
-                self._strike(preferred)  # it is there, and does not lead: its disk hung, or it did so lately
+                self.back_off(preferred)  # it is there, and does not lead: its disk hung, or it did so lately
         if self._timer is None and not self._stopped:
             self._look_in(LOOK_S)
 
-    def _strike(self, broker_id: int) -> None:
+    def back_off(self, broker_id: int) -> None:
+        """Give nothing to a broker that did not keep what it got; the pause doubles each time."""
         now_s = self._clock.monotonic()
         known = self._strikes.get(broker_id)
         if known is None or known.at_s < now_s:  # many groups of one broker at one moment are one strike
@@ -156,7 +158,7 @@ class PreferredLeaders:
         elif self._trying is not None:
             self._trying = None
             self._look_in(self._rng.uniform(*PAUSE_S))
-        elif (chosen := decide(self._away(), self._homes(), self._clock.monotonic(), self._return_s)) is not None:
+        elif (chosen := decide(self.misplaced(), self._homes(), self._clock.monotonic(), self._return_s)) is not None:
             logger.info("leader_returns", group=str(chosen.group), to=chosen.preferred)
             self._host.transfer(chosen.group, chosen.preferred, within_s=TRY_S)
             self._trying = chosen.group, chosen.preferred
@@ -171,10 +173,11 @@ class PreferredLeaders:
         if group.hands_over:
             return True
         logger.warning("leader_not_returned", group=str(group_id), to=to)
-        self._strike(to)
+        self.back_off(to)
         return False
 
-    def _away(self) -> list[Misplaced]:
+    def misplaced(self) -> list[Misplaced]:
+        """Return the groups that this broker leads and another broker is preferred for."""
         found = []
         for group_id, (_, since_s) in list(self._since_s.items()):
             group = self._host.groups.get(group_id)

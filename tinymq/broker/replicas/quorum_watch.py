@@ -79,11 +79,11 @@ class QuorumWatch:
     async def _run(self) -> None:
         while True:
             await self._clock.sleep(CHECK_S)
-            stuck = self._look()
+            stuck = self.stuck_groups()
             for at in range(0, len(stuck), AT_ONCE_MAX):
                 await asyncio.gather(*(self._try(group) for group in stuck[at : at + AT_ONCE_MAX]))
 
-    def _look(self) -> list[Group]:
+    def stuck_groups(self) -> list[Group]:
         """Return the groups that stand still and whose members are asked now. The metadata group never takes a risk."""
         still = {
             group.id: self._again(group, seen)
@@ -96,11 +96,12 @@ class QuorumWatch:
 
     def _again(self, group: Group, seen: Seen) -> StalledGroup:
         before = self._still.get(group.id)
-        if before is None or before.seen != seen or not self._all_alive(_members(group)):
+        if before is None or before.seen != seen or not self.all_alive(_members(group)):
             return StalledGroup(seen)
         return StalledGroup(seen, before.looks + 1)
 
-    def _all_alive(self, members: Sequence[int]) -> bool:
+    def all_alive(self, members: Sequence[int]) -> bool:
+        """Return whether every broker of `members` is alive as far as this one knows."""
         return all(broker_id == self._broker_id or self._host.alive(broker_id) for broker_id in members)
 
     async def _try(self, group: Group) -> None:
@@ -111,10 +112,12 @@ class QuorumWatch:
 
     async def _revive(self, group: Group) -> None:
         members, risky_now = _members(group), group.log.config.takes_risks
-        found = revive(await self._reports(group.id, members), members, risky_now=risky_now)
+        found = revive(await self.collect_reports(group.id, members), members, risky_now=risky_now)
         if found is None or found.survivor.broker_id != self._broker_id:
             return
-        promised = await asyncio.gather(*(self._ask(b, group.id, found.term) for b in members if b != self._broker_id))
+        promised = await asyncio.gather(
+            *(self.ask_promise(b, group.id, found.term) for b in members if b != self._broker_id)
+        )
         mine = await group.promise(found.term, PROMISE_S)
         self._take_over(group, found, revive([mine, *promised], members, risky_now=risky_now))
 
@@ -133,16 +136,17 @@ class QuorumWatch:
         else:
             logger.warning("group_revived", group=str(group.id), term=found.term, last_index=ends)
 
-    async def _reports(self, group: GroupId, members: Sequence[int]) -> list[ReplicaReport]:
+    async def collect_reports(self, group: GroupId, members: Sequence[int]) -> list[ReplicaReport]:
         """Of all members. Raises NotReady when one is silent."""
-        if not self._all_alive(members):
+        if not self.all_alive(members):
             raise NotReady(f"not all of brokers {members} are alive")
         reports = await asyncio.gather(*(ask_report(self._host, broker_id, group) for broker_id in members))
         return [report for report in reports if report is not None]
 
     # ---- promises ------------------------------------------------------------------------------------------
 
-    async def _ask(self, broker_id: int, group: GroupId, term: int) -> ReplicaReport:
+    async def ask_promise(self, broker_id: int, group: GroupId, term: int) -> ReplicaReport:
+        """Ask a member to promise that it takes part in no term below `term`; return its report."""
         question = pb.SurveyedReplica(topic_id=group.topic_id, partition=group.partition, term=term)
         answer = await self._host.request(broker_id, METHOD, question.SerializeToString(), PROMISE_S)
         return report_from_wire(_parse(answer))

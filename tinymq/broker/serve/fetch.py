@@ -63,7 +63,7 @@ def refusal(partition: Partition, ask: FetchQuery) -> TinymqError | None:
             leader_epoch=group.term,
         )
     if ask.history is not None and ask.history != partition.state.histories.newest:
-        another = _of_another_history(partition, ask.offset, ask.history)
+        another = history_error(partition, ask.offset, ask.history)
         if another is not None:
             return another
     if ask.offset < log_start:
@@ -82,7 +82,7 @@ def refusal(partition: Partition, ask: FetchQuery) -> TinymqError | None:
     return None
 
 
-def _of_another_history(partition: Partition, offset: int, known: int) -> TinymqError | None:
+def history_error(partition: Partition, offset: int, known: int) -> TinymqError | None:
     """A reader's offset comes from a history that this replica is behind, or that was lost from some offset on."""
     histories = partition.state.histories
     if known > histories.newest:

@@ -79,10 +79,10 @@ def opened(cursor: Cursor | None, said: pb.OpenChannel, at: OffsetBounds, number
 
 def committed(cursor: Cursor, said: pb.Commit, at: OffsetBounds) -> Cursor:
     """Forward only. Raises Fenced, OffsetOutOfRange."""
-    _check_epoch(cursor, said.channel, said.epoch)
+    check_epoch(cursor, said.channel, said.epoch)
     if said.generation != cursor.generation:
         raise Fenced(f"channel {said.channel!r} was moved by somebody else, to {cursor.position}")
-    _check_within(said.offset, 0, at)
+    check_within(said.offset, 0, at)
     cursor = _of_epoch(cursor, said.epoch, at)
     return cursor._replace(position=said.offset, moved_us=at.now_us) if said.offset > cursor.position else cursor
 
@@ -91,8 +91,8 @@ def sought(cursor: Cursor, said: pb.Seek, at: OffsetBounds, number: int) -> Curs
     """Anywhere, once per request. Raises Fenced, OffsetOutOfRange."""
     if said.request_id == cursor.last_seek:
         return cursor
-    _check_epoch(cursor, said.channel, said.epoch)
-    _check_within(said.offset, at.log_start, at)
+    check_epoch(cursor, said.channel, said.epoch)
+    check_within(said.offset, at.log_start, at)
     return Cursor(cursor.number, said.offset, said.epoch, number, at.now_us, said.request_id)
 
 
@@ -106,12 +106,14 @@ def _of_epoch(cursor: Cursor, epoch: int, at: OffsetBounds) -> Cursor:
     return cursor._replace(epoch=epoch, moved_us=at.now_us) if epoch > cursor.epoch else cursor
 
 
-def _check_epoch(cursor: Cursor, channel: str, epoch: int) -> None:
+def check_epoch(cursor: Cursor, channel: str, epoch: int) -> None:
+    """Raise Fenced if a newer consumer has replaced the one of `epoch`."""
     if epoch < cursor.epoch:
         raise Fenced(f"epoch {epoch} of channel {channel!r}: the newest is {cursor.epoch}")
 
 
-def _check_within(offset: int, least: int, at: OffsetBounds) -> None:
+def check_within(offset: int, least: int, at: OffsetBounds) -> None:
+    """Raise OffsetOutOfRange unless `offset` lies between `least` and the end of the log."""
     if not least <= offset <= at.end:
         raise OffsetOutOfRange(
             f"offset {offset} is not within {least} and {at.end}",

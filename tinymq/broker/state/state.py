@@ -135,7 +135,7 @@ class PartitionState:
             return self._channels.apply(name, getattr(command, name), at)
         try:
             if name == "move_start":
-                return self._move_start(command.move_start, at)
+                return self.move_start(command.move_start, at)
             if name == "hold":
                 until_us = self.holds.hold(command.hold, at).until_us
                 return CommandOutcome(log_start=at.log_start, high_watermark=at.end, until_us=until_us)
@@ -146,7 +146,7 @@ class PartitionState:
         except TinymqError as error:
             return CommandOutcome(error, log_start=at.log_start, high_watermark=at.end)
 
-    def _move_start(self, said: pb.MoveStart, at: OffsetBounds) -> CommandOutcome:
+    def move_start(self, said: pb.MoveStart, at: OffsetBounds) -> CommandOutcome:
         self.holds.drop_expired(at.now_us)
         start = new_start(said, at, self.holds.lowest(at.now_us))
         if start > self.log_start:

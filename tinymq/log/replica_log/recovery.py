@@ -53,10 +53,12 @@ class _Damage(Exception):
 
 def recover(files: Files, mark: DurabilityMark, segment_bytes: int) -> Recovered | None:
     """Open the log of `mark.group`; None when there is none and the mark claims none. Blocks."""
-    return _Recovery(files, mark, segment_bytes).run()
+    return LogRecovery(files, mark, segment_bytes).run()
 
 
-class _Recovery:
+class LogRecovery:
+    """Opens one log: reads its segments, decides what is torn or damaged, and repairs the tail."""
+
     def __init__(self, files: Files, mark: DurabilityMark, segment_bytes: int) -> None:
         self._files = files
         self._mark = mark
@@ -77,7 +79,7 @@ class _Recovery:
             self._read_segments(kept)
             if not self._found.last_index and not self._mark.index and not self._suspect:
                 return None
-            self._check_mark()
+            self.check_mark()
             if self._mark.flags & DAMAGED:
                 raise _Damage("a read found damage before the broker was started again")
             self._read_states([i for name in names if (i := first_index_of(name, STATE)) is not None])
@@ -96,11 +98,11 @@ class _Recovery:
         for position, first in enumerate(firsts):
             problem = self._read_segment(first, firsts[position + 1 :])
             if problem is not None:
-                self._refuse_below_mark(first, problem)
+                self.refuse_below_mark(first, problem)
                 self._torn = [i for i in firsts[position:] if i not in {s.first_index for s in self._found.segments}]
                 return
 
-    def _refuse_below_mark(self, first: int, problem: str) -> None:
+    def refuse_below_mark(self, first: int, problem: str) -> None:
         """A problem in segment `first`: torn, or damage."""
         if self._suspect or first < self._mark.segment or self._found.last_index < self._mark.index:
             raise _Damage(problem)
@@ -177,7 +179,8 @@ class _Recovery:
         self._found.segments.append(segment)
         return True
 
-    def _check_mark(self) -> None:
+    def check_mark(self) -> None:
+        """Raise _Damage if the log lacks something that its mark says was durable."""
         mark = self._mark
         if not self._found.segments:
             raise _Damage("all segments are missing")
@@ -254,7 +257,7 @@ class _Recovery:
         try:
             for segment in self._scanned:
                 if segment.first_index >= self._mark.segment and segment in found.segments:
-                    dirty += self._rewrite(segment)
+                    dirty += self.rewrite(segment)
             for applied_index in found.states:
                 if applied_index > self._mark.state:
                     dirty.append(self._rewrite_file(in_group(self._folder, applied_index + 1, STATE)))
@@ -266,7 +269,7 @@ class _Recovery:
                 file.close()
         self._write_indexes()
 
-    def _rewrite(self, segment: Segment) -> list[File]:
+    def rewrite(self, segment: Segment) -> list[File]:
         """Write what lies above the mark again, where it lies, and cut what follows; the file, if it changed."""
         position = 0
         if segment.first_index == self._mark.segment and self._marked is not None:

@@ -70,7 +70,7 @@ class SyncBatches:
             map(group_folder, (*unsynced, *(work.mark.group for work in works if not work.sync)))
         )
         try:
-            self._lower_marks(works)
+            self.lower_marks(works)
             shared: list[File] = self._ballots.write(ballots) if ballots else []
             if with_marks:
                 self.marks.note_commits(known)
@@ -148,7 +148,7 @@ class SyncBatches:
         self._ballots.close()
         self.marks.close()
 
-    def _lower_marks(self, works: list[LogWork]) -> None:
+    def lower_marks(self, works: list[LogWork]) -> None:
         lowered = []
         for work in works:
             mark = needed = self.marks.get(work.mark.group)

@@ -105,20 +105,20 @@ class Writer:
 
     async def barrier(self) -> None:
         """Return when what was asked for before this call is written and synced, or failed."""
-        with self._syncing_all():
+        with self.syncing_all():
             await self.alone(_nothing)  # everything dirty or unsynced by then goes into the next round
             await self.alone(_nothing)
 
     async def drain(self) -> None:
         """Return when there is nothing left to write or to sync, and no round is under way."""
-        with self._syncing_all():
+        with self.syncing_all():
             if self._has_work():
                 self.wake()
             while self._task is not None:
                 await asyncio.shield(self._task)
 
     @contextmanager
-    def _syncing_all(self) -> Iterator[None]:
+    def syncing_all(self) -> Iterator[None]:
         """Make every round that begins in this block sync all logs, even before their intervals are over. A round that
         began earlier may leave a log unsynced, so another round follows it."""
         self._draining += 1

@@ -125,7 +125,7 @@ class ReplicatedRegistry(CommandedRegistry):
 
     async def _try(self, ask: pb.Ask, timeout_s: float) -> pb.Reply:
         if self._machine.leading:
-            return await self._lead(ask, timeout_s)
+            return await self.answer_as_leader(ask, timeout_s)
         leader = self._brokers.leader_of(METADATA_GROUP)
         if leader is None or leader[0] == self._broker_id:
             raise NotReady("the metadata group has no leader yet")
@@ -146,10 +146,10 @@ class ReplicatedRegistry(CommandedRegistry):
             ask = pb.Ask.FromString(body)
         except DecodeError:
             raise InvalidRequest("not a request to the registry") from None
-        reply = await self._lead(ask, self._timing.command_timeout_s)
+        reply = await self.answer_as_leader(ask, self._timing.command_timeout_s)
         return reply.SerializeToString()
 
-    async def _lead(self, ask: pb.Ask, timeout_s: float) -> pb.Reply:
+    async def answer_as_leader(self, ask: pb.Ask, timeout_s: float) -> pb.Reply:
         """Do what `ask` wants, as the leader. Raises NotLeader, OutcomeUnknown; of a read DeadlineExceeded."""
         kind = ask.WhichOneof("ask")
         if kind == "command":

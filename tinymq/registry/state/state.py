@@ -131,7 +131,7 @@ class RegistryState:
             case "delete_queue":
                 self._delete_queue(command.delete_queue, effects)
             case "set_consumer":
-                reply.epoch = self._set_consumer(command.set_consumer, effects)
+                reply.epoch = self.set_consumer(command.set_consumer, effects)
             case "unset_consumer":
                 self._unset_consumer(command.unset_consumer, effects)
             case "take_producer_ids":
@@ -177,7 +177,7 @@ class RegistryState:
         queues = tuple(QueueRecord(name, topic_id, number, at, time_us) for number, at in enumerate(places))
         factor, count = wanted.replication_factor, len(queues)
         topic = TopicRecord(name, topic_id, factor, time_us, queues, config, count, self.version)
-        self._put(topic)
+        self.put_topic(topic)
         effects.append(TopicCreated(topic))
 
     def _place(
@@ -203,7 +203,7 @@ class RegistryState:
         config = topic.config.altered([(setting.name, setting.value) for setting in wanted.settings])
         if config != topic.config:
             altered = replace(topic, config=config, config_version=self.version)
-            self._put(altered)
+            self.put_topic(altered)
             effects.append(TopicAltered(altered))
 
     def _delete(self, name: str, effects: list[Effect]) -> None:
@@ -226,7 +226,7 @@ class RegistryState:
             raise InvalidRequest(f"topic {topic.name!r} has used up its partition numbers", hint="make another topic")
         [replicas] = self._place(1, topic.replication_factor, topic.queues)
         queue = QueueRecord(topic.name, topic.topic_id, topic.next_partition, replicas, time_us)
-        self._put(replace(topic, queues=(*topic.queues, queue), next_partition=queue.partition + 1))
+        self.put_topic(replace(topic, queues=(*topic.queues, queue), next_partition=queue.partition + 1))
         effects.append(QueueCreated(queue))
         return queue.partition
 
@@ -240,11 +240,12 @@ class RegistryState:
                 self._delete(topic.name, effects)
                 return
             raise InvalidRequest(f"partition {gone.partition} is the last of {gone.topic!r}", hint="delete the topic")
-        self._put(replace(topic, queues=tuple(queue for queue in topic.queues if queue is not gone)))
+        self.put_topic(replace(topic, queues=tuple(queue for queue in topic.queues if queue is not gone)))
         self.consumers.drop(gone.group)
         effects.append(QueueDeleted(gone))
 
-    def _set_consumer(self, wanted: pb.SetConsumer, effects: list[Effect]) -> int:
+    def set_consumer(self, wanted: pb.SetConsumer, effects: list[Effect]) -> int:
+        """Make a consumer the only one of its channel; return its epoch, which no consumer had before."""
         queue = self.queue(wanted.topic, wanted.partition)
         channel, consumer = check_channel_name(wanted.channel), check_consumer_name(wanted.consumer)
         epoch = self.version  # rises with every command, and none has two
@@ -284,7 +285,8 @@ class RegistryState:
         broker = self.brokers.get(broker_id)
         return broker.feature_level if broker is not None else self.announced.get(broker_id, FIRST_LEVEL)
 
-    def _put(self, topic: TopicRecord) -> None:
+    def put_topic(self, topic: TopicRecord) -> None:
+        """Store `topic`, in the place of the version before it."""
         self.topics[topic.name] = topic
         self.topics_by_id[topic.topic_id] = topic
 

@@ -247,7 +247,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
         a leader's end, loses no message."""
         asked = pb.ConsumeMessageRequest(topic=request.topic, queue=request.queue, channel=request.channel)
         while True:
-            asked.request_id = _request_key(request.request_id) if request.request_id else self._randbytes(16)
+            asked.request_id = request_key(request.request_id) if request.request_id else self._randbytes(16)
             wait_s = max(0.0, until_s - call.broker.around.clock.monotonic())
             asked.wait_ms = int(wait_s * 1000)
             here = partial(self._take, call, asked, wait_s)
@@ -362,7 +362,7 @@ def _queue_of(topic: TopicRecord, key: bytes) -> int:
     return topic.queues[keyed(key, len(topic.queues))].partition
 
 
-def _request_key(request_id: bytes) -> bytes:
+def request_key(request_id: bytes) -> bytes:
     """A client's id as the partition remembers it: 16 bytes, those that are shorter by their hash."""
     if len(request_id) > REQUEST_ID_BYTES:
         raise InvalidRequest(f"a request_id of {len(request_id)} bytes", hint="1 to 16 bytes, new for each message")
