@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from tests.client.fake_cluster import FakeCluster
-from tinymq.client.facade.aio import AsyncClient
+from tinymq.client.facade.async_client import AsyncClient
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of
 from tinymq.base.errors import Closed, InvalidRequest, WrongEventLoop
 from tinymq.client import AsyncClient, Delivery
-from tinymq.client.facade.aio import AsyncProducer, AsyncQueue, AsyncReader
+from tinymq.client.facade.async_client import AsyncProducer, AsyncQueue, AsyncReader
 
 LATE_S = 2.0  # a call that is still not answered then hangs
 

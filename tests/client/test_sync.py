@@ -23,12 +23,12 @@ from tinymq.client.admin.admin import AsyncAdmin
 from tinymq.client.admin.holds import AsyncHold
 from tinymq.client.consume.reader import AsyncReader
 from tinymq.client.consume.scan import AsyncScan
-from tinymq.client.facade.aio import AsyncClient
+from tinymq.client.facade.async_client import AsyncClient
+from tinymq.client.facade.client import Admin, Reader
 from tinymq.client.facade.loop_thread import SWITCH_S_MAX, LoopThread
-from tinymq.client.facade.sync import Admin, Reader
-from tinymq.client.facade.sync_producer import Producer
-from tinymq.client.facade.sync_queue import Hold, Queue
-from tinymq.client.facade.sync_scan import Scan
+from tinymq.client.facade.producer import Producer
+from tinymq.client.facade.queue import Hold, Queue
+from tinymq.client.facade.scan import Scan
 from tinymq.client.produce.producer import AsyncProducer
 from tinymq.client.queue.queue import AsyncQueue
 

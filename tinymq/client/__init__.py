@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from tinymq.client.consume.reader import AsyncReader
     from tinymq.client.consume.records import Message
     from tinymq.client.consume.scan import AsyncScan
-    from tinymq.client.facade.aio import AsyncClient
-    from tinymq.client.facade.sync import Client, Reader
-    from tinymq.client.facade.sync_producer import Producer
-    from tinymq.client.facade.sync_queue import Hold, Queue
-    from tinymq.client.facade.sync_scan import Scan
+    from tinymq.client.facade.async_client import AsyncClient
+    from tinymq.client.facade.client import Client, Reader
+    from tinymq.client.facade.producer import Producer
+    from tinymq.client.facade.queue import Hold, Queue
+    from tinymq.client.facade.scan import Scan
     from tinymq.client.produce.delivery import BatchDelivery, BatchMetadata, Delivery
     from tinymq.client.produce.producer import AsyncProducer
     from tinymq.client.queue.queue import AsyncQueue
 
 _HOMES = {
-    "AsyncClient": "tinymq.client.facade.aio",
+    "AsyncClient": "tinymq.client.facade.async_client",
     "AsyncHold": "tinymq.client.admin.holds",
     "AsyncProducer": "tinymq.client.produce.producer",
     "AsyncQueue": "tinymq.client.queue.queue",
@@ -43,26 +43,26 @@ _HOMES = {
     "Broker": "tinymq.client.cluster.routing",
     "BrokerStatus": "tinymq.client.admin.cluster_status",
     "ChannelDescription": "tinymq.client.consume.cursors",
-    "Client": "tinymq.client.facade.sync",
+    "Client": "tinymq.client.facade.client",
     "ClientConfig": "tinymq.client.common.config",
     "ClusterStatus": "tinymq.client.admin.cluster_status",
     "ConsumerDescription": "tinymq.client.consume.cursors",
     "Delivery": "tinymq.client.produce.delivery",
-    "Hold": "tinymq.client.facade.sync_queue",
+    "Hold": "tinymq.client.facade.queue",
     "HoldDescription": "tinymq.client.admin.holds",
     "Message": "tinymq.client.consume.records",
     "NotDelivered": "tinymq.base.errors",
     "Offset": "tinymq.base.types",
     "PartitionOffsets": "tinymq.client.admin.admin",
-    "Producer": "tinymq.client.facade.sync_producer",
+    "Producer": "tinymq.client.facade.producer",
     "ProducerConfig": "tinymq.client.common.config",
-    "Queue": "tinymq.client.facade.sync_queue",
+    "Queue": "tinymq.client.facade.queue",
     "QueueConfig": "tinymq.client.common.config",
-    "Reader": "tinymq.client.facade.sync",
+    "Reader": "tinymq.client.facade.client",
     "ReaderConfig": "tinymq.client.common.config",
     "RecordMetadata": "tinymq.base.types",
     "ReplicaStatus": "tinymq.client.admin.cluster_status",
-    "Scan": "tinymq.client.facade.sync_scan",
+    "Scan": "tinymq.client.facade.scan",
     "ScanDescription": "tinymq.client.admin.scans",
     "ScanSummary": "tinymq.client.admin.scans",
     "ServedBy": "tinymq.client.admin.scans",

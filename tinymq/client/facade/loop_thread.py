@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from tinymq.base.errors import Closed, TinymqError
 from tinymq.client.common.argument_checks import FORK_HINT
-from tinymq.client.facade.aio import AsyncClient
+from tinymq.client.facade.async_client import AsyncClient
 from tinymq.client.produce import exit
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from tinymq.client.admin.feature_level import FeatureLevel
 from tinymq.client.admin.scans import ScanDescription, ScanSummary
 from tinymq.client.cluster.routing import Broker, Partition
 from tinymq.client.common.start_positions import Place
-from tinymq.client.facade.sync_queue import ChannelAdmin
+from tinymq.client.facade.queue import ChannelAdmin
 
 
 class Admin(ChannelAdmin):

@@ -1,7 +1,7 @@
 """Producers, asynchronous: many records on their way at once, in batches, each with a Delivery.
 
-`send` returns as soon as the record has its place in the buffer. The synchronous facade (tinymq/client/facade/sync.py)
-shares everything below `append`.
+`send` returns as soon as the record has its place in the buffer. The synchronous producer shares everything below
+`append` (tinymq/client/facade/producer.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Client: the synchronous facade. The same names as AsyncClient; every method is thin.
 
 The work is done by an AsyncClient on a background thread (tinymq/client/facade/loop_thread.py). What is not merely
-passed on: `Client.send` and `Producer.send` (tinymq/client/facade/sync_producer.py), which stay in the calling thread
+passed on: `Client.send` and `Producer.send` (tinymq/client/facade/producer.py), which stay in the calling thread
 while they can, and a reader's messages, which cross threads a batch at a time.
 """
 
@@ -34,12 +34,12 @@ from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.consume.reader import AsyncReader
 from tinymq.client.consume.records import Message
 from tinymq.client.consume.scan import WAIT_MS, Tiers
-from tinymq.client.facade.aio import AsyncClient
+from tinymq.client.facade.async_client import AsyncClient
 from tinymq.client.facade.loop_thread import LoopThread
+from tinymq.client.facade.producer import Producer
+from tinymq.client.facade.queue import Queue
+from tinymq.client.facade.scan import Scan
 from tinymq.client.facade.sync_admin import Admin
-from tinymq.client.facade.sync_producer import Producer
-from tinymq.client.facade.sync_queue import Queue
-from tinymq.client.facade.sync_scan import Scan
 from tinymq.client.produce.blocking_sender import BlockingSender
 
 
