@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tinymq.base.errors import InvalidConfig
-from tinymq.base.topic_config import Storage, TopicConfig, make, promise
+from tinymq.base.topic_config import SETTINGS, Storage, TopicConfig, make, promise
+from tinymq.cli.common.units import show
+
+PAGE = Path(__file__).parents[1] / "docs/topics.md"
 
 
 @pytest.mark.parametrize(
@@ -57,3 +62,16 @@ def test_a_topic_says_what_it_promises_and_what_it_loses(config: TopicConfig, sa
     for words in said:
         assert words in promise(config)
     assert "7 days" in promise(config)
+
+
+def test_the_page_of_topics_has_a_row_for_each_setting() -> None:
+    rows = ["| setting | default | |", "|---|---|---|"]
+    for setting in SETTINGS:
+        default = setting.text(getattr(TopicConfig(), setting.field))
+        if default.isdigit():
+            default += f" ({show(setting.name, default)})"
+        elif default != "none":
+            default = f"`{default}`"
+        rows.append(f"| `{setting.name}` | {default} | {setting.help} |")
+    table = "\n".join(rows)
+    assert table in PAGE.read_text(), f"docs/topics.md should have this table:\n{table}"

@@ -1,17 +1,20 @@
-"""What a topic can be told: one frozen value, its settings by name, and the one place that parses them.
+"""The settings of a topic, each declared once, and what they promise together.
 
-All bounds are per partition. `None` is no bound. `storage` is fixed when the topic is made; all else may be altered.
+A field of `TopicConfig` with its `Setting` is the whole declaration. Parsing, ranges, the command line's `--help` and
+units, the registry's messages and stored bytes, `describe` and the table in docs/topics.md read it. All bounds are per
+partition. `None` is no bound. `storage` is fixed when a topic is created; all other settings can be altered.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Annotated, get_type_hints
 
 from tinymq.base.errors import InvalidConfig
-from tinymq.base.quantity import quantity
+from tinymq.base.setting import Choice, Clause, Number, Setting, Unit
 
 DAY_MS = 86_400_000
 MS_MAX = 100 * 365 * DAY_MS
@@ -21,6 +24,7 @@ SEGMENT_BYTES_MIN = 64 * 1024
 SEGMENT_MS_MIN = 1000
 SYNC_INTERVAL_MS_MAX = 60_000
 SETTINGS_MAX = 64  # in one request
+NO_BOUND = "none"  # None as text
 
 
 class Storage(Enum):
@@ -39,31 +43,96 @@ class OnFull(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic's settings, whole."""
+    """All settings of a topic."""
 
-    storage: Storage = Storage.DISK
-    sync_interval_ms: int = 0  # 0: synced before each acknowledgement; else at most this long after it
-    retention_ms: int | None = 7 * DAY_MS  # since a record was appended; its own timestamp does not count
-    retention_bytes: int | None = None  # of records, as stored
-    segment_bytes: int = 128 << 20  # a start reads the newest segment twice: docs/adr/0021, 0023
-    segment_ms: int = 7 * DAY_MS
-    max_records: int | None = None
-    max_bytes: int | None = None  # of records, as stored
-    on_full: OnFull = OnFull.REJECT
+    storage: Annotated[
+        Storage,
+        Setting(
+            Choice(Storage), "or `memory`: replicated in memory; needs `max_bytes`. Fixed when the topic is created"
+        ),
+    ] = Storage.DISK
+
+    # 0: synced before each acknowledgement; otherwise at most this long after it.
+    sync_interval_ms: Annotated[
+        int,
+        Setting(
+            Number(Unit.MILLISECONDS, 0, SYNC_INTERVAL_MS_MAX, zero_word="always"),
+            "before each acknowledgement; or a number of milliseconds, 1 to 60,000: at most that long after it",
+            name="sync",
+            example="always|100ms",
+        ),
+    ] = 0
+
+    retention_ms: Annotated[
+        int | None,
+        Setting(
+            Number(Unit.MILLISECONDS, 1000, MS_MAX, none_word=NO_BOUND),
+            "counted from when a record was appended; its own timestamp does not count",
+            example="7d",
+            clause=Clause.REMOVAL,
+            phrase="{} after it was appended",
+        ),
+    ] = 7 * DAY_MS
+
+    retention_bytes: Annotated[
+        int | None,
+        Setting(
+            Number(Unit.BYTES, 1, BYTES_MAX, none_word=NO_BOUND),
+            "of records, as stored; how much more is kept: [guarantees.md](guarantees.md#what-is-removed)",
+            example="1GiB",
+            clause=Clause.REMOVAL,
+            phrase="once its partition holds {} that are newer",
+        ),
+    ] = None
+
+    # A start reads the newest segment twice, so a segment is small: docs/adr/0021, 0023.
+    segment_bytes: Annotated[
+        int, Setting(Number(Unit.BYTES, SEGMENT_BYTES_MIN, BYTES_MAX), f"at least {SEGMENT_BYTES_MIN:,}")
+    ] = 128 << 20
+
+    segment_ms: Annotated[
+        int, Setting(Number(Unit.MILLISECONDS, SEGMENT_MS_MIN, MS_MAX), f"at least {SEGMENT_MS_MIN:,}")
+    ] = 7 * DAY_MS
+
+    max_records: Annotated[
+        int | None,
+        Setting(
+            Number(Unit.RECORDS, 1, RECORDS_MAX, none_word=NO_BOUND),
+            "a partition with this many records is full",
+            clause=Clause.CAPACITY,
+        ),
+    ] = None
+
+    max_bytes: Annotated[
+        int | None,
+        Setting(
+            Number(Unit.BYTES, 1, BYTES_MAX, none_word=NO_BOUND),
+            "a partition with this many bytes of records, as stored, is full",
+            clause=Clause.CAPACITY,
+        ),
+    ] = None
+
+    on_full: Annotated[
+        OnFull,
+        Setting(
+            Choice(OnFull),
+            "a write to a full partition gets QuotaExceeded at its deadline; or `drop_oldest`: the log start moves",
+        ),
+    ] = OnFull.REJECT
 
     def __post_init__(self) -> None:
-        for name, least, most in _RANGES:
-            value = getattr(self, name)
-            if value is not None and not least <= value <= most:
-                shown = "sync, in milliseconds," if name == "sync_interval_ms" else name
-                raise InvalidConfig(f"{shown} is {value}", hint=f"{shown} is between {least} and {most}")
+        for setting in SETTINGS:
+            setting.check(getattr(self, setting.field))
         if self.storage is Storage.MEMORY and self.max_bytes is None:
             raise InvalidConfig("a topic in memory needs max_bytes", hint="say how much memory each partition may take")
         if self.storage is Storage.MEMORY and self.sync_interval_ms:
             raise InvalidConfig("a topic in memory is never synced", hint="leave sync out, or choose storage=disk")
 
     def altered(self, settings: Iterable[tuple[str, str]]) -> TopicConfig:
-        """With these settings, by name and text. Raises InvalidConfig: unknown, twice, out of range, or fixed."""
+        """Return a copy with these settings, given by name and text.
+
+        Raises InvalidConfig for a setting that is unknown, given twice, out of range, or fixed.
+        """
         changes = parse_settings(settings)
         if changes.get("storage", self.storage) is not self.storage:
             raise InvalidConfig("a topic's storage is fixed when it is made", hint="make another topic")
@@ -71,18 +140,16 @@ class TopicConfig:
 
     def settings(self) -> list[tuple[str, str]]:
         """Every setting, as `make` and `altered` take it, in the order of the fields."""
-        return [(_name_of(f.name), _text(f.name, getattr(self, f.name))) for f in fields(self)]
+        return [(setting.name, setting.text(getattr(self, setting.field))) for setting in SETTINGS]
 
 
-_RANGES = (
-    ("sync_interval_ms", 0, SYNC_INTERVAL_MS_MAX),
-    ("retention_ms", 1000, MS_MAX),
-    ("retention_bytes", 1, BYTES_MAX),
-    ("segment_bytes", SEGMENT_BYTES_MIN, BYTES_MAX),
-    ("segment_ms", SEGMENT_MS_MIN, MS_MAX),
-    ("max_records", 1, RECORDS_MAX),
-    ("max_bytes", 1, BYTES_MAX),
-)
+def _declared() -> tuple[Setting, ...]:
+    hints = get_type_hints(TopicConfig, include_extras=True)
+    return tuple(hint.__metadata__[0].declared(field) for field, hint in hints.items())
+
+
+SETTINGS = _declared()  # in the order of the fields
+BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
 def make(settings: Iterable[tuple[str, str]] = ()) -> TopicConfig:
@@ -90,105 +157,56 @@ def make(settings: Iterable[tuple[str, str]] = ()) -> TopicConfig:
     return TopicConfig(**parse_settings(settings))  # type: ignore[arg-type]
 
 
-def promise(config: TopicConfig) -> str:
-    """What a topic with these settings promises, and what it loses: a line for each, for people."""
-    if config.storage is Storage.MEMORY:
-        kept = "An acknowledged record is in the memory of a majority of its replicas, and on no disk: it is lost when"
-        kept += " a majority of their brokers end, each before the last one was filled again. The topic then goes on by"
-        kept += " itself with what is left; with nothing left, offsets begin at 0 again."
-    elif config.sync_interval_ms:
-        kept = "An acknowledged record is written by a majority of its replicas, and they begin to sync it at most"
-        kept += f" {config.sync_interval_ms} ms later. Brokers that crash lose nothing, nor does a minority of machines"
-        kept += " without power. When a majority loses power within that time, what came in it is lost, and the topic"
-        kept += " goes on with the longest log that is left."
-    else:
-        kept = "An acknowledged record is on the disks, synced, of a majority of its replicas: nothing is lost with any"
-        kept += " minority of them, or with the power of all."
-    ends = [f"{_span(config.retention_ms)} after it was appended"] if config.retention_ms is not None else []
-    if config.retention_bytes is not None:
-        ends.append(f"once its partition holds {quantity(config.retention_bytes, 'byte')} that are newer")
-    gone = f"It may be removed {', or '.join(ends)}." if ends else "It is kept until somebody removes it."
-    bounds = [quantity(config.max_records, "record")] if config.max_records is not None else []
-    bounds += [quantity(config.max_bytes, "byte")] if config.max_bytes is not None else []
-    if not bounds:
-        return f"{kept}\n{gone}"
-    then = "drops the oldest" if config.on_full is OnFull.DROP_OLDEST else "refuses writes"
-    return f"{kept}\n{gone}\nA partition with {' or '.join(bounds)} {then}."
-
-
-def _span(time_ms: int) -> str:
-    units = (("day", DAY_MS), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000))
-    for unit, size in units:
-        if time_ms % size == 0:
-            return quantity(time_ms // size, unit)
-    return f"{time_ms} ms"
-
-
 def parse_settings(settings: Iterable[tuple[str, str]]) -> dict[str, object]:
-    """Field names and values. Raises InvalidConfig for what is unknown, named twice, or no such value."""
+    """Settings by name and text as field names and values.
+
+    Raises InvalidConfig for a name that is unknown or given twice, and for text that is no value of its setting.
+    """
     parsed: dict[str, object] = {}
     for name, text in settings:
-        if name not in _PARSERS:
-            near = difflib.get_close_matches(name, _PARSERS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_PARSERS)}"
+        setting = BY_NAME.get(name)
+        if setting is None:
+            near = difflib.get_close_matches(name, BY_NAME, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(BY_NAME)}"
             raise InvalidConfig(f"no topic setting {name[:100]!r}", hint=hint)
-        field, parse = _PARSERS[name]
-        if field in parsed:
+        if setting.field in parsed:
             raise InvalidConfig(f"{name} is given twice", hint="say each setting once; docs/topics.md shows them")
-        parsed[field] = parse(name, text)
+        parsed[setting.field] = setting.parse(text)
     return parsed
 
 
-def _number(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 20):
-        raise InvalidConfig(f"{name} is {text[:100]!r}", hint=f"{name} is a whole number")
-    return int(text)
+def promise(config: TopicConfig) -> str:
+    """Describe what a topic with these settings promises and what it can lose, one line per promise."""
+    lines = [_durability(config)]
+    ends = _phrases(config, Clause.REMOVAL)
+    lines.append(f"It may be removed {', or '.join(ends)}." if ends else "It is kept until somebody removes it.")
+    if bounds := _phrases(config, Clause.CAPACITY):
+        action = "drops the oldest" if config.on_full is OnFull.DROP_OLDEST else "refuses writes"
+        lines.append(f"A partition with {' or '.join(bounds)} {action}.")
+    return "\n".join(lines)
 
 
-def _number_or_none(name: str, text: str) -> int | None:
-    return None if text == "none" else _number(name, text)
+def _phrases(config: TopicConfig, clause: Clause) -> list[str]:
+    """The phrases of the bounds that are set, for one sentence of the promise."""
+    values = ((setting, getattr(config, setting.field)) for setting in SETTINGS if setting.clause is clause)
+    return [setting.phrase.format(setting.spelled(value)) for setting, value in values if value is not None]
 
 
-def _sync(name: str, text: str) -> int:
-    if text == "always":
-        return 0
-    interval_ms = _number(name, text)
-    if not interval_ms:
-        raise InvalidConfig("sync is 0", hint="write sync=always, or a number of milliseconds")
-    return interval_ms
-
-
-def _choice(kind: type[Enum]) -> Callable[[str, str], Enum]:
-    def parse(name: str, text: str) -> Enum:
-        try:
-            return kind(text)
-        except ValueError:
-            choices = " or ".join(str(choice.value) for choice in kind)
-            raise InvalidConfig(f"{name} is {text[:100]!r}", hint=f"{name} is {choices}") from None
-
-    return parse
-
-
-_PARSERS: dict[str, tuple[str, Callable[[str, str], object]]] = {
-    "storage": ("storage", _choice(Storage)),
-    "sync": ("sync_interval_ms", _sync),
-    "retention_ms": ("retention_ms", _number_or_none),
-    "retention_bytes": ("retention_bytes", _number_or_none),
-    "segment_bytes": ("segment_bytes", _number),
-    "segment_ms": ("segment_ms", _number),
-    "max_records": ("max_records", _number_or_none),
-    "max_bytes": ("max_bytes", _number_or_none),
-    "on_full": ("on_full", _choice(OnFull)),
-}
-
-
-def _name_of(field: str) -> str:
-    return "sync" if field == "sync_interval_ms" else field
-
-
-def _text(field: str, value: object) -> str:
-    if field == "sync_interval_ms":
-        return str(value) if value else "always"
-    if isinstance(value, Enum):
-        return str(value.value)
-    return "none" if value is None else str(value)
+def _durability(config: TopicConfig) -> str:
+    if config.storage is Storage.MEMORY:
+        return (
+            "An acknowledged record is in the memory of a majority of its replicas, and on no disk: it is lost when a "
+            "majority of their brokers end, each before the last one has its log again. The topic then goes on by "
+            "itself with what is left; with nothing left, offsets begin at 0 again."
+        )
+    if config.sync_interval_ms:
+        return (
+            "An acknowledged record is written by a majority of its replicas, and they begin to sync it at most "
+            f"{config.sync_interval_ms} ms later. Brokers that crash lose nothing, and neither does a minority of "
+            "machines that lose power. When a majority loses power, what was acknowledged within that time is lost, "
+            "and the topic goes on with the longest log that is left."
+        )
+    return (
+        "An acknowledged record is on the disks, synced, of a majority of its replicas: nothing is lost when any "
+        "minority of them is lost, or when all of them lose power."
+    )

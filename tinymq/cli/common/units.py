@@ -1,6 +1,7 @@
 """Topic settings as people write and read them: `retention_ms=7d`, `max_bytes=10GiB`, `retention_bytes=none`. Pure.
 
-What a setting may be is tinymq/base/topic_config.py's business: here units become numbers, and numbers units.
+tinymq/base/topic_config.py says which settings there are and what each one counts. This module turns units into numbers
+and numbers into units.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import re
 from collections.abc import Sequence
 
 from tinymq.base.errors import InvalidConfig, InvalidRequest
+from tinymq.base.setting import Unit
+from tinymq.base.topic_config import BY_NAME
 
 MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 BYTES = {
@@ -16,7 +19,6 @@ BYTES = {
     "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
 }  # fmt: skip
 _MANY_UNITS = re.compile(r"(?:[0-9]{1,20}[A-Za-z]{1,3}){2,9}")
-TIMES = "sync"  # and all that end in _ms
 DIGITS_MAX = 20
 LONG = 1000  # a number that large is read more easily in a larger unit
 _WITH_UNIT = re.compile(r"([0-9]+)(?:\.([0-9]{1,6}))?([A-Za-z]+)")
@@ -40,9 +42,10 @@ def _number(name: str, value: str) -> str:
     found = _WITH_UNIT.fullmatch(value)
     if found is None and not _MANY_UNITS.fullmatch(value):
         return value
-    if name == TIMES or name.endswith("_ms"):
+    unit = _unit(name)
+    if unit is Unit.MILLISECONDS:
         units, such = MILLISECONDS, "one number and one unit: 2w, 7d, 1.5h, 30m, 10s or 500ms"
-    elif name.endswith("_bytes"):
+    elif unit is Unit.BYTES:
         units, such = BYTES, "one number and one unit: 1.5GiB, 64MiB or 10MB"
     else:
         return value
@@ -74,11 +77,17 @@ def show(name: str, value: str) -> str:
     unit, if that is exact."""
     if not value.isdigit() or value == "0":
         return value
-    if name == TIMES or name.endswith("_ms"):
+    unit = _unit(name)
+    if unit is Unit.MILLISECONDS:
         return _nicest(int(value), {unit: MILLISECONDS[unit] for unit in ("ms", "s", "m", "h", "d")})
-    if name.endswith("_bytes"):
+    if unit is Unit.BYTES:
         return _nicest(int(value), {unit: size for unit, size in BYTES.items() if unit != "KB"})
     return value
+
+
+def _unit(name: str) -> Unit | None:
+    setting = BY_NAME.get(name)
+    return setting.unit if setting else None
 
 
 def _nicest(number: int, units: dict[str, int]) -> str:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 app = App(name="topic", help="Create, list, describe, alter, trim and delete topics.")
 
 SETTINGS = (
-    "name=value, may be repeated: storage=disk|memory, sync=always|100ms, retention_ms=7d, retention_bytes=1GiB, "
-    "segment_bytes, segment_ms, max_records, max_bytes, on_full=reject|drop_oldest. `none` is no bound."
+    f"name=value, may be repeated: {', '.join(setting.usage() for setting in topic_config.SETTINGS)}. "
+    f"`{topic_config.NO_BOUND}` is no bound."
 )
 Name = Annotated[str, Parameter(help="The topic's name: 1 to 249 of A-Z a-z 0-9 . _ -")]
 Number = Annotated[int, Parameter(help="The partition's number.")]

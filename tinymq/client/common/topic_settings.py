@@ -10,7 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from tinymq.base.errors import InvalidConfig, InvalidRequest
-from tinymq.base.topic_config import SETTINGS_MAX
+from tinymq.base.topic_config import NO_BOUND, SETTINGS_MAX
 from tinymq.proto import tinymq_pb2 as pb
 
 TEXT_CHARS_MAX = 1000
@@ -66,7 +66,7 @@ def _name(name: object) -> str:
 def _text(name: str, value: object) -> str:
     match value:
         case None:
-            return "none"
+            return NO_BOUND
         case Enum(value=str(text)) | str(text) if _is_plain(text):
             return text
         case int() if not isinstance(value, bool) and abs(value) <= NUMBER_MAX:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tinymq.base.errors import InvalidConfig
-from tinymq.base.topic_config import OnFull, Storage, TopicConfig
+from typing import Any
+
+from tinymq.base.topic_config import SETTINGS, TopicConfig
 from tinymq.base.types import TopicId
 from tinymq.format.feature_level import FIRST_LEVEL
 from tinymq.proto import registry_pb2 as pb
@@ -15,8 +16,6 @@ from tinymq.registry.state.values import (
     ReplicaPlace,
     TopicRecord,
 )
-
-NO_BOUND = -1
 
 
 def broker_to_wire(broker: BrokerRecord) -> pb.Broker:
@@ -44,44 +43,13 @@ def broker_from_wire(broker: pb.Broker) -> BrokerRecord:
 
 
 def config_to_wire(config: TopicConfig) -> pb.TopicConfig:
-    return pb.TopicConfig(
-        storage=config.storage.value,
-        sync_interval_ms=config.sync_interval_ms,
-        retention_ms=_bound(config.retention_ms),
-        retention_bytes=_bound(config.retention_bytes),
-        segment_bytes=config.segment_bytes,
-        segment_ms=config.segment_ms,
-        max_records=_bound(config.max_records),
-        max_bytes=_bound(config.max_bytes),
-        on_full=config.on_full.value,
-    )
+    fields: dict[str, Any] = {s.field: s.to_wire(getattr(config, s.field)) for s in SETTINGS}
+    return pb.TopicConfig(**fields)
 
 
 def config_from_wire(config: pb.TopicConfig) -> TopicConfig:
     """Raises InvalidConfig."""
-    try:
-        storage, on_full = Storage(config.storage), OnFull(config.on_full)
-    except ValueError as error:
-        raise InvalidConfig(f"a topic config of another build: {str(error)[:100]}") from None
-    return TopicConfig(
-        storage,
-        config.sync_interval_ms,
-        _no_bound(config.retention_ms),
-        _no_bound(config.retention_bytes),
-        config.segment_bytes,
-        config.segment_ms,
-        _no_bound(config.max_records),
-        _no_bound(config.max_bytes),
-        on_full,
-    )
-
-
-def _bound(value: int | None) -> int:
-    return NO_BOUND if value is None else value
-
-
-def _no_bound(value: int) -> int | None:
-    return None if value == NO_BOUND else value
+    return TopicConfig(**{s.field: s.from_wire(getattr(config, s.field)) for s in SETTINGS})
 
 
 def topic_to_wire(topic: TopicRecord) -> pb.Topic:
@@ -119,14 +87,14 @@ def topic_from_wire(topic: pb.Topic) -> TopicRecord:
         for partition in topic.partitions
     )
     return TopicRecord(
-        topic.name,
-        topic_id,
-        topic.replication_factor,
-        topic.created_us,
-        queues,
-        config_from_wire(topic.config),
-        topic.next_partition,
-        topic.config_version,
+        name=topic.name,
+        topic_id=topic_id,
+        replication_factor=topic.replication_factor,
+        created_us=topic.created_us,
+        queues=queues,
+        config=config_from_wire(topic.config),
+        next_partition=topic.next_partition,
+        config_version=topic.config_version,
     )
 
 

@@ -88,7 +88,17 @@ def test_topics_and_queues(run: Scenario) -> None:
 def test_a_topic_has_its_settings_and_they_change_one_by_one(run: Scenario) -> None:
     async def scenario(b: Bench) -> None:
         await b.register(1)
-        config = TopicConfig(Storage.MEMORY, 0, None, 5, 1 << 20, 2000, 7, 8, OnFull.DROP_OLDEST)
+        config = TopicConfig(
+            storage=Storage.MEMORY,
+            sync_interval_ms=0,
+            retention_ms=None,
+            retention_bytes=5,
+            segment_bytes=1 << 20,
+            segment_ms=2000,
+            max_records=7,
+            max_bytes=8,
+            on_full=OnFull.DROP_OLDEST,
+        )
         topic = await b.registry.register_topic("t", 1, 1, config)
         assert topic.config == config
         altered = await b.registry.alter_topic("t", [("retention_ms", "60000"), ("max_records", "none")])

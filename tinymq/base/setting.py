@@ -1,0 +1,197 @@
+"""What one declaration of a setting says: its values as text, as numbers and on the wire, and its place in the docs.
+
+`tinymq/base/topic_config.py` declares the settings of a topic with these values. Pure: no setting is known here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final
+
+from tinymq.base.errors import InvalidConfig
+from tinymq.base.quantity import quantity
+
+NO_BOUND_WIRE = -1  # None in a message and in stored bytes; 0 cannot be it, because proto3 does not write zeros
+NUMBER_CHARS_MAX = 20
+TEXT_CHARS_MAX = 100  # of a wrong value, in an error
+
+
+_TIMES = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000))
+
+
+class Unit(Enum):
+    """What a number counts. The command line accepts and prints milliseconds and bytes with a unit, such as 7d."""
+
+    MILLISECONDS = "milliseconds"
+    BYTES = "bytes"
+    RECORDS = "records"
+
+
+class Clause(Enum):
+    """The sentence of a topic's promise that a setting changes."""
+
+    REMOVAL = "removal"  # "It may be removed ..."
+    CAPACITY = "capacity"  # "A partition with ... refuses writes."
+
+
+class Absent(Enum):
+    """What a missing field of a stored message means."""
+
+    NOT_POSSIBLE = 0  # the first release stored the field already: 0 is the number 0, and "" is no choice
+
+
+NOT_POSSIBLE: Final = Absent.NOT_POSSIBLE
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A whole number from `least` to `most`. Some of its values are written as words only."""
+
+    unit: Unit
+    least: int
+    most: int
+    zero_word: str = ""  # how 0 is written; "": as a digit
+    none_word: str = ""  # how None is written, which is no bound; "": None is no value of this setting
+
+    def parse(self, name: str, text: str) -> int | None:
+        """Raises InvalidConfig for text that is no number. Does not check the range."""
+        if text and text == self.none_word:
+            return None
+        if text and text == self.zero_word:
+            return 0
+        if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_CHARS_MAX):
+            raise InvalidConfig(f"{name} is {text[:TEXT_CHARS_MAX]!r}", hint=f"{name} is a whole number")
+        number = int(text)
+        if self.zero_word and not number:
+            hint = f"write {name}={self.zero_word}, or a number of {self.unit.value}"
+            raise InvalidConfig(f"{name} is 0", hint=hint)
+        return number
+
+    def text(self, number: int | None) -> str:
+        """The inverse of `parse`."""
+        if number is None:
+            return self.none_word
+        return self.zero_word if self.zero_word and not number else str(number)
+
+    def spelled(self, number: int) -> str:
+        """The number with its unit, as a sentence has it: "7 days", "1 record"."""
+        if self.unit is Unit.MILLISECONDS:
+            whole = (quantity(number // size, unit) for unit, size in _TIMES if number % size == 0)
+            return next(whole, f"{number} ms")
+        return quantity(number, "byte" if self.unit is Unit.BYTES else "record")
+
+    def check(self, shown: str, number: int | None) -> None:
+        """Raises InvalidConfig for a number out of range."""
+        if number is not None and not self.least <= number <= self.most:
+            raise InvalidConfig(f"{shown} is {number}", hint=f"{shown} is between {self.least} and {self.most}")
+
+    def to_wire(self, number: int | None) -> int:
+        return NO_BOUND_WIRE if number is None else number
+
+    def from_wire(self, number: int) -> int | None:
+        return None if self.none_word and number == NO_BOUND_WIRE else number
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One member of an enumeration, written as the member's value."""
+
+    kind: type[Enum]
+
+    @property
+    def texts(self) -> list[str]:
+        return [str(member.value) for member in self.kind]
+
+    def parse(self, name: str, text: str) -> Enum:
+        """Raises InvalidConfig."""
+        try:
+            return self.kind(text)
+        except ValueError:
+            hint = f"{name} is {' or '.join(self.texts)}"
+            raise InvalidConfig(f"{name} is {text[:TEXT_CHARS_MAX]!r}", hint=hint) from None
+
+    def text(self, member: Enum) -> str:
+        return str(member.value)
+
+    def spelled(self, member: Enum) -> str:
+        return str(member.value)
+
+    def check(self, shown: str, member: Enum) -> None:
+        """Accept every member: an enumeration has no range."""
+
+    def to_wire(self, member: Enum) -> str:
+        return str(member.value)
+
+    def from_wire(self, text: str) -> Enum:
+        """Raises InvalidConfig for a choice that only another build knows."""
+        try:
+            return self.kind(text)
+        except ValueError as error:
+            raise InvalidConfig(f"a topic config of another build: {str(error)[:TEXT_CHARS_MAX]}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Everything that tinymq knows of one setting, except its Python type and its default: its field has these."""
+
+    kind: Number | Choice
+    help: str  # its row in docs/topics.md
+    name: str = ""  # as users write it; "": the name of the field
+    field: str = ""  # of the dataclass and of the message; `declared` fills it in
+    example: str = ""  # its value in `--help`
+    clause: Clause | None = None
+    phrase: str = "{}"  # the setting's part of that sentence; {}: its value in words
+    absent: object = NOT_POSSIBLE
+    """What the message of a topic means that was stored before this setting existed.
+
+    proto3 reads 0 or "" there. Give a new setting the value that keeps old topics as they were, such as None for no
+    bound, and let 0 be no other value of it. An older build drops the new field when it stores the topic again, so
+    writing one needs a feature level (docs/registry.md).
+    """
+
+    def declared(self, field: str) -> Setting:
+        """This setting as the metadata of the dataclass field `field`. Checks the declaration."""
+        least = self.kind.least if isinstance(self.kind, Number) else None
+        if self.absent not in (NOT_POSSIBLE, 0) and least is not None:
+            assert least > 0, f"{field}: 0 is in range, and a stored 0 means {self.absent!r}"
+        return replace(self, name=self.name or field, field=field)
+
+    @property
+    def unit(self) -> Unit | None:
+        return self.kind.unit if isinstance(self.kind, Number) else None
+
+    def parse(self, text: str) -> Any:
+        """The value that a user writes as `text`. Raises InvalidConfig; the range is `check`'s to hold."""
+        return self.kind.parse(self.name, text)
+
+    def text(self, value: Any) -> str:
+        """The inverse of `parse`."""
+        return self.kind.text(value)
+
+    def spelled(self, value: Any) -> str:
+        """The value in a sentence."""
+        return self.kind.spelled(value)
+
+    def check(self, value: Any) -> None:
+        """Raises InvalidConfig for a value out of range."""
+        # `sync` is the one name that does not show its unit.
+        unit = f", in {self.unit.value}," if self.unit and self.name != self.field else ""
+        self.kind.check(f"{self.name}{unit}", value)
+
+    def to_wire(self, value: Any) -> int | str:
+        """The value of the setting's field in a message or in stored bytes."""
+        if self.absent is not NOT_POSSIBLE and value == self.absent:
+            return 0 if isinstance(self.kind, Number) else ""
+        return self.kind.to_wire(value)
+
+    def from_wire(self, stored: Any) -> Any:
+        """The inverse of `to_wire`. Raises InvalidConfig."""
+        if self.absent is not NOT_POSSIBLE and not stored:
+            return self.absent
+        return self.kind.from_wire(stored)
+
+    def usage(self) -> str:
+        """The setting in `--help`: "retention_ms=7d"."""
+        example = self.example or ("|".join(self.kind.texts) if isinstance(self.kind, Choice) else "")
+        return f"{self.name}={example}" if example else self.name
