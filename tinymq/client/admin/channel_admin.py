@@ -88,7 +88,8 @@ class AsyncChannelAdmin:
         left = self._cluster.countdown(self._timeout_s(timeout))
         named = await self._named(topic, partition, channel, left())
         request_id = self._cluster.rng.randbytes(REQUEST_ID_BYTES)
-        while True:
+        fenced: Fenced | None = None
+        async for attempt in self._cluster.attempts(left()):
             (found,) = await self._channels_of(named.topic, [partition], left())
             epoch = next((info.epoch for info in found.channels if info.channel == channel), None)
             if epoch is None and not make:
@@ -99,9 +100,11 @@ class AsyncChannelAdmin:
                 # Made with epoch 0: whoever makes it meanwhile is not fenced, and has its own place.
                 command = cursors.opening(0, place) if epoch is None else cursors.seeking(epoch, place, request_id)
                 return int((await cursors.change(self._cluster, named, command, left())).position)
-            except Fenced:  # a consumer took it over since it was listed
-                if left() <= 0:
-                    raise
+            except Fenced as error:  # a consumer took it over since it was listed
+                fenced = error
+                attempt.at_once()
+        assert fenced is not None, "the first attempt is made even without any time"
+        raise fenced
 
     async def _check_unread(self, named: ChannelId, timeout_s: float) -> None:
         reader = await cursors.get_consumer(self._cluster, named, timeout_s)

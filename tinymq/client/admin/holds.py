@@ -45,8 +45,6 @@ RANGES_MAX = REPEATED_MAX["HoldRequest.ranges"]
 ENOUGH = 2 / 3  # of a lease: many holds are renewed often, by every plan of a stream, and written once in a while
 ATTEMPT_S_EACH = 0.01  # more patience for a request, for each range: asked again, it would only cost more
 TROUBLE_MAX = 5  # partitions whose trouble an error tells
-BACKOFF_S_MIN = 0.02
-BACKOFF_S_MAX = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +102,12 @@ async def hold_many(
     refused: dict[int, TinymqError] = {}
     trouble: dict[str, str] = {}
     unclear = False
-    backoff_s = BACKOFF_S_MIN
-    while True:
+    async for attempt in cluster.attempts(left()):
         open_ones = [p for p in ranges if p not in found and p not in refused]
         asked = []
         for address, group in _by_leader(cluster, known, open_ones):
             request = _request(known, {p: ranges[p] for p in group}, hold_id, lease_s, enough, light)
-            attempt_s = max(0.001, min(left(), cluster.attempt_s + len(group) * ATTEMPT_S_EACH))
+            attempt_s = max(0.001, min(attempt.left_s, cluster.attempt_s + len(group) * ATTEMPT_S_EACH))
             asked.append(_hold_at(cluster, address, request, attempt_s))
         for answers in await asyncio.gather(*asked):
             for partition, answer in answers.items():
@@ -124,13 +121,11 @@ async def hold_many(
                 if full or (not moved and not await passes(cluster, known, partition, answer)):
                     answer.detail["partition"] = str(partition)
                     refused[partition] = answer
-        if len(found) + len(refused) == len(ranges) or (partial and left() <= 0):
+        if len(found) + len(refused) == len(ranges):
             break
-        if left() <= 0:
+    else:
+        if not partial:
             raise _too_late(topic, timeout_s, trouble, unclear)
-        cluster.refresh_soon()
-        await cluster.clock.sleep(min(left(), backoff_s))
-        backoff_s = min(BACKOFF_S_MAX, backoff_s * 2)
     gone = [error for error in refused.values() if not partial or isinstance(error, OffsetOutOfRange)]
     if gone:
         raise gone[0]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from tinymq.base.errors import BrokerUnreachable, NotLeader
+from tinymq.base.retry import Backoff
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.leader_calls import topic_with
 from tinymq.client.net.ports import Method
 from tinymq.proto import tinymq_pb2 as pb
 
-PAUSE_S = 0.1  # between two looks for who leads
+PAUSE_S = 0.1  # between two attempts to find the leader
 ANSWER_S = 0.5  # for the answer's way: the broker gives up before the client does
 
 
@@ -17,26 +18,24 @@ async def transfer_leader(cluster: Cluster, name: str, partition: int, to: int, 
     raises as `AsyncAdmin.transfer_leader`."""
     left = cluster.countdown(timeout_s)
     topic = await topic_with(cluster, name, partition, timeout_s)
-    while True:
+    last: BrokerUnreachable | NotLeader  # set by the first attempt, which is always made
+    async for attempt in cluster.attempts(left(), Backoff(PAUSE_S, PAUSE_S), stop_s=PAUSE_S):
         address = cluster.view.address(cluster.view.partition(name, partition).leader)
-        last: BrokerUnreachable | NotLeader = NotLeader(f"{name}/{partition}: no leader is known")
+        last = NotLeader(f"{name}/{partition}: no leader is known")
         if address is not None:
-            wait_s = max(0.001, left() - min(ANSWER_S, left() / 2))
+            wait_s = max(0.001, attempt.left_s - min(ANSWER_S, attempt.left_s / 2))
             request = pb.TransferLeaderRequest(
                 topic=name, partition=partition, to=to, timeout_ms=max(1, int(wait_s * 1000))
             )
             try:
-                reply = await cluster.ask_broker(address, Method.TRANSFER_LEADER, request, max(0.001, left()))
+                reply = await cluster.ask_broker(address, Method.TRANSFER_LEADER, request, max(0.001, attempt.left_s))
             except NotLeader as error:
                 last = error
-                if cluster.learn(topic.name, partition, error) and left() > 0:
-                    continue
+                if cluster.learn(topic.name, partition, error):
+                    attempt.at_once()
             except BrokerUnreachable as error:
                 last = error
             else:
                 cluster.refresh_soon()
                 return int(reply.leader)
-        if left() <= PAUSE_S:
-            raise last
-        cluster.refresh_soon()
-        await cluster.clock.sleep(PAUSE_S)
+    raise last

@@ -4,17 +4,18 @@ This module answers two questions. *Which of several brokers is asked?* `cost` r
 behind the others for a while, by RocketMQ's latency fault tolerance: an answer after 550, 1800, 3000, 5000 or 15000 ms
 counts for 2, 5, 6, 10 or 30 s. A broker that failed goes behind them for a time that doubles with each failure in a
 row. *When is the only broker that can answer asked again?* A partition has one leader, and `retry_s` says when to try
-it. Only failures in a row delay the next attempt, by at most RETRY_S_MAX. A slow answer delays nothing.
+it. Only failures in a row delay the next attempt, by at most 0.25 s (RECONNECT). A slow answer delays nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tinymq.base.retry import Backoff
+
 SLOW = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0))  # (latency_s, aside_s)
-FAILURE_S_MIN = 0.02
-FAILURE_S_MAX = 2.0
-RETRY_S_MAX = 0.25  # between two attempts to connect to the only broker that can answer
+ASIDE = Backoff(0.02, 2.0)  # how long a broker goes behind the others, by its failures in a row
+RECONNECT = Backoff(0.02, 0.25)  # between two attempts to connect to the only broker that can answer
 SMOOTHING = 0.2
 
 
@@ -61,7 +62,7 @@ class ClusterHealth:
         record = self._records.setdefault(address, BrokerHealth())
         record.failures += 1
         record.failed_s = now_s
-        record.aside_until_s = max(record.aside_until_s, now_s + _pause_s(record.failures, FAILURE_S_MAX))
+        record.aside_until_s = max(record.aside_until_s, now_s + ASIDE.pause_s(record.failures))
         record.reason = reason
 
     def suspect(self, address: str, silent_s: float, now_s: float) -> None:
@@ -92,13 +93,9 @@ class ClusterHealth:
         record = self._records.get(address)
         if record is None or not record.failures:
             return 0.0
-        return max(0.0, record.failed_s + _pause_s(record.failures, RETRY_S_MAX) - now_s)
+        return max(0.0, record.failed_s + RECONNECT.pause_s(record.failures) - now_s)
 
     def reason(self, address: str) -> str:
         """Why it is thought ill of; "" if it is not."""
         record = self._records.get(address)
         return record.reason.removeprefix(f"{address}: ") if record is not None else ""
-
-
-def _pause_s(failures: int, most_s: float) -> float:
-    return min(most_s, FAILURE_S_MIN * 2.0 ** min(failures - 1, 16))

@@ -23,6 +23,7 @@ from tinymq.base.errors import (
     UnknownTopic,
     WrongEventLoop,
 )
+from tinymq.base.retry import Attempts, Backoff, retry_until
 from tinymq.client.cluster import routing
 from tinymq.client.cluster.broker_health import ClusterHealth
 from tinymq.client.cluster.routing import Reach, Topic, View
@@ -36,8 +37,8 @@ from tinymq.proto.bounds import REPEATED_MAX
 
 LOG = logging.getLogger("tinymq.client")
 
-BACKOFF_S_MIN = 0.02
-BACKOFF_S_MAX = 0.5
+BACKOFF = Backoff(0.02, 0.5)
+JITTERED = Backoff(0.02, 0.5, jitter=0.5)
 CHANGE_S_MIN = 0.1  # the least time for a last attempt at a change: less would only leave its outcome unknown
 UNCLEAR_HINT = "check the brokers and their registry; see whether it was done, then call again"
 REFRESH_GAP_S = 0.05  # between two refreshes that errors asked for
@@ -141,6 +142,12 @@ class Cluster:
         deadline_s = self.clock.monotonic() + timeout_s
         return lambda: max(0.0, deadline_s - self.clock.monotonic())
 
+    def attempts(self, timeout_s: float, backoff: Backoff = BACKOFF, *, stop_s: float = 0.0) -> Attempts:
+        """Return the attempts of a call to leaders within `timeout_s`. Before each pause the client asks for fresh
+        metadata, because another broker may lead by then. No attempt begins with `stop_s` or less left."""
+        deadline_s = self.clock.monotonic() + timeout_s
+        return retry_until(deadline_s, self.clock, backoff, rng=self.rng, stop_s=stop_s, before_pause=self.refresh_soon)
+
     async def close(self) -> None:
         self.closed = True
         tasks = [t for t in (self._refreshing, self._watching) if t is not None]
@@ -162,14 +169,13 @@ class Cluster:
         error answered after an attempt of unknown outcome has the detail `unclear`.
         """
         whole_s = attempt_s or self.attempt_s
-        deadline_s = self.clock.monotonic() + timeout_s
+        attempts = retry_until(self.clock.monotonic() + timeout_s, self.clock, JITTERED, rng=self.rng)
         reasons: dict[str, str] = {}
         last: TinymqError | None = None
         unclear: TinymqError | None = None
-        backoff_s = BACKOFF_S_MIN
-        while True:
+        async for attempt in attempts:
             for address in self.addresses():
-                left_s = deadline_s - self.clock.monotonic()
+                left_s = attempt.left_s
                 if left_s <= 0 or (changes and last is not None and left_s < CHANGE_S_MIN):
                     raise _give_up(method, timeout_s, reasons, last, unclear)
                 try:
@@ -191,11 +197,7 @@ class Cluster:
                         raise error_in
                     last = error_in
                     reasons[address] = error_in.message
-            left_s = deadline_s - self.clock.monotonic()
-            if left_s <= 0:
-                raise _give_up(method, timeout_s, reasons, last, unclear)
-            await self.clock.sleep(min(left_s, backoff_s * (0.5 + self.rng.random() / 2)))
-            backoff_s = min(BACKOFF_S_MAX, backoff_s * 2)
+        raise _give_up(method, timeout_s, reasons, last, unclear)
 
     async def ask_broker(self, address: str, method: Method, request: Any, timeout_s: float) -> Any:
         """Ask this broker, once. Raises what it answered, BrokerUnreachable or OutcomeUnknown."""

@@ -19,12 +19,10 @@ from tinymq.base.errors import (
     UnknownTopic,
 )
 from tinymq.client.cluster import lookups
-from tinymq.client.cluster.cluster import UNCLEAR_HINT, Cluster, may_pass
+from tinymq.client.cluster.cluster import JITTERED, UNCLEAR_HINT, Cluster, may_pass
 from tinymq.client.cluster.routing import Topic
 from tinymq.client.net.ports import Method
 
-BACKOFF_S_MIN = 0.02
-BACKOFF_S_MAX = 0.5
 ATTEMPT_S_MIN = 0.001
 LAST_ATTEMPT_S = 0.1  # with less time left, an answer there was is better than one that may not come
 REFUSED_ATTEMPT_S = 0.5  # and after a definite refusal with less than that, if there is so much
@@ -57,16 +55,14 @@ async def ask_leader(
     DeadlineExceeded, or what stood in the way until then (Held, QuotaExceeded). An error answered after an attempt
     of unknown outcome has the detail `unclear`.
     """
-    left = cluster.countdown(timeout_s)
-    backoff_s = BACKOFF_S_MIN
     reasons: dict[str, str] = {}
     last: TinymqError | None = None
     refused: TinymqError | None = None  # the last thing that a leader decided
     unclear = False
-    while True:
+    async for attempt in cluster.attempts(timeout_s, JITTERED):
         address = await _leader(cluster, topic, partition)
         if address is not None:
-            attempt_s = max(ATTEMPT_S_MIN, min(left(), cluster.attempt_s))
+            attempt_s = max(ATTEMPT_S_MIN, min(attempt.left_s, cluster.attempt_s))
             if "timeout_ms" in request.DESCRIPTOR.fields_by_name:
                 request.timeout_ms = max(1, int(attempt_s * 1000))
             try:
@@ -80,19 +76,18 @@ async def ask_leader(
             unclear = unclear or (changes and isinstance(last, OutcomeUnknown))
             if not isinstance(last, DeadlineExceeded):
                 refused = last if isinstance(last, Held | QuotaExceeded) else None
-            if isinstance(last, NotLeader) and cluster.learn(topic.name, partition, last) and left() > 0:
+            if isinstance(last, NotLeader) and cluster.learn(topic.name, partition, last):
+                attempt.at_once()
                 continue
             if not await passes(cluster, topic, partition, last):
                 if unclear:
                     last.detail["unclear"] = "true"
                 raise last
-        least_s = min(REFUSED_ATTEMPT_S, timeout_s / 2) if refused is not None else LAST_ATTEMPT_S
-        if left() <= (least_s if last is not None else 0):
-            raise _give_up(method, topic, partition, timeout_s, cluster.trouble(reasons), refused, unclear)
-        cluster.refresh_soon()
-        pause_s = backoff_s * (0.5 + cluster.rng.random() / 2)
-        await cluster.clock.sleep(min(max(left() - least_s, BACKOFF_S_MIN), pause_s))
-        backoff_s = min(BACKOFF_S_MAX, backoff_s * 2)
+        # An attempt with little time left would end in silence, and hide the answer that a leader has given.
+        attempt.reserve_s = LAST_ATTEMPT_S if refused is None else min(REFUSED_ATTEMPT_S, timeout_s / 2)
+        attempt.stop_s = attempt.reserve_s if last is not None else 0.0
+    tried = cluster.trouble(reasons)
+    raise _give_up(method, topic, partition, timeout_s=timeout_s, tried=tried, refused=refused, unclear=unclear)
 
 
 async def _leader(cluster: Cluster, topic: Topic, partition: int) -> str | None:
@@ -120,6 +115,7 @@ def _give_up(
     method: Method,
     topic: Topic,
     partition: int,
+    *,
     timeout_s: float,
     tried: str,
     refused: TinymqError | None,

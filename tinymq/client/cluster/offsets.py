@@ -11,8 +11,6 @@ from tinymq.client.net.ports import Method
 from tinymq.client.net.wire import read_error
 from tinymq.proto import tinymq_pb2 as pb
 
-BACKOFF_S_MIN = 0.02
-BACKOFF_S_MAX = 0.5
 LEADER_TRIES = 3  # then other replicas are asked, where they may be
 
 
@@ -34,18 +32,17 @@ async def list_offsets(
     for partition in asks:
         if topic.partition(partition) is None:
             raise topic.unknown(partition)
-    deadline_s = cluster.clock.monotonic() + timeout_s
     found: dict[int, pb.OffsetAnswer] = {}
     reasons: dict[str, str] = {}
     silent: set[str] = set()  # addresses that gave no answer
-    backoff_s = BACKOFF_S_MIN
-    turn = 0
-    while True:
+    async for attempt in cluster.attempts(timeout_s):
         missing = [p for p in asks if p not in found]
-        strict = leader_only or (turn < LEADER_TRIES and not silent)
+        strict = leader_only or (attempt.number <= LEADER_TRIES and not silent)
         groups = _by_leader(cluster, topic, missing) if strict else _by_replica(cluster, topic, missing, silent)
-        left_s = deadline_s - cluster.clock.monotonic()
-        calls = [_ask(cluster, topic, address, group, asks, strict, left_s) for address, group in groups.items()]
+        calls = [
+            _ask(cluster, topic, address, {p: asks[p] for p in group}, strict=strict, left_s=attempt.left_s)
+            for address, group in groups.items()
+        ]
         for address, answers in zip(groups, await asyncio.gather(*calls), strict=True):
             for partition, answer in answers.items():
                 if isinstance(answer, TinymqError):
@@ -56,16 +53,10 @@ async def list_offsets(
                     found[partition] = answer
         if len(found) == len(asks):
             return found
-        left_s = deadline_s - cluster.clock.monotonic()
-        if left_s <= 0 and partial:
-            return found
-        if left_s <= 0:
-            why = cluster.trouble(reasons) or "no leader is known"
-            raise DeadlineExceeded(f"no offsets within {timeout_s:.3g} s: {why}")
-        cluster.refresh_soon()
-        await cluster.clock.sleep(min(left_s, backoff_s))
-        backoff_s = min(BACKOFF_S_MAX, backoff_s * 2)
-        turn += 1
+    if partial:
+        return found
+    why = cluster.trouble(reasons) or "no leader is known"
+    raise DeadlineExceeded(f"no offsets within {timeout_s:.3g} s: {why}")
 
 
 def _by_leader(cluster: Cluster, topic: Topic, partitions: list[int]) -> dict[str, list[int]]:
@@ -98,14 +89,14 @@ async def _ask(
     cluster: Cluster,
     topic: Topic,
     address: str,
-    partitions: list[int],
     asks: dict[int, int],
+    *,
     strict: bool,
     left_s: float,
 ) -> dict[int, pb.OffsetAnswer | TinymqError]:
     request = pb.ListOffsetsRequest(
         topic_id=topic.topic_id,
-        queries=[pb.OffsetQuery(partition=p, timestamp_us=asks[p]) for p in partitions],
+        queries=[pb.OffsetQuery(partition=p, timestamp_us=timestamp_us) for p, timestamp_us in asks.items()],
         leader_only=strict,
     )
     timeout_s = max(0.001, min(left_s, cluster.attempt_s))
@@ -114,7 +105,7 @@ async def _ask(
     except TinymqError as error:
         if not error.retriable and not isinstance(error, OutcomeUnknown):
             raise
-        return dict.fromkeys(partitions, error)
+        return dict.fromkeys(asks, error)
     answers: dict[int, pb.OffsetAnswer | TinymqError] = {}
     for answer in reply.answers:
         if not answer.HasField("error"):

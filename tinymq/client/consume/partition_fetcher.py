@@ -24,6 +24,7 @@ from tinymq.base.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from tinymq.base.retry import Backoff
 from tinymq.client.cluster import routing
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.routing import Partition, Topic
@@ -36,11 +37,9 @@ from tinymq.proto import tinymq_pb2 as pb
 LOG = logging.getLogger("tinymq.client")
 
 IDLE_TIMES_MAX = 4  # as long as fetch_wait_ms, at most, waits who reads a partition where nothing comes
-BACKOFF_S_MIN = 0.02
-BACKOFF_S_MAX = 0.5
+BACKOFF = Backoff(0.02, 0.5)  # between two rounds in which no replica served
 RECONSIDERED_S = 1.0
-SHUN_S_MIN = 0.2
-SHUN_S_MAX = 10.0
+AVOIDED = Backoff(0.2, 10.0)  # how long a replica is left alone, by its failures
 
 
 @dataclass(slots=True)
@@ -77,9 +76,8 @@ class AvoidedReplicas:
         self._times: dict[int, int] = {}
 
     def shun(self, broker: int, now_s: float) -> None:
-        times = self._times.get(broker, 0)
-        self._times[broker] = times + 1
-        self._until_s[broker] = now_s + min(SHUN_S_MAX, SHUN_S_MIN * 2 ** min(times, 10))
+        times = self._times[broker] = self._times.get(broker, 0) + 1
+        self._until_s[broker] = now_s + AVOIDED.pause_s(times)
 
     def left_s(self, broker: int, now_s: float) -> float:
         """For how much longer; 0: it may be asked."""
@@ -114,7 +112,7 @@ class PartitionFetcher:
     _served_s: float = 0.0  # when a replica last answered without an error
     _chosen_s: float = 0.0  # when it was last asked which replica is the best
     _quiet_s: float = 0.0  # when records last came, or others were last asked whether there are more
-    _backoff_s: float = BACKOFF_S_MIN
+    _pauses: int = 0  # since a replica last served
     _empty: int = 0  # answers of the leader without a record, in a row
 
     async def run(self) -> None:
@@ -268,7 +266,7 @@ class PartitionFetcher:
     def _succeeded(self, now_s: float) -> None:
         self._shunned.doubted = None
         self._served_s = now_s
-        self._backoff_s = BACKOFF_S_MIN
+        self._pauses = 0
         self._refusals.clear()
 
     async def _failed(self, broker: int, error: TinymqError) -> None:
@@ -319,8 +317,8 @@ class PartitionFetcher:
         self.turn += 1
         self.cluster.refresh_soon()
         if not self._is_fresh(self._choose(), now_s):
-            await self.cluster.clock.sleep(self._backoff_s)
-            self._backoff_s = min(BACKOFF_S_MAX, self._backoff_s * 2)
+            self._pauses += 1
+            await self.cluster.clock.sleep(BACKOFF.pause_s(self._pauses))
 
     def _failure(self, text: str) -> TinymqError:
         """None serves. Damage is worth knowing of, wherever it is."""

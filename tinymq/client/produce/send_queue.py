@@ -22,12 +22,12 @@ from collections.abc import Callable
 from enum import Enum
 
 from tinymq.base.errors import DeadlineExceeded, OutcomeUnknown, QuotaExceeded, TinymqError
+from tinymq.base.retry import Backoff
 from tinymq.client.produce.delivery import ProducerBatch
 
 Ended = tuple[ProducerBatch, TinymqError]
 
-RETRY_S_MIN = 0.02
-RETRY_S_MAX = 1.0
+BACKOFF = Backoff(0.02, 1.0)
 LAST_ATTEMPT_S = 0.1  # with less time left, the answer there was is better than one that may not come
 PARTIAL_INFLIGHT_MAX = 2  # with so many on their way a batch that is not full waits: it will be fuller
 
@@ -211,8 +211,8 @@ class SendQueue:
 
     def back_off(self, now_s: float) -> None:
         """Send nothing for a while. The pause grows with every failure in a row."""
-        self.resume_s = max(self.resume_s, now_s + min(RETRY_S_MAX, RETRY_S_MIN * 2 ** min(self.failures, 10)))
         self.failures += 1
+        self.resume_s = max(self.resume_s, now_s + BACKOFF.pause_s(self.failures))
 
     def hurry(self) -> None:
         """What there was to wait for has happened: another leader is known."""
