@@ -18,7 +18,7 @@ FIRST = {
         create_queue delete_queue set_consumer unset_consumer""",
     "PARTITION_COMMANDS": "open commit seek delete consume move_start hold release",
     "PEER_MESSAGES": """heartbeat request_vote vote append append_ack commit_notice timeout_now leaders request reply
-        state_offer state_piece state_ack here""",
+        install_snapshot snapshot_chunk install_snapshot_ack here""",
 }
 
 

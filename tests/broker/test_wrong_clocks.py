@@ -54,7 +54,7 @@ class Bench:
 
     def late_s(self) -> float:
         """How far the append clock is behind the time that it really is."""
-        return (self.cluster.clock.wall_us() - self.partition.group.stamp_now_us()) / 1e6
+        return (self.cluster.clock.wall_us() - self.partition.group.append_time_now_us()) / 1e6
 
     async def kept_and_gone(self) -> tuple[int, int]:
         """The log start now, and once everything must be too old."""

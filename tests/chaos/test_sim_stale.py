@@ -51,8 +51,8 @@ def test_what_was_said_while_links_were_stale_is_said_again_while_the_connection
 
 def _state(index: int) -> tuple[peer_pb2.Peer, peer_pb2.Peer, peer_pb2.Peer]:
     return (
-        peer_pb2.Peer(state_offer=peer_pb2.StateOffer(index=index)),
-        peer_pb2.Peer(state_piece=peer_pb2.StatePiece(index=index)),
+        peer_pb2.Peer(install_snapshot=peer_pb2.InstallSnapshot(index=index)),
+        peer_pb2.Peer(snapshot_chunk=peer_pb2.SnapshotChunk(index=index)),
         peer_pb2.Peer(append=peer_pb2.Append(commit=index)),
     )
 
@@ -73,7 +73,7 @@ def test_offers_and_pieces_of_a_state_come_again_and_entries_do_not() -> None:
         await _settle()
         late = [message for _, message, _ in b.told.messages[6:]]
         assert sorted(late, key=str) == sorted(_state(2)[:2], key=str)
-        net.network.tell_again(2, lambda message: message.HasField("state_offer"))
+        net.network.tell_again(2, lambda message: message.HasField("install_snapshot"))
         await _settle()
         assert [message for _, message, _ in b.told.messages[8:]] == [_state(1)[0], _state(2)[0]]
         await net.stop()

@@ -112,13 +112,13 @@ class FakeGroup:
             self.on_proposed()
         return Position(entry.index, entry.term, entry.header.base_offset, entry.header.append_time_us)
 
-    def stamp_now_us(self) -> int:
+    def append_time_now_us(self) -> int:
         if not self._leads:
             raise NotLeader("a fake follower", leader=self.leader)
         return NOW_US + len(self.log.entries) + self.later_us
 
     def expiry_now_us(self) -> int | None:
-        return self.stamp_now_us() if self.knows_time else None
+        return self.append_time_now_us() if self.knows_time else None
 
     async def read_index(self, timeout_s: float) -> int:
         if not self._leads:

@@ -75,7 +75,7 @@ class Node:
         before = len(log)
         for at in range(self.commit, len(log)):
             config = log[at].config
-            if config is not None and config.generation > self.applied.generation:
+            if config is not None and config.recovery_epoch > self.applied.recovery_epoch:
                 before = at - 1
                 break
         return ReplicaReport(

@@ -353,7 +353,7 @@ class Scenario(Wires):
             self._brokers[b].core.me if str(b) in present else Replica(b, bytes(16), 0) for b in sorted(self._brokers)
         ]
         try:
-            self._brokers[int(number)].group.take_over(int(term), listed)
+            self._brokers[int(number)].group.force_leadership(int(term), listed)
         except TinymqError as error:
             self._tell(f"{number} refuses to take over: {error.code}")
 

@@ -11,11 +11,11 @@ from tinymq.raft.rules.messages import (
     Append,
     AppendAck,
     CommitNotice,
+    InstallSnapshot,
+    InstallSnapshotAck,
     Message,
     RequestVote,
-    StateAck,
-    StateOffer,
-    StatePiece,
+    SnapshotChunk,
     TimeoutNow,
     Vote,
     from_wire,
@@ -26,7 +26,7 @@ Names = Mapping[bytes, str]
 
 KIND = {
     Append: "Append", AppendAck: "Ack", CommitNotice: "Notice", TimeoutNow: "TimeoutNow", Vote: "Vote",
-    StateOffer: "Offer", StatePiece: "Piece", StateAck: "StateAck",
+    InstallSnapshot: "InstallSnapshot", SnapshotChunk: "SnapshotChunk", InstallSnapshotAck: "InstallSnapshotAck",
 }  # fmt: skip
 
 
@@ -100,11 +100,11 @@ def _content(sent: Sent, names: Names) -> str:
             return f"t{notice.term} commit {notice.commit}{wanted}" + _round(notice.round)
         case TimeoutNow(term):
             return f"t{term}"
-        case StateOffer() as offer:
+        case InstallSnapshot() as offer:
             return f"t{offer.term} of the state at {offer.index}/t{offer.entry_term}"
-        case StatePiece() as piece:
+        case SnapshotChunk() as piece:
             return f"t{piece.term} of the state at {piece.index}, from byte {piece.position}"
-        case StateAck() as state:
+        case InstallSnapshotAck() as state:
             return f"t{state.term} of the state at {state.index}: {state.received} bytes"
         case None:
             return sent.head.request.method if sent.head.HasField("request") else sent.head.reply.error_code

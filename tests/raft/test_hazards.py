@@ -27,7 +27,7 @@ from tinymq.raft import Role
 from tinymq.raft.leader import leadership
 from tinymq.raft.replica import following, pysyncobj_seams, voting
 from tinymq.raft.replica.outbox import Action, Outbox
-from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.replica.replica import RaftReplica
 from tinymq.raft.rules import log_matching
 from tinymq.raft.rules.election import Candidacy
 from tinymq.raft.rules.messages import Append, AppendAck, to_wire
@@ -462,7 +462,7 @@ def test_16_a_frame_that_is_damaged_changes_nothing() -> None:
     simulate(scenario)
 
 
-def stock_sends_a_large_entry(replica: RaftCore) -> None:
+def stock_sends_a_large_entry(replica: RaftReplica) -> None:
     """In pieces of 64 KiB, to a follower that is connected and behind."""
     assert len(replica._log.entry(replica._log.last_index).payload) > replica._SyncObj__conf.appendEntriesBatchSizeBytes
     for node in replica._SyncObj__otherNodes:
@@ -471,7 +471,7 @@ def stock_sends_a_large_entry(replica: RaftCore) -> None:
     SyncObj._SyncObj__sendAppendEntries(replica)
 
 
-NEVER: list[tuple[str, Callable[[RaftCore], object]]] = [
+NEVER: list[tuple[str, Callable[[RaftReplica], object]]] = [
     ("5, 6, 21", lambda c: c._SyncObj__loadDumpFile(clearJournal=True)),
     ("6", lambda c: c._SyncObj__deleteEntriesTo(1)),
     ("6, 21", lambda c: c._SyncObj__raftLog.clear()),
@@ -490,7 +490,7 @@ NEVER: list[tuple[str, Callable[[RaftCore], object]]] = [
 
 
 @pytest.mark.parametrize(("hazards", "call"), NEVER, ids=[h for h, _ in NEVER])
-def test_stock_paths_refuse(hazards: str, call: Callable[[RaftCore], object]) -> None:
+def test_stock_paths_refuse(hazards: str, call: Callable[[RaftReplica], object]) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(bytes(100 * KIB))
         replica = cluster.leader().group().core

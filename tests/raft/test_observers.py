@@ -431,7 +431,7 @@ def test_after_a_recovery_they_are_filled_with_what_goes_on() -> None:
         found = judge([cluster.brokers[b].group(METADATA_GROUP).report() for b in (1, 2, 3)], (1, 2, 3))
         assert isinstance(found, QuorumLost)
         taker = cluster.brokers[found.survivor.broker_id]
-        taker.process.do(lambda: taker.group(METADATA_GROUP).take_over(found.term, found.replicas))
+        taker.process.do(lambda: taker.group(METADATA_GROUP).force_leadership(found.term, found.replicas))
         await cluster.brokers[5].start()
         await commit(cluster, b"new")
         await agree(cluster, 30.0)

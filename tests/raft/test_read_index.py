@@ -14,7 +14,7 @@ from tinymq.base.errors import DeadlineExceeded, NotLeader, TinymqError
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Role
 from tinymq.raft.leader.leadership import Leadership
-from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.replica.replica import RaftReplica
 from tinymq.raft.rules.read_index import Answer
 from tinymq_chaos.sim.virtual.virtual import Killed
 
@@ -161,7 +161,9 @@ def test_mutant_a_leader_that_believes_to_lead_reads_the_past(monkeypatch: pytes
             self.reads.answered(peer, number or 0)
 
     monkeypatch.setattr(Leadership, "ask_round", ask_round)
-    monkeypatch.setattr(RaftCore, "check_quorum", lambda self: None)  # else it steps down just before the others elect
+    monkeypatch.setattr(
+        RaftReplica, "check_quorum", lambda self: None
+    )  # else it steps down just before the others elect
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
@@ -207,12 +209,12 @@ def test_who_was_just_elected_reads_what_its_predecessor_acknowledged() -> None:
 
 
 def test_mutant_its_own_first_entry_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read_index(self: RaftCore, answer: Answer) -> None:
+    def read_index(self: RaftReplica, answer: Answer) -> None:
         assert self._leadership is not None
         self._leadership.reads.ask(self.commit_index, answer)
         self._around.wake()
 
-    monkeypatch.setattr(RaftCore, "read_index", read_index)
+    monkeypatch.setattr(RaftReplica, "read_index", read_index)
     stale: list[str] = []
 
     async def scenario(cluster: Cluster) -> None:

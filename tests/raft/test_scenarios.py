@@ -19,7 +19,7 @@ from tinymq.raft.host import replicas
 from tinymq.raft.host.repair import Repairs
 from tinymq.raft.leader import leadership
 from tinymq.raft.replica import following, snapshot_receiver, voting
-from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.replica.replica import RaftReplica
 from tinymq.raft.rules import log_matching
 from tinymq.raft.rules.configs import Configs
 from tinymq.raft.rules.election import Candidacy, VoteAnswer, Voter, answer_vote
@@ -63,13 +63,13 @@ def old_terms_commit_by_counting(patch: pytest.MonkeyPatch) -> None:
 
 
 def acks_of_any_term(patch: pytest.MonkeyPatch) -> None:
-    real = RaftCore._on_ack
+    real = RaftReplica._on_ack
 
-    def on_ack(self: RaftCore, peer: int, ack: AppendAck) -> None:
+    def on_ack(self: RaftReplica, peer: int, ack: AppendAck) -> None:
         object.__setattr__(ack, "term", self.term)
         real(self, peer, ack)
 
-    patch.setattr(RaftCore, "_on_ack", on_ack)
+    patch.setattr(RaftReplica, "_on_ack", on_ack)
 
 
 def votes_are_counted(patch: pytest.MonkeyPatch) -> None:
@@ -121,11 +121,11 @@ def votes_are_given_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def nobody_steps_down(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RaftCore, "check_quorum", lambda self: None)
+    patch.setattr(RaftReplica, "check_quorum", lambda self: None)
 
 
 def whoever_led_leads_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RaftCore, "stepped_down", lambda self, broker_id, term: self.leader_gone(broker_id))
+    patch.setattr(RaftReplica, "stepped_down", lambda self, broker_id, term: self.leader_gone(broker_id))
 
 
 def every_incarnation_votes(patch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ def a_config_alone_is_no_news(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_offered_state_is_always_taken(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(snapshot_receiver, "need_of", lambda log, commit, offer, most: snapshot_receiver.Need.STATE)
+    patch.setattr(snapshot_receiver, "need_of", lambda log, commit, offer, most: snapshot_receiver.Need.SNAPSHOT)
 
 
 def a_state_vouches_for_the_whole_log(patch: pytest.MonkeyPatch) -> None:
@@ -231,8 +231,8 @@ def nobody_asks_who_does_without_it(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_generation_is_looked_at(patch: pytest.MonkeyPatch) -> None:
-    real = RaftCore.receive
-    patch.setattr(RaftCore, "receive", lambda self, peer, message, generation: real(self, peer, message, None))
+    real = RaftReplica.receive
+    patch.setattr(RaftReplica, "receive", lambda self, peer, message, recovery_epoch: real(self, peer, message, None))
 
 
 def who_lacks_entries_is_told_to_stand(patch: pytest.MonkeyPatch) -> None:

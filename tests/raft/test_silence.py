@@ -9,7 +9,7 @@ from tests.seeds import first_of
 from tinymq.base.errors import NotLeader
 from tinymq.raft.host.replica_env import HostReplicaEnv
 from tinymq.raft.peers.pace import Gaps
-from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.replica.replica import RaftReplica
 from tinymq.raft.replica.voting import VotingReplica
 from tinymq_chaos.sim.campaign import timing
 from tinymq_chaos.sim.campaign.timing import FAILOVERS, STEADY, Row, failovers, steady
@@ -126,7 +126,7 @@ def test_a_leader_that_nobody_hears_steps_down_and_its_waiters_learn_that_nobody
 @pytest.mark.parametrize("what", ["echoes are not asked for", "nobody looks"])
 def test_mutant_a_leader_that_nobody_hears_stays(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if what == "nobody looks":
-        monkeypatch.setattr(RaftCore, "check_quorum", lambda self: None)
+        monkeypatch.setattr(RaftReplica, "check_quorum", lambda self: None)
     else:
         monkeypatch.setattr(HostReplicaEnv, "heard_by", HostReplicaEnv.alive)
 

@@ -71,9 +71,9 @@ def caught(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, mutant: ob
 
 def test_a_follower_that_believes_any_commit_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hazards 1 and 2: stock commits up to its own last index."""
-    real = replica.RaftCore._learn_commit
+    real = replica.RaftReplica._learn_commit
 
-    def learn(self: replica.RaftCore, announced: int, verified: int) -> None:
+    def learn(self: replica.RaftReplica, announced: int, verified: int) -> None:
         real(self, announced, self._log.last_index)
 
     def send_all(self: Leadership, peer: int, progress: object, commit: int, ack_wanted: bool) -> None:
@@ -81,7 +81,7 @@ def test_a_follower_that_believes_any_commit_is_caught(monkeypatch: pytest.Monke
 
     assert follower_commit(1, 9, 5) == 5
     monkeypatch.setattr(Leadership, "_tell", send_all)
-    caught(monkeypatch, replica.RaftCore, "_learn_commit", learn, first=23)
+    caught(monkeypatch, replica.RaftReplica, "_learn_commit", learn, first=23)
 
 
 def test_a_follower_that_truncates_what_matches_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def verdict(cluster: Cluster) -> Verdict:
 def order(cluster: Cluster, lost: QuorumLost) -> Broker:
     """As a broker does that is told to."""
     taker = cluster.brokers[lost.survivor.broker_id]
-    taker.process.do(lambda: taker.group().take_over(lost.term, lost.replicas))
+    taker.process.do(lambda: taker.group().force_leadership(lost.term, lost.replicas))
     return taker
 
 
@@ -135,7 +135,7 @@ def test_a_healthy_group_refuses() -> None:
         replicas = [b.group().report().replica for b in cluster.running]
         for broker in cluster.running:
             with pytest.raises(NotReady):
-                broker.group().take_over(100, replicas)
+                broker.group().force_leadership(100, replicas)
         await cluster.run_for(1.0)
         assert cluster.leader().group().term == 1
 
@@ -268,7 +268,7 @@ def test_a_replica_refuses_to_lead_a_group_that_could_not_answer_it() -> None:
         assert isinstance(found, QuorumLost)
         nobody = tuple(r if r.broker_id == 1 else Replica(r.broker_id, NOBODY) for r in found.replicas)
         with pytest.raises(NotReady, match="too few"):
-            one.process.do(lambda: one.group().take_over(found.term, nobody))
+            one.process.do(lambda: one.group().force_leadership(found.term, nobody))
         assert one.group().term < found.term
 
     simulate(scenario)

@@ -13,7 +13,7 @@ from tests.seeds import first_of
 from tinymq.base.errors import DeadlineExceeded, TinymqError
 from tinymq.base.types import METADATA_GROUP
 from tinymq.raft.leader.leadership import Leadership
-from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.replica.replica import RaftReplica
 from tinymq_chaos.sim.virtual.virtual_cluster import VirtualBroker, VirtualCluster, simulate
 
 TIMEOUT_S = 1.0
@@ -112,7 +112,7 @@ def test_mutant_a_leader_that_asks_nobody_answers_with_the_past(monkeypatch: pyt
             self.reads.answered(peer, number or 0)
 
     monkeypatch.setattr(Leadership, "ask_round", ask_round)
-    monkeypatch.setattr(RaftCore, "check_quorum", lambda self: None)
+    monkeypatch.setattr(RaftReplica, "check_quorum", lambda self: None)
 
     async def scenario(cluster: VirtualCluster) -> None:
         assert (await an_isolated_leader(cluster)).stale

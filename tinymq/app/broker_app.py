@@ -143,7 +143,7 @@ class BrokerApp:
     def heard_ages_s(self) -> dict[int, float]:
         """Map every other broker that this one has heard to the seconds since then."""
         now = self._clock.monotonic()
-        return self._host.liveness.ages_s(now) if self._host is not None else {}
+        return self._host.failure_detector.ages_s(now) if self._host is not None else {}
 
     def ports(self) -> list[Places]:
         """The places of all ports that this broker listens on."""

@@ -69,9 +69,9 @@ PEER_MESSAGES: Mapping[str, int] = {
     "leaders": 1,
     "request": 1,
     "reply": 1,
-    "state_offer": 1,
-    "state_piece": 1,
-    "state_ack": 1,
+    "install_snapshot": 1,
+    "snapshot_chunk": 1,
+    "install_snapshot_ack": 1,
     "here": 1,
 }
 """By the message's name in peer.proto's Peer."""

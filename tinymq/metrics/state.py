@@ -80,7 +80,7 @@ class BrokerState(Collector):
 
     def _of_neighbours(self) -> Iterator[Metric]:
         host, now_s = self._watched.host, self._clock.monotonic()
-        liveness = host.liveness if host is not None else None
+        liveness = host.failure_detector if host is not None else None
         others = [(peer, liveness) for peer in self._watched.others() if liveness is not None]
         yield from families.PEER_ALIVE.of(((str(peer),), live.alive(peer)) for peer, live in others)
         yield from families.PEER_SILENCE.of(((str(peer),), live.silence_s(peer, now_s)) for peer, live in others)

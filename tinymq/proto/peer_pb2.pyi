@@ -177,12 +177,12 @@ class Peer(_message.Message):
     LEADERS_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
     REPLY_FIELD_NUMBER: _builtins.int
-    STATE_OFFER_FIELD_NUMBER: _builtins.int
-    STATE_PIECE_FIELD_NUMBER: _builtins.int
-    STATE_ACK_FIELD_NUMBER: _builtins.int
+    INSTALL_SNAPSHOT_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_CHUNK_FIELD_NUMBER: _builtins.int
+    INSTALL_SNAPSHOT_ACK_FIELD_NUMBER: _builtins.int
     HERE_FIELD_NUMBER: _builtins.int
-    GENERATION_FIELD_NUMBER: _builtins.int
-    generation: _builtins.int
+    RECOVERY_EPOCH_FIELD_NUMBER: _builtins.int
+    recovery_epoch: _builtins.int
     """of Raft messages: that of the newest CONFIG in the sender's log; see Config"""
     @_builtins.property
     def heartbeat(self) -> Global___Heartbeat: ...
@@ -209,15 +209,15 @@ class Peer(_message.Message):
     @_builtins.property
     def reply(self) -> Global___Reply: ...
     @_builtins.property
-    def state_offer(self) -> Global___StateOffer:
+    def install_snapshot(self) -> Global___InstallSnapshot:
         """bulk"""
 
     @_builtins.property
-    def state_piece(self) -> Global___StatePiece:
+    def snapshot_chunk(self) -> Global___SnapshotChunk:
         """bulk; body: bytes of the state"""
 
     @_builtins.property
-    def state_ack(self) -> Global___StateAck: ...
+    def install_snapshot_ack(self) -> Global___InstallSnapshotAck: ...
     @_builtins.property
     def here(self) -> Global___Here:
         """14 is taken below"""
@@ -235,17 +235,17 @@ class Peer(_message.Message):
         leaders: Global___Leaders | None = ...,
         request: Global___Request | None = ...,
         reply: Global___Reply | None = ...,
-        state_offer: Global___StateOffer | None = ...,
-        state_piece: Global___StatePiece | None = ...,
-        state_ack: Global___StateAck | None = ...,
+        install_snapshot: Global___InstallSnapshot | None = ...,
+        snapshot_chunk: Global___SnapshotChunk | None = ...,
+        install_snapshot_ack: Global___InstallSnapshotAck | None = ...,
         here: Global___Here | None = ...,
-        generation: _builtins.int = ...,
+        recovery_epoch: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "append_ack", b"append_ack", "commit_notice", b"commit_notice", "heartbeat", b"heartbeat", "here", b"here", "leaders", b"leaders", "message", b"message", "reply", b"reply", "request", b"request", "request_vote", b"request_vote", "state_ack", b"state_ack", "state_offer", b"state_offer", "state_piece", b"state_piece", "timeout_now", b"timeout_now", "vote", b"vote"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "append_ack", b"append_ack", "commit_notice", b"commit_notice", "heartbeat", b"heartbeat", "here", b"here", "install_snapshot", b"install_snapshot", "install_snapshot_ack", b"install_snapshot_ack", "leaders", b"leaders", "message", b"message", "reply", b"reply", "request", b"request", "request_vote", b"request_vote", "snapshot_chunk", b"snapshot_chunk", "timeout_now", b"timeout_now", "vote", b"vote"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "append_ack", b"append_ack", "commit_notice", b"commit_notice", "generation", b"generation", "heartbeat", b"heartbeat", "here", b"here", "leaders", b"leaders", "message", b"message", "reply", b"reply", "request", b"request", "request_vote", b"request_vote", "state_ack", b"state_ack", "state_offer", b"state_offer", "state_piece", b"state_piece", "timeout_now", b"timeout_now", "vote", b"vote"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "append_ack", b"append_ack", "commit_notice", b"commit_notice", "heartbeat", b"heartbeat", "here", b"here", "install_snapshot", b"install_snapshot", "install_snapshot_ack", b"install_snapshot_ack", "leaders", b"leaders", "message", b"message", "recovery_epoch", b"recovery_epoch", "reply", b"reply", "request", b"request", "request_vote", b"request_vote", "snapshot_chunk", b"snapshot_chunk", "timeout_now", b"timeout_now", "vote", b"vote"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["heartbeat", "request_vote", "vote", "append", "append_ack", "commit_notice", "timeout_now", "leaders", "request", "reply", "state_offer", "state_piece", "state_ack", "here"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["heartbeat", "request_vote", "vote", "append", "append_ack", "commit_notice", "timeout_now", "leaders", "request", "reply", "install_snapshot", "snapshot_chunk", "install_snapshot_ack", "here"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -532,7 +532,7 @@ class CommitNotice(_message.Message):
 Global___CommitNotice: _TypeAlias = CommitNotice  # noqa: Y015
 
 @_typing.final
-class StateOffer(_message.Message):
+class InstallSnapshot(_message.Message):
     """The leader's log begins behind what the receiver holds: this is the applied state right before its first entry.
     What it covers is committed, and in the leader's log.
     """
@@ -585,10 +585,10 @@ class StateOffer(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___StateOffer: _TypeAlias = StateOffer  # noqa: Y015
+Global___InstallSnapshot: _TypeAlias = InstallSnapshot  # noqa: Y015
 
 @_typing.final
-class StatePiece(_message.Message):
+class SnapshotChunk(_message.Message):
     """Some of it, at most 256 KiB. One is out at a time for each follower and group."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -625,10 +625,10 @@ class StatePiece(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___StatePiece: _TypeAlias = StatePiece  # noqa: Y015
+Global___SnapshotChunk: _TypeAlias = SnapshotChunk  # noqa: Y015
 
 @_typing.final
-class StateAck(_message.Message):
+class InstallSnapshotAck(_message.Message):
     """How much of an offered state is held, without a gap. An AppendAck with `durable` at or above its index ends the
     transfer, also when the state was not needed.
     """
@@ -667,7 +667,7 @@ class StateAck(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___StateAck: _TypeAlias = StateAck  # noqa: Y015
+Global___InstallSnapshotAck: _TypeAlias = InstallSnapshotAck  # noqa: Y015
 
 @_typing.final
 class TimeoutNow(_message.Message):
@@ -675,9 +675,9 @@ class TimeoutNow(_message.Message):
 
     GROUP_FIELD_NUMBER: _builtins.int
     TERM_FIELD_NUMBER: _builtins.int
-    BY_HAND_FIELD_NUMBER: _builtins.int
+    MANUAL_FIELD_NUMBER: _builtins.int
     term: _builtins.int
-    by_hand: _builtins.bool
+    manual: _builtins.bool
     """an operator wants it so: it is not undone for as long as the receiver leads"""
     @_builtins.property
     def group(self) -> Global___GroupId: ...
@@ -686,11 +686,11 @@ class TimeoutNow(_message.Message):
         *,
         group: Global___GroupId | None = ...,
         term: _builtins.int = ...,
-        by_hand: _builtins.bool = ...,
+        manual: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_hand", b"by_hand", "group", b"group", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "manual", b"manual", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -801,10 +801,10 @@ class Config(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
-    GENERATION_FIELD_NUMBER: _builtins.int
+    RECOVERY_EPOCH_FIELD_NUMBER: _builtins.int
     RETIRED_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
-    generation: _builtins.int
+    recovery_epoch: _builtins.int
     """raised when an operator accepts loss: a lower one is of an abandoned history"""
     @_builtins.property
     def group(self) -> Global___GroupId: ...
@@ -822,12 +822,12 @@ class Config(_message.Message):
         group: Global___GroupId | None = ...,
         epoch: _builtins.int = ...,
         replicas: _abc.Iterable[Global___Replica] | None = ...,
-        generation: _builtins.int = ...,
+        recovery_epoch: _builtins.int = ...,
         retired: _abc.Iterable[Global___Replica] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "generation", b"generation", "group", b"group", "replicas", b"replicas", "retired", b"retired"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "group", b"group", "recovery_epoch", b"recovery_epoch", "replicas", b"replicas", "retired", b"retired"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

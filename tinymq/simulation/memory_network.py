@@ -31,8 +31,11 @@ from tinymq.simulation.memory_transport import MemoryTransport
 HOST = "memory"
 FREE_PORTS_FROM = 1 << 16  # above all that a caller would name
 
-_REMEMBERED = frozenset({"state_offer"})  # stale or not: there are few
-_REPEATED = frozenset({"request_vote", "vote", "append_ack", "commit_notice", "state_ack", "state_piece"}) | _REMEMBERED
+_REMEMBERED = frozenset({"install_snapshot"})  # stale or not: there are few
+_REPEATED = (
+    frozenset({"request_vote", "vote", "append_ack", "commit_notice", "install_snapshot_ack", "snapshot_chunk"})
+    | _REMEMBERED
+)
 
 _TOLD_MAX = 256  # messages that a connection remembers while it is stale
 

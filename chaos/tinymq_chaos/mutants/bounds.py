@@ -123,7 +123,7 @@ def cursors_are_not_replicated(p: Patches) -> None:
             real(self, said, timeout_s, done)
             return
         self.check_leading()
-        at = self.state.extent(self.group.stamp_now_us())
+        at = self.state.extent(self.group.append_time_now_us())
         done(
             [self.state._channels.apply(name, getattr(each, name), at) for name, each in zip(names, said, strict=True)]
         )
@@ -166,7 +166,7 @@ def clocks_may_contradict(p: Patches) -> None:
     test="tests/broker/test_wrong_clocks.py::test_a_leader_that_stops_hearing_the_others_removes_by_size_alone",
 )
 def ages_count_without_the_time(p: Patches) -> None:
-    p.set(LeadingReplica, "expiry_now_us", LeadingReplica.stamp_now_us)
+    p.set(LeadingReplica, "expiry_now_us", LeadingReplica.append_time_now_us)
 
 
 @mutant(
@@ -278,7 +278,7 @@ def light_holds_bind(p: Patches) -> None:
 )
 def light_holds_come_too_late(p: Patches) -> None:
     def promise(self: Partition, said: pb.Hold) -> Hold:
-        return self.promises.make(said, self.state.holds, self.state.extent(self.group.stamp_now_us()))
+        return self.promises.make(said, self.state.holds, self.state.extent(self.group.append_time_now_us()))
 
     p.set(Partition, "promise", promise)
 

@@ -16,7 +16,7 @@ from tinymq.raft.leader.leadership import Leadership
 from tinymq.raft.peers.pace import Gaps
 from tinymq.raft.replica import voting
 from tinymq.raft.replica.pysyncobj_state import NEVER
-from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.replica.replica import RaftReplica
 from tinymq.raft.rules import commit, configs
 from tinymq.raft.rules.commit import leader_commit
 from tinymq.raft.rules.election import Candidacy, LeadershipOrigin, VoteAnswer, Voter, answer_vote
@@ -96,15 +96,15 @@ def membership_of_the_first_entry(p: Patches) -> None:
 
 @mutant("13: a leader that a majority no longer hears steps down", ISOLATED)
 def leaders_never_step_down(p: Patches) -> None:
-    p.set(RaftCore, "check_quorum", lambda self: None)
+    p.set(RaftReplica, "check_quorum", lambda self: None)
 
 
 @mutant("14: pre-votes, and who hears a leader grants none", LONG)
 def no_pre_votes(p: Patches) -> None:
     real = voting.VotingReplica._stand
 
-    def stand(self: voting.VotingReplica, *, pre: bool, given: LeadershipOrigin = LeadershipOrigin.WON) -> None:
-        real(self, pre=False, given=given)
+    def stand(self: voting.VotingReplica, *, pre: bool, origin: LeadershipOrigin = LeadershipOrigin.WON) -> None:
+        real(self, pre=False, origin=origin)
 
     def answer(voter: Voter, candidate: int, request: RequestVote) -> VoteAnswer:
         return answer_vote(
@@ -121,16 +121,16 @@ def any_config_is_taken(p: Patches) -> None:
     from tinymq.format.entry import Kind
     from tinymq.raft.rules.membership import pack_membership
 
-    real = RaftCore._SyncObj__onBecomeLeader
+    real = RaftReplica._SyncObj__onBecomeLeader
 
-    def become(self: RaftCore) -> None:
+    def become(self: RaftReplica) -> None:
         real(self)
         now = self.membership
         if self._leadership is not None and len(now.replicas) > 2:
             fewer = Membership(now.group, now.epoch + 1, now.replicas[:-1])
             self._append_as_leader(self._leadership, Kind.CONFIG, pack_membership(fewer))
 
-    p.set(RaftCore, "_SyncObj__onBecomeLeader", become)
+    p.set(RaftReplica, "_SyncObj__onBecomeLeader", become)
     p.set(configs, "follows", lambda before, after: True)
 
 
@@ -231,7 +231,7 @@ def what_is_listed_is_a_member(p: Patches) -> None:
     test="tests/raft/test_keeping.py::test_a_repair_waits_until_who_was_listed_last_knows_it_for_good",
 )
 def repairs_do_not_wait_for_who_was_listed(p: Patches) -> None:
-    p.set(RaftCore, "does_without", lambda self, peer: True)
+    p.set(RaftReplica, "does_without", lambda self, peer: True)
 
 
 @mutant(
@@ -274,13 +274,13 @@ def silences_are_long(p: Patches) -> None:
     Focus(faults=("isolate_one", "power_cut"), workloads=("metadata",), seconds=16.0),
 )
 def sleepers_do_not_wake(p: Patches) -> None:
-    real = RaftCore.leader_gone
+    real = RaftReplica.leader_gone
 
-    def leader_gone(self: RaftCore, broker_id: int) -> None:
+    def leader_gone(self: RaftReplica, broker_id: int) -> None:
         if self.next_wake() != NEVER:
             real(self, broker_id)
 
-    p.set(RaftCore, "leader_gone", leader_gone)
+    p.set(RaftReplica, "leader_gone", leader_gone)
 
 
 @mutant(

@@ -33,9 +33,9 @@ CUTS = ("cut_link", "isolate_one", "partition", "chain", "reset", "pause", "kill
 
 @mutant("1, 2: a follower's commit is clamped to what messages of this term have verified", OVERTAKEN)
 def commit_not_clamped(p: Patches) -> None:
-    real = replica.RaftCore._learn_commit
+    real = replica.RaftReplica._learn_commit
 
-    def learn(self: replica.RaftCore, announced: int, verified: int) -> None:
+    def learn(self: replica.RaftReplica, announced: int, verified: int) -> None:
         real(self, announced, self._log.last_index)
 
     def tell(self: Leadership, peer: int, progress: object, commit: int, ack_wanted: bool) -> None:
@@ -46,7 +46,7 @@ def commit_not_clamped(p: Patches) -> None:
         for peer in self.progress if number is not None else ():
             self._line.send(peer, CommitNotice(self.term, commit, False, number or 0))
 
-    p.set(replica.RaftCore, "_learn_commit", learn)
+    p.set(replica.RaftReplica, "_learn_commit", learn)
     p.set(Leadership, "_tell", tell)
     p.set(Leadership, "ask_round", ask_round)
 
@@ -76,15 +76,15 @@ def matching_entries_truncated(p: Patches) -> None:
 
 @mutant("3: acknowledgements of another term are dropped", STALE)
 def acks_of_other_terms_count(p: Patches) -> None:
-    real = replica.RaftCore._on_ack
+    real = replica.RaftReplica._on_ack
 
-    def on_ack(self: replica.RaftCore, peer: int, ack: AppendAck) -> None:
+    def on_ack(self: replica.RaftReplica, peer: int, ack: AppendAck) -> None:
         if ack.term < self.term and not ack.conflict and self._leadership is not None:
             known = min(ack.durable, self._log.last_index), min(ack.received, self._log.last_index)
             ack = AppendAck(self.term, *known, False, 0, 0, ack.commit, ack.count, ack.round)
         real(self, peer, ack)
 
-    p.set(replica.RaftCore, "_on_ack", on_ack)
+    p.set(replica.RaftReplica, "_on_ack", on_ack)
 
 
 @mutant("3: what a follower acknowledges was verified in this term", OVERTAKEN)
@@ -122,12 +122,12 @@ def _clipped(real: Any) -> Any:
 )
 def acks_before_the_sync(p: Patches) -> None:
     """Followers and the leader itself."""
-    real: Any = replica.RaftCore.__init__
+    real: Any = replica.RaftReplica.__init__
 
-    def init(self: replica.RaftCore, group: Any, me: Any, log: Any, *rest: Any) -> None:
+    def init(self: replica.RaftReplica, group: Any, me: Any, log: Any, *rest: Any) -> None:
         real(self, group, me, Unsynced(log), *rest)
 
-    p.set(replica.RaftCore, "__init__", init)
+    p.set(replica.RaftReplica, "__init__", init)
 
 
 class Unsynced:
@@ -275,15 +275,15 @@ def one_replica_commits(p: Patches) -> None:
     Focus(faults=("kill", "isolate_one"), workloads=("idempotent",), latency_s=0.015, pace=0.3),
 )
 def leads_before_its_noop_is_applied(p: Patches) -> None:
-    real = replica.RaftCore._SyncObj__onBecomeLeader
+    real = replica.RaftReplica._SyncObj__onBecomeLeader
 
-    def become(self: replica.RaftCore) -> None:
+    def become(self: replica.RaftReplica) -> None:
         real(self)
         leadership = self._leadership
         if leadership is not None:
             self._machine.lead(leadership.term)
 
-    def apply(self: replica.RaftCore, entry: Entry) -> None:
+    def apply(self: replica.RaftReplica, entry: Entry) -> None:
         if entry.header.kind == Kind.CONFIG:
             self._configs.apply(entry)
         self._machine.apply(entry)
@@ -294,27 +294,27 @@ def leads_before_its_noop_is_applied(p: Patches) -> None:
             if entry.header.kind in (Kind.NOOP, Kind.CONFIG):
                 self._list_anew()
 
-    p.set(replica.RaftCore, "_SyncObj__onBecomeLeader", become)
-    p.set(replica.RaftCore, "_apply", apply)
+    p.set(replica.RaftReplica, "_SyncObj__onBecomeLeader", become)
+    p.set(replica.RaftReplica, "_apply", apply)
 
 
 @mutant("9, 10: an entry that cannot be applied ends its replica, and is not tried again", Focus(faults=("kill",)))
 def apply_is_tried_again(p: Patches) -> None:
     """One broker's apply fails now and then; that is swallowed, as stock does, and the entry is met again."""
-    real_apply, real_all = replica.RaftCore._apply, replica.RaftCore._SyncObj__applyLogEntries
+    real_apply, real_all = replica.RaftReplica._apply, replica.RaftReplica._SyncObj__applyLogEntries
 
-    def apply(self: replica.RaftCore, entry: Entry) -> None:
+    def apply(self: replica.RaftReplica, entry: Entry) -> None:
         if self._me.broker_id == 2 and entry.header.header_crc % 50 == 0:
             self._SyncObj__raftLastApplied = entry.index - 1
             raise ValueError("apply failed")
         real_apply(self, entry)
 
-    def apply_all(self: replica.RaftCore) -> bool:
+    def apply_all(self: replica.RaftReplica) -> bool:
         try:
             return real_all(self)
         except ValueError:
             self._around.clock.call_later(0.05, self._around.wake)
             return False
 
-    p.set(replica.RaftCore, "_apply", apply)
-    p.set(replica.RaftCore, "_SyncObj__applyLogEntries", apply_all)
+    p.set(replica.RaftReplica, "_apply", apply)
+    p.set(replica.RaftReplica, "_SyncObj__applyLogEntries", apply_all)

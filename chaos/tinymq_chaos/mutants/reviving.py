@@ -19,7 +19,7 @@ from tinymq.broker.serve import fetch
 from tinymq.broker.state.epoch_cache import EpochCache
 from tinymq.log.broker_files.durability_marks import DurabilityMark
 from tinymq.raft.replica.leadership_transfer import TransferringReplica
-from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.replica.replica import RaftReplica
 from tinymq.raft.rules import automatic_recovery
 from tinymq.raft.rules.election import LeadershipOrigin
 from tinymq.raft.rules.membership import Replica
@@ -71,11 +71,11 @@ def whoever_waits_is_revived(p: Patches) -> None:
     test=f"{REVIVAL}a_promise_is_durable_and_given_to_one",
 )
 def promises_are_forgotten(p: Patches) -> None:
-    def promise(self: RaftCore, term: int, promised: Any) -> None:
+    def promise_term(self: RaftReplica, term: int, promised: Any) -> None:
         self._promised = term
         promised()
 
-    p.set(RaftCore, "promise", promise)
+    p.set(RaftReplica, "promise_term", promise_term)
 
 
 @mutant(
@@ -197,7 +197,7 @@ def what_was_moved_comes_home(p: Patches) -> None:
     real = preferred_leaders.may_return
 
     def may_return(away: preferred_leaders.Misplaced, *rest: Any) -> bool:
-        return real(replace(away, given=LeadershipOrigin.HANDED), *rest)
+        return real(replace(away, origin=LeadershipOrigin.TRANSFERRED), *rest)
 
     p.set(preferred_leaders, "may_return", may_return)
 
@@ -216,7 +216,7 @@ def hand_overs_never_end(p: Patches) -> None:
     test=f"{HANDING}a_follower_is_ready_unless_it_is_gone_behind_or_something_hangs",
 )
 def anybody_is_ready(p: Patches) -> None:
-    p.set(TransferringReplica, "unready", lambda self, peer: "")
+    p.set(TransferringReplica, "transfer_obstacle", lambda self, peer: "")
 
 
 @mutant(
@@ -229,7 +229,7 @@ def moves_are_answered_early(p: Patches) -> None:
         if group is None or not group.is_leader or to == self._host.broker_id:
             return await real(self, queue, to, timeout_s)
         successor = self._successor(queue, group, to, queue.topic)
-        self._host.transfer(group.id, successor, within_s=self._within_s, by_hand=True)
+        self._host.transfer(group.id, successor, within_s=self._within_s, manual=True)
         return successor, group.term
 
     real = Transfers.transfer

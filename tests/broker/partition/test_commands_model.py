@@ -127,7 +127,7 @@ class CommandsLife(RuleBasedStateMachine):
 
     def check_held(self, before: Naive, needed: int) -> None:
         """Something that is live now, or was on its way, is below what had to go."""
-        now_us = self.bench.group.stamp_now_us()
+        now_us = self.bench.group.append_time_now_us()
         holds = [offset for offset, until_us in before.holds.values() if until_us > now_us]
         tail = self.entries[self.bench.group.applied :]
         for entry in tail:
@@ -221,7 +221,7 @@ class CommandsLife(RuleBasedStateMachine):
     @rule()
     def retain(self) -> None:
         before, length, topic = self.applied, len(self.entries), self.partition.config
-        now_us = self.bench.group.stamp_now_us() if self.leading else 0
+        now_us = self.bench.group.append_time_now_us() if self.leading else 0
         self.partition.retain()
         assert self.bench.group.log.log_start_offset <= self.partition.log_start
         for entry in self.entries[length:]:

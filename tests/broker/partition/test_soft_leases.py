@@ -37,7 +37,7 @@ def commands_of(bench: Bench) -> list[pb.Command]:
 def test_a_promise_writes_nothing_and_keeps_retention_away() -> None:
     bench = filled(TopicConfig(retention_ms=10 * DAY_MS))
     promised = bench.partition.promise(hold(3))
-    assert promised == Hold(3, bench.group.stamp_now_us() + HOUR_MS * 1000)
+    assert promised == Hold(3, bench.group.append_time_now_us() + HOUR_MS * 1000)
     bench.partition.config = TopicConfig(retention_ms=1000)  # what is not told to `configure` meets the promise alone
     bench.group.later_us = 5_000_000
     bench.partition.retain()

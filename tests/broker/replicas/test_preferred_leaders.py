@@ -24,7 +24,7 @@ from tinymq.raft import LeadershipOrigin, Membership, Replica
 ONE, TWO = (GroupId(TopicId(b"t" * 16), n) for n in (0, 1))
 RETURN_S = 10.0
 HOME = Target(alive_since_s=100.0, registered=True)
-AWAY = Misplaced(ONE, preferred=1, given=LeadershipOrigin.WON, since_s=90.0, ready=True)
+AWAY = Misplaced(ONE, preferred=1, origin=LeadershipOrigin.WON, since_s=90.0, ready=True)
 
 
 # ---- the decision ------------------------------------------------------------------------------------------------
@@ -34,10 +34,10 @@ def given_back(away: Misplaced = AWAY, home: Target | None = HOME, now_s: float 
     return decide([away], {} if home is None else {1: home}, now_s, RETURN_S) is away
 
 
-@pytest.mark.parametrize("given", [LeadershipOrigin.WON, LeadershipOrigin.HANDED, LeadershipOrigin.BY_HAND])
-def test_to_a_broker_that_came_back_and_has_been_there_for_a_while(given: LeadershipOrigin) -> None:
-    assert given_back(replace(AWAY, given=given))
-    assert not given_back(replace(AWAY, given=given), now_s=109.9)
+@pytest.mark.parametrize("origin", [LeadershipOrigin.WON, LeadershipOrigin.TRANSFERRED, LeadershipOrigin.MANUAL])
+def test_to_a_broker_that_came_back_and_has_been_there_for_a_while(origin: LeadershipOrigin) -> None:
+    assert given_back(replace(AWAY, origin=origin))
+    assert not given_back(replace(AWAY, origin=origin), now_s=109.9)
 
 
 def test_not_before_it_has_led_here_for_as_long() -> None:
@@ -59,13 +59,13 @@ def test_not_to_one_that_is_gone_unregistered_left_alone_or_not_ready(away: Misp
 
 
 @pytest.mark.parametrize(
-    ("given", "back"),
-    [(LeadershipOrigin.WON, True), (LeadershipOrigin.HANDED, True), (LeadershipOrigin.BY_HAND, False)],
+    ("origin", "back"),
+    [(LeadershipOrigin.WON, True), (LeadershipOrigin.TRANSFERRED, True), (LeadershipOrigin.MANUAL, False)],
 )
 def test_what_was_taken_by_hand_from_a_broker_that_has_been_there_since_stays(
-    given: LeadershipOrigin, back: bool
+    origin: LeadershipOrigin, back: bool
 ) -> None:
-    away = replace(AWAY, given=given, since_s=100.5)
+    away = replace(AWAY, origin=origin, since_s=100.5)
     assert given_back(away, now_s=1e6) is back
 
 
@@ -91,19 +91,19 @@ def test_who_fails_again_is_left_alone_for_longer_up_to_a_bound_until_it_has_not
 class FakeGroup:
     """A replica as giving back sees it: led here; `to` while it is handed over."""
 
-    def __init__(self, group_id: GroupId, preferred: int = 1, given: LeadershipOrigin = LeadershipOrigin.WON) -> None:
+    def __init__(self, group_id: GroupId, preferred: int = 1, origin: LeadershipOrigin = LeadershipOrigin.WON) -> None:
         self.id = group_id
         self.membership = Membership(group_id, 1, tuple(Replica(b, bytes(16)) for b in (preferred, 2, 3)))
         self.term = 5
-        self.given: LeadershipOrigin | None = given
+        self.origin: LeadershipOrigin | None = origin
         self.why = ""
-        self.hands_over = False
+        self.is_transferring = False
 
     @property
     def is_leader(self) -> bool:
-        return self.given is not None
+        return self.origin is not None
 
-    def unready(self, broker_id: int) -> str:
+    def transfer_obstacle(self, broker_id: int) -> str:
         return self.why
 
 
@@ -118,7 +118,7 @@ class FakeHost:
 
     def transfer(self, group_id: GroupId, to: int | None = None, *, within_s: float | None = None) -> bool:
         self.asked.append((group_id, to, within_s))
-        self.groups[group_id].hands_over = True
+        self.groups[group_id].is_transferring = True
         return True
 
 
@@ -139,7 +139,7 @@ class Home2:
         self.homecoming.group_changed(group)  # type: ignore[arg-type]
 
     def gone_home(self, group: FakeGroup) -> None:
-        group.given, group.hands_over = None, False
+        group.origin, group.is_transferring = None, False
         self.changed(group)
 
     def pass_s(self, seconds: float) -> None:
@@ -180,12 +180,12 @@ def test_one_that_is_not_taken_is_not_tried_again_soon_and_nor_are_its_neighbour
     here = Home2(one, two)
     here.homecoming.peer_changed(1, True)
     here.pass_s(12.0)
-    one.hands_over = False  # its time was up
+    one.is_transferring = False  # its time was up
     here.pass_s(ALONE_S_MIN - 3.0)
     assert here.asked == [ONE]
     here.pass_s(5.0)
     assert here.asked == [ONE, ONE]
-    one.hands_over = False
+    one.is_transferring = False
     here.pass_s(2 * ALONE_S_MIN - 3.0)
     assert here.asked == [ONE, ONE]
     here.homecoming.peer_changed(1, False)
@@ -196,7 +196,7 @@ def test_one_that_is_not_taken_is_not_tried_again_soon_and_nor_are_its_neighbour
 
 def test_what_a_living_preferred_broker_gave_away_is_left_here_for_a_while() -> None:
     """Its disk hung, say."""
-    one = FakeGroup(ONE, given=LeadershipOrigin.HANDED)
+    one = FakeGroup(ONE, origin=LeadershipOrigin.TRANSFERRED)
     here = Home2(one)
     here.pass_s(ALONE_S_MIN - 2.0)
     assert here.asked == []
@@ -204,7 +204,7 @@ def test_what_a_living_preferred_broker_gave_away_is_left_here_for_a_while() -> 
     assert here.asked == [ONE]
     here.gone_home(one)
     here.pass_s(5.0)
-    one.given, one.term = LeadershipOrigin.HANDED, 7
+    one.origin, one.term = LeadershipOrigin.TRANSFERRED, 7
     here.changed(one)
     here.pass_s(2 * ALONE_S_MIN - 2.0)
     assert here.asked == [ONE], "longer each time"
@@ -213,13 +213,13 @@ def test_what_a_living_preferred_broker_gave_away_is_left_here_for_a_while() -> 
 
 
 def test_many_groups_given_away_at_once_are_one_strike() -> None:
-    here = Home2(*(FakeGroup(GroupId(ONE.topic_id, n), given=LeadershipOrigin.HANDED) for n in range(20)))
+    here = Home2(*(FakeGroup(GroupId(ONE.topic_id, n), origin=LeadershipOrigin.TRANSFERRED) for n in range(20)))
     here.pass_s(ALONE_S_MIN + 2.0)
     assert len(here.asked) == 1
 
 
 def test_what_an_operator_moved_stays_until_the_preferred_broker_is_started_again() -> None:
-    one = FakeGroup(ONE, given=LeadershipOrigin.BY_HAND)
+    one = FakeGroup(ONE, origin=LeadershipOrigin.MANUAL)
     here = Home2(one)
     here.pass_s(100.0)
     assert here.asked == []

@@ -214,19 +214,19 @@ def test_a_promise_is_durable_and_given_to_one() -> None:
         await world.cluster.start()  # and nobody revives anything
         one, two, three = brokers(world)
         term = one.group().term + 100
-        report = await two.process.run(two.group().promise(term, 1.0))
+        report = await two.process.run(two.group().promise_term(term, 1.0))
         assert (report.term, report.replica.count) == (term, 1)
         for again in (term, term - 1):
             with pytest.raises(NotReady):
-                await two.process.run(two.group().promise(again, 1.0))
+                await two.process.run(two.group().promise_term(again, 1.0))
         replicas = [b.group().core.me for b in brokers(world)]
         with pytest.raises(NotReady):
-            three.group().take_over(three.group().term, replicas)
+            three.group().force_leadership(three.group().term, replicas)
         two.kill()
         await two.start()
         assert two.store.ballots.get(GROUP) == (term, None)
         with pytest.raises(NotReady):
-            two.group().take_over(term, replicas)
+            two.group().force_leadership(term, replicas)
 
     with_world(body, MEMORY)
 

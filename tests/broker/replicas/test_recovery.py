@@ -33,7 +33,7 @@ class OneGroup:
     def report(self) -> ReplicaReport:
         return self.said
 
-    def take_over(self, term: int, replicas: tuple[Replica, ...]) -> None:
+    def force_leadership(self, term: int, replicas: tuple[Replica, ...]) -> None:
         self.took_over.append((term, replicas))
 
 

@@ -26,15 +26,15 @@ class Host(FakeHost):
         self.group = group
         self.leader: tuple[int, int] | None = (2, 5)
         self.takes = True
-        self.by_hand: bool | None = None
+        self.manual: bool | None = None
 
     def leader_of(self, group_id: GroupId) -> tuple[int, int] | None:
         return self.leader
 
     def transfer(
-        self, group_id: GroupId, to: int | None = None, *, within_s: float | None = None, by_hand: bool = False
+        self, group_id: GroupId, to: int | None = None, *, within_s: float | None = None, manual: bool = False
     ) -> bool:
-        self.by_hand = by_hand
+        self.manual = manual
         return self.takes and super().transfer(group_id, to, within_s=within_s)
 
 
@@ -45,7 +45,7 @@ class Ready(FakeGroup):
         super().__init__(ONE)
         self._why = {int(name[1:]): reason for name, reason in why.items()}
 
-    def unready(self, broker_id: int) -> str:
+    def transfer_obstacle(self, broker_id: int) -> str:
         return self._why.get(broker_id, "")
 
 
@@ -68,7 +68,7 @@ def transfer(host: Host, to: int, *then: object, timeout_s: float = 10.0) -> tup
 
 
 def steps_down(host: Host) -> None:
-    host.group.given, host.group.hands_over, host.leader = None, False, None
+    host.group.origin, host.group.is_transferring, host.leader = None, False, None
 
 
 def three_leads(host: Host) -> None:
@@ -76,13 +76,13 @@ def three_leads(host: Host) -> None:
 
 
 def gives_up(host: Host) -> None:
-    host.group.hands_over = False
+    host.group.is_transferring = False
 
 
 def test_it_is_waited_for_and_said_to_be_by_hand() -> None:
     host = Host(Ready())
     assert transfer(host, 3, steps_down, three_leads) == (3, 6)
-    assert (host.asked, host.by_hand) == ([(ONE, 3, 5.0)], True)
+    assert (host.asked, host.manual) == ([(ONE, 3, 5.0)], True)
 
 
 def test_writers_wait_no_longer_than_the_caller() -> None:
@@ -122,7 +122,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_done(
 
 def test_who_does_not_lead_says_who_does() -> None:
     host = Host(Ready())
-    host.group.given, host.leader = None, (1, 6)
+    host.group.origin, host.leader = None, (1, 6)
     with pytest.raises(NotLeader) as raised:
         transfer(host, 3)
     assert raised.value.detail["leader"] == "1"

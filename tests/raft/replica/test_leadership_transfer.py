@@ -11,26 +11,26 @@ from tinymq.raft import LeadershipOrigin
 from tinymq.raft.leader.followers import BEHIND_ENTRIES_MAX
 
 
-def unready(leader: Broker, broker_id: int) -> str:
-    return leader.process.do(lambda: leader.group().unready(broker_id))
+def transfer_obstacle(leader: Broker, broker_id: int) -> str:
+    return leader.process.do(lambda: leader.group().transfer_obstacle(broker_id))
 
 
-@pytest.mark.parametrize(("by_hand", "given"), [(True, LeadershipOrigin.BY_HAND), (False, LeadershipOrigin.HANDED)])
-def test_a_leader_knows_how_it_came_to_lead(by_hand: bool, given: LeadershipOrigin) -> None:
+@pytest.mark.parametrize(("manual", "origin"), [(True, LeadershipOrigin.MANUAL), (False, LeadershipOrigin.TRANSFERRED)])
+def test_a_leader_knows_how_it_came_to_lead(manual: bool, origin: LeadershipOrigin) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()
         first = cluster.leader()
-        assert first.group().given is LeadershipOrigin.WON
+        assert first.group().origin is LeadershipOrigin.WON
         second = cluster.followers()[0]
-        assert second.group().given is None
-        assert first.process.do(lambda: first.host.transfer(GROUP, second.id, by_hand=by_hand))
-        assert first.group().hands_over
+        assert second.group().origin is None
+        assert first.process.do(lambda: first.host.transfer(GROUP, second.id, manual=manual))
+        assert first.group().is_transferring
         await cluster.until(lambda: second.group().is_leader, 2.0)
-        assert (second.group().given, first.group().given, first.group().hands_over) == (given, None, False)
+        assert (second.group().origin, first.group().origin, first.group().is_transferring) == (origin, None, False)
         second.kill()
         await cluster.commit(b"y")
-        assert cluster.leader().group().given is LeadershipOrigin.WON
+        assert cluster.leader().group().origin is LeadershipOrigin.WON
 
     simulate(scenario)
 
@@ -41,7 +41,7 @@ def test_a_clean_stop_hands_over() -> None:
         await cluster.settle()
         await cluster.leader().stop()
         await cluster.until(cluster.leaders, 2.0)
-        assert cluster.leader().group().given is LeadershipOrigin.HANDED
+        assert cluster.leader().group().origin is LeadershipOrigin.TRANSFERRED
 
     simulate(scenario)
 
@@ -51,18 +51,18 @@ def test_a_follower_is_ready_unless_it_is_gone_behind_or_something_hangs() -> No
         await cluster.commit(b"x")
         await cluster.settle()
         leader, other = cluster.leader(), cluster.followers()[0]
-        assert unready(leader, other.id) == ""
-        assert unready(leader, 9) == "broker 9 is not alive"
-        assert unready(other, leader.id) == "it is not led here"
+        assert transfer_obstacle(leader, other.id) == ""
+        assert transfer_obstacle(leader, 9) == "broker 9 is not alive"
+        assert transfer_obstacle(other, leader.id) == "it is not led here"
         cluster.cut(leader.id, other.id, both=False)
         for i in range(BEHIND_ENTRIES_MAX + 1):
             await cluster.commit(b"%d" % i)
-        assert unready(leader, other.id) == f"broker {other.id} is catching up"
+        assert transfer_obstacle(leader, other.id) == f"broker {other.id} is catching up"
         cluster.heal()
         await cluster.settle()
-        await cluster.until(lambda: not unready(leader, other.id), 3.0)
+        await cluster.until(lambda: not transfer_obstacle(leader, other.id), 3.0)
         leader.process.do(lambda: leader.host.transfer(GROUP, other.id))
-        assert "being handed over" in unready(leader, other.id)
+        assert "being handed over" in transfer_obstacle(leader, other.id)
 
     simulate(scenario)
 
@@ -82,8 +82,8 @@ def test_a_hand_over_that_is_not_done_in_time_is_given_up() -> None:
         cluster.cut(leader.id, other.id, both=False)
         leader.propose(b"y")
         assert leader.process.do(lambda: leader.host.transfer(GROUP, other.id, within_s=0.2))
-        assert leader.group().hands_over
-        await cluster.until(lambda: not leader.group().hands_over, 0.5)
+        assert leader.group().is_transferring
+        await cluster.until(lambda: not leader.group().is_transferring, 0.5)
         cluster.heal()
         await cluster.commit(b"z", within_s=0.5)
         assert cluster.leader() is leader

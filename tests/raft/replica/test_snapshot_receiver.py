@@ -18,10 +18,10 @@ from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Role
 from tinymq.raft.net.transport import Channel
 from tinymq.raft.replica.snapshot_receiver import IncomingSnapshot, Need, need_of
-from tinymq.raft.rules.messages import STATE_PIECE_BYTES, StateOffer, StatePiece
+from tinymq.raft.rules.messages import SNAPSHOT_CHUNK_BYTES, InstallSnapshot, SnapshotChunk
 
 CONTENT = bytes(range(256)) * 8
-OFFER = StateOffer(3, 40, 2, 7, 30, 5, len(CONTENT), crc32c(CONTENT))
+OFFER = InstallSnapshot(3, 40, 2, 7, 30, 5, len(CONTENT), crc32c(CONTENT))
 LARGE = bytes(1_500_000)
 PIECES = 6  # of a large one
 
@@ -33,14 +33,14 @@ def test_what_is_needed_of_an_offered_state() -> None:
     log = ListLog(chain([1] * 50))
     assert need_of(log, 40, OFFER, 1 << 20) is Need.NONE, "it knows as much to be committed"
     assert need_of(log, 39, replace(OFFER, entry_term=1), 1 << 20) is Need.NONE, "it holds that very entry"
-    assert need_of(log, 39, OFFER, 1 << 20) is Need.STATE, "another entry is there"
-    assert need_of(ListLog(chain([1] * 39)), 9, OFFER, 1 << 20) is Need.STATE, "it is behind"
-    assert need_of(log, 9, OFFER, len(CONTENT)) is Need.STATE
+    assert need_of(log, 39, OFFER, 1 << 20) is Need.SNAPSHOT, "another entry is there"
+    assert need_of(ListLog(chain([1] * 39)), 9, OFFER, 1 << 20) is Need.SNAPSHOT, "it is behind"
+    assert need_of(log, 9, OFFER, len(CONTENT)) is Need.SNAPSHOT
     assert need_of(log, 9, OFFER, len(CONTENT) - 1) is Need.TOO_LARGE
 
 
-def piece(position: int, size: int) -> StatePiece:
-    return StatePiece(OFFER.term, OFFER.index, OFFER.crc, position, CONTENT[position : position + size])
+def piece(position: int, size: int) -> SnapshotChunk:
+    return SnapshotChunk(OFFER.term, OFFER.index, OFFER.crc, position, CONTENT[position : position + size])
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -102,7 +102,7 @@ def caught_up(cluster: Cluster, broker: Broker) -> bool:
 
 def pieces(heard: list[tuple[int, int, Channel, pb.Peer, bytes]]) -> list[tuple[int, int]]:
     """(from, position), in order."""
-    return [(a, m.state_piece.position) for a, _, _, m, _ in heard if m.HasField("state_piece")]
+    return [(a, m.snapshot_chunk.position) for a, _, _, m, _ in heard if m.HasField("snapshot_chunk")]
 
 
 @pytest.mark.usefixtures("large")
@@ -120,8 +120,8 @@ def test_a_follower_behind_the_first_entry_is_caught_up_while_the_group_goes_on(
         await cluster.settle()
         assert away.group() is group
         assert group.log.first_index == cluster.leader().group().log.first_index
-        assert [at for _, at in pieces(heard)] == [i * STATE_PIECE_BYTES for i in range(PIECES)]
-        assert sum(m.HasField("state_offer") for _, _, _, m, _ in heard) == 1, "it says by itself that it has it"
+        assert [at for _, at in pieces(heard)] == [i * SNAPSHOT_CHUNK_BYTES for i in range(PIECES)]
+        assert sum(m.HasField("install_snapshot") for _, _, _, m, _ in heard) == 1, "it says by itself that it has it"
         await cluster.check_logs()
         before = group.log.last_index
         away.power_cut()
@@ -223,7 +223,7 @@ def test_a_late_piece_changes_nothing() -> None:
         await cluster.settle()
         log, end = away.group().log, away.group().log.last_index
         for source, to, _, message, body in heard:
-            if to == away.id and (message.HasField("state_piece") or message.HasField("state_offer")):
+            if to == away.id and (message.HasField("snapshot_chunk") or message.HasField("install_snapshot")):
                 away.process.do(partial(away.host._inbound.on_message, source, message, body))
         await cluster.run_for(1.0)
         assert away.group().log is log

@@ -16,11 +16,11 @@ from tinymq.raft.rules.messages import (
     Append,
     AppendAck,
     CommitNotice,
+    InstallSnapshot,
+    InstallSnapshotAck,
     Message,
     RequestVote,
-    StateAck,
-    StateOffer,
-    StatePiece,
+    SnapshotChunk,
     TimeoutNow,
     Vote,
 )
@@ -130,9 +130,9 @@ def test_a_config_that_does_not_follow_is_refused_before_anything_is_done(after:
 
 
 def test_an_older_generation_does_not_follow() -> None:
-    log = Configs(Config(1, 0, Membership(GROUP, 1, FIRST.replicas, generation=7)))
+    log = Configs(Config(1, 0, Membership(GROUP, 1, FIRST.replicas, recovery_epoch=7)))
     with pytest.raises(CorruptData):
-        log.after(None, [config_entry(5, 2, Membership(GROUP, 2, FIRST.replicas, generation=6))])
+        log.after(None, [config_entry(5, 2, Membership(GROUP, 2, FIRST.replicas, recovery_epoch=6))])
 
 
 def test_what_is_imposed_counts_at_once_and_until_its_config_is_applied() -> None:
@@ -162,15 +162,15 @@ def test_a_checkpoint_is_the_same_bytes_from_equal_logs_and_says_what_went_in() 
 ENTRY = chain([1])[0]
 MESSAGES: list[Message] = [
     RequestVote(5, 1, 1, False, False, 0), Vote(5, True, False, 0), Append(5, 0, 0, 0, [ENTRY]),
-    AppendAck(5, 1, 1, False, 0, 0, 0, 0), CommitNotice(5, 1, True), TimeoutNow(5), StateOffer(5, 9, 1, 1, 1, 1, 1, 1),
-    StatePiece(5, 9, 1, 0, b"x"), StateAck(5, 9, 1, 0, 0),
+    AppendAck(5, 1, 1, False, 0, 0, 0, 0), CommitNotice(5, 1, True), TimeoutNow(5),
+    InstallSnapshot(5, 9, 1, 1, 1, 1, 1, 1), SnapshotChunk(5, 9, 1, 0, b"x"), InstallSnapshotAck(5, 9, 1, 0, 0),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
 def test_who_was_given_up_moves_nobody_who_went_on(message: Message) -> None:
-    answers = isinstance(message, Vote | AppendAck | StateAck)
-    leads = isinstance(message, Append | StateOffer | StatePiece)
+    answers = isinstance(message, Vote | AppendAck | InstallSnapshotAck)
+    leads = isinstance(message, Append | InstallSnapshot | SnapshotChunk)
     assert hear(3, 3, 9, message) is MessageVerdict.TAKE
     assert hear(3, 2, 5, message) is (MessageVerdict.TAKE if answers else MessageVerdict.DROP), (
         "who is merely behind may answer us"

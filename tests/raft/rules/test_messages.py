@@ -10,15 +10,15 @@ from tinymq.base.types import METADATA_GROUP, GroupId, TopicId
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.peers.leader_hints import LeaderHints, announcement, read_announcement
 from tinymq.raft.rules.messages import (
-    STATE_PIECE_BYTES,
+    SNAPSHOT_CHUNK_BYTES,
     Append,
     AppendAck,
     CommitNotice,
+    InstallSnapshot,
+    InstallSnapshotAck,
     Message,
     RequestVote,
-    StateAck,
-    StateOffer,
-    StatePiece,
+    SnapshotChunk,
     TimeoutNow,
     Vote,
     from_wire,
@@ -39,9 +39,9 @@ MESSAGES: list[Message] = [
     AppendAck(7, 9, 11, False, 0, 0, 8, 3, 1 << 50),
     CommitNotice(7, 9, False, 41),
     TimeoutNow(7),
-    StateOffer(7, 1000, 5, 0xFFFFFFFF, 1 << 40, -3, 300_000, 77),
-    StatePiece(7, 1000, 77, 262_144, b"bytes of a state"),
-    StateAck(7, 1000, 77, 262_160, 2),
+    InstallSnapshot(7, 1000, 5, 0xFFFFFFFF, 1 << 40, -3, 300_000, 77),
+    SnapshotChunk(7, 1000, 77, 262_144, b"bytes of a state"),
+    InstallSnapshotAck(7, 1000, 77, 262_160, 2),
 ]
 
 
@@ -85,7 +85,7 @@ def test_a_wrong_count_and_a_wrong_group_are_errors() -> None:
 
 
 def test_every_flipped_bit_of_a_piece_is_noticed() -> None:
-    head, (body,) = to_wire(GROUP, StatePiece(7, 1000, 77, 0, b"bytes of a state"))
+    head, (body,) = to_wire(GROUP, SnapshotChunk(7, 1000, 77, 0, b"bytes of a state"))
     for position in range(len(body)):
         damaged = bytearray(body)
         damaged[position] ^= 1 << (position % 8)
@@ -93,17 +93,17 @@ def test_every_flipped_bit_of_a_piece_is_noticed() -> None:
             from_wire(head, bytes(damaged))
 
 
-@pytest.mark.parametrize("size", [0, STATE_PIECE_BYTES + 1])
+@pytest.mark.parametrize("size", [0, SNAPSHOT_CHUNK_BYTES + 1])
 def test_a_piece_has_its_bounds(size: int) -> None:
-    head, body = to_wire(GROUP, StatePiece(7, 1000, 77, 0, bytes(size)))
+    head, body = to_wire(GROUP, SnapshotChunk(7, 1000, 77, 0, bytes(size)))
     with pytest.raises(InvalidRequest):
         from_wire(head, body[0])
 
 
 GOLDEN = {  # the very bytes, but for the group: a field that moves breaks brokers of another version
-    StateOffer(1, 2, 3, 4, 5, 6, 7, 8): "5a2610011802200328043005380640074808",
-    StatePiece(1, 2, 3, 4, b"piece"): "6224100118022003280430e59ae4e604",
-    StateAck(1, 2, 3, 4, 5): "6a2010011802200328043005",
+    InstallSnapshot(1, 2, 3, 4, 5, 6, 7, 8): "5a2610011802200328043005380640074808",
+    SnapshotChunk(1, 2, 3, 4, b"piece"): "6224100118022003280430e59ae4e604",
+    InstallSnapshotAck(1, 2, 3, 4, 5): "6a2010011802200328043005",
     AppendAck(1, 2, 3, True, 4, 5, 6, 7, 8): "2a28100118022003280130043806400748055008",
     CommitNotice(1, 2, True, 3): "321e1001180220012803",
 }

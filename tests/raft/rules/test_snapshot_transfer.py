@@ -14,12 +14,19 @@ from tinymq.log.segment.snapshot_files import Snapshot
 from tinymq.raft.leader.leadership import PROBE_RETRY_S, Leadership
 from tinymq.raft.replica.snapshot_receiver import IncomingSnapshot
 from tinymq.raft.rules.append_clock import AppendClock
-from tinymq.raft.rules.messages import STATE_PIECE_BYTES, Append, AppendAck, StateAck, StateOffer, StatePiece
+from tinymq.raft.rules.messages import (
+    SNAPSHOT_CHUNK_BYTES,
+    Append,
+    AppendAck,
+    InstallSnapshot,
+    InstallSnapshotAck,
+    SnapshotChunk,
+)
 from tinymq.raft.rules.progress import Mode
 from tinymq.raft.rules.snapshot_transfer import SnapshotProgress
 
 TRIMMED = 10  # entries 1 to 10 are gone: the log begins with 11
-DATA = bytes(range(256)) * (5 * STATE_PIECE_BYTES // 512)
+DATA = bytes(range(256)) * (5 * SNAPSHOT_CHUNK_BYTES // 512)
 CRC = crc32c(DATA)
 STATE = Snapshot(TRIMMED, 1, 77, 10, 1, DATA, CRC)
 
@@ -35,8 +42,8 @@ def leading() -> tuple[Leadership, Lines]:
     return leader, lines
 
 
-def state_ack(received: int, crc: int = CRC, count: int = 0) -> StateAck:
-    return StateAck(TERM, TRIMMED, crc, received, count)
+def install_snapshot_ack(received: int, crc: int = CRC, count: int = 0) -> InstallSnapshotAck:
+    return InstallSnapshotAck(TERM, TRIMMED, crc, received, count)
 
 
 def test_who_is_behind_the_first_entry_is_sent_the_state_and_then_what_follows() -> None:
@@ -48,16 +55,16 @@ def test_who_is_behind_the_first_entry_is_sent_the_state_and_then_what_follows()
     leader.offers.read(STATE)
     leader.pump(10)
     (offer,) = lines.take(2)
-    assert offer == StateOffer(TERM, TRIMMED, 1, 77, 10, 1, len(DATA), CRC)
+    assert offer == InstallSnapshot(TERM, TRIMMED, 1, 77, 10, 1, len(DATA), CRC)
     got = b""
     while len(got) < len(DATA):
-        assert leader.offers.acknowledged(2, state_ack(len(got)))
+        assert leader.offers.acknowledged(2, install_snapshot_ack(len(got)))
         leader.pump(10)
         leader.pump(10)
         (piece,) = lines.take(2)
-        assert isinstance(piece, StatePiece)
+        assert isinstance(piece, SnapshotChunk)
         assert (piece.position, piece.index, piece.crc) == (len(got), TRIMMED, CRC)
-        assert len(piece.body) <= STATE_PIECE_BYTES
+        assert len(piece.body) <= SNAPSHOT_CHUNK_BYTES
         got += piece.body
     assert got == DATA
     assert not leader.quiet(CONFIGS, 20)
@@ -77,7 +84,7 @@ def test_a_transfer_goes_on_where_the_follower_is() -> None:
     leader.pump(10)
     leader.offers.read(STATE)
     leader.pump(10)
-    leader.offers.acknowledged(2, state_ack(0))
+    leader.offers.acknowledged(2, install_snapshot_ack(0))
     leader.lost(2)
     leader.pump(10)
     (probe,) = [m for m in lines.take(2) if isinstance(m, Append)]
@@ -85,12 +92,12 @@ def test_a_transfer_goes_on_where_the_follower_is() -> None:
     leader.acknowledged(2, AppendAck(TERM, 0, 0, True, 2, 0, 1, 0))
     leader.pump(10)
     (offer,) = lines.take(2)
-    assert isinstance(offer, StateOffer)
-    leader.offers.acknowledged(2, state_ack(STATE_PIECE_BYTES))
+    assert isinstance(offer, InstallSnapshot)
+    leader.offers.acknowledged(2, install_snapshot_ack(SNAPSHOT_CHUNK_BYTES))
     leader.pump(10)
     (piece,) = lines.take(2)
-    assert isinstance(piece, StatePiece)
-    assert piece.position == STATE_PIECE_BYTES
+    assert isinstance(piece, SnapshotChunk)
+    assert piece.position == SNAPSHOT_CHUNK_BYTES
 
 
 def test_what_gets_no_answer_is_asked_about_again() -> None:
@@ -102,8 +109,8 @@ def test_what_gets_no_answer_is_asked_about_again() -> None:
     lines.time += 2 * PROBE_RETRY_S
     leader.settle(10)
     leader.pump(10)
-    assert isinstance(lines.take(2)[0], StateOffer)
-    leader.offers.acknowledged(2, state_ack(0))
+    assert isinstance(lines.take(2)[0], InstallSnapshot)
+    leader.offers.acknowledged(2, install_snapshot_ack(0))
     leader.pump(10)
     lines.take(2)
     lines.time += 2 * PROBE_RETRY_S
@@ -113,7 +120,7 @@ def test_what_gets_no_answer_is_asked_about_again() -> None:
     lines.time += 2 * Timing().bulk_stalled_s
     leader.settle(10)
     leader.pump(10)
-    assert isinstance(lines.take(2)[0], StateOffer), "the offer asks how far it is"
+    assert isinstance(lines.take(2)[0], InstallSnapshot), "the offer asks how far it is"
 
 
 def test_a_state_that_could_not_be_read_is_read_again_after_a_while() -> None:
@@ -153,19 +160,19 @@ def test_each_answer_moves_one_message(answers: list[int], positions: list[int])
     sending = SnapshotProgress(STATE)
     sent: list[int] = []
     for received in answers:
-        if sending.acknowledged(state_ack(received)):
+        if sending.acknowledged(install_snapshot_ack(received)):
             message = sending.message(TERM)
-            assert isinstance(message, StatePiece)
+            assert isinstance(message, SnapshotChunk)
             sent.append(message.position)
     assert sent == positions
 
 
 def test_an_answer_about_another_state_is_met_with_the_offer_once() -> None:
     sending = SnapshotProgress(STATE)
-    assert not sending.acknowledged(state_ack(0, crc=CRC + 1)), "the offer is out"
-    sending.acknowledged(state_ack(0))
-    assert sending.acknowledged(state_ack(0, crc=CRC + 1))
-    assert isinstance(sending.message(TERM), StateOffer)
+    assert not sending.acknowledged(install_snapshot_ack(0, crc=CRC + 1)), "the offer is out"
+    sending.acknowledged(install_snapshot_ack(0))
+    assert sending.acknowledged(install_snapshot_ack(0, crc=CRC + 1))
+    assert isinstance(sending.message(TERM), InstallSnapshot)
 
 
 def test_the_loop_never_works_on_a_whole_state_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,13 +192,13 @@ def test_the_loop_never_works_on_a_whole_state_at_once(monkeypatch: pytest.Monke
     leader.offers.read(STATE)
     leader.pump(10)
     (offer,) = lines.take(2)
-    assert isinstance(offer, StateOffer)
+    assert isinstance(offer, InstallSnapshot)
     incoming = IncomingSnapshot(offer)
     while (whole := incoming.whole()) is None:
-        leader.offers.acknowledged(2, state_ack(incoming.received))
+        leader.offers.acknowledged(2, install_snapshot_ack(incoming.received))
         leader.pump(10)
         (piece,) = lines.take(2)
-        assert isinstance(piece, StatePiece)
+        assert isinstance(piece, SnapshotChunk)
         incoming.take(piece)
     assert whole == STATE
-    assert max(sizes) == STATE_PIECE_BYTES
+    assert max(sizes) == SNAPSHOT_CHUNK_BYTES

@@ -99,9 +99,9 @@ def report(replica: Replica, group: GroupId = METADATA_GROUP, index: int = 10, *
         "last_term": 3,
         "last_index": index,
         "high_watermark": 4,
-        "before_take_over": (3, 9),
+        "before_forced": (3, 9),
     }
-    values["before_take_over"] = (3, 9)
+    values["before_forced"] = (3, 9)
     return ReplicaReport(replica, applied=config, newest=config, **{**values, **changes})  # type: ignore[arg-type]
 
 

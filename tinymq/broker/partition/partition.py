@@ -166,7 +166,7 @@ class Partition:
         config, state = self.config, self.state
         if config.max_records is None and config.max_bytes is None:
             return
-        now_us = self.group.stamp_now_us() if len(state.holds) else 0
+        now_us = self.group.append_time_now_us() if len(state.holds) else 0
         start = room(config, state, self._uncommitted, records, size, now_us)
         if start is not None:
             position = self._move_start(start.offset, pb.MoveStart.CAPACITY)
@@ -203,7 +203,7 @@ class Partition:
     def promise(self, said: pb.Hold) -> Hold:
         """Make or renew a light hold, which only this leader remembers. Raises NotLeader, and as Holds.hold."""
         self.check_leading()
-        at = self.state.extent(self.group.stamp_now_us())
+        at = self.state.extent(self.group.append_time_now_us())
         if self._moving > self.state.applied_index:  # records that a proposed move of the start removes cannot be held
             at = at._replace(log_start=max(at.log_start, min(self._moving_to, at.end)))
         return self.promises.make(said, self.state.holds, at)
@@ -216,7 +216,7 @@ class Partition:
             return
         with suppress(TinymqError):  # what cannot be done now is due the next time, too
             if self.leading and self.state.log_start < self.state.high_watermark:
-                self._retain(group.stamp_now_us(), group.expiry_now_us())
+                self._retain(group.append_time_now_us(), group.expiry_now_us())
         with suppress(TinymqError):
             group.log.remove_before_offset(self.state.log_start)
 

@@ -35,7 +35,7 @@ class Misplaced:
 
     group: GroupId
     preferred: int
-    given: LeadershipOrigin  # how it came to be led here
+    origin: LeadershipOrigin  # how it came to be led here
     since_s: float  # monotonic time
     ready: bool  # the preferred replica would take over at once, and nothing hangs here
 
@@ -59,7 +59,7 @@ def may_return(away: Misplaced, home: Target | None, now_s: float, return_s: flo
     """Return whether a leadership may go back to its preferred broker now."""
     if home is None or not home.registered or now_s < home.alone_until_s:
         return False
-    if away.given is LeadershipOrigin.BY_HAND and home.alive_since_s <= away.since_s:
+    if away.origin is LeadershipOrigin.MANUAL and home.alive_since_s <= away.since_s:
         return False  # taken by hand from a broker that was there, and has been since
     return now_s - max(home.alive_since_s, away.since_s) >= return_s
 
@@ -134,7 +134,11 @@ class PreferredLeaders:
         known = self._since_s.get(group.id)
         if known is None or known[0] != group.term:
             self._since_s[group.id] = group.term, self._clock.monotonic()
-            if group.given is LeadershipOrigin.HANDED and self._host.alive(preferred) and self._registered(preferred):
+            if (
+                group.origin is LeadershipOrigin.TRANSFERRED
+                and self._host.alive(preferred)
+                and self._registered(preferred)
+            ):
                 self.back_off(preferred)  # it is there, and does not lead: its disk hung, or it did so lately
         if self._timer is None and not self._stopped:
             self._look_in(LOOK_S)
@@ -170,7 +174,7 @@ class PreferredLeaders:
         group = self._host.groups.get(group_id)
         if group is None or not group.is_leader:
             return False
-        if group.hands_over:
+        if group.is_transferring:
             return True
         logger.warning("leader_not_returned", group=str(group_id), to=to)
         self.back_off(to)
@@ -181,11 +185,13 @@ class PreferredLeaders:
         found = []
         for group_id, (_, since_s) in list(self._since_s.items()):
             group = self._host.groups.get(group_id)
-            if group is None or group.given is None:
+            if group is None or group.origin is None:
                 del self._since_s[group_id]
             else:
                 preferred = group.membership.replicas[0].broker_id
-                found.append(Misplaced(group_id, preferred, group.given, since_s, not group.unready(preferred)))
+                found.append(
+                    Misplaced(group_id, preferred, group.origin, since_s, not group.transfer_obstacle(preferred))
+                )
         return found
 
     def _homes(self) -> dict[int, Target]:

@@ -118,7 +118,7 @@ class QuorumWatch:
         promised = await asyncio.gather(
             *(self.ask_promise(b, group.id, found.term) for b in members if b != self._broker_id)
         )
-        mine = await group.promise(found.term, PROMISE_S)
+        mine = await group.promise_term(found.term, PROMISE_S)
         self._take_over(group, found, revive([mine, *promised], members, risky_now=risky_now))
 
     def _take_over(self, group: Group, found: QuorumLost, promised: QuorumLost | None) -> None:
@@ -127,7 +127,7 @@ class QuorumWatch:
             raise NotReady(f"{group.id} goes on without that")
         if promised.survivor.broker_id != self._broker_id or promised.replicas != found.replicas:
             raise NotReady(f"{group.id} is not as it was looked at")
-        group.take_over(found.term, found.replicas)
+        group.force_leadership(found.term, found.replicas)
         self.revived += 1
         ends = promised.survivor.last_index
         if ends <= FIRST_ENTRY:
@@ -156,7 +156,7 @@ class QuorumWatch:
         group = self._host.groups.get(group_from_wire(asked.topic_id, asked.partition))
         if group is None or group.id == METADATA_GROUP:
             raise NotReady("no such group is open here, or it is not one that comes back by itself")
-        return report_to_wire(await group.promise(asked.term, PROMISE_S)).SerializeToString()
+        return report_to_wire(await group.promise_term(asked.term, PROMISE_S)).SerializeToString()
 
 
 def _members(group: Group) -> list[int]:

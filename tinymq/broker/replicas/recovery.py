@@ -97,7 +97,7 @@ class Recovery:
             raise NotReady(f"{order.group}: term {order.term} is over, or another broker's")
         replicas = ", ".join(f"{r.broker_id}: {r.incarnation.hex()}/{r.count}" for r in order.replicas)
         logger.warning("taking_over", group=str(order.group), term=order.term, replicas=replicas)
-        group.take_over(order.term, order.replicas)
+        group.force_leadership(order.term, order.replicas)
 
     async def _answer(self, question: bytes) -> bytes:
         try:

@@ -48,10 +48,10 @@ def report_to_wire(report: ReplicaReport) -> pb.SurveyedReplica:
         newest_epoch=report.newest.epoch,
         newest=map(replica_to_wire, report.newest.replicas),
         reason=report.reason,
-        term_before_take_over=report.before_take_over[0],
-        index_before_take_over=report.before_take_over[1],
-        applied_generation=report.applied.generation,
-        newest_generation=report.newest.generation,
+        term_before_take_over=report.before_forced[0],
+        index_before_take_over=report.before_forced[1],
+        applied_generation=report.applied.recovery_epoch,
+        newest_generation=report.newest.recovery_epoch,
         fault_count=report.fault_count,
     )
 

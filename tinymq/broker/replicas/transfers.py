@@ -30,7 +30,7 @@ class TransferHost(Protocol):
     def groups(self) -> Mapping[GroupId, Group]: ...
     def leader_of(self, group_id: GroupId) -> tuple[int, int] | None: ...
     def transfer(
-        self, group_id: GroupId, to: int | None = None, *, within_s: float | None = None, by_hand: bool = False
+        self, group_id: GroupId, to: int | None = None, *, within_s: float | None = None, manual: bool = False
     ) -> bool: ...
 
 
@@ -62,14 +62,14 @@ class Transfers:
         term, successor = group.term, self._successor(queue, group, to, name)
         until = self._clock.monotonic() + timeout_s
         logger.info("leader_moved_by_hand", group=str(group.id), to=successor)
-        if not host.transfer(group.id, successor, within_s=min(timeout_s, self._within_s), by_hand=True):
+        if not host.transfer(group.id, successor, within_s=min(timeout_s, self._within_s), manual=True):
             raise NotReady(f"{name}: broker {successor} cannot take over")
         while self._clock.monotonic() < until:
             await self._clock.sleep(LOOK_S)
             leader = host.leader_of(queue.group)
             if leader is not None and leader[0] != host.broker_id and leader[1] > term:
                 return leader
-            if group.is_leader and group.term == term and not group.hands_over:
+            if group.is_leader and group.term == term and not group.is_transferring:
                 break
         if group.is_leader:
             raise DeadlineExceeded(f"{name}: broker {successor} did not take over in time; it is led as before")
@@ -78,7 +78,7 @@ class Transfers:
     def _successor(self, queue: QueueRecord, group: Group, to: int, name: str) -> int:
         """Who is to take over, and would at once. Raises NotReady."""
         wanted = [r.broker_id for r in queue.replicas if r.broker_id != self._host.broker_id] if to == ANY else [to]
-        reasons = {broker_id: group.unready(broker_id) for broker_id in wanted}
+        reasons = {broker_id: group.transfer_obstacle(broker_id) for broker_id in wanted}
         for broker_id, reason in reasons.items():
             if not reason:
                 return broker_id

@@ -28,7 +28,7 @@ class EpochCache:
     def note(self, entry: Entry) -> None:
         """A committed CONFIG entry: does it begin a history? Never raises."""
         try:
-            generation = parse_membership(entry.payload).generation
+            generation = parse_membership(entry.payload).recovery_epoch
         except CorruptData:  # committed all the same: it means nothing, on every replica
             return
         if generation > self._generation and entry.term > self.newest:

@@ -12,7 +12,7 @@ from tinymq.raft.host.replicas import Replicas
 from tinymq.raft.host.schedule import Schedule
 from tinymq.raft.leader.leadership import APPEND_BYTES
 from tinymq.raft.replica.group import Group
-from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.replica.replica import RaftReplica
 
 
 class ColdReads:
@@ -29,7 +29,7 @@ class ColdReads:
         assert term is not None
         self._schedule.spawn(self._read(group, group.core, term, peer, index))
 
-    async def _read(self, group: Group, core: RaftCore, term: int, peer: int, index: int) -> None:
+    async def _read(self, group: Group, core: RaftReplica, term: int, peer: int, index: int) -> None:
         entries: list[Entry] = []
         try:
             entries = await group.log.read(index, APPEND_BYTES)
@@ -46,7 +46,7 @@ class ColdReads:
         assert term is not None
         self._schedule.spawn(self._read_state(group, group.core, term, peer))
 
-    async def _read_state(self, group: Group, core: RaftCore, term: int, peer: int) -> None:
+    async def _read_state(self, group: Group, core: RaftReplica, term: int, peer: int) -> None:
         state: Snapshot | None = None
         try:
             state = await group.log.read_state()
@@ -55,6 +55,6 @@ class ColdReads:
         if self._groups.get(group.id) is group:
             self._replicas.guarded(group, lambda: core.state_read(term, peer, state))
 
-    def _failed(self, group: Group, core: RaftCore, error: Exception) -> None:
+    def _failed(self, group: Group, core: RaftReplica, error: Exception) -> None:
         if group.core is core:  # else of a log that was replaced meanwhile
             self._replicas.fail(group, error)

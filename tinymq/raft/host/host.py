@@ -33,7 +33,7 @@ from tinymq.raft.peers.peers import Peers
 from tinymq.raft.peers.requests import Requests
 from tinymq.raft.replica.group import Group, GroupStatus
 from tinymq.raft.replica.pysyncobj_state import StateMachine
-from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.replica.replica import RaftReplica
 from tinymq.raft.rules.explanation import explain_led
 from tinymq.raft.rules.membership import parse_membership
 
@@ -60,7 +60,7 @@ class Host:
         self._timing = timing
         self._groups: dict[GroupId, Group] = {}
         self._neighbours = Peers(broker_id, transport, clock, timing)
-        self.liveness = self._neighbours.liveness  # to be read
+        self.failure_detector = self._neighbours.failure_detector  # to be read
         self._neighbours.on_alive = self._peer_alive
         self._neighbours.on_gone = self._peer_gone
         self._neighbours.on_deaf = self._peer_deaf
@@ -133,8 +133,8 @@ class Host:
         Raises StorageError. A damaged replica is QUARANTINED, takes part in nothing, and repairs itself.
         """
         port = HostReplicaEnv(
-            group_id, self._clock, self._rng, self._limits, self._timing, self._transport, self._neighbours.liveness,
-            self._neighbours.time, level=lambda: self.feature_level,
+            group_id, self._clock, self._rng, self._limits, self._timing, self._transport,
+            self._neighbours.failure_detector, self._neighbours.time, level=lambda: self.feature_level,
             observed=group_id == METADATA_GROUP,  # every broker needs to know the cluster
             wake=lambda: self._schedule.wake(group_id),
             read_cold=lambda peer, index: self._cold.read(self._groups[group_id], peer, index),
@@ -178,16 +178,16 @@ class Host:
         await self._store.delete_log(group_id)
 
     def transfer(
-        self, group_id: GroupId, to: int | None = None, *, within_s: float | None = None, by_hand: bool = False
+        self, group_id: GroupId, to: int | None = None, *, within_s: float | None = None, manual: bool = False
     ) -> bool:
         """Begin to hand the leadership over; False when it is not led here or nobody can take it. What is not done
         within `within_s` (else hand_over_s) is given up: it is led here as before."""
         until = self._clock.monotonic() + (self._timing.hand_over_s if within_s is None else within_s)
-        return self._groups[group_id].core.hand_over(to, until, by_hand)
+        return self._groups[group_id].core.hand_over(to, until, manual)
 
     def known_levels(self) -> dict[int, int]:
         """Map every other live broker to the feature level that its build knows."""
-        identities = [self._transport.identity(peer) for peer in self.liveness.all_alive()]
+        identities = [self._transport.identity(peer) for peer in self.failure_detector.all_alive()]
         return {who.broker_id: who.feature_level for who in identities if who is not None}
 
     async def enter_level(self, level: int) -> None:
@@ -292,7 +292,7 @@ class Host:
     def _peer_alive(self, peer: int, restarted: bool) -> None:
         """A broker came, or came back; another process leads nothing of what the one before it led."""
 
-        def tell(core: RaftCore) -> None:
+        def tell(core: RaftReplica) -> None:
             if restarted:
                 core.leader_gone(peer)
             core.peer_alive(peer)
@@ -303,7 +303,7 @@ class Host:
 
     def _peer_gone(self, peer: int) -> None:
 
-        def tell(core: RaftCore) -> None:
+        def tell(core: RaftReplica) -> None:
             core.leader_gone(peer)
             core.observer_gone(peer)
             core.check_quorum()

@@ -12,7 +12,7 @@ from tinymq.raft.net.transport import Channel, Transport
 from tinymq.raft.peers.cluster_time import ClusterTime
 from tinymq.raft.peers.failure_detector import FailureDetector
 from tinymq.raft.rules.configs import Configs
-from tinymq.raft.rules.messages import Append, Message, StateOffer, StatePiece, to_wire
+from tinymq.raft.rules.messages import Append, InstallSnapshot, Message, SnapshotChunk, to_wire
 
 
 class HostReplicaEnv:
@@ -22,7 +22,7 @@ class HostReplicaEnv:
         self, group: GroupId, clock: Clock, rng: random.Random, limits: Limits, timing: Timing, transport: Transport,
         liveness: FailureDetector, time: ClusterTime, *, level: Callable[[], int], observed: bool, wake: Callable[[],
         None], read_cold: Callable[[int, int], None], read_state: Callable[[int], None],
-        take_state: Callable[[int, StateOffer | StatePiece], None],
+        take_state: Callable[[int, InstallSnapshot | SnapshotChunk], None],
     ) -> None:  # fmt: skip
         self.clock = clock
         self.rng = rng
@@ -76,8 +76,8 @@ class HostReplicaEnv:
 
         (ARCHITECTURE.md: Hot paths are long-lived streams)"""
         head, body = to_wire(self._group, message)
-        head.generation = self.configs.newest.generation
-        channel = Channel.BULK if isinstance(message, Append | StateOffer | StatePiece) else Channel.CONTROL
+        head.recovery_epoch = self.configs.newest.recovery_epoch
+        channel = Channel.BULK if isinstance(message, Append | InstallSnapshot | SnapshotChunk) else Channel.CONTROL
         return self._transport.send(peer, channel, head, body)
 
     def reopen(self, peer: int) -> None:

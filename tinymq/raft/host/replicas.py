@@ -28,7 +28,7 @@ from tinymq.raft.replica.opening import open_replica
 from tinymq.raft.replica.pysyncobj_state import StateMachine
 from tinymq.raft.replica.snapshot_receiver import SnapshotReceiver
 from tinymq.raft.rules.membership import Membership, Replica
-from tinymq.raft.rules.messages import Append, StateOffer
+from tinymq.raft.rules.messages import Append, InstallSnapshot
 
 logger = structlog.get_logger("tinymq.raft")
 
@@ -246,12 +246,12 @@ class Replicas:
         if leader is not None:  # as if it asked: a group at rest would not meet the new one
             self.guarded(group, lambda: group.core.receive(leader, Append(term, 0, 0, 0)))
 
-    def _install(self, group: Group, peer: int, offer: StateOffer, applied: Snapshot) -> None:
+    def _install(self, group: Group, peer: int, offer: InstallSnapshot, applied: Snapshot) -> None:
         """Take over what the leader applied. From now until it is done the replica takes part in nothing."""
         group.core.fail(NotReady("it takes over the applied state of its leader"))
         self._begin(group, lambda: self._whole(group, self._take_over(group, peer, offer, applied)))
 
-    async def _take_over(self, group: Group, peer: int, offer: StateOffer, applied: Snapshot) -> None:
+    async def _take_over(self, group: Group, peer: int, offer: InstallSnapshot, applied: Snapshot) -> None:
         logger.info("replica_takes_over", group=str(group.id), leader=peer, index=applied.index, bytes=offer.size)
         await self._remake(group, await self._store.install(group.id, applied))
         self.guarded(group, lambda: group.core.receive(peer, offer))  # it holds that now: tell the leader

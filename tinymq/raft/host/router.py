@@ -14,7 +14,7 @@ from tinymq.raft.net.transport import Channel, PeerIdentity, Transport
 from tinymq.raft.peers.peers import Peers
 from tinymq.raft.peers.requests import Requests
 from tinymq.raft.replica.group import Group
-from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.replica.replica import RaftReplica
 from tinymq.raft.rules.messages import from_wire
 
 logger = structlog.get_logger("tinymq.raft")
@@ -66,7 +66,7 @@ class Router:
         if received is None or group is None:
             return  # not opened here yet, or gone: its leader asks again
         message = received[1]
-        self._guarded(group, lambda: group.core.receive(peer, message, head.generation))
+        self._guarded(group, lambda: group.core.receive(peer, message, head.recovery_epoch))
 
     def _on_connected(self, peer: int, channel: Channel, who: PeerIdentity) -> None:
         if channel is Channel.CONTROL:
@@ -81,7 +81,7 @@ class Router:
             return
         self.each_with(peer, lambda core: core.connection_lost(peer))
 
-    def each_with(self, peer: int, call: Callable[[RaftCore], None]) -> None:
+    def each_with(self, peer: int, call: Callable[[RaftReplica], None]) -> None:
         """For every group of which `peer` holds a replica, or that it may observe. What one of them raises keeps it
         from no other."""
         for group in list(self._groups.values()):

@@ -71,8 +71,8 @@ class Leadership(Followers):
         self.uncommitted_bytes = 0  # invariant: bytes of this term's entries above the applied index
         self.transfer_to: int | None = None
         self.transfer_until = 0.0
-        self.transfer_by_hand = False
-        self.given = LeadershipOrigin.WON  # how it came about
+        self.transfer_manual = False
+        self.origin = LeadershipOrigin.WON  # how it came about
         self.notice_at = NEVER  # when followers are told of the commit, if no Append does it before
         self.reads = ReadIndexes()
         self._log = log
@@ -170,7 +170,7 @@ class Leadership(Followers):
     def _send_next(self, peer: int, progress: Progress, commit: int) -> bool:
         if peer in self._reading:
             return False
-        if progress.mode is Mode.STATE or self._log.term_at(progress.next - 1) is None:
+        if progress.mode is Mode.SNAPSHOT or self._log.term_at(progress.next - 1) is None:
             self.offers.send(peer, progress)
             return False
         if progress.next > self._log.last_index or progress.unanswered:

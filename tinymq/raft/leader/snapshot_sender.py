@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from tinymq.log.segment.snapshot_files import Snapshot
-from tinymq.raft.rules.messages import StateAck, StateOffer, StatePiece
+from tinymq.raft.rules.messages import InstallSnapshot, InstallSnapshotAck, SnapshotChunk
 from tinymq.raft.rules.progress import Mode, Progress
 from tinymq.raft.rules.snapshot_transfer import SnapshotProgress
 
@@ -18,7 +18,7 @@ class SnapshotLink(Protocol):
     """How followers are reached, and what is read for them."""
 
     def now(self) -> float: ...
-    def send(self, peer: int, message: StateOffer | StatePiece) -> bool: ...
+    def send(self, peer: int, message: InstallSnapshot | SnapshotChunk) -> bool: ...
     def read_state(self, peer: int) -> None: ...
 
 
@@ -30,7 +30,7 @@ class LogHead(Protocol):
 
 
 class SnapshotSender:
-    """`progress`: of all followers, by broker; those in Mode.STATE are looked after here."""
+    """`progress`: of all followers, by broker; those in Mode.SNAPSHOT are looked after here."""
 
     def __init__(self, term: int, log: LogHead, line: SnapshotLink, progress: Mapping[int, Progress]) -> None:
         self._term = term
@@ -56,13 +56,13 @@ class SnapshotSender:
     def read(self, applied: Snapshot | None) -> None:
         """The state is in memory, for all who need it. None: it could not be read; it is tried again in a while."""
         self._reading = False
-        waiting = [p for p in self._progress.values() if p.mode is Mode.STATE and p.sending is None]
+        waiting = [p for p in self._progress.values() if p.mode is Mode.SNAPSHOT and p.sending is None]
         if applied is not None and waiting:
             self._state = applied
             for progress in waiting:
                 progress.waiting = False
 
-    def acknowledged(self, peer: int, ack: StateAck) -> bool:
+    def acknowledged(self, peer: int, ack: InstallSnapshotAck) -> bool:
         """True when there is something to send."""
         progress = self._progress.get(peer)
         if progress is None or progress.sending is None:  # whoever it is by now: it says so when it has the state
@@ -74,5 +74,5 @@ class SnapshotSender:
 
     def settle(self) -> None:
         """Forget what nobody needs any more."""
-        if all(p.mode is not Mode.STATE for p in self._progress.values()):
+        if all(p.mode is not Mode.SNAPSHOT for p in self._progress.values()):
             self._state = None

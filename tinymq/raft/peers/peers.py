@@ -29,8 +29,8 @@ class Peers:
     """Set the callbacks before `start`; they are made on the loop."""
 
     def __init__(self, broker_id: int, transport: Transport, clock: Clock, timing: Timing) -> None:
-        self.liveness = FailureDetector(timing)
-        self.time = ClusterTime(broker_id, clock, self.liveness)
+        self.failure_detector = FailureDetector(timing)
+        self.time = ClusterTime(broker_id, clock, self.failure_detector)
         self.on_alive: Callable[[int, bool], None] = lambda peer, restarted: None  # came, or came back
         self.on_gone: Callable[[int], None] = lambda peer: None
         self.on_deaf: Callable[[int], None] = lambda peer: None  # it is heard, and does not hear us
@@ -41,7 +41,7 @@ class Peers:
         self._transport = transport
         self._clock = clock
         self._timing = timing
-        self._heartbeats = Heartbeats(self.liveness)
+        self._heartbeats = Heartbeats(self.failure_detector)
         self._leaders = LeaderHints()
         self._reached: set[int] = set()  # peers to which a control connection is open
         self._pulse: Timer | None = None
@@ -59,13 +59,13 @@ class Peers:
         if now >= self._beat_at:
             self._beat_at = now + self._timing.heartbeat_s
             self._beat_all(now)
-        for peer in self.liveness.silent(now):
+        for peer in self.failure_detector.silent(now):
             self._gone(peer, "no heartbeat")
         self.time.look()
-        for peer in self.liveness.deaf(now):
+        for peer in self.failure_detector.deaf(now):
             logger.warning("broker_deaf", broker=peer)
             self.on_deaf(peer)
-        self._due_at = min(self._beat_at, self.liveness.next_verdict_at())
+        self._due_at = min(self._beat_at, self.failure_detector.next_verdict_at())
         self._pulse = self._clock.call_later(max(LOOK_S, self._due_at - now), self._look)
 
     def _notice_standstill(self, now: float) -> None:
@@ -73,7 +73,7 @@ class Peers:
         late_s = now - self._due_at
         if late_s > self._timing.heartbeat_s:
             self._due_at = now
-            self.liveness.stood_still(late_s)
+            self.failure_detector.stood_still(late_s)
 
     def stop(self) -> None:
         """Say goodbye: whoever hears it need not wait for silence."""
@@ -93,11 +93,11 @@ class Peers:
     # ---- what is known -----------------------------------------------------------------------------------
 
     def alive(self, broker_id: int) -> bool:
-        return broker_id == self._broker_id or self.liveness.alive(broker_id)
+        return broker_id == self._broker_id or self.failure_detector.alive(broker_id)
 
     def count_alive(self) -> int:
         """With this broker."""
-        return 1 + self.liveness.count_alive()
+        return 1 + self.failure_detector.count_alive()
 
     def leader_of(self, group: GroupId) -> tuple[int, int] | None:
         """(broker, term) as announced; a broker that is silent is not named, and remembered: it may lead still."""
@@ -139,7 +139,7 @@ class Peers:
 
     def refused(self, peer: int, error: TinymqError) -> None:
         """Where the machine answers and no process listens, nothing needs to be waited for (docs/adr/0004)."""
-        if error.detail.get("refused") == "True" and self.liveness.refused(peer) is not None:
+        if error.detail.get("refused") == "True" and self.failure_detector.refused(peer) is not None:
             self._gone(peer, "its port refuses connections")
 
     def announced(self, peer: int, leaders: pb.Leaders) -> None:
@@ -162,7 +162,7 @@ class Peers:
             self.on_alive(peer, restarted)
         for group, term in heard.stepped_down:
             self.on_stepped_down(peer, group, term)
-        if heard.stopping and self.liveness.refused(peer) is not None:
+        if heard.stopping and self.failure_detector.refused(peer) is not None:
             self._gone(peer, "it stops")
 
     def _gone(self, peer: int, why: str) -> None:

@@ -12,7 +12,14 @@ from tinymq.raft.replica import pysyncobj_seams
 from tinymq.raft.replica.voting import VotingReplica
 from tinymq.raft.rules.commit import follower_commit
 from tinymq.raft.rules.log_matching import Conflict, receive
-from tinymq.raft.rules.messages import Append, AppendAck, CommitNotice, StateAck, StateOffer, StatePiece
+from tinymq.raft.rules.messages import (
+    Append,
+    AppendAck,
+    CommitNotice,
+    InstallSnapshot,
+    InstallSnapshotAck,
+    SnapshotChunk,
+)
 
 
 def check_known(entry: Entry) -> None:
@@ -71,11 +78,11 @@ class FollowingReplica(VotingReplica):
         if self._log.durable_index >= decision.verified:
             self._SyncObj__sendNextNodeIdx(node, success=True)
 
-    def _on_state(self, peer: int, message: StateOffer | StatePiece) -> None:
+    def _on_state(self, peer: int, message: InstallSnapshot | SnapshotChunk) -> None:
         """A leader whose log begins behind what is here offers what it applied before."""
         if not self._heeds(peer, message.term):
             return
-        if isinstance(message, StateOffer) and message.index <= self.commit_index:
+        if isinstance(message, InstallSnapshot) and message.index <= self.commit_index:
             ours = self._log.term_at(message.index)
             if ours not in (None, message.entry_term):
                 raise BrokenInvariant(
@@ -91,8 +98,8 @@ class FollowingReplica(VotingReplica):
             self._learn_commit(index, index)
             self._SyncObj__sendNextNodeIdx(pysyncobj_seams.peer(leader), success=True)
 
-    def send_state_ack(self, peer: int, index: int, crc: int, received: int) -> None:
-        self._post(peer, StateAck(self.term, index, crc, received, self._me.count))
+    def send_install_snapshot_ack(self, peer: int, index: int, crc: int, received: int) -> None:
+        self._post(peer, InstallSnapshotAck(self.term, index, crc, received, self._me.count))
 
     def _on_commit_notice(self, peer: int, notice: CommitNotice) -> None:
         if notice.round:

@@ -13,7 +13,7 @@ from tinymq.base.types import GroupId, Position
 from tinymq.format.entry import ENTRY_VERSION, Kind
 from tinymq.log.replica_log.log import Log
 from tinymq.raft.replica.pysyncobj_state import StateMachine
-from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.replica.replica import RaftReplica
 from tinymq.raft.rules.election import LeadershipOrigin
 from tinymq.raft.rules.explanation import explain_candidate, explain_learner, explain_observer
 from tinymq.raft.rules.membership import Membership, Replica
@@ -56,7 +56,7 @@ class GroupStatus:
 class Group:
     """A replica of one group. All of it belongs to the broker's loop."""
 
-    def __init__(self, group_id: GroupId, log: Log, core: RaftCore, machine: StateMachine) -> None:
+    def __init__(self, group_id: GroupId, log: Log, core: RaftReplica, machine: StateMachine) -> None:
         self.id = group_id
         self.log = log
         self.machine = machine
@@ -65,7 +65,7 @@ class Group:
         self._core = core
 
     @property
-    def core(self) -> RaftCore:
+    def core(self) -> RaftReplica:
         """For the host alone."""
         return self._core
 
@@ -119,18 +119,18 @@ class Group:
         return self._core.uncommitted_bytes
 
     @property
-    def given(self) -> LeadershipOrigin | None:
+    def origin(self) -> LeadershipOrigin | None:
         """How the leadership here came about; None when this replica does not lead."""
-        return self._core.given
+        return self._core.origin
 
     @property
-    def hands_over(self) -> bool:
+    def is_transferring(self) -> bool:
         """Is it being given to another broker, so that nothing is accepted?"""
-        return self._core.hands_over
+        return self._core.is_transferring
 
-    def unready(self, broker_id: int) -> str:
+    def transfer_obstacle(self, broker_id: int) -> str:
         """Why that broker's replica would not take over from this one at once; "" when it would."""
-        return self._core.unready(broker_id)
+        return self._core.transfer_obstacle(broker_id)
 
     def lags(self) -> dict[int, int]:
         """By follower: entries of this leader's log that it has not acknowledged as synced. Empty unless it leads."""
@@ -168,10 +168,10 @@ class Group:
             kind, payload, record_count, max_timestamp_us, payload_crc, version=version, raises_level=raises_level
         )
 
-    def stamp_now_us(self) -> int:
+    def append_time_now_us(self) -> int:
         """The append time now, for decisions on the applied state. No entry that is appended later gets an earlier one.
         Raises NotLeader."""
-        return self._core.stamp_now_us()
+        return self._core.append_time_now_us()
 
     def expiry_now_us(self) -> int | None:
         """Return the append time now if records may be removed for their age; see LeadingReplica.expiry_now_us. Raises
@@ -186,20 +186,20 @@ class Group:
             reason = f"{core.failure.code}: {core.failure.message}"
         return ReplicaReport(
             core.me, core.failure is None, core.leading_term is not None, core.term, log.last_term, log.last_index,
-            core.high_watermark, core.membership, core.newest_membership, core.before_take_over, reason,
+            core.high_watermark, core.membership, core.newest_membership, core.before_forced, reason,
             fault_count=log.fault_count,
         )  # fmt: skip
 
-    def take_over(self, term: int, replicas: Sequence[Replica]) -> None:
+    def force_leadership(self, term: int, replicas: Sequence[Replica]) -> None:
         """Lead `term` for a group that is `replicas` from now on: an operator accepts what is lost by it. Raises
         NotReady where a leader is heard, or `term` is over."""
-        self._core.take_over(term, replicas)
+        self._core.force_leadership(term, replicas)
 
-    async def promise(self, term: int, timeout_s: float) -> ReplicaReport:
+    async def promise_term(self, term: int, timeout_s: float) -> ReplicaReport:
         """Take part in no term below this one any more, durably; what this replica is then. Raises NotReady when the
         term is over, and DeadlineExceeded."""
         promised: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._core.promise(term, lambda: None if promised.done() else promised.set_result(None))
+        self._core.promise_term(term, lambda: None if promised.done() else promised.set_result(None))
         await within(self._core.clock, promised, timeout_s, DeadlineExceeded(f"{self.id}: nothing synced in time"))
         return self.report()
 

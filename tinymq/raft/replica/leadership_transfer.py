@@ -13,15 +13,15 @@ class TransferringReplica(FollowingReplica):
     """A replica that may give up what it leads."""
 
     @property
-    def given(self) -> LeadershipOrigin | None:
+    def origin(self) -> LeadershipOrigin | None:
         """How this leadership came about; None when it does not lead."""
-        return None if self._leadership is None else self._leadership.given
+        return None if self._leadership is None else self._leadership.origin
 
     @property
-    def hands_over(self) -> bool:
+    def is_transferring(self) -> bool:
         return self._leadership is not None and self._leadership.transfer_to is not None
 
-    def unready(self, peer: int) -> str:
+    def transfer_obstacle(self, peer: int) -> str:
         """Why a hand-over to `peer` would not be done at once; "" when it would."""
         leadership = self._leadership
         if leadership is None:
@@ -37,7 +37,7 @@ class TransferringReplica(FollowingReplica):
             return f"broker {peer} is catching up" + (f": it lacks {missing:,} entries" if missing else "")
         return "a sync hangs" if leadership.sync_hangs() else ""
 
-    def hand_over(self, to: int | None, until: float, by_hand: bool = False) -> bool:
+    def hand_over(self, to: int | None, until: float, manual: bool = False) -> bool:
         """Stop accepting, let a follower catch up, and make it stand. False when nobody can take over."""
         if self._leadership is None:
             return False
@@ -46,7 +46,7 @@ class TransferringReplica(FollowingReplica):
             return False
         successor = able[0] if to is None else to
         self._leadership.transfer_to, self._leadership.transfer_until = successor, until
-        self._leadership.transfer_by_hand = by_hand
+        self._leadership.transfer_manual = manual
         self._settle_at = self._around.now()
         self._around.wake()
         return True
@@ -55,4 +55,4 @@ class TransferringReplica(FollowingReplica):
         if now > leadership.transfer_until:
             leadership.transfer_to = None
         elif leadership.holds_all(successor):
-            self._around.send(successor, TimeoutNow(leadership.term, leadership.transfer_by_hand))
+            self._around.send(successor, TimeoutNow(leadership.term, leadership.transfer_manual))

@@ -23,7 +23,7 @@ from tinymq.raft.rules.append_clock import AppendClock
 from tinymq.raft.rules.commit import reported_commit
 from tinymq.raft.rules.election import LeadershipOrigin
 from tinymq.raft.rules.membership import has_quorum, pack_membership
-from tinymq.raft.rules.messages import AppendAck, Message, StateAck
+from tinymq.raft.rules.messages import AppendAck, InstallSnapshotAck, Message
 from tinymq.raft.rules.noop import NoopNote, pack_noop
 from tinymq.raft.rules.read_index import Answer
 
@@ -51,7 +51,7 @@ class LeadingReplica(TransferringReplica):
     def _SyncObj__onBecomeLeader(self) -> None:
         """Hazards 7, 19: the leader counts itself like any other, and accepts once it applied its own NOOP."""
         around, log = self._around, self._log
-        given = LeadershipOrigin.WON if self._ballot is None else self._ballot.given
+        origin = LeadershipOrigin.WON if self._ballot is None else self._ballot.origin
         self._ballot = None
         self._set_leader(self._me.broker_id)
         self._SyncObj__setState(pysyncobj_seams.LEADER)
@@ -60,7 +60,7 @@ class LeadingReplica(TransferringReplica):
         self._leadership = Leadership(
             self.term, log.last_index + 1, self._peers, log, around, stamps, around.limits, around.timing
         )
-        self._leadership.given = given
+        self._leadership.origin = origin
         self._settle_at = around.now() + SETTLE_S
         for peer in around.observers():
             self.observer_alive(peer)
@@ -131,8 +131,8 @@ class LeadingReplica(TransferringReplica):
         leadership = self._leadership
         if leadership is None or peer not in leadership.progress or message.term != leadership.term:
             return
-        if isinstance(message, StateAck):
-            self._on_state_ack(peer, message)
+        if isinstance(message, InstallSnapshotAck):
+            self._on_install_snapshot_ack(peer, message)
         elif isinstance(message, AppendAck):
             if not message.conflict and max(message.durable, message.received) > self._log.last_index:
                 return  # of a member this would be a broken invariant; no observer may end a leader
@@ -162,7 +162,7 @@ class LeadingReplica(TransferringReplica):
             payload_crc=payload_crc, version=version, raises_level=raises_level,
         )  # fmt: skip
 
-    def stamp_now_us(self) -> int:
+    def append_time_now_us(self) -> int:
         """The append time now, for decisions on the applied state. No entry that is appended later gets an earlier one.
         Raises NotLeader."""
         leadership = self._leadership
@@ -177,7 +177,7 @@ class LeadingReplica(TransferringReplica):
         """The append time now, if records may be removed for their age. None: this broker does not hear the clocks of a
         majority of the brokers that hold any replica, or this term's append times cannot be trusted yet. Raises
         NotLeader."""
-        now_us, leadership = self.stamp_now_us(), self._leadership
+        now_us, leadership = self.append_time_now_us(), self._leadership
         assert leadership is not None
         settled = leadership.known_at is not None and leadership.known_at <= self.applied_index
         return now_us if settled and self._around.cluster_us() is not None else None
@@ -241,7 +241,7 @@ class LeadingReplica(TransferringReplica):
             self._leadership.offers.read(state)
             self._around.wake()
 
-    def _on_state_ack(self, peer: int, ack: StateAck) -> None:
+    def _on_install_snapshot_ack(self, peer: int, ack: InstallSnapshotAck) -> None:
         if self._adopt(ack.term) or self._leadership is None or ack.term != self.term:
             return
         if self._leadership.offers.acknowledged(peer, ack):

@@ -12,7 +12,7 @@ from tinymq.raft.replica.checkpoint import pack_checkpoint, parse_checkpoint
 from tinymq.raft.replica.following import check_known
 from tinymq.raft.replica.group import Group
 from tinymq.raft.replica.pysyncobj_state import ReplicaEnv, StateMachine
-from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.replica.replica import RaftReplica
 from tinymq.raft.rules.configs import Configs, parse_config
 from tinymq.raft.rules.membership import Replica
 
@@ -39,7 +39,7 @@ async def open_replica(
         # the log, and the vote of an earlier one for a vote in it: nothing is said in it before the disk has both.
         store.ballots.set(log.group, log.last_term, None)
     me = Replica(broker_id, store.identity.incarnation, opened.count)
-    core = RaftCore(log.group, me, log, store.ballots, machine, around, configs, applied, high_watermark)
+    core = RaftReplica(log.group, me, log, store.ballots, machine, around, configs, applied, high_watermark)
     return Group(log.group, log, core, machine)
 
 

@@ -84,7 +84,7 @@ def peer(broker_id: int) -> PeerNode:
 
 
 class NoTransport(StockTransport):  # type: ignore[misc]
-    """Stock code sends nothing: messages leave through `core.RaftCore` as values (hazard 16)."""
+    """Stock code sends nothing: messages leave through `core.RaftReplica` as values (hazard 16)."""
 
     def __init__(self) -> None:
         super().__init__(None, None, [])

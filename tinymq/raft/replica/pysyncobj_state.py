@@ -25,7 +25,7 @@ from tinymq.raft.replica import pysyncobj_seams
 from tinymq.raft.replica.journal import GroupJournal
 from tinymq.raft.rules.configs import Configs
 from tinymq.raft.rules.membership import Membership, Replica
-from tinymq.raft.rules.messages import StateOffer, StatePiece
+from tinymq.raft.rules.messages import InstallSnapshot, SnapshotChunk
 
 NEVER = float("inf")
 
@@ -88,10 +88,10 @@ class ReplicaEnv(PeerLink, Protocol):
         """Live brokers, if this group is observed; members among them."""
         ...
 
-    configs: Configs  # set by the replica: every message says the generation of the newest
+    configs: Configs  # set by the replica: every message says the recovery_epoch of the newest
 
-    def take_state(self, peer: int, message: StateOffer | StatePiece) -> None:
-        """The leader offers its applied state, or sends some of it: take it, then call `vouch` or `send_state_ack`."""
+    def take_state(self, peer: int, message: InstallSnapshot | SnapshotChunk) -> None:
+        """Take what the leader sends of its snapshot, then call `vouch` or `send_install_snapshot_ack`."""
         ...
 
     def wake(self) -> None:
@@ -188,7 +188,7 @@ class RaftState(SyncObj):  # type: ignore[misc]
         return self._configs.membership
 
     @property
-    def before_take_over(self) -> tuple[int, int]:
+    def before_forced(self) -> tuple[int, int]:
         """(last term, last index) of the log without what a take-over appended that may have come to nothing."""
         taken = self._configs.taken_over_at
         last = self._log.last_index if taken is None else taken - 1

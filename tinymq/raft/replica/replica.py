@@ -25,11 +25,11 @@ from tinymq.raft.rules.messages import (
     Append,
     AppendAck,
     CommitNotice,
+    InstallSnapshot,
+    InstallSnapshotAck,
     Message,
     RequestVote,
-    StateAck,
-    StateOffer,
-    StatePiece,
+    SnapshotChunk,
     TimeoutNow,
     Vote,
 )
@@ -39,7 +39,7 @@ from tinymq.raft.rules.recovery_epoch import MessageVerdict, hear
 APPLY_ENTRIES_MAX = 2_000  # per tick, so that a long replay does not keep the loop from its heartbeats
 
 
-class RaftCore(LeadingReplica):
+class RaftReplica(LeadingReplica):
     """One replica of one group, driven by its broker: `receive`, `tick`, `durable`, `propose`, ..."""
 
     def __init__(
@@ -56,25 +56,25 @@ class RaftCore(LeadingReplica):
 
     # ---- events ------------------------------------------------------------------------------------------
 
-    def receive(self, peer: int, message: Message, generation: int | None = None) -> None:
-        """One message of a peer whose newest CONFIG is of `generation` (None: as ours). Checksums in it are verified
-        already (messages.from_wire). Raises CorruptData when what is here cannot go on, and is to be repaired;
+    def receive(self, peer: int, message: Message, recovery_epoch: int | None = None) -> None:
+        """One message of a peer whose newest CONFIG is of `recovery_epoch` (None: as ours). Checksums in it are
+        verified already (messages.from_wire). Raises CorruptData when what is here cannot go on, and is to be repaired;
         BrokenInvariant when nobody can tell whose history is right."""
         if self._failure is not None:
             return
-        ours = self._configs.newest.generation
+        ours = self._configs.newest.recovery_epoch
         if self.membership.replica(peer) is None:  # who is no member moves nobody, and no term (hazard 8)
-            if generation is None or generation <= ours:  # below: it has not got the CONFIG of a take-over yet
+            if recovery_epoch is None or recovery_epoch <= ours:  # below: it has not got the CONFIG of a take-over yet
                 self._hear_observer(peer, message)
             return
-        hearing = hear(ours, ours if generation is None else generation, self.term, message)
+        hearing = hear(ours, ours if recovery_epoch is None else recovery_epoch, self.term, message)
         if hearing is MessageVerdict.ABANDONED:
             raise CorruptData(f"term {self.term} is of a history that was given up by `tinymq cluster recover`")
         if hearing is MessageVerdict.TAKE:
             try:
                 self._SyncObj__onMessageReceived(pysyncobj_seams.peer(peer), message)
             except BrokenInvariant as error:
-                if generation is None or generation <= ours:
+                if recovery_epoch is None or recovery_epoch <= ours:
                     raise
                 raise CorruptData(f"{error.message}, since `tinymq cluster recover`") from error
         elif self._leadership is not None and peer in self._leadership.progress:
@@ -100,7 +100,7 @@ class RaftCore(LeadingReplica):
             self._SyncObj__raftElectionDeadline = min(self._SyncObj__raftElectionDeadline, self._around.now())
         self._around.wake()
 
-    def promise(self, term: int, promised: Callable[[], None]) -> None:
+    def promise_term(self, term: int, promised: Callable[[], None]) -> None:
         """Take part in no lower term any more, and call `promised` once that is durable. Raises NotReady when `term` is
         over."""
         if self._failure is not None or not self._adopt(term):
@@ -108,7 +108,7 @@ class RaftCore(LeadingReplica):
         self._promised = term
         self._outbox.post(promised)
 
-    def take_over(self, term: int, replicas: Sequence[Replica]) -> None:
+    def force_leadership(self, term: int, replicas: Sequence[Replica]) -> None:
         """An operator accepts loss: lead `term` unelected, for a group that is `replicas` from now on. Raises NotReady
         where a leader is heard, or `term` is over."""
         there = sum(r.incarnation != NOBODY for r in replicas)
@@ -151,13 +151,13 @@ class RaftCore(LeadingReplica):
                 self._on_request_vote(peer, message)
             case Vote():
                 self._on_vote(peer, message)
-            case StateOffer() | StatePiece():
+            case InstallSnapshot() | SnapshotChunk():
                 self._on_state(peer, message)
-            case StateAck():
-                self._on_state_ack(peer, message)
-            case TimeoutNow(term, by_hand):
+            case InstallSnapshotAck():
+                self._on_install_snapshot_ack(peer, message)
+            case TimeoutNow(term, manual):
                 if term == self.term and peer == self.leader_id:
-                    self._stand(pre=False, given=LeadershipOrigin.BY_HAND if by_hand else LeadershipOrigin.HANDED)
+                    self._stand(pre=False, origin=LeadershipOrigin.MANUAL if manual else LeadershipOrigin.TRANSFERRED)
 
     # ---- ticks -----------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from tinymq.base.types import GroupId
 from tinymq.format.entry import crc32c
 from tinymq.log.segment.snapshot_files import Snapshot
 from tinymq.raft.replica.group import Group
-from tinymq.raft.rules.messages import StateOffer, StatePiece
+from tinymq.raft.rules.messages import InstallSnapshot, SnapshotChunk
 
 logger = structlog.get_logger("tinymq.raft")
 
@@ -24,7 +24,7 @@ class Need(Enum):
     """What an offered state is to a replica."""
 
     NONE = "none"  # it holds the state's last entry, or knows it to be committed
-    STATE = "state"
+    SNAPSHOT = "snapshot"
     TOO_LARGE = "too large"
 
 
@@ -34,18 +34,18 @@ class LogBounds(Protocol):
     def term_at(self, index: int) -> int | None: ...
 
 
-def need_of(log: LogBounds, commit: int, offer: StateOffer, state_bytes_max: int) -> Need:
+def need_of(log: LogBounds, commit: int, offer: InstallSnapshot, state_bytes_max: int) -> Need:
     """A delayed offer is of no use to who has gone past it. An entry of the same index and term is the same one, and
     all before it are (paper, 5.3): then only the commit index is news."""
     if commit >= offer.index or log.term_at(offer.index) == offer.entry_term:
         return Need.NONE
-    return Need.TOO_LARGE if offer.size > state_bytes_max else Need.STATE
+    return Need.TOO_LARGE if offer.size > state_bytes_max else Need.SNAPSHOT
 
 
 class IncomingSnapshot:
     """One state as far as it is here; invariant: without a gap, and no longer than was offered."""
 
-    def __init__(self, offer: StateOffer) -> None:
+    def __init__(self, offer: InstallSnapshot) -> None:
         self.offer = offer
         self._content = bytearray()
         self._crc = 0  # of what is here: of all of it at the end would hold the loop up
@@ -54,11 +54,11 @@ class IncomingSnapshot:
     def received(self) -> int:
         return len(self._content)
 
-    def is_of(self, message: StateOffer | StatePiece) -> bool:
+    def is_of(self, message: InstallSnapshot | SnapshotChunk) -> bool:
         """The same state is the same bytes, whoever sends it."""
         return (message.index, message.crc) == (self.offer.index, self.offer.crc)
 
-    def take(self, piece: StatePiece) -> None:
+    def take(self, piece: SnapshotChunk) -> None:
         """Add it when it is the next one; any other is dropped: the answer says where to go on."""
         if piece.position == self.received and self.received + len(piece.body) <= self.offer.size:
             self._content += piece.body
@@ -77,7 +77,7 @@ class IncomingSnapshot:
         return Snapshot(o.index, o.entry_term, o.entry_crc, o.next_offset, o.append_time_us, data, o.crc)
 
 
-Install = Callable[[Group, int, StateOffer, Snapshot], None]
+Install = Callable[[Group, int, InstallSnapshot, Snapshot], None]
 
 
 class SnapshotReceiver:
@@ -88,29 +88,29 @@ class SnapshotReceiver:
         self._install = install  # (group, from whom, as offered, whole)
         self._incoming: dict[GroupId, IncomingSnapshot] = {}
 
-    def take(self, group: Group, peer: int, message: StateOffer | StatePiece) -> None:
+    def take(self, group: Group, peer: int, message: InstallSnapshot | SnapshotChunk) -> None:
         """An offer or a piece of who leads the group in this term; the core has looked at that."""
         incoming = self._incoming.get(group.id)
         if incoming is None or not incoming.is_of(message):
-            if isinstance(message, StatePiece):
+            if isinstance(message, SnapshotChunk):
                 return  # of another state, or of one that an earlier process was sent: the leader offers it again
             incoming = IncomingSnapshot(message)
         need = need_of(group.log, group.commit_index, incoming.offer, self._state_bytes_max)
-        if need is not Need.STATE:
+        if need is not Need.SNAPSHOT:
             self.forget(group.id)
             self._refuse(group, message) if need is Need.TOO_LARGE else group.core.vouch(message.index)
             return
         self._incoming[group.id] = incoming
-        if isinstance(message, StatePiece):
+        if isinstance(message, SnapshotChunk):
             incoming.take(message)
         if (state := incoming.whole()) is not None:
             self.forget(group.id)
             self._install(group, peer, incoming.offer, state)
         else:
-            group.core.send_state_ack(peer, message.index, message.crc, incoming.received)
+            group.core.send_install_snapshot_ack(peer, message.index, message.crc, incoming.received)
 
-    def _refuse(self, group: Group, offer: StateOffer | StatePiece) -> None:
-        assert isinstance(offer, StateOffer)  # pieces are taken of what was not too large
+    def _refuse(self, group: Group, offer: InstallSnapshot | SnapshotChunk) -> None:
+        assert isinstance(offer, InstallSnapshot)  # pieces are taken of what was not too large
         group.stuck = (
             f"it is behind its leader's first entry, and the applied state there has {offer.size:,} bytes: "
             f"state_bytes_max is {self._state_bytes_max:,}"

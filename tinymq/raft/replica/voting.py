@@ -112,7 +112,7 @@ class VotingReplica(RaftState):
         """May this replica stand for election? Observers and learners never do."""
         return self._configs.counts(self._me) and self.is_member
 
-    def _stand(self, *, pre: bool, given: LeadershipOrigin = LeadershipOrigin.WON) -> None:
+    def _stand(self, *, pre: bool, origin: LeadershipOrigin = LeadershipOrigin.WON) -> None:
         """Ask for votes; a pre-vote (hazard 14) changes nothing anywhere until a majority would follow."""
         self._SyncObj__raftElectionDeadline = self._deadline_from_now()
         if self._failure is not None:
@@ -125,10 +125,10 @@ class VotingReplica(RaftState):
         if not pre:
             self._SyncObj__setCurrentTerm(self.term + 1, self._me.broker_id)
             self._forget_term()
-        self._ballot = ballot = Candidacy(self.term + 1 if pre else self.term, pre, given)
+        self._ballot = ballot = Candidacy(self.term + 1 if pre else self.term, pre, origin)
         log, config = self._log, self._configs.applied
         request = RequestVote(
-            ballot.term, log.last_index, log.last_term, pre, given is not LeadershipOrigin.WON, self._me.count,
+            ballot.term, log.last_index, log.last_term, pre, origin is not LeadershipOrigin.WON, self._me.count,
             config.index, config.term,
         )  # fmt: skip
         for peer in self._peers:

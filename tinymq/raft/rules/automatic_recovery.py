@@ -58,7 +58,7 @@ def _listed(reports: Sequence[ReplicaReport]) -> Iterator[Replica]:
 
 
 def _age(membership: Membership) -> tuple[int, int]:
-    return membership.generation, membership.epoch
+    return membership.recovery_epoch, membership.epoch
 
 
 def _is_there_or_risked(listed: Replica, present: dict[int, ReplicaReport], risky_now: bool) -> bool:

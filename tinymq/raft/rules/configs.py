@@ -71,8 +71,8 @@ class Configs:
     @property
     def taken_over_at(self) -> int | None:
         """Where a take-over begins in the log (its NOOP, right before its CONFIG) that is not known to be committed."""
-        ours = self.applied.membership.generation
-        return next((c.index - 1 for c in self.above if c.membership.generation > ours), None)
+        ours = self.applied.membership.recovery_epoch
+        return next((c.index - 1 for c in self.above if c.membership.recovery_epoch > ours), None)
 
     def lists(self, replica: Replica) -> bool:
         """May this very replica vote?"""
@@ -136,6 +136,6 @@ class Configs:
 
 def follows(before: Membership, after: Membership) -> bool:
     """May a CONFIG with `after` come right behind one with `before`? Brokers stay; identities may change."""
-    if (before.group, before.epoch + 1) != (after.group, after.epoch) or before.generation > after.generation:
+    if (before.group, before.epoch + 1) != (after.group, after.epoch) or before.recovery_epoch > after.recovery_epoch:
         return False
     return [r.broker_id for r in before.replicas] == [r.broker_id for r in after.replicas]

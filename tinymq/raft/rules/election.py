@@ -52,8 +52,8 @@ class LeadershipOrigin(Enum):
     """How a leadership came about."""
 
     WON = "won"  # there was no leader
-    HANDED = "handed"  # by the leader before, which stopped, or whose disk hung, or which gave it back
-    BY_HAND = "by hand"  # by the leader before, which was told to: it is not given back for as long as it lasts
+    TRANSFERRED = "transferred"  # by the leader before, which stopped, or whose disk hung, or which gave it back
+    MANUAL = "manual"  # by the leader before, which was told to: it is not given back for as long as it lasts
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Candidacy:
 
     term: int
     pre: bool
-    given: LeadershipOrigin = LeadershipOrigin.WON
+    origin: LeadershipOrigin = LeadershipOrigin.WON
     voters: set[int] = field(default_factory=set)
 
     def won(self, membership: Membership) -> bool:

@@ -37,7 +37,7 @@ class Membership:
     group: GroupId
     epoch: int
     replicas: tuple[Replica, ...]
-    generation: int = 0  # rises when an operator accepts loss; who has a lower one holds an abandoned history
+    recovery_epoch: int = 0  # rises when an operator accepts loss; who has a lower one holds an abandoned history
     retired: tuple[Replica, ...] = ()  # replaced identities, the newest last: their disks may turn up again
 
     def replica(self, broker_id: int) -> Replica | None:
@@ -60,7 +60,7 @@ class Membership:
         replicas = tuple(identity.get(r.broker_id, r) for r in self.replicas)
         gone = tuple(r for r in self.replicas if r not in replicas)
         retired = (*self.retired, *gone)[-RETIRED_MAX:]
-        return Membership(self.group, self.epoch + 1, replicas, self.generation, retired)
+        return Membership(self.group, self.epoch + 1, replicas, self.recovery_epoch, retired)
 
     def may_list(self, replica: Replica) -> bool:
         """Is this a member's broker under an identity that is new? Old ones come back with what they held then, and
@@ -95,7 +95,7 @@ def pack_membership(membership: Membership) -> bytes:
         group=group_to_wire(membership.group),
         epoch=membership.epoch,
         replicas=[_replica_to_wire(r) for r in membership.replicas],
-        generation=membership.generation,
+        recovery_epoch=membership.recovery_epoch,
         retired=[_replica_to_wire(r) for r in membership.retired],
     )
     return config.SerializeToString(deterministic=True)
@@ -120,7 +120,7 @@ def parse_membership(payload: bytes) -> Membership:
         raise CorruptData("a CONFIG entry lists no replicas, or one twice")
     if not all(r.broker_id and len(r.incarnation) == 16 for r in (*replicas, *retired)):
         raise CorruptData("a CONFIG entry lists a replica without a broker or an incarnation")
-    return Membership(group, config.epoch, replicas, config.generation, retired)
+    return Membership(group, config.epoch, replicas, config.recovery_epoch, retired)
 
 
 def make_first_entry(group: GroupId, replicas: Sequence[Replica], created_us: int) -> Entry:

@@ -13,7 +13,7 @@ from tinymq.format.entry import Entry, crc32c, iter_entries
 from tinymq.proto import peer_pb2 as pb
 
 GROUPS_KEPT = 4096
-STATE_PIECE_BYTES = 256 << 10  # of an applied state, in one message
+SNAPSHOT_CHUNK_BYTES = 256 << 10  # of an applied state, in one message
 
 
 @value
@@ -79,14 +79,14 @@ class CommitNotice:
 
 @value
 class TimeoutNow:
-    """The leader hands over: stand for election at once. `by_hand`: because an operator said so."""
+    """The leader hands over: stand for election at once. `manual`: because an operator said so."""
 
     term: int
-    by_hand: bool = False
+    manual: bool = False
 
 
 @value
-class StateOffer:
+class InstallSnapshot:
     """The applied state right before the leader's first entry, for who is behind that. `index` is committed."""
 
     term: int
@@ -100,8 +100,8 @@ class StateOffer:
 
 
 @value
-class StatePiece:
-    """Bytes of the state that (index, crc) names, from `position`; at most STATE_PIECE_BYTES."""
+class SnapshotChunk:
+    """Bytes of the state that (index, crc) names, from `position`; at most SNAPSHOT_CHUNK_BYTES."""
 
     term: int
     index: int
@@ -111,7 +111,7 @@ class StatePiece:
 
 
 @value
-class StateAck:
+class InstallSnapshotAck:
     """How much of a state a follower holds without a gap. That it has all of it, or needs none, an AppendAck says."""
 
     term: int
@@ -121,7 +121,17 @@ class StateAck:
     count: int
 
 
-Message = RequestVote | Vote | Append | AppendAck | CommitNotice | TimeoutNow | StateOffer | StatePiece | StateAck
+Message = (
+    RequestVote
+    | Vote
+    | Append
+    | AppendAck
+    | CommitNotice
+    | TimeoutNow
+    | InstallSnapshot
+    | SnapshotChunk
+    | InstallSnapshotAck
+)
 
 
 @lru_cache(GROUPS_KEPT)
@@ -162,28 +172,30 @@ def to_wire(group: GroupId, message: Message) -> tuple[pb.Peer, list[bytes]]:
             return pb.Peer(request_vote=request), []
         case Vote(term, granted, pre, count):
             return pb.Peer(vote=pb.Vote(group=g, term=term, granted=granted, pre=pre, count=count)), []
-        case TimeoutNow(term, by_hand):
-            return pb.Peer(timeout_now=pb.TimeoutNow(group=g, term=term, by_hand=by_hand)), []
-        case StateOffer() | StatePiece() | StateAck():
+        case TimeoutNow(term, manual):
+            return pb.Peer(timeout_now=pb.TimeoutNow(group=g, term=term, manual=manual)), []
+        case InstallSnapshot() | SnapshotChunk() | InstallSnapshotAck():
             return _state_to_wire(g, message)
 
 
-def _state_to_wire(g: pb.GroupId, message: StateOffer | StatePiece | StateAck) -> tuple[pb.Peer, list[bytes]]:
+def _state_to_wire(
+    g: pb.GroupId, message: InstallSnapshot | SnapshotChunk | InstallSnapshotAck
+) -> tuple[pb.Peer, list[bytes]]:
     match message:
-        case StateOffer(term, index, entry_term, entry_crc, next_offset, append_time_us, size, crc):
-            offer = pb.StateOffer(
+        case InstallSnapshot(term, index, entry_term, entry_crc, next_offset, append_time_us, size, crc):
+            offer = pb.InstallSnapshot(
                 group=g, term=term, index=index, entry_term=entry_term, entry_crc=entry_crc, next_offset=next_offset,
                 append_time_us=append_time_us, size=size, crc=crc,
             )  # fmt: skip
-            return pb.Peer(state_offer=offer), []
-        case StatePiece(term, index, crc, position, body):
-            piece = pb.StatePiece(
+            return pb.Peer(install_snapshot=offer), []
+        case SnapshotChunk(term, index, crc, position, body):
+            piece = pb.SnapshotChunk(
                 group=g, term=term, index=index, crc=crc, position=position, body_crc=crc32c(body)
             )  # fmt: skip
-            return pb.Peer(state_piece=piece), [body]
-        case StateAck(term, index, crc, received, count):
-            ack = pb.StateAck(group=g, term=term, index=index, crc=crc, received=received, count=count)
-            return pb.Peer(state_ack=ack), []
+            return pb.Peer(snapshot_chunk=piece), [body]
+        case InstallSnapshotAck(term, index, crc, received, count):
+            ack = pb.InstallSnapshotAck(group=g, term=term, index=index, crc=crc, received=received, count=count)
+            return pb.Peer(install_snapshot_ack=ack), []
 
 
 def from_wire(head: pb.Peer, body: bytes | memoryview) -> tuple[GroupId, Message] | None:
@@ -216,28 +228,28 @@ def from_wire(head: pb.Peer, body: bytes | memoryview) -> tuple[GroupId, Message
             return group_from_wire(v.group), Vote(v.term, v.granted, v.pre, v.count)
         case "timeout_now":
             t = head.timeout_now
-            return group_from_wire(t.group), TimeoutNow(t.term, t.by_hand)
+            return group_from_wire(t.group), TimeoutNow(t.term, t.manual)
         case _:
             return _state_from_wire(head, body)
 
 
 def _state_from_wire(head: pb.Peer, body: bytes | memoryview) -> tuple[GroupId, Message] | None:
     match head.WhichOneof("message"):
-        case "state_offer":
-            o = head.state_offer
-            return group_from_wire(o.group), StateOffer(
+        case "install_snapshot":
+            o = head.install_snapshot
+            return group_from_wire(o.group), InstallSnapshot(
                 o.term, o.index, o.entry_term, o.entry_crc, o.next_offset, o.append_time_us, o.size, o.crc
             )
-        case "state_piece":
-            p = head.state_piece
-            if not 0 < len(body) <= STATE_PIECE_BYTES:
-                raise InvalidRequest(f"a piece of a state has up to {STATE_PIECE_BYTES} bytes, not {len(body)}")
+        case "snapshot_chunk":
+            p = head.snapshot_chunk
+            if not 0 < len(body) <= SNAPSHOT_CHUNK_BYTES:
+                raise InvalidRequest(f"a piece of a state has up to {SNAPSHOT_CHUNK_BYTES} bytes, not {len(body)}")
             piece = bytes(body)
             if crc32c(piece) != p.body_crc:
                 raise CorruptData("a piece of a state does not match its checksum")
-            return group_from_wire(p.group), StatePiece(p.term, p.index, p.crc, p.position, piece)
-        case "state_ack":
-            k = head.state_ack
-            return group_from_wire(k.group), StateAck(k.term, k.index, k.crc, k.received, k.count)
+            return group_from_wire(p.group), SnapshotChunk(p.term, p.index, p.crc, p.position, piece)
+        case "install_snapshot_ack":
+            k = head.install_snapshot_ack
+            return group_from_wire(k.group), InstallSnapshotAck(k.term, k.index, k.crc, k.received, k.count)
         case _:
             return None

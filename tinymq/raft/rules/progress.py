@@ -4,7 +4,7 @@ Table of modes (after etcd-io/raft's tracker):
 
     PROBE      one message at a time until an answer of this term says where the logs meet
     REPLICATE  messages back to back within a window of bytes (hazard 18)
-    STATE      it is behind our first entry: the applied state before that, one message at a time (offering)
+    SNAPSHOT   it is behind our first entry: the applied state before that, one message at a time (offering)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tinymq.raft.rules.snapshot_transfer import SnapshotProgress
 class Mode(Enum):
     PROBE = "probe"
     REPLICATE = "replicate"
-    STATE = "state"
+    SNAPSHOT = "snapshot"
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class Progress:
     def begin_state(self, sending: SnapshotProgress | None) -> None:
         """It needs the applied state; None: it has to be read first."""
         self.restart()
-        self.mode = Mode.STATE
+        self.mode = Mode.SNAPSHOT
         self.sending = sending
         if sending is not None:
             self.next = sending.state.index + 1

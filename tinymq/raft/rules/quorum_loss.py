@@ -5,7 +5,7 @@ the reachable replica with the best log leads without being elected, under a CON
 replica of a member's broker under its present identity, and nobody (an incarnation of zeros) for each broker that is
 gone, which so comes back without a vote. A majority of the members must be there, and holds the CONFIG before it
 counts: nothing is ever acknowledged on less than a majority of disks. Nor do two take-overs ever share a term: a
-term is for one place in the list of members only. Of two, the one of the higher generation goes on.
+term is for one place in the list of members only. Of two, the one of the higher recovery_epoch goes on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ReplicaReport:
     high_watermark: int
     applied: Membership
     newest: Membership  # in its log, committed or not
-    before_take_over: tuple[int, int]  # its position without a take-over that it does not know to be committed
+    before_forced: tuple[int, int]  # its position without a take-over that it does not know to be committed
     reason: str = ""
     fault_count: int | None = None  # see Mark.fault_count; None: its broker's version does not report it
 
@@ -123,9 +123,9 @@ def lost(reports: Sequence[ReplicaReport], members: Sequence[int]) -> QuorumLost
 
 def impose(newest: Membership, taker: int, replicas: Iterable[Replica]) -> Membership:
     """The CONFIG of a take-over, behind the newest in the log of the broker `taker`. Of two take-overs one has the
-    higher generation, even if neither knew of the other."""
-    generation = ((newest.generation >> 32) + 1) << 32 | taker
-    return replace(newest.replacing(replicas), generation=generation)
+    higher recovery_epoch, even if neither knew of the other."""
+    recovery_epoch = ((newest.recovery_epoch >> 32) + 1) << 32 | taker
+    return replace(newest.replacing(replicas), recovery_epoch=recovery_epoch)
 
 
 def _own_term(above: int, place: int, members: Sequence[int]) -> int:
@@ -156,11 +156,11 @@ def _merit(
     """Whose log goes on: the greatest. What a take-over appended that no majority can have got does not make one
     great: it came to nothing, and hid what another log had more."""
     unknown = len(members) - len(reports)
-    generations = [r.newest.generation for r in reports]
+    recovery_epochs = [r.newest.recovery_epoch for r in reports]
 
     def merit(report: ReplicaReport) -> tuple[int, int, bool, int]:
-        held = sum(g >= report.newest.generation for g in generations) + unknown > len(members) // 2
-        term, index = report.position if held else report.before_take_over
+        held = sum(g >= report.newest.recovery_epoch for g in recovery_epochs) + unknown > len(members) // 2
+        term, index = report.position if held else report.before_forced
         return term, index, report.applied.has(report.replica), -members.index(report.broker_id)
 
     return merit

@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from enum import Enum
 
-from tinymq.raft.rules.messages import Append, AppendAck, Message, StateAck, StateOffer, StatePiece, Vote
+from tinymq.raft.rules.messages import (
+    Append,
+    AppendAck,
+    InstallSnapshot,
+    InstallSnapshotAck,
+    Message,
+    SnapshotChunk,
+    Vote,
+)
 
 
 class MessageVerdict(Enum):
@@ -21,8 +29,8 @@ class MessageVerdict(Enum):
 def hear(ours: int, theirs: int, our_term: int, message: Message) -> MessageVerdict:
     """What a message of a replica of generation `theirs` is to one of generation `ours`."""
     if theirs < ours:
-        answers = isinstance(message, AppendAck | StateAck | Vote) and message.term == our_term
+        answers = isinstance(message, AppendAck | InstallSnapshotAck | Vote) and message.term == our_term
         return MessageVerdict.TAKE if answers else MessageVerdict.DROP
-    if theirs > ours and isinstance(message, Append | StateOffer | StatePiece) and message.term < our_term:
+    if theirs > ours and isinstance(message, Append | InstallSnapshot | SnapshotChunk) and message.term < our_term:
         return MessageVerdict.ABANDONED
     return MessageVerdict.TAKE

@@ -1,8 +1,8 @@
 """A leader's side of a state transfer, purely: what goes next to a follower that is behind our first entry.
 
-    offer out   ──StateAck of this state──▶   piece out, from where the follower is   ──StateAck──▶   the next piece …
-        ▲                                          │
-        └── another state's StateAck, or no answer for too long: the offer again, which asks where it is
+    InstallSnapshot out  ──ack of this snapshot──▶  chunk out, from where the follower is  ──ack──▶  the next chunk …
+        ▲                                                │
+        └── ack of another snapshot, or no answer for too long: InstallSnapshot again, which asks where it is
 
 One message is out at a time. That it has all of it, or needs none, the follower says by an AppendAck.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tinymq.log.segment.snapshot_files import Snapshot
-from tinymq.raft.rules.messages import STATE_PIECE_BYTES, StateAck, StateOffer, StatePiece
+from tinymq.raft.rules.messages import SNAPSHOT_CHUNK_BYTES, InstallSnapshot, InstallSnapshotAck, SnapshotChunk
 
 
 @dataclass(slots=True)
@@ -22,16 +22,16 @@ class SnapshotProgress:
     state: Snapshot
     position: int | None = None  # a piece from there is out; None: the offer is
 
-    def message(self, term: int) -> StateOffer | StatePiece:
+    def message(self, term: int) -> InstallSnapshot | SnapshotChunk:
         """To be sent now, or again."""
         s, at = self.state, self.position
         if at is None:
-            return StateOffer(
+            return InstallSnapshot(
                 term, s.index, s.entry_term, s.entry_crc, s.next_offset, s.append_time_us, len(s.data), s.data_crc
             )
-        return StatePiece(term, s.index, s.data_crc, at, s.data[at : at + STATE_PIECE_BYTES])
+        return SnapshotChunk(term, s.index, s.data_crc, at, s.data[at : at + SNAPSHOT_CHUNK_BYTES])
 
-    def acknowledged(self, ack: StateAck) -> bool:
+    def acknowledged(self, ack: InstallSnapshotAck) -> bool:
         """True when the next message may go; False for an answer that came twice."""
         if (ack.index, ack.crc) != (self.state.index, self.state.data_crc):
             again, self.position = self.position is not None, None

@@ -102,7 +102,7 @@ class RegistryMachine:
     def _begin_history(self, config: bytes) -> bool:
         """A committed CONFIG: after a take-over, what was given away in what is lost must not be given again."""
         try:
-            return begin_history(self.state, parse_membership(config).generation)
+            return begin_history(self.state, parse_membership(config).recovery_epoch)
         except CorruptData:  # committed all the same: it means nothing, on every replica
             return False
 

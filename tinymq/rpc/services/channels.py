@@ -207,7 +207,7 @@ def _held_already(partition: Partition, request: pb.HoldRequest, offset: int) ->
         there = partition.promises.find(request.hold_id)
     if there is None or not there.offset <= offset <= partition.high_watermark:
         return None
-    left_us = there.until_us - partition.group.stamp_now_us()
+    left_us = there.until_us - partition.group.append_time_now_us()
     return there if request.lease_ms and left_us >= request.enough_ms * 1000 else None
 
 
@@ -316,7 +316,7 @@ async def _list(broker: Broker, topic_id: bytes, number: int) -> pb.PartitionCha
             moved_us=cursor.moved_us,
             consumer=reads.consumer if reads is not None else "",
         )
-    now_us = partition.group.stamp_now_us()
+    now_us = partition.group.append_time_now_us()
     held = [*partition.state.holds.live(now_us), *partition.promises.live(now_us)]
     for hold_id, hold in sorted(held, key=_by_offset):
         left_ms = wait_ms(hold.until_us, now_us)

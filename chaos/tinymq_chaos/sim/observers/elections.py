@@ -20,7 +20,7 @@ from tinymq.raft.leader import leadership
 from tinymq.raft.leader.leadership import Leadership
 from tinymq.raft.net.transport import Channel
 from tinymq.raft.replica.group import Group
-from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.replica.replica import RaftReplica
 from tinymq.raft.rules.membership import Membership, Replica, parse_membership
 from tinymq.raft.rules.messages import Append, AppendAck, Message, Vote
 from tinymq_chaos.checkers.cluster.elections import Elections, Identity, Listing, Well
@@ -71,10 +71,10 @@ class _Watch:
         self._world = world
         self._elections = Elections(world.ledger.anomalies, world.clock.monotonic)
         self.wrapped: list[tuple[Any, str, Callable[[Any], Any]]] = [
-            (RaftCore, "_SyncObj__onBecomeLeader", self._elected),
-            (RaftCore, "_set_commit", self._committed),
-            (RaftCore, "_apply", self._applied),
-            (RaftCore, "_post", self._said),
+            (RaftReplica, "_SyncObj__onBecomeLeader", self._elected),
+            (RaftReplica, "_set_commit", self._committed),
+            (RaftReplica, "_apply", self._applied),
+            (RaftReplica, "_post", self._said),
             (Leadership, "acknowledged", self._answered),
             (HostReplicaEnv, "send", self._sent),
             (leadership, "APPEND_BYTES", lambda real: APPEND_BYTES),
@@ -89,7 +89,7 @@ class _Watch:
     # ---- what is wrapped ---------------------------------------------------------------------------------
 
     def _elected(self, real: Any) -> Any:
-        def become(core: RaftCore) -> None:
+        def become(core: RaftReplica) -> None:
             log = self._log(core._group)
             if log is not None and core._configs.imposed is None:
                 listed = _identities(core.newest_membership)
@@ -101,7 +101,7 @@ class _Watch:
         return become
 
     def _committed(self, real: Any) -> Any:
-        def set_commit(core: RaftCore, commit: int) -> None:
+        def set_commit(core: RaftReplica, commit: int) -> None:
             log = self._log(core._group)
             if log is not None:
                 place = commit, core._log.term_at(commit) or 0
@@ -111,7 +111,7 @@ class _Watch:
         return set_commit
 
     def _applied(self, real: Any) -> Any:
-        def apply(core: RaftCore, entry: Entry) -> None:
+        def apply(core: RaftReplica, entry: Entry) -> None:
             log = self._log(core._group)
             if log is not None and entry.header.kind == Kind.CONFIG:
                 self._elections.listed(log, _listing(parse_membership(entry.payload)))
@@ -120,7 +120,7 @@ class _Watch:
 
         return apply
 
-    def _watch_machine(self, core: RaftCore) -> None:
+    def _watch_machine(self, core: RaftReplica) -> None:
         """`lead` of the state machine behind a replica: from then on it accepts."""
         machine: Any = core._machine
         machine.watched_core = core  # a replica that is made anew keeps its machine
@@ -129,7 +129,7 @@ class _Watch:
         real = machine.lead
 
         def lead(term: int) -> None:
-            core: RaftCore = machine.watched_core
+            core: RaftReplica = machine.watched_core
             log = self._log(core._group)
             if log is not None:
                 self._elections.serves(log, core.me.broker_id, term, core.applied_index)
@@ -153,7 +153,7 @@ class _Watch:
     def _said(self, real: Any) -> Any:
         """Before it waits for the ballot's sync: by then the log may be another."""
 
-        def post(core: RaftCore, peer: int, message: Message) -> None:
+        def post(core: RaftReplica, peer: int, message: Message) -> None:
             log = self._log(core._group)
             if log is not None and isinstance(message, AppendAck) and not message.conflict:
                 me, held = core.me, core._log

@@ -315,7 +315,7 @@ _WRAPPED: tuple[tuple[Any, str, Callable[[Any, Watcher, World], Any]], ...] = (
     (Host, "delete_group", _delete_group),
     (Host, "close_group", _close_group),
     (Replicas, "_make", _make),
-    (Group, "take_over", _take_over),
+    (Group, "force_leadership", _take_over),
     (Leadership, "commit", _commit),
     (HostReplicaEnv, "send", _send),
     (Log, "put_state", _put_state),
