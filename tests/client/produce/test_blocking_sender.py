@@ -191,7 +191,8 @@ def test_a_leader_that_has_moved(mq: Client, brokers: GrpcBrokers, ways: Ways) -
     brokers.cluster.move("t", 0, 2)
     before = len(brokers.cluster.values("t", 0))
     assert mq.send("t", b"x", partition=0).offset == before
-    assert ways.taken() == (1, 1)
+    by_loop, _ = ways.taken()  # the thread tried first, unless a refresh had already named the new leader
+    assert by_loop == 1
     connected(mq, ways)
     brokers.stop(2)
     assert mq.send("t", b"y", partition=0).offset == len(brokers.cluster.values("t", 0)) - 1

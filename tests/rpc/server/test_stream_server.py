@@ -203,8 +203,9 @@ def test_who_reads_no_answers_and_goes_is_forgotten(tinymq_cluster: Cluster, hel
             (here,) = set(streams._streams) - before
             assert here._transport is not None
             assert rude._transport is not None
-            sends = here._transport.get_extra_info("socket")
-            sends.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # it grows to megabytes otherwise
+            # Both buffers grow to megabytes otherwise: a hundred thousand answers until the stream stands still.
+            here._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            rude._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             rude._transport.pause_reading()
             asking = asyncio.ensure_future(ask())
             await until(lambda: not here._reading and here._outbox.waiting)  # neither read nor written any more
