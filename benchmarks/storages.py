@@ -25,7 +25,7 @@ from tinymq.base.clock import SystemClock
 from tinymq.base.config import Limits
 from tinymq.base.topic_config import make
 from tinymq.base.types import GroupId, TopicId
-from tinymq.format.entry import Entry, Kind, make_entry
+from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
 from tinymq.log import InlineRunner, Log, RealFiles, Store, log_config
 
 LONE_WRITES = 300  # per round
@@ -81,9 +81,13 @@ async def one_log(settings: dict[str, str], payload: bytes, count: int) -> float
 def _entry(log: Log | None, payload: bytes) -> Entry:
     index, crc, offset = (1, 0, 0) if log is None else (log.last_index + 1, log.last_crc, log.next_offset)
     return make_entry(
-        kind=Kind.CONFIG if log is None else Kind.DATA, index=index, term=0, prev_crc=crc, base_offset=offset,
-        record_count=int(log is not None), append_time_us=1, max_timestamp_us=1, payload=payload,
-    )  # fmt: skip
+        NewEntry(Kind.CONFIG if log is None else Kind.DATA, payload, record_count=int(log is not None)),
+        index=index,
+        term=0,
+        prev_crc=crc,
+        base_offset=offset,
+        append_time_us=1,
+    )
 
 
 def main() -> None:

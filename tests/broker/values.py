@@ -6,7 +6,7 @@ from tests.fakes.batches import payload
 from tests.fakes.raft_group import NOW_US
 from tinymq.base.types import GroupId, TopicId
 from tinymq.broker.state.state import PartitionState
-from tinymq.format.entry import Entry, Kind, make_entry
+from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.rules.membership import Membership, Replica, pack_membership
 from tinymq.raft.rules.noop import NoopNote, pack_noop
@@ -55,10 +55,13 @@ def takes_over(term: int, generation: int, offset: int = 0) -> Entry:
     """The CONFIG of a take-over, or any other of its generation."""
     group = GroupId(TopicId(b"t" * 16), 0)
     return make_entry(
-        kind=Kind.CONFIG, index=1, term=term, prev_crc=0, base_offset=offset, record_count=0, append_time_us=NOW_US,
-        max_timestamp_us=NOW_US,
-        payload=pack_membership(Membership(group, 2, (Replica(1, b"i" * 16),), generation)),
-    )  # fmt: skip
+        NewEntry(Kind.CONFIG, pack_membership(Membership(group, 2, (Replica(1, b"i" * 16),), generation))),
+        index=1,
+        term=term,
+        prev_crc=0,
+        base_offset=offset,
+        append_time_us=NOW_US,
+    )
 
 
 class Applied:
@@ -88,9 +91,12 @@ class Applied:
         self.now_us += later_us
         last = self.entries[-1].header if self.entries else None
         entry = make_entry(
-            kind=kind, index=len(self.entries) + 1, term=1, prev_crc=last.header_crc if last else 0,
-            base_offset=last.next_offset if last else 0, record_count=count, append_time_us=self.now_us,
-            max_timestamp_us=self.now_us, payload=data,
-        )  # fmt: skip
+            NewEntry(kind, data, record_count=count),
+            index=len(self.entries) + 1,
+            term=1,
+            prev_crc=last.header_crc if last else 0,
+            base_offset=last.next_offset if last else 0,
+            append_time_us=self.now_us,
+        )
         self.entries.append(entry)
         return entry, self.state.apply(entry) or []

@@ -34,7 +34,7 @@ from tinymq.broker.state.producers import Producer, extend, judge
 from tinymq.client.net.ports import Fetched, Method, PackedBatch
 from tinymq.client.net.wire import join, read_fetched
 from tinymq.format.batch import check_batch, parse_batch_header
-from tinymq.format.entry import Kind, crc32c, make_entry, parse_header
+from tinymq.format.entry import Kind, NewEntry, crc32c, make_entry, parse_header
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 
@@ -64,10 +64,15 @@ class FakePartition:
         checked = check_batch(payload, Limits())
         base = self.next_offset
         entry = make_entry(
-            kind=Kind.DATA, index=len(self.frames) + 1, term=self.epoch, prev_crc=self.last_crc, base_offset=base,
-            record_count=checked.header.record_count, append_time_us=NOW_US, max_timestamp_us=checked.max_timestamp_us,
-            payload=payload,
-        )  # fmt: skip
+            NewEntry(
+                Kind.DATA, payload, record_count=checked.header.record_count, max_timestamp_us=checked.max_timestamp_us
+            ),
+            index=len(self.frames) + 1,
+            term=self.epoch,
+            prev_crc=self.last_crc,
+            base_offset=base,
+            append_time_us=NOW_US,
+        )
         self.last_crc = entry.header.header_crc
         self.frames.append(entry.head + entry.payload)
         self.next_offset += checked.header.record_count

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tinymq.base.errors import DeadlineExceeded, NotLeader, TinymqError
 from tinymq.base.types import GroupId, Position, TopicId
-from tinymq.format.entry import ENTRY_VERSION, Entry, Kind, make_entry
+from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
 from tinymq.log.segment.reads import Frames
 
 NOW_US = 1_700_000_000_000_000
@@ -90,24 +90,14 @@ class FakeGroup:
             self._start_leading()
 
     def _start_leading(self) -> None:
-        self._append(Kind.NOOP, b"", 0, None, None)
+        self._append(NewEntry(Kind.NOOP, b""))
         self.commit()
         self.machine.lead(self.term)  # type: ignore[attr-defined]
 
-    def propose(
-        self,
-        kind: Kind,
-        payload: bytes,
-        *,
-        record_count: int = 0,
-        max_timestamp_us: int | None = None,
-        payload_crc: int | None = None,
-        version: int = ENTRY_VERSION,
-        raises_level: bool = False,
-    ) -> Position:
+    def propose(self, new: NewEntry, *, raises_level: bool = False) -> Position:
         if not self._leads:
             raise NotLeader("a fake follower", leader=self.leader)
-        entry = self._append(kind, payload, record_count, max_timestamp_us, payload_crc, version)
+        entry = self._append(new)
         if self.on_proposed is not None:
             self.on_proposed()
         return Position(entry.index, entry.term, entry.header.base_offset, entry.header.append_time_us)
@@ -128,24 +118,16 @@ class FakeGroup:
         self.reads += 1
         return self.applied
 
-    def _append(
-        self, kind: Kind, payload: bytes, count: int, max_timestamp_us: int | None, payload_crc: int | None,
-        version: int = ENTRY_VERSION,
-    ) -> Entry:  # fmt: skip
+    def _append(self, new: NewEntry) -> Entry:
         last = self.log.entries[-1] if self.log.entries else None
         time_us = NOW_US + len(self.log.entries) + self.later_us
         entry = make_entry(
-            kind=kind,
+            new,
             index=last.index + 1 if last else 1,
             term=self.term,
             prev_crc=last.header.header_crc if last else 0,
             base_offset=self.next_offset,
-            record_count=count,
             append_time_us=time_us,
-            max_timestamp_us=time_us if max_timestamp_us is None else max_timestamp_us,
-            payload=payload,
-            payload_crc=payload_crc,
-            version=version,
         )
         self.log.entries.append(entry)
         self.next_offset = entry.header.next_offset

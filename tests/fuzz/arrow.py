@@ -21,7 +21,7 @@ from tinymq.broker.partition.admission import admit, declare, is_heavy
 from tinymq.broker.serve.offsets import _first_at
 from tinymq.client.consume.records import read_chunks, to_table
 from tinymq.format.batch import check_batch, decode_batch
-from tinymq.format.entry import Entry, Kind, crc32c, iter_entries, make_entry
+from tinymq.format.entry import Entry, Kind, NewEntry, crc32c, iter_entries, make_entry
 
 LIMITS = Limits(record_bytes_max=MIB, batch_bytes_max=MIB, batch_uncompressed_bytes_max=MIB)
 ARROW_BYTES_MAX = 16 * MIB  # all that is believed is read several times over; unpacked on trust it would be GiBs
@@ -72,9 +72,13 @@ def fetched_frames() -> list[bytes]:
         for n, payload in enumerate(payloads()[first : first + 3]):
             count = int.from_bytes(payload[4:8], "little")
             entry = make_entry(
-                kind=Kind.DATA, index=1 + n, term=1, prev_crc=0, base_offset=offset, record_count=count,
-                append_time_us=5, max_timestamp_us=5, payload=payload,
-            )  # fmt: skip
+                NewEntry(Kind.DATA, payload, record_count=count),
+                index=1 + n,
+                term=1,
+                prev_crc=0,
+                base_offset=offset,
+                append_time_us=5,
+            )
             stored += entry.head + entry.payload
             offset += count
         made.append(stored)

@@ -20,7 +20,7 @@ from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.broker.state.state import PartitionState
 from tinymq.cli.verbs.log import describe
-from tinymq.format.entry import Entry, Kind, iter_entries, make_entry, parse_header
+from tinymq.format.entry import Entry, Kind, NewEntry, iter_entries, make_entry, parse_header
 from tinymq.log.segment.dump import dump_segment, format_dumped
 from tinymq.log.segment.index import parse_index
 from tinymq.log.segment.snapshot_files import parse_state
@@ -39,11 +39,14 @@ def chain() -> list[Entry]:
         data = payload(number) if kind is Kind.DATA else b"x" * number
         made.append(
             make_entry(
-                kind=kind, index=number, term=number // 2, prev_crc=last.header_crc if last else 0,
-                base_offset=last.next_offset if last else 0, record_count=number if kind is Kind.DATA else 0,
-                append_time_us=5, max_timestamp_us=5, payload=data,
+                NewEntry(kind, data, record_count=number if kind is Kind.DATA else 0),
+                index=number,
+                term=number // 2,
+                prev_crc=last.header_crc if last else 0,
+                base_offset=last.next_offset if last else 0,
+                append_time_us=5,
             )
-        )  # fmt: skip
+        )
     return made
 
 
@@ -156,16 +159,19 @@ def load_registry(data: bytes) -> object:
 
 def _appended(index: int, base_offset: int, data: bytes) -> Entry:
     return make_entry(
-        kind=Kind.DATA, index=index, term=1, prev_crc=0, base_offset=base_offset, record_count=2, append_time_us=index,
-        max_timestamp_us=5, payload=data,
-    )  # fmt: skip
+        NewEntry(Kind.DATA, data, record_count=2, max_timestamp_us=5),
+        index=index,
+        term=1,
+        prev_crc=0,
+        base_offset=base_offset,
+        append_time_us=index,
+    )
 
 
 def _commands(index: int, base_offset: int, packed: bytes) -> Entry:
     return make_entry(
-        kind=Kind.COMMAND, index=index, term=1, prev_crc=0, base_offset=base_offset, record_count=0,
-        append_time_us=index, max_timestamp_us=index, payload=packed,
-    )  # fmt: skip
+        NewEntry(Kind.COMMAND, packed), index=index, term=1, prev_crc=0, base_offset=base_offset, append_time_us=index
+    )
 
 
 def partition_states() -> list[bytes]:

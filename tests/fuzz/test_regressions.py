@@ -15,7 +15,7 @@ from tinymq.base.errors import CorruptData, InvalidConfig, InvalidRequest
 from tinymq.broker.state.state import PartitionState
 from tinymq.cli.common.offsets import parse_start
 from tinymq.client.cluster.routing import read_topic
-from tinymq.format.entry import crc32c, make_entry, parse_header
+from tinymq.format.entry import Kind, NewEntry, crc32c, make_entry, parse_header
 from tinymq.log.broker_files import durability_marks, vote_store
 from tinymq.log.files.record_file import SNAPSHOT, pack_round, parse_rounds
 from tinymq.log.segment.index import parse_index
@@ -34,8 +34,8 @@ def test_numbers_of_an_entry_are_positive_when_they_are_signed(field: dict[str, 
     """They go on as signed numbers: into Arrow columns, and one more of each into the next header."""
     values = {"index": 1, "term": 1, "base_offset": 0} | field
     entry = make_entry(
-        kind=3, prev_crc=0, record_count=1, append_time_us=1, max_timestamp_us=1, payload=b"", **values
-    )  # fmt: skip
+        NewEntry(Kind.DATA, b"", record_count=1, max_timestamp_us=1), prev_crc=0, append_time_us=1, **values
+    )
     with pytest.raises(CorruptData):
         parse_header(entry.head)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tinymq.base.errors import CorruptData
-from tinymq.format.entry import Entry, Kind, make_entry
+from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
 from tinymq.log.files.files import Files, RealFiles
 from tinymq.log.segment.reads import (
     SENT_FRAME_BYTES_MIN,
@@ -34,10 +34,14 @@ def chained(fill: bytes, size: int) -> list[Entry]:
         crc = made[-1].header.header_crc if made else 0
         made.append(
             make_entry(
-                kind=Kind.DATA, index=index, term=1, prev_crc=crc, base_offset=index - 1, record_count=1,
-                append_time_us=1, max_timestamp_us=1, payload=fill * size,
+                NewEntry(Kind.DATA, fill * size, record_count=1),
+                index=index,
+                term=1,
+                prev_crc=crc,
+                base_offset=index - 1,
+                append_time_us=1,
             )
-        )  # fmt: skip
+        )
     return made
 
 

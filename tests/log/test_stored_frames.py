@@ -13,7 +13,7 @@ import pytest
 
 from tests.log.values import LIMITS, append, open_both, run
 from tinymq.base.errors import CorruptData
-from tinymq.format.entry import HEADER_SIZE, Kind, iter_entries, make_entry, parse_header
+from tinymq.format.entry import HEADER_SIZE, Kind, NewEntry, iter_entries, make_entry, parse_header
 from tinymq.log import Log
 from tinymq.log.files.files import RealFile, RealFiles
 from tinymq.log.segment import reads
@@ -210,10 +210,18 @@ def replace_fourth(path: Path, wrong: str) -> None:
     else:
         good = parse_header(bytes(content[at : at + HEADER_SIZE]))
         other = make_entry(
-            kind=good.kind, index=good.index, term=good.term, prev_crc=good.prev_crc ^ 1, base_offset=good.base_offset,
-            record_count=good.record_count, append_time_us=good.append_time_us, max_timestamp_us=good.max_timestamp_us,
-            payload=bytes(content[at + HEADER_SIZE : at + WHOLE]),
-        )  # fmt: skip
+            NewEntry(
+                good.kind,
+                bytes(content[at + HEADER_SIZE : at + WHOLE]),
+                record_count=good.record_count,
+                max_timestamp_us=good.max_timestamp_us,
+            ),
+            index=good.index,
+            term=good.term,
+            prev_crc=good.prev_crc ^ 1,
+            base_offset=good.base_offset,
+            append_time_us=good.append_time_us,
+        )
         content[at : at + HEADER_SIZE] = other.head
     path.write_bytes(content)
 

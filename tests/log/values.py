@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from tests.fakes.manual_clock import ManualClock
 from tinymq.base.config import Limits
 from tinymq.base.types import GroupId, TopicId
-from tinymq.format.entry import Entry, Kind, make_entry
+from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
 from tinymq.log import Files, InlineRunner, Log, OpenedLog, Runner, Store
 from tinymq.simulation.faulty_files import FaultyFiles
 
@@ -29,9 +29,8 @@ def run(call: Coroutine[Any, Any, T]) -> T:
 
 def first_entry() -> Entry:
     return make_entry(
-        kind=Kind.CONFIG, index=1, term=0, prev_crc=0, base_offset=0, record_count=0, append_time_us=1,
-        max_timestamp_us=1, payload=b"three replicas",
-    )  # fmt: skip
+        NewEntry(Kind.CONFIG, b"three replicas"), index=1, term=0, prev_crc=0, base_offset=0, append_time_us=1
+    )
 
 
 def following(
@@ -39,10 +38,13 @@ def following(
 ) -> Entry:
     """The entry that continues `log`."""
     return make_entry(
-        kind=kind, index=log.last_index + 1, term=max(term, log.last_term), prev_crc=log.last_crc,
-        base_offset=log.next_offset, record_count=records if kind == Kind.DATA else 0, append_time_us=time_us,
-        max_timestamp_us=time_us, payload=payload,
-    )  # fmt: skip
+        NewEntry(kind, payload, record_count=records if kind == Kind.DATA else 0),
+        index=log.last_index + 1,
+        term=max(term, log.last_term),
+        prev_crc=log.last_crc,
+        base_offset=log.next_offset,
+        append_time_us=time_us,
+    )
 
 
 def append(log: Log, count: int, size: int = 100, **values: Any) -> list[Entry]:

@@ -21,7 +21,7 @@ from tests.raft.values import GROUP
 from tinymq.base.config import Limits, Timing
 from tinymq.base.errors import CorruptData, NotLeader, QuotaExceeded, TinymqError
 from tinymq.base.types import GroupId, Position
-from tinymq.format.entry import Entry, Kind, crc32c
+from tinymq.format.entry import Entry, Kind, NewEntry, crc32c
 from tinymq.log.engine.store import Store
 from tinymq.log.replica_log.log_config import DISK
 from tinymq.raft import Group, Host, Role
@@ -193,7 +193,9 @@ class Broker:
         machine = self.machines[group]
         if machine.leading is None:
             raise NotLeader(f"broker {self.id} may not accept")
-        position = self.process.do(lambda: self.group(group).propose(Kind.DATA, payload, record_count=record_count))
+        position = self.process.do(
+            lambda: self.group(group).propose(NewEntry(Kind.DATA, payload, record_count=record_count))
+        )
         machine.waiting[position.index, position.term] = position
         return position
 

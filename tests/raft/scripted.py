@@ -17,7 +17,7 @@ from tests.raft.values import GROUP
 from tinymq.base.config import Limits
 from tinymq.base.errors import TinymqError
 from tinymq.base.types import GroupId
-from tinymq.format.entry import Entry, Kind
+from tinymq.format.entry import Entry, Kind, NewEntry
 from tinymq.log.files.layout import BALLOTS, SEGMENT
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.rules.membership import Replica, make_first_entry
@@ -338,7 +338,9 @@ class Scenario(Wires):
         for word in payloads:
             payload, _, size = word.partition("*")
             try:
-                position = broker.group.propose(Kind.DATA, payload.ljust(int(size or 0), ".").encode(), record_count=1)
+                position = broker.group.propose(
+                    NewEntry(Kind.DATA, payload.ljust(int(size or 0), ".").encode(), record_count=1)
+                )
             except TinymqError as error:
                 self._tell(f"{number} refuses {payload}: {error.code}")
                 continue

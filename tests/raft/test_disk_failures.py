@@ -9,7 +9,7 @@ from tests.raft.values import GROUP
 from tests.seeds import first_of
 from tinymq.base.errors import CorruptData, DiskFull, NotLeader, SyncFailed
 from tinymq.base.types import GroupId
-from tinymq.format.entry import HEADER_SIZE, Kind
+from tinymq.format.entry import HEADER_SIZE, Kind, NewEntry
 from tinymq.log.broker_files.vote_store import load_ballots
 from tinymq.log.files.layout import BALLOTS, SEGMENT, group_folder, in_group
 from tinymq.raft import Role
@@ -37,7 +37,7 @@ def test_a_failed_sync_stops_the_replicas_of_that_sync_and_no_others(leads: bool
         assert broker.group(OTHER).role in (Role.LEADER, Role.FOLLOWER)
         assert broker.failures == [], "the broker goes on"
         with pytest.raises(NotLeader):
-            broker.group().propose(Kind.DATA, b"")
+            broker.group().propose(NewEntry(Kind.DATA, b""))
         await cluster.commit(b"the others go on")
         await cluster.commit(b"and so does the other group", OTHER)
         await cluster.settle(OTHER)

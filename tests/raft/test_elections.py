@@ -9,7 +9,7 @@ from tests.raft.values import GROUP
 from tests.seeds import first_of
 from tinymq.base.errors import NotLeader
 from tinymq.base.types import GroupId
-from tinymq.format.entry import Kind
+from tinymq.format.entry import Kind, NewEntry
 from tinymq.raft import Role
 
 SEEDS = first_of(range(5), 2)
@@ -127,7 +127,7 @@ def test_an_isolated_leader_steps_down_and_its_waiters_learn_that_nobody_knows(s
         assert old.machine().unknown == [lost]
         assert old.group().role is not Role.LEADER
         with pytest.raises(NotLeader):
-            old.group().propose(Kind.DATA, b"x")
+            old.group().propose(NewEntry(Kind.DATA, b"x"))
         await cluster.until(cluster.leaders, 1.0)
         await cluster.commit(b"after")
         cluster.heal()

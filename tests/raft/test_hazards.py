@@ -19,7 +19,7 @@ from tests.raft.values import GROUP, chain
 from tests.seeds import first_of
 from tinymq.base.config import KIB, Limits
 from tinymq.base.errors import CorruptData, NotLeader, UnsupportedVersion
-from tinymq.format.entry import ENTRY_VERSION, Entry, Kind
+from tinymq.format.entry import ENTRY_VERSION, Entry, Kind, NewEntry
 from tinymq.format.feature_level import ENTRIES
 from tinymq.log.broker_files.vote_store import VoteStore
 from tinymq.proto import peer_pb2 as pb
@@ -299,10 +299,10 @@ def test_20_a_leader_appends_nothing_above_the_feature_level() -> None:
         group, last = leader.group(), leader.group().log.last_index
         for kind, version in ((Kind.COMMAND, 2), (Kind.COMMAND, 3), (Kind.DATA, 2), (Kind.STAGED, 1)):
             with pytest.raises(UnsupportedVersion, match="this cluster is at 1"):
-                group.propose(kind, b"", version=version)
+                group.propose(NewEntry(kind, b"", version=version))
         assert group.log.last_index == last
         leader.host.feature_level = 2
-        group.propose(Kind.COMMAND, b"", version=2)
+        group.propose(NewEntry(Kind.COMMAND, b"", version=2))
         assert group.log.last_index == last + 1
 
     simulate(scenario)
@@ -540,7 +540,7 @@ def test_19_a_follower_forwards_nothing_and_keeps_nothing() -> None:
         follower = cluster.followers()[0]
         last = follower.group().log.last_index
         with pytest.raises(NotLeader) as refused:
-            follower.group().propose(Kind.DATA, b"y")
+            follower.group().propose(NewEntry(Kind.DATA, b"y"))
         assert refused.value.detail["leader"] == str(cluster.leader().id)
         await cluster.run_for(2.0)
         assert [b.group().log.last_index for b in cluster.running] == [last] * 3

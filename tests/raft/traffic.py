@@ -8,7 +8,7 @@ import pytest
 
 from tests.raft.harness import Broker, Cluster, Scenario, simulate
 from tests.raft.values import GROUP
-from tinymq.format.entry import ENTRY_VERSION, Entry, make_entry
+from tinymq.format.entry import ENTRY_VERSION, Entry, NewEntry, make_entry
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.net.transport import Channel
 from tinymq.raft.rules.messages import Append, AppendAck, Vote, to_wire
@@ -42,9 +42,13 @@ def entry_after(
 ) -> Entry:  # fmt: skip
     log = broker.group().log
     return make_entry(
-        kind=kind, index=log.last_index + 1, term=term, prev_crc=log.last_crc, base_offset=log.next_offset,
-        record_count=0, append_time_us=1, max_timestamp_us=1, payload=payload, version=version,
-    )  # fmt: skip
+        NewEntry(kind, payload, version=version),
+        index=log.last_index + 1,
+        term=term,
+        prev_crc=log.last_crc,
+        base_offset=log.next_offset,
+        append_time_us=1,
+    )
 
 
 def append_to(broker: Broker, entry: Entry) -> Append:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tinymq.base.types import GroupId, TopicId
-from tinymq.format.entry import Entry, Kind, make_entry
+from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
 from tinymq.raft.rules.membership import Membership, Replica
 
 GROUP = GroupId(TopicId(b"g" * 16), 0)
@@ -26,15 +26,12 @@ def chain(terms: Sequence[int], after: Entry | None = None, payload: bytes = b"x
     last = after
     for term in terms:
         last = make_entry(
-            kind=Kind.DATA,
+            NewEntry(Kind.DATA, payload, record_count=1),
             index=1 if last is None else last.index + 1,
             term=term,
             prev_crc=0 if last is None else last.header.header_crc,
             base_offset=0 if last is None else last.header.next_offset,
-            record_count=1,
             append_time_us=1,
-            max_timestamp_us=1,
-            payload=payload,
         )
         made.append(last)
     return made

@@ -26,6 +26,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
+from operator import attrgetter
 
 import google_crc32c
 
@@ -38,7 +39,7 @@ HEADER_SIZE = 64
 ENTRY_VERSION = 1
 assert HEADER.size == HEADER_SIZE
 
-_BODY = struct.Struct("<IIIBBHQQQIqq")  # all of HEADER but the first field
+_COVERED = struct.Struct("<IIIBBHQQQIqq")  # all of HEADER but header_crc
 
 
 class Kind(IntEnum):
@@ -66,8 +67,20 @@ def crc32c_of(part: memoryview) -> int:
 
 
 @value
+class NewEntry:
+    """What a proposer gives for an entry. The leader adds where the entry lies and when it was appended."""
+
+    kind: int
+    payload: bytes
+    record_count: int = 0
+    max_timestamp_us: int | None = None  # greatest record timestamp; None: no record, so the append time is stored
+    payload_crc: int | None = None  # crc32c of `payload` if the caller has verified it already; None: not known
+    version: int = ENTRY_VERSION
+
+
+@value
 class EntryHeader:
-    """The 64 bytes before a payload, unpacked. Fields and units as drawn above."""
+    """The 64 bytes before a payload, unpacked: the fields in the order of the drawing, with its units."""
 
     header_crc: int
     payload_crc: int
@@ -75,7 +88,8 @@ class EntryHeader:
     length: int
     kind: int
     version: int
-    index: int
+    reserved: int  # invariant: 0
+    index: int  # invariant: >= 1
     term: int
     base_offset: int
     record_count: int
@@ -91,6 +105,9 @@ class EntryHeader:
     def size(self) -> int:
         """Bytes of the whole frame."""
         return HEADER_SIZE + self.length
+
+
+_fields_of = attrgetter(*EntryHeader.__match_args__)  # all of them, in the order of the drawing
 
 
 @value
@@ -114,58 +131,46 @@ class Entry:
         return HEADER_SIZE + self.header.length
 
 
-def make_entry(
-    *,
-    kind: int,
-    index: int,
-    term: int,
-    prev_crc: int,
-    base_offset: int,
-    record_count: int,
-    append_time_us: int,
-    max_timestamp_us: int,
-    payload: bytes,
-    payload_crc: int | None = None,
-    version: int = ENTRY_VERSION,
-) -> Entry:
-    """Pack a new entry. `payload_crc`, when given, was checked against `payload` by the caller."""
-    if payload_crc is None:
-        payload_crc = crc32c(payload)
-    body = _BODY.pack(
-        payload_crc, prev_crc, len(payload), kind, version, 0, index, term, base_offset, record_count,
-        append_time_us, max_timestamp_us,
-    )  # fmt: skip
-    header_crc = crc32c(body)
-    header = EntryHeader(
-        header_crc, payload_crc, prev_crc, len(payload), kind, version, index, term, base_offset, record_count,
-        append_time_us, max_timestamp_us,
-    )  # fmt: skip
-    return Entry(header, header_crc.to_bytes(4, "little") + body, payload)
+def make_entry(new: NewEntry, *, index: int, term: int, prev_crc: int, base_offset: int, append_time_us: int) -> Entry:
+    """Pack `new` as the entry at `index`. `prev_crc` is the header_crc of the entry before it."""
+    payload, max_timestamp_us = new.payload, new.max_timestamp_us
+    fields = (  # all but header_crc, which covers them
+        crc32c(payload) if new.payload_crc is None else new.payload_crc,
+        prev_crc,
+        len(payload),
+        new.kind,
+        new.version,
+        0,  # reserved
+        index,
+        term,
+        base_offset,
+        new.record_count,
+        append_time_us,
+        append_time_us if max_timestamp_us is None else max_timestamp_us,
+    )
+    covered = _COVERED.pack(*fields)
+    header_crc = crc32c(covered)
+    return Entry(EntryHeader(header_crc, *fields), header_crc.to_bytes(4, "little") + covered, payload)
 
 
 def pack_header(header: EntryHeader) -> bytes:
-    """The 64 bytes that `parse_header` made it of."""
-    h = header
-    return HEADER.pack(
-        h.header_crc, h.payload_crc, h.prev_crc, h.length, h.kind, h.version, 0, h.index, h.term, h.base_offset,
-        h.record_count, h.append_time_us, h.max_timestamp_us,
-    )  # fmt: skip
+    """Return the 64 bytes from which `parse_header` made `header`."""
+    return HEADER.pack(*_fields_of(header))
 
 
 def parse_header(data: bytes | memoryview, position: int = 0) -> EntryHeader:
     """Unpack and verify the header at `position`. Raises CorruptData; the payload is not looked at."""
     if len(data) - position < HEADER_SIZE:
         raise CorruptData("truncated entry header", position=position)
-    (header_crc, payload_crc, prev_crc, length, kind, version, reserved, index, term, base_offset, count,
-     append_time, max_timestamp) = HEADER.unpack_from(data, position)  # fmt: skip
-    if crc32c(bytes(data[position + 4 : position + HEADER_SIZE])) != header_crc:
+    header = EntryHeader(*HEADER.unpack_from(data, position))
+    if crc32c(bytes(data[position + 4 : position + HEADER_SIZE])) != header.header_crc:
         raise CorruptData("entry header checksum mismatch", position=position)
-    if length > PAYLOAD_BYTES_MAX or reserved != 0 or index == 0 or max(index, term, base_offset + count) >> 63:
+    # A correct checksum proves only that the header is as it was packed. A value out of range would still lead a
+    # reader astray: a length makes it allocate, and signed 64-bit integers take no index, term or offset of 2^63.
+    largest = max(header.index, header.term, header.base_offset + header.record_count)
+    if header.length > PAYLOAD_BYTES_MAX or header.reserved or not header.index or largest >> 63:
         raise CorruptData("entry header out of range", position=position)
-    return EntryHeader(
-        header_crc, payload_crc, prev_crc, length, kind, version, index, term, base_offset, count,
-        append_time, max_timestamp,
-    )  # fmt: skip
+    return header
 
 
 def parse_entry(data: bytes | memoryview, position: int = 0) -> Entry:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tinymq.format.entry import NewEntry
 from tinymq.log.broker_files.vote_store import VoteStore
 from tinymq.raft.host import replicas
 from tinymq.raft.leader.followers import Followers
@@ -128,7 +129,7 @@ def any_config_is_taken(p: Patches) -> None:
         now = self.membership
         if self._leadership is not None and len(now.replicas) > 2:
             fewer = Membership(now.group, now.epoch + 1, now.replicas[:-1])
-            self._append_as_leader(self._leadership, Kind.CONFIG, pack_membership(fewer))
+            self._append_as_leader(self._leadership, NewEntry(Kind.CONFIG, pack_membership(fewer)))
 
     p.set(RaftReplica, "_SyncObj__onBecomeLeader", become)
     p.set(configs, "follows", lambda before, after: True)

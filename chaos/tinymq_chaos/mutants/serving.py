@@ -11,7 +11,7 @@ from tinymq.broker.partition.pending_acks import PendingAcks
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.state import producers
 from tinymq.broker.state.state import PartitionState
-from tinymq.format.entry import Entry, Kind
+from tinymq.format.entry import Entry, Kind, NewEntry
 from tinymq.raft import Group
 from tinymq.registry.base_registry import CommandedRegistry
 from tinymq.registry.raft_group.replicated import ReplicatedRegistry
@@ -118,10 +118,7 @@ def batches_wait_for_leadership(p: Patches) -> None:
     def lead(self: Partition, term: int) -> None:
         real_lead(self, term)
         for batch, payload, crc, *_ in queues.pop(id(self), []):
-            self.group.propose(
-                Kind.DATA, payload, record_count=batch.header.record_count,
-                max_timestamp_us=batch.max_timestamp_us, payload_crc=crc,
-            )  # fmt: skip
+            self.group.propose(NewEntry(Kind.DATA, payload, batch.header.record_count, batch.max_timestamp_us, crc))
 
     p.set(Partition, "produce", produce)
     p.set(Partition, "lead", lead)

@@ -22,7 +22,7 @@ from tinymq.broker.partition.partition import Acks
 from tinymq.broker.serve.fetch import Fetch, FetchQuery, FetchResult
 from tinymq.broker.serve.offsets import EARLIEST, END, OF_MAX_TIMESTAMP, Found, find_offset
 from tinymq.format.batch import encode, pack_batch
-from tinymq.format.entry import Kind, iter_entries
+from tinymq.format.entry import Kind, NewEntry, iter_entries
 from tinymq.log.files.runner import InlineRunner
 
 
@@ -151,7 +151,7 @@ def test_a_replica_behind_the_readers_epoch_says_so(bench: Bench) -> None:
 
 def take_over(bench: Bench, term: int) -> None:
     bench.group.term = term
-    bench.group.propose(Kind.CONFIG, takes_over(term, term).payload)
+    bench.group.propose(NewEntry(Kind.CONFIG, takes_over(term, term).payload))
     bench.group.commit()
 
 

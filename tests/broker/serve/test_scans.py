@@ -8,7 +8,7 @@ from tests.fakes.batches import payload
 from tests.fakes.manual_clock import ManualClock
 from tinymq.base.types import GroupId, TopicId
 from tinymq.broker.serve.scans import Scans, Sent, count_records
-from tinymq.format.entry import Kind, make_entry
+from tinymq.format.entry import Kind, NewEntry, make_entry
 
 
 def group(partition: int) -> GroupId:
@@ -56,11 +56,15 @@ def frames(*batches: tuple[int, int]) -> bytes:
     """Frames of (base offset, records)."""
     entries = [
         make_entry(
-            kind=Kind.DATA, index=index + 1, term=1, prev_crc=0, base_offset=base, record_count=count,
-            append_time_us=1, max_timestamp_us=1, payload=payload(count),
+            NewEntry(Kind.DATA, payload(count), record_count=count),
+            index=index + 1,
+            term=1,
+            prev_crc=0,
+            base_offset=base,
+            append_time_us=1,
         )
         for index, (base, count) in enumerate(batches)
-    ]  # fmt: skip
+    ]
     return b"".join(entry.head + entry.payload for entry in entries)
 
 

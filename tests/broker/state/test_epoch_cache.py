@@ -9,7 +9,7 @@ from tests.broker.values import Applied, takes_over
 from tinymq.base.errors import CorruptData
 from tinymq.broker.state.epoch_cache import HISTORIES_MAX, EpochCache
 from tinymq.broker.state.state import PartitionState
-from tinymq.format.entry import Kind, make_entry
+from tinymq.format.entry import Kind, NewEntry, make_entry
 from tinymq.proto import partition_pb2 as pb
 
 
@@ -64,10 +64,7 @@ def test_a_config_that_does_not_parse_changes_nothing() -> None:
     applied = Applied()
     applied.batch(2)
     before = applied.state.dump()[16:]
-    broken = make_entry(
-        kind=Kind.CONFIG, index=2, term=9, prev_crc=0, base_offset=2, record_count=0, append_time_us=0,
-        max_timestamp_us=0, payload=b"?",
-    )  # fmt: skip
+    broken = make_entry(NewEntry(Kind.CONFIG, b"?"), index=2, term=9, prev_crc=0, base_offset=2, append_time_us=0)
     applied.state.apply(broken)
     assert applied.state.dump()[16:] == before
 

@@ -15,7 +15,7 @@ from tinymq.broker.state.channels import CHANNELS_MAX, TAKEN_MAX, Channels
 from tinymq.broker.state.producers import Producers
 from tinymq.broker.state.retention_index import RetentionIndex
 from tinymq.broker.state.state import PartitionState
-from tinymq.format.entry import Kind, crc32c, make_entry
+from tinymq.format.entry import Kind, NewEntry, crc32c, make_entry
 from tinymq.proto import partition_pb2 as pb
 
 GOLDEN = (
@@ -44,15 +44,12 @@ def filled() -> PartitionState:
         data = payload(2, producer=index, sequence=0)
         state.apply(
             make_entry(
-                kind=Kind.DATA,
+                NewEntry(Kind.DATA, data, record_count=2, max_timestamp_us=0),
                 index=index,
                 term=1,
                 prev_crc=0,
                 base_offset=2 * index - 2,
-                record_count=2,
                 append_time_us=NOW_US + index,
-                max_timestamp_us=0,
-                payload=data,
             )
         )
     return state
@@ -133,9 +130,13 @@ def test_apply_is_total() -> None:
         [(Kind.NOOP, b""), (Kind.CONFIG, b"?"), (Kind.DATA, b"not a batch"), (99, b"")]
     ):
         entry = make_entry(
-            kind=kind, index=index + 1, term=1, prev_crc=0, base_offset=0, record_count=int(kind == Kind.DATA),
-            append_time_us=0, max_timestamp_us=0, payload=data,
-        )  # fmt: skip
+            NewEntry(kind, data, record_count=int(kind == Kind.DATA)),
+            index=index + 1,
+            term=1,
+            prev_crc=0,
+            base_offset=0,
+            append_time_us=0,
+        )
         state.apply(entry)
     assert (state.applied_index, state.high_watermark) == (4, 0), "an entry's own offsets count, whatever it holds"
 

@@ -10,7 +10,7 @@ import pytest
 from tinymq.base.types import GroupId, TopicId
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
-from tinymq.format.entry import HEADER_SIZE, Kind, make_entry
+from tinymq.format.entry import HEADER_SIZE, Kind, NewEntry, make_entry
 from tinymq.log.segment.segment import SEGMENT_HEADER_SIZE, SegmentHeader, pack_segment_header
 
 PAYLOAD = b"x" * 100
@@ -23,9 +23,13 @@ def segment(tmp_path: Path) -> Path:
     prev_crc = 0
     for i in range(3):
         entry = make_entry(
-            kind=Kind.DATA, index=i + 1, term=1, prev_crc=prev_crc, base_offset=10 * i, record_count=10,
-            append_time_us=1_357_034_400_000_000, max_timestamp_us=0, payload=PAYLOAD,
-        )  # fmt: skip
+            NewEntry(Kind.DATA, PAYLOAD, record_count=10, max_timestamp_us=0),
+            index=i + 1,
+            term=1,
+            prev_crc=prev_crc,
+            base_offset=10 * i,
+            append_time_us=1_357_034_400_000_000,
+        )
         prev_crc = entry.header.header_crc
         data += entry.head + entry.payload
     path = tmp_path / "00000000000000000001.log"

@@ -17,7 +17,7 @@ from tests.log.values import (
     run,
 )  # fmt: skip
 from tinymq.base.errors import CorruptData, OffsetOutOfRange
-from tinymq.format.entry import Entry, Kind, make_entry
+from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
 from tinymq.log import Log, Store
 
 
@@ -338,6 +338,5 @@ def test_a_log_of_another_first_entry_is_not_taken_for_this_one() -> None:
 
 def replace_payload(entry: Entry) -> Entry:
     return make_entry(
-        kind=Kind.CONFIG, index=1, term=0, prev_crc=0, base_offset=0, record_count=0, append_time_us=1,
-        max_timestamp_us=1, payload=entry.payload + b"!",
-    )  # fmt: skip
+        NewEntry(Kind.CONFIG, entry.payload + b"!"), index=1, term=0, prev_crc=0, base_offset=0, append_time_us=1
+    )

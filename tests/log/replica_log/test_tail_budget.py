@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.log.opened import with_log
 from tests.log.values import append, faulty, open_both, run
 from tinymq.base.config import Limits
-from tinymq.format.entry import Entry, Kind, make_entry
+from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
 from tinymq.log import Log, Store
 from tinymq.log.replica_log.tail import ENTRY_OBJECT_BYTES, Tail, cost
 from tinymq.log.replica_log.tail_budget import TailBudget
@@ -23,9 +23,13 @@ ENTRY_BYTES = ENTRY_OBJECT_BYTES + PAYLOAD_BYTES
 
 def entry(index: int, payload: bytes = bytes(PAYLOAD_BYTES)) -> Entry:
     return make_entry(
-        kind=Kind.DATA, index=index, term=(1 << 40) + index, prev_crc=(1 << 31) + index, base_offset=index << 20,
-        record_count=1000, append_time_us=(1 << 50) + index, max_timestamp_us=(1 << 51) + index, payload=payload,
-    )  # fmt: skip
+        NewEntry(Kind.DATA, payload, record_count=1000, max_timestamp_us=(1 << 51) + index),
+        index=index,
+        term=(1 << 40) + index,
+        prev_crc=(1 << 31) + index,
+        base_offset=index << 20,
+        append_time_us=(1 << 50) + index,
+    )
 
 
 def fill(tail: Tail, count: int, *, released: bool = True) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.log.values import GROUP, append, faulty, following, open_both, run
 from tinymq.base.errors import StorageError
-from tinymq.format.entry import Kind, make_entry
+from tinymq.format.entry import Kind, NewEntry, make_entry
 from tinymq.log.files.files import open_to_read
 from tinymq.log.segment.dump import DumpedEnd, DumpedEntry, DumpedSegment, dump_segment, format_dumped
 from tinymq.simulation.faulty_files import FaultyFiles
@@ -64,10 +64,7 @@ def test_a_damaged_frame_is_said_with_its_place(tmp_path: Path) -> None:
 
 
 def test_a_frame_out_of_place_is_shown_with_its_problem(tmp_path: Path) -> None:
-    stray = make_entry(
-        kind=77, index=9, term=9, prev_crc=1, base_offset=0, record_count=0, append_time_us=0, max_timestamp_us=0,
-        payload=b"",
-    )  # fmt: skip
+    stray = make_entry(NewEntry(77, b""), index=9, term=9, prev_crc=1, base_offset=0, append_time_us=0)
     path = segment_file(tmp_path)
     path.write_bytes(strip(path) + stray.head)
     last = [d for d in dump_segment(path) if isinstance(d, DumpedEntry)][-1]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tinymq.base.errors import CorruptData
-from tinymq.format.entry import Entry, Kind, make_entry
+from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
 from tinymq.log.files.files import File, RealFiles
 from tinymq.log.segment.reads import Span, read_entries
 from tinymq.log.segment.scan import LARGE_BYTES, SLAB_BYTES, frames
@@ -23,10 +23,9 @@ def entries(rng: random.Random, count: int) -> list[Entry]:
         payload = rng.randbytes(rng.choice(SIZES))
         made.append(
             make_entry(
-                kind=Kind.COMMAND, index=index, term=1, prev_crc=crc, base_offset=0, record_count=0, append_time_us=1,
-                max_timestamp_us=1, payload=payload,
+                NewEntry(Kind.COMMAND, payload), index=index, term=1, prev_crc=crc, base_offset=0, append_time_us=1
             )
-        )  # fmt: skip
+        )
     return made
 
 

@@ -14,7 +14,7 @@ from tests.raft.values import GROUP
 from tests.seeds import first_of
 from tinymq.base.errors import CorruptData, InvalidRequest
 from tinymq.base.types import GroupId
-from tinymq.format.entry import Entry, Kind, make_entry
+from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
 from tinymq.log.engine.damaged_logs import has_aside
 from tinymq.log.files.layout import BALLOTS, MARKS, SEGMENT, group_folder, in_group
 from tinymq.raft import Role
@@ -185,10 +185,7 @@ def refuses_what_it_applies(cluster: Cluster, broker: Broker) -> None:
 
 def meets_another_entry_than_was_committed(cluster: Cluster, broker: Broker) -> None:
     leader = cluster.leader().id
-    entry = make_entry(
-        kind=Kind.NOOP, index=2, term=99, prev_crc=0, base_offset=0, record_count=0, append_time_us=1,
-        max_timestamp_us=1, payload=b"",
-    )  # fmt: skip
+    entry = make_entry(NewEntry(Kind.NOOP, b""), index=2, term=99, prev_crc=0, base_offset=0, append_time_us=1)
     deliver(broker, leader, Append(99, 1, 0, 2, [entry]))
 
 

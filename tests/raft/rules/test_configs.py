@@ -8,7 +8,7 @@ import pytest
 
 from tests.raft.values import GROUP, chain, incarnation, membership
 from tinymq.base.errors import CorruptData
-from tinymq.format.entry import Entry, Kind, make_entry
+from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
 from tinymq.raft.replica.checkpoint import pack_checkpoint, parse_checkpoint
 from tinymq.raft.rules.configs import Config, Configs
 from tinymq.raft.rules.membership import RETIRED_MAX, Membership, Replica, pack_membership
@@ -32,9 +32,13 @@ FIRST = membership()
 
 def config_entry(index: int, term: int, listed: Membership) -> Entry:
     return make_entry(
-        kind=Kind.CONFIG, index=index, term=term, prev_crc=0, base_offset=0, record_count=0, append_time_us=1,
-        max_timestamp_us=1, payload=pack_membership(listed),
-    )  # fmt: skip
+        NewEntry(Kind.CONFIG, pack_membership(listed)),
+        index=index,
+        term=term,
+        prev_crc=0,
+        base_offset=0,
+        append_time_us=1,
+    )
 
 
 def configs(entries: Sequence[Entry] = ()) -> Configs:

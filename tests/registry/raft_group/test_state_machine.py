@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.broker.values import takes_over
 from tests.fakes.raft_group import NOW_US
 from tests.registry.records import broker
-from tinymq.format.entry import Kind, make_entry
+from tinymq.format.entry import Kind, NewEntry, make_entry
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.raft_group.state_machine import RegistryMachine
 from tinymq.registry.state.wire import broker_to_wire
@@ -27,10 +27,14 @@ class Metadata:
         command = pb.Command(command_id=self._count.to_bytes(16, "big"), **kind)  # type: ignore[arg-type]
         self.machine.apply(
             make_entry(
-                kind=Kind.COMMAND, index=self._count, term=1, prev_crc=0, base_offset=0, record_count=0,
-                append_time_us=NOW_US, max_timestamp_us=NOW_US, payload=command.SerializeToString(),
+                NewEntry(Kind.COMMAND, command.SerializeToString()),
+                index=self._count,
+                term=1,
+                prev_crc=0,
+                base_offset=0,
+                append_time_us=NOW_US,
             )
-        )  # fmt: skip
+        )
         return self.machine.state.apply(command)[0]  # what it was answered
 
     def epoch(self) -> int:
@@ -78,10 +82,7 @@ def test_what_is_no_membership_changes_nothing() -> None:
     survivor, _, _ = survivor_of(Metadata())
     there = survivor.machine.dump()
     survivor.machine.apply(
-        make_entry(
-            kind=Kind.CONFIG, index=5, term=2, prev_crc=0, base_offset=0, record_count=0, append_time_us=NOW_US,
-            max_timestamp_us=NOW_US, payload=b"\xff",
-        )
-    )  # fmt: skip
+        make_entry(NewEntry(Kind.CONFIG, b"\xff"), index=5, term=2, prev_crc=0, base_offset=0, append_time_us=NOW_US)
+    )
     survivor.machine.apply(takes_over(term=2, generation=0))
     assert survivor.machine.dump() == there

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from tinymq.base.errors import TinymqError
 from tinymq.base.types import GroupId, Position
-from tinymq.format.entry import Entry, Kind
+from tinymq.format.entry import Entry, NewEntry
 from tinymq.log.segment.reads import Frames
 
 
@@ -38,15 +38,7 @@ class RaftGroup(Protocol):
     def log(self) -> RecordLog: ...
     @property
     def failure(self) -> TinymqError | None: ...
-    def propose(
-        self,
-        kind: Kind,
-        payload: bytes,
-        *,
-        record_count: int = 0,
-        max_timestamp_us: int | None = None,
-        payload_crc: int | None = None,
-    ) -> Position: ...
+    def propose(self, new: NewEntry) -> Position: ...
     def append_time_now_us(self) -> int: ...
     def expiry_now_us(self) -> int | None: ...
     async def read_index(self, timeout_s: float) -> int: ...

@@ -28,7 +28,7 @@ from tinymq.broker.state.producers import PRODUCERS_MAX, Producer, RememberedBat
 from tinymq.broker.state.retention import clamped, due_start
 from tinymq.broker.state.state import PartitionState
 from tinymq.format.batch import CheckedBatch
-from tinymq.format.entry import Entry, Kind
+from tinymq.format.entry import Entry, Kind, NewEntry
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.rules.noop import parse_noop
 
@@ -127,9 +127,8 @@ class Partition:
         try:
             self._make_room(header.record_count, len(payload))
             position = self.group.propose(
-                Kind.DATA, payload, record_count=header.record_count, max_timestamp_us=batch.max_timestamp_us,
-                payload_crc=payload_crc,
-            )  # fmt: skip
+                NewEntry(Kind.DATA, payload, header.record_count, batch.max_timestamp_us, payload_crc)
+            )
         except NotLeader:
             raise _handing_over(self) from None
         end_bytes = self._uncommitted.end_bytes(self.state.record_bytes) + len(payload)
@@ -187,7 +186,7 @@ class Partition:
 
     def _propose_commands(self, said: list[pb.Command]) -> Position:
         try:
-            position = self.group.propose(Kind.COMMAND, pb.Commands(commands=said).SerializeToString())
+            position = self.group.propose(NewEntry(Kind.COMMAND, pb.Commands(commands=said).SerializeToString()))
         except NotLeader:
             raise _handing_over(self) from None
         for command in said:

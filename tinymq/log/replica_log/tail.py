@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from tinymq.format.entry import HEADER_SIZE, Entry, Kind, make_entry
+from tinymq.format.entry import HEADER_SIZE, Entry, Kind, NewEntry, make_entry
 from tinymq.log.replica_log.tail_budget import TailBudget
 
 ENTRY_OBJECT_BYTES = 640  # memory of an entry besides its payload: header, head, numbers (560 measured, plus the head)
 _COMPACT_MIN = 1024  # dropped entries that are worth moving the others for
-_DROPPED = make_entry(
-    kind=Kind.NOOP, index=1, term=0, prev_crc=0, base_offset=0, record_count=0, append_time_us=0, max_timestamp_us=0,
-    payload=b"",
-)  # fmt: skip
+_DROPPED = make_entry(NewEntry(Kind.NOOP, b""), index=1, term=0, prev_crc=0, base_offset=0, append_time_us=0)
 
 
 class Tail:

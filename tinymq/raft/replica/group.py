@@ -10,7 +10,7 @@ from enum import Enum
 from tinymq.base.clock import within
 from tinymq.base.errors import CorruptData, DeadlineExceeded, NotReady, TinymqError
 from tinymq.base.types import GroupId, Position
-from tinymq.format.entry import ENTRY_VERSION, Kind
+from tinymq.format.entry import NewEntry
 from tinymq.log.replica_log.log import Log
 from tinymq.raft.replica.pysyncobj_state import StateMachine
 from tinymq.raft.replica.replica import RaftReplica
@@ -144,29 +144,17 @@ class Group:
     def failure(self) -> TinymqError | None:
         return self._core.failure
 
-    def propose(
-        self,
-        kind: Kind,
-        payload: bytes,
-        *,
-        record_count: int = 0,
-        max_timestamp_us: int | None = None,
-        payload_crc: int | None = None,
-        version: int = ENTRY_VERSION,
-        raises_level: bool = False,
-    ) -> Position:
+    def propose(self, new: NewEntry, *, raises_level: bool = False) -> Position:
         """Append to the log that this replica leads; in memory, to be synced and replicated at once.
 
         No await lies between the caller's decision and the append. The entry is committed when the state
         machine is given it; its outcome is unknown when `follow` comes first. Raises NotLeader, and
-        QuotaExceeded when too much is uncommitted. `payload_crc`, if given, was verified by the caller.
+        QuotaExceeded when too much is uncommitted.
 
-        Raises UnsupportedVersion for a `version` above the cluster's feature level, unless the entry raises that level
-        (`raises_level`). In that case the caller has checked that every member knows the new level.
+        Raises UnsupportedVersion for a version of the entry above the cluster's feature level, unless the entry raises
+        that level (`raises_level`). In that case the caller has checked that every member knows the new level.
         """
-        return self._core.propose(
-            kind, payload, record_count, max_timestamp_us, payload_crc, version=version, raises_level=raises_level
-        )
+        return self._core.propose(new, raises_level=raises_level)
 
     def append_time_now_us(self) -> int:
         """The append time now, for decisions on the applied state. No entry that is appended later gets an earlier one.

@@ -12,7 +12,7 @@ import structlog
 
 from tinymq.base.errors import NotLeader, QuotaExceeded
 from tinymq.base.types import Position
-from tinymq.format.entry import ENTRY_VERSION, HEADER_SIZE, Entry, Kind, make_entry
+from tinymq.format.entry import HEADER_SIZE, Entry, Kind, NewEntry, make_entry
 from tinymq.format.feature_level import FIRST_LEVEL, check, entry_level
 from tinymq.log.segment.snapshot_files import Snapshot
 from tinymq.raft.leader.leadership import SETTLE_S, Leadership
@@ -70,7 +70,9 @@ class LeadingReplica(TransferringReplica):
         """Append a NOOP that tells every replica whether append times can be trusted from here on, and by how much they
         jumped."""
         stamps = leadership.stamps
-        position = self._append_as_leader(leadership, Kind.NOOP, pack_noop(NoopNote(stamps.known, stamps.jump_us)))
+        position = self._append_as_leader(
+            leadership, NewEntry(Kind.NOOP, pack_noop(NoopNote(stamps.known, stamps.jump_us)))
+        )
         leadership.known_at = position.index if stamps.known else None
 
     def learn_time(self) -> None:
@@ -145,22 +147,16 @@ class LeadingReplica(TransferringReplica):
         if self._leadership is not None and not has_quorum(self.membership, hearing):
             self._follow(None)
 
-    def propose(
-        self, kind: Kind, payload: bytes, record_count: int, max_timestamp_us: int | None, payload_crc: int | None,
-        *, version: int = ENTRY_VERSION, raises_level: bool = False,
-    ) -> Position:  # fmt: skip
+    def propose(self, new: NewEntry, *, raises_level: bool = False) -> Position:
         """Append to the leader's log, in memory. No await: what was decided on this log's end holds (hazard 19)."""
         leadership = self._leadership
         if leadership is None or leadership.transfer_to is not None:
             raise NotLeader(f"{self._group} is not led here", leader=self.leader_id, leader_epoch=self.term)
-        if leadership.uncommitted_bytes + len(payload) > self._around.limits.uncommitted_bytes_max:
+        if leadership.uncommitted_bytes + len(new.payload) > self._around.limits.uncommitted_bytes_max:
             raise QuotaExceeded("too much is waiting for a majority of replicas", retry_after_ms=50)
-        if kind is Kind.DATA:  # commands make room, or keep the place of who reads
-            self._log.check_room(len(payload) + HEADER_SIZE)
-        return self._append_as_leader(
-            leadership, kind, payload, record_count=record_count, max_timestamp_us=max_timestamp_us,
-            payload_crc=payload_crc, version=version, raises_level=raises_level,
-        )  # fmt: skip
+        if new.kind == Kind.DATA:  # commands make room, or keep the place of who reads
+            self._log.check_room(len(new.payload) + HEADER_SIZE)
+        return self._append_as_leader(leadership, new, raises_level=raises_level)
 
     def append_time_now_us(self) -> int:
         """The append time now, for decisions on the applied state. No entry that is appended later gets an earlier one.
@@ -182,25 +178,23 @@ class LeadingReplica(TransferringReplica):
         settled = leadership.known_at is not None and leadership.known_at <= self.applied_index
         return now_us if settled and self._around.cluster_us() is not None else None
 
-    def _append_as_leader(
-        self, leadership: Leadership, kind: Kind, payload: bytes, record_count: int = 0,
-        max_timestamp_us: int | None = None, payload_crc: int | None = None, version: int = ENTRY_VERSION,
-        raises_level: bool = False,
-    ) -> Position:  # fmt: skip
+    def _append_as_leader(self, leadership: Leadership, new: NewEntry, *, raises_level: bool = False) -> Position:
         """Make an entry; no other code of a leader does. Refuses an entry that some member may not know (the feature
         level). `raises_level`: the entry raises that level, and its proposer has checked that every member knows the
         new one."""
-        needed = entry_level(kind, version)
+        needed = entry_level(new.kind, new.version)
         if needed > FIRST_LEVEL and not raises_level:
-            check(f"entry version {version} of {kind.name}", needed, self._around.feature_level)
+            check(f"entry version {new.version} of {Kind(new.kind).name}", needed, self._around.feature_level)
         log, around = self._log, self._around
         stamp = leadership.stamps.stamp(around.cluster_us(), around.now())
         entry = make_entry(
-            kind=kind, index=log.last_index + 1, term=leadership.term, prev_crc=log.last_crc,
-            base_offset=log.next_offset, record_count=record_count, append_time_us=stamp,
-            max_timestamp_us=stamp if max_timestamp_us is None else max_timestamp_us,
-            payload=payload, payload_crc=payload_crc, version=version,
-        )  # fmt: skip
+            new,
+            index=log.last_index + 1,
+            term=leadership.term,
+            prev_crc=log.last_crc,
+            base_offset=log.next_offset,
+            append_time_us=stamp,
+        )
         self._change_log(None, [entry])
         leadership.uncommitted_bytes += entry.size
         if leadership.nothing_out() and self._settle_at != NEVER:
@@ -272,7 +266,7 @@ class LeadingReplica(TransferringReplica):
             return
         membership = self._configs.replacement(leadership.present())
         if membership is not None:
-            self._append_as_leader(leadership, Kind.CONFIG, pack_membership(membership))
+            self._append_as_leader(leadership, NewEntry(Kind.CONFIG, pack_membership(membership)))
 
     def _SyncObj__sendAppendEntries(self) -> None:
         """Hazards 2, 12, 17, 18: whole entries, within a window, from memory or by a read beside the loop."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tinymq.base.errors import BrokenInvariant, CorruptData, NotReady
 from tinymq.base.types import GroupId
-from tinymq.format.entry import Entry, Kind
+from tinymq.format.entry import Entry, Kind, NewEntry
 from tinymq.log.broker_files.vote_store import VoteStore
 from tinymq.log.replica_log.log import Log
 from tinymq.raft.replica import pysyncobj_seams
@@ -129,7 +129,7 @@ class RaftReplica(LeadingReplica):
         if self.term == term and self._configs.imposed is imposed:
             self._SyncObj__onBecomeLeader()
             assert self._leadership is not None
-            self._append_as_leader(self._leadership, Kind.CONFIG, pack_membership(imposed))
+            self._append_as_leader(self._leadership, NewEntry(Kind.CONFIG, pack_membership(imposed)))
 
     @property
     def waits_for_ballot(self) -> bool:

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from tinymq.base.errors import CorruptData, InvalidRequest
 from tinymq.base.types import GroupId
-from tinymq.format.entry import Entry, Kind, make_entry
+from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.rules.messages import group_from_wire, group_to_wire
 
@@ -126,13 +126,10 @@ def parse_membership(payload: bytes) -> Membership:
 def make_first_entry(group: GroupId, replicas: Sequence[Replica], created_us: int) -> Entry:
     """Entry 1 of a group: byte for byte the same on every replica, whoever makes it."""
     return make_entry(
-        kind=Kind.CONFIG,
+        NewEntry(Kind.CONFIG, pack_membership(Membership(group, 1, tuple(replicas)))),
         index=1,
         term=0,
         prev_crc=0,
         base_offset=0,
-        record_count=0,
         append_time_us=created_us,
-        max_timestamp_us=created_us,
-        payload=pack_membership(Membership(group, 1, tuple(replicas))),
     )

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 
 from tinymq.base.errors import CorruptData, InvalidRequest, NotLeader, OutcomeUnknown
 from tinymq.base.types import Position
-from tinymq.format.entry import Entry, Kind
+from tinymq.format.entry import Entry, Kind, NewEntry
 from tinymq.format.feature_level import check, entry_version
 from tinymq.proto import registry_pb2 as pb
 from tinymq.raft.rules.membership import parse_membership
@@ -25,7 +25,7 @@ class CommandGroup(Protocol):
     def leader(self) -> int | None: ...
     @property
     def term(self) -> int: ...
-    def propose(self, kind: Kind, payload: bytes, *, version: int, raises_level: bool) -> Position: ...
+    def propose(self, new: NewEntry, *, raises_level: bool) -> Position: ...
     async def read_index(self, timeout_s: float) -> int: ...
 
 
@@ -59,7 +59,7 @@ class RegistryMachine:
         if not raises_level:
             check(f"the command {command.WhichOneof('command')}", needed, self.state.feature_level)
         version = entry_version(Kind.COMMAND, needed)
-        return group.propose(Kind.COMMAND, payload, version=version, raises_level=raises_level)
+        return group.propose(NewEntry(Kind.COMMAND, payload, version=version), raises_level=raises_level)
 
     async def read_index(self, timeout_s: float) -> int:
         """Return once the state holds whatever was acknowledged before this call, by any leader: a majority has said
