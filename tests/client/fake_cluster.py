@@ -31,12 +31,13 @@ from tinymq.base.errors import (
 )
 from tinymq.broker.state.epoch_cache import EpochCache
 from tinymq.broker.state.producers import Producer, extend, judge
-from tinymq.client.net.ports import Fetched, Method, PackedBatch
+from tinymq.client.net.ports import Fetched, PackedBatch
 from tinymq.client.net.wire import join, read_fetched
 from tinymq.format.batch import check_batch, parse_batch_header
 from tinymq.format.entry import Kind, NewEntry, crc32c, make_entry, parse_header
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
+from tinymq.proto.methods import method_of
 
 NOW_US = 1_700_000_000_000_000
 _header = lru_cache(maxsize=1 << 14)(parse_header)  # a fetch looks at every frame
@@ -290,34 +291,34 @@ class FakeCluster:
             reply.error.CopyFrom(to_wire(error))
         return reply
 
-    def answer(self, broker: int, method: Method, request: Any) -> Any:
-        match method:
-            case Method.METADATA:
+    def answer(self, broker: int, request: Any) -> Any:
+        match request:
+            case pb.MetadataRequest():
                 return self._metadata(broker, request)
-            case Method.OPEN_PRODUCER:
+            case pb.OpenProducerRequest():
                 self._ids += 1
                 return pb.OpenProducerReply(producer_id=self._ids)
-            case Method.CREATE_TOPIC | Method.DELETE_TOPIC if request.command_id in self.done:
+            case pb.CreateTopicRequest() | pb.DeleteTopicRequest() if request.command_id in self.done:
                 return self.done[request.command_id]
-            case Method.ALTER_TOPIC | Method.ADD_PARTITION | Method.DELETE_PARTITION:
+            case pb.AlterTopicRequest() | pb.AddPartitionRequest() | pb.DeletePartitionRequest():
                 return self.done.get(request.command_id) or self.done.setdefault(
-                    request.command_id, _changed(self, method, request)
+                    request.command_id, _changed(self, request)
                 )
-            case Method.CREATE_TOPIC:
+            case pb.CreateTopicRequest():
                 if request.name in self.topics:
                     return pb.CreateTopicReply(error=to_wire(TopicExists("there is one")))
                 self.add_topic(request.name, request.partitions)
                 self.settings[request.name] = {s.name: s.value for s in request.settings}
                 made = pb.CreateTopicReply(topic=self._info(request.name))
                 return self.done.setdefault(request.command_id, made)
-            case Method.DELETE_TOPIC:
+            case pb.DeleteTopicRequest():
                 if request.name not in self.topics:
                     return pb.DeleteTopicReply(error=to_wire(UnknownTopic("no such topic")))
                 self.remove_topic(request.name)
                 return self.done.setdefault(request.command_id, pb.DeleteTopicReply())
-            case Method.LIST_OFFSETS:
+            case pb.ListOffsetsRequest():
                 return _offsets(self, broker, request)
-            case Method.CLUSTER_STATUS:
+            case pb.ClusterStatusRequest():
                 return pb.ClusterStatusReply(broker_id=broker, state="running", metadata_leader=1, feature_level=1)
 
     def _info(self, name: str, broker: int = 0) -> pb.TopicInfo:
@@ -364,15 +365,15 @@ class FakeLink:
     def address(self) -> str:
         return self._address
 
-    async def call(self, method: Method, request: Any, timeout_s: float) -> Any:
+    async def call(self, request: Any, timeout_s: float) -> Any:
         await asyncio.sleep(0)
-        self._cluster.requests.append(f"{method.name} {self.broker}")
+        self._cluster.requests.append(f"{method_of(request).name} {self.broker}")
         self._cluster.reach(self.broker)
         if self.broker in self._cluster.hung:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.Event().wait(), timeout_s)
             raise OutcomeUnknown(f"{self._address}: no answer in time")
-        return self._cluster.answer(self.broker, method, request)
+        return self._cluster.answer(self.broker, request)
 
     async def open_produce(self, timeout_s: float) -> FakeProduceStream:
         await asyncio.sleep(0)
@@ -527,12 +528,12 @@ def _offsets(cluster: FakeCluster, broker: int, request: pb.ListOffsetsRequest) 
     return reply
 
 
-def _changed(cluster: FakeCluster, method: Method, request: Any) -> Any:
-    match method:
-        case Method.ALTER_TOPIC:
+def _changed(cluster: FakeCluster, request: Any) -> Any:
+    match request:
+        case pb.AlterTopicRequest():
             cluster.settings.setdefault(request.name, {}).update({s.name: s.value for s in request.settings})
             return pb.AlterTopicReply(topic=cluster._info(request.name))
-        case Method.ADD_PARTITION:
+        case pb.AddPartitionRequest():
             added = cluster._partition(request.topic, cluster.add_partition(request.topic))
             return pb.AddPartitionReply(partition=added)
     if request.partition not in cluster._numbers(request.topic, 0):

@@ -14,19 +14,19 @@ import grpc.aio
 from tests.client.fake_cluster import FakeCluster, FakeFetchStream, FakeProduceStream
 from tinymq.base.config import Limits
 from tinymq.base.errors import OutcomeUnknown, TinymqError
-from tinymq.client.net.ports import Method
 from tinymq.net.frame_stream import FrameStream
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.methods import METHODS
 
 T = TypeVar("T")
-_REQUESTS: dict[str, Any] = {
-    "Metadata": (Method.METADATA, pb.MetadataRequest),
-    "ListOffsets": (Method.LIST_OFFSETS, pb.ListOffsetsRequest),
-    "OpenProducer": (Method.OPEN_PRODUCER, pb.OpenProducerRequest),
-    "CreateTopic": (Method.CREATE_TOPIC, pb.CreateTopicRequest),
-    "DeleteTopic": (Method.DELETE_TOPIC, pb.DeleteTopicRequest),
-    "ClusterStatus": (Method.CLUSTER_STATUS, pb.ClusterStatusRequest),
-}
+SERVED = (
+    pb.MetadataRequest,
+    pb.ListOffsetsRequest,
+    pb.OpenProducerRequest,
+    pb.CreateTopicRequest,
+    pb.DeleteTopicRequest,
+    pb.ClusterStatusRequest,
+)
 
 
 class _Broker(grpc.GenericRpcHandler):
@@ -42,17 +42,19 @@ class _Broker(grpc.GenericRpcHandler):
             return grpc.stream_stream_rpc_method_handler(self._produce)
         if name == "Fetch":
             return grpc.stream_stream_rpc_method_handler(self._fetch)
-        if name not in _REQUESTS:
+        method = METHODS.get(details.method)
+        if method is None or method.request not in SERVED:
             return None
-        method, request = _REQUESTS[name]
 
         async def answer(asked: Any, context: Any) -> Any:
             if self._broker in self._cluster.hung:
                 await asyncio.Event().wait()
-            return self._cluster.answer(self._broker, method, asked)
+            return self._cluster.answer(self._broker, asked)
 
         return grpc.unary_unary_rpc_method_handler(
-            answer, request_deserializer=request.FromString, response_serializer=lambda reply: reply.SerializeToString()
+            answer,
+            request_deserializer=method.request.FromString,
+            response_serializer=lambda reply: reply.SerializeToString(),
         )
 
     async def _produce(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:

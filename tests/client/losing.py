@@ -7,10 +7,11 @@ from collections import Counter, defaultdict
 from contextlib import suppress
 from typing import Any
 
+from google.protobuf.message import Message
+
 from tinymq.base.config import Limits
 from tinymq.base.errors import OutcomeUnknown
 from tinymq.client.net.grpc_transport import GrpcConnector, GrpcLink
-from tinymq.client.net.ports import Method
 
 
 class LosingLink:
@@ -25,15 +26,16 @@ class LosingLink:
         self.open_blocking = link.open_blocking
         self.close = link.close
 
-    async def call(self, method: Method, request: Any, timeout_s: float) -> Any:
-        if self._losing.instead[method]:
+    async def call(self, request: Message, timeout_s: float) -> Any:
+        kind = type(request)
+        if self._losing.instead[kind]:
             self._losing.given_s.append(timeout_s)
-            return self._losing.instead[method].pop(0)
-        reply = await self._link.call(method, request, timeout_s)
-        self._losing.answered[method] += 1
-        if self._losing.left[method] > 0:
-            self._losing.left[method] -= 1
-            if method in self._losing.patient:
+            return self._losing.instead[kind].pop(0)
+        reply = await self._link.call(request, timeout_s)
+        self._losing.answered[kind] += 1
+        if self._losing.left[kind] > 0:
+            self._losing.left[kind] -= 1
+            if kind in self._losing.patient:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(asyncio.Event().wait(), timeout_s)
             raise OutcomeUnknown(f"{self.address}: the answer was lost")
@@ -41,15 +43,17 @@ class LosingLink:
 
 
 class Losing:
-    """`left[method]` answers are lost from now on; `answered` counts them all. What is `instead` is answered in place
-    of asking anybody, and the seconds that the client would have waited are noted."""
+    """Loses the next `left[kind]` answers to requests of a kind; `answered` counts all answers.
+
+    A reply in `instead` is given without asking any broker, and the client's timeout is noted in `given_s`.
+    """
 
     def __init__(self) -> None:
-        self.left: Counter[Method] = Counter()
-        self.answered: Counter[Method] = Counter()
-        self.instead: defaultdict[Method, list[Any]] = defaultdict(list)
+        self.left: Counter[type[Message]] = Counter()
+        self.answered: Counter[type[Message]] = Counter()
+        self.instead: defaultdict[type[Message], list[Any]] = defaultdict(list)
         self.given_s: list[float] = []
-        self.patient: set[Method] = set()  # whose lost answers are waited for, as long as the client will
+        self.patient: set[type[Message]] = set()  # whose lost answers are waited for, as long as the client will
         self._real = GrpcConnector(Limits())
 
     def link(self, address: str) -> LosingLink:

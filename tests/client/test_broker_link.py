@@ -16,7 +16,7 @@ from tests.fakes.manual_clock import ManualClock
 from tests.rpc.server.test_stream_server import streams_of
 from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable, CorruptData, OutcomeUnknown, TinymqError
-from tinymq.client.net.ports import Method, PackedBatch
+from tinymq.client.net.ports import PackedBatch
 from tinymq.client.net.streams import SHUNNED_S, BrokerLink, FramedFetch, FramedProduce
 from tinymq.net.frame_stream import FrameStream
 from tinymq.proto import tinymq_pb2 as pb
@@ -37,8 +37,8 @@ class ByGrpc:
         self.asked = 0
         self.failure: TinymqError | None = None
 
-    async def call(self, method: Method, request: Any, timeout_s: float) -> pb.MetadataReply:
-        assert method is Method.METADATA
+    async def call(self, request: Any, timeout_s: float) -> pb.MetadataReply:
+        assert isinstance(request, pb.MetadataRequest)
         self.asked += 1
         if self.failure is not None:
             raise self.failure

@@ -26,7 +26,7 @@ from tinymq.base.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from tinymq.client.net.ports import Method
+from tinymq.proto import tinymq_pb2 as pb
 from tinymq.testing.cluster import Cluster
 
 NAMES = (f"t{i}" for i in itertools.count())
@@ -195,7 +195,7 @@ def test_calls_at_the_same_time_take_the_channel_once(cluster: Cluster, mq: Clie
         client = AsyncClient(cluster.servers, connector=losing)
         async with client, client.queue(topic, channel="c") as queue:
             await asyncio.gather(queue.open(), queue.open(), queue.seek(Offset(3)))
-            assert losing.answered[Method.SET_CONSUMER] == 1
+            assert losing.answered[pb.SetConsumerRequest] == 1
             assert [m.offset for m in await queue.poll()] == [3]
             await queue.commit()
 

@@ -21,7 +21,6 @@ from tinymq.base.errors import (
     QuotaExceeded,
     TinymqError,
 )
-from tinymq.client.net.ports import Method
 from tinymq.client.net.wire import read_error
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import UnknownError, to_wire
@@ -129,7 +128,7 @@ def test_what_a_full_topic_leaves_behind_at_the_end_says_so(cluster: FakeCluster
 
 
 def test_a_question_over_a_bound_until_the_deadline_is_told_so(cluster: FakeCluster) -> None:
-    def refuse(broker: int, method: Method, request: Any) -> Any:
+    def refuse(broker: int, request: Any) -> Any:
         return pb.CreateTopicReply(error=to_wire(QuotaExceeded("too many", retry_after_ms=10)))
 
     async def scenario() -> None:
@@ -226,7 +225,7 @@ def test_a_change_of_unknown_outcome_says_nothing_of_producers(cluster: FakeClus
             await mq.admin.list_topics()
             cluster.hung |= {1, 2, 3}
             with pytest.raises(OutcomeUnknown) as raised:
-                await mq._core().ask(Method.DELETE_TOPIC, pb.DeleteTopicRequest(name="t"), timeout_s=0.3, changes=True)
+                await mq._core().ask(pb.DeleteTopicRequest(name="t"), timeout_s=0.3, changes=True)
             assert "producer" not in raised.value.hint
             assert "call again" in raised.value.hint
 
@@ -236,7 +235,7 @@ def test_a_change_of_unknown_outcome_says_nothing_of_producers(cluster: FakeClus
 def test_what_a_broker_said_is_not_lost_to_an_attempt_that_the_deadline_cuts_short() -> None:
     cluster = FakeCluster(nodes=1)
 
-    def damaged(broker: int, method: Method, request: Any) -> Any:
+    def damaged(broker: int, request: Any) -> Any:
         cluster.hung.add(1)  # from now on; whoever asks again has less than an attempt's time
         return pb.CreateTopicReply(error=to_wire(NotReady("its metadata are damaged")))
 

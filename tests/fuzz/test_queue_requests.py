@@ -6,40 +6,29 @@ from typing import Any
 
 import grpc
 from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.fuzz.driver import allocating
-from tests.fuzz.test_requests import CALL_BYTES_MAX, CALL_S_MAX, QUICK, _running, bench, check, made, messages
+from tests.fuzz.test_requests import (
+    CALL_BYTES_MAX,
+    CALL_S_MAX,
+    QUICK,
+    _running,
+    bench,
+    call,
+    calls,
+    check,
+    harmless,
+    made,
+)
 from tinymq.base.config import MIB
 from tinymq.base.errors import BY_CODE
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import from_wire
+from tinymq.proto.methods import Method, method_named
 from tinymq.rpc.common.statuses import TRAILER, status_of
 
 __all__ = ["_running"]
-
-QUEUES = {
-    "ProduceMessage": pb.ProduceMessageRequest,
-    "AsyncProduceMessage": pb.ProduceMessageRequest,
-    "ConsumeMessage": pb.ConsumeMessageRequest,
-    "FetchMessage": pb.FetchMessageRequest,
-    "CreateQueue": pb.CreateQueueRequest,
-    "DeleteQueue": pb.DeleteQueueRequest,
-    "GetQueueSize": pb.GetQueueSizeRequest,
-}
-CHANNELS = {
-    "SetConsumer": pb.SetConsumerRequest,
-    "UnsetConsumer": pb.UnsetConsumerRequest,
-    "Change": pb.ChannelsRequest,
-    "List": pb.ListChannelsRequest,
-    "Trim": pb.TrimRequest,
-    "Hold": pb.HoldRequest,
-}
-
-
-def calls(of: dict[str, Any]) -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
-    return st.sampled_from(sorted(of)).flatmap(lambda name: st.tuples(st.just(name), messages(of[name].DESCRIPTOR)))
 
 
 def refusal(failed: Any) -> pb.Error:
@@ -52,36 +41,32 @@ def refusal(failed: Any) -> pb.Error:
     return error
 
 
-def ended(call: Any, request: Any) -> str:
-    """The code of the error that it ended with; "": none."""
+def code_of(method: Method, request: Any) -> str:
+    """The code of the error that the call ends with; "" if there is none."""
     try:
-        call(request, timeout=CALL_S_MAX)
+        call(method, request)
     except grpc.RpcError as failed:
         return refusal(failed).code
     return ""
 
 
-@given(calls(QUEUES))
+@given(calls("QueueService"))
 @QUICK
-def test_single_messages(call: tuple[str, dict[str, Any]]) -> None:
-    name, values = call
-    if name == "DeleteQueue" and values.get("topic") == "t":
-        values["topic"] = "a"
-    request = made(QUEUES[name], values)
-    stub: Any = pb_grpc.QueueServiceStub(bench().channel)
-    with allocating(CALL_BYTES_MAX, f"{name} with {request.ByteSize()} bytes"):
-        assert ended(getattr(stub, name), request) != "BrokenInvariant"
+def test_single_messages(drawn: tuple[Method, dict[str, Any]]) -> None:
+    method, values = drawn
+    request = made(method.request, harmless(method, values))
+    with allocating(CALL_BYTES_MAX, f"{method.label} with {request.ByteSize()} bytes"):
+        assert code_of(method, request) != "BrokenInvariant"
     bench().still_serves()
 
 
-@given(calls(CHANNELS))
+@given(calls("Channels"))
 @QUICK
-def test_channels(call: tuple[str, dict[str, Any]]) -> None:
-    name, values = call
-    request = made(CHANNELS[name], values)
-    stub: Any = pb_grpc.ChannelsStub(bench().channel)
-    with allocating(CALL_BYTES_MAX, f"{name} with {request.ByteSize()} bytes"):
-        check(getattr(stub, name)(request, timeout=CALL_S_MAX))
+def test_channels(drawn: tuple[Method, dict[str, Any]]) -> None:
+    method, values = drawn
+    request = made(method.request, values)
+    with allocating(CALL_BYTES_MAX, f"{method.label} with {request.ByteSize()} bytes"):
+        check(call(method, request))
     bench().still_serves()
 
 
@@ -98,8 +83,8 @@ def test_a_small_request_gets_no_huge_reply() -> None:
 
 
 def test_a_message_that_is_too_large_is_refused() -> None:
-    stub: Any = pb_grpc.QueueServiceStub(bench().channel)
+    produce = method_named("QueueService", "ProduceMessage")
     for size, code in ((MIB - 1024, ""), (MIB + 1, "BatchTooLarge")):
-        assert ended(stub.ProduceMessage, pb.ProduceMessageRequest(topic="t", queue=1, value=bytes(size))) == code
-    taken = stub.FetchMessage(pb.FetchMessageRequest(topic="t", queue=1), timeout=CALL_S_MAX)
+        assert code_of(produce, pb.ProduceMessageRequest(topic="t", queue=1, value=bytes(size))) == code
+    taken = call(method_named("QueueService", "FetchMessage"), pb.FetchMessageRequest(topic="t", queue=1))
     assert taken.high_watermark >= 1

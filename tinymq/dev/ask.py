@@ -58,7 +58,6 @@ def recover(
 async def _status(addresses: Sequence[str], timeout_s: float) -> list[pb.ClusterStatusReply | TinymqError]:
     from tinymq.base.config import Limits
     from tinymq.client.net.grpc_transport import GrpcConnector
-    from tinymq.client.net.ports import Method
     from tinymq.proto import tinymq_pb2 as pb
 
     connector = GrpcConnector(Limits())
@@ -66,7 +65,7 @@ async def _status(addresses: Sequence[str], timeout_s: float) -> list[pb.Cluster
     async def ask(address: str) -> pb.ClusterStatusReply | TinymqError:
         link = connector.link(address)
         try:
-            reply: pb.ClusterStatusReply = await link.call(Method.CLUSTER_STATUS, pb.ClusterStatusRequest(), timeout_s)
+            reply: pb.ClusterStatusReply = await link.call(pb.ClusterStatusRequest(), timeout_s)
             return reply
         except TinymqError as error:
             return error

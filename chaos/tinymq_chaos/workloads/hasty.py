@@ -17,7 +17,6 @@ from tinymq.base.errors import NotLeader, OutcomeUnknown, TinymqError
 from tinymq.client import AsyncClient
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.net.broker_streams import State
-from tinymq.client.net.ports import Method
 from tinymq.client.net.wire import batch_head, produce_batch, read_error
 from tinymq.format.batch import encode
 from tinymq.proto import tinymq_pb2 as pb
@@ -89,7 +88,7 @@ class Hasty:
     async def _open(self) -> Numbers | None:
         self._lives += 1
         try:
-            reply = await self._clusters[0].ask(Method.OPEN_PRODUCER, pb.OpenProducerRequest(), timeout_s=CALL_S)
+            reply = await self._clusters[0].ask(pb.OpenProducerRequest(), timeout_s=CALL_S)
         except TinymqError:
             return None
         return Numbers(reply.producer_id, f"{self._sender.process}.{self._partition}/{self._lives}")

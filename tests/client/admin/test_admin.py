@@ -6,12 +6,13 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from google.protobuf.message import Message
 
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run
 from tests.fakes.batches import payload
 from tinymq.base.errors import Closed, InvalidName, InvalidRequest, OutcomeUnknown, TopicExists, UnknownTopic
-from tinymq.client.net.ports import Method
+from tinymq.proto import tinymq_pb2 as pb
 
 
 def test_topics_are_made_listed_described_and_deleted() -> None:
@@ -72,7 +73,7 @@ def test_bad_names_never_leave(name: str) -> None:
                 await mq.admin.create_topic(name)
             with pytest.raises(InvalidName):
                 mq.reader(name)
-        assert not [r for r in cluster.requests if r.startswith("CREATE")]
+        assert not [r for r in cluster.requests if r.startswith("Create")]
 
     run(scenario())
 
@@ -88,19 +89,19 @@ def test_counts_below_one_are_refused() -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("method", [Method.CREATE_TOPIC, Method.DELETE_TOPIC])
-def test_a_change_that_is_asked_for_again_is_made_once(method: Method) -> None:
+@pytest.mark.parametrize("kind", [pb.CreateTopicRequest, pb.DeleteTopicRequest])
+def test_a_change_that_is_asked_for_again_is_made_once(kind: type[Message]) -> None:
     """Also when somebody else has changed the same topic in between."""
 
     async def scenario() -> None:
         cluster = FakeCluster()
         answer = cluster.answer
 
-        def lose(broker: int, asked: Method, request: object) -> object:
-            reply = answer(broker, asked, request)
-            if asked is method and not lost:
+        def lose(broker: int, request: object) -> object:
+            reply = answer(broker, request)
+            if isinstance(request, kind) and not lost:
                 lost.append(broker)
-                if method is Method.DELETE_TOPIC:
+                if kind is pb.DeleteTopicRequest:
                     cluster.add_topic("t", 7)
                 raise OutcomeUnknown("connection reset")
             return reply
@@ -109,7 +110,7 @@ def test_a_change_that_is_asked_for_again_is_made_once(method: Method) -> None:
         cluster.answer = lose  # type: ignore[method-assign]
         async with client_of(cluster) as mq:
             await mq.admin.create_topic("t")
-            if method is Method.DELETE_TOPIC:
+            if kind is pb.DeleteTopicRequest:
                 await mq.admin.delete_topic("t")
                 assert len((await mq.admin.describe_topic("t")).partitions) == 7
             assert lost

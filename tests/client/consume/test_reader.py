@@ -410,7 +410,7 @@ def test_a_reader_tails_and_ends_with_its_topic() -> None:
         async with client_of(cluster) as mq:
             reader = mq.reader("t", start="latest", fetch_wait_ms=20)
             reading = asyncio.create_task(reader.__anext__())
-            await until(lambda: any(r.startswith("LIST_OFFSETS") for r in cluster.requests))
+            await until(lambda: any(r.startswith("ListOffsets") for r in cluster.requests))
             await mq.send("t", b"tail", key=b"k", headers=[("a", b"1"), ("a", None)], timestamp=FIRST)
             message = await reading
             assert (message.key, message.value, message.timestamp) == (b"k", b"tail", FIRST)

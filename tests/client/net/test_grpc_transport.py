@@ -16,7 +16,6 @@ from tests.client.running import run
 from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable, OutcomeUnknown, UnsupportedVersion
 from tinymq.client.net.grpc_transport import GrpcConnector
-from tinymq.client.net.ports import Method
 from tinymq.proto import tinymq_pb2 as pb
 
 CONNECTOR = GrpcConnector(Limits())
@@ -40,7 +39,7 @@ def nobody() -> str:
 def test_a_question_is_answered(brokers: GrpcBrokers) -> None:
     async def scenario() -> None:
         link = CONNECTOR.link(brokers.servers[0])
-        reply = await link.call(Method.METADATA, pb.MetadataRequest(topics=["t"]), 5)
+        reply = await link.call(pb.MetadataRequest(topics=["t"]), 5)
         assert [t.name for t in reply.topics] == ["t"]
         assert link.address == brokers.servers[0]
         await link.close()
@@ -68,7 +67,7 @@ def test_every_call_says_who_calls() -> None:
         await server.start()
         link = GrpcConnector(Limits(), "me").link(address)
         with pytest.raises(UnsupportedVersion):
-            await link.call(Method.METADATA, pb.MetadataRequest(), 5)
+            await link.call(pb.MetadataRequest(), 5)
         for opened in (await link.open_produce(5), await link.open_fetch(5)):
             with pytest.raises(UnsupportedVersion):
                 await opened.read()
@@ -83,7 +82,7 @@ def test_a_refused_connection_is_certain(nobody: str) -> None:
     async def scenario() -> None:
         link = CONNECTOR.link(nobody)
         with pytest.raises(BrokerUnreachable, match=f"{nobody}: .*refused"):
-            await link.call(Method.METADATA, pb.MetadataRequest(), 5)
+            await link.call(pb.MetadataRequest(), 5)
         with pytest.raises(BrokerUnreachable, match="refused"):
             await link.open_produce(5)
         with pytest.raises(BrokerUnreachable):
@@ -111,19 +110,18 @@ def test_silence_is_of_unknown_outcome(brokers: GrpcBrokers) -> None:
         brokers.cluster.hung.add(2)
         link = CONNECTOR.link(brokers.servers[1])
         with pytest.raises(OutcomeUnknown, match="no answer in time"):
-            await link.call(Method.METADATA, pb.MetadataRequest(), 0.2)
+            await link.call(pb.MetadataRequest(), 0.2)
         brokers.cluster.hung.clear()
         await link.close()
 
     run(scenario())
 
 
-def test_a_method_that_is_not_there(brokers: GrpcBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_that_is_not_there(brokers: GrpcBrokers) -> None:
     async def scenario() -> None:
         link = CONNECTOR.link(brokers.servers[0])
-        monkeypatch.setattr(Method.METADATA, "_value_", "tinymq.v1.Broker/Nothing")
         with pytest.raises(UnsupportedVersion):
-            await link.call(Method.METADATA, pb.MetadataRequest(), 5)
+            await link.call(pb.SurveyRequest(), 5)
         await link.close()
 
     run(scenario())

@@ -131,7 +131,7 @@ def test_who_was_dead_is_asked_at_once_when_it_is_elected_where_nobody_led() -> 
         cluster.move("t", 0, 0)
         async with client_of(cluster) as mq:
             sending = asyncio.create_task(mq.send("t", b"0"))
-            await until(lambda: sum(asked.startswith("METADATA") for asked in cluster.requests) > 2)
+            await until(lambda: sum(asked.startswith("Metadata") for asked in cluster.requests) > 2)
             known = mq._cluster
             assert known is not None
             for _ in range(10):
@@ -152,7 +152,7 @@ def test_not_leader_sends_to_the_one_named_without_asking_again() -> None:
             cluster.move("t", 0, 3)
             cluster.requests.clear()
             assert (await mq.send("t", b"1")).offset == 1
-            assert not [r for r in cluster.requests if r.startswith("METADATA")]
+            assert not [r for r in cluster.requests if r.startswith("Metadata")]
 
     run(scenario())
 

@@ -24,7 +24,6 @@ from tinymq.base.errors import (
 )
 from tinymq.broker.state import channels
 from tinymq.client.consume.channel_consumer import UNSET_S_MIN
-from tinymq.client.net.ports import Method
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.registry.state import bounds
@@ -147,28 +146,28 @@ def test_lost_answers_are_asked_for_again_and_nothing_is_done_twice(cluster: Clu
     async def scenario() -> None:
         losing = Losing()
         async with AsyncClient(cluster.servers, connector=losing) as client:
-            losing.left.update({Method.SET_CONSUMER: lost, Method.CHANGE_CHANNELS: lost})
+            losing.left.update({pb.SetConsumerRequest: lost, pb.ChannelsRequest: lost})
             queue = client.queue("t", channel="c", auto_commit=False)
             assert [m.offset for m in await queue.poll(5)] == list(range(5))
             (opened,) = await client.admin.list_channels("t")
-            losing.left[Method.CHANGE_CHANNELS] = lost
+            losing.left[pb.ChannelsRequest] = lost
             await queue.commit()
-            losing.left[Method.CHANGE_CHANNELS] = lost
+            losing.left[pb.ChannelsRequest] = lost
             assert await queue.seek(Offset(7)) == 7
             (moved,) = await client.admin.list_channels("t")
             assert (moved.position, moved.generation) == (7, opened.generation + 1), "moved once"
             assert [m.offset for m in await queue.poll(2)] == [7, 8]
             await queue.commit()
-            losing.left.update({Method.LIST_CHANNELS: lost, Method.CHANGE_CHANNELS: lost})
+            losing.left.update({pb.ListChannelsRequest: lost, pb.ChannelsRequest: lost})
             assert await client.admin.seek_channel("t", 0, "c", "earliest") == 0
             (moved,) = await client.admin.list_channels("t")
             assert moved.generation == opened.generation + 2
-            losing.left.update({Method.CHANGE_CHANNELS: lost, Method.UNSET_CONSUMER: lost, Method.TRIM: lost})
+            losing.left.update({pb.ChannelsRequest: lost, pb.UnsetConsumerRequest: lost, pb.TrimRequest: lost})
             await client.admin.delete_channel("t", 0, "c")
             with pytest.raises(UnknownChannel):
                 await client.admin.delete_channel("t", 0, "c")
             assert await client.admin.trim("t", 0, Offset(4)) == 4
-            losing.left[Method.HOLD] = lost
+            losing.left[pb.HoldRequest] = lost
             async with client.admin.hold("t", 0, Offset(6)) as hold:
                 hold.check()
             assert not +losing.left, "all of it was lost"
@@ -184,7 +183,7 @@ def test_a_commit_that_nobody_answers_is_of_unknown_outcome_at_the_deadline(clus
         async with AsyncClient(cluster.servers, connector=losing, request_timeout_ms=400) as client:
             queue = client.queue("t", channel="c", auto_commit=False)
             await queue.poll(5)
-            losing.left[Method.CHANGE_CHANNELS] = 10_000
+            losing.left[pb.ChannelsRequest] = 10_000
             with pytest.raises(OutcomeUnknown):
                 await queue.commit()
             with pytest.raises(OutcomeUnknown):
@@ -205,7 +204,7 @@ def test_after_a_seek_of_unknown_outcome_nothing_is_committed_until_one_is_known
         client = AsyncClient(cluster.servers, connector=losing, request_timeout_ms=400, attempt_timeout_ms=100)
         async with client, client.queue("t", channel="c", commit_interval_ms=5) as queue:
             await queue.poll(4)
-            losing.left[Method.CHANGE_CHANNELS] = 10_000
+            losing.left[pb.ChannelsRequest] = 10_000
             await queue.poll(1)
             with pytest.raises(OutcomeUnknown):
                 await queue.seek(Offset(1))
@@ -224,11 +223,11 @@ def test_who_does_not_hear_that_it_may_read_does_not_stay_on_record(cluster: Clu
         client = AsyncClient(cluster.servers, connector=losing, request_timeout_ms=2000, attempt_timeout_ms=5000)
         async with client:
             await client.admin.list_channels("t")
-            losing.left[Method.SET_CONSUMER] = 1
-            losing.patient = {Method.SET_CONSUMER}  # it asks no other broker: its time is up
+            losing.left[pb.SetConsumerRequest] = 1
+            losing.patient = {pb.SetConsumerRequest}  # it asks no other broker: its time is up
             with pytest.raises(OutcomeUnknown):
                 await client.queue("t", channel="c").poll()
-            assert losing.answered[Method.SET_CONSUMER] == 2
+            assert losing.answered[pb.SetConsumerRequest] == 2
             assert await client.admin.get_consumer("t", 0, "c") is None
 
     run(scenario())
@@ -242,8 +241,8 @@ def test_who_never_hears_that_it_may_read_is_told_by_the_deadline(cluster: Clust
         client = AsyncClient(cluster.servers, connector=losing, request_timeout_ms=1000, attempt_timeout_ms=5000)
         async with client:
             await client.admin.list_channels("t")
-            losing.left[Method.SET_CONSUMER] = 1000
-            losing.patient = {Method.SET_CONSUMER}
+            losing.left[pb.SetConsumerRequest] = 1000
+            losing.patient = {pb.SetConsumerRequest}
             began_s = time.monotonic()
             with pytest.raises(OutcomeUnknown):
                 await client.queue("t", channel="c").open()
@@ -266,8 +265,8 @@ def test_a_partition_full_of_channels_says_so_at_once_and_nobody_stays_on_record
         async with AsyncClient(own.servers, connector=losing, request_timeout_ms=60_000) as client:
             with pytest.raises(QuotaExceeded):
                 await client.queue("t", channel="c").poll()
-            assert losing.answered[Method.CHANGE_CHANNELS] == 1, "it is not asked again: no time makes room"
-            assert losing.answered[Method.UNSET_CONSUMER] == 1
+            assert losing.answered[pb.ChannelsRequest] == 1, "it is not asked again: no time makes room"
+            assert losing.answered[pb.UnsetConsumerRequest] == 1
 
     run(scenario())
     registry = own.registry(1)
@@ -291,7 +290,7 @@ def test_a_refusal_is_not_masked_by_a_last_try_that_comes_too_late(
         losing = Losing()
         async with AsyncClient(cluster.servers, connector=losing, request_timeout_ms=400) as client:
             await client.admin.describe_topic("t")
-            losing.instead[Method.TRIM] = [
+            losing.instead[pb.TrimRequest] = [
                 pb.TrimReply(error=to_wire(error)) for error in (Held("held"), *[later] * 1000)
             ]
             with pytest.raises(Held):
@@ -311,7 +310,7 @@ def test_a_hold_keeps_what_is_asked_for_and_renews_itself(own: Cluster) -> None:
         losing = Losing()
         client = AsyncClient(own.servers, connector=losing)
         async with client, client.admin.hold("t", 0, Offset(5), lease=1.0) as hold:
-            while losing.answered[Method.HOLD] < 5:  # renewed for longer than its lease
+            while losing.answered[pb.HoldRequest] < 5:  # renewed for longer than its lease
                 await client.admin.brokers()
             hold.check()
             assert await client.admin.trim("t", 0, Offset(5)) == 5, "what lies before it may go"

@@ -22,7 +22,6 @@ from tinymq.client.common.argument_checks import check_count, check_scan, check_
 from tinymq.client.common.start_positions import END, OffsetQuestion, Place, by_partition
 from tinymq.client.common.topic_settings import write_settings
 from tinymq.client.common.values import as_datetime
-from tinymq.client.net.ports import Method
 from tinymq.proto import tinymq_pb2 as pb
 
 STATUS_TIMEOUT_S = 2.0
@@ -80,9 +79,7 @@ class AsyncAdmin(AsyncChannelAdmin):
             settings=written,
             default_factor=by_default,
         )
-        reply = await self._cluster.ask(
-            Method.CREATE_TOPIC, request, timeout_s=left(), attempt_s=wait_s + 1.0, changes=True
-        )
+        reply = await self._cluster.ask(request, timeout_s=left(), attempt_s=wait_s + 1.0, changes=True)
         topic = routing.read_topic(reply.topic)
         self._cluster.update(routing.with_topic(self._cluster.view, topic))
         return _describe(topic)
@@ -93,7 +90,7 @@ class AsyncAdmin(AsyncChannelAdmin):
         timeout_s = self._timeout_s(timeout)
         command_id = self._cluster.rng.randbytes(16)
         request = pb.DeleteTopicRequest(name=name, timeout_ms=int(timeout_s * 1000), command_id=command_id)
-        await self._cluster.ask(Method.DELETE_TOPIC, request, timeout_s=timeout_s, changes=True)
+        await self._cluster.ask(request, timeout_s=timeout_s, changes=True)
         self._cluster.update(routing.without_topic(self._cluster.view, name))
 
     async def alter_topic(
@@ -108,7 +105,7 @@ class AsyncAdmin(AsyncChannelAdmin):
         request = pb.AlterTopicRequest(
             name=name, settings=written, timeout_ms=int(timeout_s * 1000), command_id=command_id
         )
-        reply = await self._cluster.ask(Method.ALTER_TOPIC, request, timeout_s=timeout_s, changes=True)
+        reply = await self._cluster.ask(request, timeout_s=timeout_s, changes=True)
         topic = routing.read_topic(reply.topic)
         self._cluster.update(routing.with_topic(self._cluster.view, topic))
         return _describe(topic)
@@ -124,9 +121,7 @@ class AsyncAdmin(AsyncChannelAdmin):
         wait_s = min(LEADERS_WAIT_S_MAX, left())
         command_id = self._cluster.rng.randbytes(16)
         request = pb.AddPartitionRequest(topic=topic, timeout_ms=int(wait_s * 1000), command_id=command_id)
-        reply = await self._cluster.ask(
-            Method.ADD_PARTITION, request, timeout_s=left(), attempt_s=wait_s + 1.0, changes=True
-        )
+        reply = await self._cluster.ask(request, timeout_s=left(), attempt_s=wait_s + 1.0, changes=True)
         added = routing.read_partition(reply.partition)
         self._cluster.update(routing.with_partition(self._cluster.view, topic, added))
         return added
@@ -143,7 +138,7 @@ class AsyncAdmin(AsyncChannelAdmin):
             timeout_ms=int(timeout_s * 1000),
             command_id=self._cluster.rng.randbytes(16),
         )
-        await self._cluster.ask(Method.DELETE_PARTITION, request, timeout_s=timeout_s, changes=True)
+        await self._cluster.ask(request, timeout_s=timeout_s, changes=True)
         self._cluster.update(routing.without_partition(self._cluster.view, topic, partition))
 
     async def transfer_leader(
@@ -164,7 +159,7 @@ class AsyncAdmin(AsyncChannelAdmin):
     async def list_topics(self, *, timeout: float | None = None) -> list[TopicDescription]:
         """All topics, by name, as of a moment during this call."""
         request = pb.MetadataRequest(all=True, fresh=True)
-        reply = await self._cluster.ask(Method.METADATA, request, timeout_s=self._timeout_s(timeout))
+        reply = await self._cluster.ask(request, timeout_s=self._timeout_s(timeout))
         self._cluster.update(routing.merge(self._cluster.view, reply, ()))
         topics = [routing.read_topic(info) for info in reply.topics if not info.HasField("error")]
         return [_describe(topic) for topic in sorted(topics, key=lambda topic: topic.name)]
@@ -173,7 +168,7 @@ class AsyncAdmin(AsyncChannelAdmin):
         """One topic, as of a moment during this call. Raises UnknownTopic."""
         check_topic(name)
         request = pb.MetadataRequest(topics=[name], fresh=True)
-        reply = await self._cluster.ask(Method.METADATA, request, timeout_s=self._timeout_s(timeout))
+        reply = await self._cluster.ask(request, timeout_s=self._timeout_s(timeout))
         self._cluster.update(routing.merge(self._cluster.view, reply, [name]))
         for info in reply.topics:
             if info.name == name and not info.HasField("error"):
@@ -206,8 +201,8 @@ class AsyncAdmin(AsyncChannelAdmin):
         per_broker_s = min(STATUS_TIMEOUT_S, max(0.001, left()))
         brokers = sorted(view.brokers.values(), key=lambda b: b.broker_id)
         replies, topics = await asyncio.gather(
-            self._ask_each(brokers, Method.CLUSTER_STATUS, pb.ClusterStatusRequest(), per_broker_s),
-            self._ask_each(brokers, Method.METADATA, pb.MetadataRequest(all=True), per_broker_s),
+            self._ask_each(brokers, pb.ClusterStatusRequest(), per_broker_s),
+            self._ask_each(brokers, pb.MetadataRequest(all=True), per_broker_s),
         )
         return cluster_status.summarise(view.cluster_id, brokers, replies, _newest_topics(topics))
 
@@ -235,7 +230,7 @@ class AsyncAdmin(AsyncChannelAdmin):
         view = await self._cluster.refresh(timeout_s=left())
         brokers = list(view.brokers.values())
         per_broker_s = min(STATUS_TIMEOUT_S, max(0.001, left()))
-        replies = await self._ask_each(brokers, Method.FEATURE_LEVEL, request, per_broker_s)
+        replies = await self._ask_each(brokers, request, per_broker_s)
         for reply in replies:
             if isinstance(reply, BaseException) and not isinstance(reply, Unavailable | UnsupportedVersion):
                 raise reply
@@ -245,31 +240,29 @@ class AsyncAdmin(AsyncChannelAdmin):
         """Which brokers have sent what to a scan (see Client.scan), each asked itself: of the latest 1,000 scans, until
         a broker stops. Raises InvalidName, BrokerUnreachable (no broker answers)."""
         request = pb.DescribeScanRequest(scan_id=check_scan(scan_id))
-        replies, silent = await self._ask_all(Method.DESCRIBE_SCAN, request, self._timeout_s(timeout))
+        replies, silent = await self._ask_all(request, self._timeout_s(timeout))
         return scans.describe(scan_id, replies, silent)
 
     async def list_scans(self, *, timeout: float | None = None) -> list[ScanSummary]:
         """The scans that the brokers remember, the latest first. Raises BrokerUnreachable."""
-        replies, _ = await self._ask_all(Method.LIST_SCANS, pb.ListScansRequest(), self._timeout_s(timeout))
+        replies, _ = await self._ask_all(pb.ListScansRequest(), self._timeout_s(timeout))
         return scans.summarise(replies)
 
-    async def _ask_all(self, method: Method, request: Any, timeout_s: float) -> tuple[dict[int, Any], list[int]]:
+    async def _ask_all(self, request: Any, timeout_s: float) -> tuple[dict[int, Any], list[int]]:
         """The answers by broker, and who gave none. Raises the last one's error when that is all of them."""
         left = self._cluster.countdown(timeout_s)
         view = await self._cluster.refresh(timeout_s=left())
         brokers = list(view.brokers.values())
-        asked = await self._ask_each(brokers, method, request, min(STATUS_TIMEOUT_S, max(0.001, left())))
+        asked = await self._ask_each(brokers, request, min(STATUS_TIMEOUT_S, max(0.001, left())))
         replies = {b.broker_id: r for b, r in zip(brokers, asked, strict=True) if not isinstance(r, BaseException)}
         failed = [error for error in asked if isinstance(error, BaseException)]
         if (not replies and failed) or any(not isinstance(error, TinymqError) for error in failed):
             raise failed[-1]
         return replies, [b.broker_id for b in brokers if b.broker_id not in replies]
 
-    async def _ask_each(
-        self, brokers: Sequence[Broker], method: Method, request: Any, timeout_s: float
-    ) -> list[Any | BaseException]:
+    async def _ask_each(self, brokers: Sequence[Broker], request: Any, timeout_s: float) -> list[Any | BaseException]:
         """What each of them answers, or why it does not."""
-        asked = [self._cluster.ask_broker(b.address, method, request, timeout_s) for b in brokers]
+        asked = [self._cluster.ask_broker(b.address, request, timeout_s) for b in brokers]
         return await asyncio.gather(*asked, return_exceptions=True)
 
     async def _list(

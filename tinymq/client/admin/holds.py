@@ -30,7 +30,6 @@ from tinymq.client.cluster.lookups import topic_with as topics_with
 from tinymq.client.cluster.routing import Topic
 from tinymq.client.common.argument_checks import OFFSET_MAX, check_count, check_partition
 from tinymq.client.common.start_positions import OffsetLike, read_offset
-from tinymq.client.net.ports import Method
 from tinymq.client.net.wire import read_error
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.bounds import REPEATED_MAX
@@ -71,7 +70,7 @@ async def hold_once(
             return CorruptData(f"an answer has {len(reply.outcomes)} outcomes for one question", hint="")
         return read_error(reply.outcomes[0].error) if reply.outcomes[0].HasField("error") else None
 
-    reply = await ask_leader(cluster, known, partition, Method.HOLD, request, timeout_s=left(), refusal=refusal)
+    reply = await ask_leader(cluster, known, partition, request, timeout_s=left(), refusal=refusal)
     outcome: pb.HoldOutcome = reply.outcomes[0]
     return outcome
 
@@ -156,7 +155,7 @@ async def _hold_at(
     """What one broker answers, by partition: the log start, or why there is no hold."""
     request.timeout_ms = max(1, int(timeout_s * 1000))
     try:
-        reply = await cluster.ask_broker(address, Method.HOLD, request, timeout_s)
+        reply = await cluster.ask_broker(address, request, timeout_s)
         if len(reply.outcomes) != len(request.ranges):
             raise CorruptData(f"{address}: {len(reply.outcomes)} outcomes for {len(request.ranges)} ranges", hint="")
     except TinymqError as error:

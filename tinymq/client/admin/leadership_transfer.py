@@ -6,7 +6,6 @@ from tinymq.base.errors import BrokerUnreachable, NotLeader
 from tinymq.base.retry import Backoff
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.leader_calls import topic_with
-from tinymq.client.net.ports import Method
 from tinymq.proto import tinymq_pb2 as pb
 
 PAUSE_S = 0.1  # between two attempts to find the leader
@@ -28,7 +27,7 @@ async def transfer_leader(cluster: Cluster, name: str, partition: int, to: int, 
                 topic=name, partition=partition, to=to, timeout_ms=max(1, int(wait_s * 1000))
             )
             try:
-                reply = await cluster.ask_broker(address, Method.TRANSFER_LEADER, request, max(0.001, attempt.left_s))
+                reply = await cluster.ask_broker(address, request, max(0.001, attempt.left_s))
             except NotLeader as error:
                 last = error
                 if cluster.learn(topic.name, partition, error):

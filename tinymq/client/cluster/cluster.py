@@ -12,6 +12,8 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from google.protobuf.message import Message
+
 from tinymq.base.clock import Clock
 from tinymq.base.errors import (
     BrokerUnreachable,
@@ -30,10 +32,11 @@ from tinymq.client.cluster.routing import Reach, Topic, View
 from tinymq.client.common.config import ClientConfig
 from tinymq.client.net.broker_streams import ProducePipe
 from tinymq.client.net.connections import Connections
-from tinymq.client.net.ports import Connector, Method
+from tinymq.client.net.ports import Connector
 from tinymq.client.net.wire import read_error
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.bounds import REPEATED_MAX
+from tinymq.proto.methods import method_of
 
 LOG = logging.getLogger("tinymq.client")
 
@@ -45,7 +48,7 @@ REFRESH_GAP_S = 0.05  # between two refreshes that errors asked for
 NAMES_MAX = REPEATED_MAX["MetadataRequest.topics"]
 METADATA_ATTEMPT_S = 1.0
 WATCH_S = 0.2  # how often silence is looked for
-WAITING = (Method.CREATE_TOPIC, Method.ADD_PARTITION)  # for leaders: that is no latency
+WAITING = (pb.CreateTopicRequest, pb.AddPartitionRequest)  # for leaders: that is no latency
 
 
 class Cluster:
@@ -159,7 +162,7 @@ class Cluster:
     # ---- questions -----------------------------------------------------------------------------------
 
     async def ask(
-        self, method: Method, request: Any, *, timeout_s: float, attempt_s: float | None = None, changes: bool = False
+        self, request: Any, *, timeout_s: float, attempt_s: float | None = None, changes: bool = False
     ) -> Any:
         """Ask any broker until one answers. `changes`: a request without an answer may have taken effect.
 
@@ -177,9 +180,9 @@ class Cluster:
             for address in self.addresses():
                 left_s = attempt.left_s
                 if left_s <= 0 or (changes and last is not None and left_s < CHANGE_S_MIN):
-                    raise _give_up(method, timeout_s, reasons, last, unclear)
+                    raise _give_up(request, timeout_s, reasons, last, unclear)
                 try:
-                    reply = await self._attempt(address, method, request, min(left_s, whole_s))
+                    reply = await self._attempt(address, request, min(left_s, whole_s))
                 except BrokerUnreachable as error:
                     reasons[address] = _reason(error, address)
                 except OutcomeUnknown as error:
@@ -197,27 +200,27 @@ class Cluster:
                         raise error_in
                     last = error_in
                     reasons[address] = error_in.message
-        raise _give_up(method, timeout_s, reasons, last, unclear)
+        raise _give_up(request, timeout_s, reasons, last, unclear)
 
-    async def ask_broker(self, address: str, method: Method, request: Any, timeout_s: float) -> Any:
+    async def ask_broker(self, address: str, request: Any, timeout_s: float) -> Any:
         """Ask this broker, once. Raises what it answered, BrokerUnreachable or OutcomeUnknown."""
-        reply = await self._attempt(address, method, request, timeout_s)
+        reply = await self._attempt(address, request, timeout_s)
         error = _error_of(reply)
         if error is not None:
             raise error
         return reply
 
-    async def _attempt(self, address: str, method: Method, request: Any, timeout_s: float) -> Any:
+    async def _attempt(self, address: str, request: Any, timeout_s: float) -> Any:
         self.check_loop()
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
         started_s = self.clock.monotonic()
         try:
-            reply = await self.connections.link(address).call(method, request, timeout_s)
+            reply = await self.connections.link(address).call(request, timeout_s)
         except (BrokerUnreachable, OutcomeUnknown) as error:
             self.health.failed(address, error.message, self.clock.monotonic())
             raise
-        if method not in WAITING:
+        if not isinstance(request, WAITING):
             self.answered(address, self.clock.monotonic() - started_s)
         return reply
 
@@ -262,7 +265,7 @@ class Cluster:
         for start in range(0, max(1, len(asked)), NAMES_MAX):
             some = asked[start : start + NAMES_MAX]
             request = pb.MetadataRequest(topics=some, all=every, fresh=fresh)
-            reply = await self.ask(Method.METADATA, request, timeout_s=timeout_s, attempt_s=attempt_s)
+            reply = await self.ask(request, timeout_s=timeout_s, attempt_s=attempt_s)
             self.update(routing.merge(self.view, reply, some))
         self._refreshed_s = self.clock.monotonic()
         return self.view
@@ -282,7 +285,7 @@ class Cluster:
             # A broker that lags behind its peers has not heard of a new topic yet: ask them all.
             left_s = max(0.001, min(self.attempt_s, deadline_s - self.clock.monotonic()))
             request = pb.MetadataRequest(topics=[name])
-            asked = [self.ask_broker(a, Method.METADATA, request, left_s) for a in self.addresses()]
+            asked = [self.ask_broker(a, request, left_s) for a in self.addresses()]
             for reply in await asyncio.gather(*asked, return_exceptions=True):
                 if not isinstance(reply, BaseException):
                     self.update(routing.merge(self.view, reply, [name]))
@@ -350,9 +353,9 @@ def may_pass(error: TinymqError) -> bool:
 
 
 def _give_up(
-    method: Method, timeout_s: float, reasons: dict[str, str], last: TinymqError | None, unclear: TinymqError | None
+    request: Message, timeout_s: float, reasons: dict[str, str], last: TinymqError | None, unclear: TinymqError | None
 ) -> TinymqError:
-    what = f"{method.value.rsplit('/', 1)[-1]} within {timeout_s:.3g} s"
+    what = f"{method_of(request).name} within {timeout_s:.3g} s"
     tried = "; ".join(f"{address}: {reason}" for address, reason in reasons.items()) or "no broker was tried"
     if unclear is not None:
         return OutcomeUnknown(f"no answer to {what}, and it may have been done: {tried}", hint=UNCLEAR_HINT)

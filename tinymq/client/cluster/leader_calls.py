@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from google.protobuf.message import Message
+
 from tinymq.base.errors import (
     DeadlineExceeded,
     Held,
@@ -21,7 +23,7 @@ from tinymq.base.errors import (
 from tinymq.client.cluster import lookups
 from tinymq.client.cluster.cluster import JITTERED, UNCLEAR_HINT, Cluster, may_pass
 from tinymq.client.cluster.routing import Topic
-from tinymq.client.net.ports import Method
+from tinymq.proto.methods import method_of
 
 ATTEMPT_S_MIN = 0.001
 LAST_ATTEMPT_S = 0.1  # with less time left, an answer there was is better than one that may not come
@@ -42,7 +44,6 @@ async def ask_leader(
     cluster: Cluster,
     topic: Topic,
     partition: int,
-    method: Method,
     request: Any,
     *,
     timeout_s: float,
@@ -66,7 +67,7 @@ async def ask_leader(
             if "timeout_ms" in request.DESCRIPTOR.fields_by_name:
                 request.timeout_ms = max(1, int(attempt_s * 1000))
             try:
-                reply = await cluster.ask_broker(address, method, request, attempt_s)
+                reply = await cluster.ask_broker(address, request, attempt_s)
                 last = refusal(reply)
             except TinymqError as error:
                 last = error
@@ -87,7 +88,7 @@ async def ask_leader(
         attempt.reserve_s = LAST_ATTEMPT_S if refused is None else min(REFUSED_ATTEMPT_S, timeout_s / 2)
         attempt.stop_s = attempt.reserve_s if last is not None else 0.0
     tried = cluster.trouble(reasons)
-    raise _give_up(method, topic, partition, timeout_s=timeout_s, tried=tried, refused=refused, unclear=unclear)
+    raise _give_up(request, topic, partition, timeout_s=timeout_s, tried=tried, refused=refused, unclear=unclear)
 
 
 async def _leader(cluster: Cluster, topic: Topic, partition: int) -> str | None:
@@ -112,7 +113,7 @@ async def passes(cluster: Cluster, topic: Topic, partition: int, error: TinymqEr
 
 
 def _give_up(
-    method: Method,
+    request: Message,
     topic: Topic,
     partition: int,
     *,
@@ -121,7 +122,7 @@ def _give_up(
     refused: TinymqError | None,
     unclear: bool,
 ) -> TinymqError:
-    what = f"{method.value.rsplit('/', 1)[-1]} of {topic.name}/{partition} within {timeout_s:.3g} s"
+    what = f"{method_of(request).name} of {topic.name}/{partition} within {timeout_s:.3g} s"
     if unclear:
         return OutcomeUnknown(f"no answer to {what}, and it may have been done: {tried}", hint=UNCLEAR_HINT)
     if refused is not None:

@@ -7,7 +7,6 @@ import asyncio
 from tinymq.base.errors import BrokerUnreachable, DeadlineExceeded, NotLeader, OutcomeUnknown, TinymqError
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.routing import Partition, Topic
-from tinymq.client.net.ports import Method
 from tinymq.client.net.wire import read_error
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -101,7 +100,7 @@ async def _ask(
     )
     timeout_s = max(0.001, min(left_s, cluster.attempt_s))
     try:
-        reply = await cluster.ask_broker(address, Method.LIST_OFFSETS, request, timeout_s)
+        reply = await cluster.ask_broker(address, request, timeout_s)
     except TinymqError as error:
         if not error.retriable and not isinstance(error, OutcomeUnknown):
             raise

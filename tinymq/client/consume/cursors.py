@@ -14,7 +14,6 @@ from tinymq.client.cluster.offsets import list_offsets
 from tinymq.client.cluster.routing import Topic
 from tinymq.client.common.start_positions import KnownOffset, OffsetQuestion
 from tinymq.client.common.values import as_datetime
-from tinymq.client.net.ports import Method
 from tinymq.client.net.wire import read_error
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -68,7 +67,6 @@ async def change(
         cluster,
         channel.topic,
         channel.partition,
-        Method.CHANGE_CHANNELS,
         request,
         timeout_s=timeout_s,
         refusal=refusal,
@@ -88,7 +86,6 @@ async def list_channels(cluster: Cluster, topic: Topic, partition: int, timeout_
         cluster,
         topic,
         partition,
-        Method.LIST_CHANNELS,
         request,
         timeout_s=timeout_s,
         refusal=refusal,
@@ -108,7 +105,7 @@ async def set_consumer(cluster: Cluster, channel: ChannelId, consumer: str, comm
         consumer=consumer,
         command_id=command_id,
     )
-    reply = await cluster.ask(Method.SET_CONSUMER, request, timeout_s=timeout_s, changes=True)
+    reply = await cluster.ask(request, timeout_s=timeout_s, changes=True)
     return int(reply.epoch)
 
 
@@ -121,13 +118,13 @@ async def unset_consumer(cluster: Cluster, channel: ChannelId, epoch: int, timeo
         epoch=epoch,
         command_id=cluster.rng.randbytes(REQUEST_ID_BYTES),
     )
-    await cluster.ask(Method.UNSET_CONSUMER, request, timeout_s=timeout_s, changes=True)
+    await cluster.ask(request, timeout_s=timeout_s, changes=True)
 
 
 async def get_consumer(cluster: Cluster, channel: ChannelId, timeout_s: float) -> ConsumerDescription | None:
     """Who is on record for the channel, as of a moment during this call. None: nobody."""
     request = pb.GetConsumerRequest(topic=channel.topic.name, partition=channel.partition, channel=channel.channel)
-    reply = await cluster.ask(Method.GET_CONSUMER, request, timeout_s=timeout_s)
+    reply = await cluster.ask(request, timeout_s=timeout_s)
     return ConsumerDescription(reply.consumer, reply.epoch) if reply.epoch else None
 
 
@@ -173,7 +170,7 @@ async def trim(
         request.before_us, request.before_offset = AT_OFFSET, before.offset
     else:
         request.before_us = before.timestamp_us
-    reply = await ask_leader(cluster, topic, partition, Method.TRIM, request, timeout_s=timeout_s)
+    reply = await ask_leader(cluster, topic, partition, request, timeout_s=timeout_s)
     return int(reply.log_start)
 
 

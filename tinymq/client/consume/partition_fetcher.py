@@ -31,7 +31,7 @@ from tinymq.client.cluster.routing import Partition, Topic
 from tinymq.client.common.config import ReaderConfig
 from tinymq.client.common.start_positions import END
 from tinymq.client.consume.records import Chunk, next_offset_after, read_chunks
-from tinymq.client.net.ports import Fetched, Method
+from tinymq.client.net.ports import Fetched
 from tinymq.proto import tinymq_pb2 as pb
 
 LOG = logging.getLogger("tinymq.client")
@@ -365,7 +365,7 @@ async def _end_of(cluster: Cluster, topic: Topic, partition: int, broker: int) -
     query = pb.OffsetQuery(partition=partition, timestamp_us=END)
     request = pb.ListOffsetsRequest(topic_id=topic.topic_id, queries=[query])
     try:
-        reply = await cluster.ask_broker(address, Method.LIST_OFFSETS, request, cluster.attempt_s)
+        reply = await cluster.ask_broker(address, request, cluster.attempt_s)
     except TinymqError as error:
         LOG.debug("broker %d not asked for its end: %s", broker, error)
         return None

@@ -17,38 +17,18 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable, Closed, Denied, OutcomeUnknown, TinymqError, UnsupportedVersion
 from tinymq.client.common.argument_checks import FORK_HINT
-from tinymq.client.net.ports import Fetched, Method, PackedBatch
+from tinymq.client.net.ports import Fetched, PackedBatch
 from tinymq.client.net.wire import join, read_fetched
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.methods import method_named, method_of
 
-_REPLIES: dict[Method, Any] = {
-    Method.METADATA: pb.MetadataReply,
-    Method.LIST_OFFSETS: pb.ListOffsetsReply,
-    Method.OPEN_PRODUCER: pb.OpenProducerReply,
-    Method.CREATE_TOPIC: pb.CreateTopicReply,
-    Method.DELETE_TOPIC: pb.DeleteTopicReply,
-    Method.ALTER_TOPIC: pb.AlterTopicReply,
-    Method.ADD_PARTITION: pb.AddPartitionReply,
-    Method.TRANSFER_LEADER: pb.TransferLeaderReply,
-    Method.DELETE_PARTITION: pb.DeletePartitionReply,
-    Method.CLUSTER_STATUS: pb.ClusterStatusReply,
-    Method.DESCRIBE_SCAN: pb.DescribeScanReply,
-    Method.LIST_SCANS: pb.ListScansReply,
-    Method.FEATURE_LEVEL: pb.FeatureLevelReply,
-    Method.SET_CONSUMER: pb.SetConsumerReply,
-    Method.UNSET_CONSUMER: pb.UnsetConsumerReply,
-    Method.GET_CONSUMER: pb.GetConsumerReply,
-    Method.CHANGE_CHANNELS: pb.ChannelsReply,
-    Method.LIST_CHANNELS: pb.ListChannelsReply,
-    Method.TRIM: pb.TrimReply,
-    Method.HOLD: pb.HoldReply,
-}
-_PRODUCE = "/tinymq.v1.Broker/Produce"
-_FETCH = "/tinymq.v1.Broker/Fetch"
+_PRODUCE = method_named("Broker", "Produce").path
+_FETCH = method_named("Broker", "Fetch").path
 _NEVER_SENT = ("failed to connect", "connection refused", "dns resolution failed", "name resolution failure")
 
 
@@ -156,19 +136,20 @@ class GrpcLink:
         self._metadata = (("tinymq-client-id", client_id),) if client_id else ()
         self._message_bytes_max = message_bytes_max
         self._channel: grpc.aio.Channel | None = None
-        self._calls: dict[Method, Any] = {}
+        self._calls: dict[type[Message], Any] = {}
 
     @property
     def address(self) -> str:
         return self._address
 
-    async def call(self, method: Method, request: Any, timeout_s: float) -> Any:
-        make = self._calls.get(method)
+    async def call(self, request: Message, timeout_s: float) -> Any:
+        make = self._calls.get(type(request))
         if make is None:
-            make = self._calls[method] = self._open().unary_unary(
-                f"/{method.value}",
-                request_serializer=type(request).SerializeToString,
-                response_deserializer=_REPLIES[method].FromString,
+            method = method_of(request)
+            make = self._calls[type(request)] = self._open().unary_unary(
+                method.path,
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.reply.FromString,
             )
         try:
             return await make(request, timeout=timeout_s, metadata=self._metadata)
@@ -210,7 +191,7 @@ class GrpcLink:
         while state is not grpc.ChannelConnectivity.READY:
             if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
                 # A call that does not wait fails at once, and says why.
-                await self.call(Method.METADATA, pb.MetadataRequest(), 1.0)
+                await self.call(pb.MetadataRequest(), 1.0)
             elif state is grpc.ChannelConnectivity.SHUTDOWN:
                 raise BrokerUnreachable(f"{self._address}: the channel is closed")
             else:

@@ -10,40 +10,15 @@ arrived. Errors that a broker *answers* are not raised here: they are in the rep
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
+from google.protobuf.message import Message
 
 from tinymq.base.errors import TinymqError
 from tinymq.base.value import value
 from tinymq.net.frame_socket import FrameSocket
 from tinymq.proto import tinymq_pb2 as pb
-
-
-class Method(Enum):
-    """The unary calls."""
-
-    METADATA = "tinymq.v1.Broker/Metadata"
-    LIST_OFFSETS = "tinymq.v1.Broker/ListOffsets"
-    OPEN_PRODUCER = "tinymq.v1.Broker/OpenProducer"
-    CREATE_TOPIC = "tinymq.v1.Admin/CreateTopic"
-    DELETE_TOPIC = "tinymq.v1.Admin/DeleteTopic"
-    ALTER_TOPIC = "tinymq.v1.Admin/AlterTopic"
-    ADD_PARTITION = "tinymq.v1.Admin/AddPartition"
-    TRANSFER_LEADER = "tinymq.v1.Admin/TransferLeader"
-    DELETE_PARTITION = "tinymq.v1.Admin/DeletePartition"
-    CLUSTER_STATUS = "tinymq.v1.Admin/ClusterStatus"
-    FEATURE_LEVEL = "tinymq.v1.Admin/FeatureLevel"
-    DESCRIBE_SCAN = "tinymq.v1.Admin/DescribeScan"
-    LIST_SCANS = "tinymq.v1.Admin/ListScans"
-    SET_CONSUMER = "tinymq.v1.Channels/SetConsumer"
-    UNSET_CONSUMER = "tinymq.v1.Channels/UnsetConsumer"
-    GET_CONSUMER = "tinymq.v1.Channels/GetConsumer"
-    CHANGE_CHANNELS = "tinymq.v1.Channels/Change"
-    LIST_CHANNELS = "tinymq.v1.Channels/List"
-    TRIM = "tinymq.v1.Channels/Trim"
-    HOLD = "tinymq.v1.Channels/Hold"
 
 
 @value
@@ -105,8 +80,8 @@ class Link(Protocol):
     @property
     def address(self) -> str: ...
 
-    async def call(self, method: Method, request: Any, timeout_s: float) -> Any:
-        """One question, one answer (the method's reply message)."""
+    async def call(self, request: Message, timeout_s: float) -> Any:
+        """Call the unary RPC that takes `request` (tinymq.proto.methods.method_of), and return its reply."""
         ...
 
     async def open_produce(self, timeout_s: float) -> ProduceStream:

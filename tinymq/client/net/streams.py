@@ -19,7 +19,7 @@ from tinymq.base.clock import Clock
 from tinymq.base.config import Limits, parse_address
 from tinymq.base.errors import BrokerUnreachable, Closed, CorruptData, OutcomeUnknown, TinymqError
 from tinymq.client.net.grpc_transport import GrpcConnector, GrpcLink
-from tinymq.client.net.ports import Fetched, FetchStream, Method, PackedBatch, ProduceStream
+from tinymq.client.net.ports import Fetched, FetchStream, PackedBatch, ProduceStream
 from tinymq.client.net.wire import fetched, read_error, view_of
 from tinymq.net.frame_socket import FrameSocket
 from tinymq.net.frame_stream import FrameStream
@@ -131,7 +131,7 @@ class BrokerLink:
         """(the stream, or None where it has to be gRPC's; seconds that are left). Raises BrokerUnreachable."""
         deadline_s = self._clock.monotonic() + timeout_s
         try:
-            said = await self._link.call(Method.METADATA, pb.MetadataRequest(), timeout_s)
+            said = await self._link.call(pb.MetadataRequest(), timeout_s)
         except OutcomeUnknown as error:
             raise BrokerUnreachable(error.message) from None  # of the stream, nothing was sent
         where, now_s = said.stream_address, self._clock.monotonic()

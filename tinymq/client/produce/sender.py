@@ -31,7 +31,7 @@ from tinymq.client.cluster.lookups import deletion_of
 from tinymq.client.cluster.routing import Partition
 from tinymq.client.common.config import ProducerConfig
 from tinymq.client.net.broker_streams import State
-from tinymq.client.net.ports import Method, PackedBatch
+from tinymq.client.net.ports import PackedBatch
 from tinymq.client.net.wire import batch_head, produce_batch, read_error
 from tinymq.client.produce.batcher import Batcher
 from tinymq.client.produce.delivery import ProducerBatch
@@ -245,7 +245,7 @@ class Sender:
     async def _open_producer(self) -> None:
         try:
             request, timeout_s = pb.OpenProducerRequest(), self._config.delivery_timeout_ms / 1000
-            reply = await self._cluster.ask(Method.OPEN_PRODUCER, request, timeout_s=timeout_s)
+            reply = await self._cluster.ask(request, timeout_s=timeout_s)
         except TinymqError as error:
             LOG.debug("no producer id yet: %s", error)
             if not error.retriable and not isinstance(error, OutcomeUnknown):

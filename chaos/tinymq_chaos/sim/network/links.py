@@ -11,14 +11,15 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.message import Message
 
 from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable, Closed, OutcomeUnknown
-from tinymq.client.net.ports import Fetched, Method, PackedBatch
+from tinymq.client.net.ports import Fetched, PackedBatch
 from tinymq.client.net.wire import join, read_fetched
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
+from tinymq.proto.methods import METHODS, method_of
 from tinymq.rpc.common.forwarding import SERVICE, Metadata
 from tinymq_chaos.sim.network.calls import DONE, FAILED, Call, ServerCall
 
@@ -54,8 +55,8 @@ class MemoryLink:
     def address(self) -> str:
         return self._address
 
-    async def call(self, method: Method, request: Any, timeout_s: float) -> Any:
-        return await self.ask(method.value, request, timeout_s)
+    async def call(self, request: Message, timeout_s: float) -> Any:
+        return await self.ask(method_of(request).path[1:], request, timeout_s)
 
     async def ask(self, path: str, request: Any, timeout_s: float, metadata: tuple[tuple[str, str], ...] = ()) -> Any:
         """Any unary call, by its path, such as "tinymq.v1.QueueService/ConsumeMessage". Raises what ended it as a
@@ -77,7 +78,7 @@ class MemoryLink:
             raise OutcomeUnknown(f"{self._address}: the broker ended the call")
         if data[:1] == FAILED:
             raise from_wire(pb.Error.FromString(data[1:]))
-        return _reply_of(path).FromString(data[1:])
+        return METHODS[f"/{path}"].reply.FromString(data[1:])
 
     async def open_produce(self, timeout_s: float) -> ProduceCall:
         return ProduceCall(await self._open("Produce", timeout_s), self._address)
@@ -171,12 +172,6 @@ class FetchCall(_StreamCall):
 
     async def read(self) -> Fetched:
         return read_fetched(await self.receive())
-
-
-def _reply_of(path: str) -> Any:
-    """What a unary call is answered with, by its path."""
-    service, name = path.rsplit(".", 1)[-1].split("/")
-    return GetMessageClass(pb.DESCRIPTOR.services_by_name[service].methods_by_name[name].output_type)
 
 
 class AnyBroker:
