@@ -10,6 +10,8 @@ import pytest
 
 from tests.chaos.test_reliability_page import PAGE
 from tests.test_tidy import ROOT
+from tinymq.broker.partition import partition
+from tinymq.broker.state import retention, retention_index
 from tinymq_chaos.mutants import MUTANTS, REAL, Mutant, Patches
 from tinymq_chaos.mutants import __main__ as command
 from tinymq_chaos.mutants.mutant import ABSENT
@@ -34,6 +36,40 @@ def test_a_mutant_can_be_put_in_and_taken_out(mutant: Mutant) -> None:
     assert replaced
     for owner, name, before in replaced:
         assert vars(owner).get(name, ABSENT) is before
+
+
+RAFT = "tinymq.raft."  # its mutants replace private names until the replica's rules are public
+
+
+@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
+def test_a_mutant_replaces_public_rules(mutant: Mutant) -> None:
+    with mutant.applied() as patches:
+        replaced = [(_room(owner), name) for owner, name, _ in patches.replaced]
+    private = [name for room, name in replaced if name.startswith("_") and name != "__init__" and RAFT not in room]
+    assert private == []
+
+
+def _room(owner: object) -> str:
+    return f"{getattr(owner, '__module__', None) or getattr(owner, '__name__', '')}."
+
+
+def test_a_function_is_replaced_wherever_it_was_imported() -> None:
+    patches, original = Patches(), retention.due_start
+    patches.replace(retention.due_start, _break)
+    assert {partition.due_start, retention.due_start} == {_break}  # type: ignore[attr-defined]
+    partition.late = _break  # type: ignore[attr-defined]  # as a module has it that was imported meanwhile
+    patches.undo()
+    assert {partition.due_start, partition.late, retention.due_start} == {original}  # type: ignore[attr-defined]
+    del partition.late  # type: ignore[attr-defined]
+
+
+def test_a_function_is_replaced_in_some_modules_alone() -> None:
+    patches, original = Patches(), retention.due_start
+    patches.replace(retention.due_start, _break, within=[partition])
+    assert (partition.due_start, retention.due_start) == (_break, original)  # type: ignore[attr-defined]
+    patches.undo()
+    with pytest.raises(AssertionError, match="has imported"):
+        patches.replace(retention.due_start, _break, within=[retention_index])
 
 
 def test_there_are_enough_of_them() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from itertools import count
 from typing import Any
 
@@ -17,42 +16,28 @@ ASKED = Focus(faults=("client_reset", "kill", "isolate_one"), workloads=("queues
 
 @mutant("a client goes no faster than its quota", test=f"{QUOTAS}a_quiet_client_has_a_second_of_its_rate")
 def clients_are_not_charged(p: Patches) -> None:
-    p.set(Rate, "charge", lambda self, client, size: 0.0)
+    p.replace(Rate.charge, lambda self, client, size: 0.0)
 
 
 @mutant("a client's debt has a bound", test=f"{QUOTAS}one_huge_batch_waits_for_a_bounded_time")
 def debts_have_no_bound(p: Patches) -> None:
-    def charge(self: Rate, client: str, size: int) -> float:
-        if not self.bytes_per_s:
-            return 0.0
-        bucket = self._bucket(client)
-        bucket.level -= size
-        return max(0.0, -bucket.level / self.bytes_per_s)
-
-    p.set(Rate, "charge", charge)
-
-
-class Unforgetting(OrderedDict[Any, Any]):
-    """Nothing goes for want of room."""
-
-    def popitem(self, last: bool = True) -> Any:
-        return None
+    p.replace(quotas.bounded, lambda level, bytes_per_s: level)
 
 
 @mutant("no more than so many clients are remembered", test=f"{QUOTAS}clients_that_are_remembered_are_bounded")
 def clients_are_never_forgotten(p: Patches) -> None:
-    p.set(quotas, "OrderedDict", Unforgetting)
+    p.replace(Rate.forget_oldest, lambda self: None)
 
 
 @mutant("QueueService: who asks again under its request id gets the same message", ASKED)
 def request_ids_are_not_looked_at(p: Patches) -> None:
     numbers = count(1)
-    p.set(queue, "request_key", lambda request_id: next(numbers).to_bytes(16, "little"))
+    p.replace(queue.request_key, lambda request_id: next(numbers).to_bytes(16, "little"))
 
 
 @mutant("QueueService: a size is what the channel has still to read", ASKED)
 def sizes_count_what_was_taken(p: Patches) -> None:
-    p.set(messages, "size_of", lambda partition, channel: partition.high_watermark - partition.log_start)
+    p.replace(messages.size_of, lambda partition, channel: partition.high_watermark - partition.log_start)
 
 
 @mutant(
@@ -64,4 +49,4 @@ def sizes_are_of_the_past(p: Patches) -> None:
         if not partition.leading:
             raise partition.closed or partition.not_leader()
 
-    p.set(messages, "prove_leading", prove_leading)
+    p.replace(messages.prove_leading, prove_leading)

@@ -7,11 +7,9 @@ from typing import Any
 
 from tinymq.base.topic_config import OnFull, TopicConfig
 from tinymq.broker.partition import capacity
-from tinymq.broker.partition import partition as partitions
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.partition.soft_leases import SoftLeases
 from tinymq.broker.state import channels, retention
-from tinymq.broker.state import state as states
 from tinymq.broker.state.channels import Channels
 from tinymq.broker.state.holds import Hold, Holds
 from tinymq.broker.state.outcome import CommandOutcome, OffsetBounds
@@ -48,12 +46,12 @@ def commits_move_back(p: Patches) -> None:
         return cursor._replace(epoch=max(cursor.epoch, said.epoch), position=said.offset, moved_us=at.now_us)
 
     real = channels.committed
-    p.set(channels, "committed", committed)
+    p.replace(channels.committed, committed)
 
 
 @mutant("a consumer that was replaced moves no cursor", RUSH)
 def consumers_are_not_fenced(p: Patches) -> None:
-    p.set(channels, "check_epoch", lambda cursor, channel, epoch: None)
+    p.replace(channels.check_epoch, lambda cursor, channel, epoch: None)
 
 
 @mutant("a commit from before a seek is refused", RUSH)
@@ -66,7 +64,7 @@ def commits_outlive_seeks(p: Patches) -> None:
         )  # fmt: skip
         return real(cursor, told, at)
 
-    p.set(channels, "committed", committed)
+    p.replace(channels.committed, committed)
 
 
 @mutant("a seek that is sent again changes nothing", RUSH)
@@ -76,12 +74,12 @@ def seeks_are_done_again(p: Patches) -> None:
     def sought(cursor: Any, said: Any, at: Any, number: int) -> Any:
         return real(cursor._replace(last_seek=b""), said, at, number)
 
-    p.set(channels, "sought", sought)
+    p.replace(channels.sought, sought)
 
 
 @mutant("a cursor is put nowhere behind the end", RUSH)
 def cursors_go_anywhere(p: Patches) -> None:
-    p.set(channels, "check_within", lambda offset, least, at: None)
+    p.replace(channels.check_within, lambda offset, least, at: None)
 
 
 @mutant("a request that is sent again gets the record that it got", TAKERS)
@@ -98,7 +96,7 @@ def cursors_are_forgotten(p: Patches) -> None:
         made._cursors = {name: cursor._replace(position=0) for name, cursor in made._cursors.items()}
         return made
 
-    p.set(Channels, "load", classmethod(load))
+    p.replace(Channels.load, classmethod(load))
 
 
 @mutant("the applied state restores what was taken", RESTARTS)
@@ -110,7 +108,7 @@ def requests_are_forgotten(p: Patches) -> None:
         made._taken.clear()
         return made
 
-    p.set(Channels, "load", classmethod(load))
+    p.replace(Channels.load, classmethod(load))
 
 
 @mutant("a cursor's move is an entry of the log", Focus(faults=LOST_ANSWERS, workloads=("cursors",), pace=0.3))
@@ -129,7 +127,7 @@ def cursors_are_not_replicated(p: Patches) -> None:
         )
 
     real = Partition.command
-    p.set(Partition, "command", command)
+    p.replace(Partition.command, command)
 
 
 @mutant("retention: what is younger than retention_ms stays", KEEPS)
@@ -139,18 +137,18 @@ def the_young_are_removed(p: Patches) -> None:
     def due_start(config: TopicConfig, kept: Any, now_us: int, expiry_us: int | None) -> int:
         return real(config, kept, now_us, None if expiry_us is None else expiry_us + 3_000_000)
 
-    p.set(partitions, "due_start", due_start)
+    p.replace(retention.due_start, due_start)
 
 
 @mutant("time: a majority of the brokers that hold any replica determines it", ALONE)
 def whoever_is_heard_tells_the_time(p: Patches) -> None:
     """Take the lower median of the clocks that are heard, as before the rule."""
-    p.set(cluster_time, "agreed_us", lambda clocks_us, brokers: sorted(clocks_us)[(len(clocks_us) - 1) // 2])
+    p.replace(cluster_time.agreed_us, lambda clocks_us, brokers: sorted(clocks_us)[(len(clocks_us) - 1) // 2])
 
 
 @mutant("time: records appended while it was unknown get their age from when it is known", ALONE)
 def what_is_appended_without_the_time_looks_old(p: Patches) -> None:
-    p.set(RetentionIndex, "lose_time", lambda self, end, end_bytes: None)
+    p.replace(RetentionIndex.lose_time, lambda self, end, end_bytes: None)
 
 
 @mutant(
@@ -166,7 +164,7 @@ def clocks_may_contradict(p: Patches) -> None:
     test="tests/broker/test_wrong_clocks.py::test_a_leader_that_stops_hearing_the_others_removes_by_size_alone",
 )
 def ages_count_without_the_time(p: Patches) -> None:
-    p.set(LeadingReplica, "expiry_now_us", LeadingReplica.append_time_now_us)
+    p.replace(LeadingReplica.expiry_now_us, LeadingReplica.append_time_now_us)
 
 
 @mutant(
@@ -174,12 +172,12 @@ def ages_count_without_the_time(p: Patches) -> None:
     test="tests/broker/test_wrong_clocks.py::test_a_hold_that_is_taken_meanwhile_ends_in_its_time",
 )
 def leases_end_with_a_jump(p: Patches) -> None:
-    p.set(Holds, "extend", lambda self, now_us, jump_us: None)
+    p.replace(Holds.extend, lambda self, now_us, jump_us: None)
 
 
 @mutant("retention: what is older than retention_ms goes", KEEPS)
 def the_old_are_kept(p: Patches) -> None:
-    p.set(partitions, "due_start", lambda config, kept, *now_us: kept.log_start)
+    p.replace(retention.due_start, lambda config, kept, *now_us: kept.log_start)
 
 
 @mutant("retention: so many bytes of records stay", SIZED)
@@ -190,7 +188,7 @@ def the_last_bytes_are_removed(p: Patches) -> None:
         size = config.retention_bytes
         return real(config if size is None else replace(config, retention_bytes=size // 2), *rest)
 
-    p.set(partitions, "due_start", due_start)
+    p.replace(retention.due_start, due_start)
 
 
 @mutant(
@@ -203,8 +201,7 @@ def bytes_are_kept(p: Patches) -> None:
     def due_start(config: TopicConfig, *rest: Any) -> int:
         return real(replace(config, retention_bytes=None), *rest)
 
-    p.set(partitions, "due_start", due_start)
-    p.set(retention, "due_start", due_start)
+    p.replace(retention.due_start, due_start)
 
 
 @mutant(
@@ -217,12 +214,12 @@ def alterations_are_not_heard(p: Patches) -> None:
             real(self, config)
 
     real = Partition.configure
-    p.set(Partition, "configure", configure)
+    p.replace(Partition.configure, configure)
 
 
 @mutant("what is held stays", Focus(faults=("kill",), workloads=("room", "retained"), seconds=18.0, pace=0.3))
 def holds_hold_nothing(p: Patches) -> None:
-    p.set(Holds, "lowest", lambda self, now_us: None)
+    p.replace(Holds.lowest, lambda self, now_us: None)
 
 
 @mutant("the applied state restores the holds", BEGUN)
@@ -233,7 +230,7 @@ def holds_are_forgotten(p: Patches) -> None:
         real(cls, state, end)
         return cls()
 
-    p.set(Holds, "load", classmethod(load))
+    p.replace(Holds.load, classmethod(load))
 
 
 @mutant("a hold ends with its lease", test=f"{HELD}what_is_held_stays_until_the_lease_ends")
@@ -241,8 +238,8 @@ def holds_never_end(p: Patches) -> None:
     def lowest(self: Holds, now_us: int) -> Hold | None:
         return min(self._holds.values(), default=None)
 
-    p.set(Holds, "lowest", lowest)
-    p.set(Holds, "drop_expired", lambda self, now_us: None)
+    p.replace(Holds.lowest, lowest)
+    p.replace(Holds.drop_expired, lambda self, now_us: None)
 
 
 @mutant("a trim of what is held is refused", TRIMMED)
@@ -251,7 +248,7 @@ def trims_take_what_is_held(p: Patches) -> None:
         return real(said, at, None if said.reason == pb.MoveStart.TRIM else lowest)
 
     real = retention.new_start
-    p.set(states, "new_start", new_start)
+    p.replace(retention.new_start, new_start)
 
 
 @mutant(
@@ -259,7 +256,7 @@ def trims_take_what_is_held(p: Patches) -> None:
     test=f"{PROMISED}a_promise_writes_nothing_and_keeps_retention_away",
 )
 def promises_keep_nothing(p: Patches) -> None:
-    p.set(SoftLeases, "lowest", lambda self, now_us: None)
+    p.replace(SoftLeases.lowest, lambda self, now_us: None)
 
 
 @mutant("a light hold refuses no producer and no trim", test=f"{PROMISED}a_light_hold_refuses_no_producer")
@@ -269,7 +266,7 @@ def light_holds_bind(p: Patches) -> None:
         return real(self, said)
 
     real = Partition.promise
-    p.set(Partition, "promise", promise)
+    p.replace(Partition.promise, promise)
 
 
 @mutant(
@@ -280,7 +277,7 @@ def light_holds_come_too_late(p: Patches) -> None:
     def promise(self: Partition, said: pb.Hold) -> Hold:
         return self.promises.make(said, self.state.holds, self.state.extent(self.group.append_time_now_us()))
 
-    p.set(Partition, "promise", promise)
+    p.replace(Partition.promise, promise)
 
 
 @mutant("where a log starts never moves back", TRIMMED)
@@ -289,7 +286,7 @@ def starts_move_back(p: Patches) -> None:
         self.log_start = min(said.offset, at.end)
         return CommandOutcome(log_start=self.log_start, high_watermark=at.end)
 
-    p.set(PartitionState, "move_start", move_start)
+    p.replace(PartitionState.move_start, move_start)
 
 
 @mutant(
@@ -297,12 +294,12 @@ def starts_move_back(p: Patches) -> None:
     test="tests/broker/partition/test_capacity.py::test_a_partition_in_memory_goes_by_what_its_log_comes_to",
 )
 def commands_have_no_bound(p: Patches) -> None:
-    p.set(partitions, "check_commands", lambda config, log_bytes, said: None)
+    p.replace(capacity.check_commands, lambda config, log_bytes, said: None)
 
 
 @mutant("room: what is appended and not committed counts, too", ROOM)
 def the_uncommitted_take_no_room(p: Patches) -> None:
-    p.set(capacity.Uncommitted, "ends", lambda self, applied: applied)
+    p.replace(capacity.Uncommitted.ends, lambda self, applied: applied)
 
 
 @mutant(
@@ -314,7 +311,7 @@ def full_partitions_take_more(p: Patches) -> None:
     def room(config: TopicConfig, *args: Any) -> Any:
         return None if config.on_full is OnFull.REJECT else real(config, *args)
 
-    p.set(partitions, "room", room)
+    p.replace(capacity.room, room)
 
 
 @mutant("room: no more goes than has to", ROOM)
@@ -325,7 +322,7 @@ def everything_makes_room(p: Patches) -> None:
         return None if found is None else (ends.end, ends.end_bytes)
 
     real = capacity.room
-    p.set(partitions, "room", room)
+    p.replace(capacity.room, room)
 
 
 @mutant("the applied state restores where the log starts", BEGUN)
@@ -336,4 +333,4 @@ def the_start_is_forgotten(p: Patches) -> None:
         real(self, data)
         self.log_start = 0
 
-    p.set(PartitionState, "load", load)
+    p.replace(PartitionState.load, load)

@@ -15,7 +15,7 @@ HEALTH = "tests/client/cluster/test_broker_health.py::test_"
     test=f"{HEALTH}a_leader_that_lost_its_connection_is_sent_to_soon",
 )
 def slow_leaders_are_left_alone(p: Patches) -> None:
-    p.set(ClusterHealth, "retry_s", lambda self, address, now_s: self.cost(address, now_s)[0])
+    p.replace(ClusterHealth.retry_s, lambda self, address, now_s: self.cost(address, now_s)[0])
 
 
 @mutant(
@@ -23,4 +23,4 @@ def slow_leaders_are_left_alone(p: Patches) -> None:
     test=f"{PLACEMENT}what_waits_for_a_dead_broker_moves_and_what_is_bound_to_it_stays",
 )
 def waiting_batches_stay(p: Patches) -> None:
-    p.set(SendQueue, "withdraw", lambda self: [])
+    p.replace(SendQueue.withdraw, lambda self: [])

@@ -8,9 +8,8 @@ from typing import Any
 
 from tinymq.base.errors import SyncFailed
 from tinymq.broker.state import state as broker_state
-from tinymq.format.entry import crc32c
+from tinymq.format.entry import crc32c, crc32c_of
 from tinymq.log.broker_files import durability_marks, vote_store
-from tinymq.log.engine import disk_engine, store
 from tinymq.log.files import record_file
 from tinymq.log.files.files import File
 from tinymq.log.replica_log import creation, recovery
@@ -55,7 +54,7 @@ def logs_are_not_synced(p: Patches) -> None:
         self._touched = {}
         real(self, also)
 
-    p.set(Disk, "sync", sync)
+    p.replace(Disk.sync, sync)
 
 
 @mutant("7: ballots are synced", POWER)
@@ -66,7 +65,7 @@ def ballots_are_not_synced(p: Patches) -> None:
         real(self, changes)
         return []
 
-    p.set(vote_store.VoteFile, "write", write)
+    p.replace(vote_store.VoteFile.write, write)
 
 
 @mutant("a failed sync stops its replica and acknowledges nothing", Focus(faults=("fail_sync", "power_cut_of_all")))
@@ -77,7 +76,7 @@ def failed_syncs_are_ignored(p: Patches) -> None:
         with suppress(SyncFailed):
             real(self, also)
 
-    p.set(Disk, "sync", sync)
+    p.replace(Disk.sync, sync)
 
 
 @mutant("a mark is written after the sync that it tells of", POWER)
@@ -91,18 +90,18 @@ def marks_before_the_sync(p: Patches) -> None:
         self.marks.sync()
         return real(self, works, changes, with_marks=with_marks, **rest)
 
-    p.set(SyncBatches, "carry_out", carry_out)
+    p.replace(SyncBatches.carry_out, carry_out)
 
 
 @mutant("a mark is lowered before what it covers is cut", CUT)
 def marks_stay_high(p: Patches) -> None:
-    p.set(SyncBatches, "lower_marks", lambda self, works: None)
+    p.replace(SyncBatches.lower_marks, lambda self, works: None)
 
 
 @mutant("a torn tail is cut off", FOUND)
 def torn_tails_stay(p: Patches) -> None:
     """What is not whole is taken for whole: neither checksum nor chain is looked at behind the mark."""
-    p.set(scan, "crc32c", _any_crc)
+    p.replace(crc32c, _any_crc, within=[scan])
 
 
 class _AnyCrc(int):
@@ -121,19 +120,19 @@ def _any_crc(data: Any, seed: int = 0) -> int:
 
 @mutant("checksums of payloads are verified whenever they are read from a disk", FLIPS)
 def checksums_are_not_verified(p: Patches) -> None:
-    p.set(scan, "crc32c", _any_crc)
-    p.set(reads, "crc32c_of", _any_crc)
+    p.replace(crc32c, _any_crc, within=[scan])
+    p.replace(crc32c_of, _any_crc, within=[reads])
 
 
 @mutant("a damaged frame at or below the mark is not taken for a torn tail", FLIPS)
 def damage_is_cut_off(p: Patches) -> None:
-    p.set(recovery.LogRecovery, "refuse_below_mark", lambda self, first, problem: None)
-    p.set(recovery.LogRecovery, "check_mark", lambda self: None)
+    p.replace(recovery.LogRecovery.refuse_below_mark, lambda self, first, problem: None)
+    p.replace(recovery.LogRecovery.check_mark, lambda self: None)
 
 
 @mutant("what is found above the mark is written again and synced before it counts", FOUND)
 def the_page_cache_is_taken_for_the_disk(p: Patches) -> None:
-    p.set(recovery.LogRecovery, "rewrite", lambda self, segment: [])
+    p.replace(recovery.LogRecovery.rewrite, lambda self, segment: [])
 
 
 @mutant(
@@ -148,12 +147,12 @@ def ballots_are_believed_as_found(p: Patches) -> None:
         real(self, _NeverSynced(files), loaded)
         self._files = files
 
-    p.set(vote_store.VoteFile, "__init__", init)
+    p.replace(vote_store.VoteFile.__init__, init)
 
 
 @mutant("12 of reliability: rounds of marks and ballots are read whole or not at all", TORN)
 def torn_rounds_are_read(p: Patches) -> None:
-    p.set(record_file, "crc32c", _any_crc)
+    p.replace(crc32c, _any_crc, within=[record_file])
 
 
 @mutant("a group that was opened here and is gone is missed", Focus(faults=("kill", "remove_group", "isolate_one")))
@@ -164,14 +163,13 @@ def lost_folders_are_made_anew(p: Patches) -> None:
         loaded = real(files)
         return durability_marks.LoadedMarks({}, loaded.number, loaded.complete)
 
-    p.set(store, "load_marks", load)
+    p.replace(durability_marks.load_marks, load)
 
 
 @mutant("a checkpoint has a checksum, and one that does not match is not used", STATES)
 def checkpoints_are_not_verified(p: Patches) -> None:
     """Neither that of the file nor that of the partition in it: either would do."""
-    p.set(snapshot_files, "crc32c", _any_crc)
-    p.set(broker_state, "crc32c", _any_crc)
+    p.replace(crc32c, _any_crc, within=[snapshot_files, broker_state])
 
 
 @mutant("a log that begins behind a state counts once its names are synced", TRANSFERS)
@@ -181,7 +179,7 @@ def installed_logs_count_before_their_names(p: Patches) -> None:
     def begin(files: Any, group: Any, applied: Any) -> Any:
         return real(_NeverSynced(files), group, applied)
 
-    p.set(disk_engine, "begin_behind", begin)
+    p.replace(creation.begin_behind, begin)
 
 
 @mutant("a log that begins behind a state counts once its mark is synced", INSTALLS)
@@ -191,7 +189,7 @@ def installed_logs_count_before_their_mark(p: Patches) -> None:
     def put_mark(self: SyncBatches, mark: durability_marks.DurabilityMark) -> None:
         self.marks.write([mark]) if mark.index and mark.state == mark.index else real(self, mark)
 
-    p.set(SyncBatches, "put_mark", put_mark)
+    p.replace(SyncBatches.put_mark, put_mark)
 
 
 @mutant("22: what takes the place of a log that was set aside has a higher count", REPAIRS)
@@ -201,7 +199,7 @@ def repaired_replicas_keep_their_count(p: Patches) -> None:
     def put_mark(self: SyncBatches, mark: durability_marks.DurabilityMark) -> None:
         real(self, replace(mark, count=mark.count - 1) if mark.flags & durability_marks.ASIDE else mark)
 
-    p.set(SyncBatches, "put_mark", put_mark)
+    p.replace(SyncBatches.put_mark, put_mark)
 
 
 # What has no mutant, by reasoning and not by a run:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinymq.broker.cluster import feature_level
+from tinymq.broker.cluster import feature_level as cluster_level
+from tinymq.format import feature_level
 from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.raft.net import handshake
-from tinymq.raft.replica import leading
-from tinymq.registry import base_registry
-from tinymq.registry.raft_group import state_machine
 from tinymq_chaos.mutants.mutant import Patches, mutant
 
 
@@ -25,7 +23,7 @@ def _nothing(*_: Any) -> None:
     test="tests/registry/test_feature_level_races.py::test_no_order_of_events_raises_the_level_over_an_older_build",
 )
 def levels_rise_over_older_members(p: Patches) -> None:
-    p.set(feature_level, "next_level", lambda level, members, heard: KNOWN_LEVEL)
+    p.replace(cluster_level.next_level, lambda level, members, heard: KNOWN_LEVEL)
 
 
 @mutant(
@@ -34,8 +32,7 @@ def levels_rise_over_older_members(p: Patches) -> None:
     "test_nothing_above_the_level_is_proposed_and_what_raises_it_only_by_the_leader_itself",
 )
 def leaders_propose_what_members_do_not_know(p: Patches) -> None:
-    for module in (leading, state_machine, base_registry):
-        p.set(module, "check", _nothing)
+    p.replace(feature_level.check, _nothing)
 
 
 @mutant(
@@ -43,4 +40,4 @@ def leaders_propose_what_members_do_not_know(p: Patches) -> None:
     test="tests/raft/net/test_handshake.py::test_a_build_that_knows_too_little_is_told_what_to_do",
 )
 def older_builds_are_let_in(p: Patches) -> None:
-    p.set(handshake, "check_member", _nothing)
+    p.replace(feature_level.check_member, _nothing, within=[handshake])

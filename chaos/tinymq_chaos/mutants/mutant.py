@@ -1,46 +1,97 @@
-"""A mutant: the product with one fix or rule taken out, by patches that last as long as a `with` block."""
+"""A mutant: the product without one of its rules, by patches that last as long as a `with` block.
+
+A patch names the rule that it replaces by reference (`p.replace(channels.check_epoch, ...)`), so that mypy finds a rule
+that was renamed or removed. Rules that mutants replace are public: tests/chaos/test_mutants.py holds that.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 from tinymq.base.errors import InvalidRequest
 
 ABSENT = object()
+PRODUCT = "tinymq"
 
 
 class Patches:
-    """Attributes replaced, and what they were."""
+    """The attributes of the product that a mutant has replaced, and their values from before."""
 
     def __init__(self) -> None:
-        self._before: list[tuple[object, str, object]] = []
+        self._before: list[tuple[object, str, object]] = []  # in the order in which they were replaced
+        self._replacements: list[tuple[object, object]] = []  # (replacement, original) of module-level functions
+
+    def replace(self, rule: Any, replacement: object, *, within: Sequence[ModuleType] = ()) -> None:
+        """Replace `rule`, a public function, method or property of the product.
+
+        A method is replaced in the class that defines it. A function is replaced in every module of the product that
+        has imported it, or only in the modules of `within`.
+        """
+        owner, name = _home(rule)
+        if not isinstance(owner, ModuleType):
+            assert not within, f"{rule} is a method: it has only one place"
+            self.set(owner, name, replacement)
+            return
+        places = [(module, key) for module in within or _product_modules() for key in _names_of(module, rule)]
+        assert places, f"none of {[module.__name__ for module in within]} has imported {rule}"
+        for module, key in places:
+            self.set(module, key, replacement)
+        self._replacements.append((replacement, rule))
 
     def set(self, owner: Any, name: str, value: object) -> None:
-        """Replace what `owner` itself has under `name`, or has from a base class. There has to be something."""
+        """Set the attribute `name` of `owner`, such as a constant of a module, which has to exist."""
         assert hasattr(owner, name), f"{owner} has no {name}: the code has moved on, and the mutant has not"
         self._before.append((owner, name, vars(owner).get(name, ABSENT)))
         setattr(owner, name, value)
 
     def wrap(self, owner: Any, name: str, make: Callable[[Any], object]) -> None:
-        """Replace a function by `make(the function)`."""
+        """Replace the function `name` of `owner` by `make(the function)`."""
         self.set(owner, name, make(getattr(owner, name)))
 
     @property
     def replaced(self) -> list[tuple[object, str, object]]:
-        """(owner, name, what was there before)."""
+        """Return (owner, name, value from before) of every attribute that was replaced."""
         return list(self._before)
 
     def undo(self) -> None:
+        """Give every attribute its value from before, the last one first."""
         while self._before:
             owner, name, value = self._before.pop()
             if value is ABSENT:
                 delattr(owner, name)
             else:
                 setattr(owner, name, value)
+        # A module that was imported meanwhile has the replacement under the name of the rule.
+        for replacement, original in self._replacements:
+            for module in _product_modules():
+                for key in _names_of(module, replacement):
+                    setattr(module, key, original)
+        self._replacements.clear()
+
+
+def _home(rule: Any) -> tuple[object, str]:
+    """Return the module or class that defines `rule`, and the name of `rule` there."""
+    function: Any = rule.fget if isinstance(rule, property) else getattr(rule, "__func__", rule)
+    *path, name = function.__qualname__.split(".")
+    owner: object = sys.modules[function.__module__]
+    for part in path:
+        owner = getattr(owner, part)
+    assert hasattr(owner, name), f"{owner} has no {name}"
+    return owner, name
+
+
+def _product_modules() -> list[ModuleType]:
+    return [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == PRODUCT]
+
+
+def _names_of(module: ModuleType, value: object) -> list[str]:
+    return [name for name, each in vars(module).items() if each is value]
 
 
 Patch = Callable[[Patches], None]

@@ -20,7 +20,7 @@ def numbers_are_used_again(p: Patches) -> None:
         after = max((queue.partition for queue in topic.queues), default=-1) + 1
         real(self, replace(topic, next_partition=after))
 
-    p.set(RegistryState, "put_topic", put)
+    p.replace(RegistryState.put_topic, put)
 
 
 @mutant("each consumer of a channel has an epoch that none before it had", OPENED)
@@ -31,4 +31,4 @@ def epochs_are_given_again(p: Patches) -> None:
         real(self, wanted, effects)
         return 1
 
-    p.set(RegistryState, "set_consumer", set_consumer)
+    p.replace(RegistryState.set_consumer, set_consumer)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinymq.base.errors import TinymqError
-from tinymq.broker.replicas import preferred_leaders, quorum_watch
+from tinymq.broker.replicas import preferred_leaders
 from tinymq.broker.replicas.preferred_leaders import PreferredLeaders
 from tinymq.broker.replicas.quorum_watch import QuorumWatch
 from tinymq.broker.replicas.transfers import Transfers
@@ -52,10 +52,10 @@ def the_silent_are_not_waited_for(p: Patches) -> None:
         return None if any(can_win(r, there) for r in there) else lost(there, members)
 
     real_reports, real_ask = QuorumWatch.collect_reports, QuorumWatch.ask_promise
-    p.set(QuorumWatch, "all_alive", lambda self, members: True)
-    p.set(QuorumWatch, "collect_reports", reports)
-    p.set(QuorumWatch, "ask_promise", ask)
-    p.set(quorum_watch, "revive", revive)
+    p.replace(QuorumWatch.all_alive, lambda self, members: True)
+    p.replace(QuorumWatch.collect_reports, reports)
+    p.replace(QuorumWatch.ask_promise, ask)
+    p.replace(automatic_recovery.revive, revive)
 
 
 @mutant(
@@ -63,7 +63,7 @@ def the_silent_are_not_waited_for(p: Patches) -> None:
     test=f"{DECISION}two_that_are_listed_elect_one_of_them",
 )
 def whoever_waits_is_revived(p: Patches) -> None:
-    p.set(automatic_recovery, "can_win", lambda report, reports: False)
+    p.replace(can_win, lambda report, reports: False, within=[automatic_recovery])
 
 
 @mutant(
@@ -75,7 +75,7 @@ def promises_are_forgotten(p: Patches) -> None:
         self._promised = term
         promised()
 
-    p.set(RaftReplica, "promise_term", promise_term)
+    p.replace(RaftReplica.promise_term, promise_term)
 
 
 @mutant(
@@ -91,7 +91,7 @@ def replaced_disks_are_not_waited_for(p: Patches) -> None:
 )
 def the_present_setting_decides(p: Patches) -> None:
     real = QuorumWatch.stuck_groups
-    p.set(QuorumWatch, "stuck_groups", lambda self: [group for group in real(self) if group.log.config.takes_risks])
+    p.replace(QuorumWatch.stuck_groups, lambda self: [group for group in real(self) if group.log.config.takes_risks])
 
 
 @mutant(
@@ -120,9 +120,8 @@ def old_configs_count(p: Patches) -> None:
     test="tests/log/broker_files/test_durability_marks.py::test_what_raised_a_count",
 )
 def causes_are_forgotten(p: Patches) -> None:
-    p.set(
-        DurabilityMark,
-        "raised_by_fault",
+    p.replace(
+        DurabilityMark.raised_by_fault,
         lambda self, flags=0: replace(self, count=self.count + 1, flags=self.flags | flags),
     )
 
@@ -135,8 +134,7 @@ def the_damaged_are_not_waited_for(p: Patches) -> None:
         return real([replace(report, healthy=True) for report in reports], members, **rest)
 
     real = automatic_recovery.revive
-    p.set(automatic_recovery, "revive", revive)
-    p.set(quorum_watch, "revive", revive)
+    p.replace(automatic_recovery.revive, revive)
 
 
 @mutant(
@@ -144,7 +142,7 @@ def the_damaged_are_not_waited_for(p: Patches) -> None:
     test="tests/broker/serve/test_fetch.py::test_an_offset_of_what_was_lost_is_refused_on_every_replica",
 )
 def readers_are_not_told_of_a_loss(p: Patches) -> None:
-    p.set(EpochCache, "start_after", lambda self, known: None)
+    p.replace(EpochCache.start_after, lambda self, known: None)
 
 
 @mutant(
@@ -157,7 +155,7 @@ def replicas_of_the_past_answer(p: Patches) -> None:
     def of_another_history(partition: Any, offset: int, known: int) -> TinymqError | None:
         return None if known > partition.state.histories.newest else real(partition, offset, known)
 
-    p.set(fetch, "history_error", of_another_history)
+    p.replace(fetch.history_error, of_another_history)
 
 
 # ---- leaders that come home --------------------------------------------------------------------------------------
@@ -169,7 +167,7 @@ def replicas_of_the_past_answer(p: Patches) -> None:
 )
 def leaders_come_home_at_once(p: Patches) -> None:
     real = preferred_leaders.may_return
-    p.set(preferred_leaders, "may_return", lambda away, home, now_s, return_s: real(away, home, now_s, 0.0))
+    p.replace(preferred_leaders.may_return, lambda away, home, now_s, return_s: real(away, home, now_s, 0.0))
 
 
 @mutant(
@@ -178,7 +176,7 @@ def leaders_come_home_at_once(p: Patches) -> None:
 )
 def leaders_come_home_to_who_lags(p: Patches) -> None:
     real = PreferredLeaders.misplaced
-    p.set(PreferredLeaders, "misplaced", lambda self: [replace(away, ready=True) for away in real(self)])
+    p.replace(PreferredLeaders.misplaced, lambda self: [replace(away, ready=True) for away in real(self)])
 
 
 @mutant(
@@ -186,7 +184,7 @@ def leaders_come_home_to_who_lags(p: Patches) -> None:
     test=f"{HOME}what_a_living_preferred_broker_gave_away_is_left_here_for_a_while",
 )
 def who_gives_away_is_given_again(p: Patches) -> None:
-    p.set(PreferredLeaders, "back_off", lambda self, broker_id: None)
+    p.replace(PreferredLeaders.back_off, lambda self, broker_id: None)
 
 
 @mutant(
@@ -199,7 +197,7 @@ def what_was_moved_comes_home(p: Patches) -> None:
     def may_return(away: preferred_leaders.Misplaced, *rest: Any) -> bool:
         return real(replace(away, origin=LeadershipOrigin.TRANSFERRED), *rest)
 
-    p.set(preferred_leaders, "may_return", may_return)
+    p.replace(preferred_leaders.may_return, may_return)
 
 
 @mutant(
@@ -216,7 +214,7 @@ def hand_overs_never_end(p: Patches) -> None:
     test=f"{HANDING}a_follower_is_ready_unless_it_is_gone_behind_or_something_hangs",
 )
 def anybody_is_ready(p: Patches) -> None:
-    p.set(TransferringReplica, "transfer_obstacle", lambda self, peer: "")
+    p.replace(TransferringReplica.transfer_obstacle, lambda self, peer: "")
 
 
 @mutant(
@@ -233,4 +231,4 @@ def moves_are_answered_early(p: Patches) -> None:
         return successor, group.term
 
     real = Transfers.transfer
-    p.set(Transfers, "transfer", transfer)
+    p.replace(Transfers.transfer, transfer)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tinymq.base.errors import NotLeader, TinymqError
-from tinymq.broker.partition import partition as partitions
-from tinymq.broker.partition.partition import Acks, Partition
+from tinymq.broker.partition.partition import Acks, Partition, Produced
 from tinymq.broker.partition.pending_acks import PendingAcks
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.state import producers
@@ -28,7 +27,7 @@ METADATA = Focus(faults=("isolate_one", "pause", "kill", "slow_link"), workloads
 
 @mutant("dedupe: a batch that is there already is not appended again", Focus(faults=LOSES, workloads=NUMBERED))
 def duplicates_are_appended(p: Patches) -> None:
-    p.set(partitions, "judge", lambda known, header: None)
+    p.replace(producers.judge, lambda known, header: None)
 
 
 @mutant("dedupe: batches that are appended and not committed count, too", Focus(faults=LOSES, workloads=NUMBERED))
@@ -44,8 +43,8 @@ def duplicates_in_flight_are_appended(p: Patches) -> None:
         except TinymqError:
             return None  # ahead of what is committed: the overlay would have said what comes next
 
-    p.set(Partition, "latest_producer", projected)
-    p.set(partitions, "judge", judge)
+    p.replace(Partition.latest_producer, projected)
+    p.replace(producers.judge, judge)
 
 
 @mutant("dedupe: the applied state restores the producers", RESTARTS)
@@ -56,11 +55,13 @@ def producers_are_forgotten(p: Patches) -> None:
         real(self, data)
         self.producers = producers.Producers()
 
-    def judge(known: Any, header: Any) -> Any:
-        return None if known is None else producers.judge(known, header)  # who is not known begins anew
+    judge_before: Any = producers.judge
 
-    p.set(PartitionState, "load", load)
-    p.set(partitions, "judge", judge)
+    def judge(known: Any, header: Any) -> Any:
+        return None if known is None else judge_before(known, header)  # an unknown producer is a new one
+
+    p.replace(PartitionState.load, load)
+    p.replace(producers.judge, judge)
 
 
 @mutant("dedupe: an idempotent producer skips no sequence", OUT_OF_ORDER)
@@ -72,15 +73,15 @@ def sequences_may_be_skipped(p: Patches) -> None:
             return None
         return real(known, header)
 
-    p.set(partitions, "judge", judge)
+    p.replace(producers.judge, judge)
 
 
 @mutant("a duplicate is answered when the first one is committed", SLOWED)
 def duplicates_are_answered_early(p: Patches) -> None:
     def answer(self: Partition, producer_id: int, found: Any, acks: Acks, timeout_s: float, done: Any) -> None:
-        done(partitions.Produced(found.base_offset, found.append_time_us, self.group.term, True))
+        done(Produced(found.base_offset, found.append_time_us, self.group.term, True))
 
-    p.set(Partition, "answer_duplicate", answer)
+    p.replace(Partition.answer_duplicate, answer)
 
 
 @mutant("a batch is answered when it is committed", Focus(faults=("isolate_one", "kill", "power_cut")))
@@ -91,7 +92,7 @@ def answers_when_appended(p: Patches) -> None:
         *rest, acks, timeout_s, done = args
         real(self, *rest, Acks.LEADER if acks is Acks.QUORUM else acks, timeout_s, done)
 
-    p.set(Partition, "produce", produce)
+    p.replace(Partition.produce, produce)
 
 
 @mutant("a batch is answered by the entry that was appended for it", Focus(faults=("isolate_one", "partition", "kill")))
@@ -100,8 +101,8 @@ def answers_for_another_entry(p: Patches) -> None:
         for waiter in self._at.pop(entry.index, ()):
             self.end(waiter, waiter.produced)
 
-    p.set(PendingAcks, "applied", applied)
-    p.set(PendingAcks, "lost", lambda self: None)
+    p.replace(PendingAcks.applied, applied)
+    p.replace(PendingAcks.lost, lambda self: None)
 
 
 @mutant("19: nothing that was accepted in one term is appended in another", Focus(faults=LOSES, workloads=NUMBERED))
@@ -120,14 +121,14 @@ def batches_wait_for_leadership(p: Patches) -> None:
         for batch, payload, crc, *_ in queues.pop(id(self), []):
             self.group.propose(NewEntry(Kind.DATA, payload, batch.header.record_count, batch.max_timestamp_us, crc))
 
-    p.set(Partition, "produce", produce)
-    p.set(Partition, "lead", lead)
+    p.replace(Partition.produce, produce)
+    p.replace(Partition.lead, lead)
 
 
 @mutant("the high watermark is never beyond the commit")
 def high_watermark_beyond_the_commit(p: Patches) -> None:
     """All that lies in the log is shown."""
-    p.set(Partition, "high_watermark", property(lambda self: self.group.log.next_offset))
+    p.replace(Partition.high_watermark, property(lambda self: self.group.log.next_offset))
 
 
 @mutant("followers show what they know to be committed", Focus(faults=("isolate_one", "kill", "pause")))
@@ -135,7 +136,7 @@ def followers_show_their_whole_log(p: Patches) -> None:
     def high_watermark(self: Partition) -> int:
         return self.state.high_watermark if self.leading else int(self.group.log.next_offset)  # type: ignore[attr-defined]
 
-    p.set(Partition, "high_watermark", property(high_watermark))
+    p.replace(Partition.high_watermark, property(high_watermark))
 
 
 @mutant("metadata reads: the registry's leader is asked", METADATA)
@@ -143,7 +144,7 @@ def metadata_of_the_past(p: Patches) -> None:
     async def refresh(self: Broker) -> None:
         return None
 
-    p.set(Broker, "refresh", refresh)
+    p.replace(Broker.refresh, refresh)
 
 
 @mutant("13: a leader answers for the cluster once a majority has said that it still leads", METADATA)
@@ -155,7 +156,7 @@ def reads_without_a_round(p: Patches) -> None:
             raise NotLeader("this broker does not lead")
         return self.applied_index
 
-    p.set(Group, "read_index", read_index)
+    p.replace(Group.read_index, read_index)
 
 
 @mutant("a change of topics that is sent again is made once", METADATA)
@@ -166,7 +167,7 @@ def commands_apply_again(p: Patches) -> None:
         self._answered.clear()
         return real(self, command)
 
-    p.set(RegistryState, "apply", apply)
+    p.replace(RegistryState.apply, apply)
 
 
 @mutant("a change of topics returns when it is committed", METADATA)
@@ -181,7 +182,7 @@ def changes_are_answered_early(p: Patches) -> None:
             return pb.Reply(version=self.version)
         return await real(self, ask, timeout_s)
 
-    p.set(ReplicatedRegistry, "answer_as_leader", lead)
+    p.replace(ReplicatedRegistry.answer_as_leader, lead)
 
 
 @mutant("producer ids are given once", Focus(faults=("client_reset",), workloads=("lone", "idempotent")))
@@ -189,4 +190,4 @@ def producer_ids_are_given_twice(p: Patches) -> None:
     async def take(self: CommandedRegistry, count: int) -> range:
         return range(1, count + 1)
 
-    p.set(CommandedRegistry, "take_producer_ids", take)
+    p.replace(CommandedRegistry.take_producer_ids, take)

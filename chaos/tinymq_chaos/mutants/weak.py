@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
+from tinymq.log.broker_files import boot_id
 from tinymq.log.broker_files.durability_marks import DurabilityMarks
-from tinymq.log.engine import store
 from tinymq.log.engine.disk_engine import DiskIncarnationCounts
 from tinymq.log.replica_log.log import Log
 from tinymq.log.writer import interval_sync
@@ -24,12 +24,12 @@ def memory_replicas_stay_the_same(p: Patches) -> None:
     async def next_count(self: DiskIncarnationCounts, group: Any) -> int:
         return 0
 
-    p.set(DiskIncarnationCounts, "next", next_count)
+    p.replace(DiskIncarnationCounts.next, next_count)
 
 
 @mutant("22: after a power cut a replica that is synced at intervals is another one", DELAYED)
 def lazy_replicas_stay_the_same(p: Patches) -> None:
-    p.set(store, "after_boot", lambda mark: mark)
+    p.replace(boot_id.after_boot, lambda mark: mark)
 
 
 @mutant(
@@ -37,13 +37,13 @@ def lazy_replicas_stay_the_same(p: Patches) -> None:
     Focus(faults=("kill_of_all",), workloads=("delayed",), pace=0.3),
 )
 def kills_count_as_power_cuts(p: Patches) -> None:
-    p.set(store, "read_boot", lambda files: b"")
+    p.replace(boot_id.read_boot, lambda files: b"")
 
 
 @mutant("what is synced at intervals is synced when its interval ends", CUT)
 def intervals_never_end(p: Patches) -> None:
-    p.set(interval_sync.IntervalSync, "due", lambda self, now_s: [])
-    p.set(interval_sync.IntervalSync, "anybody_due", property(lambda self: False))
+    p.replace(interval_sync.IntervalSync.due, lambda self, now_s: [])
+    p.replace(interval_sync.IntervalSync.anybody_due, property(lambda self: False))
 
 
 ALTERED = "tests/log/test_altered_sync.py::test_"
@@ -54,7 +54,7 @@ ALTERED = "tests/log/test_altered_sync.py::test_"
     test=f"{ALTERED}a_mark_noted_under_always_does_not_cover_what_follows_it",
 )
 def marks_say_what_was_noted(p: Patches) -> None:
-    p.set(DurabilityMarks, "expose", lambda self, group: None)
+    p.replace(DurabilityMarks.expose, lambda self, group: None)
 
 
 @mutant(
@@ -62,7 +62,7 @@ def marks_say_what_was_noted(p: Patches) -> None:
     test=f"{ALTERED}what_was_appended_a_moment_before_is_synced_before_a_mark_covers_it",
 )
 def logs_are_closed_unsynced(p: Patches) -> None:
-    p.set(Writer, "syncing_all", lambda self: nullcontext())
+    p.replace(Writer.syncing_all, lambda self: nullcontext())
 
 
 @mutant(
@@ -74,4 +74,4 @@ def the_first_interval_counts(p: Patches) -> None:
         due_s = self._due_s.setdefault(log, now_s + log.config.sync_interval_s)
         self.next_s = min(self.next_s, due_s)
 
-    p.set(interval_sync.IntervalSync, "wrote", wrote)
+    p.replace(interval_sync.IntervalSync.wrote, wrote)

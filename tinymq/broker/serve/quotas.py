@@ -29,6 +29,11 @@ class _Bucket:
         self.at_s = at_s  # when that was the level
 
 
+def bounded(level: float, bytes_per_s: int) -> float:
+    """Return the level of a bucket without the debt that takes longer than WAIT_S_MAX to pay."""
+    return max(level, -WAIT_S_MAX * bytes_per_s)
+
+
 class Rate:
     """The quota of each client in one direction."""
 
@@ -55,7 +60,7 @@ class Rate:
         if not self.bytes_per_s:
             return 0.0
         bucket = self._bucket(client)
-        bucket.level = max(bucket.level - size, -WAIT_S_MAX * self.bytes_per_s)
+        bucket.level = bounded(bucket.level - size, self.bytes_per_s)
         return max(0.0, -bucket.level / self.bytes_per_s)
 
     def _bucket(self, client: str) -> _Bucket:
@@ -66,12 +71,16 @@ class Rate:
         if bucket is None:
             bucket = self._buckets[client] = _Bucket(full, now_s)
             if len(self._buckets) > CLIENTS_MAX:
-                self._buckets.popitem(last=False)
+                self.forget_oldest()
         else:
             self._buckets.move_to_end(client)
         bucket.level = min(full, bucket.level + (now_s - bucket.at_s) * self.bytes_per_s)
         bucket.at_s = now_s
         return bucket
+
+    def forget_oldest(self) -> None:
+        """Forget the client that was not seen for the longest time."""
+        self._buckets.popitem(last=False)
 
     async def wait(self, wait_s: float) -> None:
         """Let a client wait as long as `charge` said."""
