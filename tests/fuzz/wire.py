@@ -290,7 +290,7 @@ def fetch_replies() -> list[bytes]:
 
 
 def read_reply(data: bytes) -> object:
-    """Read by hand as protobuf reads it."""
+    """Read a reply of the gRPC stream, or refuse it."""
     fetched = read_fetched(data)
     reply = pb.FetchReply.FromString(data)  # what we read, it reads, too
     assert bytes(fetched.frames) == reply.frames

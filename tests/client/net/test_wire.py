@@ -1,4 +1,4 @@
-"""The hand-made messages are what protobuf makes and reads."""
+"""Protobuf reads the batches that are packed by hand, and fetch replies are read or refused."""
 
 from __future__ import annotations
 
@@ -75,5 +75,8 @@ def test_nonsense_is_refused_or_read(data: bytes) -> None:
 def test_varints() -> None:
     assert varint(0) == b"\0"
     assert varint(300) == b"\xac\x02"
+
+
+def test_a_number_of_more_than_64_bits_is_refused() -> None:
     with pytest.raises(CorruptData):
         read_fetched(b"\x08" + b"\xff" * 11)

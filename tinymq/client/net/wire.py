@@ -1,7 +1,9 @@
-"""The two hot messages, packed and unpacked without copying their payloads. Protocol Buffers by hand.
+"""Pack batches and unpack fetched frames. On the stream port neither is copied.
 
-A ProduceRequest of a megabyte goes through protobuf's own code in three copies, a FetchReply in two: here the
-one is joined once from the Arrow buffers, the other sliced. The tests hold both against protobuf itself.
+There, a frame carries its payload beside the message: the fields of a ProduceBatch are packed by hand, because this is
+done for every batch, and the Arrow buffer follows them. gRPC carries one serialised message. It is packed by hand, too,
+because protobuf would copy the payload three times; it is read by protobuf (docs/adr/0044 has the figures). The tests
+compare what is packed here with what protobuf reads.
 """
 
 from __future__ import annotations
@@ -18,16 +20,16 @@ from tinymq.format import batch as batches
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
 
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_VARINT, _LENGTH, _FIXED32 = 0, 2, 5
 _BATCHES = bytes([1 << 3 | _LENGTH])  # ProduceRequest.batches
-_REQUEST_ID = bytes([1 << 3 | _VARINT])  # ProduceBatch, from here on
+# The fields of ProduceBatch.
+_REQUEST_ID = bytes([1 << 3 | _VARINT])
 _TOPIC_ID = bytes([2 << 3 | _LENGTH])
 _PARTITION = bytes([3 << 3 | _VARINT])
 _PAYLOAD_CRC = bytes([4 << 3 | _FIXED32])
 _PAYLOAD = bytes([5 << 3 | _LENGTH])
 _ACKS = bytes([6 << 3 | _VARINT])
 _TIMEOUT_MS = bytes([7 << 3 | _VARINT])
-_FRAMES = 6 << 3 | _LENGTH  # FetchReply.frames
 
 
 def varint(value: int) -> bytes:
@@ -70,7 +72,7 @@ def view_of(message: pa.Buffer) -> memoryview:
 
 
 def join(batches: Sequence[PackedBatch]) -> bytes:
-    """The serialised ProduceRequest: the one copy of the payloads."""
+    """Return the serialised ProduceRequest of some batches, for gRPC: the one copy of their payloads."""
     pieces: list[bytes | pa.Buffer] = []
     for fields, head, message in batches:
         payload = _PAYLOAD + varint(len(head) + message.size)
@@ -87,65 +89,33 @@ def read_error(error: pb.Error) -> TinymqError:
 
 
 def read_fetched(data: bytes) -> Fetched:
-    """A serialised FetchReply; its frames stay where they are. Raises CorruptData."""
-    start = end = 0
-    field_start = field_end = 0
-    at = 0
-    try:
-        while at < len(data):
-            tag_at = at
-            tag, at = _read_varint(data, at)
-            kind = tag & 7
-            if kind == _VARINT:
-                _, at = _read_varint(data, at)
-            elif kind == _LENGTH:
-                length, at = _read_varint(data, at)
-                at += length
-                if tag == _FRAMES:
-                    start, end = at - length, at
-                    field_start, field_end = tag_at, at
-            elif kind == _FIXED64:
-                at += 8
-            elif kind == _FIXED32:
-                at += 4
-            else:
-                raise CorruptData("a fetch reply has a field of an unknown kind")
-        if at != len(data):
-            raise CorruptData("a fetch reply is cut short")
-        head = data[:field_start] + data[field_end:]
-    except (IndexError, ValueError) as error:
-        raise CorruptData(f"not a fetch reply: {error}") from None
-    return fetched(head, memoryview(data)[start:end])
+    """Read a serialised FetchReply, as gRPC carries it. Raises CorruptData."""
+    reply = _parsed(data)
+    return _fetched(reply, memoryview(reply.frames))
 
 
 def fetched(head: bytes, frames: memoryview) -> Fetched:
-    """A serialised FetchReply without its frames, and those. Raises CorruptData."""
+    """Read a serialised FetchReply without its frames, which the stream port sends apart. Raises CorruptData."""
+    return _fetched(_parsed(head), frames)
+
+
+def _parsed(data: bytes) -> pb.FetchReply:
     try:
-        reply = pb.FetchReply.FromString(head)
+        return pb.FetchReply.FromString(data)
     except DecodeError as error:
         raise CorruptData(f"not a fetch reply: {error}") from None
+
+
+def _fetched(reply: pb.FetchReply, frames: memoryview) -> Fetched:
     return Fetched(
-        reply.request_id,
-        reply.high_watermark,
-        reply.log_start,
-        reply.leader_epoch,
-        reply.leader,
-        reply.next_offset,
-        frames,
-        read_error(reply.error) if reply.HasField("error") else None,
-        reply.throttled_ms,
-        reply.history,
+        request_id=reply.request_id,
+        high_watermark=reply.high_watermark,
+        log_start=reply.log_start,
+        leader_epoch=reply.leader_epoch,
+        leader=reply.leader,
+        next_offset=reply.next_offset,
+        frames=frames,
+        error=read_error(reply.error) if reply.HasField("error") else None,
+        throttled_ms=reply.throttled_ms,
+        history=reply.history,
     )
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number of more than 64 bits")

@@ -40,6 +40,7 @@ MOVED_S = 0.1  # how long a former leader may still answer: if it refuses, the o
 REOPEN_S = 1.0  # after a connection was lost
 NO_PORT_S = 30.0  # after there was none to be had
 TIMEOUT_S_MIN = 0.001
+LONE_RECORDS = True  # False: the loop sends every record; only benchmarks/lone_records.py sets it
 
 
 class Route(NamedTuple):
@@ -100,7 +101,7 @@ class BlockingSender:
         try:
             self._inside.add(me)
             self._recover()  # an interrupt may have struck while another one was dealt with
-            delivery = self._batcher.append(topic, value, key, headers, timestamp, partition, alone=True)
+            delivery = self._batcher.append(topic, value, key, headers, timestamp, partition, alone=LONE_RECORDS)
             batch = self._batcher.owners.claimed()
             if batch is not None:
                 self._deliver(batch)
