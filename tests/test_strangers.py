@@ -15,7 +15,7 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from tinymq.app.broker_app import BrokerApp, Outside
+from tinymq.app.broker_app import BrokerApp, MachineEnv
 from tinymq.base.clock import SystemClock
 from tinymq.base.config import BrokerConfig, parse_address
 from tinymq.base.types import METADATA_GROUP, PeerAddress
@@ -53,14 +53,14 @@ class Newer(TcpTransport):
         return dataclasses.replace(super()._credentials(), protocol_min=KNOWN_LEVEL + 1, protocol_max=KNOWN_LEVEL + 2)
 
 
-def _newer(config: BrokerConfig) -> Outside:
+def _newer(config: BrokerConfig) -> MachineEnv:
     def make(store: Store, session: int) -> Newer:
         listen = parse_address(config.peer_listen)
         return Newer(
             lambda: store.identity, config.secret, session, listen, SystemClock(), random.Random(1), config.limits
         )
 
-    return Outside(transport=make)
+    return MachineEnv(transport=make)
 
 
 def _of_another_cluster(config: BrokerConfig, folder: Path) -> BrokerConfig:
@@ -80,7 +80,7 @@ def _mistaken_about_addresses(config: BrokerConfig, folder: Path) -> BrokerConfi
 
 
 Make = Callable[[BrokerConfig, Path], BrokerConfig]
-STRANGERS: dict[str, tuple[Make, Callable[[BrokerConfig], Outside] | None, str]] = {
+STRANGERS: dict[str, tuple[Make, Callable[[BrokerConfig], MachineEnv] | None, str]] = {
     "a wrong secret": (lambda c, _: dataclasses.replace(c, secret=b"not the cluster's secret"), None, "WrongSecret"),
     "a data folder of another cluster": (_of_another_cluster, None, "WrongCluster"),
     "another broker than was dialled": (_mistaken_about_addresses, None, "WrongBroker"),

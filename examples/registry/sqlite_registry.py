@@ -16,7 +16,7 @@ from tinymq.base.config import Timing
 from tinymq.base.errors import DeadlineExceeded, InvalidConfig, NotReady, OutcomeUnknown, TinymqError
 from tinymq.base.types import GroupId
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry.base_registry import CommandedRegistry
+from tinymq.registry.base_registry import BaseRegistry
 from tinymq.registry.factory import RegistryContext
 from tinymq.registry.state.state import RegistryState, Reloaded
 from tinymq.registry.state.values import BrokerRecord
@@ -39,7 +39,7 @@ def open_registry(url: str, context: RegistryContext) -> SqliteRegistry:
     return SqliteRegistry(Path(file), context.clock, context.rng, context.timing)
 
 
-class SqliteRegistry(CommandedRegistry):
+class SqliteRegistry(BaseRegistry):
     """RegistryService in `file`. From `start` to `stop`."""
 
     def __init__(self, file: Path, clock: Clock, rng: random.Random, timing: Timing) -> None:

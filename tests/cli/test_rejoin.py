@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tinymq import Client
-from tinymq.app.broker_app import BrokerApp, Outside
+from tinymq.app.broker_app import BrokerApp, MachineEnv
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import DeadlineExceeded
 from tinymq.base.types import METADATA_GROUP, PeerAddress
@@ -137,7 +137,7 @@ def test_who_may_not_join_is_told_why(secret: bytes, why: str) -> None:
         own = 2 if why == "WrongBroker" else 3
         voters = tuple(PeerAddress(n, "127.0.0.1", cluster._peer_ports[1] if n == 1 else port) for n in (1, own, 9))
         config = BrokerConfig(own, "elsewhere", voters, secret, peer_listen=f"127.0.0.1:{port}")
-        stranger = BrokerApp(config, Outside(files=FaultyFiles(random.Random(1))))
+        stranger = BrokerApp(config, MachineEnv(files=FaultyFiles(random.Random(1))))
         cluster.run(stranger.start())
         try:
             cluster.wait_until(lambda: stranger.reason.startswith(why))

@@ -216,7 +216,8 @@ def test_a_broker_that_is_gone_is_seen_and_its_lag_grows() -> None:
         cluster.wait_until(caught_up)
         assert value(scrape(cluster, gone), "tinymq_broker_state", state="running") == 1
         client.admin.delete_topic(TOPIC)
-        cluster.wait_until(lambda: not any(app.serving.broker.hosting.partitions for app in cluster.brokers.values()))  # type: ignore[union-attr]
+        brokers = [app.serving.broker for app in cluster.brokers.values()]
+        cluster.wait_until(lambda: not any(broker.replica_host.partitions for broker in brokers if broker is not None))
         after = scrape(cluster, leader)
         for name in ("tinymq_produced_records", "tinymq_replica_log_bytes"):
             assert TOPIC not in {sample.labels.get("topic") for sample in after[name].samples}, name
@@ -253,7 +254,7 @@ def test_a_replica_that_could_not_be_opened_counts_as_failed(cluster: Cluster) -
     broker = cluster.brokers[3].serving.broker
     assert broker is not None
     queue = broker.registry.get_all_topics()[0].queues[0]
-    failed = broker.hosting._failed
+    failed = broker.replica_host._failed
     cluster.call(lambda: failed.__setitem__(queue.group, OSError("no such disk")))  # type: ignore[arg-type]
     try:
         assert value(scrape(cluster, 3), "tinymq_replicas", role="failed") == 1

@@ -20,7 +20,7 @@ from tinymq.base.errors import CorruptData, InvalidConfig
 from tinymq.base.types import PeerAddress
 from tinymq.client import AsyncClient
 from tinymq.registry import factory as choose_room
-from tinymq.registry.factory import Registry, RegistryContext, choose, plug_in
+from tinymq.registry.factory import Registry, RegistryContext, make_registry, plug_in
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.raft_group.replicated import ReplicatedRegistry
 from tinymq.registry.raft_group.state_machine import RegistryMachine
@@ -35,13 +35,13 @@ ALONE = BrokerConfig(1, "d", (PeerAddress(1, "127.0.0.1", 1),), SECRET)
 def test_the_setting_chooses(name: str, kind: type) -> None:
     config = replace(ALONE, registry=name)
     machine, host = RegistryMachine(), FakeHosts().host(1)
-    assert type(choose(config, machine, host, b"c" * 16, ManualClock(), random.Random(1))) is kind
+    assert type(make_registry(config, machine, host, b"c" * 16, ManualClock(), random.Random(1))) is kind
     assert ALONE.registry == "replicated"
 
 
 def chosen(url: str) -> Registry:
     machine, host = RegistryMachine(), FakeHosts().host(1)
-    return choose(replace(ALONE, registry=url), machine, host, b"c" * 16, ManualClock(), random.Random(1))
+    return make_registry(replace(ALONE, registry=url), machine, host, b"c" * 16, ManualClock(), random.Random(1))
 
 
 def opened(url: str, context: RegistryContext) -> Registry:

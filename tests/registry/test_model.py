@@ -22,8 +22,8 @@ from tinymq.registry.state import bounds as room
 from tinymq.registry.state.state import (
     BrokersChanged,
     ConsumersChanged,
-    QueueCreated,
-    QueueDeleted,
+    PartitionAdded,
+    PartitionDeleted,
     RegistryState,
     TopicAltered,
     TopicCreated,
@@ -146,7 +146,7 @@ class Model:
             return "UnknownTopic"
         return "" if number in self.topics[name].numbers else "UnknownPartition"
 
-    def delete_queue(self, name: str, number: int, with_topic: bool = False) -> Answer:
+    def delete_partition(self, name: str, number: int, with_topic: bool = False) -> Answer:
         if lacks := self.lacks(name, number):
             return lacks, 0
         if len(self.topics[name].numbers) == 1:
@@ -242,8 +242,8 @@ class RegistryLife(RuleBasedStateMachine):
         assert effects == [
             *([BrokersChanged()] if brokers_changed else []), *map(TopicCreated, made), *map(TopicDeleted, gone),
             *(TopicAltered(new) for old, new in pairs if old.config != new.config),
-            *(QueueCreated(queue) for old, new in pairs for queue in new.queues if queue not in old.queues),
-            *(QueueDeleted(queue) for old, new in pairs for queue in old.queues if queue not in new.queues),
+            *(PartitionAdded(queue) for old, new in pairs for queue in new.queues if queue not in old.queues),
+            *(PartitionDeleted(queue) for old, new in pairs for queue in old.queues if queue not in new.queues),
             *([ConsumersChanged()] if self.told_of_consumers(command, consumers) else []),
         ]  # fmt: skip
         for topic in made:
@@ -322,12 +322,12 @@ class RegistryLife(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def add_queue(self, name: str) -> None:
-        self.send(pb.Command(create_queue=pb.CreateQueue(topic=name)), lambda: self.model.add_queue(name))
+        self.send(pb.Command(add_partition=pb.AddPartition(topic=name)), lambda: self.model.add_queue(name))
 
     @rule(name=NAMES, number=st.integers(0, 7), with_topic=st.booleans())
-    def delete_queue(self, name: str, number: int, with_topic: bool) -> None:
-        wanted = pb.DeleteQueue(topic=name, partition=number, with_topic=with_topic)
-        self.send(pb.Command(delete_queue=wanted), lambda: self.model.delete_queue(name, number, with_topic))
+    def delete_partition(self, name: str, number: int, with_topic: bool) -> None:
+        wanted = pb.DeletePartition(topic=name, partition=number, with_topic=with_topic)
+        self.send(pb.Command(delete_partition=wanted), lambda: self.model.delete_partition(name, number, with_topic))
 
     @rule(name=NAMES, number=st.integers(0, 4), channel=CHANNELS, consumer=st.sampled_from(["me", "you", ""]))
     def set_consumer(self, name: str, number: int, channel: str, consumer: str) -> None:

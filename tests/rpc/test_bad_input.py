@@ -40,7 +40,7 @@ class Bench:
             for sequence in (0, 2):
                 sent = await raw.send(self.topic.topic_id, count=2, producer=5, epoch=3, sequence=sequence)
                 assert not sent.HasField("error"), sent.error
-        states = [app.serving.broker.hosting.get(self.topic.topic_id, 0) for app in self.cluster.brokers.values()]  # type: ignore[union-attr]
+        states = [app.serving.broker.replica_host.get(self.topic.topic_id, 0) for app in self.cluster.brokers.values()]  # type: ignore[union-attr]
         self.cluster.wait_until(lambda: all(s is not None and s.high_watermark == COUNT for s in states))
 
     def groups(self) -> list[str]:

@@ -45,7 +45,7 @@ def topic_of(cluster: Cluster, mq: Client, name: str, partitions: int = 1, recor
 
     def shown() -> bool:
         replicas = [
-            app.serving.broker.hosting.get(described.topic_id, at.partition)  # type: ignore[union-attr]
+            app.serving.broker.replica_host.get(described.topic_id, at.partition)  # type: ignore[union-attr]
             for app in cluster.brokers.values()
             for at in described.partitions
         ]

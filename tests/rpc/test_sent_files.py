@@ -98,7 +98,7 @@ def filled(cluster: Cluster, mq: Client, name: str) -> tuple[bytes, int, list[by
 
     def shown() -> bool:
         broker = cluster.brokers[follower].serving.broker
-        replica = broker.hosting.get(topic_id, 0) if broker is not None else None
+        replica = broker.replica_host.get(topic_id, 0) if broker is not None else None
         return replica is not None and replica.high_watermark == RECORDS
 
     cluster.wait_until(shown)

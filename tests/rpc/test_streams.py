@@ -45,7 +45,7 @@ class OneTopic:
         self.deadlines = deadlines
         self.limits = limits
         self.timing = Timing()
-        self.around = self
+        self.env = self
         self.runner = InlineRunner()
         self.unpack_queue = UnpackQueue(self.runner)
         self.fetch_waits = FetchWaits(limits.waiting_fetches_max)

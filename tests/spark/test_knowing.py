@@ -94,7 +94,7 @@ def test_a_stream_goes_on_without_a_majority_of_the_brokers(
     topic_id = bytes.fromhex(mq.admin.describe_topic("left").topic_id.hex())
 
     def shown() -> bool:
-        found = [app.serving.broker.hosting.get(topic_id, 0) for app in cluster.brokers.values()]  # type: ignore[union-attr,arg-type]
+        found = [app.serving.broker.replica_host.get(topic_id, 0) for app in cluster.brokers.values()]  # type: ignore[union-attr,arg-type]
         return all(replica is not None and replica.high_watermark == 5 for replica in found)
 
     cluster.wait_until(shown)

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from tinymq import Client
-from tinymq.app.broker_app import BrokerApp, Outside
+from tinymq.app.broker_app import BrokerApp, MachineEnv
 from tinymq.base.config import Timing
 from tinymq.base.errors import InvalidRequest, NotReady, UnknownPartition, WrongBroker, WrongCluster
 from tinymq.base.types import METADATA_GROUP
@@ -83,7 +83,7 @@ def test_a_broker_that_has_joined_needs_no_more_to_be_told_whom() -> None:
         client.admin.create_topic("t", partitions=4, replication_factor=3)
         config = dataclasses.replace(cluster._config(4), join=())
         cluster.stop(4)
-        app = BrokerApp(config, Outside())
+        app = BrokerApp(config, MachineEnv())
         cluster.run(app.start())
         cluster.brokers[4] = app
         cluster.wait_until(lambda: cluster._knows(4, {1, 2, 3, 4}))
@@ -184,7 +184,7 @@ def test_a_broker_of_one_cluster_is_not_taken_by_another() -> None:
         config = here._config(2)
         there_voter = there._config(1).peer_listen
         here.stop(2)
-        app = BrokerApp(dataclasses.replace(config, join=(there_voter,)), Outside())
+        app = BrokerApp(dataclasses.replace(config, join=(there_voter,)), MachineEnv())
         here.run(app.start())
         error = here.run(app.wait_failed())
         here.run(app.stop())
@@ -201,7 +201,7 @@ def test_no_two_brokers_have_one_number() -> None:
                 cluster._config(2), broker_id=taken, data_dir=f"{cluster._config(2).data_dir}-again-{taken}",
                 listen=f"127.0.0.1:{ports[0]}", peer_listen=f"127.0.0.1:{ports[1]}",
             )  # fmt: skip
-            app = BrokerApp(config, Outside())
+            app = BrokerApp(config, MachineEnv())
             cluster.run(app.start())
             error = cluster.run(app.wait_failed())
             cluster.run(app.stop())

@@ -45,14 +45,14 @@ def test_little_more_than_the_bound_is_kept(cluster: Cluster, bound: int, how: s
     def held() -> Partition:
         broker = cluster.brokers[1].serving.broker
         assert broker is not None
-        found = broker.hosting.get(made.topic_id, 0)
+        found = broker.replica_host.get(made.topic_id, 0)
         assert found is not None
         return found
 
     def readable() -> int:
         """Bytes of records, as stored."""
         state = held().state
-        return state.record_bytes - state.milestones.below(state.log_start)
+        return state.record_bytes - state.retention_index.below(state.log_start)
 
     def on_disk() -> int:
         (replica,) = (s for s in cluster.brokers[1].replica_statuses() if s.group.topic_id == made.topic_id)

@@ -148,7 +148,7 @@ def test_commands_have_an_end_in_memory_too_and_go_with_the_records_before_them(
         client.send("m", b"x")
         member = cluster.brokers[1]._member
         assert member is not None
-        [partition] = member.broker.hosting.partitions.values()
+        [partition] = member.broker.replica_host.partitions.values()
 
         channel, at = "c" * 240, itertools.count()
 

@@ -25,7 +25,7 @@ from tinymq.base.private_files import open_to_others
 from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.cluster.bootstrap import Bootstrap
 from tinymq.broker.cluster.formation import Formation
-from tinymq.broker.member import Member, MemberParts
+from tinymq.broker.metadata_member import MemberEnv, MetadataMember
 from tinymq.broker.replicas.recovery import Recovery
 from tinymq.broker.replicas.transfers import Transfers
 from tinymq.broker.serve.quotas import Quotas
@@ -60,7 +60,7 @@ MakeForwarding = Callable[[Limits], Forwarding]
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class MachineEnv:
     """Everything that a broker takes from the machine; None: the real one."""
 
     clock: Clock = field(default_factory=SystemClock)
@@ -75,29 +75,29 @@ class Outside:
 class BrokerApp:
     """A broker from `start` to `stop` (or `kill`); not to be started twice. All calls on one loop."""
 
-    def __init__(self, config: BrokerConfig, outside: Outside | None = None) -> None:
-        outside = outside or Outside()
+    def __init__(self, config: BrokerConfig, env: MachineEnv | None = None) -> None:
+        env = env or MachineEnv()
         self.config = config
         self.serving = Serving()
-        self._clock = outside.clock
-        self.metrics = Endpoint(self, outside.clock)
+        self._clock = env.clock
+        self.metrics = Endpoint(self, env.clock)
         self.serving.meter = self.metrics.meter
-        self._rng = outside.rng
+        self._rng = env.rng
         self.session = self._rng.getrandbits(63) | 1  # of this start: another start is another registration
         self._executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix=f"tinymq-{config.broker_id}")
-        self._runner = outside.runner or ThreadRunner(self._executor)
-        self._files = outside.files
-        self._make_transport = outside.transport or self._tcp
-        self._make_server = outside.server
-        self.quotas = Quotas(outside.clock, config.limits)
+        self._runner = env.runner or ThreadRunner(self._executor)
+        self._files = env.files
+        self._make_transport = env.transport or self._tcp
+        self._make_server = env.server
+        self.quotas = Quotas(env.clock, config.limits)
         self.quotas.tell(self.metrics.meter.throttled)
-        self._forwarding = outside.forwarding(config.limits)
+        self._forwarding = env.forwarding(config.limits)
         self._failed: asyncio.Future[TinymqError] | None = None
         self._store: Store | None = None
         self._transport: Transport | None = None
         self._host: Host | None = None
         self._ports: ClientPorts | None = None
-        self._member: Member | None = None
+        self._member: MetadataMember | None = None
         self._entrance: Bootstrap | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -159,8 +159,8 @@ class BrokerApp:
     def reason(self) -> str:
         """Why it is in its state, where that is not plain: a broker without a cluster says what keeps it from one, a
         broker whose metadata may be old says why."""
-        outside = self._entrance.reason if self._entrance is not None else ""
-        return outside or (self._member.reason if self._member is not None else "")
+        env = self._entrance.reason if self._entrance is not None else ""
+        return env or (self._member.reason if self._member is not None else "")
 
     async def wait_failed(self) -> TinymqError:
         """Return when the broker can serve no longer and must stop, with the reason."""
@@ -209,7 +209,7 @@ class BrokerApp:
         self._ports = ClientPorts(config, self._make_server(config.limits, services), streams)
         await self._ports.start()
         self.serving.stream_address = self._ports.stream_address
-        means = MemberParts(config, store, host, self._clock, self._rng, self._runner)
+        means = MemberEnv(config, store, host, self._clock, self._rng, self._runner)
         if formation.first_entry is not None:  # long since, or joined meanwhile
             await self._run(means, formation.first_entry)
         else:
@@ -225,7 +225,7 @@ class BrokerApp:
         broker = BrokerService(self.serving, config.limits, self.quotas)
         return Services(broker, admin, ChannelsService(self.serving), queue)
 
-    def _formed(self, means: MemberParts, first: Entry) -> None:
+    def _formed(self, means: MemberEnv, first: Entry) -> None:
         if self.state is State.UNFORMED:  # else it is being stopped, and goes on when it is started again
             self._spawn(self._run(means, first))
 
@@ -236,14 +236,14 @@ class BrokerApp:
             random.Random(self._rng.getrandbits(64)), config.limits,
         )  # fmt: skip
 
-    async def _run(self, means: MemberParts, first: Entry) -> None:
+    async def _run(self, means: MemberEnv, first: Entry) -> None:
         """The folder belongs to a cluster: take part in it."""
         self._enter(State.STARTING)
         incarnation = means.store.identity.incarnation
         record = BrokerRecord(
             self.config.broker_id, incarnation, self.session, self.address, self.peer_address, self.config.rack
         )
-        member = self._member = Member(means, record, self._on_broken)
+        member = self._member = MetadataMember(means, record, self._on_broken)
         await member.start(first)
         assert self._entrance is not None
         self._entrance.follow(member.broker.registry)
@@ -251,7 +251,7 @@ class BrokerApp:
         self._enter(State.RUNNING)
         self._spawn(self._serve_once_ready(member))
 
-    async def _serve_once_ready(self, member: Member) -> None:
+    async def _serve_once_ready(self, member: MetadataMember) -> None:
         await member.wait_ready()
         if self._ports is not None and self.state is State.RUNNING:
             await self._ports.set_serving(True)

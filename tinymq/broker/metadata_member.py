@@ -29,13 +29,13 @@ from tinymq.format.entry import Entry
 from tinymq.log.engine.store import Store
 from tinymq.log.files.runner import Runner
 from tinymq.raft import Group, Host, Role
-from tinymq.registry.factory import choose
+from tinymq.registry.factory import make_registry
 from tinymq.registry.raft_group.state_machine import RegistryMachine
 from tinymq.registry.state.values import BrokerRecord, QueueRecord
 
 
 @dataclass(frozen=True, slots=True)
-class MemberParts:
+class MemberEnv:
     """What a member is made of; all of it is started before and stopped after it."""
 
     config: BrokerConfig
@@ -46,10 +46,10 @@ class MemberParts:
     runner: Runner
 
 
-class Member:
+class MetadataMember:
     """From `start` to `stop`; not to be started twice."""
 
-    def __init__(self, means: MemberParts, record: BrokerRecord, on_broken: Callable[[BaseException], None]) -> None:
+    def __init__(self, means: MemberEnv, record: BrokerRecord, on_broken: Callable[[BaseException], None]) -> None:
         """`record`: what this broker registers as. `on_broken`: a broken invariant, after which it must stop."""
         self._on_broken = on_broken
         config, host = means.config, means.host
@@ -57,18 +57,18 @@ class Member:
         self._machine = RegistryMachine()
         cluster_id = means.store.identity.cluster_id
         assert cluster_id is not None, "a member of no cluster"
-        self._registry = choose(config, self._machine, host, cluster_id, means.clock, means.rng)
+        self._registry = make_registry(config, self._machine, host, cluster_id, means.clock, means.rng)
         self._deadlines = Deadlines(means.clock)
-        self._hosting = ReplicaHost(
+        self._replica_host = ReplicaHost(
             config.broker_id, self._registry, host, self._make_partition, config.limits, means.clock
         )
         self._holders = Holders(self._registry, host.set_holders)
         self._retaining = RetentionTimer(
-            means.clock, lambda: self._hosting.partitions.values(), config.timing.retention_check_s
+            means.clock, lambda: self._replica_host.partitions.values(), config.timing.retention_check_s
         )
         record = replace(record, feature_level=announced_level(means.store.identity))
         self._registration = Registration(
-            self._registry, record, means.clock, config.timing, self._hosting.up_to_date, self._registry_reachable
+            self._registry, record, means.clock, config.timing, self._replica_host.up_to_date, self._registry_reachable
         )  # whoever is registered has applied all that was done before
         self._homecoming = PreferredLeaders(
             config.broker_id, host, lambda broker_id: self._registry.get_broker(broker_id) is not None, means.clock,
@@ -81,23 +81,23 @@ class Member:
             config.timing.registration_renew_s,
         )  # fmt: skip
         self._filled = False  # the metadata here is not empty: an earlier process had it
-        around = BrokerEnv(
+        env = BrokerEnv(
             broker_id=config.broker_id,
             cluster_id=cluster_id,
             registry=self._registry,
-            hosting=self._hosting,
+            replica_host=self._replica_host,
             leaders=host,
             deadlines=self._deadlines,
             clock=means.clock,
             runner=means.runner,
             limits=config.limits,
             timing=config.timing,
-            standing=self._standing,
+            loss_counts=self._loss_counts,
             upgrade=self.upgrade,
             voters=self._voters,
-            informed=self._informed,
+            metadata_known=self._metadata_known,
         )
-        self.broker = Broker(around)
+        self.broker = Broker(env)
 
     async def start(self, first_entry: Entry) -> None:
         """Take part. Raises StorageError when the metadata group's log cannot be opened, and what keeps the registry
@@ -115,14 +115,14 @@ class Member:
         await self._registry.start(set(on_disk) - {METADATA_GROUP})
         self._holders.start()  # before this broker leads a partition, whose append times depend on these clocks
         upgrade = self.upgrade.start()
-        for task in (self._hosting.start(on_disk), self._registration.start(), self._revival.start(), upgrade):
+        for task in (self._replica_host.start(on_disk), self._registration.start(), self._revival.start(), upgrade):
             task.add_done_callback(self._ended)
         self._retaining.start()
 
     async def wait_ready(self) -> None:
         """Return once the registry counts this broker among the living, and what it holds is open."""
         await self._registration.registered.wait()
-        await self._hosting.opened.wait()
+        await self._replica_host.opened.wait()
 
     async def leave(self, *, politely: bool) -> None:
         """Renew the registration no more; politely, end it now. What is led here is given back to nobody any more."""
@@ -135,7 +135,7 @@ class Member:
         await self.upgrade.stop()
         await self._revival.stop()
         await self._registry.stop()
-        await self._hosting.stop()
+        await self._replica_host.stop()
 
     @property
     def reason(self) -> str:
@@ -144,11 +144,11 @@ class Member:
 
     def group_changed(self, group: Group) -> None:
         """The host says that a group's role, leader or term is another."""
-        self._hosting.group_changed(group.id)
+        self._replica_host.group_changed(group.id)
         self._homecoming.group_changed(group)
 
-    def _standing(self) -> LossCounts:
-        return LossCounts(self._means.store.memory_bytes, self._revival.revived, self._revival.lost)
+    def _loss_counts(self) -> LossCounts:
+        return LossCounts(self._means.store.memory_bytes, self._revival.recovered, self._revival.lost)
 
     def _peer_changed(self, broker_id: int, alive: bool) -> None:
         self._homecoming.peer_changed(broker_id, alive)
@@ -165,7 +165,7 @@ class Member:
         metadata = self._means.host.groups.get(METADATA_GROUP)
         return [] if metadata is None else [replica.broker_id for replica in metadata.membership.replicas]
 
-    def _informed(self) -> bool:
+    def _metadata_known(self) -> bool:
         if self._means.config.registry != "replicated":
             return True  # such a registry was read whole before anybody is served
         metadata = self._means.host.groups.get(METADATA_GROUP)

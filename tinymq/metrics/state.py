@@ -56,7 +56,7 @@ class BrokerState(Collector):
 
     def _of_the_broker(self) -> Iterator[Metric]:
         app, broker = self._watched.app, self._watched.broker
-        cluster = broker.around.cluster_id.hex() if broker is not None else ""
+        cluster = broker.env.cluster_id.hex() if broker is not None else ""
         names = (str(app.config.broker_id), cluster, app.config.rack, self._version)
         yield from families.BROKER.of([(names, 1)])
         yield from families.STATE.of(((state.value,), state is app.serving.state) for state in State)
@@ -66,10 +66,10 @@ class BrokerState(Collector):
         yield from families.TOPICS.only(len(broker.registry.get_all_topics()) if broker is not None else 0)
         yield from self._of_connections()
         yield from families.TAIL_BYTES.only(app.tail_bytes())
-        standing = broker.around.standing() if broker is not None else LossCounts(0, 0, 0)
-        yield from families.MEMORY_BYTES.only(standing.memory_bytes)
-        yield from families.REVIVED.only(standing.revived)
-        yield from families.LOST.only(standing.lost)
+        loss_counts = broker.env.loss_counts() if broker is not None else LossCounts(0, 0, 0)
+        yield from families.MEMORY_BYTES.only(loss_counts.memory_bytes)
+        yield from families.REVIVED.only(loss_counts.recovered)
+        yield from families.LOST.only(loss_counts.lost)
 
     def _of_connections(self) -> Iterator[Metric]:
         ports = list(self._watched.app.ports())

@@ -25,7 +25,7 @@ async def describe(
     app, broker = watched.app, watched.broker
     document: dict[str, Any] = {
         "version": version(),
-        "cluster_id": broker.around.cluster_id.hex() if broker is not None else None,
+        "cluster_id": broker.env.cluster_id.hex() if broker is not None else None,
         "broker_id": app.config.broker_id,
         "rack": app.config.rack,
         "address": app.address,

@@ -83,7 +83,7 @@ class Watched:
 
     def state_of(self, group: GroupId) -> PartitionState | None:
         """What is applied of a partition; None for the metadata, and for what is not open."""
-        partition = self.broker.hosting.get(group.topic_id, group.partition) if self.broker is not None else None
+        partition = self.broker.replica_host.get(group.topic_id, group.partition) if self.broker is not None else None
         return partition.state if partition is not None else None
 
     def not_opened(self) -> Sequence[tuple[QueueRecord, TinymqError]]:

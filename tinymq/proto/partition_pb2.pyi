@@ -341,7 +341,7 @@ class State(_message.Message):
     last_append_us: _builtins.int
     """of the newest record"""
     taken: _builtins.bytes
-    """28 bytes each, oldest first, bounded: drawn in tinymq/broker/channels.py"""
+    """28 bytes each, oldest first, bounded: drawn in tinymq/broker/state/channels.py"""
     generation: _builtins.int
     """of the newest CONFIG that began one"""
     @_builtins.property

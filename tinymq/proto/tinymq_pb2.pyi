@@ -471,7 +471,7 @@ Global___GetQueueSizeReply: _TypeAlias = GetQueueSizeReply  # noqa: Y015
 
 @_typing.final
 class Error(_message.Message):
-    """Every failure on the wire. `code` names a class of tinymq/errors.py."""
+    """Every failure on the wire. `code` names a class of tinymq/base/errors.py."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -563,7 +563,7 @@ class ProduceBatch(_message.Message):
     payload_crc: _builtins.int
     """crc32c of payload"""
     payload: _builtins.bytes
-    """batch header and Arrow IPC message: see tinymq/batch.py"""
+    """batch header and Arrow IPC message: see tinymq/format/batch.py"""
     acks: Global___Acks.ValueType
     timeout_ms: _builtins.int
     """after this the answer is OutcomeUnknown"""
@@ -736,7 +736,7 @@ class FetchReply(_message.Message):
     leader: _builtins.int
     """broker id; 0: unknown"""
     frames: _builtins.bytes
-    """whole log frames as stored (tinymq/entry.py), data and others; the first may start below offset"""
+    """whole log frames as stored (tinymq/format/entry.py), data and others; the first may start below offset"""
     next_offset: _builtins.int
     """where to go on when frames holds no record"""
     throttled_ms: _builtins.int
@@ -894,7 +894,7 @@ class TopicInfo(_message.Message):
 
     @_builtins.property
     def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Setting]:
-        """all of them: tinymq/topic_config.py"""
+        """all of them: tinymq/base/topic_config.py"""
 
     def __init__(
         self,

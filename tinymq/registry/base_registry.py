@@ -22,7 +22,7 @@ from tinymq.registry.state.values import BrokerRecord, MetadataRecord, QueueCons
 from tinymq.registry.state.wire import broker_to_wire
 
 
-class CommandedRegistry(ABC):
+class BaseRegistry(ABC):
     """RegistryService over `_submit`."""
 
     def __init__(self, state: RegistryState, clock: Clock, rng: random.Random, timing: Timing) -> None:
@@ -119,7 +119,7 @@ class CommandedRegistry(ABC):
         await self._change(commands.delete_topic(name, self._command_id(command_id)), timeout_s)
 
     async def register_queue(self, topic: str, timeout_s: float | None = None, command_id: bytes = b"") -> QueueRecord:
-        reply = await self._change(commands.create_queue(topic, self._command_id(command_id)), timeout_s)
+        reply = await self._change(commands.add_partition(topic, self._command_id(command_id)), timeout_s)
         return self._state.queue(topic, reply.partition)
 
     async def unregister_queue(
@@ -132,7 +132,7 @@ class CommandedRegistry(ABC):
         with_topic: bool = False,
         topic_id: bytes = b"",
     ) -> None:
-        command = commands.delete_queue(topic, partition, self._command_id(command_id), with_topic, topic_id)
+        command = commands.delete_partition(topic, partition, self._command_id(command_id), with_topic, topic_id)
         await self._change(command, timeout_s)
 
     async def set_queue_consumer(

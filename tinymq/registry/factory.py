@@ -76,7 +76,7 @@ def plug_in(scheme: str, open_registry: OpenRegistry) -> None:
     _plugged_in[scheme] = open_registry
 
 
-def choose(
+def make_registry(
     config: BrokerConfig, machine: RegistryMachine, brokers: Brokers, cluster_id: bytes, clock: Clock,
     rng: random.Random,
 ) -> Registry:  # fmt: skip

@@ -11,13 +11,13 @@ from tinymq.base.errors import InvalidConfig
 from tinymq.base.quantity import quantity
 from tinymq.base.types import GroupId
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry.base_registry import CommandedRegistry
+from tinymq.registry.base_registry import BaseRegistry
 from tinymq.registry.leases import Leases
 from tinymq.registry.state.state import RegistryState
 from tinymq.registry.state.values import BrokerRecord
 
 
-class MemoryRegistry(CommandedRegistry):
+class MemoryRegistry(BaseRegistry):
     """RegistryService without a network or a disk. `close` ends its one timer."""
 
     def __init__(self, clock: Clock, rng: random.Random, timing: Timing) -> None:

@@ -25,7 +25,7 @@ from tinymq.base import extras
 with extras.required("tinymq.testing"):  # before imports that need more than the base install
     import structlog
 
-from tinymq.app.broker_app import BrokerApp, Outside
+from tinymq.app.broker_app import BrokerApp, MachineEnv
 from tinymq.base.config import BrokerConfig, Limits, Timing
 from tinymq.base.errors import DeadlineExceeded, PortInUse, TinymqError
 from tinymq.base.types import PeerAddress
@@ -180,7 +180,7 @@ class Cluster:
             record = broker.registry.get_topic(topic) if broker is not None else None
             if broker is None or record is None:
                 continue
-            replica = broker.hosting.get(record.topic_id, partition)
+            replica = broker.replica_host.get(record.topic_id, partition)
             if replica is not None and replica.leading:
                 return broker_id
         return None
@@ -232,7 +232,7 @@ class Cluster:
 
     async def _start(self, broker_id: int) -> None:
         files = self._files_factory(broker_id) if self._files_factory is not None else None
-        app = BrokerApp(self._config(broker_id), Outside(files=files))
+        app = BrokerApp(self._config(broker_id), MachineEnv(files=files))
         await app.start()
         self.brokers[broker_id] = app
 

@@ -121,7 +121,7 @@ def cursors_are_not_replicated(p: Patches) -> None:
             real(self, said, timeout_s, done)
             return
         self.check_leading()
-        at = self.state.extent(self.group.append_time_now_us())
+        at = self.state.offset_bounds(self.group.append_time_now_us())
         done(
             [self.state._channels.apply(name, getattr(each, name), at) for name, each in zip(names, said, strict=True)]
         )
@@ -265,8 +265,8 @@ def light_holds_bind(p: Patches) -> None:
         self._propose_commands([pb.Command(hold=said)])
         return real(self, said)
 
-    real = Partition.promise
-    p.replace(Partition.promise, promise)
+    real = Partition.grant_soft_lease
+    p.replace(Partition.grant_soft_lease, promise)
 
 
 @mutant(
@@ -275,9 +275,9 @@ def light_holds_bind(p: Patches) -> None:
 )
 def light_holds_come_too_late(p: Patches) -> None:
     def promise(self: Partition, said: pb.Hold) -> Hold:
-        return self.promises.make(said, self.state.holds, self.state.extent(self.group.append_time_now_us()))
+        return self.soft_leases.grant(said, self.state.holds, self.state.offset_bounds(self.group.append_time_now_us()))
 
-    p.replace(Partition.promise, promise)
+    p.replace(Partition.grant_soft_lease, promise)
 
 
 @mutant("where a log starts never moves back", TRIMMED)

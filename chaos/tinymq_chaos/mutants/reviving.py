@@ -142,7 +142,7 @@ def the_damaged_are_not_waited_for(p: Patches) -> None:
     test="tests/broker/serve/test_fetch.py::test_an_offset_of_what_was_lost_is_refused_on_every_replica",
 )
 def readers_are_not_told_of_a_loss(p: Patches) -> None:
-    p.replace(EpochCache.start_after, lambda self, known: None)
+    p.replace(EpochCache.divergence_offset, lambda self, known: None)
 
 
 @mutant(
@@ -150,12 +150,12 @@ def readers_are_not_told_of_a_loss(p: Patches) -> None:
     test="tests/broker/serve/test_fetch.py::test_an_offset_of_what_was_lost_is_refused_on_every_replica",
 )
 def replicas_of_the_past_answer(p: Patches) -> None:
-    real = fetch.history_error
+    real = fetch.divergence_error
 
     def of_another_history(partition: Any, offset: int, known: int) -> TinymqError | None:
-        return None if known > partition.state.histories.newest else real(partition, offset, known)
+        return None if known > partition.state.epoch_cache.newest_term else real(partition, offset, known)
 
-    p.replace(fetch.history_error, of_another_history)
+    p.replace(fetch.divergence_error, of_another_history)
 
 
 # ---- leaders that come home --------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from tinymq.broker.state import producers
 from tinymq.broker.state.state import PartitionState
 from tinymq.format.entry import Entry, Kind, NewEntry
 from tinymq.raft import Group
-from tinymq.registry.base_registry import CommandedRegistry
+from tinymq.registry.base_registry import BaseRegistry
 from tinymq.registry.raft_group.replicated import ReplicatedRegistry
 from tinymq.registry.state.state import RegistryState
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
@@ -187,7 +187,7 @@ def changes_are_answered_early(p: Patches) -> None:
 
 @mutant("producer ids are given once", Focus(faults=("client_reset",), workloads=("lone", "idempotent")))
 def producer_ids_are_given_twice(p: Patches) -> None:
-    async def take(self: CommandedRegistry, count: int) -> range:
+    async def take(self: BaseRegistry, count: int) -> range:
         return range(1, count + 1)
 
-    p.replace(CommandedRegistry.take_producer_ids, take)
+    p.replace(BaseRegistry.take_producer_ids, take)

@@ -36,7 +36,7 @@ def commands_of(bench: Bench) -> list[pb.Command]:
 
 def test_a_promise_writes_nothing_and_keeps_retention_away() -> None:
     bench = filled(TopicConfig(retention_ms=10 * DAY_MS))
-    promised = bench.partition.promise(hold(3))
+    promised = bench.partition.grant_soft_lease(hold(3))
     assert promised == Hold(3, bench.group.append_time_now_us() + HOUR_MS * 1000)
     bench.partition.config = TopicConfig(retention_ms=1000)  # what is not told to `configure` meets the promise alone
     bench.group.later_us = 5_000_000
@@ -53,9 +53,9 @@ def test_a_promise_writes_nothing_and_keeps_retention_away() -> None:
 @pytest.mark.parametrize("config", [TopicConfig(retention_bytes=1), TopicConfig(retention_ms=1000)])
 def test_a_light_hold_delays_retention_and_is_never_written(config: TopicConfig) -> None:
     bench = filled()
-    assert bench.partition.promise(hold(3)) is not None
+    assert bench.partition.grant_soft_lease(hold(3)) is not None
     bench.partition.configure(config)
-    assert bench.partition.promise(hold(3)) is not None, "it is renewed"
+    assert bench.partition.grant_soft_lease(hold(3)) is not None, "it is renewed"
     bench.group.later_us = 5_000_000
     bench.partition.retain()
     bench.group.commit()
@@ -66,7 +66,7 @@ def test_a_light_hold_delays_retention_and_is_never_written(config: TopicConfig)
 def test_a_light_hold_refuses_no_producer() -> None:
     """Of a full partition that drops what is oldest; and one that is full and refuses does so as ever."""
     bench = filled(TopicConfig(max_records=10, on_full=OnFull.DROP_OLDEST))
-    assert bench.partition.promise(hold(0)) is not None
+    assert bench.partition.grant_soft_lease(hold(0)) is not None
     for _ in range(10):
         bench.send(1)
         bench.group.commit()
@@ -75,7 +75,7 @@ def test_a_light_hold_refuses_no_producer() -> None:
 
 def test_a_light_hold_refuses_no_trim() -> None:
     bench = filled()
-    assert bench.partition.promise(hold(3)) is not None
+    assert bench.partition.grant_soft_lease(hold(3)) is not None
     assert _trimmed(bench, 8) == 8
 
 
@@ -83,14 +83,14 @@ def test_a_light_hold_is_not_made_of_what_is_about_to_go() -> None:
     bench = filled()
     bench.partition.command([_trim(5)], 1.0, lambda _: None)
     with pytest.raises(OffsetOutOfRange) as refused:
-        bench.partition.promise(hold(3))
+        bench.partition.grant_soft_lease(hold(3))
     assert refused.value.detail["log_start"] == "5"
-    assert bench.partition.promise(hold(5)) is not None
+    assert bench.partition.grant_soft_lease(hold(5)) is not None
     bench.group.commit()
     with pytest.raises(OffsetOutOfRange):
-        bench.partition.promise(hold(3))
+        bench.partition.grant_soft_lease(hold(3))
     with pytest.raises(OffsetOutOfRange):
-        bench.partition.promise(hold(11))
+        bench.partition.grant_soft_lease(hold(11))
 
 
 def _trim(offset: int) -> pb.Command:
@@ -111,25 +111,25 @@ def test_holds_are_bounded_together() -> None:
         bench.partition.command([held], 1.0, lambda _: None)
         bench.group.commit()
     with pytest.raises(QuotaExceeded) as refused:
-        bench.partition.promise(hold(3))
+        bench.partition.grant_soft_lease(hold(3))
     assert 0 < int(refused.value.detail["retry_after_ms"]) <= HOUR_MS
 
 
 def test_promises_count_with_holds() -> None:
     bench = filled()
     for number in range(HOLDS_MAX):
-        assert bench.partition.promise(hold(number % 9, hold_id=b"%16d" % number)) is not None
+        assert bench.partition.grant_soft_lease(hold(number % 9, hold_id=b"%16d" % number)) is not None
     with pytest.raises(QuotaExceeded):
-        bench.partition.promise(hold(3))
-    assert bench.partition.promise(hold(4, hold_id=b"%16d" % 7)) is not None, "it is renewed"
-    bench.partition.promises.release(b"%16d" % 7)
-    assert bench.partition.promise(hold(3)) is not None
+        bench.partition.grant_soft_lease(hold(3))
+    assert bench.partition.grant_soft_lease(hold(4, hold_id=b"%16d" % 7)) is not None, "it is renewed"
+    bench.partition.soft_leases.release(b"%16d" % 7)
+    assert bench.partition.grant_soft_lease(hold(3)) is not None
 
 
 def test_promises_end_with_the_leadership() -> None:
     bench = filled()
-    assert bench.partition.promise(hold(3)) is not None
+    assert bench.partition.grant_soft_lease(hold(3)) is not None
     bench.group.lose_leadership(to=2)
     with pytest.raises(NotLeader):
-        bench.partition.promise(hold(3))
-    assert bench.partition.promises.find(ID) is None
+        bench.partition.grant_soft_lease(hold(3))
+    assert bench.partition.soft_leases.find(ID) is None

@@ -31,7 +31,7 @@ class World:
         cluster.log_config = config
         self.cluster = cluster
         self.revivals: dict[int, QuorumWatch] = {}
-        self.revived = self.lost = 0
+        self.recovered = self.lost = 0
 
     async def start(self, *brokers: Broker) -> None:
         for broker in brokers or self.cluster.brokers.values():
@@ -48,7 +48,7 @@ class World:
         """`how`: kill or power_cut."""
         for broker in brokers or tuple(self.cluster.brokers.values()):
             revival = self.revivals.pop(broker.id)
-            self.revived += revival.revived
+            self.recovered += revival.recovered
             self.lost += revival.lost
             getattr(broker, how)()
 
@@ -56,7 +56,7 @@ class World:
     def counted(self) -> tuple[int, int]:
         """(groups revived, groups of them that had nothing left), by all processes so far."""
         there = list(self.revivals.values())
-        return self.revived + sum(r.revived for r in there), self.lost + sum(r.lost for r in there)
+        return self.recovered + sum(r.recovered for r in there), self.lost + sum(r.lost for r in there)
 
     async def write(self) -> None:
         for write in WRITES:

@@ -39,7 +39,7 @@ class Bench:
         self.clock = ManualClock()
         self.registry = MemoryRegistry(self.clock, random.Random(1), Timing())
         self.groups = FakeGroups()
-        self.hosting = self.make()
+        self.replica_host = self.make()
 
     def make(self, broker_id: int = 2, *, up_to_date: bool = True) -> ReplicaHost:
         hosting = ReplicaHost(broker_id, self.registry, self.groups, self.partition, clock=self.clock)
@@ -52,10 +52,10 @@ class Bench:
         return Partition(f"{queue.topic}/{queue.partition}", Deadlines(self.clock), soon, lambda _: None)
 
     async def restart(self) -> None:
-        await self.hosting.stop()
+        await self.replica_host.stop()
         self.groups.open.clear()
-        self.hosting = self.make()
-        self.hosting.start(list(self.groups.on_disk))
+        self.replica_host = self.make()
+        self.replica_host.start(list(self.groups.on_disk))
 
 
 def run(scenario: Callable[[Bench], Awaitable[None]]) -> None:
@@ -63,9 +63,9 @@ def run(scenario: Callable[[Bench], Awaitable[None]]) -> None:
         bench = Bench()
         for number in (1, 2, 3):
             await bench.registry.register_broker(broker(number))
-        bench.hosting.start([])
+        bench.replica_host.start([])
         await scenario(bench)
-        await bench.hosting.stop()
+        await bench.replica_host.stop()
         bench.registry.close()
 
     asyncio.run(main())
@@ -82,8 +82,8 @@ def test_only_this_brokers_replicas_are_opened() -> None:
         await settle()
         mine = [q for q in topic.queues if q.has_replica(2)]
         assert len(mine) == 1
-        assert list(b.hosting.partitions) == [(topic.topic_id, mine[0].partition)]
-        assert b.hosting.get(topic.topic_id, mine[0].partition) is not None
+        assert list(b.replica_host.partitions) == [(topic.topic_id, mine[0].partition)]
+        assert b.replica_host.get(topic.topic_id, mine[0].partition) is not None
 
     run(scenario)
 
@@ -96,7 +96,7 @@ def test_every_replica_begins_with_the_same_bytes() -> None:
             other.start([])
         topic = await b.registry.register_topic("t", 1, 3)
         await settle()
-        firsts = [h._groups.on_disk[topic.queues[0].group] for h in (b.hosting, *others)]  # type: ignore[attr-defined]
+        firsts = [h._groups.on_disk[topic.queues[0].group] for h in (b.replica_host, *others)]  # type: ignore[attr-defined]
         assert firsts[0] == firsts[1] == firsts[2]
         for other in others:
             await other.stop()
@@ -108,11 +108,11 @@ def test_a_deleted_topic_goes_with_its_data_and_tells_who_asks() -> None:
     async def scenario(b: Bench) -> None:
         topic = await b.registry.register_topic("t", 2, 3)
         await settle()
-        partition = b.hosting.get(topic.topic_id, 0)
+        partition = b.replica_host.get(topic.topic_id, 0)
         assert partition is not None
         await b.registry.unregister_topic("t")
         assert isinstance(partition.closed, UnknownTopic)
-        assert not b.hosting.partitions
+        assert not b.replica_host.partitions
         await settle()
         assert not b.groups.on_disk
 
@@ -127,7 +127,7 @@ def test_a_topic_deleted_while_it_is_opened() -> None:
         await b.registry.unregister_topic("t")
         b.groups.gate.set()
         await settle()
-        assert not b.hosting.partitions
+        assert not b.replica_host.partitions
         assert not b.groups.on_disk
 
     run(scenario)
@@ -138,15 +138,15 @@ def test_a_restart_opens_what_there_is_and_deletes_what_was_deleted_meanwhile() 
         kept = await b.registry.register_topic("kept", 2, 3)
         gone = await b.registry.register_topic("gone", 1, 3)
         await settle()
-        await b.hosting.stop()
+        await b.replica_host.stop()
         b.groups.open.clear()
         stranger = GroupId(TopicId(b"s" * 16), 0)
         b.groups.on_disk[stranger] = b.groups.on_disk[gone.queues[0].group]
         await b.registry.unregister_topic("gone")
-        b.hosting = b.make()
-        b.hosting.start(list(b.groups.on_disk))
+        b.replica_host = b.make()
+        b.replica_host.start(list(b.groups.on_disk))
         await settle()
-        assert {topic_id for topic_id, _ in b.hosting.partitions} == {kept.topic_id}
+        assert {topic_id for topic_id, _ in b.replica_host.partitions} == {kept.topic_id}
         assert set(b.groups.on_disk) == {q.group for q in kept.queues} | {stranger}, "never without a recorded deletion"
 
     run(scenario)
@@ -159,22 +159,22 @@ def test_a_registry_that_lags_behind_begins_nothing() -> None:
         kept = await b.registry.register_topic("kept", 1, 3)
         gone = await b.registry.register_topic("gone", 1, 3)
         await settle()
-        await b.hosting.stop()
+        await b.replica_host.stop()
         b.groups.open.clear()
         del b.groups.on_disk[gone.queues[0].group]
-        b.hosting = b.make(up_to_date=False)
-        b.hosting.start(list(b.groups.on_disk))
+        b.replica_host = b.make(up_to_date=False)
+        b.replica_host.start(list(b.groups.on_disk))
         await settle()
         assert set(b.groups.open) == {kept.queues[0].group}, "what has data is open at once"
-        assert not b.hosting.opened.is_set()
+        assert not b.replica_host.opened.is_set()
         await b.registry.unregister_topic("gone")
         late = await b.registry.register_topic("late", 1, 3)
         await settle()
         assert set(b.groups.open) == {kept.queues[0].group}
-        b.hosting.up_to_date()
+        b.replica_host.up_to_date()
         await settle()
         assert set(b.groups.open) == {kept.queues[0].group, late.queues[0].group}
-        assert b.hosting.opened.is_set()
+        assert b.replica_host.opened.is_set()
 
     run(scenario)
 
@@ -184,12 +184,12 @@ def test_a_replica_that_cannot_be_opened_says_why() -> None:
         b.groups.refuse = DiskFull("no room")
         topic = await b.registry.register_topic("t", 1, 3)
         await settle()
-        assert not b.hosting.partitions
-        assert isinstance(b.hosting.failure(topic.queues[0].group), DiskFull)
+        assert not b.replica_host.partitions
+        assert isinstance(b.replica_host.failure(topic.queues[0].group), DiskFull)
         b.groups.refuse = None
         await b.restart()
         await settle()
-        assert len(b.hosting.partitions) == 1
+        assert len(b.replica_host.partitions) == 1
 
     run(scenario)
 
@@ -201,15 +201,15 @@ def test_what_may_pass_is_tried_again_until_it_opens(error: type[TinymqError]) -
         topic = await b.registry.register_topic("t", 3, 3)
         await settle()
         for _ in range(4):
-            assert isinstance(b.hosting.failure(topic.queues[0].group), error)
+            assert isinstance(b.replica_host.failure(topic.queues[0].group), error)
             b.clock.advance(RETRY_S_MAX)
             await settle()
         b.groups.refuse = None
-        assert not b.hosting.partitions
+        assert not b.replica_host.partitions
         b.clock.advance(RETRY_S_MAX)
         await settle()
-        assert {p for _, p in b.hosting.partitions} == {0, 1, 2}
-        assert b.hosting.failure(topic.queues[0].group) is None
+        assert {p for _, p in b.replica_host.partitions} == {0, 1, 2}
+        assert b.replica_host.failure(topic.queues[0].group) is None
 
     run(scenario)
 
@@ -223,7 +223,7 @@ def test_what_is_deleted_meanwhile_is_not_opened_by_a_later_try() -> None:
         await b.registry.unregister_topic("t")
         b.clock.advance(RETRY_S_MAX)
         await settle()
-        assert not b.hosting.partitions
+        assert not b.replica_host.partitions
 
     run(scenario)
 
@@ -236,7 +236,7 @@ def test_damage_is_not_tried_again() -> None:
         b.groups.refuse = None
         b.clock.advance(100 * RETRY_S_MAX)
         await settle()
-        assert not b.hosting.partitions
+        assert not b.replica_host.partitions
 
     run(scenario)
 
@@ -247,9 +247,9 @@ def test_partitions_come_and_go_by_number() -> None:
         await settle()
         more = await b.registry.register_queue("t")
         await settle()
-        assert {p for _, p in b.hosting.partitions} == {0, 1, 2}
+        assert {p for _, p in b.replica_host.partitions} == {0, 1, 2}
         assert b.groups.on_disk[more.group].header.append_time_us == more.created_us
-        partition = b.hosting.get(topic.topic_id, 1)
+        partition = b.replica_host.get(topic.topic_id, 1)
         assert partition is not None
         await b.registry.unregister_queue("t", 1)
         assert isinstance(partition.closed, UnknownPartition)
@@ -271,14 +271,14 @@ def test_a_partition_deleted_while_it_is_opened_or_while_the_broker_is_down() ->
         b.groups.gate.set()
         await settle()
         assert {group.partition for group in b.groups.on_disk} == {0, 1, 2}
-        await b.hosting.stop()
+        await b.replica_host.stop()
         b.groups.open.clear()
         await b.registry.unregister_queue("t", 0)
         b.groups.on_disk[GroupId(topic.topic_id, 9)] = b.groups.on_disk[GroupId(topic.topic_id, 1)]
-        b.hosting = b.make()
-        b.hosting.start(list(b.groups.on_disk))
+        b.replica_host = b.make()
+        b.replica_host.start(list(b.groups.on_disk))
         await settle()
-        assert {p for _, p in b.hosting.partitions} == {1, 2}
+        assert {p for _, p in b.replica_host.partitions} == {1, 2}
         assert {group.partition for group in b.groups.on_disk} == {1, 2, 9}, "9 is not known to be deleted"
 
     run(scenario)
@@ -288,7 +288,7 @@ def test_a_topic_is_altered_live() -> None:
     async def scenario(b: Bench) -> None:
         topic = await b.registry.register_topic("t", 2, 3, make([("retention_ms", "5000")]))
         await settle()
-        (first, second) = b.hosting.partitions.values()
+        (first, second) = b.replica_host.partitions.values()
         assert first.config.retention_ms == second.config.retention_ms == 5000
         await b.registry.alter_topic("t", [("retention_ms", "none"), ("segment_bytes", "70000")])
         assert first.config.retention_ms is second.config.retention_ms is None
@@ -299,7 +299,7 @@ def test_a_topic_is_altered_live() -> None:
         await b.registry.alter_topic("t", [("retention_ms", "9000"), ("segment_bytes", "80000")])
         b.groups.gate.set()
         await settle()
-        opened = b.hosting.get(topic.topic_id, late.partition)
+        opened = b.replica_host.get(topic.topic_id, late.partition)
         assert opened is not None
         assert opened.config.retention_ms == first.config.retention_ms == 9000
         assert b.groups.configs[late.group].segment_bytes == 80_000, "altered while it was opened"
@@ -311,7 +311,7 @@ def test_settings_that_came_with_a_whole_state_are_followed() -> None:
     async def scenario(b: Bench) -> None:
         await b.registry.register_topic("t", 1, 3)
         await settle()
-        (partition,) = b.hosting.partitions.values()
+        (partition,) = b.replica_host.partitions.values()
         other = RegistryState()
         other.load(b.registry._state.dump())
         altered = pb.AlterTopic(name="t", settings=[pb.Setting(name="retention_ms", value="7000")])
@@ -328,7 +328,7 @@ def test_many_at_once(count: int) -> None:
     async def scenario(b: Bench) -> None:
         await b.registry.register_topic("t", count, 3)
         await settle()
-        assert len(b.hosting.partitions) == count
+        assert len(b.replica_host.partitions) == count
 
     run(scenario)
 
@@ -337,8 +337,8 @@ def test_who_asks_a_stopping_broker_may_ask_again() -> None:
     async def scenario(b: Bench) -> None:
         await b.registry.register_topic("t", 1, 3)
         await settle()
-        (partition,) = b.hosting.partitions.values()
-        await b.hosting.stop()
+        (partition,) = b.replica_host.partitions.values()
+        await b.replica_host.stop()
         assert isinstance(partition.closed, NotReady)
         assert partition.closed.retriable
 

@@ -57,27 +57,27 @@ class Bench:
         self.led: set[GroupId] = set()
         self.alive = 3
         self.metadata = [1, 2, 3]
-        self.hosting = ReplicaHost(2, self.registry, self.groups, self.partition)
-        self.hosting.up_to_date()
-        around = BrokerEnv(
+        self.replica_host = ReplicaHost(2, self.registry, self.groups, self.partition)
+        self.replica_host.up_to_date()
+        env = BrokerEnv(
             broker_id=2,
             cluster_id=b"c" * 16,
             registry=self.registry,
-            hosting=self.hosting,
+            replica_host=self.replica_host,
             leaders=self,
             deadlines=Deadlines(self.clock),
             clock=self.clock,
             runner=InlineRunner(),
             limits=Limits(),
             timing=Timing(),
-            standing=lambda: LossCounts(0, 0, 0),
+            loss_counts=lambda: LossCounts(0, 0, 0),
             upgrade=FeatureLevelControl(
                 2, self.registry, FakePeers(), FakeFolder(2), self.voters, lambda _: None, self.clock, every_s=2.0
             ),
             voters=self.voters,
-            informed=lambda: True,
+            metadata_known=lambda: True,
         )
-        self.broker = Broker(around)
+        self.broker = Broker(env)
 
     def voters(self) -> list[int]:
         return self.metadata
@@ -98,9 +98,9 @@ def run(scenario: Callable[[Bench], Awaitable[None]]) -> None:
         bench = Bench()
         for number in (1, 2, 3):
             await bench.registry.register_broker(broker(number))
-        bench.hosting.start([])
+        bench.replica_host.start([])
         await scenario(bench)
-        await bench.hosting.stop()
+        await bench.replica_host.stop()
         bench.registry.close()
 
     asyncio.run(main())

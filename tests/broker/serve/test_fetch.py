@@ -164,26 +164,26 @@ def test_an_offset_of_what_was_lost_is_refused_on_every_replica(bench: Bench, le
     if not leads:
         bench.group.lose_leadership()
     for offset in (31, 36, 41):
-        error = Reader(bench, offset, history=0).error
+        error = Reader(bench, offset, recovery_term=0).error
         assert isinstance(error, OffsetOutOfRange)
         assert error.detail == {"log_start": "35", "high_watermark": "40", "history_start": "30"}
-    assert Reader(bench, 36, history=7).answer.history == 7
+    assert Reader(bench, 36, recovery_term=7).answer.recovery_term == 7
     assert Reader(bench, 36).error is None, "who has no answer yet takes what is there"
-    assert isinstance(Reader(bench, 36, history=8).error, NotReady)
-    assert look_up_end(bench).history == 7
+    assert isinstance(Reader(bench, 36, recovery_term=8).error, NotReady)
+    assert look_up_end(bench).recovery_term == 7
 
 
 def test_what_was_read_before_the_loss_still_holds(bench: Bench) -> None:
     waiting, beyond = (
-        Reader(bench, 30, wait_s=5.0, history=0),
-        Reader(bench, 30, wait_s=5.0, history=0, bytes_min=1 << 20),
+        Reader(bench, 30, wait_s=5.0, recovery_term=0),
+        Reader(bench, 30, wait_s=5.0, recovery_term=0, bytes_min=1 << 20),
     )
     take_over(bench, 7)
     bench.send(10)
     bench.group.commit()
-    assert (offsets(waiting.answer), waiting.answer.history) == ([30], 7)
+    assert (offsets(waiting.answer), waiting.answer.recovery_term) == ([30], 7)
     assert beyond.ready == 0
-    assert offsets(Reader(bench, 15, history=0).answer) == [10, 20, 30]
+    assert offsets(Reader(bench, 15, recovery_term=0).answer) == [10, 20, 30]
 
 
 def test_frames_from_disk_are_of_the_history_in_which_the_reading_began(bench: Bench) -> None:
@@ -196,7 +196,7 @@ def test_frames_from_disk_are_of_the_history_in_which_the_reading_began(bench: B
         return frames
 
     bench.group.log.read_from_offset = slow  # type: ignore[method-assign]
-    assert asyncio.run(Reader(bench, 0).fetch.read()).history == 0
+    assert asyncio.run(Reader(bench, 0).fetch.read()).recovery_term == 0
 
 
 def test_leader_only(bench: Bench) -> None:

@@ -34,7 +34,7 @@ class Queue:
     def __init__(self) -> None:
         self.bench = Bench()
         self.partition, self.group, self.clock = self.bench.partition, self.bench.group, self.bench.clock
-        self.deadlines, self.limits, self.runner, self.around = self.bench.deadlines, Limits(), InlineRunner(), self
+        self.deadlines, self.limits, self.runner, self.env = self.bench.deadlines, Limits(), InlineRunner(), self
         self.takers = WaitingTakers()
         self._requests = 0
 

@@ -7,7 +7,7 @@ import pytest
 from tests.broker.state.test_state import sealed
 from tests.broker.values import Applied, takes_over
 from tinymq.base.errors import CorruptData
-from tinymq.broker.state.epoch_cache import HISTORIES_MAX, EpochCache
+from tinymq.broker.state.epoch_cache import EPOCHS_MAX, EpochCache
 from tinymq.broker.state.state import PartitionState
 from tinymq.format.entry import Kind, NewEntry, make_entry
 from tinymq.proto import partition_pb2 as pb
@@ -23,30 +23,30 @@ def noted(*entries: tuple[int, int, int]) -> EpochCache:
 
 def test_nothing_was_ever_lost() -> None:
     histories = noted((1, 0, 0), (5, 0, 100))
-    assert (histories.newest, histories.start_after(0)) == (0, None)
+    assert (histories.newest_term, histories.divergence_offset(0)) == (0, None)
 
 
 def test_a_history_begins_with_the_first_config_of_its_generation() -> None:
     histories = noted((1, 0, 0), (5, 1 << 32, 100), (5, 1 << 32, 120), (6, 1 << 32, 130), (9, 2 << 32, 140))
-    assert histories.newest == 9
-    assert [histories.start_after(known) for known in (0, 4, 5, 8, 9)] == [100, 100, 140, 140, None]
+    assert histories.newest_term == 9
+    assert [histories.divergence_offset(known) for known in (0, 4, 5, 8, 9)] == [100, 100, 140, 140, None]
 
 
 def test_generations_begin_again_with_a_log_in_memory_and_terms_do_not() -> None:
     before, after = noted((5, 1 << 32, 0)), noted((8, 1 << 32, 0))
-    assert after.start_after(before.newest) == 0
+    assert after.divergence_offset(before.newest_term) == 0
 
 
 def test_what_is_forgotten_is_taken_for_lost() -> None:
-    losses = [(10 * n, n, 100 * n) for n in range(1, HISTORIES_MAX + 4)]
+    losses = [(10 * n, n, 100 * n) for n in range(1, EPOCHS_MAX + 4)]
     histories, state = noted(*losses), pb.State()
     histories.dump(state)
-    assert len(state.histories) == HISTORIES_MAX
+    assert len(state.histories) == EPOCHS_MAX
     for term, _, _ in losses:
         held = min((start for later, _, start in losses if later > term), default=None)
-        told = histories.start_after(term)
+        told = histories.divergence_offset(term)
         assert told == held or (told is not None and held is not None and told < held and term < 40)
-    assert histories.start_after(0) == 100
+    assert histories.divergence_offset(0) == 100
 
 
 def test_it_is_part_of_the_applied_state() -> None:
@@ -56,7 +56,11 @@ def test_it_is_part_of_the_applied_state() -> None:
     other.load(state.dump())
     for one in (state, other):
         one.apply(takes_over(9, 2 << 32, 8))
-        assert (one.histories.newest, one.histories.start_after(5), one.histories.start_after(0)) == (8, 7, 3)
+        assert (
+            one.epoch_cache.newest_term,
+            one.epoch_cache.divergence_offset(5),
+            one.epoch_cache.divergence_offset(0),
+        ) == (8, 7, 3)
     assert other.dump() == state.dump()
 
 
@@ -78,7 +82,7 @@ def test_a_config_that_does_not_parse_changes_nothing() -> None:
         ([(5, 7)], 1),
         ([(5, 1)], 0),
         ([], 1),
-        ([(n + 1, 1) for n in range(HISTORIES_MAX + 1)], 1),
+        ([(n + 1, 1) for n in range(EPOCHS_MAX + 1)], 1),
     ],
 )
 def test_lies_are_refused(histories: list[tuple[int, int]], generation: int) -> None:

@@ -117,6 +117,6 @@ def test_what_is_kept_is_counted_in_records_exactly_and_in_bytes_by_batches() ->
 
 
 def test_commands_count_to_no_size(at: Applied) -> None:
-    before = (at.state.kept_records, at.state.kept_bytes, at.state.record_bytes, at.state.milestones.marks)
+    before = (at.state.kept_records, at.state.kept_bytes, at.state.record_bytes, at.state.retention_index.marks)
     at.run(holds(4), moves(0))
-    assert (at.state.kept_records, at.state.kept_bytes, at.state.record_bytes, at.state.milestones.marks) == before
+    assert (at.state.kept_records, at.state.kept_bytes, at.state.record_bytes, at.state.retention_index.marks) == before

@@ -79,9 +79,9 @@ def test_a_change_writes_what_became_different_and_no_more(written: Written) -> 
     assert paths(again, Put) == ["/version", f"/consumers/{group.topic_id.hex()}-1"]
     altered = pb.AlterTopic(name="a", settings=[pb.Setting(name="retention_ms", value="5000")])
     assert paths(written.do(alter_topic=altered), Put) == ["/version", "/topics/a"]
-    more = written.do(create_queue=pb.CreateQueue(topic="a"))
+    more = written.do(add_partition=pb.AddPartition(topic="a"))
     assert (paths(more, Put), paths(more, Remove)) == (["/version", "/topics/a"], [])
-    gone = written.do(delete_queue=pb.DeleteQueue(topic="a", partition=1))
+    gone = written.do(delete_partition=pb.DeletePartition(topic="a", partition=1))
     assert (paths(gone, Put), paths(gone, Remove)) == (
         ["/version", "/topics/a"],
         [f"/consumers/{group.topic_id.hex()}-1"],

@@ -24,7 +24,7 @@ class Registered:
     """Stands for a Broker whose registry knows brokers and their sessions."""
 
     def __init__(self, broker_id: int, cluster_id: bytes = b"c" * 16, **sessions: int) -> None:
-        self.around = SimpleNamespace(broker_id=broker_id, cluster_id=cluster_id)
+        self.env = SimpleNamespace(broker_id=broker_id, cluster_id=cluster_id)
         self.registry = self
         self.sessions = {1: 11, 2: 22, 3: 33} | {int(name[1:]): session for name, session in sessions.items()}
 

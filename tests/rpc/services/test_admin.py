@@ -74,7 +74,7 @@ def test_settings_are_made_altered_and_followed_by_every_broker(cluster: Cluster
     topic_id = TopicId(made.topic_id)
 
     def followed() -> bool:
-        found = [app.serving.broker.hosting.get(topic_id, 0) for app in cluster.brokers.values()]  # type: ignore[union-attr]
+        found = [app.serving.broker.replica_host.get(topic_id, 0) for app in cluster.brokers.values()]  # type: ignore[union-attr]
         return all(p is not None and p.config.max_records == 10 and p.config.retention_ms is None for p in found)
 
     cluster.wait_until(followed)

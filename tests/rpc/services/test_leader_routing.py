@@ -37,8 +37,8 @@ class Elsewhere:
 
     def __init__(self, loop: VirtualLoop, answers: Sequence[object]) -> None:
         self.clock = VirtualClock(loop)
-        self.around = self
-        self.hosting = self
+        self.env = self
+        self.replica_host = self
         self.broker_id = 1
         self.cluster_id = b"c" * 16
         self.registry = self
@@ -47,7 +47,7 @@ class Elsewhere:
         self.serving.state = State.RUNNING
         self._answers = list(answers)
 
-    def check_informed(self) -> None:
+    def check_metadata_known(self) -> None:
         pass
 
     async def topics(self, names: list[str]) -> list[TopicRecord]:

@@ -15,7 +15,7 @@ from tests.fakes.queue_client import AGAIN, QueueClient
 from tinymq.base.partitioning import keyed
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.registry_pb2 import Command, Reply
-from tinymq.registry.base_registry import CommandedRegistry
+from tinymq.registry.base_registry import BaseRegistry
 from tinymq.rpc.services.queue import PRODUCE_BYTES_MAX
 from tinymq.testing.cluster import Cluster
 
@@ -171,14 +171,14 @@ def test_the_last_queue_is_deleted_and_one_is_made_meanwhile(
     tinymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever comes second finds what the first one left: what is acknowledged in the new queue stays."""
-    real, made = CommandedRegistry._change, list[int]()
+    real, made = BaseRegistry._change, list[int]()
 
-    async def overtaken(self: CommandedRegistry, command: Command, timeout_s: float | None = None) -> Reply:
+    async def overtaken(self: BaseRegistry, command: Command, timeout_s: float | None = None) -> Reply:
         if not made and (command.HasField("delete_topic") or command.delete_queue.with_topic):
             made.append((await self.register_queue("overtaken")).partition)
         return await real(self, command, timeout_s)
 
-    monkeypatch.setattr(CommandedRegistry, "_change", overtaken)
+    monkeypatch.setattr(BaseRegistry, "_change", overtaken)
 
     async def scenario(client: QueueClient) -> None:
         await make(client, "overtaken")

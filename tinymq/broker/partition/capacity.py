@@ -73,7 +73,7 @@ class Uncommitted:
 
     def ends(self, applied: Kept) -> LogEnds:
         """As it will be once everything is applied."""
-        start = LogStart(applied.log_start, applied.milestones.start_bytes)
+        start = LogStart(applied.log_start, applied.retention_index.start_bytes)
         if self._moves and self._moves[-1][1].offset > start.offset:
             start = self._moves[-1][1]
         if not self._batches:
@@ -151,7 +151,7 @@ def _boundary(below: int, ends: LogEnds, applied: Kept, uncommitted: Uncommitted
     """The first known end of a batch with at least so many bytes below it."""
     if below <= ends.start.bytes:
         return ends.start
-    mark = applied.milestones.with_at_least(below)
+    mark = applied.retention_index.with_at_least(below)
     if mark is not None:
         return LogStart(mark.offset, mark.bytes)
     if below <= applied.record_bytes:
@@ -161,7 +161,7 @@ def _boundary(below: int, ends: LogEnds, applied: Kept, uncommitted: Uncommitted
 
 def _at(offset: int, ends: LogEnds, least: LogStart, applied: Kept) -> LogStart:
     """`offset`, with as many bytes below it as are certain."""
-    certain = ends.end_bytes if offset == ends.end else applied.milestones.below(offset)
+    certain = ends.end_bytes if offset == ends.end else applied.retention_index.below(offset)
     return LogStart(offset, max(certain, least.bytes))
 
 

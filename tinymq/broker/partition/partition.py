@@ -52,7 +52,7 @@ class Partition:
         self.leading = False  # may accept: has applied a NOOP of its own term
         self.closed: TinymqError | None = None
         self.config = TopicConfig()
-        self.promises = SoftLeases()
+        self.soft_leases = SoftLeases()
         self._group: RaftGroup | None = None
         self._address_of = address_of
         self._overlay = UncommittedProducers()
@@ -199,13 +199,13 @@ class Partition:
     def _move_start(self, offset: int, reason: pb.MoveStart.Reason.ValueType) -> Position:
         return self._propose_commands([pb.Command(move_start=pb.MoveStart(offset=offset, reason=reason))])
 
-    def promise(self, said: pb.Hold) -> Hold:
+    def grant_soft_lease(self, said: pb.Hold) -> Hold:
         """Make or renew a light hold, which only this leader remembers. Raises NotLeader, and as Holds.hold."""
         self.check_leading()
-        at = self.state.extent(self.group.append_time_now_us())
+        at = self.state.offset_bounds(self.group.append_time_now_us())
         if self._moving > self.state.applied_index:  # records that a proposed move of the start removes cannot be held
             at = at._replace(log_start=max(at.log_start, min(self._moving_to, at.end)))
-        return self.promises.make(said, self.state.holds, at)
+        return self.soft_leases.grant(said, self.state.holds, at)
 
     def retain(self) -> None:
         """Called now and then on every replica: the leader moves the log start over what is due to go, and each removes
@@ -220,7 +220,7 @@ class Partition:
             group.log.remove_before_offset(self.state.log_start)
 
     def _retain(self, now_us: int, expiry_us: int | None) -> None:
-        start = clamped(due_start(self.config, self.state, now_us, expiry_us), self.promises.lowest(now_us))
+        start = clamped(due_start(self.config, self.state, now_us, expiry_us), self.soft_leases.lowest(now_us))
         if start > self.state.log_start and self._moving <= self.state.applied_index:
             self._move_start(start, pb.MoveStart.RETENTION)
         if self.config.on_full is OnFull.DROP_OLDEST:
@@ -242,7 +242,7 @@ class Partition:
         """An entry of this leader's is applied: drop what the overlay no longer adds."""
         self._uncommitted.settle(entry.index)
         if entry.header.kind == Kind.NOOP and (jump_us := parse_noop(entry.payload).jump_us):
-            self.promises.extend(entry.header.append_time_us - jump_us, jump_us)
+            self.soft_leases.extend(entry.header.append_time_us - jump_us, jump_us)
         if len(self._overlay) and entry.header.kind == Kind.DATA:
             self._overlay.settle(entry)
 
@@ -259,7 +259,7 @@ class Partition:
         self._overlay.clear()
         self._uncommitted.clear()
         self._moving = 0
-        self.promises.clear()
+        self.soft_leases.clear()
         self._waiters.lost()
         if not self._queue.idle:
             self._queue.lost(self.closed or self.not_leader())

@@ -21,7 +21,7 @@ class SoftLeases:
     def __init__(self) -> None:
         self._made = Holds()
 
-    def make(self, said: pb.Hold, binding: Holds, at: OffsetBounds) -> Hold:
+    def grant(self, said: pb.Hold, binding: Holds, at: OffsetBounds) -> Hold:
         """Make or renew a light hold. `binding` are the partition's holds in the log, which count towards the same
         bound.
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from tinymq.registry.service import RegistryService
-from tinymq.registry.state.state import Effect, QueueCreated, QueueDeleted, Reloaded, TopicCreated, TopicDeleted
+from tinymq.registry.state.state import Effect, PartitionAdded, PartitionDeleted, Reloaded, TopicCreated, TopicDeleted
 from tinymq.registry.state.values import QueueRecord
 
 
@@ -27,11 +27,11 @@ class Holders:
         for effect in effects:
             if isinstance(effect, TopicCreated):
                 self._count(effect.topic.queues, 1)
-            elif isinstance(effect, QueueCreated):
+            elif isinstance(effect, PartitionAdded):
                 self._count([effect.queue], 1)
             elif isinstance(effect, TopicDeleted):
                 self._count(effect.topic.queues, -1)
-            elif isinstance(effect, QueueDeleted):
+            elif isinstance(effect, PartitionDeleted):
                 self._count([effect.queue], -1)
             elif isinstance(effect, Reloaded):
                 self._replicas.clear()

@@ -57,7 +57,7 @@ class QuorumWatch:
     """One broker's. On the loop."""
 
     def __init__(self, broker_id: int, host: RecoveryHost, clock: Clock) -> None:
-        self.revived = 0  # groups that went on from here
+        self.recovered = 0  # groups that went on from here
         self.lost = 0  # those of them that had lost everything
         self._broker_id = broker_id
         self._host = host
@@ -128,7 +128,7 @@ class QuorumWatch:
         if promised.survivor.broker_id != self._broker_id or promised.replicas != found.replicas:
             raise NotReady(f"{group.id} is not as it was looked at")
         group.force_leadership(found.term, found.replicas)
-        self.revived += 1
+        self.recovered += 1
         ends = promised.survivor.last_index
         if ends <= FIRST_ENTRY:
             self.lost += 1

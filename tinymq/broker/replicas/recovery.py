@@ -74,7 +74,7 @@ class Recovery:
         return sorted(broker_id for broker_id in members if self._host.alive(broker_id))
 
     async def take_over(self, order: RecoveryOrder) -> None:
-        """Lead as ordered. Raises NotReady when this broker, having asked around, would not order the same."""
+        """Lead as ordered. Raises NotReady when this broker, having asked its peers, would not order the same."""
         group = self._host.groups.get(order.group)
         if group is None:
             raise UnknownPartition(f"{order.group} is not open here")

@@ -25,8 +25,8 @@ from tinymq.raft import Replica, StateMachine, make_first_entry
 from tinymq.registry.service import RegistryService
 from tinymq.registry.state.state import (
     Effect,
-    QueueCreated,
-    QueueDeleted,
+    PartitionAdded,
+    PartitionDeleted,
     Reloaded,
     TopicAltered,
     TopicCreated,
@@ -140,14 +140,14 @@ class ReplicaHost:
         for effect in effects:
             if isinstance(effect, TopicCreated):
                 self._want(effect.topic.queues)
-            elif isinstance(effect, QueueCreated):
+            elif isinstance(effect, PartitionAdded):
                 self._want([effect.queue])
             elif isinstance(effect, TopicAltered):
                 self._configure(effect.topic)
             elif isinstance(effect, TopicDeleted):
                 for queue in effect.topic.queues:
                     self._drop(queue.group)
-            elif isinstance(effect, QueueDeleted):
+            elif isinstance(effect, PartitionDeleted):
                 self._drop(effect.queue.group)
             elif isinstance(effect, Reloaded):
                 self._look_at_all()

@@ -50,7 +50,7 @@ class LossCounts(NamedTuple):
     """What has become of logs that are kept in memory, or synced at intervals, since this process began."""
 
     memory_bytes: int  # that logs in memory take now
-    revived: int  # partitions that went on from here, after a majority of their replicas had ended
+    recovered: int  # partitions that went on from here, after a majority of their replicas had ended
     lost: int  # those of them that had nothing left
 
 
@@ -61,46 +61,46 @@ class BrokerEnv:
     broker_id: int
     cluster_id: bytes
     registry: RegistryService
-    hosting: ReplicaHost
+    replica_host: ReplicaHost
     leaders: Leaders
     deadlines: Deadlines
     clock: Clock
     runner: Runner
     limits: Limits
     timing: Timing
-    standing: Callable[[], LossCounts]
+    loss_counts: Callable[[], LossCounts]
     upgrade: FeatureLevelControl
     voters: Callable[[], Collection[int]]  # of the metadata group
-    informed: Callable[[], bool]  # whether the registry here is not an empty one, being filled or of a damaged log
+    metadata_known: Callable[[], bool]  # False while the registry here is empty, being filled, or damaged
 
 
 class Broker:
     """One per process and cluster. All calls on the loop."""
 
-    def __init__(self, around: BrokerEnv) -> None:
-        self.around = around
-        self.registry = around.registry
-        self.hosting = around.hosting
-        self.upgrade = around.upgrade
-        self.limits = around.limits
-        self.timing = around.timing
-        self.deadlines = around.deadlines
-        self.producer_ids = ProducerIds(around.registry)
-        self.scans = Scans(around.clock)
-        self.unpack_queue = UnpackQueue(around.runner)
-        self.fetch_waits = FetchWaits(around.limits.waiting_fetches_max)
+    def __init__(self, env: BrokerEnv) -> None:
+        self.env = env
+        self.registry = env.registry
+        self.replica_host = env.replica_host
+        self.upgrade = env.upgrade
+        self.limits = env.limits
+        self.timing = env.timing
+        self.deadlines = env.deadlines
+        self.producer_ids = ProducerIds(env.registry)
+        self.scans = Scans(env.clock)
+        self.unpack_queue = UnpackQueue(env.runner)
+        self.fetch_waits = FetchWaits(env.limits.waiting_fetches_max)
         self._unknown: OrderedDict[GroupId, None] = OrderedDict()  # asked for, and not there; of topics partition 0
         self._refreshing: asyncio.Task[None] | None = None
 
-    def check_informed(self) -> None:
+    def check_metadata_known(self) -> None:
         """Raises NotReady while this broker, with an empty folder or a damaged one, knows nothing of its cluster."""
-        if not self.around.informed():
+        if not self.env.metadata_known():
             raise NotReady("this broker's metadata is being filled, or damaged", hint="ask another broker")
 
     def find(self, topic_id: bytes, partition: int) -> Partition:
         """This broker's replica. Raises InvalidName, UnknownTopic, UnknownPartition, NotLeader (held elsewhere),
         NotReady (being opened, or not known to exist yet)."""
-        found = self.hosting.get(topic_id, partition)
+        found = self.replica_host.get(topic_id, partition)
         return found if found is not None else self._explain(topic_id, partition)
 
     def _explain(self, topic_id: bytes, partition: int) -> Partition:
@@ -113,16 +113,16 @@ class Broker:
         queue = topic.queue(partition)
         if queue is None:
             raise self._missing(group, UnknownPartition(f"topic {topic.name!r} has no partition {partition}"))
-        if not queue.has_replica(self.around.broker_id):
+        if not queue.has_replica(self.env.broker_id):
             raise self._elsewhere(queue)
-        failed = self.hosting.failure(queue.group)
+        failed = self.replica_host.failure(queue.group)
         why = "is being opened" if failed is None else f"could not be opened: {failed.message}"
         raise NotReady(f"{topic.name}/{partition}: this broker's replica {why}")
 
     def _elsewhere(self, queue: QueueRecord) -> NotLeader:
         broker, term = self.leader_of(queue.group)
         return NotLeader(
-            f"{queue.topic}/{queue.partition}: broker {self.around.broker_id} holds no replica",
+            f"{queue.topic}/{queue.partition}: broker {self.env.broker_id} holds no replica",
             leader=broker or None,
             leader_address=self.address_of(broker),
             leader_epoch=term or None,
@@ -152,14 +152,14 @@ class Broker:
     def not_opened(self) -> list[tuple[QueueRecord, TinymqError]]:
         """Replicas that should be here and are not, and why."""
         queues = [queue for topic in self.registry.get_all_topics() for queue in topic.queues]
-        failed = [(queue, self.hosting.failure(queue.group)) for queue in queues]
+        failed = [(queue, self.replica_host.failure(queue.group)) for queue in queues]
         return [(queue, error) for queue, error in failed if error is not None]
 
     # ---- metadata ------------------------------------------------------------------------------------
 
     def leader_of(self, group: GroupId) -> tuple[int, int]:
         """(broker, term) as far as is known here; (0, 0): nobody."""
-        return self.around.leaders.leader_of(group) or (0, 0)
+        return self.env.leaders.leader_of(group) or (0, 0)
 
     def address_of(self, broker_id: int) -> str | None:
         """Where clients dial a registered broker."""
@@ -198,11 +198,11 @@ class Broker:
         `replication_factor` None: three, or the number of brokers if there are fewer, once that number is known. Raises
         NotReady when it is not known in time, and as `RegistryService.register_topic`.
         """
-        deadline_s = self.around.clock.monotonic() + timeout_s
+        deadline_s = self.env.clock.monotonic() + timeout_s
         if replication_factor is None:
             replication_factor = await self._default_factor(deadline_s)
         await self._wait_registered(replication_factor, deadline_s)
-        left_s = deadline_s - self.around.clock.monotonic()
+        left_s = deadline_s - self.env.clock.monotonic()
         topic = await self.registry.register_topic(name, partitions, replication_factor, config, left_s, command_id)
         logger.info("topic_created", topic=name, partitions=partitions, replication_factor=replication_factor)
         await self._wait_leaders(topic.queues, deadline_s)
@@ -216,10 +216,10 @@ class Broker:
         """
         while True:
             registered = {broker.broker_id for broker in self.registry.get_all_brokers()}
-            voters = set(self.around.voters())
+            voters = set(self.env.voters())
             if len(registered) >= max(1, min(REPLICATION_FACTOR, len(voters))):
                 return min(REPLICATION_FACTOR, len(registered))
-            if self.around.clock.monotonic() >= deadline_s:
+            if self.env.clock.monotonic() >= deadline_s:
                 missing = sorted(voters - registered)
                 raise NotReady(
                     f"{quantity(len(registered), 'broker')} registered, too few for the default replication factor:"
@@ -227,18 +227,18 @@ class Broker:
                     hint="start the missing brokers, or give the number of replicas",
                     missing=", ".join(map(str, missing)),
                 )
-            await self.around.clock.sleep(LOOK_S)
+            await self.env.clock.sleep(LOOK_S)
 
     async def _wait_registered(self, count: int, deadline_s: float) -> None:
         """Wait until every broker that is heard is registered, but for REGISTERED_S_MAX at most. In a cluster that has
         just started, some brokers are heard but not registered yet. A topic made then would use only the others, or
         would be refused if they are too few. If fewer than `count` brokers are heard, return at once, because the
         request will be refused."""
-        until_s = min(deadline_s, self.around.clock.monotonic() + REGISTERED_S_MAX)
-        while count <= self.around.leaders.count_alive() > len(self.registry.get_all_brokers()):
-            if self.around.clock.monotonic() >= until_s:
+        until_s = min(deadline_s, self.env.clock.monotonic() + REGISTERED_S_MAX)
+        while count <= self.env.leaders.count_alive() > len(self.registry.get_all_brokers()):
+            if self.env.clock.monotonic() >= until_s:
                 break
-            await self.around.clock.sleep(LOOK_S)
+            await self.env.clock.sleep(LOOK_S)
 
     async def alter_topic(
         self, name: str, settings: Sequence[tuple[str, str]], timeout_s: float, command_id: bytes = b""
@@ -252,10 +252,10 @@ class Broker:
     async def add_partition(self, topic: str, timeout_s: float, command_id: bytes = b"") -> QueueRecord:
         """One more partition; waits for its leader as `create_topic` does. Raises as
         `RegistryService.register_queue`."""
-        deadline_s = self.around.clock.monotonic() + timeout_s
+        deadline_s = self.env.clock.monotonic() + timeout_s
         known = self.registry.get_topic(topic)
         await self._wait_registered(1 if known is None else known.replication_factor, deadline_s)
-        left_s = deadline_s - self.around.clock.monotonic()
+        left_s = deadline_s - self.env.clock.monotonic()
         queue = await self.registry.register_queue(topic, left_s, command_id)
         logger.info("partition_added", topic=topic, partition=queue.partition)
         await self._wait_leaders([queue], deadline_s)
@@ -280,9 +280,9 @@ class Broker:
     async def _wait_leaders(self, queues: Sequence[QueueRecord], deadline_s: float) -> None:
         """Return once each has a leader or is deleted, or at the deadline."""
         while not all(self.leader_of(q.group)[0] or self.registry.is_queue_deleted(q.group) for q in queues):
-            if self.around.clock.monotonic() >= deadline_s:
+            if self.env.clock.monotonic() >= deadline_s:
                 break
-            await self.around.clock.sleep(LOOK_S)
+            await self.env.clock.sleep(LOOK_S)
 
     async def delete_topic(self, name: str, timeout_s: float, command_id: bytes = b"") -> None:
         """Raises as `RegistryService.unregister_topic`. Data goes in the background."""

@@ -27,7 +27,7 @@ class FetchQuery:
     wait_s: float
     leader_epoch: int = 0  # the newest that the reader knows; 0: none
     leader_only: bool = False
-    history: int | None = None  # of the answer that `offset` comes from; None: whatever lies there now
+    recovery_term: int | None = None  # of the answer that `offset` comes from; None: whatever lies there now
     end: int = 0  # frames that begin at or behind it are not wanted; 0: all are
 
 
@@ -41,7 +41,7 @@ class FetchResult:
     leader: int  # 0: unknown
     frames: Frames
     next_offset: int  # where to go on when frames holds no record
-    history: int = 0  # of the frames
+    recovery_term: int = 0  # of the frames
     error: TinymqError | None = None
 
 
@@ -62,8 +62,8 @@ def refusal(partition: Partition, ask: FetchQuery) -> TinymqError | None:
             hint="it is behind: read from another replica",
             leader_epoch=group.term,
         )
-    if ask.history is not None and ask.history != partition.state.histories.newest:
-        another = history_error(partition, ask.offset, ask.history)
+    if ask.recovery_term is not None and ask.recovery_term != partition.state.epoch_cache.newest_term:
+        another = divergence_error(partition, ask.offset, ask.recovery_term)
         if another is not None:
             return another
     if ask.offset < log_start:
@@ -82,14 +82,14 @@ def refusal(partition: Partition, ask: FetchQuery) -> TinymqError | None:
     return None
 
 
-def history_error(partition: Partition, offset: int, known: int) -> TinymqError | None:
+def divergence_error(partition: Partition, offset: int, known: int) -> TinymqError | None:
     """A reader's offset comes from a history that this replica is behind, or that was lost from some offset on."""
-    histories = partition.state.histories
-    if known > histories.newest:
+    histories = partition.state.epoch_cache
+    if known > histories.newest_term:
         return NotReady(
             f"{partition}: this replica is behind what the reader has read", hint="read from another replica"
         )
-    start = histories.start_after(known)
+    start = histories.divergence_offset(known)
     if start is None or offset <= start:
         return None
     return OffsetOutOfRange(
@@ -104,7 +104,17 @@ def history_error(partition: Partition, offset: int, known: int) -> TinymqError 
 class Fetch:
     """One fetch, from the asking to the reading. `ready` is called once, at once or on a later commit."""
 
-    __slots__ = ("_ask", "_bytes_wanted", "_deadlines", "_history", "_partition", "_ready", "_share", "_ticket", "done")
+    __slots__ = (
+        "_ask",
+        "_bytes_wanted",
+        "_deadlines",
+        "_partition",
+        "_ready",
+        "_recovery_term",
+        "_share",
+        "_ticket",
+        "done",
+    )
 
     def __init__(
         self,
@@ -122,7 +132,7 @@ class Fetch:
         self._share = share
         self._ticket: Ticket | None = None
         self._bytes_wanted = 0
-        self._history = 0  # as it was before the bytes were read
+        self._recovery_term = 0  # as it was before the bytes were read
         self.done = False
 
     @property
@@ -207,7 +217,7 @@ class Fetch:
     def _look_again(self) -> tuple[TinymqError | None, int]:
         """(error, high watermark) as they are at the time of reading."""
         partition = self._partition
-        self._history = partition.state.histories.newest
+        self._recovery_term = partition.state.epoch_cache.newest_term
         error = refusal(partition, self._ask)
         end = partition.high_watermark
         if error is None and self._ask.offset > end:
@@ -230,7 +240,7 @@ class Fetch:
             group.leader or 0,
             frames,
             offset,
-            self._history,
+            self._recovery_term,
             error,
         )
 

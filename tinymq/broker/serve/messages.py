@@ -124,7 +124,7 @@ class WaitingTakers:
         OffsetOutOfRange for a record that was trimmed once it was taken. What `shape` raises for the record that comes
         next is raised before that is taken; a record that was committed in this very moment is looked at afterwards.
         """
-        clock = broker.around.clock
+        clock = broker.env.clock
         wait_until_s = clock.monotonic() + wait_s
         take = partial(self._consume, broker, partition, channel, request_id, timeout_s, shape)
         outcome, seen = await take()

@@ -41,7 +41,7 @@ class Found:
     high_watermark: int
     log_start: int
     leader_epoch: int
-    history: int
+    recovery_term: int
 
 
 async def find_offset(partition: Partition, timestamp_us: int, leader_only: bool, offload: BlockingRunner) -> Found:
@@ -53,7 +53,7 @@ async def find_offset(partition: Partition, timestamp_us: int, leader_only: bool
     refused = refusal(partition, FetchQuery(start, 0, 0, 0.0, leader_only=leader_only))
     if refused is not None:
         raise refused
-    log, end, history = partition.group.log, partition.high_watermark, partition.state.histories.newest
+    log, end, history = partition.group.log, partition.high_watermark, partition.state.epoch_cache.newest_term
     found: tuple[int, int] | None = None
     if timestamp_us == EARLIEST:
         found = start, -1

@@ -12,16 +12,16 @@ from tinymq.format.entry import Entry
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.rules.membership import parse_membership
 
-HISTORIES_MAX = 8
+EPOCHS_MAX = 8
 
 
 class EpochCache:
     """The newest ones of a log, oldest first; terms rise, starts do not go down."""
 
-    __slots__ = ("_generation", "_known", "newest")
+    __slots__ = ("_generation", "_known", "newest_term")
 
     def __init__(self) -> None:
-        self.newest = 0  # term of the last one; 0: nothing was ever lost
+        self.newest_term = 0  # term of the last one; 0: nothing was ever lost
         self._generation = 0
         self._known: list[tuple[int, int]] = []  # (term, start)
 
@@ -31,14 +31,14 @@ class EpochCache:
             generation = parse_membership(entry.payload).recovery_epoch
         except CorruptData:  # committed all the same: it means nothing, on every replica
             return
-        if generation > self._generation and entry.term > self.newest:
-            self._generation, self.newest = generation, entry.term
+        if generation > self._generation and entry.term > self.newest_term:
+            self._generation, self.newest_term = generation, entry.term
             self._known.append((entry.term, entry.header.base_offset))
-            if len(self._known) > HISTORIES_MAX:  # the first two become one that began no later than either
+            if len(self._known) > EPOCHS_MAX:  # the first two become one that began no later than either
                 (_, start), (term, _), *rest = self._known
                 self._known = [(term, start), *rest]
 
-    def start_after(self, known: int) -> int | None:
+    def divergence_offset(self, known: int) -> int | None:
         """From where on what was read in the history `known` may be gone; None: nothing is."""
         return next((start for term, start in self._known if term > known), None)
 
@@ -52,13 +52,13 @@ class EpochCache:
         made = cls()
         for said in state.histories:
             if (
-                said.term <= made.newest
+                said.term <= made.newest_term
                 or not (made._known[-1][1] if made._known else 0) <= said.start <= high_watermark
             ):
                 raise CorruptData("a partition's applied state has histories out of order")
             made._known.append((said.term, said.start))
-            made.newest = said.term
-        if len(made._known) > HISTORIES_MAX or bool(made._known) != bool(state.generation):
+            made.newest_term = said.term
+        if len(made._known) > EPOCHS_MAX or bool(made._known) != bool(state.generation):
             raise CorruptData("a partition's applied state has too many histories, or none of its generation")
         made._generation = state.generation
         return made

@@ -29,7 +29,7 @@ class Kept(Protocol):
     @property
     def record_bytes(self) -> int: ...
     @property
-    def milestones(self) -> RetentionIndex: ...
+    def retention_index(self) -> RetentionIndex: ...
     @property
     def holds(self) -> Holds: ...
 
@@ -48,9 +48,9 @@ def outlived(config: TopicConfig, kept: Kept, expiry_us: int | None) -> int:
     """The same, if nothing were held."""
     start = kept.log_start
     if config.retention_ms is not None and expiry_us is not None:
-        start = max(start, kept.milestones.older_than(expiry_us - config.retention_ms * 1000, kept.high_watermark))
+        start = max(start, kept.retention_index.older_than(expiry_us - config.retention_ms * 1000, kept.high_watermark))
     if config.retention_bytes is not None:
-        start = max(start, kept.milestones.with_at_most(kept.record_bytes - config.retention_bytes))
+        start = max(start, kept.retention_index.with_at_most(kept.record_bytes - config.retention_bytes))
     return start
 
 

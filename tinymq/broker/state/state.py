@@ -43,8 +43,15 @@ class PartitionState:
     """Changed by `apply` and `load` alone."""
 
     __slots__ = (
-        "_channels", "applied_index", "high_watermark", "histories", "holds", "log_start", "milestones", "producers",
+        "_channels",
+        "applied_index",
+        "epoch_cache",
+        "high_watermark",
+        "holds",
+        "log_start",
+        "producers",
         "record_bytes",
+        "retention_index",
     )  # fmt: skip
 
     def __init__(self, producers_max: int = PRODUCERS_MAX) -> None:
@@ -53,9 +60,9 @@ class PartitionState:
         self.record_bytes = 0  # of all records that there ever were
         self.log_start = 0  # nobody is shown a record below it; invariant: <= high_watermark
         self.producers = Producers(producers_max)
-        self.milestones = RetentionIndex()
+        self.retention_index = RetentionIndex()
         self.holds = Holds()
-        self.histories = EpochCache()
+        self.epoch_cache = EpochCache()
         self._channels = Channels()
 
     @property
@@ -71,9 +78,9 @@ class PartitionState:
     @property
     def kept_bytes(self) -> int:
         """Of records from the log start on, as stored: no less than there are, and by less than 1/128 more."""
-        return self.record_bytes - self.milestones.start_bytes
+        return self.record_bytes - self.retention_index.start_bytes
 
-    def extent(self, now_us: int) -> OffsetBounds:
+    def offset_bounds(self, now_us: int) -> OffsetBounds:
         """What the next command is judged by."""
         return OffsetBounds(self.log_start, self.high_watermark, now_us)
 
@@ -86,11 +93,11 @@ class PartitionState:
             if header.kind == Kind.COMMAND:
                 return self._apply_commands(entry)
             if header.kind == Kind.CONFIG:
-                self.histories.note(entry)
+                self.epoch_cache.note(entry)
             elif header.kind == Kind.NOOP:
                 self._note_time(entry)
             return None
-        below, append_us, marks = self.record_bytes, header.append_time_us, self.milestones
+        below, append_us, marks = self.record_bytes, header.append_time_us, self.retention_index
         self.record_bytes = below + header.length
         if self.record_bytes > marks.bytes_due or append_us > marks.us_due:  # asked here, for it is once per batch
             marks.note(header.base_offset, below, header.length, append_us)
@@ -106,9 +113,9 @@ class PartitionState:
         between, it is only known that they exist by now. Leases given in between last as long as was left of them."""
         note, now_us = parse_noop(entry.payload), entry.header.append_time_us
         if not note.known:
-            self.milestones.lose_time(entry.header.base_offset, self.record_bytes)
-        elif self.milestones.time_is_unknown:
-            self.milestones.find_time(now_us)
+            self.retention_index.lose_time(entry.header.base_offset, self.record_bytes)
+        elif self.retention_index.time_is_unknown:
+            self.retention_index.find_time(now_us)
             self.holds.extend(now_us - note.jump_us, note.jump_us)
 
     # ---- commands
@@ -118,7 +125,7 @@ class PartitionState:
         name = command.WhichOneof("command")
         if name not in CHANNEL_COMMANDS:
             return None
-        return self._channels.judge(name, getattr(command, name), self.extent(now_us))
+        return self._channels.judge(name, getattr(command, name), self.offset_bounds(now_us))
 
     def _apply_commands(self, entry: Entry) -> list[CommandOutcome]:
         try:
@@ -130,7 +137,7 @@ class PartitionState:
 
     def _apply_command(self, command: pb.Command, now_us: int) -> CommandOutcome:
         name = command.WhichOneof("command")
-        at = self.extent(now_us)
+        at = self.offset_bounds(now_us)
         if name in CHANNEL_COMMANDS:
             return self._channels.apply(name, getattr(command, name), at)
         try:
@@ -151,7 +158,7 @@ class PartitionState:
         start = new_start(said, at, self.holds.lowest(at.now_us))
         if start > self.log_start:
             self.log_start = start
-            self.milestones.start_at(start, at.end, self.record_bytes)
+            self.retention_index.start_at(start, at.end, self.record_bytes)
         return CommandOutcome(log_start=self.log_start, high_watermark=at.end)
 
     # ---- as bytes
@@ -160,9 +167,9 @@ class PartitionState:
         producers = self.producers.dump()
         state = pb.State(log_start=self.log_start)
         self._channels.dump(state)
-        self.milestones.dump(state)
+        self.retention_index.dump(state)
         self.holds.dump(state)
-        self.histories.dump(state)
+        self.epoch_cache.dump(state)
         head = _HEAD.pack(
             0, STATE_VERSION, 0, self.applied_index, self.high_watermark, self.record_bytes, len(producers)
         )
@@ -191,7 +198,7 @@ class PartitionState:
         self.producers.load(data[_HEAD.size : end])
         self.applied_index, self.high_watermark, self.record_bytes = applied_index, high_watermark, record_bytes
         self.log_start = state.log_start
-        self._channels, self.milestones, self.holds, self.histories = channels, milestones, holds, histories
+        self._channels, self.retention_index, self.holds, self.epoch_cache = channels, milestones, holds, histories
 
 
 def _parse(data: bytes) -> pb.State:

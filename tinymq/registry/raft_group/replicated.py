@@ -26,7 +26,7 @@ from tinymq.base.errors import (
 )
 from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry.base_registry import CommandedRegistry
+from tinymq.registry.base_registry import BaseRegistry
 from tinymq.registry.leases import Leases
 from tinymq.registry.raft_group.state_machine import RegistryMachine
 from tinymq.registry.state.state import reply_error
@@ -46,7 +46,7 @@ class Brokers(Protocol):
     def serve(self, method: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None: ...
 
 
-class ReplicatedRegistry(CommandedRegistry):
+class ReplicatedRegistry(BaseRegistry):
     """RegistryService on `machine`, whose group must be open. `close` ends its timer."""
 
     def __init__(

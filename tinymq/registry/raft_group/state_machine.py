@@ -15,7 +15,7 @@ from tinymq.format.feature_level import check, entry_version
 from tinymq.proto import registry_pb2 as pb
 from tinymq.raft.rules.membership import parse_membership
 from tinymq.registry.state.commands import level_of
-from tinymq.registry.state.state import Effect, RegistryState, Reloaded, begin_history
+from tinymq.registry.state.state import Effect, RegistryState, Reloaded, begin_recovery_epoch
 
 
 class CommandGroup(Protocol):
@@ -102,7 +102,7 @@ class RegistryMachine:
     def _begin_history(self, config: bytes) -> bool:
         """A committed CONFIG: after a take-over, what was given away in what is lost must not be given again."""
         try:
-            return begin_history(self.state, parse_membership(config).recovery_epoch)
+            return begin_recovery_epoch(self.state, parse_membership(config).recovery_epoch)
         except CorruptData:  # committed all the same: it means nothing, on every replica
             return False
 

@@ -54,18 +54,18 @@ def delete_topic(name: str, command_id: bytes) -> pb.Command:
     return pb.Command(delete_topic=pb.DeleteTopic(name=check_topic_name(name)), command_id=command_id)
 
 
-def create_queue(topic: str, command_id: bytes) -> pb.Command:
-    return pb.Command(create_queue=pb.CreateQueue(topic=check_topic_name(topic)), command_id=command_id)
+def add_partition(topic: str, command_id: bytes) -> pb.Command:
+    return pb.Command(add_partition=pb.AddPartition(topic=check_topic_name(topic)), command_id=command_id)
 
 
-def delete_queue(topic: str, partition: int, command_id: bytes, with_topic: bool, topic_id: bytes) -> pb.Command:
-    wanted = pb.DeleteQueue(
+def delete_partition(topic: str, partition: int, command_id: bytes, with_topic: bool, topic_id: bytes) -> pb.Command:
+    wanted = pb.DeletePartition(
         topic=check_topic_name(topic),
         partition=_number("partition", partition),
         with_topic=with_topic,
         topic_id=topic_id,
     )
-    return pb.Command(delete_queue=wanted, command_id=command_id)
+    return pb.Command(delete_partition=wanted, command_id=command_id)
 
 
 def set_consumer(topic: str, partition: int, channel: str, consumer: str, command_id: bytes) -> pb.Command:

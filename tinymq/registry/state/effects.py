@@ -27,14 +27,14 @@ class TopicDeleted:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueCreated:
+class PartitionAdded:
     """An existing topic has one more partition."""
 
     queue: QueueRecord
 
 
 @dataclass(frozen=True, slots=True)
-class QueueDeleted:
+class PartitionDeleted:
     """A topic that still exists has one partition less."""
 
     queue: QueueRecord
@@ -75,8 +75,8 @@ Effect = (
     TopicCreated
     | TopicAltered
     | TopicDeleted
-    | QueueCreated
-    | QueueDeleted
+    | PartitionAdded
+    | PartitionDeleted
     | BrokersChanged
     | ConsumersChanged
     | RecordChanged

@@ -35,8 +35,8 @@ from tinymq.registry.state.effects import (
     ConsumersChanged,
     Effect,
     FeatureLevelRaised,
-    QueueCreated,
-    QueueDeleted,
+    PartitionAdded,
+    PartitionDeleted,
     RecordChanged,
     Reloaded,
     TopicAltered,
@@ -53,26 +53,26 @@ __all__ = [
     "ConsumersChanged",
     "Effect",
     "FeatureLevelRaised",
-    "QueueCreated",
-    "QueueDeleted",
+    "PartitionAdded",
+    "PartitionDeleted",
     "RecordChanged",
     "RegistryState",
     "Reloaded",
     "TopicAltered",
     "TopicCreated",
     "TopicDeleted",
-    "begin_history",
+    "begin_recovery_epoch",
     "reply_error",
 ]
 
 # Part of the replicated behaviour, not settings: brokers that differed here would differ in state.
 HISTORY_SHIFT = 40  # between two take-overs there are fewer commands, and producer ids, than 1 << 32:
 TAKER_SHIFT = 32  # those that did not know of one another count apart, too
-HISTORIES_MAX = 1 << 22
+EPOCHS_MAX = 1 << 22
 
 
 class RegistryState:
-    """Changed by `apply`, `begin_history` and `load` alone."""
+    """Changed by `apply`, `begin_recovery_epoch` and `load` alone."""
 
     def __init__(self) -> None:
         self.version = 0  # rises with every command applied, refused ones included, and with every history
@@ -126,10 +126,10 @@ class RegistryState:
                 self._alter(command.alter_topic, effects)
             case "delete_topic":
                 self._delete(command.delete_topic.name, effects)
-            case "create_queue":
-                reply.partition = self._create_queue(command.create_queue.topic, command.time_us, effects)
-            case "delete_queue":
-                self._delete_queue(command.delete_queue, effects)
+            case "add_partition":
+                reply.partition = self._create_queue(command.add_partition.topic, command.time_us, effects)
+            case "delete_partition":
+                self._delete_queue(command.delete_partition, effects)
             case "set_consumer":
                 reply.epoch = self.set_consumer(command.set_consumer, effects)
             case "unset_consumer":
@@ -227,10 +227,10 @@ class RegistryState:
         [replicas] = self._place(1, topic.replication_factor, topic.queues)
         queue = QueueRecord(topic.name, topic.topic_id, topic.next_partition, replicas, time_us)
         self.put_topic(replace(topic, queues=(*topic.queues, queue), next_partition=queue.partition + 1))
-        effects.append(QueueCreated(queue))
+        effects.append(PartitionAdded(queue))
         return queue.partition
 
-    def _delete_queue(self, wanted: pb.DeleteQueue, effects: list[Effect]) -> None:
+    def _delete_queue(self, wanted: pb.DeletePartition, effects: list[Effect]) -> None:
         gone = self.queue(wanted.topic, wanted.partition)
         topic = self.topics[gone.topic]
         if wanted.topic_id not in (b"", topic.topic_id):
@@ -242,7 +242,7 @@ class RegistryState:
             raise InvalidRequest(f"partition {gone.partition} is the last of {gone.topic!r}", hint="delete the topic")
         self.put_topic(replace(topic, queues=tuple(queue for queue in topic.queues if queue is not gone)))
         self.consumers.drop(gone.group)
-        effects.append(QueueDeleted(gone))
+        effects.append(PartitionDeleted(gone))
 
     def set_consumer(self, wanted: pb.SetConsumer, effects: list[Effect]) -> int:
         """Make a consumer the only one of its channel; return its epoch, which no consumer had before."""
@@ -360,13 +360,13 @@ class RegistryState:
         self._answered = OrderedDict(contents.answered)
 
 
-def begin_history(state: RegistryState, generation: int) -> bool:
+def begin_recovery_epoch(state: RegistryState, generation: int) -> bool:
     """The log goes on after a take-over, maybe with less than there was: whether that is news. `generation`: the count
     of take-overs, and in the lower 32 bits whose it was. As `apply`: for what is committed alone.
 
     Versions, and so the epochs of consumers, and producer ids go on above all that the lost part can have given.
     """
-    count, taker = min(generation >> 32, HISTORIES_MAX), generation & 0xFF
+    count, taker = min(generation >> 32, EPOCHS_MAX), generation & 0xFF
     least = count << HISTORY_SHIFT | taker << TAKER_SHIFT
     news = state.version < least
     state.version, state.next_producer_id = max(state.version, least), max(state.next_producer_id, least)

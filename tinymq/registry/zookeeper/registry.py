@@ -24,7 +24,7 @@ from tinymq.base.errors import InvalidConfig, InvalidRequest, TinymqError, Wrong
 from tinymq.base.quantity import quantity
 from tinymq.base.types import GroupId
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry.base_registry import CommandedRegistry
+from tinymq.registry.base_registry import BaseRegistry
 from tinymq.registry.state.state import BrokersChanged, RegistryState, reply_error
 from tinymq.registry.state.values import BrokerRecord
 from tinymq.registry.zookeeper import tree
@@ -40,7 +40,7 @@ TROUBLE_S = 1.0  # before a tree that cannot be read is looked at again
 logger = structlog.get_logger("tinymq.registry")
 
 
-class ZookeeperRegistry(CommandedRegistry):
+class ZookeeperRegistry(BaseRegistry):
     """RegistryService on ZooKeeper. Reads go on while ZooKeeper cannot be reached, and get no newer; changes wait for
     it until their deadline."""
 

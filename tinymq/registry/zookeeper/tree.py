@@ -35,8 +35,8 @@ from tinymq.registry.state.state import (
     ConsumersChanged,
     Effect,
     FeatureLevelRaised,
-    QueueCreated,
-    QueueDeleted,
+    PartitionAdded,
+    PartitionDeleted,
     RecordChanged,
     RegistryState,
     TopicAltered,
@@ -185,7 +185,7 @@ def _written(effect: Effect, before: RegistryState, after: RegistryState, comman
             yield Remove(topic_path(topic.name))
             for queue in topic.queues:
                 yield from _consumers_written(queue.group, before, after)
-        case QueueCreated(queue) | QueueDeleted(queue):
+        case PartitionAdded(queue) | PartitionDeleted(queue):
             yield Put(topic_path(queue.topic), pack_topic(after.topics[queue.topic]))
             yield from _consumers_written(queue.group, before, after)
         case RecordChanged(kind, name):

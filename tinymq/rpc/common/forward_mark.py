@@ -41,7 +41,7 @@ class ForwardMarks:
 
     def sign(self, broker: Broker, receiver: int, method: str, client: str, request: Any) -> str:
         """The mark for a call that `broker` passes on to `receiver`."""
-        sender, number = broker.around.broker_id, next(self._numbers)
+        sender, number = broker.env.broker_id, next(self._numbers)
         proof = self._proof(broker, (sender, receiver, number), method, client, request)
         return f"{sender}.{number}.{proof.hex()}"
 
@@ -54,7 +54,7 @@ class ForwardMarks:
         session = _session(broker, sender)
         if not session or number >= 1 << 64:
             return False
-        proof = self._proof(broker, (sender, broker.around.broker_id, number), method, client, request)
+        proof = self._proof(broker, (sender, broker.env.broker_id, number), method, client, request)
         if not hmac.compare_digest(proof.hex(), parts[2]):
             return False
         seen = self._seen.get(sender)
@@ -66,7 +66,7 @@ class ForwardMarks:
         sender, receiver, number = ids
         told = client.encode("utf-8", "replace")
         said = (
-            broker.around.cluster_id,
+            broker.env.cluster_id,
             _IDS.pack(sender, _session(broker, sender), receiver, _session(broker, receiver), number),
             _LENGTHS.pack(len(method), len(told)),
             method.encode(),

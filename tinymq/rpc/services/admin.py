@@ -304,7 +304,7 @@ def _parse_orders(packed: bytes) -> list[RecoveryOrder]:
 
 def _status_to_wire(status: GroupStatus, broker: Broker | None) -> pb.ReplicaStatus:
     topic = broker.registry.get_topic_by_id(status.group.topic_id) if broker is not None else None
-    held = broker.hosting.get(status.group.topic_id, status.group.partition) if broker is not None else None
+    held = broker.replica_host.get(status.group.topic_id, status.group.partition) if broker is not None else None
     name = "" if status.group == METADATA_GROUP else status.group.topic_id.hex() if topic is None else topic.name
     return pb.ReplicaStatus(
         topic=name,

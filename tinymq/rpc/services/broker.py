@@ -76,16 +76,16 @@ class BrokerService(pb_grpc.BrokerServicer):
         broker = self._serving.broker
         if broker is None:
             return
-        if cluster_id not in (b"", broker.around.cluster_id) or broker_id not in (0, broker.around.broker_id):
+        if cluster_id not in (b"", broker.env.cluster_id) or broker_id not in (0, broker.env.broker_id):
             raise WrongBroker(
-                f"this is broker {broker.around.broker_id} of cluster {broker.around.cluster_id.hex()}",
+                f"this is broker {broker.env.broker_id} of cluster {broker.env.cluster_id.hex()}",
                 hint="ask for the metadata again: another broker listens there by now",
             )
 
     async def Metadata(self, request: pb.MetadataRequest, context: Context) -> pb.MetadataReply:
         try:
             broker = self._serving.running()
-            broker.check_informed()
+            broker.check_metadata_known()
         except NotReady as error:
             said = to_wire(error)
             topics = [pb.TopicInfo(name=name, error=said) for name in request.topics]
@@ -102,8 +102,8 @@ class BrokerService(pb_grpc.BrokerServicer):
             names = list(dict.fromkeys(request.topics))  # a repeated name gets one answer
             found = await broker.topics(names)
         reply = pb.MetadataReply(
-            cluster_id=broker.around.cluster_id,
-            broker_id=broker.around.broker_id,
+            cluster_id=broker.env.cluster_id,
+            broker_id=broker.env.broker_id,
             version=broker.registry.version,
             stream_address=self._serving.stream_address,
             brokers=brokers_to_wire(broker.registry.get_all_brokers()),
@@ -137,7 +137,7 @@ class BrokerService(pb_grpc.BrokerServicer):
             high_watermark=found.high_watermark,
             log_start=found.log_start,
             leader_epoch=found.leader_epoch,
-            history=found.history,
+            history=found.recovery_term,
         )
 
     async def OpenProducer(self, request: pb.OpenProducerRequest, context: Context) -> pb.OpenProducerReply:

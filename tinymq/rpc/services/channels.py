@@ -158,7 +158,7 @@ class ChannelsService(pb_grpc.ChannelsServicer):
                 if promised is not None:
                     return pb.HoldOutcome(log_start=partition.log_start, until_us=promised.until_us)
                 outcome = await _one(partition, wanted, timeout_s)
-                partition.promises.release(request.hold_id)
+                partition.soft_leases.release(request.hold_id)
             except TinymqError as error:
                 return pb.HoldOutcome(error=to_wire(error))
             return pb.HoldOutcome(log_start=outcome.log_start, until_us=outcome.until_us)
@@ -204,7 +204,7 @@ def _held_already(partition: Partition, request: pb.HoldRequest, offset: int) ->
         return None
     there = partition.state.holds.find(request.hold_id)
     if there is None and request.light:
-        there = partition.promises.find(request.hold_id)
+        there = partition.soft_leases.find(request.hold_id)
     if there is None or not there.offset <= offset <= partition.high_watermark:
         return None
     left_us = there.until_us - partition.group.append_time_now_us()
@@ -214,9 +214,9 @@ def _held_already(partition: Partition, request: pb.HoldRequest, offset: int) ->
 def _promise(partition: Partition, request: pb.HoldRequest, wanted: part.Command) -> Hold | None:
     """Make or release a light hold, without an entry in the log, and return it. None: the request needs an entry."""
     if wanted.HasField("hold"):
-        return partition.promise(wanted.hold) if request.light else None
-    promised = partition.promises.find(request.hold_id)
-    partition.promises.release(request.hold_id)
+        return partition.grant_soft_lease(wanted.hold) if request.light else None
+    promised = partition.soft_leases.find(request.hold_id)
+    partition.soft_leases.release(request.hold_id)
     if promised is None or partition.state.holds.find(request.hold_id) is not None:
         return None
     return promised._replace(until_us=0)
@@ -317,7 +317,7 @@ async def _list(broker: Broker, topic_id: bytes, number: int) -> pb.PartitionCha
             consumer=reads.consumer if reads is not None else "",
         )
     now_us = partition.group.append_time_now_us()
-    held = [*partition.state.holds.live(now_us), *partition.promises.live(now_us)]
+    held = [*partition.state.holds.live(now_us), *partition.soft_leases.live(now_us)]
     for hold_id, hold in sorted(held, key=_by_offset):
         left_ms = wait_ms(hold.until_us, now_us)
         found.holds.add(hold_id=hold_id, offset=hold.offset, until_us=hold.until_us, left_ms=left_ms)

@@ -226,7 +226,7 @@ class FetchStream:
         if broker is not None:
             group = GroupId(TopicId(request.topic_id), request.partition)
             records = count_records(answer.frames, request.offset, request.end)
-            leads = answer.leader == broker.around.broker_id
+            leads = answer.leader == broker.env.broker_id
             broker.scans.count(request.scan_id, group, leads, len(answer.frames), records)
 
 
@@ -239,6 +239,6 @@ def _reply(number: int, answer: FetchResult) -> FetchAnswer:
         leader=answer.leader,
         error=None if answer.error is None else to_wire(answer.error),
         next_offset=answer.next_offset,
-        history=answer.history,
+        history=answer.recovery_term,
     )
     return FetchAnswer(head, answer.frames)

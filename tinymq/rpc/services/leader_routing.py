@@ -59,7 +59,7 @@ class Call:
     charged: bool = False  # another broker has proven that it counted this call
 
     def left_s(self) -> float:
-        return self.deadline_s - self.broker.around.clock.monotonic()
+        return self.deadline_s - self.broker.env.clock.monotonic()
 
 
 def read_call(broker: Broker, context: Context, marks: ForwardMarks, method: str, request: Any) -> Call:
@@ -69,7 +69,7 @@ def read_call(broker: Broker, context: Context, marks: ForwardMarks, method: str
     timeout_s = broker.timing.produce_timeout_s
     if given_s is not None:  # what is answered at the deadline itself is not heard
         timeout_s = min(given_s - min(HEARD_S, given_s / 10), TIMEOUT_S_MAX)
-    deadline_s = broker.around.clock.monotonic() + timeout_s
+    deadline_s = broker.env.clock.monotonic() + timeout_s
     receives = str(metadata.get(RECEIVES, RECEIVES_BYTES))
     if not (receives.isascii() and receives.isdigit() and len(receives) <= DIGITS_MAX):
         raise InvalidRequest(f"{RECEIVES}: {receives[:100]!r}", hint="a number of bytes, such as 8388608")
@@ -81,7 +81,7 @@ def read_call(broker: Broker, context: Context, marks: ForwardMarks, method: str
 
 async def find_topic(broker: Broker, name: str) -> TopicRecord:
     """A topic by name. Raises InvalidName, UnknownTopic, NotReady."""
-    broker.check_informed()
+    broker.check_metadata_known()
     (topic,) = await broker.topics([name])
     if isinstance(topic, TinymqError):
         raise topic
@@ -135,7 +135,7 @@ class Leading:
         nobody leads it is looked again. Raises what the leader says, DeadlineExceeded when nothing was done in time,
         OutcomeUnknown.
         """
-        clock, pause_s = call.broker.around.clock, LOOK_S_MIN
+        clock, pause_s = call.broker.env.clock, LOOK_S_MIN
         unclear: OutcomeUnknown | None = None  # an attempt that may have been heard
         while True:
             try:
@@ -170,11 +170,11 @@ class Leading:
         broker = call.broker
         topic = await find_topic(broker, request.topic)
         queue = await find_queue(broker, topic, request.queue)
-        partition = broker.hosting.get(queue.topic_id, queue.partition)
+        partition = broker.replica_host.get(queue.topic_id, queue.partition)
         if partition is not None and partition.leading:
             return await here(partition)
         leader, _ = broker.leader_of(queue.group)
-        if call.forwarded or leader in (0, broker.around.broker_id):
+        if call.forwarded or leader in (0, broker.env.broker_id):
             raise partition.not_leader() if partition is not None else _nobody(queue, leader, broker)
         address = broker.address_of(leader)
         if address is None:
@@ -193,7 +193,7 @@ class Leading:
 
 def _nobody(queue: QueueRecord, leader: int, broker: Broker) -> NotLeader:
     return NotLeader(
-        f"{queue.topic}/{queue.partition}: broker {broker.around.broker_id} holds no replica",
+        f"{queue.topic}/{queue.partition}: broker {broker.env.broker_id} holds no replica",
         leader=leader or None,
         leader_address=broker.address_of(leader),
     )

@@ -133,7 +133,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
         if not call.charged:
             await self._quotas.produce.share(call.client).admit(request.ByteSize(), call.left_s())
         if not request.HasField("timestamp_us"):
-            request.timestamp_us = call.broker.around.clock.wall_us()
+            request.timestamp_us = call.broker.env.clock.wall_us()
         here = partial(self._put, call, request, acks)
         if request.HasField("queue"):
             return await self._leading.at_leader(call, method, request, here, repeatable=False)
@@ -156,7 +156,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
     ) -> pb.ProduceMessageReply:
         """Produce to the next queue whose leader accepts the message. An attempt that may have been written is never
         repeated at another queue."""
-        clock, pause_s = call.broker.around.clock, LOOK_S_MIN
+        clock, pause_s = call.broker.env.clock, LOOK_S_MIN
         while True:
             last: TinymqError | None = None
             topic = await find_topic(call.broker, request.topic)
@@ -231,7 +231,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
         if not call.charged:
             await share.admit(0, call.left_s())
         wait_s = min(request.wait_ms / 1000, call.broker.timing.fetch_wait_s_max, call.left_s() - MARGIN_S)
-        until_s = call.broker.around.clock.monotonic() + wait_s
+        until_s = call.broker.env.clock.monotonic() + wait_s
         if request.HasField("queue"):
             reply = await self._consume_one(request, call, until_s)
         else:
@@ -248,7 +248,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
         asked = pb.ConsumeMessageRequest(topic=request.topic, queue=request.queue, channel=request.channel)
         while True:
             asked.request_id = request_key(request.request_id) if request.request_id else self._randbytes(16)
-            wait_s = max(0.0, until_s - call.broker.around.clock.monotonic())
+            wait_s = max(0.0, until_s - call.broker.env.clock.monotonic())
             asked.wait_ms = int(wait_s * 1000)
             here = partial(self._take, call, asked, wait_s)
             try:
@@ -273,7 +273,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
         self, request: pb.ConsumeMessageRequest, call: Call, until_s: float
     ) -> pb.ConsumeMessageReply:
         """The next message of any queue: the leaders are asked in turn, then the replicas here are watched."""
-        clock, pause_s = call.broker.around.clock, LOOK_S_MIN
+        clock, pause_s = call.broker.env.clock, LOOK_S_MIN
         topic = await find_topic(call.broker, request.topic)
         first = self._turn(topic)
         wanted = [queue.partition for queue in (*topic.queues[first:], *topic.queues[:first])]
@@ -373,7 +373,7 @@ def request_key(request_id: bytes) -> bytes:
 
 def _by(call: Call, timeout_s: float) -> Call:
     """The same call with an earlier deadline."""
-    deadline_s = call.broker.around.clock.monotonic() + timeout_s
+    deadline_s = call.broker.env.clock.monotonic() + timeout_s
     return replace(call, deadline_s=min(call.deadline_s, deadline_s))
 
 

@@ -26,7 +26,7 @@ class Watch:
         self._broker = broker
         self._replicas: dict[int, Partition] = {}
         for queue in topic.queues:
-            found = broker.hosting.get(queue.topic_id, queue.partition)
+            found = broker.replica_host.get(queue.topic_id, queue.partition)
             if found is not None and found.closed is None and found.group.failure is None:
                 self._replicas[queue.partition] = found
         self._turns: dict[int, Turn] = {

@@ -9,7 +9,7 @@ import pytest
 from tinymq.base.errors import InvalidName, InvalidRequest, QuotaExceeded, UnknownPartition, UnknownTopic
 from tinymq.base.types import GroupId, TopicId
 from tinymq.registry.state import bounds
-from tinymq.registry.state.state import ConsumersChanged, QueueCreated, QueueDeleted, TopicDeleted
+from tinymq.registry.state.state import ConsumersChanged, PartitionAdded, PartitionDeleted, TopicDeleted
 from tinymq.registry.state.values import QueueConsumer
 from tinymq.testing.registry_contract.bench import Bench, Scenario
 
@@ -24,7 +24,7 @@ def test_queues_come_and_go_by_number(run: Scenario) -> None:
         first = await b.registry.register_queue("t")
         last = await b.registry.register_queue("t")
         assert [q.partition for q in b.registry.get_queues_by_topic("t")] == [0, 2, 3, 4]
-        assert b.effects == [QueueDeleted(gone), QueueCreated(first), QueueCreated(last)]
+        assert b.effects == [PartitionDeleted(gone), PartitionAdded(first), PartitionAdded(last)]
         now = b.registry.get_topic("t")
         assert now is not None
         assert now == b.registry.get_topic_by_id(topic.topic_id)

@@ -205,5 +205,5 @@ class MemoryForwarding:
 
 
 def make_forwarding(net: ClientNetwork, broker_id: int) -> Callable[[Limits], MemoryForwarding]:
-    """For `tinymq.app.broker_app.Outside.forwarding`."""
+    """For `tinymq.app.broker_app.MachineEnv.forwarding`."""
     return lambda limits: MemoryForwarding(net, broker_id)

@@ -126,7 +126,7 @@ class ClientNetwork:
 
 
 def make_server(net: ClientNetwork, broker_id: int, process: Process) -> Callable[..., MemoryServer]:
-    """For `tinymq.app.broker_app.Outside.server`."""
+    """For `tinymq.app.broker_app.MachineEnv.server`."""
 
     def make(limits: Limits, services: Services) -> MemoryServer:
         return MemoryServer(net, broker_id, process, services)

@@ -14,7 +14,7 @@ from tinymq.base.config import BrokerConfig, Limits, Timing
 from tinymq.base.errors import TinymqError
 from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.cluster.formation import Formation
-from tinymq.broker.member import Member, MemberParts
+from tinymq.broker.metadata_member import MemberEnv, MetadataMember
 from tinymq.broker.partition.partition import Acks, Partition, Produced
 from tinymq.broker.serve.broker import Broker as RunningBroker
 from tinymq.format.batch import check_batch
@@ -48,8 +48,8 @@ class VirtualBroker:
         self._process: Process | None = None
         self._disk: Disk | None = None
         self._formation: Formation | None = None
-        self._means: MemberParts | None = None
-        self._member: Member | None = None
+        self._means: MemberEnv | None = None
+        self._member: MetadataMember | None = None
 
     @property
     def process(self) -> Process:
@@ -90,7 +90,7 @@ class VirtualBroker:
         host.on_group_changed = lambda group: self._member.group_changed(group) if self._member else None
         await process.run(host.start())
         config = BrokerConfig(self.id, "data", VOTERS, SECRET, limits=LIMITS, timing=cluster.timing)
-        self._means = MemberParts(config, store, host, clock, self._rng, self._disk)
+        self._means = MemberEnv(config, store, host, clock, self._rng, self._disk)
         self._formation = Formation(self.id, [v.broker_id for v in VOTERS], store, self.files, self._disk)
         if await process.run(self._formation.load()) is not None:
             await self.join()
@@ -102,7 +102,7 @@ class VirtualBroker:
         assert means is not None
         incarnation = means.store.identity.incarnation
         record = BrokerRecord(self.id, incarnation, self._sessions, f"{HOST}:{self.id}", f"{HOST}:{self.id}")
-        self._member = Member(means, record, self.failures.append)
+        self._member = MetadataMember(means, record, self.failures.append)
         await self.process.run(self._member.start(first))
 
     def power_cut(self) -> None:
@@ -115,7 +115,7 @@ class VirtualBroker:
         self._process = self._disk = self._formation = self._means = self._member = None
 
     def partition(self, topic: TopicRecord, number: int) -> Partition | None:
-        return self.broker.hosting.get(topic.topic_id, number) if self._member is not None else None
+        return self.broker.replica_host.get(topic.topic_id, number) if self._member is not None else None
 
 
 class VirtualCluster:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tinymq.app.broker_app import BrokerApp, Outside
+from tinymq.app.broker_app import BrokerApp, MachineEnv
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import BrokenInvariant, TinymqError
 from tinymq.base.types import METADATA_GROUP, GroupId
@@ -35,8 +35,8 @@ BETWEEN_STEPS = "crash between two steps"
 class SimApp(BrokerApp):
     """The application, with an eye on its replicas."""
 
-    def __init__(self, config: BrokerConfig, outside: Outside, broker: SimBroker) -> None:
-        super().__init__(config, outside)
+    def __init__(self, config: BrokerConfig, env: MachineEnv, broker: SimBroker) -> None:
+        super().__init__(config, env)
         self._sim = broker
 
     def _group_changed(self, group: Group) -> None:
@@ -161,11 +161,11 @@ class SimBroker:
         self._disk = Disk(world.loop, process, self.files, random.Random(self.rng.random()))
         self._disk.delay_s = self.disk_s
         self._disk.on_crash = lambda: self._crashed(process)
-        outside = Outside(
+        env = MachineEnv(
             self._clock, random.Random(self.rng.random()), self.files, self._disk, self._transport,
             make_server(world.clients, self.id, process), make_forwarding(world.clients, self.id),
         )  # fmt: skip
-        self._app = app = process.do(lambda: SimApp(world.config(self.id), outside, self))
+        self._app = app = process.do(lambda: SimApp(world.config(self.id), env, self))
         process.spawn(self._live(process, app))
 
     def _transport(self, store: Store, session: int) -> Transport:
@@ -291,7 +291,7 @@ class SimBroker:
 
     def partition(self, topic_id: bytes, number: int) -> Partition | None:
         broker = self._app.serving.broker if self._app is not None else None
-        return broker.around.hosting.get(topic_id, number) if broker is not None else None
+        return broker.env.replica_host.get(topic_id, number) if broker is not None else None
 
 
 __all__ = ["DISK_S", "Killed", "SimApp", "SimBroker"]
