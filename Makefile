@@ -32,7 +32,7 @@ test: check .venv/.base-ready ## install what is needed, check the code, run the
 # Rooms whose tests need no process and no cluster.
 FAST := raft/rules raft/peers raft/leader raft/replica log/files log/broker_files log/segment log/replica_log log/writer \
 	log/engine registry/state broker/state broker/partition broker/cluster broker/serve rpc/common client/common \
-	client/cluster client/net client/admin cli/common proto test_tidy.py test_pages.py test_budget.py test_errors.py \
+	client/cluster client/net client/admin client/facade cli/common proto test_tidy.py test_pages.py test_budget.py test_errors.py \
 	test_topic_config.py test_settings.py
 fast: check ## check the code, and run the pure tests: under a minute, for every change
 	@exec env PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL) $(addprefix tests/,$(FAST))
@@ -92,10 +92,12 @@ figures: .venv/.test-ready ## how long clients wait when brokers fail, over 100 
 fuzz: .venv/.test-ready ## damaged inputs and random lives for SECONDS=600; NAMES="arrow peer" for some of them
 	@exec $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) $(NAMES)
 
-proto: .venv/.test-ready ## generate tinymq/proto/*_pb2* again from the .proto files
+proto: .venv/.test-ready ## generate tinymq/proto/*_pb2* from the .proto files, and the synchronous client from the asynchronous one
 	@echo "make: generating from $(PROTOS)"
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I . --python_out=. --mypy_out=. $(PROTOS)
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I . --grpc_python_out=. --mypy_grpc_out=. tinymq/proto/tinymq.proto
+	@echo "make: generating tinymq/client/facade/generated"
+	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m tinymq.client.facade.generate
 
 clean: ## remove .venv, caches, and the folders of stopped local clusters
 	@if [ -d .tinymq ] && [ -x $(BIN)/tinymq ]; then for d in .tinymq/*/; do \

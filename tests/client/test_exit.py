@@ -147,7 +147,7 @@ def test_what_an_event_loop_left_behind_is_counted(brokers: GrpcBrokers) -> None
 def test_a_producer_that_nothing_refers_to_is_flushed_and_closed(brokers: GrpcBrokers) -> None:
     with Client(brokers.servers) as mq:
         producer = mq.producer(linger_ms=60_000)
-        core = producer._core
+        core = producer._async
         producer.send("t", b"dropped")
         del producer
         gc.collect()
@@ -158,7 +158,8 @@ def test_a_producer_that_nothing_refers_to_is_flushed_and_closed(brokers: GrpcBr
 def test_a_client_that_nothing_refers_to_ends_its_thread(brokers: GrpcBrokers) -> None:
     mq = Client(brokers.servers)
     mq.producer(linger_ms=60_000).send("t", b"dropped")
-    thread = mq.engine()._thread
+    thread = mq.loop_thread._thread
+    assert thread is not None
     del mq
     gc.collect()
     thread.join(20)

@@ -105,8 +105,8 @@ def test_a_lone_record_is_left_with_a_former_leader_until_that_has_refused_it(
 
     with Client(brokers.servers, attempt_timeout_ms=3000, request_timeout_ms=10_000) as mq:
         connected(mq, ways)
-        engine = mq.engine()
-        core = engine.client._cluster
+        loop_thread = mq.loop_thread
+        core = loop_thread.client._cluster
         assert core is not None
         # A look at the metadata that is under way would find the new leader before the record is sent.
         wait_until(lambda: core._refreshing is None or core._refreshing.done())
@@ -114,7 +114,7 @@ def test_a_lone_record_is_left_with_a_former_leader_until_that_has_refused_it(
         cluster.hold = held = asyncio.Event()
         sending = later(lambda: mq.send("t", b"after"))
         wait_until(lambda: ways.by_thread == 1)
-        engine.run(core.refresh(timeout_s=5.0))  # the client hears of the new leader first
+        loop_thread.run(core.refresh(timeout_s=5.0))  # the client hears of the new leader first
         assert core.view.partition("t", 0).leader == 2
         cluster.hold = None
         on_loop(held.set)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import subprocess
 import sys
@@ -19,18 +18,6 @@ from tests.client.fake_cluster import FakeCluster
 from tests.client.grpc_brokers import GrpcBrokers
 from tinymq import Client, Delivery, NotDelivered, Offset
 from tinymq.base.errors import BatchTooLarge, Closed, InvalidConfig, UnknownTopic
-from tinymq.client.admin.admin import AsyncAdmin
-from tinymq.client.admin.holds import AsyncHold
-from tinymq.client.consume.reader import AsyncReader
-from tinymq.client.consume.scan import AsyncScan
-from tinymq.client.facade.async_client import AsyncClient
-from tinymq.client.facade.client import Admin, Reader
-from tinymq.client.facade.loop_thread import SWITCH_S_MAX, LoopThread
-from tinymq.client.facade.producer import Producer
-from tinymq.client.facade.queue import Hold, Queue
-from tinymq.client.facade.scan import Scan
-from tinymq.client.produce.producer import AsyncProducer
-from tinymq.client.queue.queue import AsyncQueue
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -244,42 +231,6 @@ def test_a_process_that_never_closes_its_client_ends(brokers: GrpcBrokers) -> No
     assert "Traceback" not in script.stderr
 
 
-HALVES: list[tuple[type, type]] = [
-    (Client, AsyncClient), (Producer, AsyncProducer), (Reader, AsyncReader), (Admin, AsyncAdmin), (Queue, AsyncQueue),
-    (Hold, AsyncHold), (Scan, AsyncScan),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("sync", "core"), HALVES)
-def test_both_halves_have_the_same_names_and_arguments(sync: type, core: type) -> None:
-    inner = {
-        "append",
-        "ready",
-        "arrival",
-        "sending",
-        "engine",
-        "closed",
-        "direct",
-        "loop",
-        "close_s",
-        "unfinished",
-        "ended",
-        "producers",
-        "pushing",
-    }  # shared between the two, not for users
-    inner |= {"fail", "take", "leave", "producer", "own_producer"} if core is not AsyncClient else set()
-    inner |= {"topic", "partition", "channel", "offset", "log_start"}  # plain attributes of the core
-
-    def public(of: type) -> set[str]:
-        return {name for name in dir(of) if not name.startswith("_")} - inner
-
-    assert public(sync) == public(core)
-    for name in public(core):
-        ours, theirs = getattr(sync, name), getattr(core, name)
-        if inspect.isfunction(theirs):
-            assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters), name
-
-
 def test_importing_tinymq_loads_nothing() -> None:
     code = "import sys, tinymq; print(sorted({'grpc', 'pyarrow', 'google.protobuf'} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
@@ -295,12 +246,21 @@ def test_public_names() -> None:
     assert os.path.exists(ROOT / "tinymq" / "py.typed")
 
 
-def test_who_computes_makes_way_for_the_clients_loop_soon() -> None:
+@pytest.mark.parametrize(
+    ("own_s", "asked_ms", "after_s"),
+    [
+        pytest.param(0.005, None, 0.005, id="nobody asked"),
+        pytest.param(0.005, 0.5, 0.000_5, id="asked"),
+        pytest.param(0.000_1, 0.5, 0.000_1, id="the application's own is shorter"),
+    ],
+)
+def test_the_switch_interval_changes_only_when_asked(own_s: float, asked_ms: float | None, after_s: float) -> None:
     before_s = sys.getswitchinterval()
     try:
-        for own_s, wanted_s in ((0.005, SWITCH_S_MAX), (0.000_1, 0.000_1)):  # a shorter one is the application's own
-            sys.setswitchinterval(own_s)
-            LoopThread(lambda: AsyncClient("127.0.0.1:1")).stop()
-            assert sys.getswitchinterval() == pytest.approx(wanted_s)
+        sys.setswitchinterval(own_s)
+        with Client("127.0.0.1:1", switch_interval_ms=asked_ms) as mq:
+            assert sys.getswitchinterval() == pytest.approx(own_s), "the thread has not started"
+            assert mq.loop_thread.client.servers == mq.servers
+            assert sys.getswitchinterval() == pytest.approx(after_s)
     finally:
         sys.setswitchinterval(before_s)

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from tinymq.client.consume.records import Message
     from tinymq.client.consume.scan import AsyncScan
     from tinymq.client.facade.async_client import AsyncClient
-    from tinymq.client.facade.client import Client, Reader
+    from tinymq.client.facade.client import Client
+    from tinymq.client.facade.generated.hold import Hold
     from tinymq.client.facade.producer import Producer
-    from tinymq.client.facade.queue import Hold, Queue
+    from tinymq.client.facade.queue import Queue
+    from tinymq.client.facade.reader import Reader
     from tinymq.client.facade.scan import Scan
     from tinymq.client.produce.delivery import BatchDelivery, BatchMetadata, Delivery
     from tinymq.client.produce.producer import AsyncProducer
@@ -48,7 +50,7 @@ _HOMES = {
     "ClusterStatus": "tinymq.client.admin.cluster_status",
     "ConsumerDescription": "tinymq.client.consume.cursors",
     "Delivery": "tinymq.client.produce.delivery",
-    "Hold": "tinymq.client.facade.queue",
+    "Hold": "tinymq.client.facade.generated.hold",
     "HoldDescription": "tinymq.client.admin.holds",
     "Message": "tinymq.client.consume.records",
     "NotDelivered": "tinymq.base.errors",
@@ -58,7 +60,7 @@ _HOMES = {
     "ProducerConfig": "tinymq.client.common.config",
     "Queue": "tinymq.client.facade.queue",
     "QueueConfig": "tinymq.client.common.config",
-    "Reader": "tinymq.client.facade.client",
+    "Reader": "tinymq.client.facade.reader",
     "ReaderConfig": "tinymq.client.common.config",
     "RecordMetadata": "tinymq.base.types",
     "ReplicaStatus": "tinymq.client.admin.cluster_status",

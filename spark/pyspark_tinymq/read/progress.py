@@ -65,8 +65,8 @@ class Progress:
         if not changed or (not now and time.monotonic() - self._published_s < GAP_S):
             return
         self._published_s = time.monotonic()
-        engine = self._client.engine()
-        failures = engine.run(_publish_all(engine.client, self._group, changed, self._failed))
+        loop_thread = self._client.loop_thread
+        failures = loop_thread.run(_publish_all(loop_thread.client, self._group, changed, self._failed))
         self._failed = set(failures)
         self._published |= {at: offset for at, offset in changed.items() if at not in failures}
         said = next((f"such as {at}: {error}" for at, error in sorted(failures.items())), "")

@@ -226,13 +226,18 @@ class AsyncHold:
     and so do reads of what is gone.
     """
 
+    offset: int
+    """The first offset that is kept."""
+    log_start: int
+    """The first offset of the partition, when the hold was last renewed."""
+
     def __init__(self, cluster: Cluster, topic: str, partition: int, offset: OffsetLike, lease: float) -> None:
         """`lease` in seconds, 1 to 3600."""
         self.topic = topic
         self.partition = partition
         self.offset = read_offset(offset)
         self.lease_s = check_lease(lease)
-        self.log_start = 0  # of the partition, when the hold was last renewed
+        self.log_start = 0
         self._cluster = cluster
         self._hold_id = b""
         self._until_s = 0.0  # by our own clock: it is held for longer than that

@@ -17,6 +17,7 @@ class ClientOptions(TypedDict, total=False):
     rack: str
     client_id: str
     limits: Limits
+    switch_interval_ms: float | None
 
 
 class ProducerOptions(TypedDict, total=False):

@@ -1,10 +1,10 @@
-"""The one crossing between an application's threads and the client's loop: a background thread per process.
+"""The one crossing between an application's threads and a client's event loop: a background thread with that loop.
 
-Started by the first call and not before, so that a process may fork between making a Client and using it: the
-child starts its own. What was used before a fork is dead in the child: every call of it is answered with Closed at
-once, and so is a new Client's, since gRPC does not live through a fork (tinymq/client/net/grpc_transport.py).
+The thread starts with the first call. So a process may fork between making a Client and using it: the child starts a
+thread of its own. A client that was used before the fork is dead in the child. Every call of it raises Closed at once,
+and so does every call of a new Client, because gRPC does not survive a fork (tinymq/client/net/grpc_transport.py).
 
-When nothing refers to an engine any more, it closes its client and ends its thread by itself.
+When nothing refers to a LoopThread any more, it closes its client and ends its thread by itself.
 """
 
 from __future__ import annotations
@@ -27,45 +27,49 @@ from tinymq.client.produce import exit
 T = TypeVar("T")
 LOG = logging.getLogger("tinymq.client")
 
-SETTLE_S = 1.0
-SWITCH_S_MAX = 0.000_5
-"""After so long an application's thread that computes makes way for the client's loop, in the whole process. It waits
-for that at every system call, and Python's 5 ms each time made a failover beside a busy producer 2 s longer."""
+SETTLE_S = 1.0  # how long calls that gRPC still holds may take to end once their client is closed
 
 
 class LoopThread:
-    """A loop on a daemon thread, with one AsyncClient on it."""
+    """An event loop on a daemon thread, with one AsyncClient on it."""
 
-    def __init__(self, make: Callable[[], AsyncClient]) -> None:
-        self._pid = os.getpid()
-        if sys.getswitchinterval() > SWITCH_S_MAX:
-            sys.setswitchinterval(SWITCH_S_MAX)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=_run, args=(self._loop,), name="tinymq-client", daemon=True)
-        self._thread.start()
-        self.client = make()
+    def __init__(self, make: Callable[[], AsyncClient], *, switch_interval_s: float | None = None) -> None:
+        """`switch_interval_s`: set the interpreter's switch interval to this when the thread starts, unless it is
+        shorter already."""
+        self._make = make
+        self._switch_interval_s = switch_interval_s
+        self._process = os.getpid()
+        self._starting = threading.Lock()  # guards the three fields below, which are set together
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._client: AsyncClient | None = None
+        self._stopping = False
         self._stopped = False
-        # Everything that a client makes refers to its engine. Once the engine is collected, no caller can close the
-        # client.
-        self._unused = weakref.finalize(self, _end_unused, self._pid, self._loop, self.client)
-        self._unused.atexit = False  # at exit, tinymq/client/produce/exit.py flushes the producers instead
 
     @property
     def alive(self) -> bool:
-        """Usable in this process."""
-        return not self._stopped and self._pid == os.getpid()
+        """Is it usable in this process? True before it starts, too."""
+        return not self._stopped and self._process == os.getpid()
+
+    @property
+    def client(self) -> AsyncClient:
+        """The client on the loop. Starts the thread."""
+        if self._client is None:
+            self._start()
+            assert self._client is not None, "started"
+        return self._client
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait for it."""
-        if not self.alive:
-            work.close()
-            raise Closed("the client is closed") if self._stopped else forked()
+        """Run a coroutine on the loop and wait for it. Starts the thread. Raises Closed."""
         try:
+            if not self.alive:
+                raise Closed("the client is closed") if self._stopped else forked()
             self.check_thread()
-        except RuntimeError:
+            loop = self._loop or self._start()
+        except BaseException:
             work.close()
             raise
-        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future: Future[T] = asyncio.run_coroutine_threadsafe(work, loop)
         try:
             return future.result()
         except BaseException:
@@ -74,11 +78,11 @@ class LoopThread:
 
     def check_thread(self) -> None:
         """Raises RuntimeError in the loop's own thread, which would wait for itself."""
-        if threading.get_ident() == self._thread.ident:
+        if self._thread is not None and threading.get_ident() == self._thread.ident:
             raise RuntimeError("a delivery's callback runs in the client's own thread: it must not call what blocks")
 
     def do(self, call: Callable[[], T]) -> T:
-        """Make a plain call on the loop and wait for it."""
+        """Make a plain call on the loop and wait for it. Raises Closed."""
 
         async def wrapped() -> T:
             return call()
@@ -86,9 +90,16 @@ class LoopThread:
         return self.run(wrapped())
 
     def stop(self) -> None:
-        """Close the client and end the thread. Raises what closing raises."""
+        """Close the client and end the thread. Raises what closing raises. A second call does nothing."""
+        with self._starting:
+            if self._stopping or not self.alive:
+                return
+            self._stopping = True
+            if self._loop is None or self._thread is None or self._client is None:
+                self._stopped = True
+                return
         try:
-            self.run(self.client.close())
+            self.run(self._client.close())
             self.run(_settle())
         finally:
             self._stopped = True
@@ -96,14 +107,33 @@ class LoopThread:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
 
+    def _start(self) -> asyncio.AbstractEventLoop:
+        """The loop, whose thread runs."""
+        with self._starting:
+            if self._stopped:
+                raise Closed("the client is closed")
+            if self._loop is None:
+                if self._switch_interval_s is not None and sys.getswitchinterval() > self._switch_interval_s:
+                    sys.setswitchinterval(self._switch_interval_s)
+                self._client = self._make()
+                loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_run, args=(loop,), name="tinymq-client", daemon=True)
+                self._thread.start()
+                # Everything that a client makes refers to its LoopThread. Once that is collected, no caller can close
+                # the client.
+                self._unused = weakref.finalize(self, _end_unused, self._process, loop, self._client)
+                self._unused.atexit = False  # at exit, tinymq/client/produce/exit.py flushes the producers instead
+                self._loop = loop  # last: whoever sees the loop may use the rest
+            return self._loop
+
 
 def forked() -> Closed:
-    """What a child is told of what its parent made."""
+    """The error of an object that was used before the process forked, in the child."""
     return Closed("made and used before this process forked", hint=FORK_HINT)
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop in the engine's thread, and close it."""
+    """Run the loop in its thread, and close it."""
     try:
         loop.run_forever()
     finally:
@@ -129,7 +159,7 @@ def _end_unused(pid: int, loop: asyncio.AbstractEventLoop, client: AsyncClient) 
 
 
 async def _settle() -> None:
-    """Let what gRPC still has in hand for closed calls end, so that the loop is left with nothing pending."""
+    """Wait until gRPC has ended the calls that were closed, so that the loop ends with no pending task."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     if others:
         await asyncio.wait(others, timeout=SETTLE_S)

@@ -31,6 +31,13 @@ from tinymq.client.queue.partition import AsyncPartition, Wake
 class AsyncQueue(AsyncPartition):
     """A partition as a queue. Made by AsyncClient.queue(); use it in `async with`. For one task at a time."""
 
+    topic: str
+    """The name of the topic."""
+    partition: int
+    """The number of the partition."""
+    channel: str
+    """The name of the channel."""
+
     def __init__(
         self,
         cluster: Cluster,
@@ -220,12 +227,21 @@ class AsyncQueue(AsyncPartition):
             await super().leave(timeout_s)
 
     async def remove_before(self, before: Place) -> int:
+        """Remove for good what lies before an Offset, or before the first message at or after a datetime.
+
+        Returns where the partition begins afterwards, on a majority of disks. Raises Held when somebody holds records
+        that were to go, and did so all the time; OffsetOutOfRange beyond the end.
+        """
         start = await super().remove_before(before)
         if self._claim is not None and self._position() < start:
             await self._stop_reading(start)  # what was read ahead is gone with the rest
         return start
 
     async def delete(self) -> None:
+        """Delete the whole partition, for all its channels: its messages are gone, and its number is never used again.
+
+        The last partition goes with its topic alone: InvalidRequest. Raises UnknownPartition. The queue is closed then.
+        """
         await super().delete()
         claim, self._claim = self._claim, None
         if claim is not None:

@@ -1,0 +1,37 @@
+"""Reader: an AsyncReader for threads. Messages cross threads a batch at a time: what was fetched already is taken in
+the calling thread."""
+
+from __future__ import annotations
+
+from tinymq.client.common.argument_checks import check_count, check_wait
+from tinymq.client.consume.records import Message
+from tinymq.client.facade.generated.reader import ReaderCalls
+
+
+class Reader(ReaderCalls):
+    """Reads a topic. Made by Client.reader(); opened by the first use. For one thread at a time.
+
+    with mq.reader("orders", start="earliest", end="latest") as reader:
+        for message in reader:
+            handle(message)
+    """
+
+    def __next__(self) -> Message:
+        """The next message. Waits for it; ends at `end`. Raises when a partition is served by no replica any more."""
+        intake = self._async.intake
+        message = intake.next_message()
+        while message is None:
+            if not self._loop_thread.run(self._async.arrival(None)):
+                raise StopIteration
+            message = intake.next_message()
+        return message
+
+    def poll(self, timeout: float | None = None, max_records: int = 500) -> list[Message]:
+        """Up to `max_records` messages: at once if there are any, else after up to `timeout` seconds ([] then).
+
+        Without a timeout it waits for one message at least; [] at once when the end is reached (`at_end`).
+        """
+        check_wait(timeout)
+        check_count("max_records", max_records, 1)
+        found = self._async.intake.next_messages(max_records)
+        return found or self._loop_thread.run(self._async.poll(timeout, max_records))
