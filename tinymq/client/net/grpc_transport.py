@@ -11,12 +11,6 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-# gRPC's C core has fork handlers for its synchronous API, on unless told otherwise; with grpc.aio in the parent they
-# end the child with a segmentation fault. gRPC's Python half has the same switch, off by default.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-
-import grpc
-import grpc.aio
 from google.protobuf.message import Message
 
 from tinymq.base.config import Limits
@@ -26,6 +20,19 @@ from tinymq.client.net.ports import Fetched, PackedBatch
 from tinymq.client.net.wire import join, read_fetched
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.methods import method_named, method_of
+
+# gRPC's C core has fork handlers for its synchronous API. They are on by default, and with grpc.aio in the parent they
+# can crash the child. The C core reads this variable once, when it is loaded. So it is set for the import alone, and
+# the environment of the process, which its children inherit, stays as it was.
+_FORK_HANDLERS = "GRPC_ENABLE_FORK_SUPPORT"
+_asked = os.environ.get(_FORK_HANDLERS)
+os.environ[_FORK_HANDLERS] = _asked if _asked is not None else "0"
+try:
+    import grpc
+    import grpc.aio
+finally:
+    if _asked is None:
+        del os.environ[_FORK_HANDLERS]
 
 _PRODUCE = method_named("Broker", "Produce").path
 _FETCH = method_named("Broker", "Fetch").path
