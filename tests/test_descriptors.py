@@ -58,21 +58,21 @@ def nothing_left(free: int) -> Iterator[None]:
 
 def test_files_have_a_reserve_when_nothing_is_left(tmp_path: Path) -> None:
     files = RealFiles(tmp_path)
-    files.make_folder("a")
+    files.make_directory("a")
     with nothing_left(0):
         opened = [files.open(f"a/{n}", create=True) for n in range(descriptors.RESERVE - 1)]
-        files.sync_folder("a")
+        files.sync_directory("a")
         assert len(files.list("a")) == descriptors.RESERVE - 1
         opened.append(files.open("a/last", create=True))
         for refused in (
-            lambda: files.open("a/one", create=True), lambda: files.list("a"), lambda: files.sync_folder("a"),
+            lambda: files.open("a/one", create=True), lambda: files.list("a"), lambda: files.sync_directory("a"),
         ):  # fmt: skip
             with pytest.raises(OutOfDescriptors):
                 refused()
         for file in opened:
             file.close()
         files.open("a/again", create=True).close()
-    files.sync_folder("a")  # what it needs is there again, and what was lent is taken back
+    files.sync_directory("a")  # what it needs is there again, and what was lent is taken back
     assert len(files._reserve._kept) == descriptors.RESERVE, "it is filled again"
 
 

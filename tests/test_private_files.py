@@ -11,8 +11,8 @@ import pytest
 
 from tinymq.base.errors import UnsafePath
 from tinymq.base.private_files import (
-    check_own_folder,
-    make_private_folder,
+    check_own_directory,
+    make_private_directory,
     open_private,
     open_to_others,
     read_private,
@@ -76,12 +76,12 @@ def test_what_is_read_is_no_link(tmp_path: Path, victim: Path) -> None:
 
 def test_what_is_made_is_private_and_what_is_there_stays(tmp_path: Path) -> None:
     made = tmp_path / "a" / "b"
-    make_private_folder(made)
+    make_private_directory(made)
     os.close(open_private(made / "file", os.O_RDWR | os.O_CREAT))
     assert (mode(made), mode(made / "file")) == ("700", "600")
     assert open_to_others(made) == ""
     made.chmod(0o755)
-    make_private_folder(made)
+    make_private_directory(made)
     assert open_to_others(made) == "755"
 
 
@@ -89,22 +89,22 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, victim: Path, monke
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     (tmp_path / "ours").symlink_to(theirs)
-    check_own_folder(tmp_path / "ours")
+    check_own_directory(tmp_path / "ours")
     with pytest.raises(UnsafePath, match="is not a folder"):
-        check_own_folder(victim)
+        check_own_directory(victim)
     if os.geteuid() == 0:
         os.chown(theirs, 4711, 4711)
     else:  # whoever owns it is somebody else then
         monkeypatch.setattr(os, "geteuid", lambda: 4711)
     for name in ("theirs", "ours"):
         with pytest.raises(UnsafePath, match="another user"):
-            make_private_folder(tmp_path / name)
+            make_private_directory(tmp_path / name)
 
 
 def test_a_brokers_data_folder_is_private_whatever_the_umask(tmp_path: Path) -> None:
     files = RealFiles(tmp_path / "var" / "data")
-    files.make_folder("groups/topic/0")
-    files.make_folder("groups/topic/1")
+    files.make_directory("groups/topic/0")
+    files.make_directory("groups/topic/1")
     files.open("groups/topic/0/1.log", create=True).close()
     modes = {str(path.relative_to(tmp_path)): mode(path) for path in sorted(tmp_path.rglob("*"))}
     assert modes == {

@@ -12,7 +12,7 @@ from pathlib import Path
 from tinymq.base.types import GroupId, TopicId
 from tinymq.client import Client
 from tinymq.log.files.files import RealFiles
-from tinymq.log.files.layout import SEGMENT, first_index_of, group_folder, in_group
+from tinymq.log.files.layout import SEGMENT, first_index_of, group_directory, in_group
 from tinymq.log.segment.scan import frames
 
 POLL_S = 0.1
@@ -82,7 +82,7 @@ def digest(data_folder: Path, topic_id: bytes, replica: Replica) -> str:
     Raises CorruptData.
     """
     files = RealFiles(data_folder)
-    folder = group_folder(GroupId(TopicId(topic_id), replica.partition))
+    folder = group_directory(GroupId(TopicId(topic_id), replica.partition))
     firsts = [first for name in files.list(folder) if (first := first_index_of(name, SEGMENT)) is not None]
     result = hashlib.blake2b()
     for first in sorted(firsts):

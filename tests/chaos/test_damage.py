@@ -9,7 +9,7 @@ import pytest
 from tests.raft.values import GROUP, chain
 from tinymq.format.entry import HEADER_SIZE
 from tinymq.log.broker_files.durability_marks import DurabilityMark, DurabilityMarks, load_marks
-from tinymq.log.files.layout import SEGMENT, group_folder, in_group
+from tinymq.log.files.layout import SEGMENT, group_directory, in_group
 from tinymq.log.replica_log.creation import create_log
 from tinymq_chaos.sim.faults.damage import covered_bytes
 from tinymq_chaos.sim.virtual.disk import SimFiles
@@ -32,7 +32,7 @@ def files() -> SimFiles:
 
 
 def _path(first: int) -> str:
-    return in_group(group_folder(GROUP), first, SEGMENT)
+    return in_group(group_directory(GROUP), first, SEGMENT)
 
 
 def _mark(files: SimFiles, mark: DurabilityMark, *, synced: bool = True) -> None:

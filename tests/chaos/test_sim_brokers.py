@@ -20,7 +20,7 @@ def test_a_power_cut_keeps_what_was_synced_and_any_sectors_of_what_was_not() -> 
                 file.write(0, [content.ljust(SECTOR_BYTES) * 16])
                 if content == b"old":
                     broker.files.sync([file])
-                    broker.files.sync_folder("")
+                    broker.files.sync_directory("")
             broker.kill() if n == 0 else broker.power_cut()
             sectors = [broker.files.content(SCRATCH)[at : at + 3] for at in range(0, 16 * SECTOR_BYTES, SECTOR_BYTES)]
             assert {*sectors} <= {b"old", b"new"}

@@ -63,10 +63,10 @@ def test_a_power_cut_may_wait_until_something_is_not_synced() -> None:
 def test_a_failed_sync_is_reported_and_raised(pattern: str) -> None:
     files, reported = SimFiles(random.Random(1)), []
     files.on_failed_sync = lambda: reported.append(pattern)
-    files.make_folder("folder")
+    files.make_directory("folder")
     file = files.open("a", create=True)
     files.fail_sync(pattern)
-    sync = (lambda: files.sync([file])) if pattern == "a" else (lambda: files.sync_folder(pattern))
+    sync = (lambda: files.sync([file])) if pattern == "a" else (lambda: files.sync_directory(pattern))
     with pytest.raises(SyncFailed):
         sync()
     sync()

@@ -103,7 +103,7 @@ async def partition(world: World) -> None:
     def cut(words: str) -> set[Pair]:
         few, many = map(numbers, words.split("|"))
         assert max(few) > 100  # a client's link is cut as a broker's is
-        assert all(world.weather.is_cut(pair) for pair in crossing(few, many))
+        assert all(world.conditions.is_cut(pair) for pair in crossing(few, many))
         return crossing(few, many) & every_pair(world)
 
     await silent(world, "partition", cut, "101] |")
@@ -185,7 +185,7 @@ async def loss(world: World) -> None:
 
 @effect
 async def duplicate(world: World) -> None:
-    assert {world.weather.copies((1, 2)) for _ in range(100)} == {1}
+    assert {world.conditions.copies((1, 2)) for _ in range(100)} == {1}
     usual = (await delivered(world, 10.0)).total()
     _, fault = begun(world, "duplicate", "90% of control messages, everywhere")
     assert (await delivered(world, 10.0)).total() > 1.5 * usual
@@ -197,10 +197,10 @@ async def duplicate(world: World) -> None:
 async def drop(world: World) -> None:
     usual = (await delivered(world, 20.0)).total()
     _, fault = begun(world, "drop", "10% of control messages, everywhere")
-    assert {world.weather.copies((1, 2)) for _ in range(100)} == {0, 1}
+    assert {world.conditions.copies((1, 2)) for _ in range(100)} == {0, 1}
     assert (await delivered(world, 20.0)).total() < 0.96 * usual
     next(fault, None)
-    assert {world.weather.copies((1, 2)) for _ in range(100)} == {1}
+    assert {world.conditions.copies((1, 2)) for _ in range(100)} == {1}
 
 
 @effect
@@ -216,9 +216,9 @@ async def stale(world: World) -> None:
         target.deliver = deliver  # type: ignore[method-assign]
     first = (await delivered(world, 4.0)).total()
     assert len(told) == first
-    assert world.weather.again_after_s((1, 2)) is None
+    assert world.conditions.again_after_s((1, 2)) is None
     _, fault = begun(world, "stale", "50% of what replicas say")
-    again = [world.weather.again_after_s((1, 2)) for _ in range(100)]
+    again = [world.conditions.again_after_s((1, 2)) for _ in range(100)]
     assert 30 < sum(s is not None and s > 0.01 for s in again) < 70
     told.clear()
     writing = asyncio.ensure_future(write(world.client(random.Random(3))))
@@ -226,7 +226,7 @@ async def stale(world: World) -> None:
     await writing
     assert len(told) > once + 50
     next(fault, None)
-    assert world.weather.again_after_s((1, 2)) is None
+    assert world.conditions.again_after_s((1, 2)) is None
 
 
 @effect

@@ -28,7 +28,7 @@ def test_what_was_said_while_links_were_stale_is_said_again_while_the_connection
     async def whole() -> None:
         net = InMemoryNetwork(ManualClock())
         a, b = await started(net, 1, 2)
-        conditions = net.network._weather.of((1, 2))
+        conditions = net.network._conditions.of((1, 2))
         for term, stale in ((1, 0.0), (2, 1e-9), (3, 1e-9), (4, 0.0)):
             conditions.stale = stale
             assert a.transport.send(2, Channel.CONTROL, _ack(term))
@@ -63,7 +63,7 @@ def test_offers_and_pieces_of_a_state_come_again_and_entries_do_not() -> None:
         net = InMemoryNetwork(clock)
         a, b = await started(net, 1, 2)
         for index, stale in ((1, 0.0), (2, 1.0)):
-            net.network._weather.of((1, 2)).stale = stale
+            net.network._conditions.of((1, 2)).stale = stale
             for message in _state(index):
                 assert a.transport.send(2, Channel.BULK, message)
             await _settle()

@@ -76,7 +76,7 @@ def others(world: World, *named: int) -> list[SimBroker]:
 
 async def travel_s(world: World, direction: Pair) -> float:
     """How long a message of a client's call takes."""
-    wire = Wire(world.weather, direction)
+    wire = Wire(world.conditions, direction)
     sent_s = world.loop.time()
     wire.send(b"x")
     assert await wire.receive() == b"x"

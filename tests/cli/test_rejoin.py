@@ -17,7 +17,7 @@ from tinymq.base.types import METADATA_GROUP, PeerAddress
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
 from tinymq.format.entry import HEADER_SIZE
-from tinymq.log.files.layout import SEGMENT, group_folder, in_group
+from tinymq.log.files.layout import SEGMENT, group_directory, in_group
 from tinymq.simulation.faulty_files import FaultyFiles
 from tinymq.testing.cluster import SECRET, Cluster, free_ports
 
@@ -105,7 +105,7 @@ def test_a_broker_whose_metadata_is_damaged_denies_no_topic() -> None:
     with Cluster(nodes=3) as cluster:
         make(cluster)
         cluster.stop(3)
-        segment = Path(cluster._config(3).data_dir, in_group(group_folder(METADATA_GROUP), 1, SEGMENT))
+        segment = Path(cluster._config(3).data_dir, in_group(group_directory(METADATA_GROUP), 1, SEGMENT))
         content = bytearray(segment.read_bytes())
         content[HEADER_SIZE + HEADER_SIZE + 5] ^= 1
         segment.write_bytes(content)

@@ -42,17 +42,17 @@ def folder(trimmed: bool = False) -> tuple[Image, tuple[Entry, ...]]:
     async def fill() -> list[Entry]:
         store, opened = await open_both(files)
         log = opened.log
-        store.ballots.set(GROUP, 3, 2)
+        store.votes.set(GROUP, 3, 2)
         append(log, 20, size=60)
         log.append([following(log, b"", kind=Kind.NOOP, term=2)])
         await store.writer.drain()
         append(log, 20, size=40, term=2, records=3, time_us=77)
-        store.ballots.set(GROUP, *BALLOT)
+        store.votes.set(GROUP, *BALLOT)
         await store.writer.drain()
         for index in range(1, log.last_index + 1):
             log.note_applied(index)
             if log.ends_segment(index):
-                log.put_state(index, b"state at %d" % index)
+                log.save_snapshot(index, b"state at %d" % index)
         log.note_commit(30)
         await store.writer.drain()
         if trimmed:
@@ -72,13 +72,13 @@ def disk(image: Image) -> FaultyFiles:
     for path, content in image.items():
         parent = path.rpartition("/")[0]
         if parent:
-            files.make_folder(parent)
+            files.make_directory(parent)
         files.open(path, create=True)
         files.put(path, content)
         while parent:
-            files.sync_folder(parent)
+            files.sync_directory(parent)
             parent = parent.rpartition("/")[0]
-    files.sync_folder("")
+    files.sync_directory("")
     return files
 
 
@@ -114,8 +114,8 @@ async def _check(store: Store, opened: OpenedLog, held: Sequence[Entry]) -> None
     if opened.damage is None:
         assert (log.first_index, log.last_index) == (held[0].index, held[-1].index), "entries are gone, unseen"
     if opened.count == 0:
-        assert store.ballots.get(GROUP) == BALLOT, "a vote is forgotten, unseen"
-    assert opened.applied_index == 0 or opened.state == b"state at %d" % opened.applied_index
+        assert store.votes.get(GROUP) == BALLOT, "a vote is forgotten, unseen"
+    assert opened.applied_index == 0 or opened.snapshot == b"state at %d" % opened.applied_index
     known = {entry.index: entry for entry in held}
     index = log.first_index
     with suppress(CorruptData):  # of an older segment, found when it is read

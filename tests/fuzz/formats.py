@@ -23,7 +23,7 @@ from tinymq.cli.verbs.log import describe
 from tinymq.format.entry import Entry, Kind, NewEntry, iter_entries, make_entry, parse_header
 from tinymq.log.segment.dump import dump_segment, format_dumped
 from tinymq.log.segment.index import parse_index
-from tinymq.log.segment.snapshot_files import parse_state
+from tinymq.log.segment.snapshot_files import parse_snapshot
 from tinymq.proto import partition_pb2 as part
 from tinymq.proto import registry_pb2
 from tinymq.raft.rules.membership import Membership, Replica, pack_membership, parse_membership
@@ -263,7 +263,7 @@ def targets() -> list[Target]:
         Target("entries", lambda: [frames(chain()[:n]) for n in (1, 3, 6)], parse_entries, (reseal.entries,)),
         Target("dump", segments, dump, (reseal.segment,), bytes_max=12 << 20),
         Target("index", lambda: _of(".index"), parse_index, (reseal.index,)),
-        Target("state", lambda: _of(".state"), lambda data: parse_state(data[:40], data[40:]), (reseal.at_twelve,)),
+        Target("state", lambda: _of(".state"), lambda data: parse_snapshot(data[:40], data[40:]), (reseal.at_twelve,)),
         Target("registry.command", lambda: [c.SerializeToString() for c in commands()], apply_command),
         Target(
             "registry.dump", lambda: [registry(n).dump() for n in (0, 4, 5, 10, 14)], load_registry, (reseal.leading,)

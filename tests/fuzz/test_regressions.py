@@ -17,7 +17,7 @@ from tinymq.cli.common.offsets import parse_start
 from tinymq.client.cluster.routing import read_topic
 from tinymq.format.entry import Kind, NewEntry, crc32c, make_entry, parse_header
 from tinymq.log.broker_files import durability_marks, vote_store
-from tinymq.log.files.record_file import SNAPSHOT, pack_round, parse_rounds
+from tinymq.log.files.record_file import COMPLETE, pack_record, parse_records
 from tinymq.log.segment.index import parse_index
 from tinymq.net.framing import pack_frame
 from tinymq.proto import peer_pb2, registry_pb2
@@ -45,9 +45,9 @@ def test_numbers_of_an_entry_are_positive_when_they_are_signed(field: dict[str, 
     [(durability_marks.MAGIC, durability_marks.RECORD_SIZE), (vote_store.MAGIC, vote_store.RECORD_SIZE)],
 )
 def test_a_round_that_ends_within_a_record_is_none(magic: int, record_bytes: int) -> None:
-    good = pack_round(magic, 1, SNAPSHOT, bytes(record_bytes))
-    bad = pack_round(magic, 2, SNAPSHOT, bytes(record_bytes + 1))
-    assert [found.number for found in parse_rounds(good + bad, magic, record_bytes)] == [1]
+    good = pack_record(magic, 1, COMPLETE, bytes(record_bytes))
+    bad = pack_record(magic, 2, COMPLETE, bytes(record_bytes + 1))
+    assert [found.number for found in parse_records(good + bad, magic, record_bytes)] == [1]
 
 
 @pytest.mark.parametrize(

@@ -36,5 +36,5 @@ async def settle(store: Store, log: Log) -> None:
     for index in range(1, log.last_index + 1):
         log.note_applied(index)
         if log.ends_segment(index):
-            log.put_state(index, b"state at %d" % index)
+            log.save_snapshot(index, b"state at %d" % index)
     await store.writer.drain()

@@ -14,7 +14,7 @@ from tests.log.values import GROUP, append, everything, faulty, first_entry, ope
 from tinymq.base.errors import CorruptData
 from tinymq.format.entry import HEADER_SIZE, Entry
 from tinymq.log import OpenedLog
-from tinymq.log.files.layout import group_folder
+from tinymq.log.files.layout import group_directory
 from tinymq.log.segment.segment import SEGMENT_HEADER_SIZE
 from tinymq.simulation.faulty_files import FaultyFiles
 
@@ -42,13 +42,13 @@ class Folder:
         store, opened = await open_both(self.files)
         log = opened.log
         append(log, 44)
-        store.ballots.set(GROUP, 3, 2)
+        store.votes.set(GROUP, 3, 2)
         await store.writer.drain()
-        store.ballots.set(GROUP, 4, 1)
+        store.votes.set(GROUP, 4, 1)
         for index in range(1, log.last_index + 1):
             log.note_applied(index)
             if log.ends_segment(index):
-                log.put_state(index, b"state at %d" % index)
+                log.save_snapshot(index, b"state at %d" % index)
         await store.writer.drain()
         if trimmed:
             log.remove_before(30)
@@ -157,7 +157,7 @@ def test_a_segments_header(which: int, position: int) -> None:
 def test_a_segment_that_is_missing(which: int) -> None:
     folder = Folder()
     folder.files.remove(folder.segments()[which])
-    folder.files.sync_folder(group_folder(GROUP))
+    folder.files.sync_directory(group_directory(GROUP))
     folder.before = folder.logs()
     check(folder, damage=True, tail_intact=which != -1, count=1 if which == -1 else 0)
 
@@ -224,7 +224,7 @@ def test_the_newest_applied_state() -> None:
     for position in range(len(folder.files.content(paths[-1]))):
         folder.files.flip_bit(paths[-1], position, 6)
         opened = check(folder, damage=False)
-        assert opened.state == b"state at %d" % opened.applied_index
+        assert opened.snapshot == b"state at %d" % opened.applied_index
         assert f"{opened.applied_index + 1:020d}" in paths[-2]
         folder.files.flip_bit(paths[-1], position, 6)
 
@@ -234,7 +234,7 @@ def test_all_applied_states() -> None:
     for path in folder.paths(".state"):
         folder.files.flip_bit(path, 30)
     opened = check(folder, damage=False)
-    assert (opened.applied_index, opened.state) == (0, None)
+    assert (opened.applied_index, opened.snapshot) == (0, None)
 
 
 def test_all_applied_states_of_a_log_that_begins_later() -> None:
@@ -252,7 +252,7 @@ def test_all_applied_states_of_a_log_that_begins_later() -> None:
 
 async def ballot(files: FaultyFiles) -> tuple[int, int | None, int]:
     store, opened = await open_both(files)
-    term, voted_for = store.ballots.get(GROUP)
+    term, voted_for = store.votes.get(GROUP)
     await store.close()
     return term, voted_for, opened.count
 
@@ -318,8 +318,8 @@ def test_copies_damaged_at_different_places_complete_each_other() -> None:
 def test_a_groups_lost_folder_is_told_from_one_never_made() -> None:
     folder = Folder()
     for lost in (1, 2):
-        folder.files.remove_tree(group_folder(GROUP))
-        folder.files.sync_folder(group_folder(GROUP).rpartition("/")[0])
+        folder.files.remove_tree(group_directory(GROUP))
+        folder.files.sync_directory(group_directory(GROUP).rpartition("/")[0])
         opened, found = run(look(folder.files))
         assert (opened.count, opened.damage, opened.applied_index) == (lost, None, 0)
         assert found == [first_entry()]

@@ -25,7 +25,7 @@ async def life(files: FaultyFiles, witness: Witness, ballots: dict[str, tuple[in
     """Everything that a log does to a disk, in one short life."""
     witness.begin(first_entry())
     store = await open_store(files)
-    await store.form(b"c" * 16)
+    await store.bind_cluster(b"c" * 16)
     log = (await store.open_log(GROUP, first_entry())).log
     witness.opened(log)
 
@@ -37,9 +37,9 @@ async def life(files: FaultyFiles, witness: Witness, ballots: dict[str, tuple[in
         await store.writer.drain()
 
     async def vote(term: int, voted_for: int | None) -> None:
-        store.ballots.set(GROUP, term, voted_for)
+        store.votes.set(GROUP, term, voted_for)
         await store.writer.drain()
-        assert store.ballots.durable(GROUP)
+        assert store.votes.durable(GROUP)
         ballots["acked"] = (term, voted_for)
 
     await vote(1, 2)
@@ -60,7 +60,7 @@ async def life(files: FaultyFiles, witness: Witness, ballots: dict[str, tuple[in
     await add(30, term=4)
     for index in range(1, log.last_index + 1):
         if log.ends_segment(index):
-            log.put_state(index, b"state at %d" % index)
+            log.save_snapshot(index, b"state at %d" % index)
     await store.writer.drain()
     log.note_commit(50)
     log.note_applied(50)
@@ -121,7 +121,7 @@ async def reopen(files: FaultyFiles, witness: Witness, ballots: dict[str, tuple[
         witness.acked |= {e.index: e.header.header_crc for e in found}
     else:
         opened = await store.open_log(GROUP, first_entry())
-    term, vote = store.ballots.get(GROUP)
+    term, vote = store.votes.get(GROUP)
     if "acked" in ballots:
         assert (term, vote) >= ballots["acked"] or term > ballots["acked"][0]
     for group in store.list_groups():

@@ -16,7 +16,7 @@ def synced(files: FaultyFiles, path: str, content: bytes) -> None:
     file = files.open(path, create=True)
     file.write(0, [content])
     files.sync([file])
-    files.sync_folder("")
+    files.sync_directory("")
 
 
 def test_a_power_cut_keeps_what_was_synced() -> None:
@@ -63,9 +63,9 @@ def test_names_survive_only_when_their_folder_was_synced() -> None:
 def test_a_name_in_a_lost_folder_is_lost() -> None:
     for seed in range(20):
         files = faulty(seed)
-        files.make_folder("x")
+        files.make_directory("x")
         files.open("x/a", create=True).close()
-        files.sync_folder("x")
+        files.sync_directory("x")
         files.power_cut()
         assert files.exists("x/a") == files.exists("x")
 
@@ -171,18 +171,18 @@ def test_a_folder_made_again_is_another_folder() -> None:
     """What is durable in it lives and dies with its own name, not with the removal of the one before."""
     for seed in range(40):
         files = faulty(seed)
-        files.make_folder("x")
+        files.make_directory("x")
         synced(files, "x/a", b"old")
-        files.sync_folder("x")
+        files.sync_directory("x")
         files.remove_tree("x")
-        files.make_folder("x")
+        files.make_directory("x")
         synced(files, "x/a", b"new")
-        files.sync_folder("x")
+        files.sync_directory("x")
         file = files.open("x/b", create=True)
         file.write(0, [b"newer"])
         files.sync([file])
         files.rename("x/b", "x/a")
-        files.sync_folder("")  # the removal of the old folder, and the new one: not the rename
+        files.sync_directory("")  # the removal of the old folder, and the new one: not the rename
         files.power_cut()
         assert files.content("x/a") in (b"new", b"newer")
 
@@ -191,15 +191,15 @@ def test_a_folder_made_again_is_lost_with_its_name() -> None:
     found = set()
     for seed in range(40):
         files = faulty(seed)
-        files.make_folder("x")
+        files.make_directory("x")
         synced(files, "x/a", b"old")
-        files.sync_folder("x")
+        files.sync_directory("x")
         files.remove_tree("x")
-        files.make_folder("x")
+        files.make_directory("x")
         file = files.open("x/a", create=True)
         file.write(0, [b"new"])
         files.sync([file])
-        files.sync_folder("x")
+        files.sync_directory("x")
         files.power_cut()
         found.add(files.content("x/a") if files.exists("x/a") else b"")
     assert found == {b"old", b"new", b""}
@@ -210,13 +210,13 @@ def test_a_file_moved_to_another_folder_is_in_one_of_them() -> None:
     for seed in range(40):
         files = faulty(seed)
         for folder in ("x", "y"):
-            files.make_folder(folder)
-            files.sync_folder("")
+            files.make_directory(folder)
+            files.sync_directory("")
         synced(files, "x/a", b"moved")
-        files.sync_folder("x")
+        files.sync_directory("x")
         files.rename("x/a", "y/a")
         if seed % 2:
-            files.sync_folder("y")
+            files.sync_directory("y")
         files.power_cut()
         assert files.exists("x/a") != files.exists("y/a")
         assert files.exists("y/a") or not seed % 2

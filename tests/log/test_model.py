@@ -49,9 +49,9 @@ class Life:
         self.witness.opened(opened.log)
         self.log = opened
         assert opened.log.recovered_commit <= self.committed
-        ballot = self.store.ballots.get(GROUP)
+        ballot = self.store.votes.get(GROUP)
         assert ballot[0] >= self.vote[0]
-        self.term = max(self.term, *self.store.ballots.get(GROUP)[:1], opened.log.last_term)
+        self.term = max(self.term, *self.store.votes.get(GROUP)[:1], opened.log.last_term)
 
     async def live(self) -> None:
         for _ in range(STEPS):
@@ -86,7 +86,7 @@ class Life:
         log.note_applied(self.committed)
         for index in range(log.first_index, self.committed + 1):
             if log.ends_segment(index):
-                log.put_state(index, b"state at %d" % index)
+                log.save_snapshot(index, b"state at %d" % index)
 
     async def remove(self) -> None:
         log = self.log.log
@@ -97,10 +97,10 @@ class Life:
     async def elect(self) -> None:
         if self.rng.random() < 0.3:
             self.term += 1
-            vote = (max(self.term, self.store.ballots.get(GROUP)[0] + 1), self.rng.choice((None, 1, 2)))
-            self.store.ballots.set(GROUP, *vote)
+            vote = (max(self.term, self.store.votes.get(GROUP)[0] + 1), self.rng.choice((None, 1, 2)))
+            self.store.votes.set(GROUP, *vote)
             await self.store.writer.drain()
-            if self.store.ballots.durable(GROUP):
+            if self.store.votes.durable(GROUP):
                 self.vote = vote
 
     async def look(self) -> None:
@@ -253,7 +253,7 @@ class LogLife(RuleBasedStateMachine):
         self.log.note_applied(self.committed)
         for index in range(self.log.first_index, self.committed + 1):
             if self.log.ends_segment(index):
-                self.log.put_state(index, b"state at %d" % index)
+                self.log.save_snapshot(index, b"state at %d" % index)
 
     @rule(back=st.integers(0, 10))
     def remove(self, back: int) -> None:

@@ -12,10 +12,10 @@ from tests.log.values import GROUP, append, everything, faulty, first_entry, fol
 from tinymq.base.errors import CorruptData
 from tinymq.format.entry import crc32c
 from tinymq.log import Log, OpenedLog, Store
-from tinymq.log.engine.damaged_logs import has_aside
-from tinymq.log.files.layout import STATE, aside_folder, group_folder, in_group
+from tinymq.log.engine.damaged_logs import has_quarantined
+from tinymq.log.files.layout import SNAPSHOT, group_directory, in_group, quarantine_directory
 from tinymq.log.segment.segment import SegmentHeader, pack_segment_header
-from tinymq.log.segment.snapshot_files import Snapshot, StoredSnapshot, pack_state
+from tinymq.log.segment.snapshot_files import Snapshot, StoredSnapshot, pack_snapshot
 from tinymq.simulation.faulty_files import Crash, FaultyFiles
 
 INDEX = 25
@@ -45,7 +45,7 @@ async def old_log(files: FaultyFiles, entries: int) -> tuple[Store, Log]:
 
 async def installed(store: Store) -> Log:
     opened = await store.install(GROUP, APPLIED)
-    assert (opened.applied_index, opened.state, opened.damage, opened.count) == (INDEX, APPLIED.data, None, 0)
+    assert (opened.applied_index, opened.snapshot, opened.damage, opened.count) == (INDEX, APPLIED.data, None, 0)
     return opened.log
 
 
@@ -67,11 +67,11 @@ def test_an_empty_log_that_begins_behind_a_state(entries: int) -> None:
             assert (log.last_index, log.last_term, log.last_crc) == (INDEX, APPLIED.entry_term, APPLIED.entry_crc)
             assert (log.next_offset, log.durable_index, log.last_append_time_us) == (900, INDEX, 77_000)
             assert await log.read(INDEX + 1, 100) == []
-            assert await log.read_state() == APPLIED
+            assert await log.read_base_snapshot() == APPLIED
             await store.close()
             files.power_cut()
             store, opened = await open_both(files)
-            assert (opened.applied_index, opened.state, opened.damage) == (INDEX, APPLIED.data, None)
+            assert (opened.applied_index, opened.snapshot, opened.damage) == (INDEX, APPLIED.data, None)
             log = opened.log
             assert log.recovered_commit == INDEX
         await store.close()
@@ -132,11 +132,11 @@ def test_a_state_of_another_entry_of_the_same_index_is_none() -> None:
         store, log = await old_log(files, 60)
         at = log.segment_bounds()[0][1]
         await store.close()
-        path = in_group(group_folder(GROUP), at + 1, STATE)
+        path = in_group(group_directory(GROUP), at + 1, SNAPSHOT)
         state = StoredSnapshot(at, 5, log.crc_at(at) or 0, b"state")
         for stored, found in ((state, at), (replace(state, entry_crc=1), 0)):
             files.open(path, create=True)
-            files.put(path, pack_state(stored))
+            files.put(path, pack_snapshot(stored))
             store, opened = await open_both(files)
             assert (opened.damage, opened.applied_index) == (None, found)
             await store.close()
@@ -190,13 +190,13 @@ async def check_install(files: FaultyFiles, facts: dict[str, int]) -> tuple[int,
     if log.first_index == 1:
         assert "new" not in facts
         assert log.last_index >= facts.get("old", 0)
-        assert opened.state is None
+        assert opened.snapshot is None
         await store.abandon()
         return 1, 0  # what was being cut away may come back; nobody was told of it
     check_base(log)
     assert "old" in facts
     assert log.last_index >= facts.get("new", INDEX)
-    assert (opened.applied_index, opened.state) == (INDEX, APPLIED.data)
+    assert (opened.applied_index, opened.snapshot) == (INDEX, APPLIED.data)
     await store.abandon()
     return log.first_index, log.last_index
 
@@ -249,7 +249,7 @@ async def damaged_log(files: FaultyFiles) -> tuple[Store, OpenedLog]:
 
 
 def kept(files: FaultyFiles) -> dict[str, bytes]:
-    folder = aside_folder(GROUP) + "/"
+    folder = quarantine_directory(GROUP) + "/"
     return {p.removeprefix(folder): files.content(p) for p in files.paths() if p.startswith(folder)}
 
 
@@ -259,21 +259,21 @@ def test_a_damaged_log_is_kept_aside_and_begun_anew() -> None:
     async def body() -> None:
         store, opened = await damaged_log(files)
         before = {p.rpartition("/")[2]: files.content(p) for p in files.paths() if p.endswith((".log", ".index"))}
-        store.ballots.set(GROUP, 7, 2)
-        await store.set_aside(GROUP)
+        store.votes.set(GROUP, 7, 2)
+        await store.quarantine(GROUP)
         opened = await store.open_log(GROUP, first_entry())
         assert (opened.damage, opened.count, opened.log.last_index, opened.log.recovered_commit) == (None, 1, 1, 0)
-        assert store.ballots.get(GROUP) == (0, None), "another identity: no vote of the one before binds it"
+        assert store.votes.get(GROUP) == (0, None), "another identity: no vote of the one before binds it"
         assert before.items() <= kept(files).items()
-        assert store.has_aside(GROUP)
-        assert not await store.remove_aside(GROUP, commit=9)
+        assert store.has_quarantined(GROUP)
+        assert not await store.remove_quarantined(GROUP, commit=9)
         append(opened.log, 3)
         await store.close()
         files.power_cut()
         store, opened = await open_both(files)
         assert (opened.damage, opened.count, opened.log.last_index) == (None, 1, 4)
-        assert await store.remove_aside(GROUP, commit=10)
-        assert not store.has_aside(GROUP)
+        assert await store.remove_quarantined(GROUP, commit=10)
+        assert not store.has_quarantined(GROUP)
         files.power_cut()
         assert not kept(files)
 
@@ -286,11 +286,11 @@ def test_of_two_damaged_logs_the_older_one_is_kept() -> None:
 
     async def body() -> None:
         store, opened = await damaged_log(files)
-        await store.set_aside(GROUP)
+        await store.quarantine(GROUP)
         opened = await store.open_log(GROUP, first_entry())
-        await store.quarantine(opened.log, CorruptData("again"))
+        await store.mark_damaged(opened.log, CorruptData("again"))
         before = kept(files)
-        await store.set_aside(GROUP)
+        await store.quarantine(GROUP)
         opened = await store.open_log(GROUP, first_entry())
         assert (opened.damage, opened.count, kept(files)) == (None, 2, before)
         await store.close()
@@ -308,7 +308,7 @@ def test_damage_that_a_read_found_is_known_after_a_restart() -> None:
         files.flip_bit(log._segments[0].path, 200)  # an older segment, which opening does not read
         with pytest.raises(CorruptData):
             await log.read(2, 100)
-        await store.quarantine(log, found[0])
+        await store.mark_damaged(log, found[0])
         with pytest.raises(CorruptData):
             append(log, 1)
         await store.close()
@@ -329,7 +329,7 @@ def test_counts_are_known_without_the_marks() -> None:
     async def body() -> None:
         store, _ = await damaged_log(files)
         for _ in range(3):
-            await store.set_aside(GROUP)
+            await store.quarantine(GROUP)
             opened = await store.open_log(GROUP, first_entry())
         await store.close()
         files.put("marks", b"")
@@ -338,7 +338,7 @@ def test_counts_are_known_without_the_marks() -> None:
         damage(files)
         await store.close()
         store, opened = await open_both(files)
-        await store.set_aside(GROUP)
+        await store.quarantine(GROUP)
         await store.abandon()
         files.put("marks", b"")
         store, opened = await open_both(files)
@@ -351,20 +351,20 @@ def test_counts_are_known_without_the_marks() -> None:
 async def aside_life(files: FaultyFiles, facts: dict[str, int]) -> None:
     store, _ = await damaged_log(files)
     facts["damaged"] = 60
-    await store.set_aside(GROUP)
+    await store.quarantine(GROUP)
     facts["aside"] = 1
     opened = await store.open_log(GROUP, first_entry())
     facts["begun"] = 1
     append(opened.log, 3, term=5)
     await store.writer.drain()
     facts["begun"] = 4
-    await store.set_aside(GROUP)
+    await store.quarantine(GROUP)
     facts["again"] = 1
     opened = await store.open_log(GROUP, first_entry())
     append(opened.log, 4, term=6)
     await store.writer.drain()
     facts["whole"] = 5
-    await store.remove_aside(GROUP, 10)
+    await store.remove_quarantined(GROUP, 10)
     facts["done"] = 1
     await store.close()
 
@@ -375,7 +375,7 @@ async def check_aside(files: FaultyFiles, facts: dict[str, int]) -> tuple[int, i
         await store.abandon()
         return 0, 0
     opened = await store.open_log(GROUP, first_entry())
-    log, aside = opened.log, has_aside(files, GROUP)
+    log, aside = opened.log, has_quarantined(files, GROUP)
     if "done" in facts:
         assert not aside
     if opened.damage is not None:

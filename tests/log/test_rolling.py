@@ -49,19 +49,19 @@ def test_the_state_where_a_segment_ended_late_is_kept_whenever_it_was_applied(ap
         log = await opened(store)
         append(log, 2, time_us=5)
         if applied_first:
-            assert not log.wants_state(3)
+            assert not log.wants_snapshot(3)
         append(log, 2, time_us=5000)
-        assert log.wants_state(3)
-        log.put_state(3, b"state at 3")
-        assert not log.wants_state(3)
+        assert log.wants_snapshot(3)
+        log.save_snapshot(3, b"state at 3")
+        assert not log.wants_snapshot(3)
         await store.writer.drain()
-        assert not log.wants_state(3)
+        assert not log.wants_snapshot(3)
         log.remove_before_offset(2)
         assert log.first_index == 4
         await store.close()
         again = await open_store(files, limits=Limits())
         reopened = await again.open_log(GROUP, first_entry(), HOURLY)
-        assert (reopened.applied_index, reopened.state) == (3, b"state at 3")
+        assert (reopened.applied_index, reopened.snapshot) == (3, b"state at 3")
         assert [e.index for e in await everything(reopened.log)] == [4, 5]
         await again.close()
 

@@ -66,5 +66,5 @@ class Witness:
                 assert at.get(index) == crc_acked, f"entry {index} was acknowledged and is gone"
         assert log.first_index - 1 <= opened.applied_index <= log.last_index
         if opened.applied_index:
-            assert opened.state == b"state at %d" % opened.applied_index
+            assert opened.snapshot == b"state at %d" % opened.applied_index
         return found

@@ -214,7 +214,7 @@ class Broker:
                 rng=random.Random(self.rng.random()),
             )
         )  # fmt: skip
-        await process.run(self._store.form(CLUSTER_ID))
+        await process.run(self._store.bind_cluster(CLUSTER_ID))
 
     async def start(self) -> None:
         """A whole start, up to open groups; returns early when it is killed meanwhile."""

@@ -18,7 +18,7 @@ from tinymq.base.config import Limits
 from tinymq.base.errors import TinymqError
 from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry, Kind, NewEntry
-from tinymq.log.files.layout import BALLOTS, SEGMENT
+from tinymq.log.files.layout import SEGMENT, VOTES
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.rules.membership import Replica, make_first_entry
 from tinymq.simulation.faulty_files import FaultyFiles
@@ -274,7 +274,7 @@ class Scenario(Wires):
         broker.files, broker.old_files = broker.old_files, broker.files
 
     async def do_forget(self, number: str) -> None:
-        for path in BALLOTS:
+        for path in VOTES:
             self._brokers[int(number)].files.remove(path)
 
     def do_trim(self, number: str, index: str) -> None:

@@ -291,7 +291,7 @@ class ScriptedBroker:
         self._store = store = await Store.open(
             self.files, self.disk, self.clock, broker_id=self.id, limits=limits, rng=rng
         )
-        await store.form(CLUSTER_ID)
+        await store.bind_cluster(CLUSTER_ID)
         self.names.setdefault(store.identity.incarnation, str(self.id) + "'" * len(self.names))
 
     async def start(self) -> None:

@@ -10,12 +10,12 @@ from tests.seeds import first_of
 from tinymq.base.errors import CorruptData, DiskFull, NotLeader, SyncFailed
 from tinymq.base.types import GroupId
 from tinymq.format.entry import HEADER_SIZE, Kind, NewEntry
-from tinymq.log.broker_files.vote_store import load_ballots
-from tinymq.log.files.layout import BALLOTS, SEGMENT, group_folder, in_group
+from tinymq.log.broker_files.vote_store import load_votes
+from tinymq.log.files.layout import SEGMENT, VOTES, group_directory, in_group
 from tinymq.raft import Role
 
 OTHER = GroupId(GROUP.topic_id, 1)
-SEGMENT_OF_GROUP = in_group(group_folder(GROUP), 1, SEGMENT)
+SEGMENT_OF_GROUP = in_group(group_directory(GROUP), 1, SEGMENT)
 
 
 def failed(broker: Broker) -> bool:
@@ -29,7 +29,7 @@ def test_a_failed_sync_stops_the_replicas_of_that_sync_and_no_others(leads: bool
         await cluster.commit(b"x", OTHER)
         await cluster.run_for(1.0)
         broker = cluster.leader() if leads else cluster.followers()[0]
-        broker.files.fail_sync(f"{group_folder(GROUP)}/*")
+        broker.files.fail_sync(f"{group_directory(GROUP)}/*")
         cluster.leader().propose(b"y")
         await cluster.until(lambda: failed(broker), 1.0)
         assert isinstance(broker.group().failure, SyncFailed)
@@ -114,7 +114,7 @@ def test_a_replica_that_failed_under_load_comes_back_as_a_member(seed: int, how:
     simulate(scenario, seed)
 
 
-@pytest.mark.parametrize("copy", BALLOTS)
+@pytest.mark.parametrize("copy", VOTES)
 def test_a_failed_sync_of_the_ballots_stops_the_broker(copy: str) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.settle()
@@ -225,8 +225,8 @@ def test_a_term_known_from_entries_alone_is_written_before_anything_is_said_in_i
         await cluster.commit(b"x")
         await cluster.settle()
         broker = cluster.followers()[0]
-        before = {path: broker.files.content(path) for path in BALLOTS}
-        voted = load_ballots(broker.files).ballots[GROUP]
+        before = {path: broker.files.content(path) for path in VOTES}
+        voted = load_votes(broker.files).hard_states[GROUP]
         assert voted[1] is not None
         cluster.leader().kill()
         await cluster.commit(b"y")
@@ -238,8 +238,8 @@ def test_a_term_known_from_entries_alone_is_written_before_anything_is_said_in_i
         core = broker.group().core
         assert core.term > voted[0]
         assert core.voted_for is None, "that vote was of an earlier term"
-        assert not broker.store.ballots.durable(GROUP), "nothing leaves before that is written"
-        await cluster.until(lambda: load_ballots(broker.files).ballots[GROUP][0] >= core.term, 1.0)
+        assert not broker.store.votes.durable(GROUP), "nothing leaves before that is written"
+        await cluster.until(lambda: load_votes(broker.files).hard_states[GROUP][0] >= core.term, 1.0)
         await cluster.settle()
 
     simulate(scenario)

@@ -39,7 +39,7 @@ def test_a_deleted_group_leaves_nothing_behind() -> None:
         for broker in cluster.running:
             assert GROUP not in broker.host.groups
             assert broker.store.groups_ever_opened == [OTHER]
-            assert broker.store.ballots.get(GROUP) == (0, None)
+            assert broker.store.votes.get(GROUP) == (0, None)
         await cluster.commit(b"y", OTHER)
         for broker in cluster.brokers.values():
             broker.power_cut()

@@ -9,7 +9,7 @@ import pytest
 from tests.raft.harness import Cluster, simulate
 from tests.raft.traffic import deliver
 from tests.raft.values import GROUP
-from tinymq.log.files.layout import BALLOTS, group_folder, topic_folder
+from tinymq.log.files.layout import VOTES, group_directory, topic_directory
 from tinymq.raft import Role
 from tinymq.raft.rules.membership import Membership
 from tinymq.raft.rules.messages import Append, AppendAck, Vote
@@ -97,11 +97,11 @@ def test_a_lost_ballot_or_group_folder_is_another_incarnation(lost: str) -> None
         broker = cluster.followers()[0]
         broker.kill()
         if lost == "ballots":
-            for path in BALLOTS:
+            for path in VOTES:
                 broker.files.remove(path)
         else:
-            broker.files.remove_tree(group_folder(GROUP))
-            broker.files.sync_folder(topic_folder(GROUP))
+            broker.files.remove_tree(group_directory(GROUP))
+            broker.files.sync_directory(topic_directory(GROUP))
         await broker.start()
         assert broker.group().role is Role.LEARNER
         await cluster.commit(b"y")

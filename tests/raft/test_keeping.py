@@ -15,7 +15,7 @@ from tests.raft.values import GROUP
 from tests.seeds import first_of
 from tinymq.base.errors import DiskFull
 from tinymq.log.broker_files.durability_marks import DurabilityMark, DurabilityMarks
-from tinymq.log.files.layout import SEGMENT, group_folder
+from tinymq.log.files.layout import SEGMENT, group_directory
 from tinymq.log.replica_log.commits import UrgentCommits
 from tinymq.log.replica_log.log import Log
 from tinymq.raft import Role
@@ -67,7 +67,7 @@ def test_it_is_noticed_when_what_is_listed_is_taken_for_a_member(monkeypatch: py
 
 
 def test_it_is_noticed_when_what_was_not_synced_is_taken_for_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Log, "keep_commit", lambda self, index: self.kept(index))
+    monkeypatch.setattr(Log, "sync_commit", lambda self, index: self.kept(index))
     fails(in_a_row(Broker.power_cut))
 
 
@@ -125,12 +125,12 @@ async def damage_while_another_is_not_back(cluster: Cluster) -> None:
     two, three = cluster.brokers[2], cluster.brokers[3]
     three.wipe()
     await three.start()
-    keep = Log.keep_commit
+    keep = Log.sync_commit
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Log, "keep_commit", lambda self, index: None)
+        patch.setattr(Log, "sync_commit", lambda self, index: None)
         await cluster.until(lambda: three.group().core.is_listed, 2.0)
         two.kill()
-        path = max(p for p in two.files.paths() if p.startswith(group_folder(GROUP)) and p.endswith(SEGMENT))
+        path = max(p for p in two.files.paths() if p.startswith(group_directory(GROUP)) and p.endswith(SEGMENT))
         two.files.flip_bit(path, 64 + 40)
         await two.start()
         await cluster.run_for(4.0)
@@ -155,13 +155,13 @@ def test_it_is_noticed_when_a_repair_does_not_wait(monkeypatch: pytest.MonkeyPat
 
 def test_a_disk_is_asked_once_for_each_config_and_only_that_of_who_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Log] = []
-    keep = Log.keep_commit
+    keep = Log.sync_commit
 
     def ask(self: Log, index: int) -> None:
         asked.append(self)
         keep(self, index)
 
-    monkeypatch.setattr(Log, "keep_commit", ask)
+    monkeypatch.setattr(Log, "sync_commit", ask)
 
     async def scenario(cluster: Cluster) -> None:
         await five_writes(cluster)

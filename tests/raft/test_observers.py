@@ -13,7 +13,7 @@ from tests.raft.test_quiet import rest
 from tests.raft.values import GROUP, chain, incarnation, membership
 from tests.seeds import first_of
 from tinymq.base.types import METADATA_GROUP
-from tinymq.log.files.layout import SEGMENT, group_folder
+from tinymq.log.files.layout import SEGMENT, group_directory
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Role
 from tinymq.raft.leader.followers import OBSERVERS_MAX
@@ -140,7 +140,7 @@ def test_a_damaged_observer_repairs_itself_and_keeps_no_member_from_it() -> None
         for broker_id, whole in ((LATE, Role.OBSERVER), (member, Role.FOLLOWER)):
             broker = cluster.brokers[broker_id]
             broker.kill()
-            folder = group_folder(METADATA_GROUP)
+            folder = group_directory(METADATA_GROUP)
             newest = max(p for p in broker.files.paths() if p.startswith(folder) and p.endswith(SEGMENT))
             broker.files.flip_bit(newest, 64 + 40)
             await broker.start()

@@ -8,12 +8,12 @@ from tests.raft.harness import LIMITS, Broker, Cluster, simulate
 from tests.raft.values import GROUP
 from tinymq.base.errors import OutOfDescriptors
 from tinymq.base.types import GroupId
-from tinymq.log.files.layout import SEGMENT, group_folder
+from tinymq.log.files.layout import SEGMENT, group_directory
 from tinymq.raft import Role
 from tinymq.raft.host.replicas import REOPEN_S
 
 OTHER = GroupId(GROUP.topic_id, 1)
-FOLDER = group_folder(GROUP)
+FOLDER = group_directory(GROUP)
 PAYLOAD = bytes(LIMITS.segment_bytes // 4)
 
 

@@ -15,7 +15,7 @@ from tests.raft.harness import Broker, Cluster, simulate
 from tests.raft.traffic import deliver, fails, listen
 from tests.raft.values import GROUP
 from tests.seeds import first_of
-from tinymq.log.files.layout import BALLOTS
+from tinymq.log.files.layout import VOTES
 from tinymq.raft import Role
 from tinymq.raft.host.replica_env import HostReplicaEnv
 from tinymq.raft.net.transport import Channel
@@ -259,7 +259,7 @@ async def votes_of_the_old_identity(cluster: Cluster) -> None:
     await five_writes(cluster)
     one, two = cluster.brokers[1], cluster.brokers[2]
     two.kill()
-    for path in BALLOTS:
+    for path in VOTES:
         two.files.remove(path)
     await two.start()
     await cluster.until(lambda: listed(two) and identity(cluster, two) == two.group().core.me, 1.0)

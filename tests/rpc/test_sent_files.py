@@ -21,7 +21,7 @@ from tinymq import Client
 from tinymq.base.config import Limits
 from tinymq.base.types import GroupId, TopicId
 from tinymq.format.entry import iter_entries
-from tinymq.log.files.layout import SEGMENT, group_folder, in_group
+from tinymq.log.files.layout import SEGMENT, group_directory, in_group
 from tinymq.log.segment.reads import StoredFrames
 from tinymq.net import frame_stream
 from tinymq.net.frame_stream import FilePart
@@ -156,7 +156,7 @@ def test_a_replica_that_sends_damage_learns_of_it_and_is_repaired(
     topic_id, follower, values = filled(cluster, mq, "damaged")
     leader = cluster.wait_leader("damaged")
     folder = cluster._config(follower).data_dir
-    path = Path(folder, in_group(group_folder(GroupId(TopicId(topic_id), 0)), 1, SEGMENT))
+    path = Path(folder, in_group(group_directory(GroupId(TopicId(topic_id), 0)), 1, SEGMENT))
     content = bytearray(path.read_bytes())
     content[content.index(values[20]) + 5] ^= 1
     path.write_bytes(content)

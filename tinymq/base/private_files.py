@@ -14,7 +14,7 @@ from pathlib import Path
 from tinymq.base.errors import UnsafePath
 
 FILE_MODE = 0o600
-FOLDER_MODE = 0o700
+DIRECTORY_MODE = 0o700
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -50,17 +50,17 @@ def read_private(path: Path) -> str:
         return file.read()
 
 
-def make_private_folder(path: Path) -> None:
-    """Create `path` with FOLDER_MODE, and its parents as usual. An existing folder must belong to this user, and stays
-    unchanged. Raises UnsafePath, OSError."""
+def make_private_directory(path: Path) -> None:
+    """Create `path` with DIRECTORY_MODE, and its parents as usual. An existing directory must belong to this
+    user, and stays unchanged. Raises UnsafePath, OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        path.mkdir(FOLDER_MODE)
+        path.mkdir(DIRECTORY_MODE)
     except FileExistsError:
-        check_own_folder(path)
+        check_own_directory(path)
 
 
-def check_own_folder(path: Path) -> None:
+def check_own_directory(path: Path) -> None:
     """Raises UnsafePath unless `path` is a folder that belongs to this user or to root. If `path` is a symbolic link to
     the folder, the link must belong to one of them, too."""
     trusted = (os.geteuid(), 0)

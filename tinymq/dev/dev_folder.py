@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO
 
 from tinymq.base.errors import CorruptData, FolderInUse, InvalidRequest, NotFound, PortInUse
-from tinymq.base.private_files import check_own_folder, make_private_folder, open_private, read_private
+from tinymq.base.private_files import check_own_directory, make_private_directory, open_private, read_private
 from tinymq.dev.process import Process
 
 DEFAULT = Path(".tinymq/dev")
@@ -192,7 +192,7 @@ def create(path: Path, brokers: int, first_port: int = ANY_PORT) -> DevFolder:
     if first_port == ANY_PORT or not all(map(is_free, ports)):
         ports = free_ports(3 * brokers)
     addresses = [f"{HOST}:{port}" for port in ports]
-    make_private_folder(path)
+    make_private_directory(path)
     folder = DevFolder(
         path,
         tuple(DevBroker(i + 1, *addresses[i::brokers]) for i in range(brokers)),
@@ -214,7 +214,7 @@ def locked(path: Path) -> Iterator[None]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
-        check_own_folder(path)
+        check_own_directory(path)
     lock = path.with_name(path.name + ".lock")
     with os.fdopen(open_private(lock, os.O_RDWR | os.O_CREAT), "w") as file:
         try:

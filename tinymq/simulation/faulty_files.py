@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from tinymq.base.errors import DiskFull, FolderInUse, OutOfDescriptors, StorageError
 from tinymq.log.files.files import File, Lock, sync_failed
-from tinymq.simulation.faulty_inodes import SECTOR_BYTES, Change, Folder, Inode
+from tinymq.simulation.faulty_inodes import SECTOR_BYTES, Change, Directory, Inode
 
 __all__ = ["SECTOR_BYTES", "Crash", "FaultyFile", "FaultyFiles"]
 
@@ -98,7 +98,7 @@ class FaultyFiles:
         self.trace: list[str] = []  # what they were
         self.locked: set[str] = set()
         self._rng = rng
-        self._root = Folder()
+        self._root = Directory()
         self._pending: list[Change] = []  # names that are not durable yet, in order
         self._crash_at: int | None = None
         self._bytes_left: int | None = None
@@ -171,7 +171,7 @@ class FaultyFiles:
     def wipe(self) -> None:
         """The disk is replaced by an empty one."""
         self._restart()
-        self._root = Folder()
+        self._root = Directory()
         self._pending.clear()
 
     # What files ask before they do something
@@ -222,7 +222,7 @@ class FaultyFiles:
             self.step(f"create {path}")
             node = Inode()
             self._change(Change(folder, name, node))
-        if isinstance(node, Folder):
+        if isinstance(node, Directory):
             raise StorageError(f"{path} is a folder", path=path)
         return FaultyFile(self, node, path)
 
@@ -234,14 +234,14 @@ class FaultyFiles:
         self.check_alive()
         self.check_descriptors(folder)
         node = self._node(folder)
-        return sorted(node.names) if isinstance(node, Folder) else []
+        return sorted(node.names) if isinstance(node, Directory) else []
 
-    def make_folder(self, path: str) -> None:
+    def make_directory(self, path: str) -> None:
         self.check_alive()
         if self._node(path) is None:
-            self.make_folder(posixpath.dirname(path))
+            self.make_directory(posixpath.dirname(path))
             self.step(f"mkdir {path}")
-            self._change(Change(*self._place(path), Folder()))
+            self._change(Change(*self._place(path), Directory()))
 
     def remove(self, path: str) -> None:
         self.check_alive()
@@ -252,10 +252,10 @@ class FaultyFiles:
     def remove_tree(self, path: str) -> None:
         self.check_alive()
         node = self._node(path)
-        if not isinstance(node, Folder):
+        if not isinstance(node, Directory):
             return
         for name, child in tuple(node.names.items()):
-            (self.remove_tree if isinstance(child, Folder) else self.remove)(f"{path}/{name}")
+            (self.remove_tree if isinstance(child, Directory) else self.remove)(f"{path}/{name}")
         self.step(f"rmdir {path}")
         self._change(Change(*self._place(path), None))
 
@@ -282,11 +282,11 @@ class FaultyFiles:
         if failed:
             raise sync_failed(failed)
 
-    def sync_folder(self, path: str) -> None:
+    def sync_directory(self, path: str) -> None:
         self.check_descriptors(path)
         self.step(f"sync folder {path}")
         folder = self._node(path)
-        if self._fails(path) or not isinstance(folder, Folder):
+        if self._fails(path) or not isinstance(folder, Directory):
             raise sync_failed({path: OSError(errno.EIO, "Input/output error")})
         for change in self._pending:
             if change.folder is folder:
@@ -324,10 +324,10 @@ class FaultyFiles:
         change.show()
         self._pending.append(change)
 
-    def _node(self, path: str) -> Inode | Folder | None:
-        node: Inode | Folder | None = self._root
+    def _node(self, path: str) -> Inode | Directory | None:
+        node: Inode | Directory | None = self._root
         for name in path.split("/") if path else ():
-            node = node.names.get(name) if isinstance(node, Folder) else None
+            node = node.names.get(name) if isinstance(node, Directory) else None
         return node
 
     def _inode(self, path: str) -> Inode:
@@ -335,11 +335,11 @@ class FaultyFiles:
         assert isinstance(node, Inode), path
         return node
 
-    def _place(self, path: str) -> tuple[Folder, str]:
+    def _place(self, path: str) -> tuple[Directory, str]:
         """The folder that holds the name, and the name in it."""
         parent, name = posixpath.split(path)
         folder = self._node(parent)
-        if not isinstance(folder, Folder):
+        if not isinstance(folder, Directory):
             raise FileNotFoundError(errno.ENOENT, "no such folder", path)
         return folder, name
 

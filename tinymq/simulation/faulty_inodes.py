@@ -66,17 +66,17 @@ def resize(content: bytearray, size: int) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class Folder:
+class Directory:
     """One folder. One that was removed and made again is another one: syncing the new one's names, or losing the
     removal, concerns the new one alone, or the old one alone."""
 
-    names: dict[str, Inode | Folder] = field(default_factory=dict)  # as programs see them
-    durable: dict[str, Inode | Folder] = field(default_factory=dict)  # as the disk holds them
+    names: dict[str, Inode | Directory] = field(default_factory=dict)  # as programs see them
+    durable: dict[str, Inode | Directory] = field(default_factory=dict)  # as the disk holds them
 
     def files(self, prefix: str = "") -> Iterator[tuple[str, Inode]]:
         """Paths and files in it and below, as programs see them."""
         for name, node in self.names.items():
-            if isinstance(node, Folder):
+            if isinstance(node, Directory):
                 yield from node.files(f"{prefix}{name}/")
             else:
                 yield prefix + name, node
@@ -85,7 +85,7 @@ class Folder:
         """Nothing but the disk is left, here and below."""
         self.names = dict(self.durable)
         for node in self.names.values():
-            if isinstance(node, Folder):
+            if isinstance(node, Directory):
                 node.restart()
 
 
@@ -93,10 +93,10 @@ class Folder:
 class Change:
     """A name that was made, replaced, or (`node` None) removed: seen at once, and durable later."""
 
-    folder: Folder
+    folder: Directory
     name: str
-    node: Inode | Folder | None
-    old: tuple[Folder, str] | None = None  # the name that `node` had before, gone in the same step
+    node: Inode | Directory | None
+    old: tuple[Directory, str] | None = None  # the name that `node` had before, gone in the same step
 
     def show(self) -> None:
         """Programs see it."""

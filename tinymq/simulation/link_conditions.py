@@ -21,7 +21,7 @@ Direction = tuple[int, int]
 
 
 @dataclass(slots=True)
-class Conditions:
+class LinkConditions:
     """Of one direction."""
 
     seconds: float = 0.0
@@ -32,14 +32,14 @@ class Conditions:
     stale: float = 0.0  # of what groups say, but entries: each arrives again, up to STALE_S later
 
 
-class Weather:
+class NetworkConditions:
     """All directions. What is not set takes no time and is not disturbed."""
 
     def __init__(self, clock: Clock, rng: random.Random) -> None:
         self.clock = clock
         self._rng = rng
         self._cuts: set[Direction] = set()
-        self._conditions: dict[Direction, Conditions] = {}
+        self._conditions: dict[Direction, LinkConditions] = {}
 
     def cut(self, directions: Iterable[Direction]) -> None:
         self._cuts.update(directions)
@@ -51,30 +51,30 @@ class Weather:
     def is_cut(self, direction: Direction) -> bool:
         return direction in self._cuts
 
-    def of(self, direction: Direction) -> Conditions:
+    def of(self, direction: Direction) -> LinkConditions:
         """To be changed at will."""
         known = self._conditions.get(direction)
         if known is None:
-            known = self._conditions[direction] = Conditions()
+            known = self._conditions[direction] = LinkConditions()
         return known
 
-    def takes_s(self, direction: Direction) -> float:
+    def transit_s(self, direction: Direction) -> float:
         """How long one message is on its way."""
         known = self._conditions.get(direction)
         if known is None:
             return 0.0
-        takes_s = known.seconds + (self._rng.uniform(0, known.jitter_s) if known.jitter_s else 0.0)
+        transit_s = known.seconds + (self._rng.uniform(0, known.jitter_s) if known.jitter_s else 0.0)
         if known.loss:
             again_s = RETRANSMIT_S
             for _ in range(RETRANSMITS_MAX):
                 if self._rng.random() >= known.loss:
                     break
-                takes_s += again_s
+                transit_s += again_s
                 again_s *= 2
-        return takes_s
+        return transit_s
 
     def round_trip_s(self, a: int, b: int) -> float:
-        return self.takes_s((a, b)) + self.takes_s((b, a))
+        return self.transit_s((a, b)) + self.transit_s((b, a))
 
     def copies(self, direction: Direction) -> int:
         """How often one control message arrives: 0, 1 or 2."""

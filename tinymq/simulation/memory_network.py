@@ -25,7 +25,7 @@ from tinymq.base.types import GroupId
 from tinymq.proto import peer_pb2
 from tinymq.raft.net.handshake import ANYBODY, NONCE_BYTES, Handshake, State
 from tinymq.raft.net.transport import Channel, Invitation, LocalIdentity, out_bytes_max
-from tinymq.simulation.link_conditions import Weather
+from tinymq.simulation.link_conditions import NetworkConditions
 from tinymq.simulation.memory_transport import MemoryTransport
 
 HOST = "memory"
@@ -97,9 +97,13 @@ class MemoryNetwork:
     """Hands out one `Transport` per broker. Must be used inside the running loop of its brokers."""
 
     def __init__(
-        self, clock: Clock, rng: random.Random, limits: Limits | None = None, weather: Weather | None = None
+        self,
+        clock: Clock,
+        rng: random.Random,
+        limits: Limits | None = None,
+        conditions: NetworkConditions | None = None,
     ) -> None:
-        """`weather`: shared with other networks between the same places; one of its own if None."""
+        """`conditions`: shared with other networks between the same places; one of its own if None."""
         self.on_delivered: OnDelivered | None = None  # (from, to, channel, message, body), just before delivery
         self.queued_bytes_max = 0  # at any time, on any one connection
         self._clock = clock
@@ -109,7 +113,7 @@ class MemoryNetwork:
         self._free_port = FREE_PORTS_FROM
         self._listening: dict[tuple[str, int], MemoryTransport] = {}
         self._pipes: dict[Pipe, None] = {}
-        self._weather = weather or Weather(clock, rng)
+        self._conditions = conditions or NetworkConditions(clock, rng)
         self._silent: dict[tuple[str, int], MemoryTransport] = {}  # of machines that are off
         self._rules: list[_Rule] = []
         self._waiting: dict[MemoryTransport, dict[tuple[int, Channel], Callable[[], None]]] = {}
@@ -128,7 +132,7 @@ class MemoryNetwork:
 
     def cut(self, a: int, b: int, both: bool = True) -> None:
         """From now on nothing gets from `a` to `b`, nor back if `both`. What is sent is held."""
-        self._weather.cut(_directions(a, b, both))
+        self._conditions.cut(_directions(a, b, both))
 
     def isolate(self, a: int, others: Iterable[int]) -> None:
         """Cut `a` from each of `others`, both ways."""
@@ -138,7 +142,7 @@ class MemoryNetwork:
 
     def heal(self, a: int | None = None, b: int | None = None) -> None:
         """End the cuts between `a` and `b`, both ways; without arguments all of them."""
-        self._weather.heal(None if a is None or b is None else _directions(a, b, True))
+        self._conditions.heal(None if a is None or b is None else _directions(a, b, True))
         self.healed()
 
     def healed(self) -> None:
@@ -154,7 +158,7 @@ class MemoryNetwork:
     def delay(self, a: int, b: int, seconds: float, jitter_s: float = 0.0, both: bool = True) -> None:
         """What is sent from now on takes `seconds`, and up to `jitter_s` more; order is kept."""
         for direction in _directions(a, b, both):
-            conditions = self._weather.of(direction)
+            conditions = self._conditions.of(direction)
             conditions.seconds, conditions.jitter_s = seconds, jitter_s
 
     def drop_next(
@@ -261,7 +265,7 @@ class MemoryNetwork:
 
     def round_trip_s(self, a: int, b: int) -> float:
         """What a handshake takes."""
-        return self._weather.round_trip_s(a, b)
+        return self._conditions.round_trip_s(a, b)
 
     def send(self, pipe: Pipe, head: bytes, body: bytes) -> bool:
         """Put one message on its way. False when the pipe is full."""
@@ -270,7 +274,7 @@ class MemoryNetwork:
         if pipe.queue and pipe.queued_bytes + size > out_bytes_max(self._limits, pipe.channel):
             return False
         for _ in range(self._times(pipe, head)):
-            due_s = self._clock.monotonic() + self._weather.takes_s(pipe.direction)
+            due_s = self._clock.monotonic() + self._conditions.transit_s(pipe.direction)
             if pipe.queue:
                 due_s = max(due_s, pipe.queue[-1].due_s)
             pipe.queue.append(_Sent(head, body, due_s))
@@ -299,10 +303,12 @@ class MemoryNetwork:
     # ---- inside --------------------------------------------------------------------------------------
 
     def _is_cut(self, a: int, b: int) -> bool:
-        return self._weather.is_cut((a, b)) or self._weather.is_cut((b, a))  # without an answer it is no connection
+        return self._conditions.is_cut((a, b)) or self._conditions.is_cut(
+            (b, a)
+        )  # without an answer it is no connection
 
     def _is_held(self, pipe: Pipe) -> bool:
-        return self._weather.is_cut(pipe.direction) or pipe.target.silent
+        return self._conditions.is_cut(pipe.direction) or pipe.target.silent
 
     def _times(self, pipe: Pipe, head: bytes) -> int:
         """How often this message is to be delivered."""
@@ -314,7 +320,7 @@ class MemoryNetwork:
                 if rule.left == 0:
                     self._rules.remove(rule)
                 return rule.times
-        return self._weather.copies(pipe.direction) if pipe.channel is Channel.CONTROL else 1
+        return self._conditions.copies(pipe.direction) if pipe.channel is Channel.CONTROL else 1
 
     def _schedule(self, pipe: Pipe) -> None:
         if pipe.scheduled or not pipe.queue or self._is_held(pipe):
@@ -339,17 +345,17 @@ class MemoryNetwork:
             if self.on_delivered is not None:
                 self.on_delivered(*pipe.direction, pipe.channel, message, sent.body)
             pipe.target.deliver(pipe, message, sent.body)
-            _maybe_again(pipe, message, sent.body, self._weather, self._clock)
+            _maybe_again(pipe, message, sent.body, self._conditions, self._clock)
         self._schedule(pipe)
 
 
-def _maybe_again(pipe: Pipe, message: peer_pb2.Peer, body: bytes, weather: Weather, clock: Clock) -> None:
+def _maybe_again(pipe: Pipe, message: peer_pb2.Peer, body: bytes, conditions: NetworkConditions, clock: Clock) -> None:
     """What two replicas say to one another may be said once more, much later."""
     kind = message.WhichOneof("message")
-    if kind not in (_REPEATED if weather.of(pipe.direction).stale else _REMEMBERED):
+    if kind not in (_REPEATED if conditions.of(pipe.direction).stale else _REMEMBERED):
         return
     pipe.told.append((message, body))
-    late_s = weather.again_after_s(pipe.direction)
+    late_s = conditions.again_after_s(pipe.direction)
     if late_s is not None:
         clock.call_later(late_s, partial(pipe.repeat, message, body))
 

@@ -42,7 +42,7 @@ class _NeverSynced:
     def sync(self, files: Any) -> None:
         pass
 
-    def sync_folder(self, path: str) -> None:
+    def sync_directory(self, path: str) -> None:
         pass
 
 
@@ -197,7 +197,7 @@ def repaired_replicas_keep_their_count(p: Patches) -> None:
     real = SyncBatches.put_mark
 
     def put_mark(self: SyncBatches, mark: durability_marks.DurabilityMark) -> None:
-        real(self, replace(mark, count=mark.count - 1) if mark.flags & durability_marks.ASIDE else mark)
+        real(self, replace(mark, count=mark.count - 1) if mark.flags & durability_marks.QUARANTINING else mark)
 
     p.replace(SyncBatches.put_mark, put_mark)
 

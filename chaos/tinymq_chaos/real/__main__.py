@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tinymq.base.errors import TinymqError, UnsafePath
-from tinymq.base.private_files import make_private_folder
+from tinymq.base.private_files import make_private_directory
 from tinymq_chaos.history import History
 from tinymq_chaos.names import names_of
 from tinymq_chaos.real import outcome
@@ -139,7 +139,7 @@ def unfit(folder: Path, against: Path | None) -> str:
     if left := [name for name in LEFT if (folder / name).exists()]:
         return f"{folder} holds an earlier run ({', '.join(left)}): name another one, or remove it"
     try:
-        make_private_folder(folder)
+        make_private_directory(folder)
     except OSError as error:
         return f"{folder} cannot be made: {error.strerror}"
     except UnsafePath as error:

@@ -224,7 +224,7 @@ def test_a_promise_is_durable_and_given_to_one() -> None:
             three.group().force_leadership(three.group().term, replicas)
         two.kill()
         await two.start()
-        assert two.store.ballots.get(GROUP) == (term, None)
+        assert two.store.votes.get(GROUP) == (term, None)
         with pytest.raises(NotReady):
             two.group().force_leadership(term, replicas)
 
@@ -237,7 +237,7 @@ def test_topics_on_the_disk_are_never_revived() -> None:
         for broker in brokers(world)[1:]:
             world.end("kill", broker)
             broker.files.remove_tree("groups")
-            broker.files.sync_folder("")
+            broker.files.sync_directory("")
         await world.start(*brokers(world)[1:])
         await world.cluster.run_for(10.0)
         assert world.counted == (0, 0)

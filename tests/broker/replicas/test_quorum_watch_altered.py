@@ -32,7 +32,7 @@ async def lose_files(world: World, *some: Broker) -> None:
     world.end("kill", *some)
     for broker in some:
         broker.files.remove_tree("groups")
-        broker.files.sync_folder("")
+        broker.files.sync_directory("")
 
 
 @pytest.mark.parametrize("away", [1, 2, 3])

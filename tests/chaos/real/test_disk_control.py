@@ -43,7 +43,7 @@ def control(disk: FaultyDisk, tmp_path: Path, request: pytest.FixtureRequest) ->
 
 def test_it_says_what_is_not_synced(disk: FaultyDisk, control: DiskControl) -> None:
     assert control.look().operations == 0
-    disk.make_folder("groups")
+    disk.make_directory("groups")
     disk.open("groups/a", create=True).write(0, [b"1"])
     found = control.look()
     assert (found.operations, found.files, found.folders) == (3, ("groups/a",), ("", "groups"))

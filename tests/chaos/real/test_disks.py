@@ -87,7 +87,7 @@ def synced(files: Files, path: str, content: bytes) -> File:
     file = files.open(path, create=True)
     file.write(0, [content])
     files.sync([file])
-    files.sync_folder(path.rpartition("/")[0])
+    files.sync_directory(path.rpartition("/")[0])
     return file
 
 
@@ -180,12 +180,12 @@ class Script:
             self.files.rename(path, other)
             self.forget(path, other)
         elif what < 6:
-            self.files.make_folder(folder)
+            self.files.make_directory(folder)
         elif what == 6:
             self.files.remove_tree(folder)
             self.forget(*(path for path in list(self.open) if path.startswith(folder + "/")))
         else:
-            self.files.sync_folder(rng.choice(("", folder)))
+            self.files.sync_directory(rng.choice(("", folder)))
 
     def forget(self, *paths: str) -> None:
         for path in paths:
@@ -294,10 +294,10 @@ class SlowFiles(RealFiles):
         assert self.go.wait(DEADLINE_S)
         super().sync(files)  # type: ignore[arg-type]
 
-    def sync_folder(self, path: str) -> None:
+    def sync_directory(self, path: str) -> None:
         self.began.set()
         assert self.go.wait(DEADLINE_S)
-        super().sync_folder(path)
+        super().sync_directory(path)
 
 
 def during(slow: SlowFiles, sync: Callable[[], None], change: Callable[[], object]) -> None:
@@ -318,7 +318,7 @@ def test_what_is_written_during_a_sync_is_not_covered_by_it(machine: Machine) ->
     file = synced(disk, "a", b"1" * 512)
     file.write(0, [b"2" * 512])
     during(slow, lambda: disk.sync([file]), lambda: file.write(512, [b"3" * 512]))
-    during(slow, lambda: disk.sync_folder(""), lambda: disk.open("b", create=True))
+    during(slow, lambda: disk.sync_directory(""), lambda: disk.open("b", create=True))
     assert disk.unsynced == (["a"], [""])
     machine.power_cut(Low())
     assert machine.content("a") == b"2" * 512
@@ -361,7 +361,7 @@ def test_syncs_fail_by_path_and_have_written_nothing(machine: Machine) -> None:
     files.faults.fail_sync("")
     for _ in range(2):
         with pytest.raises(SyncFailed):
-            files.sync_folder("")
+            files.sync_directory("")
     machine.power_cut(Always())
     assert (machine.content("g-1"), machine.content("b")) == (b"old", b"new")
 
@@ -464,7 +464,7 @@ def test_removed_files_come_back_and_their_room_is_freed_once_that_is_durable(ma
     machine.power_cut(Never())
     assert machine.tree() == {"a": b"a", "b": b"b"}
     machine.files.remove("a")
-    machine.files.sync_folder("")
+    machine.files.sync_directory("")
     assert not list(kept.iterdir())
     machine.power_cut(Never())
     assert machine.tree() == {"b": b"b"}

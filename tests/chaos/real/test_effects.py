@@ -155,9 +155,9 @@ def test_a_rolling_restart_tells_how_many_had_ended(monkeypatch: pytest.MonkeyPa
 
 
 def fill(target: Disked) -> None:
-    target.disks[2].make_folder("groups")
+    target.disks[2].make_directory("groups")
     target.write(2, "groups/a.log", b"s" * 2000, synced=True)
-    target.disks[2].sync_folder("groups")
+    target.disks[2].sync_directory("groups")
 
 
 def use(target: Disked) -> None:

@@ -62,7 +62,7 @@ class Disked(StandIn):
         file.write(0, [content])
         if synced:
             files.sync([file])
-            files.sync_folder("")
+            files.sync_directory("")
 
 
 class Scene:
@@ -137,7 +137,7 @@ def test_a_slow_sync_is_let_go_at_the_end_and_other_faults_stay(scene: Scene, ta
 
 
 def test_what_cannot_be_read_is_read_again_after_another_start(scene: Scene, target: Disked) -> None:
-    target.disks[3].make_folder("groups")
+    target.disks[3].make_directory("groups")
     target.write(3, "groups/a", b"1", synced=True)
     fault, words = scene.begin("read_error", broker=3.0)
     assert words == "at broker 3"

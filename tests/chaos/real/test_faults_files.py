@@ -13,7 +13,7 @@ from tests.log.values import GROUP, append, first_entry, open_store, run
 from tinymq.format.entry import HEADER_SIZE, parse_header
 from tinymq.log.broker_files.durability_marks import load_marks
 from tinymq.log.files.files import RealFiles
-from tinymq.log.files.layout import BALLOTS, INDEX, MARKS, SEGMENT, STATE, group_folder
+from tinymq.log.files.layout import INDEX, MARKS, SEGMENT, SNAPSHOT, VOTES, group_directory
 from tinymq_chaos.real.faults import FAULTS, files
 from tinymq_chaos.real.faults import disks as disk_faults
 
@@ -36,15 +36,15 @@ def fill(data: Path) -> None:
 
     async def body() -> None:
         store = await open_store(RealFiles(data))
-        await store.form(b"c" * 16)
-        store.ballots.set(GROUP, 1, 2)
+        await store.bind_cluster(b"c" * 16)
+        store.votes.set(GROUP, 1, 2)
         log = (await store.open_log(GROUP, first_entry())).log
         append(log, ENTRIES)
         log.note_commit(ENTRIES)
         log.note_applied(ENTRIES)
         for index in range(1, log.last_index + 1):
             if log.ends_segment(index):
-                log.put_state(index, b"state at %d" % index)
+                log.save_snapshot(index, b"state at %d" % index)
         await store.writer.drain()
         await store.close()
 
@@ -55,7 +55,7 @@ def contents(data: Path) -> dict[str, bytes]:
     return {path.relative_to(data).as_posix(): path.read_bytes() for path in data.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("kind", [SEGMENT, INDEX, STATE, *BALLOTS, MARKS])
+@pytest.mark.parametrize("kind", [SEGMENT, INDEX, SNAPSHOT, *VOTES, MARKS])
 def test_bits_of_this_kind_of_file_are_flipped_while_the_broker_is_stopped(
     scene: Scene, target: StandIn, kind: str
 ) -> None:
@@ -88,7 +88,7 @@ def test_only_what_a_mark_covers_is_flipped(target: StandIn) -> None:
     assert mark.index == ENTRIES + 1
     segments = files.files_of(data, SEGMENT)
     assert len(segments) >= 3
-    marked = f"{group_folder(GROUP)}/{mark.segment:020d}{SEGMENT}"
+    marked = f"{group_directory(GROUP)}/{mark.segment:020d}{SEGMENT}"
     content = (data / marked).read_bytes()
     end = mark.position + HEADER_SIZE + parse_header(content, mark.position).length
     assert files.covered_bytes(data, marked) == end <= len(content)
@@ -96,11 +96,11 @@ def test_only_what_a_mark_covers_is_flipped(target: StandIn) -> None:
         size = (data / path).stat().st_size
         if path != marked:
             assert files.covered_bytes(data, path) == (size if path < marked else 0)
-    for name in (*BALLOTS, MARKS):
+    for name in (*VOTES, MARKS):
         content = (data / name).read_bytes()
         assert 0 < files.covered_bytes(data, name) < len(content), "the rest is zeros for what is to come"
         assert not content[files.covered_bytes(data, name) :].strip(b"\0")
-    later = f"{group_folder(GROUP)}/{ENTRIES + 50:020d}{SEGMENT}"
+    later = f"{group_directory(GROUP)}/{ENTRIES + 50:020d}{SEGMENT}"
     (data / later).write_bytes(b"x" * 100)
     assert files.covered_bytes(data, later) == 0
 

@@ -23,7 +23,7 @@ from tinymq.cli.main import run
 from tinymq.cli.verbs.cluster import describe
 from tinymq.client.cluster.routing import Partition
 from tinymq.client.common.values import as_datetime
-from tinymq.log.files.layout import SEGMENT, group_folder, in_group
+from tinymq.log.files.layout import SEGMENT, group_directory, in_group
 from tinymq.raft.rules.explanation import explain_candidate, explain_learner
 from tinymq.testing.cluster import SECRET, Cluster
 
@@ -138,7 +138,7 @@ def test_a_failed_sync_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
         assert ailing(status(cluster, Exit.OK, capfd)) == []
         leader = cluster.wait_leader("t")
         ill = next(n for n in (1, 2, 3) if n != leader)
-        disks.of[ill].fail_sync(f"{group_folder(group)}*")
+        disks.of[ill].fail_sync(f"{group_directory(group)}*")
         cluster.client().send("t", b"the others take it")
         cluster.wait_until(lambda: cluster.brokers[ill].host.groups[group].failure is not None)
         assert ailing(status(cluster, Exit.FAILED, capfd)) == [("t", ill, "failed", "SyncFailed")]
@@ -166,7 +166,7 @@ def test_a_quarantined_replica_is_shown_and_repaired_by_a_majority(capfd: pytest
         cluster.wait_until(lambda: cluster.brokers[ill].host.groups[group].log.durable_index >= 3)
         cluster.kill(away)
         cluster.stop(ill)
-        segment = in_group(group_folder(group), 1, SEGMENT)
+        segment = in_group(group_directory(group), 1, SEGMENT)
         disks.of[ill].flip_bit(segment, disks.of[ill].content(segment).index(NEEDLE))
         cluster.start(ill)
         cluster.wait_until(lambda: group in cluster.brokers[ill].host.groups)

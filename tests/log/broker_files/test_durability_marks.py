@@ -22,7 +22,7 @@ from tinymq.log.broker_files.durability_marks import (
     pack_mark,
     unpack_marks,
 )
-from tinymq.log.files.layout import GROUPS, SEGMENT, group_folder, in_group
+from tinymq.log.files.layout import GROUPS, SEGMENT, group_directory, in_group
 
 
 async def with_clock() -> tuple[Any, ManualClock, Store, Log]:
@@ -186,20 +186,20 @@ def test_what_raised_a_count(how: str, counts: tuple[int, int]) -> None:
         append(log, 3)
         await until(lambda: log.durable_index == log.last_index)
         if how == "repair":
-            await store.set_aside(GROUP)
+            await store.quarantine(GROUP)
         if how == "tail":
             await store.close()
         else:
             await store.abandon()
         files.power_cut() if how.startswith("power") else files.kill()
         if "folder" in how:
-            files.remove_tree(group_folder(GROUP))
-            files.sync_folder(GROUPS)
+            files.remove_tree(group_directory(GROUP))
+            files.sync_directory(GROUPS)
         if how == "votes":
             files.remove("ballots-a")
             files.remove("ballots-b")
         if how == "tail":
-            segment = in_group(group_folder(GROUP), 1, SEGMENT)
+            segment = in_group(group_directory(GROUP), 1, SEGMENT)
             files.flip_bit(segment, load_marks(files).marks[GROUP].position + 70)
         store = await open_store(files)
         opened = await store.open_log(GROUP, first_entry(), lazy)

@@ -19,7 +19,7 @@ from tinymq.base.topic_config import Storage
 from tinymq.format.entry import Kind
 from tinymq.log import DISK, Log, LogConfig, OpenedLog, Store
 from tinymq.log.engine.memory_engine import FULL_RETRY_MS
-from tinymq.log.files.layout import MARKS, group_folder
+from tinymq.log.files.layout import MARKS, group_directory
 from tinymq.log.segment.snapshot_files import Snapshot
 from tinymq.simulation.faulty_files import Crash, FaultyFiles
 
@@ -101,7 +101,7 @@ def test_a_log_that_is_closed_and_opened_again_is_the_same_one(config: LogConfig
             append(first.log, 1)
         again = await opened(store, config)
         assert (again.count, again.damage, again.log.durable_index) == (first.count, None, 31)
-        assert (again.applied_index, again.state) == (
+        assert (again.applied_index, again.snapshot) == (
             max(again.log._states.durable),
             b"state at %d" % again.applied_index,
         )
@@ -145,7 +145,7 @@ def test_an_applied_state_takes_the_place_of_a_log(config: LogConfig) -> None:
         await durable(new)
         await store.close_log(GROUP)
         again = await opened(store, config)
-        assert (again.log.first_index, again.state) == (501, b"the state")
+        assert (again.log.first_index, again.snapshot) == (501, b"the state")
         assert await everything(again.log) == entries
 
     with_store(body)
@@ -168,16 +168,16 @@ def test_what_is_set_aside_counts_no_more(config: LogConfig) -> None:
         first = await opened(store, config)
         append(first.log, 5)
         await durable(first.log)
-        store.ballots.set(GROUP, 4, 2)
-        await store.quarantine(first.log, CorruptData("a read said so"))
+        store.votes.set(GROUP, 4, 2)
+        await store.mark_damaged(first.log, CorruptData("a read said so"))
         assert first.log.failed is not None
-        await store.set_aside(GROUP)
-        assert store.ballots.get(GROUP) == (0, None)
+        await store.quarantine(GROUP)
+        assert store.votes.get(GROUP) == (0, None)
         again = await opened(store, config)
         assert again.count > first.count
         assert (again.damage, again.log.last_index) == (None, 1)
-        assert await store.remove_aside(GROUP, 1 << 60)
-        assert not store.has_aside(GROUP)
+        assert await store.remove_quarantined(GROUP, 1 << 60)
+        assert not store.has_quarantined(GROUP)
 
     with_store(body)
 
@@ -187,7 +187,7 @@ def test_damage_that_a_read_found_is_found_again(config: LogConfig) -> None:
         first = await opened(store, config)
         append(first.log, 5)
         await durable(first.log)
-        await store.quarantine(first.log, CorruptData("a read said so"))
+        await store.mark_damaged(first.log, CorruptData("a read said so"))
         await store.close_log(GROUP)
         again = await opened(store, config)
         assert again.damage is not None
@@ -199,10 +199,10 @@ def test_damage_that_a_read_found_is_found_again(config: LogConfig) -> None:
 def test_a_deleted_group_leaves_nothing(config: LogConfig) -> None:
     async def body(store: Store) -> None:
         append((await opened(store, config)).log, 5)
-        store.ballots.set(GROUP, 4, 2)
+        store.votes.set(GROUP, 4, 2)
         await store.delete_log(GROUP)
         assert store.groups_ever_opened == store.list_groups() == []
-        assert store.ballots.get(GROUP) == (0, None)
+        assert store.votes.get(GROUP) == (0, None)
         again = await opened(store, config)
         assert (again.count, again.log.last_index) == (0, 1)
 
@@ -223,7 +223,7 @@ def test_the_end_of_the_process(config: LogConfig, end: str) -> None:
             ends.append(opening.log.last_index)
             append(opening.log, 3)
             await durable(opening.log)
-            store.ballots.set(GROUP, len(counts), 1)
+            store.votes.set(GROUP, len(counts), 1)
             await store.writer.drain()
             await (store.close() if end == "close" else store.abandon())
             files.power_cut() if end == "power cut" else files.kill()
@@ -232,7 +232,7 @@ def test_the_end_of_the_process(config: LogConfig, end: str) -> None:
         else:
             assert (counts, ends) == ([0, 1, 2], [1, 1, 1])
         again = await open_store(files)
-        assert again.ballots.get(GROUP) == (3, 1), "votes are on the disk, whatever the log is"
+        assert again.votes.get(GROUP) == (3, 1), "votes are on the disk, whatever the log is"
         await again.close()
 
     run(body())
@@ -276,11 +276,11 @@ def test_counts_of_logs_in_memory_survive_the_loss_of_the_marks() -> None:
             assert (await opened(store, MEMORY)).count == expected
             await store.close()
         files.remove(MARKS)
-        files.sync_folder("")
+        files.sync_directory("")
         store = await open_store(files)
         assert (await opened(store, MEMORY)).count == 3
         await store.close()
-        assert len(files.list(group_folder(GROUP))) == 1
+        assert len(files.list(group_directory(GROUP))) == 1
 
     run(body())
 
@@ -293,7 +293,7 @@ def test_memory_is_full_for_records_alone_and_trimming_makes_room() -> None:
 
         def fill() -> None:
             for _ in range(100):
-                full.check_room(1000)
+                full.check_quota(1000)
                 append(full, 1, 936)
 
         with pytest.raises(QuotaExceeded) as raised:
@@ -302,11 +302,11 @@ def test_memory_is_full_for_records_alone_and_trimming_makes_room() -> None:
         assert 10 < full.next_offset <= 20, "also of what one turn of the loop appends"
         await durable(full)
         with pytest.raises(QuotaExceeded):
-            beside.check_room(1000)
+            beside.check_quota(1000)
         append(full, 1, kind=Kind.COMMAND)
         await trimmed(store, full)
         await until(lambda: store.memory_bytes < 15_000)
-        beside.check_room(1000)
+        beside.check_quota(1000)
         assert store.memory_bytes <= limits.memory_storage_bytes_max
         await store.close()
 
@@ -315,6 +315,6 @@ def test_memory_is_full_for_records_alone_and_trimming_makes_room() -> None:
 
 def test_logs_on_the_disk_have_no_such_bound() -> None:
     async def body(store: Store) -> None:
-        (await opened(store, DISK)).log.check_room(1 << 60)
+        (await opened(store, DISK)).log.check_quota(1 << 60)
 
     with_store(body)

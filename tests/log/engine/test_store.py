@@ -16,7 +16,7 @@ from tinymq.base.errors import Closed, FolderInUse, UnsupportedVersion, WrongBro
 from tinymq.format.entry import crc32c
 from tinymq.log import RealFiles, Store, ThreadRunner
 from tinymq.log.broker_files.durability_marks import load_marks
-from tinymq.log.files.layout import group_folder
+from tinymq.log.files.layout import group_directory
 
 
 def test_a_folder_has_a_random_incarnation_for_good() -> None:
@@ -40,10 +40,10 @@ def test_a_folder_belongs_to_one_cluster() -> None:
     async def body() -> None:
         files = faulty()
         store = await open_store(files)
-        await store.form(b"c" * 16)
-        await store.form(b"c" * 16)
+        await store.bind_cluster(b"c" * 16)
+        await store.bind_cluster(b"c" * 16)
         with pytest.raises(WrongCluster):
-            await store.form(b"d" * 16)
+            await store.bind_cluster(b"d" * 16)
         await store.abandon()
         files.power_cut()
         store = await open_store(files)
@@ -117,7 +117,7 @@ def test_a_folder_remembers_the_feature_level_and_a_hold() -> None:
     async def body() -> None:
         files = faulty()
         store = await open_store(files)
-        await store.form(b"c" * 16)
+        await store.bind_cluster(b"c" * 16)
         await store.hold_feature_level(1)
         assert json.loads(files.content("broker.json"))["format"] == 1, "an older build may still open it"
         await asyncio.gather(store.note_feature_level(2), store.hold_feature_level(0), store.note_feature_level(1))
@@ -149,7 +149,7 @@ def test_groups_are_listed_and_remembered() -> None:
         await store.open_log(OTHER, first_entry())
         assert sorted(store.list_groups()) == [GROUP, OTHER] == sorted(store.groups_ever_opened)
         await store.close()
-        files.remove_tree(group_folder(OTHER))
+        files.remove_tree(group_directory(OTHER))
         store = await open_store(files)
         assert store.list_groups() == [GROUP]
         assert sorted(store.groups_ever_opened) == [GROUP, OTHER]
@@ -162,7 +162,7 @@ def test_a_deleted_group_leaves_nothing() -> None:
     async def body() -> None:
         files = faulty()
         store, opened = await open_both(files)
-        store.ballots.set(GROUP, 3, 1)
+        store.votes.set(GROUP, 3, 1)
         append(opened.log, 20)
         await store.writer.drain()
         await store.delete_log(GROUP)
@@ -173,7 +173,7 @@ def test_a_deleted_group_leaves_nothing() -> None:
         assert not [p for p in files.paths() if p.startswith("groups/")]
         store, opened = await open_both(files)
         assert (opened.count, opened.log.last_index) == (0, 1)
-        assert store.ballots.get(GROUP) == (0, None)
+        assert store.votes.get(GROUP) == (0, None)
         await store.close()
 
     run(body())
@@ -225,27 +225,27 @@ def test_votes_are_remembered_and_never_changed_within_a_term() -> None:
         files = faulty()
         store, _ = await open_both(files)
         heard: list[bool] = []
-        store.ballots.on_durable.append(lambda: heard.append(store.ballots.durable(GROUP)))
-        assert store.ballots.get(GROUP) == (0, None)
-        assert store.ballots.durable(GROUP)
-        store.ballots.set(GROUP, 5, None)
-        store.ballots.set(GROUP, 5, 3)
-        assert not store.ballots.durable(GROUP)
-        assert store.ballots.durable(OTHER)
+        store.votes.on_durable.append(lambda: heard.append(store.votes.durable(GROUP)))
+        assert store.votes.get(GROUP) == (0, None)
+        assert store.votes.durable(GROUP)
+        store.votes.set(GROUP, 5, None)
+        store.votes.set(GROUP, 5, 3)
+        assert not store.votes.durable(GROUP)
+        assert store.votes.durable(OTHER)
         await store.writer.drain()
         assert heard == [True]
-        store.ballots.set(GROUP, 5, 3)
-        assert store.ballots.durable(GROUP), "nothing new"
+        store.votes.set(GROUP, 5, 3)
+        assert store.votes.durable(GROUP), "nothing new"
         for term, vote in ((5, 2), (5, None), (4, 3), (0, None)):
             with pytest.raises(AssertionError):
-                store.ballots.set(GROUP, term, vote)
+                store.votes.set(GROUP, term, vote)
         for term in range(6, 9000):  # more than one file takes
-            store.ballots.set(GROUP, term, term % 3 or None)
+            store.votes.set(GROUP, term, term % 3 or None)
             await store.writer.drain()
         await store.abandon()
         files.power_cut()
         store, _ = await open_both(files)
-        assert store.ballots.get(GROUP) == (8999, 8999 % 3 or None)
+        assert store.votes.get(GROUP) == (8999, 8999 % 3 or None)
         await store.close()
 
     run(body())
@@ -267,7 +267,7 @@ def test_on_real_files(tmp_path: Path) -> None:
             await opened()
         log = (await store.open_log(GROUP, first_entry())).log
         expected = [first_entry(), *append(log, 50)]
-        store.ballots.set(GROUP, 2, 1)
+        store.votes.set(GROUP, 2, 1)
         await store.writer.drain()
         log.truncate_from(30)
         expected = expected[:29] + append(log, 30, term=2)
@@ -277,7 +277,7 @@ def test_on_real_files(tmp_path: Path) -> None:
         again = await store.open_log(GROUP, first_entry())
         assert again.damage is None
         assert await everything(again.log) == expected
-        assert store.ballots.get(GROUP) == (2, 1)
+        assert store.votes.get(GROUP) == (2, 1)
         await store.delete_log(GROUP)
         await store.close()
         threads.shutdown()

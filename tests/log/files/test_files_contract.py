@@ -75,8 +75,8 @@ def test_two_open_files_see_each_other(files: Files) -> None:
 
 def test_folders_list_sorted_names(files: Files) -> None:
     assert files.list("groups") == []
-    files.make_folder("groups/x/y")
-    files.make_folder("groups/x/y")
+    files.make_directory("groups/x/y")
+    files.make_directory("groups/x/y")
     for name in ("b", "a", "c"):
         files.open(f"groups/x/{name}", create=True).close()
     assert files.list("groups/x") == ["a", "b", "c", "y"]
@@ -89,7 +89,7 @@ def test_folders_list_sorted_names(files: Files) -> None:
 def test_remove_and_remove_tree_take_what_is_not_there(files: Files) -> None:
     files.remove("a")
     files.remove_tree("groups")
-    files.make_folder("groups/x")
+    files.make_directory("groups/x")
     files.open("groups/x/a", create=True).close()
     files.remove_tree("groups")
     assert not files.exists("groups")
@@ -122,13 +122,13 @@ def test_sync_takes_any_number_of_files(files: Files) -> None:
     files.sync(opened)
     files.sync(opened[:1])
     files.sync([])
-    files.sync_folder("")
+    files.sync_directory("")
     assert [file.read(0, 2) for file in opened] == [b"x"] * 40
 
 
 def test_a_folder_that_cannot_be_synced_is_named(files: Files) -> None:
     with pytest.raises(SyncFailed) as raised:
-        files.sync_folder("nowhere")
+        files.sync_directory("nowhere")
     assert failed_paths(raised.value) == {"nowhere"}
 
 

@@ -14,7 +14,7 @@ from tinymq.base.topic_config import Storage
 from tinymq.log import DISK, Log, LogConfig
 from tinymq.log.broker_files.durability_marks import DurabilityMark, DurabilityMarks
 from tinymq.log.files.layout import MARKS
-from tinymq.log.replica_log.commits import CommitMark
+from tinymq.log.replica_log.commits import CommitProgress
 
 
 async def filled(place: Place, config: LogConfig = DISK) -> Log:
@@ -46,7 +46,7 @@ def test_it_presses_from_when_it_is_known_until_it_is_kept(config: LogConfig) ->
     async def body(place: Place) -> None:
         log = await filled(place, config)
         heard: list[int] = []
-        log.keep_commit(6)
+        log.sync_commit(6)
         log.on_durable = lambda: heard.append(log.commit.durable)
         await place.store.writer.drain()
         assert (log.commit.durable, log.commit.pressing) == (0, False), "it is not known that 6 is committed"
@@ -67,7 +67,7 @@ def test_a_power_cut_leaves_it(config: LogConfig, seed: int) -> None:
 
     async def body(place: Place) -> None:
         log = await filled(place, config)
-        log.keep_commit(5)
+        log.sync_commit(5)
         await until(lambda: log.commit.durable == 5)
         assert await again(place, config) == 5
 
@@ -83,7 +83,7 @@ def test_others_that_write_all_the_time_do_not_keep_it_from_the_disk() -> None:
         append(other, 1)
         await place.store.writer.drain()
         assert known(place, log) == 0, "else this shows nothing"
-        log.keep_commit(5)
+        log.sync_commit(5)
         append(other, 1)
         await place.store.writer.drain()
         assert (known(place, log), log.commit.durable) == (5, 5)
@@ -96,7 +96,7 @@ def test_it_says_no_more_than_is_durable() -> None:
         log = await filled(place)
         append(log, 3)
         log.note_commit(9)  # a leader says so, of what is not synced here
-        log.keep_commit(9)
+        log.sync_commit(9)
         works = place.store.writer._rounds
         works.marks.note_commits({log.group: 9})
         works.marks.flush()
@@ -110,7 +110,7 @@ def test_a_sync_that_fails_keeps_nothing_and_ends_the_broker() -> None:
     async def body(place: Place) -> None:
         log = await filled(place)
         place.files.fail_sync(MARKS)
-        log.keep_commit(5)
+        log.sync_commit(5)
         await place.store.writer.drain()
         assert isinstance(place.store.writer.failed, SyncFailed)
         assert log.commit.durable == 0
@@ -130,7 +130,7 @@ def test_without_room_for_marks_it_is_tried_again(monkeypatch: pytest.MonkeyPatc
             raise DiskFull("no room for marks")
 
         monkeypatch.setattr(DurabilityMarks, "write", refuse)
-        log.keep_commit(5)
+        log.sync_commit(5)
         await place.store.writer.drain()
         assert (tries, log.commit.durable) == (1, 0), "and not without a pause"
         for _ in range(4):
@@ -149,7 +149,7 @@ def test_without_room_for_marks_it_is_tried_again(monkeypatch: pytest.MonkeyPatc
 def test_who_is_closed_presses_no_more() -> None:
     async def body(place: Place) -> None:
         log = await filled(place)
-        log.keep_commit(5)
+        log.sync_commit(5)
         await place.store.close_log(log.group)
         assert not place.store.writer._pressing
         await place.store.close()
@@ -158,7 +158,7 @@ def test_who_is_closed_presses_no_more() -> None:
 
 
 def test_what_is_known_only_rises() -> None:
-    commit = CommitMark(4)
+    commit = CommitProgress(4)
     assert [commit.learn(3), commit.learn(6), commit.learn(6)] == [False, True, False]
     commit.want(5)
     commit.want(2)

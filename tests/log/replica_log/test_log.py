@@ -218,11 +218,11 @@ def test_the_newest_applied_state_is_found_at_opening() -> None:
         append(log, 66)
         ends.extend(s[1] for s in log.segment_bounds()[:-1])
         await settle(store, log)
-        log.put_state(17, b"not where a segment ends")
+        log.save_snapshot(17, b"not where a segment ends")
 
     async def check() -> None:
         _, opened = await open_both(files)
-        assert (opened.applied_index, opened.state) == (ends[-1], b"state at %d" % ends[-1])
+        assert (opened.applied_index, opened.snapshot) == (ends[-1], b"state at %d" % ends[-1])
 
     with_log(fill, files)
     run(check())
@@ -232,12 +232,12 @@ def test_a_state_waits_until_its_entries_are_durable() -> None:
     async def test(store: Store, log: Log) -> None:
         append(log, 30)
         end = log.segment_bounds()[0][1]
-        log.put_state(end, b"early")
+        log.save_snapshot(end, b"early")
         log.truncate_from(end)  # it was not committed, after all
         await store.writer.drain()
         assert not any(p.endswith(".state") for p in files.paths())
         append(log, 30)
-        log.put_state(log.segment_bounds()[0][1], b"early")
+        log.save_snapshot(log.segment_bounds()[0][1], b"early")
         await store.writer.drain()
         assert any(p.endswith(".state") for p in files.paths())
 
@@ -255,7 +255,7 @@ def test_segments_go_only_when_the_next_ones_state_is_durable() -> None:
         await store.writer.drain()
         log.remove_before(61)
         assert log.first_index == 1, "no state"
-        log.put_state(bounds[1][1], b"second")
+        log.save_snapshot(bounds[1][1], b"second")
         log.remove_before(61)
         assert log.first_index == 1, "not durable yet"
         await store.writer.drain()

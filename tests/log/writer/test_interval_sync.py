@@ -260,8 +260,8 @@ def test_segments_go_only_when_what_follows_is_synced() -> None:
         await place.written(log)
         for index in range(1, log.last_index + 1):
             log.note_applied(index)
-            if log.wants_state(index):
-                log.put_state(index, b"state at %d" % index)
+            if log.wants_snapshot(index):
+                log.save_snapshot(index, b"state at %d" % index)
         log.remove_before_offset(log.next_offset)
         assert log.first_index == 1
         await place.store.writer.drain()

@@ -48,7 +48,7 @@ def test_a_folder_is_closed_although_somebody_who_waited_for_its_disk_is_gone() 
         runner.free.clear()
         waits = []
         for _ in range(3):
-            waits.append(asyncio.ensure_future(store.writer.alone(lambda: "done")))
+            waits.append(asyncio.ensure_future(store.writer.run_exclusive(lambda: "done")))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         waits[1].cancel()

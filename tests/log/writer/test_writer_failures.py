@@ -36,9 +36,9 @@ def test_a_failed_sync_ends_every_log_that_took_part_and_is_never_repeated() -> 
             with pytest.raises(SyncFailed):
                 failed.truncate_from(2)
         assert store.writer.failed is None
-        store.ballots.set(GROUP, 5, 1)
+        store.votes.set(GROUP, 5, 1)
         await store.writer.drain()
-        assert store.ballots.durable(GROUP), "the ballots are as good as before"
+        assert store.votes.durable(GROUP), "the ballots are as good as before"
         assert len(reports.failed) == 2
         await store.close()
         files.power_cut()
@@ -82,18 +82,18 @@ def test_an_applied_state_left_in_the_page_cache_is_written_again_before_it_coun
         end = opened.log.segment_bounds()[1][1]
         opened.log.note_applied(end)
         files.fail_sync("*.state")
-        opened.log.put_state(end, b"only in memory")
+        opened.log.save_snapshot(end, b"only in memory")
         await store.writer.drain()
         await store.abandon()
         files.kill()
         store, opened = await open_both(files)
-        assert (opened.applied_index, opened.state) == (end, b"only in memory")
+        assert (opened.applied_index, opened.snapshot) == (end, b"only in memory")
         opened.log.remove_before(end + 1)
         assert opened.log.first_index == end + 1
         await store.close()
         files.power_cut()
         store, opened = await open_both(files)
-        assert (opened.damage, opened.state) == (None, b"only in memory")
+        assert (opened.damage, opened.snapshot) == (None, b"only in memory")
         await store.close()
 
     run(body())
@@ -105,17 +105,17 @@ def test_a_ballot_left_in_the_page_cache_is_written_again_before_it_counts() -> 
         store, _ = await open_both(files)
         files.fail_sync("ballots-a")
         files.fail_sync("ballots-b")
-        store.ballots.set(GROUP, 7, 2)
+        store.votes.set(GROUP, 7, 2)
         await store.writer.drain()
-        assert not store.ballots.durable(GROUP)
+        assert not store.votes.durable(GROUP)
         await store.abandon()
         files.kill()
         store, _ = await open_both(files)
-        assert store.ballots.get(GROUP) == (7, 2)
+        assert store.votes.get(GROUP) == (7, 2)
         await store.abandon()
         files.power_cut()
         store, _ = await open_both(files)
-        assert store.ballots.get(GROUP) == (7, 2)
+        assert store.votes.get(GROUP) == (7, 2)
         await store.close()
 
     run(body())
@@ -127,21 +127,21 @@ def test_a_failed_sync_of_ballots_or_marks_ends_the_broker(path: str) -> None:
         files = faulty()
         store, opened = await open_both(files)
         heard: list[TinymqError] = []
-        store.writer.on_ballots_failed = heard.append
+        store.writer.on_failed = heard.append
         reports = Reports(opened.log)
         append(opened.log, 1)
         await store.writer.drain()
         files.fail_sync(path)
-        store.ballots.set(GROUP, 3, 2)
+        store.votes.set(GROUP, 3, 2)
         append(opened.log, 1)
         await store.writer.drain()
         assert [type(e) for e in heard] == [SyncFailed]
-        assert not store.ballots.durable(GROUP)
+        assert not store.votes.durable(GROUP)
         assert opened.log.durable_index == 2
         assert len(reports.failed) == 1
-        store.ballots.set(GROUP, 4, 2)
+        store.votes.set(GROUP, 4, 2)
         await store.writer.drain()
-        assert not store.ballots.durable(GROUP)
+        assert not store.votes.durable(GROUP)
         await store.close()
 
     run(body())
@@ -153,21 +153,21 @@ def test_ballots_that_cannot_go_on_in_a_new_file_are_not_durable(path: str) -> N
         files = faulty()
         store, opened = await open_both(files)
         heard: list[TinymqError] = []
-        store.writer.on_ballots_failed = heard.append
+        store.writer.on_failed = heard.append
         files.fail_sync(path)
         for term in range(1, 6000):
-            store.ballots.set(GROUP, term, None)
+            store.votes.set(GROUP, term, None)
             await store.writer.drain()
             if heard:
                 break
-        assert not store.ballots.durable(GROUP)
+        assert not store.votes.durable(GROUP)
         append(opened.log, 1)
         await store.writer.drain()
         assert opened.log.failed is not None
         await store.abandon()
         files.power_cut()
         store, _ = await open_both(files)
-        assert store.ballots.get(GROUP)[0] >= term - 1
+        assert store.votes.get(GROUP)[0] >= term - 1
         await store.close()
 
     run(body())
@@ -256,14 +256,14 @@ def test_whoever_waits_for_the_writer_may_be_cancelled() -> None:
         runner = GateRunner()
         store = await open_store(faulty(), runner=runner)
         runner.close()
-        opening = asyncio.ensure_future(store.writer.alone(lambda: 1))
+        opening = asyncio.ensure_future(store.writer.run_exclusive(lambda: 1))
         await until(lambda: runner.waiting)
         opening.cancel()
         runner.let_go()
         await store.writer.drain()
-        assert await store.writer.alone(lambda: 2) == 2
+        assert await store.writer.run_exclusive(lambda: 2) == 2
         with pytest.raises(ZeroDivisionError):
-            await store.writer.alone(lambda: 1 // 0)
+            await store.writer.run_exclusive(lambda: 1 // 0)
         await store.close()
 
     run(body())
@@ -279,7 +279,7 @@ def test_a_log_deleted_in_the_middle_of_a_round_hears_nothing_more() -> None:
         runner.close()
         append(log, 40)
         log.note_applied(20)
-        log.put_state(log.segment_bounds()[0][1], b"state")
+        log.save_snapshot(log.segment_bounds()[0][1], b"state")
         await until(lambda: runner.waiting)
         append(log, 5)
         deleting = asyncio.ensure_future(store.delete_log(GROUP))
@@ -301,7 +301,7 @@ def test_a_broken_invariant_in_the_job_ends_all_and_is_heard() -> None:
         files = faulty()
         store, opened = await open_both(files)
         heard: list[TinymqError] = []
-        store.writer.on_ballots_failed = heard.append
+        store.writer.on_failed = heard.append
         reports = Reports(opened.log)
 
         def broken(*_: object) -> None:

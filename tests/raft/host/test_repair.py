@@ -15,15 +15,15 @@ from tests.seeds import first_of
 from tinymq.base.errors import CorruptData, InvalidRequest
 from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
-from tinymq.log.engine.damaged_logs import has_aside
-from tinymq.log.files.layout import BALLOTS, MARKS, SEGMENT, group_folder, in_group
+from tinymq.log.engine.damaged_logs import has_quarantined
+from tinymq.log.files.layout import MARKS, SEGMENT, VOTES, group_directory, in_group
 from tinymq.raft import Role
 from tinymq.raft.host.repair import pack_question, parse_question
 from tinymq.raft.rules.membership import Membership, pack_membership
 from tinymq.raft.rules.messages import Append
 
 OTHER = GroupId(GROUP.topic_id, 1)
-FIRST = in_group(group_folder(GROUP), 1, SEGMENT)
+FIRST = in_group(group_directory(GROUP), 1, SEGMENT)
 
 
 async def filled(cluster: Cluster, count: int = 60) -> None:
@@ -41,7 +41,7 @@ def whole(broker: Broker) -> bool:
         group is not None
         and group.role in (Role.FOLLOWER, Role.LEADER)
         and not group.status().reason
-        and not has_aside(broker.files, GROUP)
+        and not has_quarantined(broker.files, GROUP)
     )
 
 
@@ -61,13 +61,13 @@ def flip_first(broker: Broker) -> None:
 
 
 def flip_last(broker: Broker) -> None:
-    path = max(p for p in broker.files.paths() if p.startswith(group_folder(GROUP)) and p.endswith(SEGMENT))
+    path = max(p for p in broker.files.paths() if p.startswith(group_directory(GROUP)) and p.endswith(SEGMENT))
     broker.files.flip_bit(path, 64 + 40)
 
 
 def lose_first(broker: Broker) -> None:
     broker.files.remove(FIRST)
-    broker.files.sync_folder(group_folder(GROUP))
+    broker.files.sync_directory(group_directory(GROUP))
 
 
 @pytest.mark.parametrize("leads", [True, False])
@@ -83,7 +83,7 @@ def test_damage_at_rest_is_repaired_while_writes_go_on(damage: Callable[[Broker]
         assert broker.group().role is Role.QUARANTINED
         group = broker.group()
         await cluster.until(lambda: group.role is Role.LEARNER, 5.0)
-        assert has_aside(broker.files, GROUP)
+        assert has_quarantined(broker.files, GROUP)
         assert group.status().reason.startswith("repairing: ")
         await cluster.until(lambda: whole(broker), 5.0)
         cluster.end_background()
@@ -167,7 +167,7 @@ def test_damage_on_two_of_three_destroys_nothing(with_leader: bool) -> None:
         await cluster.run_for(40.0)
         for broker in damaged:
             assert broker.group().role is Role.QUARANTINED
-            assert not has_aside(broker.files, GROUP)
+            assert not has_quarantined(broker.files, GROUP)
 
     simulate(scenario)
 
@@ -217,7 +217,7 @@ def test_a_broken_invariant_is_left_to_a_person(meets: Callable[[Cluster, Broker
         assert broker.group().role is Role.FAILED
         assert broker.group().status().reason.startswith("BrokenInvariant: ")
         assert stored(broker, "groups").keys() == before.keys()
-        assert not has_aside(broker.files, GROUP)
+        assert not has_quarantined(broker.files, GROUP)
 
     simulate(scenario)
 
@@ -229,7 +229,7 @@ def test_a_replica_that_is_damaged_again_keeps_what_was_set_aside_first() -> Non
         broker.kill()
         flip_last(broker)
         await broker.start()
-        await cluster.until(lambda: has_aside(broker.files, GROUP), 3.0)
+        await cluster.until(lambda: has_quarantined(broker.files, GROUP), 3.0)
         broker.kill()
         kept = {
             p: broker.files.content(p) for p in broker.files.paths() if p.startswith("aside") and p.endswith(SEGMENT)
@@ -333,7 +333,7 @@ def test_counts_that_were_lost_with_the_marks_are_not_used_again() -> None:
         broker = cluster.followers()[0]
         for _ in range(2):
             broker.power_cut()
-            for path in BALLOTS:  # terms and votes may be lost: another incarnation
+            for path in VOTES:  # terms and votes may be lost: another incarnation
                 broker.files.put(path, b"")
             await broker.start()
             await cluster.until(lambda: broker.group().role is Role.FOLLOWER, 5.0)

@@ -12,8 +12,8 @@ from tests.raft.traffic import append_to, deliver, entry_after
 from tests.raft.values import GROUP
 from tinymq.base.errors import CorruptData, DiskFull, StorageError, SyncFailed, TinymqError
 from tinymq.format.entry import Entry
-from tinymq.log.engine.damaged_logs import has_aside, prepare_aside
-from tinymq.log.files.layout import STATE, aside_folder, group_folder
+from tinymq.log.engine.damaged_logs import has_quarantined, prepare_quarantine
+from tinymq.log.files.layout import SNAPSHOT, group_directory, quarantine_directory
 from tinymq.raft import Role
 
 
@@ -31,7 +31,7 @@ def test_a_state_that_cannot_be_installed_leaves_no_replica_that_looks_well(erro
         await trimmed(cluster, away)
         await away.start()
         if error is SyncFailed:
-            away.files.fail_sync(f"{group_folder(GROUP)}/*{STATE}")
+            away.files.fail_sync(f"{group_directory(GROUP)}/*{SNAPSHOT}")
         else:
             away.files.disk_full(0)
         await cluster.until(lambda: away.group().role is Role.FAILED, 3.0)
@@ -67,12 +67,12 @@ def test_a_log_that_has_to_be_kept_for_long_keeps_nothing_waiting() -> None:
         await filled(cluster)
         broker = cluster.followers()[0]
         broker.kill()
-        prepare_aside(broker.files, GROUP, 10_000)
-        broker.files.open(f"{aside_folder(GROUP)}/{FIRST.rsplit('/', 1)[1]}", create=True)
+        prepare_quarantine(broker.files, GROUP, 10_000)
+        broker.files.open(f"{quarantine_directory(GROUP)}/{FIRST.rsplit('/', 1)[1]}", create=True)
         await broker.start()
         await cluster.settle()
         await cluster.run_for(1.0)
-        assert has_aside(broker.files, GROUP), "more was committed there than is here"
+        assert has_quarantined(broker.files, GROUP), "more was committed there than is here"
         await found_damaged(broker)
         assert broker.group().role is Role.QUARANTINED
         await cluster.until(lambda: broker.group().role is Role.FOLLOWER, 6.0)
@@ -88,7 +88,7 @@ def test_a_log_that_cannot_be_removed_stops_nobody() -> None:
         await filled(cluster)
         broker = cluster.followers()[0]
         await found_damaged(broker)
-        await cluster.until(lambda: has_aside(broker.files, GROUP), 3.0)
+        await cluster.until(lambda: has_quarantined(broker.files, GROUP), 3.0)
         broker.files.fail_sync("aside", once=False)
         await cluster.until(lambda: broker.group().role is Role.FOLLOWER, 5.0)
         await cluster.run_for(1.0)

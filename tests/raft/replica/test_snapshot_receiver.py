@@ -13,7 +13,7 @@ from tests.raft.traffic import listen
 from tests.raft.values import GROUP, ListLog, chain
 from tests.seeds import first_of
 from tinymq.format.entry import crc32c
-from tinymq.log.files.layout import SEGMENT, group_folder
+from tinymq.log.files.layout import SEGMENT, group_directory
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Role
 from tinymq.raft.net.transport import Channel
@@ -155,7 +155,7 @@ def test_a_damaged_replica_of_a_trimmed_group_repairs_itself() -> None:
         away = cluster.followers()[0]
         await trimmed(cluster, away)
         for path in away.files.paths():
-            if path.startswith(group_folder(GROUP)) and path.endswith(SEGMENT):
+            if path.startswith(group_directory(GROUP)) and path.endswith(SEGMENT):
                 away.files.flip_bit(path, 20)
         await away.start()
         assert away.group().role is Role.QUARANTINED

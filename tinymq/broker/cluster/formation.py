@@ -38,7 +38,7 @@ class FormationStore(Protocol):
     @property
     def identity(self) -> Identity: ...
     def list_groups(self) -> Sequence[GroupId]: ...
-    async def form(self, cluster_id: bytes) -> None: ...
+    async def bind_cluster(self, cluster_id: bytes) -> None: ...
 
 
 class Formation:
@@ -146,7 +146,7 @@ class Formation:
 
     async def _become(self, cluster_id: bytes, entry: Entry) -> None:
         await self._runner.run(lambda: self._write(FIRST_ENTRY_FILE, entry.head + entry.payload))
-        await self._folder.form(cluster_id)
+        await self._folder.bind_cluster(cluster_id)
         self.first_entry = entry
         if self.on_formed is not None:
             self.on_formed(entry)
@@ -202,7 +202,7 @@ class Formation:
         finally:
             file.close()
         self._files.rename(name + _NEW, name)
-        self._files.sync_folder("")
+        self._files.sync_directory("")
 
 
 def _parse_voters(data: bytes) -> tuple[PeerAddress, ...]:

@@ -37,7 +37,7 @@ def write_boot(files: Files, boot: bytes) -> None:
     finally:
         file.close()
     files.rename(new, BOOT)
-    files.sync_folder("")
+    files.sync_directory("")
 
 
 def after_boot(mark: DurabilityMark) -> DurabilityMark:

@@ -48,7 +48,7 @@ from tinymq.base.types import GroupId, TopicId
 from tinymq.base.value import value
 from tinymq.log.files.files import File, Files
 from tinymq.log.files.layout import MARKS
-from tinymq.log.files.record_file import SNAPSHOT, RecordFile, parse_rounds, read_whole
+from tinymq.log.files.record_file import COMPLETE, RecordFile, parse_records, read_whole
 
 MAGIC = int.from_bytes(b"tqmk", "little")
 FILE_BYTES_MIN = 1 << 20
@@ -57,7 +57,7 @@ SUSPECT = 1  # a newer mark of this group may have been in a damaged part of the
 TAIL_LOST = 2  # the marked entry was missing or damaged when the log was opened, and the count raised for it
 FORGOTTEN = 4  # the group was deleted
 DELETING = 8  # what is left of its folder counts no more
-ASIDE = 16  # what is in its folder counts no more, and is kept elsewhere for a while (damaged_logs.py)
+QUARANTINING = 16  # what is in its folder counts no more, and is kept elsewhere for a while (damaged_logs.py)
 DAMAGED = 32  # a read found damage that opening the log again might not find
 LAZY = 64  # what is above the mark may be acknowledged already, and in the page cache alone (boot_id.py)
 _RISKS_COUNTED = 128  # only in the file: see `fault_count`
@@ -134,8 +134,8 @@ def load_marks(files: Files) -> LoadedMarks:
     marks: dict[GroupId, DurabilityMark] = {}
     expected: int | None = None  # number of the last round read; None before the first snapshot
     complete = True
-    for found in parse_rounds(data, MAGIC, RECORD_SIZE):
-        if found.kind == SNAPSHOT:
+    for found in parse_records(data, MAGIC, RECORD_SIZE):
+        if found.kind == COMPLETE:
             marks.clear()
         elif expected is None or found.number != expected + 1:
             complete = False
@@ -234,7 +234,7 @@ class DurabilityMarks:
     def _replace(self, marks: dict[GroupId, DurabilityMark]) -> RecordFile:
         content = b"".join(map(pack_mark, marks.values()))
         rounds = RecordFile.replace(self._files, MARKS, MAGIC, self._number, content, FILE_BYTES_MIN)
-        self._files.sync_folder("")
+        self._files.sync_directory("")
         return rounds
 
 

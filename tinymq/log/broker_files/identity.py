@@ -107,4 +107,4 @@ def _replace(files: Files, name: str, data: bytes) -> None:
     finally:
         file.close()
     files.rename(new, name)
-    files.sync_folder("")
+    files.sync_directory("")

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 
 from tinymq.base.types import GroupId, TopicId
 from tinymq.log.files.files import File, Files
-from tinymq.log.files.layout import BALLOTS
-from tinymq.log.files.record_file import SNAPSHOT, FileRecord, RecordFile, parse_rounds, read_whole
+from tinymq.log.files.layout import VOTES
+from tinymq.log.files.record_file import COMPLETE, FileRecord, RecordFile, parse_records, read_whole
 
 MAGIC = int.from_bytes(b"tqbl", "little")
 FILE_BYTES_MIN = 1 << 18
@@ -29,30 +29,30 @@ _RECORD = struct.Struct("<16sIIQ")
 RECORD_SIZE = 32
 assert _RECORD.size == RECORD_SIZE
 
-Ballot = tuple[int, int | None]  # term, voted for
-NO_BALLOT: Ballot = (0, None)
+HardState = tuple[int, int | None]  # term, voted for
+NO_HARD_STATE: HardState = (0, None)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedVotes:
     """What the copies said at opening, put together."""
 
-    ballots: dict[GroupId, Ballot]
+    hard_states: dict[GroupId, HardState]
     number: int
     amnesia: bool  # a term or vote that was answered with may be missing
 
 
-def load_ballots(files: Files) -> LoadedVotes:
+def load_votes(files: Files) -> LoadedVotes:
     """Read both copies. Damage is not an error here, but `amnesia`; two missing files are that, too."""
     snapshot: FileRecord | None = None
     changes: dict[int, FileRecord] = {}
-    for path in BALLOTS:
-        for found in parse_rounds(read_whole(files, path) or b"", MAGIC, RECORD_SIZE):
-            if found.kind != SNAPSHOT:
+    for path in VOTES:
+        for found in parse_records(read_whole(files, path) or b"", MAGIC, RECORD_SIZE):
+            if found.kind != COMPLETE:
                 changes[found.number] = found
             elif snapshot is None or found.number > snapshot.number:
                 snapshot = found
-    ballots: dict[GroupId, Ballot] = {}
+    ballots: dict[GroupId, HardState] = {}
     number = 0
     amnesia = snapshot is None
     if snapshot is not None:
@@ -65,7 +65,7 @@ def load_ballots(files: Files) -> LoadedVotes:
     return LoadedVotes(ballots, number, amnesia)
 
 
-def _apply(ballots: dict[GroupId, Ballot], found: FileRecord) -> None:
+def _apply(ballots: dict[GroupId, HardState], found: FileRecord) -> None:
     for topic, partition, voted_for, term in _RECORD.iter_unpack(found.content):
         group = GroupId(TopicId(topic), partition)
         if term:
@@ -74,7 +74,7 @@ def _apply(ballots: dict[GroupId, Ballot], found: FileRecord) -> None:
             ballots.pop(group, None)
 
 
-def _pack(group: GroupId, ballot: Ballot) -> bytes:
+def _pack(group: GroupId, ballot: HardState) -> bytes:
     return _RECORD.pack(group.topic_id, group.partition, ballot[1] or 0, ballot[0])
 
 
@@ -84,12 +84,12 @@ class VoteFile:
     def __init__(self, files: Files, loaded: LoadedVotes) -> None:
         """Replaces both copies by fresh ones and syncs them: what was read may have been in memory alone."""
         self._files = files
-        self._ballots = dict(loaded.ballots)
+        self._ballots = dict(loaded.hard_states)
         self._number = loaded.number
         self._copies: list[RecordFile] = []
         self._replace()
 
-    def write(self, changes: dict[GroupId, Ballot]) -> list[File]:
+    def write(self, changes: dict[GroupId, HardState]) -> list[File]:
         """Append to both copies; returns the files whose sync makes it durable."""
         for group, ballot in changes.items():
             if ballot[0]:
@@ -113,9 +113,9 @@ class VoteFile:
         old = self._copies
         content = b"".join(_pack(group, ballot) for group, ballot in self._ballots.items())
         self._copies = []
-        for path in BALLOTS:  # one after the other, each durable before the next: one good copy at any moment
+        for path in VOTES:  # one after the other, each durable before the next: one good copy at any moment
             self._copies.append(RecordFile.replace(self._files, path, MAGIC, self._number, content, FILE_BYTES_MIN))
-            self._files.sync_folder("")
+            self._files.sync_directory("")
         for copy in old:
             copy.file.close()
 
@@ -124,15 +124,15 @@ class VoteFile:
 class VoteStore:
     """Terms and votes in memory, on the loop. What is `durable` may be answered with."""
 
-    _ballots: dict[GroupId, Ballot]
+    _ballots: dict[GroupId, HardState]
     _wake: Callable[[], None]
     on_durable: list[Callable[[], None]] = field(default_factory=list)  # called after each sync that covered changes
-    _dirty: dict[GroupId, Ballot] = field(default_factory=dict)
-    _writing: dict[GroupId, Ballot] = field(default_factory=dict)
+    _dirty: dict[GroupId, HardState] = field(default_factory=dict)
+    _writing: dict[GroupId, HardState] = field(default_factory=dict)
 
-    def get(self, group: GroupId) -> Ballot:
+    def get(self, group: GroupId) -> HardState:
         """(term, voted for), the newest set, durable or not; (0, None) when nothing was."""
-        return self._ballots.get(group, NO_BALLOT)
+        return self._ballots.get(group, NO_HARD_STATE)
 
     def set(self, group: GroupId, term: int, voted_for: int | None) -> None:
         """Takes effect in memory; `durable(group)` turns true after the next sync. Asserts that the term does not
@@ -146,14 +146,14 @@ class VoteStore:
     def forget(self, group: GroupId) -> None:
         """The group was deleted: drop its ballot."""
         if group in self._ballots:
-            self._put(group, NO_BALLOT)
+            self._put(group, NO_HARD_STATE)
             del self._ballots[group]
 
     def durable(self, group: GroupId) -> bool:
         """Whether what `get` returns would survive a power cut now."""
         return group not in self._dirty and group not in self._writing
 
-    def _put(self, group: GroupId, ballot: Ballot) -> None:
+    def _put(self, group: GroupId, ballot: HardState) -> None:
         self._ballots[group] = ballot
         self._dirty[group] = ballot
         self._wake()
@@ -163,7 +163,7 @@ class VoteStore:
     def has_changes(self) -> bool:
         return bool(self._dirty)
 
-    def take(self) -> dict[GroupId, Ballot]:
+    def take(self) -> dict[GroupId, HardState]:
         """What to write in the round that begins."""
         assert not self._writing
         self._writing, self._dirty = self._dirty, {}

@@ -1,7 +1,7 @@
 """Logs on the disk: opened by what survived, closed, replaced and removed in steps that a crash may cut short.
 
-Whatever changes the disk outside of opening runs between the writer's rounds (`Writer.alone`). See recovery.py for one
-log, durability_marks.py for what all of them share.
+Whatever changes the disk outside of opening runs between the writer's rounds (`Writer.run_exclusive`). See
+recovery.py for one log, durability_marks.py for what all of them share.
 """
 
 from __future__ import annotations
@@ -14,20 +14,27 @@ from tinymq.base.errors import CorruptData
 from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry
 from tinymq.log.broker_files.durability_marks import (
-    ASIDE,
     DAMAGED,
     DELETING,
     FORGOTTEN,
+    QUARANTINING,
     SUSPECT,
     TAIL_LOST,
     DurabilityMark,
 )
-from tinymq.log.engine.damaged_logs import aside_commit, count_on_disk, has_aside, prepare_aside, remove_aside, settle
+from tinymq.log.engine.damaged_logs import (
+    count_on_disk,
+    has_quarantined,
+    prepare_quarantine,
+    quarantined_commit,
+    remove_quarantined,
+    settle,
+)
 from tinymq.log.engine.storage_engine import OpenedLog
 from tinymq.log.files.files import Files
-from tinymq.log.files.layout import GROUPS, count_name, count_of, group_folder, topic_folder
+from tinymq.log.files.layout import GROUPS, count_name, count_of, group_directory, topic_directory
 from tinymq.log.files.runner import Runner
-from tinymq.log.replica_log.creation import begin_behind, create_log, mark_behind, remove_below, sync_folders
+from tinymq.log.replica_log.creation import begin_behind, create_log, mark_behind, remove_below, sync_directories
 from tinymq.log.replica_log.log import Log
 from tinymq.log.replica_log.log_config import LogConfig
 from tinymq.log.replica_log.recovery import Recovered, recover
@@ -51,10 +58,10 @@ class DiskIncarnationCounts:
         self._delete = delete
 
     async def next(self, group: GroupId) -> int:
-        return await self._writer.alone(lambda: self._put(group, None))
+        return await self._writer.run_exclusive(lambda: self._put(group, None))
 
     async def put(self, group: GroupId, count: int) -> None:
-        await self._writer.alone(lambda: self._put(group, count))
+        await self._writer.run_exclusive(lambda: self._put(group, count))
 
     async def forget(self, group: GroupId) -> None:
         await self._delete(group)
@@ -63,16 +70,16 @@ class DiskIncarnationCounts:
         mark = self._rounds.marks.get(group)
         if count is None:
             count = 0 if mark is None else 1 + max(mark.count, count_on_disk(self._files, group))
-        folder = group_folder(group)
+        folder = group_directory(group)
         before = [name for name in self._files.list(folder) if count_of(name) is not None]
-        self._files.make_folder(folder)
+        self._files.make_directory(folder)
         if count:
             file = self._files.open(f"{folder}/{count_name(count)}", create=True)
             try:
                 self._files.sync([file])
             finally:
                 file.close()
-        sync_folders(self._files, group)
+        sync_directories(self._files, group)
         self._rounds.put_mark(DurabilityMark(group, count=count))
         for name in before:
             if name != count_name(count):
@@ -95,9 +102,9 @@ class DiskEngine:
 
     async def open(self, group: GroupId, first_entry: Entry, config: LogConfig) -> OpenedLog:
         mark = self._marks.get(group)
-        if mark is not None and mark.flags & (SUSPECT | DELETING | ASIDE):
-            mark = await self._writer.alone(partial(settle, self._files, mark, self._rounds.put_mark))
-        if mark is not None and mark.index and not self._files.exists(group_folder(group)):
+        if mark is not None and mark.flags & (SUSPECT | DELETING | QUARANTINING):
+            mark = await self._writer.run_exclusive(partial(settle, self._files, mark, self._rounds.put_mark))
+        if mark is not None and mark.index and not self._files.exists(group_directory(group)):
             mark = DurabilityMark(group, count=mark.count).raised_by_fault()
             await self._put_mark(mark)  # durable before a new log exists that could be taken for the lost one
         before = mark or DurabilityMark(group)
@@ -122,7 +129,7 @@ class DiskEngine:
             log, recovered.applied_index, recovered.state, log.count, recovered.damage, recovered.tail_intact
         )  # fmt: skip
 
-    async def quarantine(self, log: Log, error: CorruptData) -> None:
+    async def mark_damaged(self, log: Log, error: CorruptData) -> None:
         self._writer.drop(log)
         log.fail(error)
 
@@ -131,7 +138,7 @@ class DiskEngine:
             if mark is not None and not log.closed:
                 self._rounds.put_mark(replace(mark, flags=mark.flags | DAMAGED))
 
-        await self._writer.alone(put)
+        await self._writer.run_exclusive(put)
 
     async def raise_count(self, log: Log, count: int) -> None:
         await self._writer.barrier()
@@ -144,31 +151,31 @@ class DiskEngine:
             self._rounds.forget(log.group)
             self._rounds.put_mark(mark)
 
-        await self._writer.alone(put)
+        await self._writer.run_exclusive(put)
 
-    async def set_aside(self, group: GroupId) -> None:
+    async def quarantine(self, group: GroupId) -> None:
         def put() -> None:
             self._rounds.forget(group)
             mark = self._marks.get(group) or DurabilityMark(group)
-            flags = DELETING if has_aside(self._files, group) else ASIDE
-            if flags == ASIDE:
-                prepare_aside(self._files, group, mark.commit)
+            flags = DELETING if has_quarantined(self._files, group) else QUARANTINING
+            if flags == QUARANTINING:
+                prepare_quarantine(self._files, group, mark.commit)
             self._rounds.put_mark(DurabilityMark(group, count=mark.count + 1, flags=flags))
 
-        await self._writer.alone(put)
+        await self._writer.run_exclusive(put)
 
-    async def remove_aside(self, group: GroupId, commit: int) -> bool:
+    async def remove_quarantined(self, group: GroupId, commit: int) -> bool:
 
         def remove() -> bool:
-            if aside_commit(self._files, group) > commit:
+            if quarantined_commit(self._files, group) > commit:
                 return False
-            remove_aside(self._files, group)
+            remove_quarantined(self._files, group)
             return True
 
-        return await self._writer.alone(remove)
+        return await self._writer.run_exclusive(remove)
 
-    def has_aside(self, group: GroupId) -> bool:
-        return has_aside(self._files, group)
+    def has_quarantined(self, group: GroupId) -> bool:
+        return has_quarantined(self._files, group)
 
     async def install(self, log: Log, applied: Snapshot) -> OpenedLog:
         group = log.group
@@ -187,7 +194,7 @@ class DiskEngine:
             remove_below(self._files, group, applied.index + 1)
             return recovered
 
-        recovered = await self._writer.alone(install)
+        recovered = await self._writer.run_exclusive(install)
         log = self._log(group, recovered, config, mark)
         return OpenedLog(log, applied.index, applied.data, log.count, None, True)
 
@@ -217,7 +224,7 @@ class DiskEngine:
             if mark is not None:
                 self._marks.write([mark])
 
-        await self._writer.alone(close)
+        await self._writer.run_exclusive(close)
 
     async def delete(self, group: GroupId) -> None:
         def delete() -> None:
@@ -225,20 +232,20 @@ class DiskEngine:
             mark = self._marks.get(group)
             if mark is not None:  # first: a crash in the middle of the removal is no damage
                 self._rounds.put_mark(replace(mark, flags=mark.flags | DELETING))
-            remove_aside(self._files, group)
-            self._files.remove_tree(group_folder(group))
-            if self._files.exists(topic_folder(group)):
-                self._files.sync_folder(topic_folder(group))
-                if not self._files.list(topic_folder(group)):
-                    self._files.remove_tree(topic_folder(group))
-                    self._files.sync_folder(GROUPS)
+            remove_quarantined(self._files, group)
+            self._files.remove_tree(group_directory(group))
+            if self._files.exists(topic_directory(group)):
+                self._files.sync_directory(topic_directory(group))
+                if not self._files.list(topic_directory(group)):
+                    self._files.remove_tree(topic_directory(group))
+                    self._files.sync_directory(GROUPS)
             if mark is not None:
                 self._rounds.put_mark(DurabilityMark(group, flags=FORGOTTEN))
 
-        await self._writer.alone(delete)
+        await self._writer.run_exclusive(delete)
 
     async def _put_mark(self, mark: DurabilityMark) -> None:
-        await self._writer.alone(lambda: self._rounds.put_mark(mark))
+        await self._writer.run_exclusive(lambda: self._rounds.put_mark(mark))
 
 
 def _recover_or_create(
@@ -258,5 +265,5 @@ def _recover_or_create(
             if found.header_crc != first.header.header_crc:
                 recovered.damage = "the log begins with another first entry than its group does"
     if not listed and recovered.damage is None:
-        sync_folders(files, mark.group)
+        sync_directories(files, mark.group)
     return recovered

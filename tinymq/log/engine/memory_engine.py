@@ -17,7 +17,7 @@ from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry
 from tinymq.log.broker_files.durability_marks import DAMAGED, DurabilityMark
 from tinymq.log.engine.storage_engine import OpenedLog
-from tinymq.log.files.layout import group_folder
+from tinymq.log.files.layout import group_directory
 from tinymq.log.files.memory_files import MemoryFiles
 from tinymq.log.files.runner import InlineRunner
 from tinymq.log.replica_log.creation import begin_behind, create_log, remove_below
@@ -74,7 +74,7 @@ class MemoryWriter:
 
     def forget(self, group: GroupId) -> None:
         """Let go of its files."""
-        self._disk.forget(group_folder(group))
+        self._disk.forget(group_directory(group))
 
     def write(self, log: Log) -> None:
         """At once."""
@@ -146,7 +146,7 @@ class MemoryEngine:
     def configure(self, log: Log, config: LogConfig) -> None:
         log.configure(config)
 
-    async def quarantine(self, log: Log, error: CorruptData) -> None:
+    async def mark_damaged(self, log: Log, error: CorruptData) -> None:
         log.fail(error)
 
     async def raise_count(self, log: Log, count: int) -> None:
@@ -154,14 +154,14 @@ class MemoryEngine:
         await self.close(log)
         self._kept[log.group] = replace(self._kept[log.group], count=count)
 
-    async def set_aside(self, group: GroupId) -> None:
+    async def quarantine(self, group: GroupId) -> None:
         """Memory is for what is of use: nothing is kept, and the next opening takes the next count."""
         self._drop(group)
 
-    async def remove_aside(self, group: GroupId, commit: int) -> bool:
+    async def remove_quarantined(self, group: GroupId, commit: int) -> bool:
         return True
 
-    def has_aside(self, group: GroupId) -> bool:
+    def has_quarantined(self, group: GroupId) -> bool:
         return False
 
     async def install(self, log: Log, applied: Snapshot) -> OpenedLog:
@@ -190,4 +190,4 @@ class MemoryEngine:
     def _drop(self, group: GroupId) -> None:
         self._kept.pop(group, None)
         self._writer.forget(group)
-        self._files.remove_tree(group_folder(group))
+        self._files.remove_tree(group_directory(group))

@@ -18,13 +18,13 @@ from tinymq.log.segment.snapshot_files import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class OpenedLog:
-    """A log, and what the state machine goes on from: `state` includes all up to `applied_index` (0 and None: it
+    """A log, and what the state machine goes on from: `snapshot` includes all up to `applied_index` (0 and None: it
     begins with entry 1). With `damage`, nothing was changed on disk: the log ends before what is damaged, takes
     nothing, and must neither vote nor count unless `tail_intact`."""
 
     log: Log
     applied_index: int
-    state: bytes | None
+    snapshot: bytes | None
     count: int  # incarnations of this group here: raised when it may have lost what it acknowledged
     damage: str | None
     tail_intact: bool
@@ -48,7 +48,7 @@ class StorageEngine(Protocol):
         """From now on; `storage` stays as it is."""
         ...
 
-    async def quarantine(self, log: Log, error: CorruptData) -> None:
+    async def mark_damaged(self, log: Log, error: CorruptData) -> None:
         """A read found damage: `log` takes nothing more, and is found damaged when it is opened again. Durable."""
         ...
 
@@ -56,17 +56,17 @@ class StorageEngine(Protocol):
         """Close the log; opened again it has this incarnation count, and what it held. Durable."""
         ...
 
-    async def set_aside(self, group: GroupId) -> None:
+    async def quarantine(self, group: GroupId) -> None:
         """Close the group's log, which is damaged; nothing in it counts any more, and what is opened next begins with
         the first entry, under a higher count. Durable."""
         ...
 
-    async def remove_aside(self, group: GroupId, commit: int) -> bool:
+    async def remove_quarantined(self, group: GroupId, commit: int) -> bool:
         """Remove what is kept of an earlier log of the group, unless that was known to be committed beyond `commit`.
         False when it still is there."""
         ...
 
-    def has_aside(self, group: GroupId) -> bool:
+    def has_quarantined(self, group: GroupId) -> bool:
         """Whether an earlier, damaged log of the group is kept. Blocks for a moment."""
         ...
 

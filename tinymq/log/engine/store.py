@@ -20,7 +20,7 @@ from tinymq.format.entry import Entry
 from tinymq.log.broker_files.boot_id import after_boot, read_boot
 from tinymq.log.broker_files.durability_marks import SUSPECT, DurabilityMark, DurabilityMarks, LoadedMarks, load_marks
 from tinymq.log.broker_files.identity import Identity, read_identity, read_registry, write_identity, write_registry
-from tinymq.log.broker_files.vote_store import LoadedVotes, VoteFile, VoteStore, load_ballots
+from tinymq.log.broker_files.vote_store import LoadedVotes, VoteFile, VoteStore, load_votes
 from tinymq.log.engine.disk_engine import DiskEngine, DiskIncarnationCounts
 from tinymq.log.engine.memory_engine import MemoryEngine
 from tinymq.log.engine.storage_engine import OpenedLog, StorageEngine
@@ -67,9 +67,9 @@ class Store:
     ):
         self.identity = shared.identity
         self._changing_identity = asyncio.Lock()
-        self.ballots = VoteStore(dict(shared.ballots.ballots), lambda: self.writer.wake())
+        self.votes = VoteStore(dict(shared.ballots.hard_states), lambda: self.writer.wake())
         rounds = SyncBatches(files, shared.marks, shared.ballot_file)
-        self.writer = Writer(runner, clock, rounds, self.ballots, idle_mark_s=idle_mark_s, mark_every_s=mark_every_s)
+        self.writer = Writer(runner, clock, rounds, self.votes, idle_mark_s=idle_mark_s, mark_every_s=mark_every_s)
         self._files = files
         self._runner = runner
         self._limits = limits
@@ -95,7 +95,7 @@ class Store:
         shared = await runner.run(lambda: _open_shared(files, broker_id, incarnation))
         return cls(files, runner, clock, limits, shared, idle_mark_s=idle_mark_s, mark_every_s=mark_every_s)
 
-    async def form(self, cluster_id: bytes) -> None:
+    async def bind_cluster(self, cluster_id: bytes) -> None:
         """The folder belongs to this cluster from now on; durable. Raises WrongCluster when it has another."""
         if self.identity.cluster_id == cluster_id:
             return
@@ -154,8 +154,8 @@ class Store:
         if (log := self._logs.get(group)) is not None and log.failed is None:
             self._engine(group).configure(log, self._bounded(config))
 
-    async def quarantine(self, log: Log, error: CorruptData) -> None:
-        await self._engine(log.group).quarantine(log, error)
+    async def mark_damaged(self, log: Log, error: CorruptData) -> None:
+        await self._engine(log.group).mark_damaged(log, error)
 
     async def raise_count(self, group: GroupId, count: int) -> None:
         log = self._logs[group]
@@ -165,16 +165,16 @@ class Store:
         finally:
             self._let_go_of_closed(log)
 
-    async def set_aside(self, group: GroupId) -> None:
+    async def quarantine(self, group: GroupId) -> None:
         self._let_go(group)
-        await self._engine(group).set_aside(group)
-        self.ballots.forget(group)  # not before: what comes now is another replica, and bound by no vote of this one
+        await self._engine(group).quarantine(group)
+        self.votes.forget(group)  # not before: what comes now is another replica, and bound by no vote of this one
 
-    async def remove_aside(self, group: GroupId, commit: int) -> bool:
-        return await self._engine(group).remove_aside(group, commit)
+    async def remove_quarantined(self, group: GroupId, commit: int) -> bool:
+        return await self._engine(group).remove_quarantined(group, commit)
 
-    def has_aside(self, group: GroupId) -> bool:
-        return self._engine(group).has_aside(group)
+    def has_quarantined(self, group: GroupId) -> bool:
+        return self._engine(group).has_quarantined(group)
 
     async def install(self, group: GroupId, applied: Snapshot) -> OpenedLog:
         log = self._logs[group]
@@ -192,7 +192,7 @@ class Store:
     async def delete_log(self, group: GroupId) -> None:
         """The group's ballot goes, too."""
         self._let_go(group)
-        self.ballots.forget(group)
+        self.votes.forget(group)
         await self._engine(group).delete(group)
         self._engines.pop(group, None)
 
@@ -251,7 +251,7 @@ def _open_shared(files: Files, broker_id: int, incarnation: bytes) -> _Shared:
                 raise WrongBroker(f"the data folder belongs to broker {identity.broker_id}, not {broker_id}")
             identity = Identity(broker_id, incarnation)  # what a start left that came into no cluster binds nobody
             write_identity(files, identity)
-        ballots = load_ballots(files)
+        ballots = load_votes(files)
         boot = files.boot_id()
         same_boot = boot != b"" and boot == read_boot(files)
         loaded = _distrusted(load_marks(files), on_disk, amnesia=ballots.amnesia, same_boot=same_boot)

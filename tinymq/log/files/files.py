@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tinymq.base.errors import DiskFull, FolderInUse, OutOfDescriptors, StorageError, SyncFailed
-from tinymq.base.private_files import FILE_MODE, FOLDER_MODE
+from tinymq.base.private_files import DIRECTORY_MODE, FILE_MODE
 from tinymq.net.descriptors import OUT_OF_DESCRIPTORS, Reserve
 
 SYNC_THREADS_MAX = 16  # 333 files of 4 KiB: 52 ms one by one, 18 ms with 16 threads
@@ -60,7 +60,7 @@ class Lock(Protocol):
 
 class Files(Protocol):
     """One data folder. What exists or changes survives a power cut only when synced:
-    contents by `sync`, names (created, renamed, removed) by `sync_folder` of the folder they are in.
+    contents by `sync`, names (created, renamed, removed) by `sync_directory` of the folder they are in.
 
     Raises StorageError: DiskFull when there is no room, OutOfDescriptors when no file can be opened. A missing path
     raises FileNotFoundError.
@@ -76,7 +76,7 @@ class Files(Protocol):
         """Names in `folder`, sorted; [] when it does not exist."""
         ...
 
-    def make_folder(self, path: str) -> None:
+    def make_directory(self, path: str) -> None:
         """Make it and its parents; nothing happens when it exists."""
         ...
 
@@ -98,7 +98,7 @@ class Files(Protocol):
         whose sync failed may succeed without having written anything."""
         ...
 
-    def sync_folder(self, path: str) -> None:
+    def sync_directory(self, path: str) -> None:
         """Make the names in the folder durable; "" is the data folder. Raises SyncFailed, OutOfDescriptors."""
         ...
 
@@ -214,7 +214,7 @@ class RealFiles:
         self._root = root
         root.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):  # an existing folder keeps its mode: see `open_to_others`
-            root.mkdir(FOLDER_MODE)
+            root.mkdir(DIRECTORY_MODE)
         self._reserve = Reserve()
         self._threads = ThreadPoolExecutor(SYNC_THREADS_MAX, thread_name_prefix="tinymq-sync")
 
@@ -240,13 +240,13 @@ class RealFiles:
             except FileNotFoundError:
                 return []
 
-    def make_folder(self, path: str) -> None:
+    def make_directory(self, path: str) -> None:
         with _mapped("make", path):
             made = self._root
             for name in Path(path).parts:  # os.makedirs gives its mode to the last folder only
                 made /= name
                 if not made.is_dir():
-                    made.mkdir(FOLDER_MODE, exist_ok=True)
+                    made.mkdir(DIRECTORY_MODE, exist_ok=True)
 
     def remove(self, path: str) -> None:
         with _mapped("remove", path):
@@ -285,7 +285,7 @@ class RealFiles:
         if failed:
             raise sync_failed(failed)
 
-    def sync_folder(self, path: str) -> None:
+    def sync_directory(self, path: str) -> None:
         try:
             fd = self._opened(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:

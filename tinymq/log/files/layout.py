@@ -22,29 +22,29 @@ from tinymq.base.types import GroupId, TopicId
 LOCK = "LOCK"
 IDENTITY = "broker.json"
 REGISTRY = "registry"
-BALLOTS = ("ballots-a", "ballots-b")
+VOTES = ("ballots-a", "ballots-b")
 MARKS = "marks"
 BOOT = "boot"
 GROUPS = "groups"
-ASIDE = "aside"
+QUARANTINE = "aside"
 
 SEGMENT = ".log"
 INDEX = ".index"
-STATE = ".state"
+SNAPSHOT = ".state"
 COUNT = ".count"
 COMMIT = ".commit"
 
 
-def group_folder(group: GroupId) -> str:
-    return f"{topic_folder(group)}/{group.partition}"
+def group_directory(group: GroupId) -> str:
+    return f"{topic_directory(group)}/{group.partition}"
 
 
-def topic_folder(group: GroupId) -> str:
+def topic_directory(group: GroupId) -> str:
     return f"{GROUPS}/{group.topic_id.hex()}"
 
 
-def aside_folder(group: GroupId) -> str:
-    return f"{ASIDE}/{group.topic_id.hex()}-{group.partition}"
+def quarantine_directory(group: GroupId) -> str:
+    return f"{QUARANTINE}/{group.topic_id.hex()}-{group.partition}"
 
 
 def in_group(folder: str, first_index: int, kind: str) -> str:

@@ -150,10 +150,10 @@ class MemoryFiles:
     def list(self, folder: str) -> Names:
         return sorted(self._folders.get(folder, ()))
 
-    def make_folder(self, path: str) -> None:
+    def make_directory(self, path: str) -> None:
         if path not in self._folders:
             parent, name = posixpath.split(path)
-            self.make_folder(parent)
+            self.make_directory(parent)
             self._folders[parent][name] = None
             self._folders[path] = {}
 
@@ -191,7 +191,7 @@ class MemoryFiles:
     def sync(self, files: Sequence[File]) -> None:
         assert all(isinstance(file, MemoryFile) for file in files), "a file of another Files"
 
-    def sync_folder(self, path: str) -> None:
+    def sync_directory(self, path: str) -> None:
         if path not in self._folders:
             raise sync_failed({path: OSError(errno.ENOENT, "no such folder")})
 

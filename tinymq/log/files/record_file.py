@@ -26,7 +26,7 @@ from tinymq.format.entry import crc32c
 from tinymq.log.files.files import File, Files
 
 CHANGES = 1
-SNAPSHOT = 2
+COMPLETE = 2
 VERSION = 1
 
 _HEADER = struct.Struct("<IIIHHQ")
@@ -44,14 +44,14 @@ class FileRecord:
     content: bytes
 
 
-def pack_round(magic: int, number: int, kind: int, content: bytes) -> bytes:
+def pack_record(magic: int, number: int, kind: int, content: bytes) -> bytes:
     """One round, padded."""
     rest = _TAIL.pack(len(content), magic, VERSION, kind, number) + content
     packed = crc32c(rest).to_bytes(4, "little") + rest
     return packed + bytes(-len(packed) % 8)
 
 
-def parse_rounds(data: bytes, magic: int, record_bytes: int) -> Iterator[FileRecord]:
+def parse_records(data: bytes, magic: int, record_bytes: int) -> Iterator[FileRecord]:
     """All whole rounds of such records in `data`, in order, skipping what is none. Raises UnsupportedVersion for a
     newer version's."""
     mark = magic.to_bytes(4, "little")
@@ -96,7 +96,7 @@ class RecordFile:
     def replace(cls, files: Files, path: str, magic: int, number: int, content: bytes, size_min: int) -> RecordFile:
         """A new file in the place of `path`, that holds one snapshot and is durable but for its name:
         the caller syncs the folder before it relies on it. Raises StorageError, with the old file in place."""
-        snapshot = pack_round(magic, number, SNAPSHOT, content)
+        snapshot = pack_record(magic, number, COMPLETE, content)
         size = max(size_min, 4 * len(snapshot))
         new = path + ".new"
         files.remove(new)
@@ -116,7 +116,7 @@ class RecordFile:
     def append(self, number: int, content: bytes) -> None:
         """Write a round of changes; durable after `Files.sync` of `file`. Asserts that it has room."""
         assert self.has_room(len(content))
-        packed = pack_round(self._magic, number, CHANGES, content)
+        packed = pack_record(self._magic, number, CHANGES, content)
         self.file.write(self._position, [packed])
         self._position += len(packed)
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from tinymq.base.types import GroupId
 
 
-class CommitMark:
+class CommitProgress:
     """Of one log. invariant: durable <= known"""
 
     __slots__ = ("_wanted", "durable", "known")
@@ -47,7 +47,7 @@ class CommitStorage(Protocol):
     """What this room needs of a log."""
 
     group: GroupId
-    commit: CommitMark
+    commit: CommitProgress
 
     def kept(self, commit: int) -> None:
         """Its disk knows that all up to there is committed."""

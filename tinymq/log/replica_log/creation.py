@@ -21,30 +21,30 @@ from tinymq.log.files.layout import (
     GROUPS,
     INDEX,
     SEGMENT,
-    STATE,
+    SNAPSHOT,
     count_name,
     first_index_of,
-    group_folder,
+    group_directory,
     in_group,
-    topic_folder,
+    topic_directory,
 )  # fmt: skip
 from tinymq.log.replica_log.recovery import Recovered
 from tinymq.log.segment.segment import Segment, SegmentHeader, pack_segment_header
-from tinymq.log.segment.snapshot_files import Snapshot, StoredSnapshot, pack_state
+from tinymq.log.segment.snapshot_files import Snapshot, StoredSnapshot, pack_snapshot
 
 
 def create_log(files: Files, group: GroupId, first: Entry, count: int) -> Recovered:
     """A log that holds `first` alone; durable. Whatever is in its folder goes."""
-    folder = group_folder(group)
+    folder = group_directory(group)
     files.remove_tree(folder)  # of a creation that was cut short, before anything was answered
-    files.make_folder(folder)
+    files.make_directory(folder)
     header = SegmentHeader(group, 1, first.header.base_offset, 0, 0)
     segment = Segment(header, in_group(folder, 1, SEGMENT))
     written = [_written(files, segment.path, [pack_segment_header(header), first.head, first.payload])]
     if count:
         written.append(_written(files, f"{folder}/{count_name(count)}", []))
     _sync(files, written)
-    sync_folders(files, group)
+    sync_directories(files, group)
     segment.append(first.header)
     recovered = Recovered(segments=[segment])
     recovered.runs.note(first.index, first.term)
@@ -53,16 +53,16 @@ def create_log(files: Files, group: GroupId, first: Entry, count: int) -> Recove
 
 def begin_behind(files: Files, group: GroupId, applied: Snapshot) -> Recovered:
     """Step 2. The folder is there, and the log in it holds nothing at or above the state's index."""
-    folder, first_index = group_folder(group), applied.index + 1
+    folder, first_index = group_directory(group), applied.index + 1
     header = SegmentHeader(group, first_index, applied.next_offset, applied.entry_term, applied.entry_crc)
     segment = Segment(header, in_group(folder, first_index, SEGMENT))
-    state = pack_state(StoredSnapshot(applied.index, applied.append_time_us, applied.entry_crc, applied.data))
+    state = pack_snapshot(StoredSnapshot(applied.index, applied.append_time_us, applied.entry_crc, applied.data))
     written = [
         _written(files, segment.path, [pack_segment_header(header)]),
-        _written(files, in_group(folder, first_index, STATE), [state]),
+        _written(files, in_group(folder, first_index, SNAPSHOT), [state]),
     ]
     _sync(files, written)
-    files.sync_folder(folder)
+    files.sync_directory(folder)
     return Recovered(
         segments=[segment], states={applied.index}, applied_index=applied.index, state=applied.data,
         base_time_us=applied.append_time_us,
@@ -79,17 +79,17 @@ def mark_behind(group: GroupId, applied: Snapshot, count: int, fault_count: int 
 
 def remove_below(files: Files, group: GroupId, first_index: int) -> None:
     """Step 4. Not synced: what comes back after a crash is removed when the log is opened."""
-    folder = group_folder(group)
+    folder = group_directory(group)
     for name in files.list(folder):
-        at = [at for kind in (SEGMENT, INDEX, STATE) if (at := first_index_of(name, kind)) is not None]
+        at = [at for kind in (SEGMENT, INDEX, SNAPSHOT) if (at := first_index_of(name, kind)) is not None]
         if at and at[0] < first_index:
             files.remove(f"{folder}/{name}")
 
 
-def sync_folders(files: Files, group: GroupId) -> None:
+def sync_directories(files: Files, group: GroupId) -> None:
     """Make the names of the group's files durable, and those of the folders that they are in."""
-    for folder in (group_folder(group), topic_folder(group), GROUPS, ""):
-        files.sync_folder(folder)
+    for folder in (group_directory(group), topic_directory(group), GROUPS, ""):
+        files.sync_directory(folder)
 
 
 def _written(files: Files, path: str, chunks: list[bytes]) -> File:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class KeptSnapshots:
+class SnapshotTracker:
     """By applied index. Each goes: given → asked for, once its entries are synced → taken by a round → durable."""
 
     __slots__ = ("_asked", "_given", "_taken", "durable")

@@ -14,10 +14,10 @@ from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry, pack_header
 from tinymq.log.broker_files.durability_marks import LAZY, DurabilityMark
 from tinymq.log.files.files import Files
-from tinymq.log.files.layout import INDEX, SEGMENT, STATE, group_folder, in_group
+from tinymq.log.files.layout import INDEX, SEGMENT, SNAPSHOT, group_directory, in_group
 from tinymq.log.files.runner import Runner
-from tinymq.log.replica_log.commits import CommitMark
-from tinymq.log.replica_log.kept_snapshots import KeptSnapshots
+from tinymq.log.replica_log.commits import CommitProgress
+from tinymq.log.replica_log.kept_snapshots import SnapshotTracker
 from tinymq.log.replica_log.log_config import LogConfig
 from tinymq.log.replica_log.operations import Create, Operation, PutSnapshot, Remove, Seal, Truncate, Write
 from tinymq.log.replica_log.recovery import Recovered, make_index
@@ -26,7 +26,7 @@ from tinymq.log.replica_log.tail_budget import TailBudget
 from tinymq.log.replica_log.time_index import TimedView
 from tinymq.log.segment.index import pack_index
 from tinymq.log.segment.segment import Segment, SegmentHeader, pack_segment_header, segment_of_index
-from tinymq.log.segment.snapshot_files import StoredSnapshot, pack_state
+from tinymq.log.segment.snapshot_files import StoredSnapshot, pack_snapshot
 
 
 class LogWriter(Protocol):
@@ -55,21 +55,21 @@ class Log(TimedView):
         self.on_failed: Callable[[TinymqError], None] | None = None
         self.failed: TinymqError | None = None  # why nothing is taken any more
         self.closed = False  # let go of: another one may have its place
-        self.room: Callable[[int], None] | None = None  # see `check_room`
+        self.room: Callable[[int], None] | None = None  # see `check_quota`
         self.count = count  # of this group's incarnations here
         self.fault_count = fault_count  # see Mark
         self._writer = writer
-        self._folder = group_folder(group)
+        self._folder = group_directory(group)
         self.config = config
         self._segments = recovered.segments
         self._runs = recovered.runs
         self._tail = Tail(self.last_index + 1, tails)
-        self._states = KeptSnapshots(recovered.states)
+        self._states = SnapshotTracker(recovered.states)
         self._operations: list[Operation] = []
         self._chunks: list[bytes] | None = None  # of the last operation, when that is a Write to go on with
         self._applied = recovered.applied_index
         self.recovered_commit = min(commit, self.last_index)
-        self.commit = CommitMark(self.recovered_commit)
+        self.commit = CommitProgress(self.recovered_commit)
         self._base_time_us = recovered.base_time_us
         self._covered = 0  # the round under way makes durable what lies up to here and was not truncated since
         self.durable_index = self.synced_index = self.last_index
@@ -124,7 +124,7 @@ class Log(TimedView):
         self._segments.append(segment)
         return segment
 
-    def check_room(self, length: int) -> None:
+    def check_quota(self, length: int) -> None:
         """Raises QuotaExceeded when so many bytes more are too many for the broker's logs of this kind."""
         if self.room is not None:
             self.room(length)
@@ -174,7 +174,7 @@ class Log(TimedView):
                 keep = at + 1
         if not keep:
             return
-        gone = [path for segment in self._segments[:keep] for path in self._paths(segment, SEGMENT, INDEX, STATE)]
+        gone = [path for segment in self._segments[:keep] for path in self._paths(segment, SEGMENT, INDEX, SNAPSHOT)]
         del self._segments[:keep]
         self._tail.cut_before(self.first_index)
         self._runs.cut_before(self.first_index)
@@ -195,18 +195,18 @@ class Log(TimedView):
 
     # Applied states and notes
 
-    def wants_state(self, applied_index: int) -> bool:
+    def wants_snapshot(self, applied_index: int) -> bool:
         """Is the applied state at this index to be kept, and not given yet? A segment may be closed when its last
         entry is long applied."""
         return not self._states.has(applied_index) and self.ends_segment(applied_index)
 
-    def put_state(self, applied_index: int, data: bytes) -> None:
+    def save_snapshot(self, applied_index: int, data: bytes) -> None:
         """Keep the applied state where a segment ends (`ends_segment`); written once its entries are durable."""
-        if self.failed is None and self.wants_state(applied_index):
+        if self.failed is None and self.wants_snapshot(applied_index):
             last = self._segments[segment_of_index(self._segments, applied_index)].last
             assert last is not None
             stored = StoredSnapshot(applied_index, last.append_time_us, last.header_crc, data)
-            self._states.give(applied_index, pack_state(stored))
+            self._states.give(applied_index, pack_snapshot(stored))
             self._write_states()
 
     def note_applied(self, index: int) -> None:
@@ -219,14 +219,14 @@ class Log(TimedView):
         if self.failed is None and self.commit.learn(index):
             self._writer.note_mark(self)
 
-    def keep_commit(self, index: int) -> None:
+    def sync_commit(self, index: int) -> None:
         """Make durable, as soon as it is noted, that all up to `index` is committed; `on_durable` is called then."""
         self.commit.want(index)
         self._writer.note_mark(self)
 
     def _write_states(self) -> None:
         for at, packed in self._states.ask(self.synced_index):
-            self._do(PutSnapshot(self._folder, in_group(self._folder, at + 1, STATE), packed))
+            self._do(PutSnapshot(self._folder, in_group(self._folder, at + 1, SNAPSHOT), packed))
             self._wake()
 
     # The writer's side

@@ -185,7 +185,7 @@ class Disk:
         if touched or also:
             self._files.sync([*touched.values(), *also])
         for folder in folders:
-            self._files.sync_folder(folder)
+            self._files.sync_directory(folder)
 
     def _make_room(self) -> None:
         """Close the file that was used longest ago. Only what is synced may be closed: an error that the kernel has

@@ -18,7 +18,7 @@ from tinymq.base.errors import CorruptData, UnsupportedVersion
 from tinymq.format.entry import EntryHeader, parse_entry, parse_header
 from tinymq.log.broker_files.durability_marks import DAMAGED, SUSPECT, DurabilityMark
 from tinymq.log.files.files import File, Files
-from tinymq.log.files.layout import INDEX, SEGMENT, STATE, first_index_of, group_folder, in_group
+from tinymq.log.files.layout import INDEX, SEGMENT, SNAPSHOT, first_index_of, group_directory, in_group
 from tinymq.log.files.record_file import read_whole
 from tinymq.log.replica_log.terms import TermRuns
 from tinymq.log.segment.index import IndexFile, pack_index, parse_index
@@ -63,7 +63,7 @@ class LogRecovery:
         self._files = files
         self._mark = mark
         self._segment_bytes = segment_bytes
-        self._folder = group_folder(mark.group)
+        self._folder = group_directory(mark.group)
         self._suspect = bool(mark.flags & SUSPECT)
         self._found = Recovered()
         self._scanned: list[Segment] = []
@@ -82,7 +82,7 @@ class LogRecovery:
             self.check_mark()
             if self._mark.flags & DAMAGED:
                 raise _Damage("a read found damage before the broker was started again")
-            self._read_states([i for name in names if (i := first_index_of(name, STATE)) is not None])
+            self._read_states([i for name in names if (i := first_index_of(name, SNAPSHOT)) is not None])
         except _Damage as damage:
             self._found.damage = str(damage)
             self._found.tail_intact = self._tail_intact()
@@ -216,7 +216,7 @@ class LogRecovery:
     def _read_states(self, firsts: list[int]) -> None:
         found = self._found
         for first in firsts:
-            path = in_group(self._folder, first, STATE)
+            path = in_group(self._folder, first, SNAPSHOT)
             crc = next((s.header.prev_crc for s in found.segments if s.first_index == first), None)
             if crc is None and first - 1 == found.last_index:
                 crc = found.segments[-1].last_crc
@@ -245,9 +245,9 @@ class LogRecovery:
                 self._files.remove(in_group(self._folder, first, kind))
         begin, end = found.segments[0].first_index, found.last_index
         for name in names:
-            for kind in (SEGMENT, INDEX, STATE):
+            for kind in (SEGMENT, INDEX, SNAPSHOT):
                 at = first_index_of(name, kind)
-                if at is not None and (at < begin or (kind == STATE and at - 1 > end)):
+                if at is not None and (at < begin or (kind == SNAPSHOT and at - 1 > end)):
                     self._files.remove(f"{self._folder}/{name}")
         for segment in found.segments[:-1]:
             segment.sealed = True
@@ -260,10 +260,10 @@ class LogRecovery:
                     dirty += self.rewrite(segment)
             for applied_index in found.states:
                 if applied_index > self._mark.state:
-                    dirty.append(self._rewrite_file(in_group(self._folder, applied_index + 1, STATE)))
+                    dirty.append(self._rewrite_file(in_group(self._folder, applied_index + 1, SNAPSHOT)))
             if dirty:
                 self._files.sync(dirty)
-                self._files.sync_folder(self._folder)
+                self._files.sync_directory(self._folder)
         finally:
             for file in dirty:
                 file.close()

@@ -21,7 +21,7 @@ from tinymq.log.replica_log.terms import TermRuns
 from tinymq.log.segment.index import NO_TIMESTAMP
 from tinymq.log.segment.reads import Frames, Located, Span, find_data_frames, locate, read_data_frames, read_entries
 from tinymq.log.segment.segment import Segment, segment_of_index, segment_of_offset
-from tinymq.log.segment.snapshot_files import Snapshot, read_base
+from tinymq.log.segment.snapshot_files import Snapshot, read_base_snapshot
 
 T = TypeVar("T")
 
@@ -156,12 +156,12 @@ class LogView:
             self._window = []  # entries are asked for in order: all of it was
         return found
 
-    async def read_state(self) -> Snapshot | None:
+    async def read_base_snapshot(self) -> Snapshot | None:
         """What was applied right before the first entry; None when that is entry 1. Raises CorruptData."""
         while (first := self._segments[0].header).first_index > 1:
             cuts = self._cuts
             try:
-                return await self._runner.run(partial(read_base, self._files, first))
+                return await self._runner.run(partial(read_base_snapshot, self._files, first))
             except CorruptData as error:
                 if cuts == self._cuts:
                     raise self._damaged(error) from None

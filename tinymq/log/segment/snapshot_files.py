@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from tinymq.base.errors import CorruptData, UnsupportedVersion
 from tinymq.format.entry import crc32c
 from tinymq.log.files.files import Files
-from tinymq.log.files.layout import STATE, group_folder, in_group
+from tinymq.log.files.layout import SNAPSHOT, group_directory, in_group
 from tinymq.log.segment.segment import SegmentHeader
 
 MAGIC = b"tinymqst"
@@ -53,7 +53,7 @@ class StoredSnapshot:
     state: bytes = field(repr=False)
 
 
-def pack_state(stored: StoredSnapshot) -> bytes:
+def pack_snapshot(stored: StoredSnapshot) -> bytes:
     def head(crc: int) -> bytes:
         return _HEADER.pack(
             MAGIC, VERSION, 0, crc, stored.applied_index, stored.append_time_us, stored.entry_crc, 0
@@ -63,7 +63,7 @@ def pack_state(stored: StoredSnapshot) -> bytes:
     return head(crc32c(stored.state, crc32c(packed[:12] + packed[16:]))) + stored.state
 
 
-def parse_state(head: bytes, state: bytes) -> StoredSnapshot:
+def parse_snapshot(head: bytes, state: bytes) -> StoredSnapshot:
     """From a file's first HEADER_SIZE bytes, and the rest. Raises CorruptData, or UnsupportedVersion when it is whole
     but newer."""
     if len(head) < HEADER_SIZE:
@@ -83,7 +83,7 @@ def read_state(files: Files, path: str, applied_index: int, entry_crc: int) -> S
     except FileNotFoundError:
         raise CorruptData(f"{path} is missing", path=path) from None
     try:  # two reads: to cut a large state from what is before it would copy it, and hold the loop up, too
-        stored = parse_state(file.read(0, HEADER_SIZE), file.read(HEADER_SIZE, max(0, file.size() - HEADER_SIZE)))
+        stored = parse_snapshot(file.read(0, HEADER_SIZE), file.read(HEADER_SIZE, max(0, file.size() - HEADER_SIZE)))
     except CorruptData as error:
         raise CorruptData(f"{path}: {error.message}", path=path) from error
     finally:
@@ -93,9 +93,9 @@ def read_state(files: Files, path: str, applied_index: int, entry_crc: int) -> S
     return stored
 
 
-def read_base(files: Files, first: SegmentHeader) -> Snapshot:
+def read_base_snapshot(files: Files, first: SegmentHeader) -> Snapshot:
     """What was applied where this segment begins. Raises CorruptData. Blocks."""
-    path = in_group(group_folder(first.group), first.first_index, STATE)
+    path = in_group(group_directory(first.group), first.first_index, SNAPSHOT)
     stored = read_state(files, path, first.first_index - 1, first.prev_crc)
     return Snapshot(
         stored.applied_index, first.prev_term, first.prev_crc, first.base_offset, stored.append_time_us, stored.state,

@@ -11,12 +11,12 @@ from tinymq.base.types import GroupId
 from tinymq.base.value import value
 from tinymq.log.broker_files.boot_id import forgetful, read_boot, write_boot
 from tinymq.log.broker_files.durability_marks import LAZY, DurabilityMark, DurabilityMarks
-from tinymq.log.broker_files.vote_store import Ballot, VoteFile
+from tinymq.log.broker_files.vote_store import HardState, VoteFile
 from tinymq.log.files.files import File, Files, failed_paths
-from tinymq.log.files.layout import BALLOTS, MARKS, group_folder
+from tinymq.log.files.layout import MARKS, VOTES, group_directory
 from tinymq.log.replica_log.operations import Disk, Operation, Remove, Truncate, mark_before
 
-SHARED = frozenset((*BALLOTS, MARKS))
+SHARED = frozenset((*VOTES, MARKS))
 
 
 @value
@@ -58,20 +58,25 @@ class SyncBatches:
         self._boot_known = False  # the file `boot` names this start of the machine
 
     def carry_out(
-        self, works: list[LogWork], ballots: dict[GroupId, Ballot], known: Mapping[GroupId, int], *, with_marks: bool,
+        self,
+        works: list[LogWork],
+        votes: dict[GroupId, HardState],
+        known: Mapping[GroupId, int],
+        *,
+        with_marks: bool,
         unsynced: Sequence[GroupId] = (),
-    ) -> SyncOutcome:  # fmt: skip
+    ) -> SyncOutcome:
         """One round; `with_marks` takes along what earlier ones noted, and the commit indexes that are `known`, and
         `unsynced` are groups that earlier ones wrote, to be synced another time. A disk that refuses is an outcome, not
         an exception."""
         outcome = SyncOutcome()
         everybody = [*(work.mark.group for work in works), *unsynced]
         self._disk.later = frozenset(
-            map(group_folder, (*unsynced, *(work.mark.group for work in works if not work.sync)))
+            map(group_directory, (*unsynced, *(work.mark.group for work in works if not work.sync)))
         )
         try:
             self.lower_marks(works)
-            shared: list[File] = self._ballots.write(ballots) if ballots else []
+            shared: list[File] = self._ballots.write(votes) if votes else []
             if with_marks:
                 self.marks.note_commits(known)
                 shared += self.marks.flush()
@@ -140,7 +145,7 @@ class SyncBatches:
     def forget(self, group: GroupId) -> None:
         """Close the files of the group's log, which is released. The log is synced, or has failed, or no longer
         counts."""
-        self._disk.forget(group_folder(group))
+        self._disk.forget(group_directory(group))
         self.marks.cover(group)
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ class Writer:
         idle_mark_s: float,
         mark_every_s: float,
     ) -> None:
-        self.on_ballots_failed: Callable[[TinymqError], None] | None = None
+        self.on_failed: Callable[[TinymqError], None] | None = None
         self.on_synced: Callable[[float, int], None] | None = None  # a round ended: seconds that it took, its logs
         self.failed: TinymqError | None = None  # ballots or marks did: the broker has to stop
         self._runner = runner
@@ -95,7 +95,7 @@ class Writer:
         if self._task is None and not self._stopped:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
-    async def alone(self, call: Callable[[], T]) -> T:
+    async def run_exclusive(self, call: Callable[[], T]) -> T:
         """Make `call` in the executor, between rounds; returns what it returns, or raises what it raises."""
         if self._stopped:
             raise Closed("the data folder is closed")
@@ -106,8 +106,8 @@ class Writer:
     async def barrier(self) -> None:
         """Return when what was asked for before this call is written and synced, or failed."""
         with self.syncing_all():
-            await self.alone(_nothing)  # everything dirty or unsynced by then goes into the next round
-            await self.alone(_nothing)
+            await self.run_exclusive(_nothing)  # everything dirty or unsynced by then goes into the next round
+            await self.run_exclusive(_nothing)
 
     async def drain(self) -> None:
         """Return when there is nothing left to write or to sync, and no round is under way."""
@@ -271,8 +271,8 @@ class Writer:
             for log in self._unsynced.logs():
                 self._unsynced.drop(log)
                 log.fail(error)
-            if self.on_ballots_failed is not None:
-                self.on_ballots_failed(error)
+            if self.on_failed is not None:
+                self.on_failed(error)
 
     # Idling
 

@@ -49,7 +49,7 @@ class ColdReads:
     async def _read_state(self, group: Group, core: RaftReplica, term: int, peer: int) -> None:
         state: Snapshot | None = None
         try:
-            state = await group.log.read_state()
+            state = await group.log.read_base_snapshot()
         except Exception as error:
             self._failed(group, core, error)
         if self._groups.get(group.id) is group:

@@ -77,8 +77,8 @@ class Host:
         self._known: dict[GroupId, tuple[object, ...]] = {}  # as last announced
         self._handing: list[Group] = []  # whose leadership is being handed over
         self._handed = asyncio.Event()  # set while none of them is led here
-        store.ballots.on_durable.append(self._on_ballots_durable)
-        store.writer.on_ballots_failed = self._on_ballots_failed
+        store.votes.on_durable.append(self._on_ballots_durable)
+        store.writer.on_failed = self._on_ballots_failed
 
     def introduce(self, here: Callable[[], str], on_here: Callable[[int, str], None]) -> None:
         """Tell every broker that is reached where this one can be dialled, host:port, and hear where they can. Before

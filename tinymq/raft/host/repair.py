@@ -109,7 +109,7 @@ class Repairs:
         committed as that log was known to hold. False: it is still kept; to be asked again after `pause`."""
         self._tries.pop(group.id, None)
         try:
-            return await self._store.remove_aside(group.id, group.commit_index)
+            return await self._store.remove_quarantined(group.id, group.commit_index)
         except StorageError as error:  # nothing rests on what is kept: the replica goes on
             logger.warning("aside_kept", group=str(group.id), error=error.code, reason=str(error))
             return False

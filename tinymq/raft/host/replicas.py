@@ -92,7 +92,7 @@ class Replicas:
             await self._store.close_log(group_id)  # it may be tried again
             raise
         self._groups[group_id] = group
-        if self._store.has_aside(group_id):
+        if self._store.has_quarantined(group_id):
             group.repairing = "its damaged log was set aside"
         self._attach(group, opened)
         return group
@@ -204,7 +204,7 @@ class Replicas:
         """Until the log is set aside and another one begun."""
         log = group.log
         if log.failed is None:  # else opening it found the damage, and will again
-            await self._store.quarantine(log, failure)
+            await self._store.mark_damaged(log, failure)
         await self._repairs.may_begin(group)
         await self._whole(group, self._begin_anew(group))
 
@@ -236,7 +236,7 @@ class Replicas:
 
     async def _begin_anew(self, group: Group) -> None:
         logger.warning("replica_repairs", group=str(group.id), reason=group.repairing)
-        await self._store.set_aside(group.id)
+        await self._store.quarantine(group.id)
         await self._remake(group, await self._open_log(group))
 
     async def _rename(self, group: Group, count: int, leader: int | None, term: int) -> None:
@@ -259,7 +259,7 @@ class Replicas:
     async def _remake(self, group: Group, opened: OpenedLog) -> None:
         """Around another log."""
         self._store.configure(group.id, self._origins[group.id].config)  # it may have changed on the way
-        if opened.state is None:
+        if opened.snapshot is None:
             group.machine.load(self._origins[group.id].blank)
         opened, made = await self._make(opened, group.machine)
         group.become(made)

@@ -155,7 +155,7 @@ class LeadingReplica(TransferringReplica):
         if leadership.uncommitted_bytes + len(new.payload) > self._around.limits.uncommitted_bytes_max:
             raise QuotaExceeded("too much is waiting for a majority of replicas", retry_after_ms=50)
         if new.kind == Kind.DATA:  # commands make room, or keep the place of who reads
-            self._log.check_room(len(new.payload) + HEADER_SIZE)
+            self._log.check_quota(len(new.payload) + HEADER_SIZE)
         return self._append_as_leader(leadership, new, raises_level=raises_level)
 
     def append_time_now_us(self) -> int:

@@ -27,19 +27,19 @@ async def open_replica(
     configs = Configs(parse_config(first_entry))
     applied, high_watermark = opened.applied_index, log.log_start_offset
     if not opened.damage:
-        if opened.state is not None:
-            configs.applied, state = parse_checkpoint(opened.state)
+        if opened.snapshot is not None:
+            configs.applied, state = parse_checkpoint(opened.snapshot)
             machine.load(state)
         applied, high_watermark = await _replay(log, machine, configs, applied)
         configs.keep(applied)
         async for entry in _entries(log, applied):
             configs.above = configs.after(None, [entry])
-    if log.last_term > store.ballots.get(log.group)[0]:
+    if log.last_term > store.votes.get(log.group)[0]:
         # A power cut kept entries of a term that came with them, and not the ballot. PySyncObj takes the term from
         # the log, and the vote of an earlier one for a vote in it: nothing is said in it before the disk has both.
-        store.ballots.set(log.group, log.last_term, None)
+        store.votes.set(log.group, log.last_term, None)
     me = Replica(broker_id, store.identity.incarnation, opened.count)
-    core = RaftReplica(log.group, me, log, store.ballots, machine, around, configs, applied, high_watermark)
+    core = RaftReplica(log.group, me, log, store.votes, machine, around, configs, applied, high_watermark)
     return Group(log.group, log, core, machine)
 
 
@@ -58,8 +58,8 @@ async def _replay(log: Log, machine: StateMachine, configs: Configs, applied: in
                 configs.apply(entry)
             machine.apply(entry)
             applied, high_watermark = entry.index, entry.header.next_offset
-            if log.wants_state(applied):
-                log.put_state(applied, pack_checkpoint(configs.applied, machine.dump()))
+            if log.wants_snapshot(applied):
+                log.save_snapshot(applied, pack_checkpoint(configs.applied, machine.dump()))
     log.note_applied(applied)
     return applied, high_watermark
 

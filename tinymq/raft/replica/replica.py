@@ -172,8 +172,8 @@ class RaftReplica(LeadingReplica):
     def _SyncObj__applyLogEntries(self) -> bool:
         """Hazards 9, 10: `apply` is total. Index 1 is applied like any other (stock never does)."""
         applied = self.applied_index
-        if self._log.wants_state(applied):  # its segment was closed after it was applied
-            self._log.put_state(applied, pack_checkpoint(self._configs.applied, self._machine.dump()))
+        if self._log.wants_snapshot(applied):  # its segment was closed after it was applied
+            self._log.save_snapshot(applied, pack_checkpoint(self._configs.applied, self._machine.dump()))
         stop = min(self.commit_index, applied + APPLY_ENTRIES_MAX)
         while applied < stop:
             entry = self._log.entry(applied + 1)
@@ -181,8 +181,8 @@ class RaftReplica(LeadingReplica):
             self._SyncObj__raftLastApplied = applied
             self._high_watermark = entry.header.next_offset
             self._apply(entry)
-            if self._log.wants_state(applied):
-                self._log.put_state(applied, pack_checkpoint(self._configs.applied, self._machine.dump()))
+            if self._log.wants_snapshot(applied):
+                self._log.save_snapshot(applied, pack_checkpoint(self._configs.applied, self._machine.dump()))
         self._log.note_applied(applied)
         self._answer_reads()
         if applied < self.commit_index:
@@ -194,7 +194,7 @@ class RaftReplica(LeadingReplica):
         if entry.header.kind == Kind.CONFIG:
             self._configs.apply(entry)
             if self.is_listed and not self.is_member:
-                self._log.keep_commit(entry.index)
+                self._log.sync_commit(entry.index)
                 self._configs.keep(self._log.commit.durable)  # it may know that already
             self._around.wake()  # what waits for the count of replicas may be there
         try:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from tinymq.base.errors import NotReady
-from tinymq.base.private_files import make_private_folder, open_private
+from tinymq.base.private_files import make_private_directory, open_private
 from tinymq.client import AsyncClient
 from tinymq.dev import cause
 from tinymq_chaos.real.disks.disk_control import DiskControl
@@ -74,7 +74,7 @@ class Cluster:
     ) -> None:
         if nodes not in NODES:
             raise ValueError(f"a cluster has 1, 3 or 5 brokers, not {nodes}")
-        make_private_folder(folder)
+        make_private_directory(folder)
         self.folder = folder.absolute()
         self.version = version("tinymq")
         self.brokers = tuple(range(1, nodes + 1))

@@ -161,13 +161,13 @@ class FaultyDisk:
     def list(self, folder: str) -> list[str]:
         return [name for name in self._inner.list(folder) if folder or name != unsynced.FOLDER]
 
-    def make_folder(self, path: str) -> None:
+    def make_directory(self, path: str) -> None:
         with self._lock:
             if not self._inner.exists(path):
-                self.make_folder(posixpath.dirname(path))
+                self.make_directory(posixpath.dirname(path))
                 self.faults.step(f"mkdir {path}")
                 with self._changing_name(Kind.MAKE_FOLDER, path):
-                    self._inner.make_folder(path)
+                    self._inner.make_directory(path)
 
     def remove(self, path: str) -> None:
         with self._lock:
@@ -223,7 +223,7 @@ class FaultyDisk:
         if why is not None:
             raise why
 
-    def sync_folder(self, path: str) -> None:
+    def sync_directory(self, path: str) -> None:
         with self._lock:  # no change that is in the journal and not made yet
             upto, began_s = self._journal.sequence, time.monotonic()
         self.faults.step(f"sync folder {path}")
@@ -231,7 +231,7 @@ class FaultyDisk:
         self.faults.wait([path])
         if fails:
             raise sync_failed({path: OSError(errno.EIO, os.strerror(errno.EIO))})
-        self._inner.sync_folder(path)
+        self._inner.sync_directory(path)
         with self._lock:
             if self._journal.bytes:
                 self._journal.add(Kind.SYNCED_FOLDER, a=upto, payload=path.encode())

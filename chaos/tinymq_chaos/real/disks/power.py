@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tinymq.simulation.faulty_inodes import SECTOR_BYTES, Change, Folder, Inode
+from tinymq.simulation.faulty_inodes import SECTOR_BYTES, Change, Directory, Inode
 from tinymq_chaos.real.disks import unsynced
 from tinymq_chaos.real.disks.unsynced import NAMES, Kind, Record
 
@@ -57,10 +57,10 @@ class Remains:
     def __init__(self, data: Path) -> None:
         self._data = data
         self._records = list(unsynced.read(data))
-        self._root = Folder()
+        self._root = Directory()
         self._sources: dict[Inode, Path] = {}
         self._files: dict[int, Inode] = {}  # by their number in the journal
-        self._nodes: dict[int, Inode | Folder | None] = {}  # by the sequence number of a change of names: whose
+        self._nodes: dict[int, Inode | Directory | None] = {}  # by the sequence number of a change of names: whose
         self._replaced: dict[int, Inode] = {}
         self._pending: list[tuple[int, Change]] = []
         self._scan(data, self._root)
@@ -111,11 +111,11 @@ class Remains:
 
     # The tree of names
 
-    def _scan(self, path: Path, folder: Folder) -> None:
+    def _scan(self, path: Path, folder: Directory) -> None:
         for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
             if entry.is_dir(follow_symlinks=False):
                 if path != self._data or entry.name != unsynced.FOLDER:
-                    inner = folder.names[entry.name] = Folder()
+                    inner = folder.names[entry.name] = Directory()
                     self._scan(path / entry.name, inner)
             else:
                 folder.names[entry.name] = inode = Inode()
@@ -142,11 +142,11 @@ class Remains:
     def _undo(self, record: Record) -> None:
         folder, name = self._folder(record.path)
         if record.kind in (Kind.CREATE, Kind.MAKE_FOLDER):
-            node: Inode | Folder | None = folder.names.pop(name)
+            node: Inode | Directory | None = folder.names.pop(name)
             if isinstance(node, Inode):
                 self._files.setdefault(record.file, node)
         elif record.kind is Kind.REMOVE_FOLDER:
-            folder.names[name] = node = Folder()
+            folder.names[name] = node = Directory()
             self._nodes[record.sequence] = None
             return
         elif record.kind is Kind.REMOVE:
@@ -186,22 +186,22 @@ class Remains:
             change.show()
             self._pending.append((record.sequence, change))
 
-    def _make_durable(self, folder: Folder) -> None:
+    def _make_durable(self, folder: Directory) -> None:
         folder.durable = dict(folder.names)
         for node in folder.names.values():
-            if isinstance(node, Folder):
+            if isinstance(node, Directory):
                 self._make_durable(node)
 
-    def _node(self, path: str) -> Inode | Folder | None:
-        node: Inode | Folder | None = self._root
+    def _node(self, path: str) -> Inode | Directory | None:
+        node: Inode | Directory | None = self._root
         for name in path.split("/") if path else ():
-            node = node.names.get(name) if isinstance(node, Folder) else None
+            node = node.names.get(name) if isinstance(node, Directory) else None
         return node
 
-    def _folder(self, path: str) -> tuple[Folder, str]:
+    def _folder(self, path: str) -> tuple[Directory, str]:
         """The folder that the name is in, and the name."""
         folder = self._node(path.rpartition("/")[0])
-        assert isinstance(folder, Folder), path
+        assert isinstance(folder, Directory), path
         return folder, _name(path)
 
     def _settle(self) -> None:
@@ -217,7 +217,7 @@ class Remains:
                 os.rename(source, staged[inode])
         for folder, _, _ in sorted(os.walk(self._data), reverse=True):
             path = Path(folder).relative_to(self._data).as_posix()
-            if path != "." and path.split("/")[0] != unsynced.FOLDER and not isinstance(self._node(path), Folder):
+            if path != "." and path.split("/")[0] != unsynced.FOLDER and not isinstance(self._node(path), Directory):
                 os.rmdir(folder)
         for path in _folders(self._root):
             (self._data / path).mkdir(exist_ok=True)
@@ -236,10 +236,10 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _folders(folder: Folder, prefix: str = "") -> Iterator[str]:
+def _folders(folder: Directory, prefix: str = "") -> Iterator[str]:
     """Paths, outer ones first."""
     for name, node in folder.names.items():
-        if isinstance(node, Folder):
+        if isinstance(node, Directory):
             yield prefix + name
             yield from _folders(node, f"{prefix}{name}/")
 

@@ -17,7 +17,7 @@ from tinymq.base.errors import CorruptData
 from tinymq.format.entry import HEADER_SIZE, parse_header
 from tinymq.log.broker_files.durability_marks import DurabilityMark, load_marks
 from tinymq.log.files.files import RealFiles
-from tinymq.log.files.layout import BALLOTS, GROUPS, INDEX, MARKS, SEGMENT, STATE, first_index_of, group_of
+from tinymq.log.files.layout import GROUPS, INDEX, MARKS, SEGMENT, SNAPSHOT, VOTES, first_index_of, group_of
 from tinymq_chaos.real.disks.power import Remains
 from tinymq_chaos.real.faults.chosen import up
 from tinymq_chaos.real.faults.disks import DISKS, die_at_write, until_serving
@@ -26,7 +26,7 @@ from tinymq_chaos.real.faults.processes import gone, named
 
 BITS_MAX = 3
 ANY_FILE = "any"
-FILES = (SEGMENT, SEGMENT, SEGMENT, INDEX, STATE, *BALLOTS, MARKS)  # a segment more often than the others
+FILES = (SEGMENT, SEGMENT, SEGMENT, INDEX, SNAPSHOT, *VOTES, MARKS)  # a segment more often than the others
 BETWEEN_S = 1.0  # writes go on for so long with those that are left
 
 

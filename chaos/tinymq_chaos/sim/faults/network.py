@@ -123,20 +123,20 @@ def loss(world: World, rng: random.Random) -> Iterator[str | None]:
     """Packets are lost and sent again: what follows them waits."""
     share, some = rng.choice((0.01, 0.05, 0.2)), directions(world, rng)
     for direction in some:
-        world.weather.of(direction).loss = share
+        world.conditions.of(direction).loss = share
     yield f"{share:.0%} of packets, {in_words(some)}"
     for direction in some:
-        world.weather.of(direction).loss = 0.0
+        world.conditions.of(direction).loss = 0.0
 
 
 def duplicate(world: World, rng: random.Random) -> Iterator[str | None]:
     """Control messages arrive twice, which TCP never does."""
     share, some = rng.choice((0.05, 0.3, 0.9)), directions(world, rng)
     for direction in some:
-        world.weather.of(direction).duplicate = share
+        world.conditions.of(direction).duplicate = share
     yield f"{share:.0%} of control messages, {in_words(some)}"
     for direction in some:
-        world.weather.of(direction).duplicate = 0.0
+        world.conditions.of(direction).duplicate = 0.0
 
 
 def stale(world: World, rng: random.Random) -> Iterator[str | None]:
@@ -152,32 +152,32 @@ def stale(world: World, rng: random.Random) -> Iterator[str | None]:
             world.clock.call_later(OFFERED_S, offer_again)
 
     for direction in some:
-        world.weather.of(direction).stale = share
+        world.conditions.of(direction).stale = share
     offer_again()
     yield f"{share:.0%} of what replicas say, {in_words(some)}"
     over = True
     for direction in some:
-        world.weather.of(direction).stale = 0.0
+        world.conditions.of(direction).stale = 0.0
 
 
 def drop(world: World, rng: random.Random) -> Iterator[str | None]:
     """Control messages are lost for good, which TCP never does."""
     share, some = rng.choice((0.02, 0.1)), directions(world, rng)
     for direction in some:
-        world.weather.of(direction).drop = share
+        world.conditions.of(direction).drop = share
     yield f"{share:.0%} of control messages, {in_words(some)}"
     for direction in some:
-        world.weather.of(direction).drop = 0.0
+        world.conditions.of(direction).drop = 0.0
 
 
 def reorder(world: World, rng: random.Random) -> Iterator[str | None]:
     """Great jitter: connections overtake one another; each keeps its own order."""
     some, jitter_s = directions(world, rng), rng.choice((0.05, 0.2))
     for direction in some:
-        world.weather.of(direction).jitter_s = jitter_s
+        world.conditions.of(direction).jitter_s = jitter_s
     yield f"up to {jitter_s} s apart, {in_words(some)}"
     for direction in some:
-        world.weather.of(direction).jitter_s = world.link_s[1]
+        world.conditions.of(direction).jitter_s = world.link_s[1]
 
 
 def reset(world: World, rng: random.Random) -> Iterator[str | None]:

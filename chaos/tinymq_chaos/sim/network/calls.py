@@ -70,8 +70,8 @@ class Call:
         self.server = server
         self.metadata = metadata
         self._until_s = None if timeout_s is None else net.clock.monotonic() + timeout_s
-        self.up = Wire(net.weather, (client, server.broker_id))
-        self.down = Wire(net.weather, (server.broker_id, client))
+        self.up = Wire(net.conditions, (client, server.broker_id))
+        self.down = Wire(net.conditions, (server.broker_id, client))
         self.task: asyncio.Task[None] | None = None
         self._net = net
         net.calls[self] = None

@@ -108,7 +108,7 @@ class MemoryLink:
         server = self._net.reach(self._client, self._address) if known is not None and known.listening else None
         if server is None or server is not known:
             broker_id = int(self._address.rsplit(":", 1)[1])
-            await self._net.clock.sleep(self._net.weather.round_trip_s(self._client, broker_id))
+            await self._net.clock.sleep(self._net.conditions.round_trip_s(self._client, broker_id))
             while (server := self._net.reach(self._client, self._address)) is None:
                 await self._net.clock.sleep(CONNECT_POLL_S)
             self._known = server

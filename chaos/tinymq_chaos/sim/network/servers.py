@@ -13,7 +13,7 @@ from typing import Any
 from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable
 from tinymq.rpc.server.server import Services
-from tinymq.simulation.link_conditions import Weather
+from tinymq.simulation.link_conditions import NetworkConditions
 from tinymq_chaos.sim.network.calls import Call
 from tinymq_chaos.sim.network.links import MemoryConnector
 from tinymq_chaos.sim.virtual.virtual import Process, VirtualClock, VirtualLoop
@@ -63,8 +63,8 @@ class MemoryServer:
 class ClientNetwork:
     """Who listens where, and every call that is open. Belongs to the world, not to a process."""
 
-    def __init__(self, loop: VirtualLoop, weather: Weather) -> None:
-        self.weather = weather
+    def __init__(self, loop: VirtualLoop, conditions: NetworkConditions) -> None:
+        self.conditions = conditions
         self.clock = VirtualClock(loop)
         self.calls: dict[Call, None] = {}
         self._servers: dict[str, MemoryServer] = {}
@@ -117,7 +117,7 @@ class ClientNetwork:
     def reach(self, client: int, address: str) -> MemoryServer | None:
         """Who answers there now: None while nobody can tell. Raises BrokerUnreachable when refused."""
         broker_id = int(address.rsplit(":", 1)[1])
-        if self.weather.is_cut((client, broker_id)) or self.weather.is_cut((broker_id, client)):
+        if self.conditions.is_cut((client, broker_id)) or self.conditions.is_cut((broker_id, client)):
             return None
         server = self._servers.get(address)
         if server is None:

@@ -7,7 +7,7 @@ from collections import deque
 
 from tinymq.base.clock import Timer
 from tinymq.base.errors import OutcomeUnknown
-from tinymq.simulation.link_conditions import Weather
+from tinymq.simulation.link_conditions import NetworkConditions
 
 WINDOW_BYTES = 256 << 10  # unread by the other end: over it, a writer waits
 
@@ -15,8 +15,8 @@ WINDOW_BYTES = 256 << 10  # unread by the other end: over it, a writer waits
 class Wire:
     """One direction of a call: messages arrive in their order, when the network lets them. None is the end."""
 
-    def __init__(self, weather: Weather, direction: tuple[int, int]) -> None:
-        self._weather = weather
+    def __init__(self, conditions: NetworkConditions, direction: tuple[int, int]) -> None:
+        self._conditions = conditions
         self._direction = direction
         self._queue: deque[tuple[float, bytes | None]] = deque()  # (due, message): under way
         self._inbox: deque[bytes | None] = deque()
@@ -27,7 +27,7 @@ class Wire:
         self.broken: str | None = None
 
     def send(self, data: bytes | None) -> None:
-        due_s = self._weather.clock.monotonic() + self._weather.takes_s(self._direction)
+        due_s = self._conditions.clock.monotonic() + self._conditions.transit_s(self._direction)
         if self._queue:
             due_s = max(due_s, self._queue[-1][0])
         self._queue.append((due_s, data))
@@ -56,14 +56,14 @@ class Wire:
 
     def schedule(self) -> None:
         """Look at the queue when its first message is due; called again when a cut is healed."""
-        if self._timer is None and self._queue and not self._weather.is_cut(self._direction):
-            wait_s = self._queue[0][0] - self._weather.clock.monotonic()
-            self._timer = self._weather.clock.call_later(wait_s, self._arrive)
+        if self._timer is None and self._queue and not self._conditions.is_cut(self._direction):
+            wait_s = self._queue[0][0] - self._conditions.clock.monotonic()
+            self._timer = self._conditions.clock.call_later(wait_s, self._arrive)
 
     def _arrive(self) -> None:
         self._timer = None
-        now_s = self._weather.clock.monotonic()
-        while self._queue and self._queue[0][0] <= now_s and not self._weather.is_cut(self._direction):
+        now_s = self._conditions.clock.monotonic()
+        while self._queue and self._queue[0][0] <= now_s and not self._conditions.is_cut(self._direction):
             self._inbox.append(self._queue.popleft()[1])
             _wake(self._more)
         self.schedule()

@@ -235,14 +235,14 @@ class _Watch:
 
     def _reaches_a_majority(self, broker_id: int, group: Group) -> bool:
         """However slowly."""
-        weather, members = self._world.weather, [r.broker_id for r in group.membership.replicas]
-        reached = [n for n in members if not (weather.is_cut((n, broker_id)) or weather.is_cut((broker_id, n)))]
+        conditions, members = self._world.conditions, [r.broker_id for r in group.membership.replicas]
+        reached = [n for n in members if not (conditions.is_cut((n, broker_id)) or conditions.is_cut((broker_id, n)))]
         return 2 * len(reached) > len(members)
 
     def _well_linked(self, a: int, b: int) -> bool:
-        weather, usual = self._world.weather, self._world.link_s
+        conditions, usual = self._world.conditions, self._world.link_s
         for way in ((a, b), (b, a)):
-            known = weather.of(way)
-            if weather.is_cut(way) or known.loss or known.drop or (known.seconds, known.jitter_s) != usual:
+            known = conditions.of(way)
+            if conditions.is_cut(way) or known.loss or known.drop or (known.seconds, known.jitter_s) != usual:
                 return False
         return True

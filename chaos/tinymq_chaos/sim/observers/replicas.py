@@ -17,7 +17,7 @@ from tinymq.format.batch import parse_batch_header
 from tinymq.format.entry import Entry, Kind
 from tinymq.log import LogConfig
 from tinymq.log.broker_files.durability_marks import load_marks
-from tinymq.log.broker_files.vote_store import NO_BALLOT, load_ballots
+from tinymq.log.broker_files.vote_store import NO_HARD_STATE, load_votes
 from tinymq.log.files.layout import group_of
 from tinymq.log.replica_log.log import Log
 from tinymq.log.replica_log.operations import Disk, Operation, Remove, Truncate
@@ -128,9 +128,9 @@ class Watcher:
         self._world.ledger.rests_on(self._seen.log_of(group), broker.id, identity_of(me), ballot, durable=durable)
 
     def _is_durable(self, broker: SimBroker, group: GroupId, ballot: Ballot) -> bool:
-        found = self._durable.get((broker.files, group), NO_BALLOT)
+        found = self._durable.get((broker.files, group), NO_HARD_STATE)
         if not _covers(found, ballot):
-            found = load_ballots(self._disk(broker)).ballots.get(group, NO_BALLOT)  # type: ignore[arg-type]
+            found = load_votes(self._disk(broker)).hard_states.get(group, NO_HARD_STATE)  # type: ignore[arg-type]
             self._durable[broker.files, group] = found
         return _covers(found, ballot)
 
@@ -285,11 +285,11 @@ def _send(real: Any, watcher: Watcher, world: World) -> Any:
 
 
 def _put_state(real: Any, watcher: Watcher, world: World) -> Any:
-    def put_state(self: Log, applied_index: int, data: bytes) -> None:
+    def save_snapshot(self: Log, applied_index: int, data: bytes) -> None:
         watcher.dumps(self, applied_index, data)
         real(self, applied_index, data)
 
-    return put_state
+    return save_snapshot
 
 
 def _carry_out(real: Any, watcher: Watcher, world: World) -> Any:
@@ -318,7 +318,7 @@ _WRAPPED: tuple[tuple[Any, str, Callable[[Any, Watcher, World], Any]], ...] = (
     (Group, "force_leadership", _take_over),
     (Leadership, "commit", _commit),
     (HostReplicaEnv, "send", _send),
-    (Log, "put_state", _put_state),
+    (Log, "save_snapshot", _put_state),
     (Disk, "carry_out", _carry_out),
     (Group, "read_index", _read_index),
 )

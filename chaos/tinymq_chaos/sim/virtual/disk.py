@@ -139,9 +139,9 @@ class SimFiles(FaultyFiles):
         with self._reported():
             super().sync(files)
 
-    def sync_folder(self, path: str) -> None:
+    def sync_directory(self, path: str) -> None:
         with self._reported():
-            super().sync_folder(path)
+            super().sync_directory(path)
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
@@ -169,7 +169,7 @@ class SimFiles(FaultyFiles):
     def lose_folder(self, folder: str) -> None:
         """As if it had never been: no crash brings it back."""
         self.remove_tree(folder)
-        self.sync_folder(posixpath.dirname(folder))
+        self.sync_directory(posixpath.dirname(folder))
 
     def mend_reads(self) -> None:
         self._failing_reads.clear()

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry
-from tinymq.log.files.layout import SEGMENT, STATE, first_index_of, group_folder
+from tinymq.log.files.layout import SEGMENT, SNAPSHOT, first_index_of, group_directory
 from tinymq.log.segment.segment import Segment
 from tinymq.simulation.faulty_files import FaultyFiles
-from tinymq.simulation.faulty_inodes import Folder, Inode
+from tinymq.simulation.faulty_inodes import Directory, Inode
 
 
 class Synced:
@@ -25,21 +25,21 @@ class Synced:
             raise FileNotFoundError(path)
         return SyncedFile(node)
 
-    def node(self, path: str) -> Inode | Folder | None:
-        node: Inode | Folder | None = self._files._root
+    def node(self, path: str) -> Inode | Directory | None:
+        node: Inode | Directory | None = self._files._root
         for name in path.split("/"):
-            node = node.durable.get(name) if isinstance(node, Folder) else None
+            node = node.durable.get(name) if isinstance(node, Directory) else None
         return node
 
     def holds(self, group: GroupId, entry: Entry) -> bool:
         """This very entry, or a log that begins behind it."""
-        path = group_folder(group)
+        path = group_directory(group)
         folder = self.node(path)
-        names = folder.durable if isinstance(folder, Folder) else {}
+        names = folder.durable if isinstance(folder, Directory) else {}
         firsts = sorted((first, name) for name in names if (first := first_index_of(name, SEGMENT)) is not None)
         seen = self._files._node(path)
-        begins = _firsts(seen.names if isinstance(seen, Folder) else {}, SEGMENT)[:1]
-        both = {*_firsts(names, SEGMENT)} & {*_firsts(names, STATE)}
+        begins = _firsts(seen.names if isinstance(seen, Directory) else {}, SEGMENT)[:1]
+        both = {*_firsts(names, SEGMENT)} & {*_firsts(names, SNAPSHOT)}
         if begins and begins[0] > entry.index and begins[0] in both:
             return True  # a state stands for it, whether or not the removal of what lay before is synced
         below = [(first, name) for first, name in firsts if first <= entry.index]

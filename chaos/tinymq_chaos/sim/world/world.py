@@ -18,7 +18,7 @@ from tinymq.client import AsyncClient
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Replica, Role, make_first_entry
 from tinymq.rpc.common.proof import NONCE_BYTES, describe_proof, form_proof
-from tinymq.simulation.link_conditions import Direction, Weather
+from tinymq.simulation.link_conditions import Direction, NetworkConditions
 from tinymq.simulation.memory_network import HOST, MemoryNetwork
 from tinymq_chaos.checkers.cluster.ledger import Ledger
 from tinymq_chaos.history import History
@@ -67,10 +67,10 @@ class World:
         self.timing = Timing(retention_check_s=RETENTION_CHECK_S)
         self.clock = VirtualClock(loop)
         self.transcript = transcript
-        self.weather = Weather(self.clock, random.Random(f"{seed}/weather"))
+        self.conditions = NetworkConditions(self.clock, random.Random(f"{seed}/weather"))
         network_rng = random.Random(f"{seed}/network")
-        self.network = MemoryNetwork(self.clock, network_rng, self.limits, self.weather)
-        self.clients = ClientNetwork(loop, self.weather)
+        self.network = MemoryNetwork(self.clock, network_rng, self.limits, self.conditions)
+        self.clients = ClientNetwork(loop, self.conditions)
         self.link_s = (like.latency_s, LINK_S[1])
         self.history = History(self.clock.monotonic)
         self.history.link_s = like.latency_s
@@ -163,7 +163,7 @@ class World:
 
     def _link(self, client: int, broker_id: int) -> None:
         for direction in ((client, broker_id), (broker_id, client)):
-            conditions = self.weather.of(direction)
+            conditions = self.conditions.of(direction)
             conditions.seconds, conditions.jitter_s = self.link_s
 
     async def close_clients(self) -> None:
@@ -181,13 +181,13 @@ class World:
     def cut(self, why: str, directions: Iterable[Direction]) -> None:
         """Cut these until `mend(why)`."""
         self._cuts[why] = frozenset(directions)
-        self.weather.cut(self._cuts[why])
+        self.conditions.cut(self._cuts[why])
 
     def mend(self, why: str) -> None:
         if self._cuts.pop(why, None) is not None:
-            self.weather.heal()
+            self.conditions.heal()
             for directions in self._cuts.values():
-                self.weather.cut(directions)
+                self.conditions.cut(directions)
             self.network.healed()
             self.clients.healed()
 
