@@ -9,7 +9,7 @@ import random
 import pytest
 
 from tinymq.base.retry import Attempts, Backoff, retry_until
-from tinymq_chaos.sim.virtual.virtual import VirtualClock, VirtualLoop, run_virtually
+from tinymq_chaos.sim.virtual.event_loop import VirtualClock, VirtualLoop, run_virtually
 
 DOUBLING = Backoff(0.02, 0.5)
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.worlds import begun, numbers
 from tinymq_chaos.sim.faults.clocks import HOUR_US
-from tinymq_chaos.sim.virtual.virtual import WALL_START_US
+from tinymq_chaos.sim.virtual.event_loop import WALL_START_US
 from tinymq_chaos.sim.world.world import World
 
 

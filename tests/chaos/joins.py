@@ -8,7 +8,7 @@ from tests.chaos.worlds import begun, numbers
 from tinymq.base.types import METADATA_GROUP
 from tinymq.raft import Role
 from tinymq_chaos.sim.faults import FAULTS
-from tinymq_chaos.sim.faults.joining import ENDS
+from tinymq_chaos.sim.faults.joins import ENDS
 from tinymq_chaos.sim.world.world import World
 
 ENDING, STAYING = (

@@ -10,7 +10,7 @@ import pytest
 
 from tests.chaos.story import Story
 from tinymq_chaos.checkers import Kind, check
-from tinymq_chaos.checkers.common.linear import Operation, check_linearizable
+from tinymq_chaos.checkers.common.linearizability import Operation, check_linearizable
 
 Op = tuple[str, int]
 

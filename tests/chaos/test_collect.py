@@ -8,8 +8,8 @@ from tests.log.opened import settle, with_log
 from tests.log.values import append
 from tinymq.format.entry import Entry
 from tinymq.log import Log, Store
-from tinymq_chaos.checkers.common import collect
-from tinymq_chaos.checkers.common.collect import Collector
+from tinymq_chaos.checkers.common import replica_reader
+from tinymq_chaos.checkers.common.replica_reader import Collector
 from tinymq_chaos.history import Stored
 
 
@@ -23,7 +23,7 @@ class Undecoded(Collector):
 
 def test_what_is_removed_while_it_is_read_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retention and trims go on until the end of a run. What was read up to there does not meet what is left."""
-    monkeypatch.setattr(collect, "READ_BYTES", 200)
+    monkeypatch.setattr(replica_reader, "READ_BYTES", 200)
 
     async def body(store: Store, log: Log) -> None:
         append(log, 80)

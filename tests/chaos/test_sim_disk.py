@@ -11,7 +11,7 @@ from tests.chaos.worlds import begun, in_world, write
 from tinymq.base.errors import SyncFailed
 from tinymq.simulation.faulty_files import Crash
 from tinymq_chaos.sim.virtual.disk import Disk, SimFiles
-from tinymq_chaos.sim.virtual.virtual import Process, VirtualLoop, run_virtually
+from tinymq_chaos.sim.virtual.event_loop import Process, VirtualLoop, run_virtually
 from tinymq_chaos.sim.world.brokers import LOST
 from tinymq_chaos.sim.world.world import World
 

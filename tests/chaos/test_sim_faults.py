@@ -35,8 +35,8 @@ from tinymq.raft import Role
 from tinymq.simulation.faulty_inodes import Inode
 from tinymq.simulation.memory_network import Pipe
 from tinymq_chaos.sim.faults import FAULTS
-from tinymq_chaos.sim.virtual.synced import Synced
-from tinymq_chaos.sim.virtual.virtual import Process, VirtualClock, VirtualLoop, run_virtually
+from tinymq_chaos.sim.virtual.event_loop import Process, VirtualClock, VirtualLoop, run_virtually
+from tinymq_chaos.sim.virtual.synced_files import Synced
 from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.world import World
 

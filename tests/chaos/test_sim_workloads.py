@@ -11,7 +11,7 @@ from tinymq_chaos.checkers import Facts
 from tinymq_chaos.history import METADATA, Call, History, Outcome
 from tinymq_chaos.sim.campaign.run import Plan, run
 from tinymq_chaos.workloads import WORKLOADS
-from tinymq_chaos.workloads.bounded import FULL, FULL_BYTES, RETENTION_BYTES, ROOM, ROOM_BYTES
+from tinymq_chaos.workloads.capacity import FULL, FULL_BYTES, RETENTION_BYTES, ROOM, ROOM_BYTES
 
 ON_BROKERS = ("cursors", "takers", "rush", "queues", "moved", "partitions", "volatile", "delayed", "toggled")
 BOUNDED = ("retained", "unreplicated", "sized", "room", "heavy", "full", "trimmed", "altered")

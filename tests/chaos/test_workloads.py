@@ -16,7 +16,7 @@ from tinymq.format.batch import parse_batch_header
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.checkers import Kind, check
 from tinymq_chaos.history import History, Outcome
-from tinymq_chaos.sim.virtual.virtual import VirtualClock, VirtualLoop, run_virtually
+from tinymq_chaos.sim.virtual.event_loop import VirtualClock, VirtualLoop, run_virtually
 from tinymq_chaos.workloads import WORKLOADS
 
 SECONDS = 6.0

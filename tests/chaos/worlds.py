@@ -12,8 +12,8 @@ from tinymq.client import AsyncClient
 from tinymq_chaos.sim.campaign.run import no_collection
 from tinymq_chaos.sim.faults import FAULTS
 from tinymq_chaos.sim.network.wires import Wire
+from tinymq_chaos.sim.virtual.event_loop import VirtualLoop, run_virtually
 from tinymq_chaos.sim.virtual.transcript import Transcript
-from tinymq_chaos.sim.virtual.virtual import VirtualLoop, run_virtually
 from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.world import Surroundings, World
 

@@ -11,7 +11,7 @@ from tinymq.base.errors import BrokerUnreachable
 from tinymq.client.net.broker_streams import FetchPipe
 from tinymq.client.net.ports import Fetched
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq_chaos.sim.virtual.virtual import VirtualClock, VirtualLoop, run_virtually
+from tinymq_chaos.sim.virtual.event_loop import VirtualClock, VirtualLoop, run_virtually
 
 TIMEOUT_S = 0.2
 

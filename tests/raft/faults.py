@@ -13,7 +13,7 @@ from tests.raft.harness import Broker, Cluster, Recorder, Scenario
 from tinymq.base.errors import StorageError
 from tinymq.raft import Role
 from tinymq.raft.net.transport import Channel
-from tinymq_chaos.sim.virtual.virtual import Killed
+from tinymq_chaos.sim.virtual.event_loop import Killed
 
 Fault = Callable[[Cluster], None]
 

@@ -16,7 +16,7 @@ from tinymq.raft import Role
 from tinymq.raft.leader.leadership import Leadership
 from tinymq.raft.replica.replica import RaftReplica
 from tinymq.raft.rules.read_index import Answer
-from tinymq_chaos.sim.virtual.virtual import Killed
+from tinymq_chaos.sim.virtual.event_loop import Killed
 
 TIMEOUT_S = 2.0
 

@@ -23,8 +23,8 @@ from tinymq.rpc.services.fetch import FetchStream
 from tinymq.rpc.services.produce import ProduceStream, unpacked
 from tinymq.testing.cluster import Cluster
 from tinymq_chaos.sim.campaign.run import no_collection
+from tinymq_chaos.sim.virtual.event_loop import VirtualLoop, run_virtually
 from tinymq_chaos.sim.virtual.transcript import Transcript
-from tinymq_chaos.sim.virtual.virtual import VirtualLoop, run_virtually
 from tinymq_chaos.sim.world.world import Surroundings, World
 
 DATA = payload(1, value=b"x" * 1000)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from tinymq_chaos.checkers.bounds import capacity, retention, sizes, stale, trims
+from tinymq_chaos.checkers.bounds import capacity, retention, sizes, stale_reads, trims
 from tinymq_chaos.checkers.cluster import deadlines, metadata, moves, unique_numbers
 from tinymq_chaos.checkers.cluster.ledger import Ledger
 from tinymq_chaos.checkers.common import settings
 from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
 from tinymq_chaos.checkers.common.facts import Facts
-from tinymq_chaos.checkers.records import cursors, early, reads, replicas, weak, writes
+from tinymq_chaos.checkers.records import cursors, early_answers, reads, replicas, weak_topics, writes
 from tinymq_chaos.history import History
 
 Checker = Callable[[Facts], Iterator[Anomaly]]
@@ -26,8 +26,8 @@ CHECKERS: tuple[Checker, ...] = (
     writes.duplicates,
     writes.reordered,
     writes.nonmonotonic_sends,
-    early.early_answers,
-    early.early_reads,
+    early_answers.early_answers,
+    early_answers.early_reads,
     reads.shown_records,
     reads.shown_ends,
     reads.steady_readers,
@@ -54,7 +54,7 @@ CHECKERS: tuple[Checker, ...] = (
     cursors.taken_by_nobody,
     cursors.taken_as_stored,
     sizes.miscounted,
-    stale.stale_reads,
+    stale_reads.stale_reads,
     retention.removed_early,
     retention.kept_too_long,
     retention.removed_of_the_last_bytes,
@@ -66,7 +66,7 @@ CHECKERS: tuple[Checker, ...] = (
     trims.trims_undone,
     trims.removed_untrimmed,
     retention.broken_holds,
-    weak.needless_losses,
+    weak_topics.needless_losses,
     deadlines.unanswered,
     deadlines.no_progress,
     deadlines.slow_writes,
@@ -81,7 +81,7 @@ def check(history: History, ledger: Ledger | None = None, checkers: Iterable[Che
     found = list(ledger.anomalies) if ledger is not None else []
     for checker in checkers:
         found.extend(checker(facts))
-    found = [anomaly for anomaly in found if not weak.is_excused(facts, anomaly)]
+    found = [anomaly for anomaly in found if not weak_topics.is_excused(facts, anomaly)]
     counts: Counter[Kind] = Counter()
     kept = []
     for anomaly in found:

@@ -12,22 +12,34 @@ A catch counts only if the same plan without the mutant is clean.
 from __future__ import annotations
 
 from tinymq_chaos.mutants import (
-    asking,
-    bounds,
     clients,
     disks,
     elections,
-    levels,
+    feature_level,
+    partition_state,
+    partitions,
     registry,
+    replicas,
     replication,
-    reviving,
-    serving,
-    weak,
+    requests,
+    weak_topics,
 )
 from tinymq_chaos.mutants.mutant import MUTANTS, Focus, Mutant, Patches, find, mutant
 
 # Imported for what they enter into MUTANTS.
-ROOMS = (replication, elections, disks, serving, bounds, asking, weak, reviving, registry, levels, clients)
+ROOMS = (
+    replication,
+    elections,
+    disks,
+    partitions,
+    partition_state,
+    requests,
+    weak_topics,
+    replicas,
+    registry,
+    feature_level,
+    clients,
+)
 
 REAL = (
     "acks-before-the-sync",  # shows when machines lose power

@@ -24,7 +24,7 @@ from tinymq_chaos.real.cluster.broker import check_mutants
 from tinymq_chaos.real.faults import FAULTS, Kind
 from tinymq_chaos.real.report import BadFolder, read_run, write_comparison, write_report
 from tinymq_chaos.real.run.run import Plan, Result, Run
-from tinymq_chaos.real.targets import OFFERS, TARGETS, Offer, Wanted
+from tinymq_chaos.real.systems import OFFERS, TARGETS, Offer, Wanted
 
 MINUTES = 10.0
 BESIDE_S = 45.0  # of these: until brokers serve, and from the last fault until all is read and checked

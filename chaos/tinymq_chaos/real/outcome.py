@@ -25,8 +25,8 @@ from tinymq_chaos.checkers.common.anomaly import Anomaly
 from tinymq_chaos.history import Outcome
 from tinymq_chaos.real.processes.setup import TOXIPROXY_VERSION
 from tinymq_chaos.real.run.run import Result
-from tinymq_chaos.real.subject.target import Target
-from tinymq_chaos.real.subject.verdict import SPEED, not_judged
+from tinymq_chaos.real.system.target import Target
+from tinymq_chaos.real.system.verdict import SPEED, not_judged
 
 HISTORY = "history.jsonl"
 RUN = "run.json"

@@ -11,32 +11,46 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from tinymq_chaos.workloads import altered, bounded, channels, moves, produce, queues, read, rush, topics, trims, weak
+from tinymq_chaos.workloads import (
+    alterations,
+    capacity,
+    channels,
+    cursor_races,
+    moves,
+    producers,
+    queues,
+    readers,
+    topics,
+    trims,
+    weak_topics,
+)
 from tinymq_chaos.workloads.context import CALL_S, Context, Workload, key_of
-from tinymq_chaos.workloads.hasty import push
-from tinymq_chaos.workloads.produce import Numbered
+from tinymq_chaos.workloads.pipelining import push
+from tinymq_chaos.workloads.producers import Numbered
 
 PARTITIONS = 2
 
 
 async def idempotent(context: Context) -> None:
     """Two producers with many records on their way at once; readers on leaders and on followers."""
-    await _load(context, [("a", produce.stream, {}), ("b", produce.stream, {"linger_ms": 0})], ["leader", "follower"])
+    await _load(
+        context, [("a", producers.stream, {}), ("b", producers.stream, {"linger_ms": 0})], ["leader", "follower"]
+    )
 
 
 async def plain(context: Context) -> None:
     """A producer without numbers: nothing is sent twice, and what is unclear stays so."""
-    await _load(context, [("a", produce.stream, {"idempotent": False})], ["nearest"])
+    await _load(context, [("a", producers.stream, {"idempotent": False})], ["nearest"])
 
 
 async def lone(context: Context) -> None:
     """Single sends, each waited for."""
-    await _load(context, [("a", produce.lone, {}), ("b", produce.lone, {})], ["any"])
+    await _load(context, [("a", producers.lone, {}), ("b", producers.lone, {})], ["any"])
 
 
 async def batches(context: Context) -> None:
     """Whole tables."""
-    await _load(context, [("a", produce.batches, {})], ["follower"])
+    await _load(context, [("a", producers.batches, {})], ["follower"])
 
 
 async def hasty(context: Context) -> None:
@@ -48,14 +62,14 @@ async def _load(context: Context, senders: list[tuple[str, Any, dict[str, Any]]]
     name = await context.topic(PARTITIONS)
     reading = context.client(request_timeout_ms=CALL_S * 1000)
     key = await key_of(context, reading, name)
-    running: list[Awaitable[None]] = [read.follow(context, reading, name, key, replica) for replica in replicas]
-    running.append(read.look_at_ends(context, reading, name, key))
+    running: list[Awaitable[None]] = [readers.follow(context, reading, name, key, replica) for replica in replicas]
+    running.append(readers.look_at_ends(context, reading, name, key))
     for letter, send, settings in senders:
         sender = Numbered(context, f"{context.name}.{letter}", name, key, PARTITIONS)
         running.append(send(context, sender, context.client(request_timeout_ms=CALL_S * 1000), **settings))
     await asyncio.gather(*running)
     for replica in ("leader", "follower"):
-        await read.drain(context, reading, name, key, replica)
+        await readers.drain(context, reading, name, key, replica)
 
 
 WEAK = frozenset({"volatile", "delayed", "toggled", "unreplicated"})
@@ -72,20 +86,20 @@ WORKLOADS: dict[str, Workload] = {
     "hasty": hasty,
     "cursors": channels.cursors,
     "takers": channels.takers,
-    "rush": rush.rush,
+    "rush": cursor_races.rush,
     "queues": queues.queues,
-    "retained": bounded.retained,
-    "unreplicated": bounded.unreplicated,
-    "sized": bounded.sized,
-    "room": bounded.room,
-    "heavy": bounded.heavy,
-    "full": bounded.full,
+    "retained": capacity.retained,
+    "unreplicated": capacity.unreplicated,
+    "sized": capacity.sized,
+    "room": capacity.room,
+    "heavy": capacity.heavy,
+    "full": capacity.full,
     "trimmed": trims.trimmed,
-    "altered": altered.altered,
+    "altered": alterations.altered,
     "moved": moves.moved,
-    "volatile": weak.volatile,
-    "delayed": weak.delayed,
-    "toggled": weak.toggled,
+    "volatile": weak_topics.volatile,
+    "delayed": weak_topics.delayed,
+    "toggled": weak_topics.toggled,
     "churn": topics.churn,
     "partitions": topics.partitions,
     "metadata": topics.metadata,

@@ -20,8 +20,8 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.history import Call, Outcome
 from tinymq_chaos.records import name_in
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, key_of, pause, told
-from tinymq_chaos.workloads.produce import Numbered, lone
-from tinymq_chaos.workloads.read import drain
+from tinymq_chaos.workloads.producers import Numbered, lone
+from tinymq_chaos.workloads.readers import drain
 
 PARTITIONS = 2
 CHANNELS = ("red", "blue")

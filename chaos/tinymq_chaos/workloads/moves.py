@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from tinymq.base.errors import TinymqError
-from tinymq_chaos.workloads import read
+from tinymq_chaos.workloads import readers
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told
-from tinymq_chaos.workloads.produce import Numbered, lone, stream
+from tinymq_chaos.workloads.producers import Numbered, lone, stream
 
 PARTITIONS = 2
 ANY = 0.3  # how often it is to be whoever can lead
@@ -23,11 +23,11 @@ async def moved(context: Context) -> None:
     await asyncio.gather(
         stream(context, senders[0], context.client(request_timeout_ms=CALL_S * 1000)),
         lone(context, senders[1], client),
-        read.follow(context, client, name, key, "leader"),
+        readers.follow(context, client, name, key, "leader"),
         *(_move(context, name, key, partition) for partition in range(PARTITIONS)),
     )
     for replica in ("leader", "follower"):
-        await read.drain(context, client, name, key, replica)
+        await readers.drain(context, client, name, key, replica)
 
 
 async def _move(context: Context, topic: str, key: str, partition: int) -> None:

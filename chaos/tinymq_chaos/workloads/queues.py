@@ -17,8 +17,8 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.history import Call, Outcome
 from tinymq_chaos.records import name_in
 from tinymq_chaos.workloads.context import CALL_S, Caller, Context, begin, key_of, pause, told
-from tinymq_chaos.workloads.produce import Numbered
-from tinymq_chaos.workloads.read import drain
+from tinymq_chaos.workloads.producers import Numbered
+from tinymq_chaos.workloads.readers import drain
 
 QUEUES = 2
 TAKERS = 3

@@ -7,8 +7,8 @@ import asyncio
 from tinymq.client import AsyncClient
 from tinymq_chaos.history import Outcome, topic_key
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told
-from tinymq_chaos.workloads.produce import Numbered, lone
-from tinymq_chaos.workloads.read import drain
+from tinymq_chaos.workloads.producers import Numbered, lone
+from tinymq_chaos.workloads.readers import drain
 
 NAMES = 3
 OWNERS = 3

@@ -9,9 +9,9 @@ from tinymq.base.errors import TinymqError
 from tinymq.base.types import Offset
 from tinymq.client import AsyncClient
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq_chaos.workloads import read
+from tinymq_chaos.workloads import readers
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told
-from tinymq_chaos.workloads.produce import Numbered, batches, lone
+from tinymq_chaos.workloads.producers import Numbered, batches, lone
 
 BEYOND = 0.1  # how often a trim asks for more than there is
 LEASE_S = 2.0
@@ -26,16 +26,16 @@ async def trimmed(context: Context) -> None:
     await asyncio.gather(
         lone(context, senders[0], client),
         batches(context, senders[1], client),
-        read.follow(context, client, name, key, "leader"),
-        read.follow(context, client, name, key, "follower"),
-        read.look_at_ends(context, client, name, key),
+        readers.follow(context, client, name, key, "leader"),
+        readers.follow(context, client, name, key, "follower"),
+        readers.look_at_ends(context, client, name, key),
         _trim(context, f"{context.name} 0", name, key),
         _trim(context, f"{context.name} 1", name, key),
         _hold(context, client, name, key),
         _count(context, name, key),
     )
     for replica in ("leader", "follower"):
-        await read.drain(context, client, name, key, replica)
+        await readers.drain(context, client, name, key, replica)
 
 
 async def _trim(context: Context, process: str, topic: str, key: str) -> None:

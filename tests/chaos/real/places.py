@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from tinymq.base.config import parse_address
-from tinymq_chaos.real.net.net import Direction
+from tinymq_chaos.real.net.network import Direction
 from tinymq_chaos.real.net.toxiproxy import Proxies
 from tinymq_chaos.real.processes.ports import HOST
 

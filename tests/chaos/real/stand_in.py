@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from tinymq_chaos.real.net.lines import Line
-from tinymq_chaos.real.net.net import TOXICS, Direction
+from tinymq_chaos.real.net.network import TOXICS, Direction
+from tinymq_chaos.real.net.probe_connections import Line
 
 
 class StandInNet:

@@ -27,7 +27,7 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.tinymq_pb2_grpc import QueueServiceStub
 from tinymq_chaos.real.cluster.cluster import Cluster, as_toml
 from tinymq_chaos.real.processes.children import Child
-from tinymq_chaos.real.subject.target import CLIENTS, Target
+from tinymq_chaos.real.system.target import CLIENTS, Target
 
 DEADLINE_S = 30.0
 TOPIC = "t"

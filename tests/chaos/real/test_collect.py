@@ -15,8 +15,8 @@ from tinymq.log.files.files import RealFiles
 from tinymq.testing.cluster import Cluster
 from tinymq_chaos.history import METADATA, History
 from tinymq_chaos.real.cluster.cluster import Cluster as RealCluster
-from tinymq_chaos.real.ours import ours
-from tinymq_chaos.real.ours.collect import METADATA_ID, Folders, Said, said_by, segments
+from tinymq_chaos.real.product import system
+from tinymq_chaos.real.product.replica_logs import METADATA_ID, Folders, Said, said_by, segments
 from tinymq_chaos.records import CHANGED, make_value
 
 NAMES = [f"p-{n}" for n in range(40)]
@@ -135,14 +135,14 @@ class Asked:
 def test_a_broker_that_does_not_say_how_its_replicas_are_is_asked_again_and_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ours, "ANSWER_S", 0.3)
+    monkeypatch.setattr(system, "ANSWER_S", 0.3)
     cluster = Asked(tmp_path, 1, 3)
-    collected = ours.Ours(cast(RealCluster, cluster)).collect(History(), hurt={2})
+    collected = system.Ours(cast(RealCluster, cluster)).collect(History(), hurt={2})
     assert collected.wrong == ["broker 2 does not say how its replicas are: nobody could judge them"]
     assert (collected.notes, cluster.up) == ([], set())
     assert (cluster.tries[1], cluster.tries[3]) == (2, 2)
     assert cluster.tries[2] > 2
-    whole = ours.Ours(cast(RealCluster, Asked(tmp_path, 1, 2, 3))).collect(History(), hurt=())
+    whole = system.Ours(cast(RealCluster, Asked(tmp_path, 1, 2, 3))).collect(History(), hurt=())
     assert whole.wrong == []
 
 

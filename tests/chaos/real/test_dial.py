@@ -18,7 +18,7 @@ from tinymq.cli.verbs.broker import as_environment
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.common.forward_mark import ForwardMarks
 from tinymq.rpc.services.leader_routing import Call, Leading
-from tinymq_chaos.sim.virtual.virtual import VirtualLoop, run_virtually
+from tinymq_chaos.sim.virtual.event_loop import VirtualLoop, run_virtually
 
 ELSEWHERE = (PeerAddress(2, "127.0.0.1", 9001), PeerAddress(4, "127.0.0.1", 9003))
 

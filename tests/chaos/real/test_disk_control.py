@@ -14,7 +14,7 @@ from tinymq.log.files.files import RealFiles
 from tinymq_chaos.real.cluster.cluster import Cluster
 from tinymq_chaos.real.disks.disk_control import DiskControl, serve
 from tinymq_chaos.real.disks.disks import FaultyDisk
-from tinymq_chaos.real.disks.power import Remains
+from tinymq_chaos.real.disks.power_cut import Remains
 
 TOPIC = "t"
 LOGS = "groups/*.log"

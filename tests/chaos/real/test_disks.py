@@ -19,8 +19,8 @@ from tinymq.simulation.faulty_files import Crash, FaultyFiles
 from tinymq_chaos.real.disks import disks
 from tinymq_chaos.real.disks.disk_faults import Faults
 from tinymq_chaos.real.disks.disks import FaultyDisk
-from tinymq_chaos.real.disks.power import Loss, Remains
-from tinymq_chaos.real.disks.unsynced import FOLDER
+from tinymq_chaos.real.disks.power_cut import Loss, Remains
+from tinymq_chaos.real.disks.unsynced_changes import FOLDER
 
 DEADLINE_S = 20.0
 

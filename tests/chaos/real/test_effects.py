@@ -16,11 +16,11 @@ from tests.chaos.real.test_faults_disks import Disked, Scene
 from tinymq.base.errors import StorageError
 from tinymq_chaos.history import History
 from tinymq_chaos.real.disks.disk_faults import Faults
-from tinymq_chaos.real.disks.power import Loss, Remains
+from tinymq_chaos.real.disks.power_cut import Loss, Remains
 from tinymq_chaos.real.faults import FAULTS, Value, clocks, files, network, processes
 from tinymq_chaos.real.faults import disks as disk_faults
-from tinymq_chaos.real.net.lines import Line
-from tinymq_chaos.real.net.net import Direction
+from tinymq_chaos.real.net.network import Direction
+from tinymq_chaos.real.net.probe_connections import Line
 from tinymq_chaos.real.net.probes import Probe
 from tinymq_chaos.real.run import run as running
 from tinymq_chaos.real.run.nemesis import Nemesis

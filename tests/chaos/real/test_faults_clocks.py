@@ -18,7 +18,7 @@ from tinymq_chaos.history import History
 from tinymq_chaos.real.cluster.cluster import Cluster
 from tinymq_chaos.real.faults import FAULTS, clocks
 from tinymq_chaos.real.processes import setup
-from tinymq_chaos.real.run.recorded import Recorded
+from tinymq_chaos.real.run.stage import Recorded
 
 DEADLINE_S = 20.0
 OFF_S_MAX = 60.0  # a slow machine

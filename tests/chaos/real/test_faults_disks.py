@@ -21,7 +21,7 @@ from tinymq_chaos.real.disks.disk_control import DiskControl, serve
 from tinymq_chaos.real.disks.disk_faults import Faults
 from tinymq_chaos.real.disks.disks import FaultyDisk
 from tinymq_chaos.real.faults import FAULTS, Value, disks
-from tinymq_chaos.real.run.recorded import Recorded
+from tinymq_chaos.real.run.stage import Recorded
 
 DEADLINE_S = 20.0
 TOPIC = "t"

@@ -10,8 +10,8 @@ import pytest
 from tests.chaos.real.stand_in import StandIn
 from tinymq_chaos.history import History
 from tinymq_chaos.real.faults import FAULTS, Value, network
-from tinymq_chaos.real.net.net import CLIENTS, Direction
-from tinymq_chaos.real.run.recorded import Recorded
+from tinymq_chaos.real.net.network import CLIENTS, Direction
+from tinymq_chaos.real.run.stage import Recorded
 
 TOXICS = ("latency", "bandwidth", "slow_close", "reset_peer", "slicer", "limit_data", "timeout")
 

@@ -7,8 +7,8 @@ import re
 from tests.chaos.real.test_judging import PAGE
 from tinymq_chaos.mutants import REAL
 from tinymq_chaos.real.__main__ import row
-from tinymq_chaos.real.caught import FOCUS
 from tinymq_chaos.real.faults import FAULTS
+from tinymq_chaos.real.mutant_runs import FOCUS
 
 
 def cells(head: str) -> list[list[str]]:

@@ -10,8 +10,8 @@ import pytest
 from tests.chaos.real.stand_in import StandIn
 from tinymq_chaos.history import History
 from tinymq_chaos.real.faults import FAULTS, Value, processes
-from tinymq_chaos.real.faults.chosen import Struck
-from tinymq_chaos.real.run.recorded import Recorded
+from tinymq_chaos.real.faults.victims import Struck
+from tinymq_chaos.real.run.stage import Recorded
 
 
 class Scene:

@@ -9,8 +9,8 @@ import pytest
 import tinymq_chaos.real
 from tinymq_chaos.checkers import CHECKERS, Facts
 from tinymq_chaos.history import History
-from tinymq_chaos.real.ours.ours import RUN
-from tinymq_chaos.real.subject.verdict import (
+from tinymq_chaos.real.product.system import RUN
+from tinymq_chaos.real.system.verdict import (
     CROWD_CALM_MAX,
     CROWD_FAIR,
     CROWD_MAX,

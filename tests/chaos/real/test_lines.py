@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from tinymq_chaos.real.net.lines import Line
+from tinymq_chaos.real.net.probe_connections import Line
 
 HIGH = 1_100  # beyond the descriptors that select takes
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.real.places import Line, Net
-from tinymq_chaos.real.net.net import CLIENTS, TOXICS, Direction
+from tinymq_chaos.real.net.network import CLIENTS, TOXICS, Direction
 from tinymq_chaos.real.net.toxiproxy import check
 
 DIRECTIONS = [(1, 2), (2, 1), (CLIENTS, 1)]

@@ -7,15 +7,15 @@ import pytest
 
 from tinymq_chaos.checkers import Facts, Kind
 from tinymq_chaos.history import History, Outcome
-from tinymq_chaos.real.net.net import CLIENTS
+from tinymq_chaos.real.net.network import CLIENTS
 from tinymq_chaos.real.peers import nats_monitor as monitor
 from tinymq_chaos.real.peers import trial as running
 from tinymq_chaos.real.peers.nats import NatsCluster
 from tinymq_chaos.real.peers.nats_names import sequence_of, stream_of
-from tinymq_chaos.real.peers.nats_subject import NatsSubject
+from tinymq_chaos.real.peers.nats_system import NatsSubject
 from tinymq_chaos.real.peers.trial import Plan, run
 from tinymq_chaos.real.run.context import Context, Surroundings
-from tinymq_chaos.real.subject.verdict import Slack
+from tinymq_chaos.real.system.verdict import Slack
 
 WAIT_S = 60.0
 

@@ -24,9 +24,9 @@ from tinymq_chaos.real.run import run as running
 from tinymq_chaos.real.run import schedule
 from tinymq_chaos.real.run.run import Plan, Result, Run
 from tinymq_chaos.real.run.schedule import Act, Episode, plan
-from tinymq_chaos.real.subject.subject import Collected
-from tinymq_chaos.real.subject.verdict import Slack
-from tinymq_chaos.real.targets import OFFERS
+from tinymq_chaos.real.system.system import Collected
+from tinymq_chaos.real.system.verdict import Slack
+from tinymq_chaos.real.systems import OFFERS
 from tinymq_chaos.workloads.context import Context, Workload
 
 DEADLINE_S = 20.0

@@ -10,7 +10,7 @@ import pytest
 
 from tests.chaos.real.stand_in import StandIn
 from tinymq_chaos.history import METADATA, History
-from tinymq_chaos.real.ours.leader_log import Tail, Watching, event_of, log_of, name_logs
+from tinymq_chaos.real.product.leader_log import Tail, Watching, event_of, log_of, name_logs
 
 ID = "0123456789abcdef0123456789abcdef"
 GROUP = f"{ID[:8]}/1"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from tinymq_chaos.history import FaultSpan, History, Led, Outcome
 from tinymq_chaos.real.faults import FAULTS, Value
-from tinymq_chaos.real.faults.chosen import Struck
+from tinymq_chaos.real.faults.victims import Struck
 from tinymq_chaos.real.run.run import Plan, Result, Run
 from tinymq_chaos.real.run.schedule import Act, Episode
-from tinymq_chaos.real.targets import TARGETS, Wanted
+from tinymq_chaos.real.systems import TARGETS, Wanted
 
 LOAD = ("idempotent", "plain", "cursors", "churn")  # the first two read from leaders, followers and the nearest, too
 LEADER: Mapping[str, Value] = {"broker": 0.0, "who": "leader"}

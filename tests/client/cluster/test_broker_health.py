@@ -9,7 +9,7 @@ from tests.client.running import client_of
 from tests.fakes.manual_clock import ManualClock
 from tinymq.client.cluster.broker_health import ASIDE, RECONNECT, SLOW, ClusterHealth
 from tinymq.client.cluster.cluster import Cluster
-from tinymq_chaos.sim.virtual.virtual import VirtualClock, VirtualLoop, run_virtually
+from tinymq_chaos.sim.virtual.event_loop import VirtualClock, VirtualLoop, run_virtually
 
 DEADLINE_S = 5.0  # of a send
 SMALL = 0.1  # the fraction of the deadline that an earlier slow answer or failure may cost

@@ -11,7 +11,7 @@ from tests.client.running import client_of
 from tinymq.base.errors import DeadlineExceeded, OutcomeUnknown
 from tinymq.client import AsyncClient
 from tinymq.client.cluster.routing import Partition, Reach, Topic, spread
-from tinymq_chaos.sim.virtual.virtual import VirtualClock, VirtualLoop, run_virtually
+from tinymq_chaos.sim.virtual.event_loop import VirtualClock, VirtualLoop, run_virtually
 
 DEADLINE_MS = 5000
 

@@ -25,7 +25,7 @@ from tinymq.rpc.common.broker_state import Serving, State
 from tinymq.rpc.common.forward_mark import ForwardMarks
 from tinymq.rpc.common.forwarding import Metadata
 from tinymq.rpc.services.leader_routing import Call, Leading
-from tinymq_chaos.sim.virtual.virtual import VirtualClock, VirtualLoop, run_virtually
+from tinymq_chaos.sim.virtual.event_loop import VirtualClock, VirtualLoop, run_virtually
 
 ID = TopicId(b"t" * 16)
 TOPIC = TopicRecord("t", ID, 1, 0, (QueueRecord("t", ID, 0, (), 0),), TopicConfig(), 1, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tinymq_chaos.checkers.bounds.stale import end_at, ends_of
+from tinymq_chaos.checkers.bounds.stale_reads import end_at, ends_of
 from tinymq_chaos.checkers.bounds.trims import log_of
 from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind, times
 from tinymq_chaos.checkers.common.facts import Facts
@@ -18,7 +18,7 @@ from tinymq_chaos.history import Call, Log, Outcome
 
 def miscounted(facts: Facts) -> Iterator[Anomaly]:
     """Fewer left for a channel than were surely there, or more than there can have been. (Fewer kept than were
-    acknowledged: stale.py.)"""
+    acknowledged: stale_reads.py.)"""
     ends = ends_of(facts)
     for call in facts.of("size"):
         log = log_of(call)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind, times
 from tinymq_chaos.checkers.common.facts import Facts
-from tinymq_chaos.checkers.common.linear import Operation, check_linearizable
+from tinymq_chaos.checkers.common.linearizability import Operation, check_linearizable
 from tinymq_chaos.history import METADATA, Call, Outcome
 
 MADE = "?"  # begins an id that is not known yet: of a creation without an answer

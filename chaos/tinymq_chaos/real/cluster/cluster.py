@@ -32,7 +32,7 @@ from tinymq.base.private_files import make_private_directory, open_private
 from tinymq.client import AsyncClient
 from tinymq.dev import cause
 from tinymq_chaos.real.disks.disk_control import DiskControl
-from tinymq_chaos.real.net.net import CLIENTS, Direction
+from tinymq_chaos.real.net.network import CLIENTS, Direction
 from tinymq_chaos.real.net.toxiproxy import Proxies
 from tinymq_chaos.real.processes import health
 from tinymq_chaos.real.processes.children import Child, end, spawn

@@ -5,10 +5,11 @@ what stands in its place here needs no root, no kernel module and no compiler, w
 the product's own paths in errors, and sees which sync covers what. What it does not test is what lies below: how a
 kernel, a file system and a real disk keep the promises that `Files` asks of them (`RealFiles` is three calls deep).
 
-All goes through to real files, so a killed process loses nothing that it wrote. Beside it a journal says how to take
-back what was not synced (unsynced.py): a power cut is the process's death and then, with nobody writing, `lose_power`.
-The journal outlives the process, so what was written before a kill -9 and never synced is lost in a later power cut.
-As kernels do, it takes for written what has lain unsynced for WRITEBACK_S, or over JOURNAL_BYTES_MAX.
+Every write goes through to the real files, so a killed process loses nothing that it wrote. A journal beside them
+(unsynced_changes.py) records how to take back every change that is not synced. A power cut kills the process and then
+calls `lose_power`, while nothing writes. The journal outlives the process: a write that was never synced before a
+kill -9 is lost in a later power cut. Like a kernel, the disk counts a write as stored after WRITEBACK_S, or when more
+than JOURNAL_BYTES_MAX are unsynced.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from pathlib import Path
 
 from tinymq.base.errors import DiskFull, SyncFailed
 from tinymq.log.files.files import File, Files, Lock, failed_paths, sync_failed
-from tinymq_chaos.real.disks import unsynced
+from tinymq_chaos.real.disks import unsynced_changes as unsynced
 from tinymq_chaos.real.disks.disk_faults import Faults
-from tinymq_chaos.real.disks.unsynced import Journal, Kind
+from tinymq_chaos.real.disks.unsynced_changes import Journal, Kind
 
 WRITEBACK_S = 30.0
 JOURNAL_BYTES = 1 << 20  # from here on it is cleared as soon as nothing young is in it

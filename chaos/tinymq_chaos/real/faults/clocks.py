@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from tinymq_chaos.real.faults.chosen import ANYONE, LEADER, one
 from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Kind, Parameters, Stage
+from tinymq_chaos.real.faults.victims import ANYONE, LEADER, one
 
 HOUR_S = 3600
 READ_AGAIN_S = 1  # a jump is seen after this much

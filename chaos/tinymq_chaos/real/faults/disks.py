@@ -16,10 +16,10 @@ from typing import Protocol, cast
 from tinymq.log.files.layout import INDEX
 from tinymq_chaos.real.disks.disk_control import DiskControl, Look
 from tinymq_chaos.real.disks.disk_faults import READS_FAILED, SYNCS_DELAYED, SYNCS_FAILED, WRITES_REFUSED
-from tinymq_chaos.real.disks.power import Loss, Remains
-from tinymq_chaos.real.faults.chosen import ANYONE, LEADER, one, up
+from tinymq_chaos.real.disks.power_cut import Loss, Remains
 from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Kind, Parameters, Stage
 from tinymq_chaos.real.faults.processes import gone, named
+from tinymq_chaos.real.faults.victims import ANYONE, LEADER, one, up
 
 WHEN = ("in the middle of a write", "in the middle of a sync", "at once")  # power is cut
 WEIGHTS = (0.45, 0.45, 0.1)  # what is written is synced within a millisecond: at any moment hardly anything is at stake

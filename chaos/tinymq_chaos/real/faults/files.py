@@ -18,11 +18,11 @@ from tinymq.format.entry import HEADER_SIZE, parse_header
 from tinymq.log.broker_files.durability_marks import DurabilityMark, load_marks
 from tinymq.log.files.files import RealFiles
 from tinymq.log.files.layout import GROUPS, INDEX, MARKS, SEGMENT, SNAPSHOT, VOTES, first_index_of, group_of
-from tinymq_chaos.real.disks.power import Remains
-from tinymq_chaos.real.faults.chosen import up
+from tinymq_chaos.real.disks.power_cut import Remains
 from tinymq_chaos.real.faults.disks import DISKS, die_at_write, until_serving
 from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Kind, Parameters, Stage
 from tinymq_chaos.real.faults.processes import gone, named
+from tinymq_chaos.real.faults.victims import up
 
 BITS_MAX = 3
 ANY_FILE = "any"

@@ -30,7 +30,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tinymq_chaos.real.subject.target import Target
+from tinymq_chaos.real.system.target import Target
 
 
 class Stage(Target, Protocol):

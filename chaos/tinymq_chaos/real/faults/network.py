@@ -6,11 +6,11 @@ import random
 from collections.abc import Iterable
 from functools import partial
 
-from tinymq_chaos.real.faults.chosen import ANYONE, LEADER, both_ways, everywhere, one, sides, strike
 from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Fault, Kind, Parameters, Stage, Value, whose
 from tinymq_chaos.real.faults.processes import named
+from tinymq_chaos.real.faults.victims import ANYONE, LEADER, both_ways, everywhere, one, sides, strike
 from tinymq_chaos.real.net import probes
-from tinymq_chaos.real.net.net import CLIENTS, Direction
+from tinymq_chaos.real.net.network import CLIENTS, Direction
 
 BROKERS, ALL, TO_CLIENTS = "brokers", "all", "clients"
 WITH_MANY, WITH_FEW, WITH_ALL = "majority", "minority", "both"

@@ -9,8 +9,8 @@ import threading
 import time
 from pathlib import Path
 
-from tinymq_chaos.real.faults.chosen import ANYONE, LEADER, majority, one, strike, up
 from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Kind, Parameters, Stage
+from tinymq_chaos.real.faults.victims import ANYONE, LEADER, majority, one, strike, up
 
 HEALTHY_S = 30.0  # before each step of a rolling restart: else the rest of it is given up
 ALL_S = 180.0  # a rolling restart that has begun is over by then

@@ -1,5 +1,5 @@
 """What a fault of the network did, seen from before it begins until it ends: at lines of the harness's own through the
-proxies that it is done to (lines.py). A fault that did nothing is told from one that was survived.
+proxies that it is done to (probe_connections.py). A fault that did nothing is told from one that was survived.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
 
-from tinymq_chaos.real.net.lines import Line, Seen
-from tinymq_chaos.real.net.net import Direction, Net
+from tinymq_chaos.real.net.network import Direction, Net
+from tinymq_chaos.real.net.probe_connections import Line, Seen
 
 CALM_S_MAX = 1.0  # for what is sent before
 CALM_TRIES = 5

@@ -24,8 +24,8 @@ import requests
 from toxiproxy.api import APIConsumer
 from toxiproxy.exceptions import InvalidToxic, NotFound, ProxyExists
 
-from tinymq_chaos.real.net.lines import FarEnd, Line
-from tinymq_chaos.real.net.net import TOXICS, Direction
+from tinymq_chaos.real.net.network import TOXICS, Direction
+from tinymq_chaos.real.net.probe_connections import FarEnd, Line
 from tinymq_chaos.real.processes import setup
 from tinymq_chaos.real.processes.children import POLL_S, Child, end, spawn
 from tinymq_chaos.real.processes.ports import HOST, Ports

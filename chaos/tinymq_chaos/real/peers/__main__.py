@@ -27,7 +27,7 @@ from tinymq_chaos.checkers import Kind
 from tinymq_chaos.real.peers import loop_disk
 from tinymq_chaos.real.peers.nats_config import SYNCS
 from tinymq_chaos.real.peers.nats_faults import KINDS, LOOP_DISKS
-from tinymq_chaos.real.peers.nats_subject import SUITED
+from tinymq_chaos.real.peers.nats_system import SUITED
 from tinymq_chaos.real.peers.trial import Plan, Trial, run
 
 HEAD = (

@@ -14,7 +14,7 @@ import shutil
 import signal
 from pathlib import Path
 
-from tinymq_chaos.real.net.net import CLIENTS, Direction, Net
+from tinymq_chaos.real.net.network import CLIENTS, Direction, Net
 from tinymq_chaos.real.net.toxiproxy import Proxies
 from tinymq_chaos.real.peers import nats_monitor as monitor
 from tinymq_chaos.real.peers.loop_disk import LoopDisk

@@ -21,11 +21,11 @@ from tinymq_chaos.checkers import Anomaly, Facts, Kind
 from tinymq_chaos.history import History, Log, Outcome
 from tinymq_chaos.real.peers.nats import NatsCluster
 from tinymq_chaos.real.peers.nats_faults import KINDS, LOOP_DISKS
-from tinymq_chaos.real.peers.nats_subject import NatsSubject, serving
+from tinymq_chaos.real.peers.nats_system import NatsSubject, serving
 from tinymq_chaos.real.run.context import Context, Surroundings
 from tinymq_chaos.real.run.nemesis import Nemesis
 from tinymq_chaos.real.run.schedule import Act, Episode, Storm
-from tinymq_chaos.real.subject.verdict import Slack
+from tinymq_chaos.real.system.verdict import Slack
 from tinymq_chaos.workloads.context import Workload
 
 HEALED_S = 30.0  # from the last fault

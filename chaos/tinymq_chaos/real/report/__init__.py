@@ -1,6 +1,6 @@
 """Reports of runs: a summary for programs and a page for people, both made from a run's folder and nothing else.
 
-    folder.py      what lies in the folder           effects.py    what each fault did, as clients saw it
+    run_folder.py      what lies in the folder           effects.py    what each fault did, as clients saw it
     figures.py     summary.json                      timeline.py   the run in equal pieces of time
     evidence.py    what is known of an anomaly       compare.py    two runs beside each other
     page.py        report.html; its parts: over_time.py, tables.py, lanes.py, elements.py, page.css, page.js
@@ -17,8 +17,8 @@ from pathlib import Path
 
 from tinymq_chaos.real.report.compare import comparison
 from tinymq_chaos.real.report.figures import Findings, summary
-from tinymq_chaos.real.report.folder import BadFolder, DamagedRun, NoRun, Run, read_run
 from tinymq_chaos.real.report.page import headline, report
+from tinymq_chaos.real.report.run_folder import BadFolder, DamagedRun, NoRun, Run, read_run
 
 REPORT = "report.html"
 SUMMARY = "summary.json"

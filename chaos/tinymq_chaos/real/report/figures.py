@@ -11,7 +11,7 @@ from typing import Any
 
 from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind, log_name
 from tinymq_chaos.checkers.common.facts import Facts
-from tinymq_chaos.checkers.records import weak, writes
+from tinymq_chaos.checkers.records import weak_topics, writes
 from tinymq_chaos.history import Call, Log, Outcome
 from tinymq_chaos.real.report.effects import (
     Effect,
@@ -22,8 +22,8 @@ from tinymq_chaos.real.report.effects import (
     leaders_by_log,
     silences,
 )
-from tinymq_chaos.real.report.folder import Run
 from tinymq_chaos.real.report.quantiles import Quantiler, Quantiles
+from tinymq_chaos.real.report.run_folder import Run
 
 PARTITIONS_MAX = 20  # named for one fault: those that were silent longest
 SILENT_S = 0.05  # shorter ones are not named
@@ -89,7 +89,7 @@ class Findings:
     def lost(self) -> int:
         """Records that were acknowledged and are not there, where that is promised. Counted over the whole history:
         the checkers' list is cut short. What only the list knows is counted, too."""
-        found = (a for a in writes.lost_writes(self.facts) if not weak.is_excused(self.facts, a))
+        found = (a for a in writes.lost_writes(self.facts) if not weak_topics.is_excused(self.facts, a))
         listed = (a for a in self.run.anomalies if isinstance(a, Anomaly) and a.kind is Kind.LOST_WRITE)
         return len({(a.log, record) for each in (found, listed) for a in each for record in a.records})
 

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 from tinymq_chaos.history import FaultSpan, History
 from tinymq_chaos.real.faults import ANYBODY, FAULTS, Kind, Value
-from tinymq_chaos.real.run.recorded import Recorded
-from tinymq_chaos.real.subject.target import Target
+from tinymq_chaos.real.run.stage import Recorded
+from tinymq_chaos.real.system.target import Target
 
 _BROKER = re.compile(r"broker (\d+)")
 

@@ -23,8 +23,8 @@ from tinymq_chaos.real.processes.threads import in_thread
 from tinymq_chaos.real.run.context import Context, Surroundings
 from tinymq_chaos.real.run.nemesis import Nemesis
 from tinymq_chaos.real.run.schedule import Episode, Storm, plan
-from tinymq_chaos.real.subject.subject import Subject
-from tinymq_chaos.real.subject.verdict import Slack, times
+from tinymq_chaos.real.system.system import Subject
+from tinymq_chaos.real.system.verdict import Slack, times
 from tinymq_chaos.workloads.context import Workload
 
 BEGIN_S = 2.0  # of load, before the first fault

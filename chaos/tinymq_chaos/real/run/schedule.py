@@ -14,7 +14,7 @@ from functools import partial
 from itertools import chain
 
 from tinymq_chaos.real.faults import Kind, Value
-from tinymq_chaos.real.faults.chosen import Struck
+from tinymq_chaos.real.faults.victims import Struck
 from tinymq_chaos.real.processes.threads import in_thread, to_its_end
 from tinymq_chaos.real.run.nemesis import Nemesis, UnderWay
 

@@ -24,8 +24,8 @@ from tinymq_chaos.sim.campaign.storm import Storm
 from tinymq_chaos.sim.faults import ALONE, DAMAGE
 from tinymq_chaos.sim.observers.elections import electing
 from tinymq_chaos.sim.observers.replicas import watched
+from tinymq_chaos.sim.virtual.event_loop import VirtualLoop, run_virtually
 from tinymq_chaos.sim.virtual.transcript import Transcript, digest
-from tinymq_chaos.sim.virtual.virtual import VirtualLoop, run_virtually
 from tinymq_chaos.sim.world.world import LINK_S, Surroundings, World
 from tinymq_chaos.workloads.context import Caller, Workload
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from tinymq_chaos.sim.faults import clocks, damage, disks, joining, network, points, processes
+from tinymq_chaos.sim.faults import clocks, damage, disks, joins, network, points, processes
 from tinymq_chaos.sim.virtual.disk import POINTS
 from tinymq_chaos.sim.world.world import World
 
@@ -58,7 +58,7 @@ FAULTS: dict[str, Kind] = {
     "crash_at_point": Kind(points.crash_at_point, 5, (2.0, 6.0)),
     "stop": Kind(processes.stop, 2, (0.2, 4.0)),
     "rolling_restart": Kind(processes.rolling_restart, 2, (4.0, 9.0)),
-    "join": Kind(joining.join, 3, (1.0, 8.0)),
+    "join": Kind(joins.join, 3, (1.0, 8.0)),
     "wall_jump": Kind(clocks.wall_jump, 2, (0.5, 6.0)),
     "wrong_start": Kind(clocks.wrong_start, 6, (2.0, 7.0)),
     "drift": Kind(clocks.drift, 1, (2.0, 10.0)),

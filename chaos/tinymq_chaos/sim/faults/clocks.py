@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 from tinymq.base.types import METADATA_GROUP
-from tinymq_chaos.sim.faults.chosen import anyone, both_ways, running
+from tinymq_chaos.sim.faults.victims import anyone, both_ways, running
 from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.world import World
 

@@ -17,9 +17,9 @@ from tinymq.base.types import METADATA_GROUP
 from tinymq.format.entry import HEADER_SIZE, parse_header
 from tinymq.log.broker_files.durability_marks import DurabilityMark, load_marks
 from tinymq.log.files.layout import SEGMENT, first_index_of, group_of
-from tinymq_chaos.sim.faults.chosen import anyone, both_ways
+from tinymq_chaos.sim.faults.victims import anyone, both_ways
 from tinymq_chaos.sim.virtual.disk import SimFiles
-from tinymq_chaos.sim.virtual.synced import Synced
+from tinymq_chaos.sim.virtual.synced_files import Synced
 from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.world import World
 

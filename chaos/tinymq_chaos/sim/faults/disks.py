@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from tinymq.raft import Role
-from tinymq_chaos.sim.faults.chosen import anyone, running
+from tinymq_chaos.sim.faults.victims import anyone, running
 from tinymq_chaos.sim.world.brokers import DISK_S
 from tinymq_chaos.sim.world.world import World
 

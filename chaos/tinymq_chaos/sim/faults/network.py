@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 from tinymq.base.types import METADATA_GROUP
-from tinymq_chaos.sim.faults.chosen import anyone, both_ways, directions, in_words, running, sides
+from tinymq_chaos.sim.faults.victims import anyone, both_ways, directions, in_words, running, sides
 from tinymq_chaos.sim.world.world import World
 
 OFFERED_S = 0.15  # from one time to the next

@@ -14,12 +14,12 @@ from tinymq.base.types import METADATA_GROUP
 from tinymq.raft import Role
 from tinymq_chaos.history import topic_key
 from tinymq_chaos.sim.faults import damage
-from tinymq_chaos.sim.faults.beside import Beside
-from tinymq_chaos.sim.faults.chosen import both_ways, running
+from tinymq_chaos.sim.faults.load import Beside
+from tinymq_chaos.sim.faults.victims import both_ways, running
 from tinymq_chaos.sim.virtual.disk import POINTS
 from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.world import World
-from tinymq_chaos.workloads.produce import Numbered, batches
+from tinymq_chaos.workloads.producers import Numbered, batches
 
 LATELY = 0.5  # how often it is a point that this disk has passed lately, if the seed has the choice
 RARELY_SKIPPED = ("set-aside", "install", "forming", "topic creation", "cut", "head")  # seldom passed many times

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 
-from tinymq_chaos.sim.faults.chosen import running
+from tinymq_chaos.sim.faults.victims import running
 from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.world import World
 

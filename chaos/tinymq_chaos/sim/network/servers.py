@@ -16,7 +16,7 @@ from tinymq.rpc.server.server import Services
 from tinymq.simulation.link_conditions import NetworkConditions
 from tinymq_chaos.sim.network.calls import Call
 from tinymq_chaos.sim.network.links import MemoryConnector
-from tinymq_chaos.sim.virtual.virtual import Process, VirtualClock, VirtualLoop
+from tinymq_chaos.sim.virtual.event_loop import Process, VirtualClock, VirtualLoop
 
 CLIENTS_FROM = 100
 

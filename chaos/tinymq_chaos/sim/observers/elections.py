@@ -25,9 +25,9 @@ from tinymq.raft.rules.membership import Membership, Replica, parse_membership
 from tinymq.raft.rules.messages import Append, AppendAck, Message, Vote
 from tinymq_chaos.checkers.cluster.elections import Elections, Identity, Listing, Well
 from tinymq_chaos.history import Log
-from tinymq_chaos.sim.virtual.virtual import running_process
+from tinymq_chaos.sim.virtual.event_loop import running_process
 from tinymq_chaos.sim.world.brokers import DISK_S
-from tinymq_chaos.sim.world.seen import broker_of
+from tinymq_chaos.sim.world.observations import broker_of
 from tinymq_chaos.sim.world.world import World
 
 APPEND_BYTES = 16 * KIB  # of the product's bounds: a backlog of seconds is not larger here

@@ -29,10 +29,10 @@ from tinymq.raft.rules.configs import Configs
 from tinymq.raft.rules.membership import Membership, Replica
 from tinymq.raft.rules.messages import Message, RequestVote, Vote
 from tinymq_chaos.checkers.cluster.ledger import Ballot, Identity
-from tinymq_chaos.sim.virtual.synced import Synced
-from tinymq_chaos.sim.virtual.virtual import running_process
+from tinymq_chaos.sim.virtual.event_loop import running_process
+from tinymq_chaos.sim.virtual.synced_files import Synced
 from tinymq_chaos.sim.world.brokers import SimBroker
-from tinymq_chaos.sim.world.seen import broker_of
+from tinymq_chaos.sim.world.observations import broker_of
 from tinymq_chaos.sim.world.world import World
 
 

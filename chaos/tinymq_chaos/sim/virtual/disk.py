@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from tinymq.base.errors import SyncFailed, TinymqError
 from tinymq.log.files.files import File
 from tinymq.simulation.faulty_files import Crash, FaultyFiles
-from tinymq_chaos.sim.virtual.virtual import Process, VirtualClock, VirtualLoop
+from tinymq_chaos.sim.virtual.event_loop import Process, VirtualClock, VirtualLoop
 
 T = TypeVar("T")
 

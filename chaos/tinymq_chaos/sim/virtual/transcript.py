@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from tinymq_chaos.history import History
-from tinymq_chaos.sim.virtual.virtual import VirtualLoop, running_process
+from tinymq_chaos.sim.virtual.event_loop import VirtualLoop, running_process
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 

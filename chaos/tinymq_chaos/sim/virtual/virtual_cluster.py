@@ -26,7 +26,7 @@ from tinymq.registry.state.values import BrokerRecord, TopicRecord
 from tinymq.simulation.faulty_files import FaultyFiles
 from tinymq.simulation.memory_network import HOST, MemoryNetwork
 from tinymq_chaos.sim.virtual.disk import Disk
-from tinymq_chaos.sim.virtual.virtual import Gated, Process, VirtualClock, VirtualLoop, run_virtually
+from tinymq_chaos.sim.virtual.event_loop import Gated, Process, VirtualClock, VirtualLoop, run_virtually
 
 CLUSTER_ID = b"c" * 16
 SECRET = b"a secret of the tests"

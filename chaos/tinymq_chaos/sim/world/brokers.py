@@ -21,7 +21,7 @@ from tinymq.rpc.common.broker_state import State
 from tinymq_chaos.sim.network.links import make_forwarding
 from tinymq_chaos.sim.network.servers import MemoryServer, make_server
 from tinymq_chaos.sim.virtual.disk import Disk, SimFiles
-from tinymq_chaos.sim.virtual.virtual import Gated, Killed, Process, VirtualClock
+from tinymq_chaos.sim.virtual.event_loop import Gated, Killed, Process, VirtualClock
 
 if TYPE_CHECKING:
     from tinymq_chaos.sim.world.world import World

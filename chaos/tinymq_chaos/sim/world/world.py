@@ -1,6 +1,6 @@
-"""Everything that one seed makes: brokers, clients, and the network between them. What was seen of it is in seen.py.
+"""A world: the brokers, the clients and the network between them that one seed makes.
 
-Nothing here chooses a fault or judges what happened: see faults.py and ../checkers.
+observations.py records what happens in it. Nothing here chooses a fault (../faults) or judges a run (../../checkers).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tinymq_chaos.checkers.cluster.ledger import Ledger
 from tinymq_chaos.history import History
 from tinymq_chaos.sim.network.links import AnyBroker, MemoryConnector
 from tinymq_chaos.sim.network.servers import ClientNetwork
+from tinymq_chaos.sim.virtual.event_loop import Process, VirtualClock, VirtualLoop
 from tinymq_chaos.sim.virtual.transcript import Transcript
-from tinymq_chaos.sim.virtual.virtual import Process, VirtualClock, VirtualLoop
 from tinymq_chaos.sim.world.brokers import SimBroker
-from tinymq_chaos.sim.world.seen import Seen
+from tinymq_chaos.sim.world.observations import Seen
 
 LINK_S = (0.0002, 0.0005)  # delay and jitter, if nothing is wrong
 SEGMENT_BYTES = (4 * KIB, 16 * KIB, 64 * KIB)  # small: a run writes some hundred records

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinymq_chaos.real.subject.subject import Subject
+from tinymq_chaos.real.system.system import Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Offer:
 def _tinymq(wanted: Wanted) -> Subject:
     from tinymq_chaos.real.cluster.cluster import Cluster
     from tinymq_chaos.real.faults import clocks
-    from tinymq_chaos.real.ours.ours import Ours
     from tinymq_chaos.real.processes import setup
+    from tinymq_chaos.real.product.system import Ours
 
     has = wanted.needs & Ours.CAN_HAVE
     brokers = range(1, wanted.nodes + 1)
@@ -48,19 +48,19 @@ def _tinymq(wanted: Wanted) -> Subject:
 
 
 def _nats(wanted: Wanted) -> Subject:
-    from tinymq_chaos.real.peers.nats_subject import serving
+    from tinymq_chaos.real.peers.nats_system import serving
 
     return serving(wanted.folder)
 
 
 def _of_tinymq() -> Offer:
-    from tinymq_chaos.real.ours.ours import RUN, Ours
+    from tinymq_chaos.real.product.system import RUN, Ours
 
     return Offer(Ours.CAN_HAVE, RUN, (3, 5), mutants=True)
 
 
 def _of_nats() -> Offer:
-    from tinymq_chaos.real.peers.nats_subject import SUITED
+    from tinymq_chaos.real.peers.nats_system import SUITED
 
     return Offer(frozenset(), SUITED, (3,), mutants=False)
 

@@ -24,7 +24,7 @@ from tinymq_chaos.mutants import REAL
 from tinymq_chaos.real.faults import FAULTS, Value
 from tinymq_chaos.real.run.run import Plan, Result, Run
 from tinymq_chaos.real.run.schedule import Act, Episode
-from tinymq_chaos.real.targets import TARGETS, Wanted
+from tinymq_chaos.real.systems import TARGETS, Wanted
 
 FRESH_SEEDS = 1_000_000
 NODES = 3

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tinymq_chaos.history import History
-from tinymq_chaos.real.net.net import Net
-from tinymq_chaos.real.subject.target import Target
+from tinymq_chaos.real.net.network import Net
+from tinymq_chaos.real.system.target import Target
 
 STOP_S = 30.0  # a polite end
 

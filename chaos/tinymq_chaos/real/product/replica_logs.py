@@ -15,7 +15,7 @@ from tinymq.base.types import METADATA_GROUP
 from tinymq.format.entry import Entry, pack_header
 from tinymq.log.files.layout import GROUPS, SEGMENT, first_index_of
 from tinymq.log.segment.dump import DumpedEntry, dump_segment
-from tinymq_chaos.checkers.common.collect import Collector
+from tinymq_chaos.checkers.common.replica_reader import Collector
 from tinymq_chaos.history import METADATA, Log, Replica, Stored, topic_key
 
 METADATA_ID = METADATA_GROUP.topic_id.hex()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from tinymq_chaos.real.net.net import CLIENTS, Net
+from tinymq_chaos.real.net.network import CLIENTS, Net
 
 __all__ = ["CLIENTS", "Target"]
 

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 
 from tinymq.client import AsyncClient
-from tinymq_chaos.workloads.bounded import KEPT, Beside, load, make_room
+from tinymq_chaos.workloads.capacity import KEPT, Beside, load, make_room
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, pause, told
-from tinymq_chaos.workloads.produce import lone
+from tinymq_chaos.workloads.producers import lone
 
 AGES_MS = ("1500", "4000", "none")
 ROOMS = ("20", "60", "none")

@@ -12,10 +12,10 @@ from functools import partial
 
 from tinymq.base.errors import TinymqError
 from tinymq_chaos.history import topic_key
-from tinymq_chaos.sim.faults.beside import CALL_S, Beside
+from tinymq_chaos.sim.faults.load import CALL_S, Beside
 from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.world import World
-from tinymq_chaos.workloads.produce import Numbered, lone
+from tinymq_chaos.workloads.producers import Numbered, lone
 
 BROKERS_MAX = 5
 ENDS = 0.5  # how often it ends while it joins, within so many seconds; it is started again

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 
-from tinymq_chaos.workloads import produce, read
-from tinymq_chaos.workloads.altered import altering
-from tinymq_chaos.workloads.bounded import Beside
+from tinymq_chaos.workloads import producers, readers
+from tinymq_chaos.workloads.alterations import altering
+from tinymq_chaos.workloads.capacity import Beside
 from tinymq_chaos.workloads.context import CALL_S, Context, described, key_of
-from tinymq_chaos.workloads.produce import Numbered
+from tinymq_chaos.workloads.producers import Numbered
 
 SYNC_MS = 200
 SYNCS = ("always", "200", "5000")  # the values of a toggled topic's `sync`
@@ -43,11 +43,11 @@ async def _load(context: Context, settings: dict[str, str], *beside: Beside) -> 
     context.history.topics[key] = settings | {"replicas": str(replicas)}
     senders = [Numbered(context, f"{context.name}.{letter}", name, key, 1) for letter in "ab"]
     await asyncio.gather(
-        produce.lone(context, senders[0], client),
-        produce.stream(context, senders[1], context.client(request_timeout_ms=CALL_S * 1000)),
-        read.follow(context, client, name, key, "leader"),
-        read.follow(context, client, name, key, "follower"),
+        producers.lone(context, senders[0], client),
+        producers.stream(context, senders[1], context.client(request_timeout_ms=CALL_S * 1000)),
+        readers.follow(context, client, name, key, "leader"),
+        readers.follow(context, client, name, key, "follower"),
         *(other(context, client, name, key) for other in beside),
     )
     for replica in ("leader", "follower"):
-        await read.drain(context, client, name, key, replica)
+        await readers.drain(context, client, name, key, replica)

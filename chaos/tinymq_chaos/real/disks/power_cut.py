@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tinymq.simulation.faulty_inodes import SECTOR_BYTES, Change, Directory, Inode
-from tinymq_chaos.real.disks import unsynced
-from tinymq_chaos.real.disks.unsynced import NAMES, Kind, Record
+from tinymq_chaos.real.disks import unsynced_changes as unsynced
+from tinymq_chaos.real.disks.unsynced_changes import NAMES, Kind, Record
 
 _CONTENT = frozenset({Kind.WRITE, Kind.TRUNCATE, Kind.SYNCED, Kind.SYNC_FAILED})
 _CHANGES = frozenset({Kind.WRITE, Kind.TRUNCATE})

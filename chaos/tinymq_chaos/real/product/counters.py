@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 
 from tinymq_chaos.workloads.context import CALL_S, Context, key_of
-from tinymq_chaos.workloads.produce import Numbered, lone
+from tinymq_chaos.workloads.producers import Numbered, lone
 from tinymq_chaos.workloads.queues import QUEUES, Service
-from tinymq_chaos.workloads.read import drain
+from tinymq_chaos.workloads.readers import drain
 
 LOOKERS = 4
 

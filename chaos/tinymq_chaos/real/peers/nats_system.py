@@ -20,8 +20,8 @@ from tinymq_chaos.real.peers.nats_client import NatsClient
 from tinymq_chaos.real.peers.nats_config import SYNCS
 from tinymq_chaos.real.peers.nats_faults import LOOP_DISKS
 from tinymq_chaos.real.peers.nats_names import offset_of, stream_of
-from tinymq_chaos.real.subject.subject import Collected
-from tinymq_chaos.real.subject.verdict import Slack
+from tinymq_chaos.real.system.system import Collected
+from tinymq_chaos.real.system.verdict import Slack
 from tinymq_chaos.workloads import WORKLOADS
 from tinymq_chaos.workloads.context import Workload
 
@@ -57,7 +57,7 @@ NOT_JUDGED: Mapping[str, str] = {
 
 
 class NatsSubject:
-    """A `Subject` (subject.py) over a cluster that serves."""
+    """A `Subject` (system.py) over a cluster that serves."""
 
     def __init__(self, cluster: NatsCluster) -> None:
         self.cluster = cluster

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from tinymq_chaos.real.net.lines import Line
+from tinymq_chaos.real.net.probe_connections import Line
 
 CLIENTS = 0  # as a place in the network, beside broker ids 1..N
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from tinymq.dev.cause import STARTED
 from tinymq_chaos.history import METADATA, History, Led, Log
-from tinymq_chaos.real.subject.target import Target
+from tinymq_chaos.real.system.target import Target
 
 UNNAMED = "?"  # begins the TOPIC of what a line names by the beginning of its id alone
 LEADER = "leader"

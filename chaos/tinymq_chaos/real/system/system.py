@@ -1,6 +1,6 @@
 """What a run needs of a cluster besides faults: clients, which workloads make sense, who leads, what its logs hold.
 
-A protocol. Ours is ours.py; another system's stands beside its Target.
+A protocol. Ours is product/system.py; another system's stands beside its Target.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from tinymq_chaos.checkers import Checker
 from tinymq_chaos.history import History
-from tinymq_chaos.real.subject.target import Target
-from tinymq_chaos.real.subject.verdict import Slack
+from tinymq_chaos.real.system.target import Target
+from tinymq_chaos.real.system.verdict import Slack
 from tinymq_chaos.workloads.context import Workload
 
 

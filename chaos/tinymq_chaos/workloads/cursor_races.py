@@ -18,7 +18,7 @@ from tinymq.client.consume.cursors import ChannelId
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.history import Outcome
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told
-from tinymq_chaos.workloads.produce import Numbered, lone
+from tinymq_chaos.workloads.producers import Numbered, lone
 
 CHANNEL = "rush"
 CONSUMERS = 2

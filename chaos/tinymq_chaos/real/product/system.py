@@ -11,14 +11,14 @@ from typing import Any
 from tinymq_chaos.checkers import Checker
 from tinymq_chaos.history import History, topic_key
 from tinymq_chaos.real.cluster.cluster import Cluster
-from tinymq_chaos.real.ours.callers import GrpcCaller
-from tinymq_chaos.real.ours.collect import Folders, Said, said_by
-from tinymq_chaos.real.ours.counters import counted
-from tinymq_chaos.real.ours.leader_log import Watching, name_logs
 from tinymq_chaos.real.processes.health import Status
-from tinymq_chaos.real.subject import verdict
-from tinymq_chaos.real.subject.subject import Collected
-from tinymq_chaos.real.subject.verdict import Slack
+from tinymq_chaos.real.product.callers import GrpcCaller
+from tinymq_chaos.real.product.counters import counted
+from tinymq_chaos.real.product.leader_log import Watching, name_logs
+from tinymq_chaos.real.product.replica_logs import Folders, Said, said_by
+from tinymq_chaos.real.system import verdict
+from tinymq_chaos.real.system.system import Collected
+from tinymq_chaos.real.system.verdict import Slack
 from tinymq_chaos.workloads import WORKLOADS
 from tinymq_chaos.workloads.context import Workload
 

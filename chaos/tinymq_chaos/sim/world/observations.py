@@ -16,10 +16,10 @@ from tinymq.log.replica_log.log_config import DISK, LogConfig
 from tinymq.proto import peer_pb2
 from tinymq.simulation.memory_network import MemoryNetwork
 from tinymq_chaos.checkers.cluster.ledger import Ledger
-from tinymq_chaos.checkers.common.collect import Collector
+from tinymq_chaos.checkers.common.replica_reader import Collector
 from tinymq_chaos.history import METADATA, History, Log
 from tinymq_chaos.history import Replica as SeenReplica
-from tinymq_chaos.sim.virtual.virtual import Killed, Process, running_process
+from tinymq_chaos.sim.virtual.event_loop import Killed, Process, running_process
 from tinymq_chaos.sim.world.brokers import SimBroker
 
 

@@ -12,9 +12,9 @@ from tinymq.base.errors import TinymqError
 from tinymq.base.types import Offset
 from tinymq.client import AsyncClient
 from tinymq_chaos.history import Outcome
-from tinymq_chaos.workloads import read
+from tinymq_chaos.workloads import readers
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told
-from tinymq_chaos.workloads.produce import Numbered, batches, lone
+from tinymq_chaos.workloads.producers import Numbered, batches, lone
 from tinymq_chaos.workloads.trims import trim
 
 RETENTION_MS = 4_000
@@ -74,11 +74,11 @@ async def load(
     sender = Numbered(context, f"{context.name}.{letter}", name, key, 1)
     await asyncio.gather(
         send(context, sender, client),
-        read.follow(context, client, name, key, "leader"),
-        read.look_at_ends(context, client, name, key),
+        readers.follow(context, client, name, key, "leader"),
+        readers.look_at_ends(context, client, name, key),
         *(other(context, client, name, key) for other in beside),
     )
-    await read.drain(context, client, name, key, "leader")
+    await readers.drain(context, client, name, key, "leader")
 
 
 async def make_room(context: Context, client: AsyncClient, topic: str, key: str) -> None:

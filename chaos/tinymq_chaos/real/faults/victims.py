@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Parameters, Stage
-from tinymq_chaos.real.net.net import CLIENTS, Direction
+from tinymq_chaos.real.net.network import CLIENTS, Direction
 
 LEADER = "leader"
 ANYONE = "anyone"

@@ -21,7 +21,7 @@ from tinymq.client.net.wire import batch_head, produce_batch, read_error
 from tinymq.format.batch import encode
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.workloads.context import CALL_S, Context, pause, told
-from tinymq_chaos.workloads.produce import LIFE_S, Numbered
+from tinymq_chaos.workloads.producers import LIFE_S, Numbered
 
 WINDOW = 4  # fewer than a partition remembers (tinymq/broker/state/producers.py): a resend is always known
 HELD_BACK = 0.1  # of all batches
