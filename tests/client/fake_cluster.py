@@ -271,12 +271,12 @@ class FakeCluster:
             at = self.find(request.topic_id, request.partition, broker)
             end = at.high_watermark(broker)
             reply.high_watermark, reply.log_start = end, at.log_start
-            reply.leader, reply.leader_epoch, reply.history = at.leader, at.epoch, at.histories.newest
+            reply.leader, reply.leader_epoch, reply.history = at.leader, at.epoch, at.histories.newest_term
             if request.leader_only and at.leader != broker:
                 raise self.not_leader(at)
             if request.leader_epoch > at.epoch:
                 raise NotReady("behind")
-            start = at.histories.start_after(request.history) if request.HasField("history") else None
+            start = at.histories.divergence_offset(request.history) if request.HasField("history") else None
             if start is not None and request.offset > start:
                 raise OffsetOutOfRange("lost", log_start=at.log_start, history_start=start)
             if request.offset < at.log_start:
@@ -495,7 +495,7 @@ class FakeFetchStream(_Stream):
                 at = self.cluster.find(request.topic_id, request.partition, self.broker)
                 reply = pb.FetchReply(
                     request_id=request.request_id, next_offset=request.offset, leader=at.leader,
-                    leader_epoch=at.epoch, high_watermark=at.high_watermark(self.broker), history=at.histories.newest,
+                    leader_epoch=at.epoch, high_watermark=at.high_watermark(self.broker), history=at.histories.newest_term,
                 )  # fmt: skip
         self.waiting.pop(request.request_id, None)
         if reply is not None:
@@ -521,7 +521,7 @@ def _offsets(cluster: FakeCluster, broker: int, request: pb.ListOffsetsRequest) 
             offset = {-1: end, -2: at.log_start}.get(query.timestamp_us, min(wanted, default=end))
             reply.answers.add(
                 partition=query.partition, offset=offset, high_watermark=end, log_start=at.log_start,
-                leader_epoch=at.epoch, history=at.histories.newest,
+                leader_epoch=at.epoch, history=at.histories.newest_term,
             )  # fmt: skip
         except TinymqError as error:
             reply.answers.add(partition=query.partition, error=to_wire(error))

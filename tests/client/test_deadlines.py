@@ -66,8 +66,8 @@ def test_what_the_search_for_a_topic_took_is_not_given_to_the_delivery_again() -
         async with client_of(cluster, attempt_timeout_ms=ATTEMPT_MS, request_timeout_ms=60_000) as mq:
             producer = mq.producer(linger_ms=0, delivery_timeout_ms=1000)
             delivery = await producer.send("t", b"")
-            (lane,) = producer._batcher.sinks.lanes.values()
-            batch = lane.open or (*lane.sealed, *lane.flight)[0]
+            (queue,) = producer._batcher.buffers.queues.values()
+            batch = queue.open or (*queue.sealed, *queue.in_flight)[0]
             assert batch.deadline_s < batch.opened_s + 1.0, "from the send on, not from the batch's beginning"
             await delivery
 

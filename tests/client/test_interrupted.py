@@ -17,14 +17,14 @@ from tests.client.produce.test_batcher import Bench, rows
 from tinymq import Client
 from tinymq.base.errors import DeadlineExceeded
 from tinymq.client.produce import batcher, buffer_pool, delivery, owners, topic_buffers
-from tinymq.client.produce import send_queue as lane
+from tinymq.client.produce import send_queue as queue
 from tinymq.client.produce.batcher import UNFINISHED_S
 from tinymq.client.produce.delivery import Delivery, ProducerBatch
 from tinymq.client.produce.send_queue import SendQueue
 from tinymq.format import batch
 from tinymq.format.batch import SCHEMA
 
-MODULES = (batch, batcher, delivery, lane, owners, buffer_pool, topic_buffers)
+MODULES = (batch, batcher, delivery, queue, owners, buffer_pool, topic_buffers)
 Taken = dict[bytes, tuple[ProducerBatch, int]]  # by value
 
 
@@ -32,7 +32,7 @@ class Loop:
     """What the client's loop does: it comes when it is woken, and when it has said that it would."""
 
     def __init__(self, bench: Bench) -> None:
-        self.looked: set[SendQueue] = set()  # lanes that it was told of
+        self.looked: set[SendQueue] = set()  # send queues that it was told of
         self._bench = bench
         self._next_s: float | None = None
 
@@ -46,8 +46,8 @@ class Loop:
             self.look()
 
     def look(self, *, all_open: bool = False) -> None:
-        lanes, self._next_s = self._bench.batcher.seal_due(self._bench.clock.monotonic(), all_open=all_open)
-        self.looked |= set(lanes)
+        queues, self._next_s = self._bench.batcher.seal_due(self._bench.clock.monotonic(), all_open=all_open)
+        self.looked |= set(queues)
 
 
 def one_by_one(bench: Bench, number: int) -> Taken:
@@ -63,7 +63,7 @@ def whole_batches(bench: Bench, number: int) -> Taken:
     value = b"value-%d" % number
     headers = [{"key": "n", "value": b"%d" % number}] if number % 3 else None
     row = {"key": b"key-%d" % number, "value": value, "headers": headers, "timestamp": 1}
-    part = bench.batcher.append_batch(bench.sink, 0, pa.RecordBatch.from_pylist([row], SCHEMA))
+    part = bench.batcher.append_batch(bench.buffer, 0, pa.RecordBatch.from_pylist([row], SCHEMA))
     assert part is not None
     return {**taken, value: (part, 0)}
 
@@ -115,11 +115,11 @@ def check_interrupted(
 
 
 def check(bench: Bench, loop: Loop, taken: Taken, where: str) -> None:
-    """All that was taken is in the lane, once, and as it was given; the loop knows of it, and the room is counted."""
-    (lane,) = [lane for lane in bench.sink.lanes if lane.sealed]
-    assert lane in loop.looked, where
+    """All that was taken is in the queue, once, and as it was given; the loop knows of it, and the pool counts it."""
+    (queue,) = [queue for queue in bench.buffer.queues if queue.sealed]
+    assert queue in loop.looked, where
     seen: dict[bytes, tuple[ProducerBatch, int]] = {}
-    for pending in lane.sealed:
+    for pending in queue.sealed:
         assert pending.message is not None, where
         for row, (key, value, headers, _) in enumerate(rows(pending)):
             assert isinstance(value, bytes)
@@ -129,8 +129,8 @@ def check(bench: Bench, loop: Loop, taken: Taken, where: str) -> None:
             seen[value] = pending, row
         assert row + 1 == pending.count, where
     assert taken.items() <= seen.items(), where
-    assert bench.batcher.room.taken_bytes == sum(pending.bytes for pending in lane.sealed), where
-    assert lane.open is None, where
+    assert bench.batcher.pool.taken_bytes == sum(pending.bytes for pending in queue.sealed), where
+    assert queue.open is None, where
 
 
 def test_who_was_interrupted_while_it_encoded_has_it_done_by_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,9 +189,9 @@ def test_the_loop_leaves_a_batch_to_its_thread_for_a_while() -> None:
     bench = Bench()
     pending = bench.append()
     with bench.batcher.lock:
-        bench.batcher._seal(pending.lane)
-    lanes, next_s = bench.batcher.seal_due(bench.clock.monotonic())
-    assert (lanes, next_s, pending.message) == ([], pytest.approx(bench.clock.monotonic() + UNFINISHED_S), None)
+        bench.batcher._seal(pending.queue)
+    queues, next_s = bench.batcher.seal_due(bench.clock.monotonic())
+    assert (queues, next_s, pending.message) == ([], pytest.approx(bench.clock.monotonic() + UNFINISHED_S), None)
     bench.clock.advance(UNFINISHED_S)
-    assert bench.batcher.seal_due(bench.clock.monotonic()) == ([pending.lane], None)
+    assert bench.batcher.seal_due(bench.clock.monotonic()) == ([pending.queue], None)
     assert pending.message is not None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tinymq.base.errors import BrokerUnreachable
-from tinymq.client.net.broker_streams import FetchPipe
+from tinymq.client.net.broker_streams import BrokerFetchStream
 from tinymq.client.net.ports import Fetched
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.sim.virtual.event_loop import VirtualClock, VirtualLoop, run_virtually
@@ -55,13 +55,13 @@ def fetches(together: bool, says: bool) -> list[object]:
     async def main(loop: VirtualLoop) -> list[object]:
         clock = VirtualClock(loop)
         link: Any = Slow(clock, 1.0, says)
-        pipe = FetchPipe(link, clock, Watch(), 1.0)  # type: ignore[arg-type]
-        await pipe.fetch(pb.FetchRequest(), TIMEOUT_S)
+        stream = BrokerFetchStream(link, clock, Watch(), 1.0)  # type: ignore[arg-type]
+        await stream.fetch(pb.FetchRequest(), TIMEOUT_S)
         if together:
             return await asyncio.gather(
-                *(pipe.fetch(pb.FetchRequest(), TIMEOUT_S) for _ in range(4)), return_exceptions=True
+                *(stream.fetch(pb.FetchRequest(), TIMEOUT_S) for _ in range(4)), return_exceptions=True
             )
-        return [await pipe.fetch(pb.FetchRequest(), TIMEOUT_S) for _ in range(4)]
+        return [await stream.fetch(pb.FetchRequest(), TIMEOUT_S) for _ in range(4)]
 
     return run_virtually(main)
 

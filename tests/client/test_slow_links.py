@@ -12,7 +12,7 @@ import pytest
 from tests.client.running import run
 from tinymq.base.clock import SystemClock
 from tinymq.base.errors import BrokerUnreachable, TinymqError
-from tinymq.client.net.broker_streams import SLOW_TIMES_MAX, FetchPipe
+from tinymq.client.net.broker_streams import SLOW_TIMES_MAX, BrokerFetchStream
 from tinymq.client.net.ports import Fetched
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -62,12 +62,12 @@ def answer(number: int) -> Fetched:
     return Fetched(number, 0, 0, 0, 0, 0, memoryview(b""), None)
 
 
-def on_pipe(scenario: Callable[[FetchPipe, Stream], Awaitable[None]]) -> None:
+def on_pipe(scenario: Callable[[BrokerFetchStream, Stream], Awaitable[None]]) -> None:
     async def main() -> None:
         stream = Stream()
-        pipe = FetchPipe(Link(stream), SystemClock(), Watch(), 5.0)  # type: ignore[arg-type]
-        await scenario(pipe, stream)
-        await pipe.close()
+        client_stream = BrokerFetchStream(Link(stream), SystemClock(), Watch(), 5.0)  # type: ignore[arg-type]
+        await scenario(client_stream, stream)
+        await client_stream.close()
 
     run(main())
 
@@ -78,8 +78,8 @@ async def looked(stream: Stream, times: int, fetching: asyncio.Future[Fetched]) 
 
 
 def test_an_answer_that_is_on_its_way_is_waited_for() -> None:
-    async def scenario(pipe: FetchPipe, stream: Stream) -> None:
-        fetching = asyncio.ensure_future(pipe.fetch(pb.FetchRequest(), TIMEOUT_S))
+    async def scenario(client_stream: BrokerFetchStream, stream: Stream) -> None:
+        fetching = asyncio.ensure_future(client_stream.fetch(pb.FetchRequest(), TIMEOUT_S))
         await looked(stream, 4 * SLOW_TIMES_MAX, fetching)  # twice for each time that its patience was over
         assert not fetching.done()
         stream.answers.put_nowait(answer(1))
@@ -90,8 +90,8 @@ def test_an_answer_that_is_on_its_way_is_waited_for() -> None:
 
 
 def test_silence_is_found_out_as_soon_as_no_byte_comes() -> None:
-    async def scenario(pipe: FetchPipe, stream: Stream) -> None:
-        fetching = asyncio.ensure_future(pipe.fetch(pb.FetchRequest(), TIMEOUT_S))
+    async def scenario(client_stream: BrokerFetchStream, stream: Stream) -> None:
+        fetching = asyncio.ensure_future(client_stream.fetch(pb.FetchRequest(), TIMEOUT_S))
         await looked(stream, 4, fetching)
         stream.moving = False
         with pytest.raises(BrokerUnreachable, match="silent"):
@@ -102,13 +102,13 @@ def test_silence_is_found_out_as_soon_as_no_byte_comes() -> None:
 
 
 def test_who_is_passed_over_while_others_are_answered_waits_a_bounded_time() -> None:
-    async def scenario(pipe: FetchPipe, stream: Stream) -> None:
-        passed_over = asyncio.ensure_future(pipe.fetch(pb.FetchRequest(), TIMEOUT_S))
+    async def scenario(client_stream: BrokerFetchStream, stream: Stream) -> None:
+        passed_over = asyncio.ensure_future(client_stream.fetch(pb.FetchRequest(), TIMEOUT_S))
         number = 1
         while not passed_over.done():
             number += 1
-            other: Any = asyncio.ensure_future(pipe.fetch(pb.FetchRequest(), 10))
-            while number not in pipe._waiting:
+            other: Any = asyncio.ensure_future(client_stream.fetch(pb.FetchRequest(), 10))
+            while number not in client_stream._waiting:
                 await asyncio.sleep(0)
             stream.answers.put_nowait(answer(number))
             await other

@@ -172,10 +172,10 @@ class Hasty:
         """Send it, if there is a connection to the leader. False: there is none yet."""
         topic = cluster.view.topics[self._sender.topic]
         at = topic.partition(self._partition)
-        pipe = cluster.produce_pipe(at.leader) if at is not None and at.leader else None
-        if pipe is None or pipe.state is not State.OPEN:
-            if pipe is not None:
-                pipe.open()
+        stream = cluster.produce_stream(at.leader) if at is not None and at.leader else None
+        if stream is None or stream.state is not State.OPEN:
+            if stream is not None:
+                stream.open()
             cluster.refresh_soon()
             return False
         left_s = deadline_s - self._context.clock.monotonic()
@@ -184,7 +184,7 @@ class Hasty:
             request_id=number, topic_id=topic.topic_id, partition=self._partition, head=batch.head,
             message=batch.message, acks=pb.ACKS_QUORUM, timeout_ms=max(1, int(left_s * 1000)),
         )  # fmt: skip
-        pipe.submit(number, packed, size, lambda answer: answers.put_nowait((cluster, answer)))
+        stream.submit(number, packed, size, lambda answer: answers.put_nowait((cluster, answer)))
         return True
 
     def _learn(self, cluster: Cluster, error: TinymqError) -> None:

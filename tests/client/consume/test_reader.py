@@ -219,7 +219,7 @@ def test_what_waits_untaken_is_bounded() -> None:
             await reader.poll(1, max_records=1)
             for _ in range(300):
                 await asyncio.sleep(0)
-            waiting = sum(chunk.bytes for chunk in reader.intake.ready)
+            waiting = sum(chunk.bytes for chunk in reader.buffer.ready)
             assert waiting < 30_000
             assert (await reader.to_arrow()).num_rows == 1999
 
@@ -374,7 +374,7 @@ def test_records_that_took_the_place_of_what_was_read_are_not_gone_on_with(on_tr
             with pytest.raises(OffsetOutOfRange) as raised:
                 await reader.poll(5)
             assert raised.value.detail == {"log_start": "110", "history_start": "30"}
-            assert reader.intake.cursors[0].skipped == 0
+            assert reader.buffer.cursors[0].skipped == 0
             assert [m.offset for m in await mq.reader("t", start=Offset(110)).poll(5, 10)] == list(range(110, 120))
 
     run(scenario())

@@ -10,7 +10,7 @@ from typing import Any
 from tests.fakes.raw_client import until
 from tinymq.base.clock import SystemClock
 from tinymq.base.errors import TinymqError
-from tinymq.client.net.broker_streams import ProducePipe, State
+from tinymq.client.net.broker_streams import BrokerProduceStream, State
 from tinymq.client.net.ports import PackedBatch
 from tinymq.proto.bounds import BATCHES_MAX
 
@@ -48,15 +48,15 @@ class Written:
 def test_small_batches_travel_together_as_many_as_a_request_may_have() -> None:
     async def main() -> None:
         broker: Any = Written()
-        pipe = ProducePipe(broker, SystemClock(), broker, 1.0, [])
-        pipe.open()
-        await until(lambda: pipe.state is State.OPEN)
+        stream = BrokerProduceStream(broker, SystemClock(), broker, 1.0, [])
+        stream.open()
+        await until(lambda: stream.state is State.OPEN)
         batches = [PackedBatch(b"%d" % number, b"", b"") for number in range(2 * BATCHES_MAX + 1)]  # type: ignore[arg-type]
         for number, batch in enumerate(batches):
-            pipe.submit(number, batch, 1, None)
+            stream.submit(number, batch, 1, None)
         await until(lambda: sum(map(len, broker.messages)) == len(batches))
         assert [len(message) for message in broker.messages] == [BATCHES_MAX, BATCHES_MAX, 1]
         assert list(chain.from_iterable(broker.messages)) == batches
-        await pipe.close()
+        await stream.close()
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Records become batches: when, of what size, in which lane; and what is no record."""
+"""Records become batches: when, of what size, in which send queue; and what is no record."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Bench:
             rng=random.Random(1),
             wake=self.wake,
         )
-        self.sink = self.batcher.sinks.open("t", b"i" * 16, range(partitions))
+        self.buffer = self.batcher.buffers.open("t", b"i" * 16, range(partitions))
 
     def wake(self) -> None:
         self.wakes += 1
@@ -56,7 +56,7 @@ class Bench:
         return delivery._batch
 
     def sealed(self) -> list[SendQueue]:
-        return [lane for lane in self.sink.lanes if lane.sealed]
+        return [queue for queue in self.buffer.queues if queue.sealed]
 
 
 def rows(batch: ProducerBatch) -> list[tuple[object, ...]]:
@@ -72,13 +72,13 @@ def test_a_lingering_batch_is_sealed_when_due() -> None:
     batch = bench.append()
     assert bench.wakes == 1
     bench.batcher.woken()
-    lanes, due_s = bench.batcher.seal_due(bench.clock.monotonic())
-    assert (lanes, due_s) == ([], bench.clock.monotonic() + 0.005)
+    queues, due_s = bench.batcher.seal_due(bench.clock.monotonic())
+    assert (queues, due_s) == ([], bench.clock.monotonic() + 0.005)
     bench.append()
     assert bench.wakes == 1, "the loop's timer is set: nobody needs to wake it"
     bench.clock.advance(0.005)
-    lanes, due_s = bench.batcher.seal_due(bench.clock.monotonic())
-    assert lanes == [batch.lane]
+    queues, due_s = bench.batcher.seal_due(bench.clock.monotonic())
+    assert queues == [batch.queue]
     assert due_s is None
     assert (batch.count, batch.message is not None) == (2, True)
 
@@ -90,10 +90,10 @@ def test_a_full_batch_is_encoded_by_the_thread_that_filled_it() -> None:
     assert first.message is None
     second = bench.append(b"x" * 400, KEYED)
     assert second is not first
-    assert second.lane is first.lane
+    assert second.queue is first.queue
     assert first.count == 2
     assert first.message is not None
-    assert bench.batcher.woken() == [first.lane]
+    assert bench.batcher.woken() == [first.queue]
 
 
 def test_a_record_larger_than_a_batch_travels_alone() -> None:
@@ -110,7 +110,7 @@ def test_a_batch_is_no_larger_than_what_its_topic_takes_at_all() -> None:
 
     def counts(records: int, size: int, bounds: TopicBounds) -> list[int]:
         """Of the batches that as many records become."""
-        bench.batcher.sinks.open("t", b"i" * 16, range(4), bounds)
+        bench.batcher.buffers.open("t", b"i" * 16, range(4), bounds)
         batches = list(dict.fromkeys(bench.append(b"x" * size, KEYED) for _ in range(records)))
         bench.batcher.seal_due(0, all_open=True)
         assert all(pack_size(batch) <= bounds.bytes_max for batch in batches)
@@ -126,36 +126,36 @@ def test_a_batch_is_no_larger_than_what_its_topic_takes_at_all() -> None:
 def test_records_without_a_key_share_one_partition_per_batch() -> None:
     bench = Bench(batch_bytes_max=1000)
     batches = [bench.append(b"x" * 100) for _ in range(100)]
-    lanes = [b.lane.partition for b in dict.fromkeys(batches)]
-    assert len(lanes) > 10
-    assert all(a != b for a, b in itertools.pairwise(lanes))
-    assert set(lanes) == {0, 1, 2, 3}
+    queues = [b.queue.partition for b in dict.fromkeys(batches)]
+    assert len(queues) > 10
+    assert all(a != b for a, b in itertools.pairwise(queues))
+    assert set(queues) == {0, 1, 2, 3}
 
 
 def test_keyless_batches_go_where_they_can() -> None:
     bench = Bench(batch_bytes_max=1000)
-    bench.sink.usable = [2]
-    first = bench.append(b"x" * 300).lane.partition  # chosen before
-    assert {bench.append(b"x" * 300).lane.partition for _ in range(50)} <= {first, 2}
-    assert bench.append().lane.partition == 2
+    bench.buffer.usable = [2]
+    first = bench.append(b"x" * 300).queue.partition  # chosen before
+    assert {bench.append(b"x" * 300).queue.partition for _ in range(50)} <= {first, 2}
+    assert bench.append().queue.partition == 2
 
 
 def test_keys_stay_in_their_partition() -> None:
     bench = Bench(batch_bytes_max=200)
     for i in range(200):
         key = b"key-%d" % (i % 20)
-        assert bench.append(b"x" * 50, key).lane.partition == keyed(key, 4)
-    assert bench.append(b"", b"").lane is bench.sink.sticky, "an empty key counts as none, as in librdkafka"
+        assert bench.append(b"x" * 50, key).queue.partition == keyed(key, 4)
+    assert bench.append(b"", b"").queue is bench.buffer.sticky, "an empty key counts as none, as in librdkafka"
 
 
 def test_partitions_are_chosen_as_told() -> None:
-    assert Bench().append(partition=3).lane.partition == 3
+    assert Bench().append(partition=3).queue.partition == 3
     turns = Bench(partitioner="round_robin")
-    assert [turns.append(key=b"same").lane.partition for _ in range(5)] == [0, 1, 2, 3, 0]
+    assert [turns.append(key=b"same").queue.partition for _ in range(5)] == [0, 1, 2, 3, 0]
     own = Bench(partitioner=lambda key, n: n - 1)
-    assert own.append(key=b"x").lane.partition == 3
+    assert own.append(key=b"x").queue.partition == 3
     sticky = Bench(partitioner="sticky")
-    assert sticky.append(key=b"1").lane is sticky.append(key=b"2").lane
+    assert sticky.append(key=b"1").queue is sticky.append(key=b"2").queue
     with pytest.raises(UnknownPartition):
         Bench().append(partition=-1)
     assert Bench().batcher.append("t", b"v", None, None, None, 4) is None, "it may be new: the producer asks"
@@ -171,7 +171,7 @@ def test_everything_given_is_in_the_batch() -> None:
     append("t", None, b"k", [("x", b"1"), ("x", None)], 1234, 0)
     append("t", bytearray(b"c"), memoryview(b"kk"), None, None, 0)  # type: ignore[arg-type]
     bench.batcher.seal_due(0, all_open=True)
-    (batch,) = bench.sink.lanes[0].sealed
+    (batch,) = bench.buffer.queues[0].sealed
     at_us = int(when.timestamp()) * 1_000_000 + 123456
     assert rows(batch) == [
         (None, b"a", (("x", b"1"), ("y", b"text")), at_us),
@@ -201,8 +201,8 @@ def test_what_is_no_record_is_refused_and_takes_no_room(what: str) -> None:
     with pytest.raises(InvalidRequest) as raised:
         bench.batcher.append("t", value, key, headers, timestamp, None)  # type: ignore[arg-type]
     assert raised.value.hint not in ("", InvalidRequest.default_hint), "it says what to pass instead"
-    assert bench.batcher.room.taken_bytes == 0
-    assert not bench.batcher.open_lanes
+    assert bench.batcher.pool.taken_bytes == 0
+    assert not bench.batcher.open_queues
 
 
 def test_limits_of_the_brokers_are_known_here() -> None:
@@ -220,27 +220,27 @@ def test_the_buffer_is_bounded() -> None:
         taken.append(delivery._batch)
     assert len(taken) == 10
     told: list[int] = []
-    bench.batcher.room.when_free(lambda: told.append(1))
+    bench.batcher.pool.when_free(lambda: told.append(1))
     for batch in taken[:2]:
-        bench.batcher.room.release(batch.bytes)
+        bench.batcher.pool.release(batch.bytes)
     assert told == []
-    bench.batcher.room.release(taken[2].bytes)
+    bench.batcher.pool.release(taken[2].bytes)
     assert told == [1], "room for two batches: those who wait go on"
-    bench.batcher.room.when_free(lambda: told.append(2))
+    bench.batcher.pool.when_free(lambda: told.append(2))
     assert told == [1, 2]
 
 
 def test_a_lane_with_enough_on_its_way_keeps_filling_its_batch() -> None:
     bench = Bench(linger_ms=0)
-    lane = bench.append(key=KEYED).lane
+    queue = bench.append(key=KEYED).queue
     for _ in range(2):
         bench.append(key=KEYED)
         bench.batcher.seal_due(bench.clock.monotonic())
-        assert lane.take(bench.clock.monotonic()) is not None
+        assert queue.take(bench.clock.monotonic()) is not None
     waiting = bench.append(key=KEYED)
     assert bench.batcher.seal_due(bench.clock.monotonic()) == ([], None)
-    lane.acknowledged(lane.flight[0])
-    assert bench.batcher.seal_due(bench.clock.monotonic()) == ([lane], None)
+    queue.acknowledged(queue.in_flight[0])
+    assert bench.batcher.seal_due(bench.clock.monotonic()) == ([queue], None)
     assert waiting.message is not None
 
 
@@ -249,7 +249,7 @@ def test_a_closed_batcher_takes_nothing() -> None:
     bench.append(key=KEYED)
     bench.batcher.close()
     assert bench.batcher.append("t", b"", None, None, None, None) is None
-    bench.batcher.sinks.by_topic["t"] = bench.sink  # a thread that had looked it up just before
+    bench.batcher.buffers.by_topic["t"] = bench.buffer  # a thread that had looked it up just before
     bench.batcher.seal_due(0, all_open=True)
     with pytest.raises(Closed):
         bench.append(key=KEYED)
@@ -269,7 +269,7 @@ def test_threads_share_a_batcher_and_keep_their_own_order() -> None:
     for thread in threads:
         thread.join()
     bench.batcher.seal_due(0, all_open=True)
-    values = [row[1] for batch in bench.sink.lanes[0].sealed for row in rows(batch)]
+    values = [row[1] for batch in bench.buffer.queues[0].sealed for row in rows(batch)]
     assert len(values) == 3 * count
     for name in (b"a", b"b", b"c"):
         mine = [v for v in values if isinstance(v, bytes) and v.startswith(name)]

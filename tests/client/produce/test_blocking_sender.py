@@ -24,9 +24,9 @@ from tests.client.interrupts import Interrupts
 from tests.fakes.raw_client import until
 from tinymq import Client, Offset, RecordMetadata
 from tinymq.base.errors import BatchTooLarge, Closed, NotDelivered, OutcomeUnknown, QuotaExceeded, TinymqError
-from tinymq.client.net.broker_streams import ProducePipe
+from tinymq.client.net.broker_streams import BrokerProduceStream
 from tinymq.client.produce import batcher, blocking_sender, delivery, owners, sender
-from tinymq.client.produce import send_queue as lane
+from tinymq.client.produce import send_queue as queue
 from tinymq.client.produce.batcher import Batcher
 from tinymq.client.produce.blocking_sender import LONE_SENDS_MIN, BlockingSender
 from tinymq.client.produce.delivery import ProducerBatch
@@ -64,7 +64,7 @@ class Ways:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.by_loop = self.by_thread = 0
-        submit, send = ProducePipe.submit, FrameSocket.send
+        submit, send = BrokerProduceStream.submit, FrameSocket.send
 
         def submitted(*args: Any) -> None:
             self.by_loop += 1
@@ -74,7 +74,7 @@ class Ways:
             self.by_thread += 1
             send(*args)
 
-        monkeypatch.setattr(ProducePipe, "submit", submitted)
+        monkeypatch.setattr(BrokerProduceStream, "submit", submitted)
         monkeypatch.setattr(FrameSocket, "send", sent)
 
     def taken(self) -> tuple[int, int]:
@@ -123,7 +123,7 @@ def test_a_lone_record_is_delivered_by_its_thread(mq: Client, brokers: GrpcBroke
     assert ways.taken() == (0, 20)
     (last,) = mq.reader("t", [0], start=Offset(before + 19), end="latest")
     assert (last.key, last.value, last.headers, last.timestamp_us) == (b"k", b"19", (("h", b"v"),), 5)
-    assert batcher_of(mq).room.taken_bytes == 0
+    assert batcher_of(mq).pool.taken_bytes == 0
 
 
 def test_each_leader_has_a_connection(mq: Client, brokers: GrpcBrokers, ways: Ways) -> None:
@@ -141,9 +141,9 @@ def test_others_join_behind_a_lone_record(mq: Client, brokers: GrpcBrokers, ways
     first = later(lambda: mq.send("t", b"first", partition=0))
     wait_until(lambda: ways.by_thread == 1)
     others = [later(lambda n=n: mq.send("t", b"%d" % n, partition=0)) for n in range(5)]
-    lane = next(lane for lane in batcher_of(mq).sinks.lanes.values() if lane.partition == 0)
-    wait_until(lambda: lane.open is not None and lane.open.count == 5)
-    assert lane.owner is Owner.THREAD
+    queue = next(queue for queue in batcher_of(mq).buffers.queues.values() if queue.partition == 0)
+    wait_until(lambda: queue.open is not None and queue.open.count == 5)
+    assert queue.owner is Owner.THREAD
     brokers.run(_set(held))
     offsets = [first.result(10).offset, *sorted(other.result(10).offset for other in others)]
     assert offsets == list(range(offsets[0], offsets[0] + 6))
@@ -173,9 +173,9 @@ def test_the_checker_notices_a_number_that_is_not_kept(
     mq: Client, brokers: GrpcBrokers, ways: Ways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forgets(self: BlockingSender, batch: ProducerBatch, outcome: object, broken: str = "") -> None:
-        lane = batch.lane
-        lane.acknowledged(batch)  # its sequence is taken to be written: the next attempt has another one
-        lane.sealed.append(batch)
+        queue = batch.queue
+        queue.acknowledged(batch)  # its sequence is taken to be written: the next attempt has another one
+        queue.sealed.append(batch)
         self._leave(batch)
 
     connected(mq, ways)
@@ -220,7 +220,7 @@ def test_what_a_broker_refuses(mq: Client, brokers: GrpcBrokers, ways: Ways) -> 
     ways.taken()
     assert mq.send("t", b"z", partition=0).offset == before + 1
     assert ways.taken() == (1, 1)
-    assert batcher_of(mq).room.taken_bytes == 0
+    assert batcher_of(mq).pool.taken_bytes == 0
 
 
 def test_an_unknown_outcome_at_the_deadline(brokers: GrpcBrokers, ways: Ways) -> None:
@@ -250,13 +250,13 @@ def test_an_interrupted_send_goes_on(
         patch.setattr(FrameSocket, "receive", interrupted)
         with pytest.raises(KeyboardInterrupt):
             mq.send("t", b"sent", partition=0)
-    wait_until(lambda: batcher_of(mq).room.taken_bytes == 0)
+    wait_until(lambda: batcher_of(mq).pool.taken_bytes == 0)
     assert brokers.cluster.values("t", 0)[-1] == b"sent"
     with monkeypatch.context() as patch:
         patch.setattr(ProducerBatch, "encode", interrupted)
         with pytest.raises(KeyboardInterrupt):
             mq.send("t", b"not sent", partition=0)
-    assert batcher_of(mq).room.taken_bytes == 0
+    assert batcher_of(mq).pool.taken_bytes == 0
     mq.send("t", b"after", partition=0)
     assert brokers.cluster.values("t", 0)[-2:] == [b"sent", b"after"]
     connected(mq, ways)
@@ -268,7 +268,7 @@ def test_interrupted_anywhere_nothing_is_lost_and_nothing_hangs(
     monkeypatch.setattr(blocking_sender, "REOPEN_S", 0.0)
     connected(mq, ways)
     for number in itertools.count(1):
-        interrupts = Interrupts(number, batcher, delivery, blocking_sender, frame_socket, lane, owners, sender)
+        interrupts = Interrupts(number, batcher, delivery, blocking_sender, frame_socket, queue, owners, sender)
         known = sys.gettrace()
         try:
             sys.settrace(interrupts.trace)
@@ -281,7 +281,7 @@ def test_interrupted_anywhere_nothing_is_lost_and_nothing_hangs(
         meta = later(lambda value=second: mq.send("t", value, partition=0)).result(30)
         assert not meta.duplicate, interrupts.where
         assert brokers.cluster.values("t", 0)[meta.offset] == second, interrupts.where
-        wait_until(lambda: batcher_of(mq).room.taken_bytes == 0)
+        wait_until(lambda: batcher_of(mq).pool.taken_bytes == 0)
         if interrupts.where is None:
             break
         connected(mq, ways)
@@ -332,7 +332,7 @@ def test_a_client_that_is_closed_before_a_slow_thread_sends(
 
     monkeypatch.setattr(ProducerBatch, "encode", slow)
     sending = later(lambda: mq.send("t", b"late", partition=0))
-    wait_until(lambda: any(lane.owner is Owner.THREAD for lane in batcher_of(mq).sinks.lanes.values()))
+    wait_until(lambda: any(queue.owner is Owner.THREAD for queue in batcher_of(mq).buffers.queues.values()))
     mq.close()
     closed.set()
     assert isinstance(sending.exception(30), Closed)
@@ -342,7 +342,7 @@ def test_a_client_that_is_closed_before_a_slow_thread_sends(
 def test_a_client_that_is_closed_while_a_slow_thread_leaves_its_record_to_it(
     brokers: GrpcBrokers, ways: Ways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Right after the client found that it cannot give up this lane, for it is the thread's."""
+    """Right after the client found that it cannot give up this send queue, for it is the thread's."""
     mq = Client(brokers.servers, request_timeout_ms=1000)
     connected(mq, ways)
     assert mq._direct is not None
@@ -362,8 +362,8 @@ def test_a_client_that_is_closed_while_a_slow_thread_leaves_its_record_to_it(
             late.set()
             raise
 
-    def taken(self: owners.Owners, lane: SendQueue, owner: Owner = Owner.LOOP) -> bool:
-        took = take(self, lane, owner)
+    def taken(self: owners.Owners, queue: SendQueue, owner: Owner = Owner.LOOP) -> bool:
+        took = take(self, queue, owner)
         if late.is_set() and not took:
             leave.set()
             assert left.wait(30)
@@ -379,7 +379,7 @@ def test_a_client_that_is_closed_while_a_slow_thread_leaves_its_record_to_it(
     monkeypatch.setattr(owners.Owners, "take", taken)
     monkeypatch.setattr(owners.Owners, "pass_on", passed_on)
     sending = later(lambda: mq.send("t", b"late", partition=0))
-    wait_until(lambda: any(lane.owner is Owner.THREAD for lane in batcher_of(mq).sinks.lanes.values()))
+    wait_until(lambda: any(queue.owner is Owner.THREAD for queue in batcher_of(mq).buffers.queues.values()))
     mq.close()
     assert isinstance(sending.exception(30), Closed)
     assert b"late" not in brokers.cluster.values("t", 0)
@@ -403,7 +403,7 @@ def test_who_flushes_finds_a_batch_that_is_taken_at_that_moment() -> None:
 
     class Sealed(deque[ProducerBatch]):
         def popleft(self) -> ProducerBatch:
-            assert taken.flight == (self[0],), "it is in one of the two, or in both"
+            assert taken.in_flight == (self[0],), "it is in one of the two, or in both"
             return super().popleft()
 
     batch = ProducerBatch(taken, 0.0, 1.0)

@@ -399,7 +399,8 @@ def test_what_is_sent_while_others_wait_has_its_own_deadline(idempotent: bool) -
             for broker in cluster.nodes:
                 cluster.kill(broker, elect=False)
             first = await producer.send("t", b"1")
-            await until(lambda: any(lane.flight or lane.sealed for lane in producer._batcher.sinks.lanes.values()))
+            queues = producer._batcher.buffers.queues
+            await until(lambda: any(queue.in_flight or queue.sealed for queue in queues.values()))
             second = await producer.send("t", b"2")
             for delivery in (first, second):
                 with pytest.raises(DeadlineExceeded):

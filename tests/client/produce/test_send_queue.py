@@ -1,4 +1,4 @@
-"""A lane against a model of the broker: every schedule of losses, refusals and forgetting keeps the promises."""
+"""A send queue against a model of the broker: every schedule of losses, refusals and forgetting keeps the promises."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def lane_of(limit: int = 5, *, numbered: bool = True) -> SendQueue:
     return SendQueue("t", b"i" * 16, 0, limit=limit, numbered=numbered)
 
 
-def sealed(lane: SendQueue, count: int = 1, deadline_s: float = 1e9) -> ProducerBatch:
-    batch = ProducerBatch(lane, 0.0, deadline_s)
+def sealed(queue: SendQueue, count: int = 1, deadline_s: float = 1e9) -> ProducerBatch:
+    batch = ProducerBatch(queue, 0.0, deadline_s)
     batch.message, batch.count = MESSAGE, count
-    lane.sealed.append(batch)
+    queue.sealed.append(batch)
     return batch
 
 
@@ -52,7 +52,7 @@ class Attempt:
 
 @dataclass
 class World:
-    """A partition of a broker, a lane that sends to it, and the wire between: schedules are drawn at random."""
+    """A partition of a broker, a send queue that sends to it, and the wire between: schedules are drawn at random."""
 
     rng: random.Random
     numbered: bool = True
@@ -68,18 +68,18 @@ class World:
     order: list[int] = field(default_factory=list)  # as sealed
 
     def __post_init__(self) -> None:
-        self.lane = lane_of(5 if self.numbered else 1, numbered=self.numbered)
+        self.queue = lane_of(5 if self.numbered else 1, numbered=self.numbered)
         self.batches: list[ProducerBatch] = []
 
     def seal(self) -> None:
         deadline_s = self.now_s + self.rng.choice((0.05, 1.0, 1e9))
-        batch = sealed(self.lane, self.rng.randrange(1, 4), deadline_s)
+        batch = sealed(self.queue, self.rng.randrange(1, 4), deadline_s)
         self.batches.append(batch)
         self.names[id(batch)] = len(self.batches)
         self.order.append(len(self.batches))
 
     def send(self) -> None:
-        while (batch := self.lane.take(self.now_s)) is not None:
+        while (batch := self.queue.take(self.now_s)) is not None:
             producer = PRODUCER if self.numbered else 0
             header = BatchHeader(1, 0, batch.count, producer, batch.epoch, batch.first_sequence)
             self.requests += 1
@@ -112,7 +112,7 @@ class World:
 
     def answer(self) -> None:
         attempt = self.wire.pop(0)
-        batch, lane = attempt.batch, self.lane
+        batch, queue = attempt.batch, self.queue
         refusal: TinymqError | None
         match self.rng.randrange(12):
             case 0:
@@ -125,32 +125,32 @@ class World:
             case _:
                 refusal = self.write(attempt)
         if refusal is None:
-            lane.acknowledged(batch)
+            queue.acknowledged(batch)
             self.end(batch, None)
         elif isinstance(refusal, OutOfOrderSequence | UnknownProducer):
-            self.finish(lane.out_of_sequence(batch, self.now_s, refusal))
+            self.finish(queue.out_of_sequence(batch, self.now_s, refusal))
         elif refusal.retriable:
-            lane.refused(batch, self.now_s)
+            queue.refused(batch, self.now_s)
         else:
-            self.finish([lane.rejected(batch, refusal)])
+            self.finish([queue.rejected(batch, refusal)])
 
     def may_forget(self) -> bool:
         """A broker that forgets a producer takes its sequence 0 again: a limit of the protocol (KIP-360), which
         10,000 other producers have to write to the partition in between to meet."""
-        again = [b for b in self.lane.flight if b.unclear and b.first_sequence == 0]
+        again = [b for b in self.queue.in_flight if b.unclear and b.first_sequence == 0]
         return not again and all(z.header.first_sequence for z in (*self.zombies, *self.late))
 
     def move_leader(self) -> None:
         """What is on its way to the former leader is sent to the new one as well."""
         former, self.wire = self.wire, []
         for attempt in former:
-            self.lane.given_up(attempt.batch, self.now_s)
+            self.queue.given_up(attempt.batch, self.now_s)
         self.late += former
 
     def answer_late(self) -> None:
         """The former leader has written it, or refuses it, or the connection to it breaks."""
         attempt = self.late.pop(0)
-        batch, lane = attempt.batch, self.lane
+        batch, queue = attempt.batch, self.queue
         how = self.rng.randrange(3)
         error = self.write(attempt) if how == 0 else NotReady("not the leader")
         if how == 2:
@@ -158,10 +158,10 @@ class World:
         if batch.done or attempt.name in self.ended or attempt.request_id not in batch.unanswered:
             return
         if error is None:
-            lane.acknowledged(batch)
+            queue.acknowledged(batch)
             self.end(batch, None)
         else:
-            lane.answered_late(batch, attempt.request_id, unknown=how == 2)
+            queue.answered_late(batch, attempt.request_id, unknown=how == 2)
 
     def lose_stream(self) -> None:
         """Everything on its way is cut off: a first part of it was written, the rest may yet be, or never."""
@@ -173,7 +173,7 @@ class World:
             else:
                 self.zombies.append(attempt)
         for attempt in lost:
-            self.finish(self.lane.lost(attempt.batch, self.now_s, OutcomeUnknown("cut off")))
+            self.finish(self.queue.lost(attempt.batch, self.now_s, OutcomeUnknown("cut off")))
 
     def zombie(self) -> None:
         """A request that the client gave up arrives after all."""
@@ -198,12 +198,12 @@ class World:
                 self.answer_late()
             case _:
                 self.now_s += 0.05
-        self.finish(self.lane.expire(self.now_s))
+        self.finish(self.queue.expire(self.now_s))
         self.send()
 
     def settle(self) -> None:
         for _ in range(10_000):
-            if self.lane.idle:
+            if self.queue.idle:
                 return
             self.now_s += 0.05
             self.send()
@@ -211,8 +211,8 @@ class World:
                 self.answer()
             while self.late:
                 self.answer_late()
-            self.finish(self.lane.expire(self.now_s))
-        raise AssertionError("the lane never came to rest")
+            self.finish(self.queue.expire(self.now_s))
+        raise AssertionError("the send queue never came to rest")
 
     def check(self) -> None:
         assert set(self.ended) == set(self.order), "every batch ends"
@@ -237,130 +237,130 @@ def test_every_schedule_keeps_the_promises(seed: int, numbered: bool) -> None:
     world.check()
 
 
-def take_all(lane: SendQueue, now_s: float = 0.0) -> list[ProducerBatch]:
+def take_all(queue: SendQueue, now_s: float = 0.0) -> list[ProducerBatch]:
     taken = []
-    while (batch := lane.take(now_s)) is not None:
+    while (batch := queue.take(now_s)) is not None:
         taken.append(batch)
     return taken
 
 
 def test_five_are_on_their_way_with_sequences_in_a_row() -> None:
-    lane = lane_of()
+    queue = lane_of()
     for _ in range(7):
-        sealed(lane, 10)
-    assert [b.first_sequence for b in take_all(lane)] == [0, 10, 20, 30, 40]
-    lane.acknowledged(lane.flight[0])
-    assert [b.first_sequence for b in take_all(lane)] == [50]
+        sealed(queue, 10)
+    assert [b.first_sequence for b in take_all(queue)] == [0, 10, 20, 30, 40]
+    queue.acknowledged(queue.in_flight[0])
+    assert [b.first_sequence for b in take_all(queue)] == [50]
 
 
 def test_after_a_failure_everything_on_its_way_ends_before_anything_goes_again() -> None:
-    lane = lane_of()
-    a, b, c = (sealed(lane) for _ in range(3))
-    assert take_all(lane) == [a, b, c]
-    lane.refused(a, 0.0, 0.0)
-    assert take_all(lane, 1.0) == []
-    lane.out_of_sequence(b, 0.0, OutOfOrderSequence(""))
-    assert take_all(lane, 1.0) == []
-    lane.lost(c, 0.0, OutcomeUnknown(""))
-    assert take_all(lane, 1.0) == [a, b, c]
+    queue = lane_of()
+    a, b, c = (sealed(queue) for _ in range(3))
+    assert take_all(queue) == [a, b, c]
+    queue.refused(a, 0.0, 0.0)
+    assert take_all(queue, 1.0) == []
+    queue.out_of_sequence(b, 0.0, OutOfOrderSequence(""))
+    assert take_all(queue, 1.0) == []
+    queue.lost(c, 0.0, OutcomeUnknown(""))
+    assert take_all(queue, 1.0) == [a, b, c]
     assert [x.first_sequence for x in (a, b, c)] == [0, 1, 2]
 
 
 def test_a_forgotten_producer_gets_a_new_epoch_and_unclear_batches_never_enter_it() -> None:
-    lane = lane_of()
-    a, b, c = (sealed(lane) for _ in range(3))
-    take_all(lane)
-    lane.acknowledged(a)
-    lane.lost(b, 0.0, OutcomeUnknown("cut"))
-    lane.refused(c, 0.0, 0.0)
-    assert take_all(lane, 1.0) == [b, c]
+    queue = lane_of()
+    a, b, c = (sealed(queue) for _ in range(3))
+    take_all(queue)
+    queue.acknowledged(a)
+    queue.lost(b, 0.0, OutcomeUnknown("cut"))
+    queue.refused(c, 0.0, 0.0)
+    assert take_all(queue, 1.0) == [b, c]
     assert (b.epoch, b.first_sequence) == (0, 1)
-    ((ended, error),) = lane.out_of_sequence(b, 1.0, UnknownProducer("who?"))
+    ((ended, error),) = queue.out_of_sequence(b, 1.0, UnknownProducer("who?"))
     assert ended is b
     assert isinstance(error, OutcomeUnknown)
-    lane.out_of_sequence(c, 1.0, UnknownProducer("who?"))
-    assert take_all(lane, 3.0) == [c]
+    queue.out_of_sequence(c, 1.0, UnknownProducer("who?"))
+    assert take_all(queue, 3.0) == [c]
     assert (c.epoch, c.first_sequence) == (1, 0)
 
 
 def test_a_batch_whose_given_up_attempts_were_all_refused_enters_a_new_epoch() -> None:
     """The log was lost while the batch was on its way to a former leader: nobody has it, and that is certain."""
-    lane = lane_of()
-    a, b = sealed(lane), sealed(lane)
-    assert lane.take(0.0) is a
-    lane.acknowledged(a)
-    assert lane.take(0.0) is b
+    queue = lane_of()
+    a, b = sealed(queue), sealed(queue)
+    assert queue.take(0.0) is a
+    queue.acknowledged(a)
+    assert queue.take(0.0) is b
     b.request_id = 7
-    lane.given_up(b, 0.0)
+    queue.given_up(b, 0.0)
     assert b.unclear
-    assert lane.take(1.0) is b
+    assert queue.take(1.0) is b
     assert (b.epoch, b.first_sequence) == (0, 1), "under its number"
     b.request_id = 8
-    assert lane.out_of_sequence(b, 1.0, UnknownProducer("who?")) == [], "the former leader may still answer"
-    assert lane.take(5.0) is b
+    assert queue.out_of_sequence(b, 1.0, UnknownProducer("who?")) == [], "the former leader may still answer"
+    assert queue.take(5.0) is b
     assert (b.epoch, b.first_sequence) == (0, 1)
-    lane.out_of_sequence(b, 5.0, UnknownProducer("who?"))
-    lane.answered_late(b, 7, unknown=False)
+    queue.out_of_sequence(b, 5.0, UnknownProducer("who?"))
+    queue.answered_late(b, 7, unknown=False)
     assert not b.unclear
-    assert lane.take(5.0) is b
+    assert queue.take(5.0) is b
     assert (b.epoch, b.first_sequence) == (1, 0)
 
 
 def test_a_batch_whose_given_up_attempt_is_cut_off_ends_as_unknown() -> None:
-    lane = lane_of()
-    a, b = sealed(lane), sealed(lane)
-    take_all(lane)
-    lane.acknowledged(a)
+    queue = lane_of()
+    a, b = sealed(queue), sealed(queue)
+    take_all(queue)
+    queue.acknowledged(a)
     b.request_id = 7
-    lane.given_up(b, 0.0)
-    assert lane.take(1.0) is b
+    queue.given_up(b, 0.0)
+    assert queue.take(1.0) is b
     b.request_id = 8
-    lane.answered_late(b, 7, unknown=True)
-    ((ended, error),) = lane.out_of_sequence(b, 1.0, UnknownProducer("who?"))
+    queue.answered_late(b, 7, unknown=True)
+    ((ended, error),) = queue.out_of_sequence(b, 1.0, UnknownProducer("who?"))
     assert ended is b
     assert isinstance(error, OutcomeUnknown)
 
 
 def test_what_was_never_written_ends_as_such_and_what_may_have_been_as_unknown() -> None:
-    lane = lane_of()
-    a, b, c = sealed(lane, 1, 5.0), sealed(lane, 1, 5.0), sealed(lane, 1, 5.0)
-    take_all(lane)
-    lane.refused(a, 0.0, 10.0)
-    lane.lost(b, 0.0, OutcomeUnknown(""))
-    ended = dict(lane.expire(5.0))
+    queue = lane_of()
+    a, b, c = sealed(queue, 1, 5.0), sealed(queue, 1, 5.0), sealed(queue, 1, 5.0)
+    take_all(queue)
+    queue.refused(a, 0.0, 10.0)
+    queue.lost(b, 0.0, OutcomeUnknown(""))
+    ended = dict(queue.expire(5.0))
     assert isinstance(ended[a], DeadlineExceeded)
     assert isinstance(ended[b], OutcomeUnknown)
     assert isinstance(ended[c], OutcomeUnknown), "its attempt was still on its way"
-    assert lane.idle
+    assert queue.idle
 
 
 def test_without_sequences_a_lost_attempt_is_the_end() -> None:
-    lane = lane_of(1, numbered=False)
-    a, b = sealed(lane), sealed(lane)
-    assert take_all(lane) == [a]
-    ((ended, error),) = lane.lost(a, 0.0, OutcomeUnknown("cut"))
+    queue = lane_of(1, numbered=False)
+    a, b = sealed(queue), sealed(queue)
+    assert take_all(queue) == [a]
+    ((ended, error),) = queue.lost(a, 0.0, OutcomeUnknown("cut"))
     assert ended is a
     assert isinstance(error, OutcomeUnknown)
-    assert take_all(lane) == [b]
+    assert take_all(queue) == [b]
     assert b.first_sequence == -1
 
 
 @pytest.mark.parametrize("failures", range(1, 12))
 def test_waiting_grows_and_is_bounded(failures: int) -> None:
-    lane = lane_of(1)
-    batch = sealed(lane)
+    queue = lane_of(1)
+    batch = sealed(queue)
     now_s = waited_s = 0.0
     for _ in range(failures):
-        assert lane.take(now_s) is batch
-        lane.refused(batch, now_s)
-        waited_s = lane.resume_s - now_s
-        now_s = lane.resume_s
+        assert queue.take(now_s) is batch
+        queue.refused(batch, now_s)
+        waited_s = queue.resume_s - now_s
+        now_s = queue.resume_s
     assert waited_s == pytest.approx(min(1.0, 0.02 * 2 ** (failures - 1)))
 
 
 def test_what_was_given_up_waits_for_no_answer() -> None:
-    lane = lane_of()
-    batches = [sealed(lane), sealed(lane)]
-    assert take_all(lane) == batches
-    assert [batch for batch, _ in lane.abandon(Closed("gone"))] == batches
+    queue = lane_of()
+    batches = [sealed(queue), sealed(queue)]
+    assert take_all(queue) == batches
+    assert [batch for batch, _ in queue.abandon(Closed("gone"))] == batches
     assert not any(batch.sent for batch in batches), "a late answer is to nobody"

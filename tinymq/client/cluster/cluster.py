@@ -1,4 +1,4 @@
-"""The cluster as one client sees it: links and pipes by broker, the view, and questions that any broker answers.
+"""The cluster as one client sees it: links and streams by broker, the view, and questions that any broker answers.
 
 All of it lives on one loop. A question has a deadline and ends as an answer, a definite failure, or
 OutcomeUnknown; an error that may pass is never raised before the deadline.
@@ -30,7 +30,7 @@ from tinymq.client.cluster import routing
 from tinymq.client.cluster.broker_health import ClusterHealth
 from tinymq.client.cluster.routing import Reach, Topic, View
 from tinymq.client.common.config import ClientConfig
-from tinymq.client.net.broker_streams import ProducePipe
+from tinymq.client.net.broker_streams import BrokerProduceStream
 from tinymq.client.net.connections import Connections
 from tinymq.client.net.ports import Connector
 from tinymq.client.net.wire import read_error
@@ -75,8 +75,8 @@ class Cluster:
 
     # ---- connections ---------------------------------------------------------------------------------
 
-    def produce_pipe(self, broker_id: int) -> ProducePipe | None:
-        """The pipe to that broker, open or not. None: its address is not known."""
+    def produce_stream(self, broker_id: int) -> BrokerProduceStream | None:
+        """The stream to that broker, open or not. None: its address is not known."""
         address = self.view.address(broker_id)
         return self.connections.produce(address) if address is not None else None
 

@@ -75,7 +75,7 @@ class AvoidedReplicas:
         self._until_s: dict[int, float] = {}
         self._times: dict[int, int] = {}
 
-    def shun(self, broker: int, now_s: float) -> None:
+    def avoid(self, broker: int, now_s: float) -> None:
         times = self._times[broker] = self._times.get(broker, 0) + 1
         self._until_s[broker] = now_s + AVOIDED.pause_s(times)
 
@@ -98,16 +98,16 @@ class AvoidedReplicas:
 
 @dataclass(slots=True)
 class PartitionFetcher:
-    """Fetches what `cursor` wants and hands it to `deliver`, as long as there is `room`."""
+    """Fetches what `cursor` wants and hands it to `deliver`, as long as there is `has_room`."""
 
     cluster: Cluster
     config: ReaderConfig
     topic: Topic
     cursor: Cursor
     deliver: Callable[[Chunk], None]
-    room: asyncio.Event  # set while the application's buffer takes more
+    has_room: asyncio.Event  # set while the application's buffer takes more
     turn: int
-    _shunned: AvoidedReplicas = field(default_factory=AvoidedReplicas)
+    _avoided: AvoidedReplicas = field(default_factory=AvoidedReplicas)
     _refusals: dict[str, TinymqError] = field(default_factory=dict)  # the last of each address, since one served
     _served_s: float = 0.0  # when a replica last answered without an error
     _chosen_s: float = 0.0  # when it was last asked which replica is the best
@@ -124,8 +124,8 @@ class PartitionFetcher:
         try:
             while not self.cursor.done:
                 if ahead is None:
-                    await self.room.wait()
-                    broker = self._shunned.doubted or self._choose()
+                    await self.has_room.wait()
+                    broker = self._avoided.doubted or self._choose()
                     if broker is None:
                         await self._wait_for_another("no replica's address is known")
                         continue
@@ -159,7 +159,7 @@ class PartitionFetcher:
 
         def cost(broker: int) -> tuple[float, float]:
             aside_s, latency_s = self.cluster.cost(broker)
-            return (max(aside_s, self._shunned.left_s(broker, now_s)), latency_s)
+            return (max(aside_s, self._avoided.left_s(broker, now_s)), latency_s)
 
         order = self._order(at, cost)
         return order[0] if order else None
@@ -199,7 +199,7 @@ class PartitionFetcher:
             leader_epoch=self.cursor.epoch,
             leader_only=self.config.replica == "leader",
             history=self.cursor.history,
-            verify=self._shunned.doubted is not None,
+            verify=self._avoided.doubted is not None,
         )
 
     def _wait_ms(self) -> float:
@@ -235,7 +235,7 @@ class PartitionFetcher:
             raise CorruptData(f"broker {broker} answered what lies before offset {start}")
         chunks = read_chunks(cursor.partition, fetched.frames, start, cursor_end, self.cluster.config.limits)
         ahead: asyncio.Task[Fetched] | None = None
-        if (cursor_end is None or after < cursor_end) and self.room.is_set() and self._stays(broker):
+        if (cursor_end is None or after < cursor_end) and self.has_room.is_set() and self._stays(broker):
             ahead = self._begin(broker, after)
         try:
             if ahead is not None:
@@ -264,7 +264,7 @@ class PartitionFetcher:
             await self._compare(broker)
 
     def _succeeded(self, now_s: float) -> None:
-        self._shunned.doubted = None
+        self._avoided.doubted = None
         self._served_s = now_s
         self._pauses = 0
         self._refusals.clear()
@@ -273,7 +273,7 @@ class PartitionFetcher:
         """`broker` did not serve: go on with another one, or raise what is for good."""
         address = self.cluster.view.address(broker) or f"broker {broker}"
         self._refusals[address] = error
-        if self._shunned.doubts(broker, error):
+        if self._avoided.doubts(broker, error):
             return
         if isinstance(error, QuotaExceeded):  # the broker serves, without a new record or room for a wait
             self._served_s = self.cluster.clock.monotonic()
@@ -289,7 +289,7 @@ class PartitionFetcher:
             raise error
         elif not isinstance(error, BrokerUnreachable):
             LOG.info("%s/%d: leaving broker %d: %s", self.topic.name, self.cursor.partition, broker, error.message)
-        self._shunned.shun(broker, self.cluster.clock.monotonic())
+        self._avoided.avoid(broker, self.cluster.clock.monotonic())
         await self._wait_for_another(error.message)
 
     def _is_for_good(self, error: TinymqError) -> bool:
@@ -329,22 +329,22 @@ class PartitionFetcher:
         """May this one be asked at once, or would that only be the same question again?"""
         if broker is None or self.config.replica == "leader":
             return False
-        return not self._shunned.left_s(broker, now_s)
+        return not self._avoided.left_s(broker, now_s)
 
     async def _compare(self, broker: int) -> None:
         """Nothing came for long: has another replica more? Then this one is stale."""
         at = self._at()
         if broker == at.leader:
-            self._shunned.clear()
+            self._avoided.clear()
             return
         for other in sorted((b for b in at.replicas if b != broker), key=lambda b: b != at.leader):
             end = await _end_of(self.cluster, self.topic, self.cursor.partition, other)
             if end is not None and end > self.cursor.offset:
                 LOG.info("%s/%d: broker %d is behind, leaving it", self.topic.name, self.cursor.partition, broker)
-                self._shunned.shun(broker, self.cluster.clock.monotonic())
+                self._avoided.avoid(broker, self.cluster.clock.monotonic())
                 return
             if end is not None and other == at.leader:
-                self._shunned.clear()
+                self._avoided.clear()
                 return
 
 

@@ -44,7 +44,7 @@ class AsyncReader:
         """`wake` makes a call on the loop, soon, from any thread."""
         self.topic = check_topic(topic)
         self.config = config
-        self.intake = FetchBuffer(self.topic, lambda size: wake(lambda: self._freed(size)))
+        self.buffer = FetchBuffer(self.topic, lambda size: wake(lambda: self._freed(size)))
         self._cluster = cluster
         self._wanted = check_partitions(partitions)
         self._start, self._end = start, end
@@ -52,8 +52,8 @@ class AsyncReader:
         self._tasks: list[asyncio.Task[None]] = []
         self._opening: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()  # something is at hand, or ended, or failed
-        self._room = asyncio.Event()
-        self._room.set()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
         self._buffered_bytes = 0
         self._failure: Exception | None = None
         self._closed = False
@@ -63,11 +63,11 @@ class AsyncReader:
 
     async def __anext__(self) -> Message:
         """The next message. Waits for it; ends at `end`. Raises when a partition is served by no replica any more."""
-        message = self.intake.next_message()
+        message = self.buffer.next_message()
         while message is None:
             if not await self.arrival(None):
                 raise StopAsyncIteration
-            message = self.intake.next_message()
+            message = self.buffer.next_message()
         return message
 
     async def poll(self, timeout: float | None = None, max_records: int = 500) -> list[Message]:
@@ -77,9 +77,9 @@ class AsyncReader:
         """
         check_wait(timeout)
         check_count("max_records", max_records, 1)
-        found = self.intake.next_messages(max_records)
+        found = self.buffer.next_messages(max_records)
         while not found and await self.arrival(timeout):
-            found = self.intake.next_messages(max_records)
+            found = self.buffer.next_messages(max_records)
         return found
 
     async def to_arrow(self, limit: int | None = None) -> pa.Table:
@@ -91,19 +91,19 @@ class AsyncReader:
         if limit is not None:
             check_count("limit", limit, 0, most=OFFSET_MAX)
         await self.open()
-        for cursor in self.intake.cursors.values():
+        for cursor in self.buffer.cursors.values():
             cursor.end = cursor.end_seen if cursor.end is None else min(cursor.end, cursor.end_seen)
         chunks: list[Chunk] = []
         left = limit
         while left is None or left > 0:
-            chunk = self.intake.take_chunk()
+            chunk = self.buffer.take_chunk()
             if chunk is None:
                 if not await self.arrival(None):
                     break
                 continue
             if left is not None and chunk.batch.num_rows > left:
                 upto = chunk.base_offset + left
-                self.intake.give_back(chunk, upto)
+                self.buffer.give_back(chunk, upto)
                 chunk = chunk.cut(0, upto) or chunk
             chunks.append(chunk)
             left = left - chunk.batch.num_rows if left is not None else None
@@ -115,24 +115,24 @@ class AsyncReader:
 
     def position(self) -> dict[int, int]:
         """The offset that comes next, for every partition that is read; empty before the first use."""
-        return self.intake.position()
+        return self.buffer.position()
 
     @property
     def skipped(self) -> int:
         """Offsets that were gone before they could be read; counted with on_trimmed="skip" alone."""
-        return sum(cursor.skipped for cursor in self.intake.cursors.values())
+        return sum(cursor.skipped for cursor in self.buffer.cursors.values())
 
     @property
     def at_end(self) -> bool:
         """Everything up to every end was taken. Never true of a reader without `end`, unless it gave a table."""
-        return self.intake.complete
+        return self.buffer.complete
 
     async def open(self) -> None:
         """Look the topic up and find where to start. Done by the first use, or by `async with`."""
         self._cluster.check_loop()
         if self._closed:
             raise Closed("the reader is closed")
-        if self.intake.cursors:
+        if self.buffer.cursors:
             return
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
@@ -151,7 +151,7 @@ class AsyncReader:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self.intake.clear()
+        self.buffer.clear()
         self._arrived.set()
 
     async def __aenter__(self) -> Self:
@@ -168,12 +168,12 @@ class AsyncReader:
         try:
             async with asyncio.timeout(timeout_s):
                 await self.open()
-                while self.intake.empty:
+                while self.buffer.empty:
                     if self._closed:
                         raise Closed("the reader is closed")
                     if self._failure is not None:
                         raise self._failure
-                    if self.intake.complete:
+                    if self.buffer.complete:
                         return False
                     self._arrived.clear()
                     await self._arrived.wait()
@@ -208,18 +208,18 @@ class AsyncReader:
             p: Cursor(p, offsets[p], ends[p], seen[p], asked[p].leader_epoch, history=asked[p].history)
             for p in partitions
         }
-        self.intake.begin(cursors)
+        self.buffer.begin(cursors)
         for cursor in cursors.values():
-            follower = PartitionFetcher(
+            fetcher = PartitionFetcher(
                 self._cluster,
                 self.config,
                 topic,
                 cursor,
                 self._deliver,
-                self._room,
+                self._has_room,
                 turn=self._cluster.rng.randrange(1 << 16),
             )
-            self._tasks.append(asyncio.create_task(self._follow(follower)))
+            self._tasks.append(asyncio.create_task(self._fetch_partition(fetcher)))
 
     async def _ask(
         self, topic: Topic, places: Mapping[int, OffsetQuestion | KnownOffset], timeout_s: float
@@ -254,9 +254,9 @@ class AsyncReader:
             )
         return asked
 
-    async def _follow(self, follower: PartitionFetcher) -> None:
+    async def _fetch_partition(self, fetcher: PartitionFetcher) -> None:
         try:
-            await follower.run()
+            await fetcher.run()
         except Exception as error:  # whatever it was, the application hears of it: a reader never stops silently
             self.fail(error)
         finally:
@@ -265,11 +265,11 @@ class AsyncReader:
     def _deliver(self, chunk: Chunk) -> None:
         self._buffered_bytes += chunk.bytes
         if self._buffered_bytes >= self.config.buffer_bytes_max:
-            self._room.clear()
-        self.intake.ready.append(chunk)
+            self._has_room.clear()
+        self.buffer.ready.append(chunk)
         self._arrived.set()
 
     def _freed(self, size: int) -> None:
         self._buffered_bytes -= size
         if self._buffered_bytes < self.config.buffer_bytes_max:
-            self._room.set()
+            self._has_room.set()

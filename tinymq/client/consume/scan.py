@@ -119,8 +119,8 @@ class ChunkQueue:
 
     def __init__(self, bytes_max: int, wake: Callable[[Callable[[], None]], None]) -> None:
         """`wake` makes a call on the loop, soon, from any thread."""
-        self.room = asyncio.Event()
-        self.room.set()
+        self.has_room = asyncio.Event()
+        self.has_room.set()
         self.arrived = asyncio.Event()  # for a taker on the loop
         self._chunks: SimpleQueue[Chunk | None] = SimpleQueue()
         self._bytes_max = bytes_max
@@ -132,9 +132,9 @@ class ChunkQueue:
     def put(self, chunk: Chunk) -> None:
         self._put_bytes += chunk.bytes
         if self._put_bytes - self._taken_bytes >= self._bytes_max:
-            self.room.clear()
+            self.has_room.clear()
             if self._put_bytes - self._taken_bytes < self._bytes_max:  # taken in between: that taker saw room
-                self.room.set()
+                self.has_room.set()
         self._chunks.put(chunk)
         self.arrived.set()
 
@@ -150,8 +150,8 @@ class ChunkQueue:
             self._drained = True
             return None
         self._taken_bytes += chunk.bytes
-        if not self.room.is_set() and self._put_bytes - self._taken_bytes < self._bytes_max:
-            self._wake(self.room.set)
+        if not self.has_room.is_set() and self._put_bytes - self._taken_bytes < self._bytes_max:
+            self._wake(self.has_room.set)
         return chunk
 
 
@@ -159,10 +159,10 @@ class RangeFetcher(PartitionFetcher):
     """A Follower of a range that is known to be there: a replica that does not show all of it is behind."""
 
     def __init__(
-        self, cluster: Cluster, config: ReaderConfig, topic: Topic, cursor: Cursor, wanted: Range, belt: ChunkQueue
+        self, cluster: Cluster, config: ReaderConfig, topic: Topic, cursor: Cursor, wanted: Range, chunks: ChunkQueue
     ) -> None:
         turn = cluster.rng.randrange(1 << 16)
-        super().__init__(cluster, config, topic, cursor, belt.put, belt.room, turn)
+        super().__init__(cluster, config, topic, cursor, chunks.put, chunks.has_room, turn)
         self._range = wanted
         self._behind = (0, 0, 0.0)  # (who was, at which offset, since when)
 
@@ -203,7 +203,7 @@ class RangeFetcher(PartitionFetcher):
 
     async def _failed(self, broker: int, error: TinymqError) -> None:
         if isinstance(error, OffsetNotAvailable) and self._waits_for(broker):
-            self._shunned.doubted = None
+            self._avoided.doubted = None
         else:
             await super()._failed(broker, error)
 
@@ -248,7 +248,7 @@ class AsyncScan:
         self._range = wanted
         self._cluster = cluster
         self._config = config if wanted.replicas is None else replace(config, replica="any")
-        self._belt = ChunkQueue(config.buffer_bytes_max, wake)
+        self._chunks = ChunkQueue(config.buffer_bytes_max, wake)
         # Another history than any that is known: what lies there when the first answer comes.
         self._cursor = Cursor(wanted.partition, wanted.start, wanted.end, wanted.end, history=None)
         self._offset = wanted.start
@@ -285,7 +285,7 @@ class AsyncScan:
 
     def take(self, block: bool) -> pa.RecordBatch | None:
         """The next batch, in any one thread; None: the end. Raises what stopped it; queue.Empty if it may not wait."""
-        chunk = self._belt.take(block)
+        chunk = self._chunks.take(block)
         if chunk is not None:
             self._offset = chunk.next_offset
             return chunk.table()
@@ -301,11 +301,11 @@ class AsyncScan:
         """The next batch, of one row or more. Waits for it; ends at `end`."""
         await self.open()
         while True:
-            self._belt.arrived.clear()
+            self._chunks.arrived.clear()
             try:
                 batch = self.take(block=False)
             except Empty:
-                await self._belt.arrived.wait()
+                await self._chunks.arrived.wait()
                 continue
             if batch is None:
                 raise StopAsyncIteration
@@ -344,7 +344,7 @@ class AsyncScan:
     async def _follow(self, topic: Topic) -> None:
         wanted, cluster = self._range, self._cluster
         try:
-            await RangeFetcher(cluster, self._config, topic, self._cursor, wanted, self._belt).run()
+            await RangeFetcher(cluster, self._config, topic, self._cursor, wanted, self._chunks).run()
         except UnknownTopic:
             now = cluster.view.topics.get(wanted.topic)
             if now is None or now.topic_id == topic.topic_id:
@@ -354,4 +354,4 @@ class AsyncScan:
     def _end(self, failure: Exception | None) -> None:
         if not self._ended:
             self._ended, self._failure = True, failure
-            self._belt.end()
+            self._chunks.end()

@@ -18,12 +18,12 @@ class Reader(ReaderCalls):
 
     def __next__(self) -> Message:
         """The next message. Waits for it; ends at `end`. Raises when a partition is served by no replica any more."""
-        intake = self._async.intake
-        message = intake.next_message()
+        buffer = self._async.buffer
+        message = buffer.next_message()
         while message is None:
             if not self._loop_thread.run(self._async.arrival(None)):
                 raise StopIteration
-            message = intake.next_message()
+            message = buffer.next_message()
         return message
 
     def poll(self, timeout: float | None = None, max_records: int = 500) -> list[Message]:
@@ -33,5 +33,5 @@ class Reader(ReaderCalls):
         """
         check_wait(timeout)
         check_count("max_records", max_records, 1)
-        found = self._async.intake.next_messages(max_records)
+        found = self._async.buffer.next_messages(max_records)
         return found or self._loop_thread.run(self._async.poll(timeout, max_records))

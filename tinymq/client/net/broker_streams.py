@@ -1,6 +1,6 @@
 """One produce and one fetch stream per broker, shared by all partitions, producers and readers of a client.
 
-A pipe opens its stream when it is first needed and again after it broke. Whoever waits for an answer is told
+A stream opens its stream when it is first needed and again after it broke. Whoever waits for an answer is told
 when the stream breaks: BrokerUnreachable for what was never written to it, OutcomeUnknown for the rest. Small
 batches that wait together travel in one message.
 """
@@ -33,7 +33,7 @@ class State(Enum):
     CLOSED = 3
 
 
-class Watch(Protocol):
+class BrokerObserver(Protocol):
     """Who wants to know how a broker does: the cluster."""
 
     def opened(self, address: str) -> None: ...
@@ -44,17 +44,22 @@ class Watch(Protocol):
 Answered = Callable[[pb.ProduceResult | TinymqError], None]
 
 
-class ProducePipe:
+class BrokerProduceStream:
     """Batches to one broker. All of `changed` are called when it opens, breaks, or has room again."""
 
     def __init__(
-        self, link: Link, clock: Clock, watch: Watch, open_timeout_s: float, changed: Iterable[Callable[[], None]]
+        self,
+        link: Link,
+        clock: Clock,
+        observer: BrokerObserver,
+        open_timeout_s: float,
+        changed: Iterable[Callable[[], None]],
     ) -> None:
         self.state = State.IDLE
         self._changed = changed
         self._link = link
         self._clock = clock
-        self._watch = watch
+        self._observer = observer
         self._open_timeout_s = open_timeout_s
         self._task: asyncio.Task[None] | None = None
         self._stream: ProduceStream | None = None
@@ -82,7 +87,7 @@ class ProducePipe:
 
     def submit(self, request_id: int, batch: PackedBatch, size: int, told: Answered | None) -> None:
         """Send one batch. `told` is called once, with the answer or what became of the stream; None: nobody answers."""
-        assert self.state is State.OPEN, "submitted to a pipe that is not open"
+        assert self.state is State.OPEN, "submitted to a stream that is not open"
         self._outbox.append((request_id, batch, size))
         self._written.clear()
         if told is not None:
@@ -121,7 +126,7 @@ class ProducePipe:
         try:
             self._stream = stream = await self._link.open_produce(self._open_timeout_s)
             self.state = State.OPEN
-            self._watch.opened(self._link.address)
+            self._observer.opened(self._link.address)
             self._tell_changed()
             writer = asyncio.create_task(self._write(stream))
             while True:
@@ -151,7 +156,7 @@ class ProducePipe:
                     size += batch_bytes
                 await stream.write(batches)
         except TinymqError:
-            stream.cancel()  # the reader hears of it, and ends the pipe
+            stream.cancel()  # the reader hears of it, and ends the stream
 
     def _take(self, reply: pb.ProduceReply) -> None:
         now_s = self._clock.monotonic()
@@ -162,7 +167,7 @@ class ProducePipe:
             if waiting is not None:
                 told, size, since_s = waiting
                 self._unanswered_bytes -= size
-                self._watch.answered(self._link.address, now_s - since_s)
+                self._observer.answered(self._link.address, now_s - since_s)
                 told(result)
         if self._was_full and self._unanswered_bytes <= UNANSWERED_BYTES_MAX // 2:
             self._was_full = False
@@ -178,7 +183,7 @@ class ProducePipe:
         self._stream = None
         if self.state is not State.CLOSED:
             self.state = State.IDLE
-            self._watch.broke(self._link.address, error)
+            self._observer.broke(self._link.address, error)
         for request_id, (told, _, _) in waiting.items():
             told(_of_attempt(error, sent=request_id not in unsent))
         self._tell_changed()
@@ -199,13 +204,13 @@ def _of_attempt(error: TinymqError, *, sent: bool) -> TinymqError:
     return error if isinstance(error, BrokerUnreachable) else BrokerUnreachable(error.message)
 
 
-class FetchPipe:
+class BrokerFetchStream:
     """Fetches from one broker: ask and wait for the answer."""
 
-    def __init__(self, link: Link, clock: Clock, watch: Watch, open_timeout_s: float) -> None:
+    def __init__(self, link: Link, clock: Clock, observer: BrokerObserver, open_timeout_s: float) -> None:
         self._link = link
         self._clock = clock
-        self._watch = watch
+        self._observer = observer
         self._open_timeout_s = open_timeout_s
         self._task: asyncio.Task[None] | None = None
         self._opened: asyncio.Future[None] | None = None
@@ -256,7 +261,7 @@ class FetchPipe:
     def _silent(self, started_s: float) -> BrokerUnreachable:
         silent_s = self._clock.monotonic() - started_s
         error = BrokerUnreachable(f"{self._link.address}: silent for {silent_s:.1f} s")
-        self._watch.broke(self._link.address, error)
+        self._observer.broke(self._link.address, error)
         if self._heard_s < started_s and self._stream is not None:
             self._stream.cancel()  # not this partition alone: the whole broker
         return error
@@ -314,7 +319,7 @@ class FetchPipe:
             while True:
                 await stream.write(await self._outbox.get())
         except TinymqError:
-            stream.cancel()  # the reader hears of it, and ends the pipe
+            stream.cancel()  # the reader hears of it, and ends the stream
 
     def _end(self, error: TinymqError, opened: asyncio.Future[None]) -> None:
         self._stream = None
@@ -322,7 +327,7 @@ class FetchPipe:
         self._outbox = asyncio.Queue()
         waiting, self._waiting = self._waiting, {}
         if not self._closed:
-            self._watch.broke(self._link.address, error)
+            self._observer.broke(self._link.address, error)
         for answer in waiting.values():
             if not answer.done():
                 answer.set_exception(_of_attempt(error, sent=False))

@@ -1,4 +1,4 @@
-"""One link and at most two pipes per broker address, shared by everything in a client."""
+"""One link and at most two streams per broker address, shared by everything in a client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from tinymq.base.clock import Clock
 from tinymq.base.errors import Closed
-from tinymq.client.net.broker_streams import FetchPipe, ProducePipe, Watch
+from tinymq.client.net.broker_streams import BrokerFetchStream, BrokerObserver, BrokerProduceStream
 from tinymq.client.net.ports import Connector, Link
 
 LOG = logging.getLogger("tinymq.client")
@@ -22,20 +22,25 @@ def suspicious_s(attempt_s: float) -> float:
 
 
 class Connections:
-    """Links and pipes by address; they connect when they are used. `changed` is called for every pipe's change."""
+    """Links and streams by address; they connect when they are used. `changed` is called for every stream's change."""
 
     def __init__(
-        self, connector: Connector, clock: Clock, watch: Watch, attempt_s: float, changed: Iterable[Callable[[], None]]
+        self,
+        connector: Connector,
+        clock: Clock,
+        observer: BrokerObserver,
+        attempt_s: float,
+        changed: Iterable[Callable[[], None]],
     ) -> None:
         self._connector = connector
         self._clock = clock
-        self._watch = watch
+        self._observer = observer
         self._attempt_s = attempt_s
         self._changed = changed
         self._closed = False
         self._links: dict[str, Link] = {}
-        self._produce: dict[str, ProducePipe] = {}
-        self._fetch: dict[str, FetchPipe] = {}
+        self._produce: dict[str, BrokerProduceStream] = {}
+        self._fetch: dict[str, BrokerFetchStream] = {}
         self._silences: dict[str, int] = {}  # in a row
 
     def link(self, address: str) -> Link:
@@ -47,23 +52,27 @@ class Connections:
             link = self._links[address] = self._connector.link(address)
         return link
 
-    def produce(self, address: str) -> ProducePipe:
-        pipe = self._produce.get(address)
-        if pipe is None:
-            pipe = ProducePipe(self.link(address), self._clock, self._watch, self._attempt_s, self._changed)
-            self._produce[address] = pipe
-        return pipe
+    def produce(self, address: str) -> BrokerProduceStream:
+        stream = self._produce.get(address)
+        if stream is None:
+            stream = BrokerProduceStream(
+                self.link(address), self._clock, self._observer, self._attempt_s, self._changed
+            )
+            self._produce[address] = stream
+        return stream
 
-    def fetch(self, address: str) -> FetchPipe:
-        pipe = self._fetch.get(address)
-        if pipe is None:
-            pipe = self._fetch[address] = FetchPipe(self.link(address), self._clock, self._watch, self._attempt_s)
-        return pipe
+    def fetch(self, address: str) -> BrokerFetchStream:
+        stream = self._fetch.get(address)
+        if stream is None:
+            stream = self._fetch[address] = BrokerFetchStream(
+                self.link(address), self._clock, self._observer, self._attempt_s
+            )
+        return stream
 
     async def written(self) -> None:
         """Wait until all submitted batches have left this process, or until their streams are broken."""
-        for pipe in list(self._produce.values()):
-            await pipe.written()
+        for stream in list(self._produce.values()):
+            await stream.written()
 
     def heard(self, address: str) -> None:
         """It answered."""
@@ -73,13 +82,13 @@ class Connections:
         """(address, seconds) of brokers that keep batches waiting for suspiciously long; those that do for too long
         are connected to anew, which gives up what is on its way there."""
         now_s = self._clock.monotonic()
-        for address, pipe in list(self._produce.items()):
-            silent_s = pipe.silent_for(now_s)
+        for address, stream in list(self._produce.items()):
+            silent_s = stream.silent_for(now_s)
             silences = self._silences.get(address, 0)
             if silent_s > self._attempt_s * min(TIMEOUT_FACTOR_MAX, 1 + silences):
                 self._silences[address] = silences + 1
                 LOG.info("broker at %s has been silent for %.1f s: reconnecting", address, silent_s)
-                pipe.reset()
+                stream.reset()
             elif silent_s > suspicious_s(self._attempt_s):
                 yield address, silent_s
 

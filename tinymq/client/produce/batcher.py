@@ -5,8 +5,8 @@ a few list appends, no future and no call to another thread. A full batch is enc
 it; one that is due, by the loop. `wake` is called when the loop has something to do, at most once until
 `woken` is called.
 
-Order within a partition is that of the appends: a batch takes its place in its lane's queue under the lock,
-and is encoded afterwards; the lane sends its first one only when that is encoded.
+Order within a partition is that of the appends: a batch takes its place in its send queue's queue under the lock,
+and is encoded afterwards; the send queue sends its first one only when that is encoded.
 
 Who appends may be interrupted (Ctrl-C, a signal's handler that raises) wherever Python looks for signals: where a
 function begins, where a call has returned, where a loop goes back. What has to be whole is done between two such
@@ -66,18 +66,18 @@ class Batcher:
         if config.batch_bytes_max > limits.batch_bytes_max - BATCH_OVERHEAD_BYTES:
             most = limits.batch_bytes_max - BATCH_OVERHEAD_BYTES
             raise InvalidConfig(f"batch_bytes_max={config.batch_bytes_max}", hint=f"brokers take up to {most}")
-        self.open_lanes: dict[SendQueue, None] = {}  # those with an open batch, the oldest first
+        self.open_queues: dict[SendQueue, None] = {}  # those with an open batch, the oldest first
         self.ready: list[SendQueue] = []  # those with a newly encoded batch
         self._unfinished: dict[
             ProducerBatch, float
         ] = {}  # sealed, not known to the loop yet; and when it looks after them
         self.lock = threading.Lock()
-        self.room = BufferPool(
+        self.pool = BufferPool(
             config.buffer_bytes_max, max(1, config.buffer_bytes_max - 2 * config.batch_bytes_max), self.lock
         )
         self.owners = Owners(self.lock)
-        self.sinks = TopicBuffers(config, limits, self.lock, rng, loop_ended)
-        self._sink_of = self.sinks.by_topic.get
+        self.buffers = TopicBuffers(config, limits, self.lock, rng, loop_ended)
+        self._buffer_of = self.buffers.by_topic.get
         self._config = config
         self._linger_s = config.linger_ms / 1000
         self._delivery_s = config.delivery_timeout_ms / 1000
@@ -100,12 +100,12 @@ class Batcher:
         timestamp: Timestamp | None, partition: int | None, alone: bool = False,
     ) -> Delivery | None:  # fmt: skip
         """Take one record. None: not now (topic not open, partition not known, buffer full). What never will do raises
-        InvalidRequest, BatchTooLarge or UnknownPartition. `alone`: the thread looks whether it got the lane."""
+        InvalidRequest, BatchTooLarge or UnknownPartition. `alone`: the thread looks whether it got the send queue."""
         try:
-            sink = self._sink_of(topic)
+            buffer = self._buffer_of(topic)
         except TypeError as error:
             raise InvalidRequest(f"topic={topic!r}", hint="pass the topic's name as text") from error
-        if sink is None or (room := self.room).taken_bytes >= room.bytes_max:
+        if buffer is None or (pool := self.pool).taken_bytes >= pool.bytes_max:
             return None
         if value.__class__ is not bytes:
             value = check_value(value)
@@ -123,29 +123,29 @@ class Batcher:
         try:
             with self.lock:
                 if partition is not None:
-                    if (lane := sink.lane(partition)) is None:
+                    if (queue := buffer.queue(partition)) is None:
                         return None
                 elif self._partitioner is not None:
-                    lane = sink.pick(self._partitioner(key, len(sink.lanes)))
+                    queue = buffer.pick(self._partitioner(key, len(buffer.queues)))
                 elif key and self._keyed:
-                    lane = sink.lanes[crc32(key) % len(sink.lanes)]
+                    queue = buffer.queues[crc32(key) % len(buffer.queues)]
                 else:
-                    lane, free = sink.sticky, True
-                batch = lane.open
+                    queue, free = buffer.sticky, True
+                batch = queue.open
                 if batch is None:
-                    batch = (alone and self._claim_lane(sink, lane, free)) or self._open(lane)
-                elif batch.count and (batch.bytes + size > sink.bytes_max or batch.count >= sink.records_max):
-                    full = self._seal(lane)
+                    batch = (alone and self._claim_queue(buffer, queue, free)) or self._open(queue)
+                elif batch.count and (batch.bytes + size > buffer.bytes_max or batch.count >= buffer.records_max):
+                    full = self._seal(queue)
                     if free:
-                        lane = sink.turn(self._rng)
-                    batch = lane.open or self._open(lane)
+                        queue = buffer.turn(self._rng)
+                    batch = queue.open or self._open(queue)
                 if not free:
                     batch.bound = True
                 row = batch.count  # from here on nothing is called
                 if pairs:
                     batch.headers[row] = pairs
                 batch.cells += (value, key, time_us)
-                batch.count, batch.bytes, room.taken_bytes = row + 1, batch.bytes + size, room.taken_bytes + size
+                batch.count, batch.bytes, pool.taken_bytes = row + 1, batch.bytes + size, pool.taken_bytes + size
             if full is not None:
                 self._finish(full)
         except BaseException:
@@ -153,9 +153,9 @@ class Batcher:
             raise
         return Delivery(batch, row)
 
-    def append_batch(self, sink: TopicBuffer, partition: int | None, batch: pa.RecordBatch) -> ProducerBatch | None:
+    def append_batch(self, buffer: TopicBuffer, partition: int | None, batch: pa.RecordBatch) -> ProducerBatch | None:
         """Take a whole record batch of SCHEMA as one batch; what was appended before goes before. None: not now."""
-        if self.room.taken_bytes >= self.room.bytes_max:
+        if self.pool.taken_bytes >= self.pool.bytes_max:
             return None
         message = encode_record_batch(batch, self._codec)
         if message.size > self._batch_bytes_limit - BATCH_OVERHEAD_BYTES:
@@ -163,22 +163,22 @@ class Batcher:
         full, size, count = None, message.size, batch.num_rows
         try:
             with self.lock:
-                lane = sink.sticky if partition is None else sink.lane(partition)
-                if lane is None:
+                queue = buffer.sticky if partition is None else buffer.queue(partition)
+                if queue is None:
                     return None
                 if partition is None:
-                    sink.turn(self._rng)
+                    buffer.turn(self._rng)
                 if self._closed:
                     raise Closed("the producer is closed")
-                if lane.open is not None and lane.open.count:
-                    full = self._seal(lane)
+                if queue.open is not None and queue.open.count:
+                    full = self._seal(queue)
                 now_s = self._monotonic()
-                pending = ProducerBatch(lane, now_s, now_s + self._delivery_s)
+                pending = ProducerBatch(queue, now_s, now_s + self._delivery_s)
                 pending.message, pending.codec, pending.count, pending.bytes = message, self._codec, count, size
                 pending.bound = partition is not None
-                self.room.taken_bytes += size  # from here on one thing is called
+                self.pool.taken_bytes += size  # from here on one thing is called
                 self._unfinished[pending] = now_s + UNFINISHED_S
-                lane.sealed.append(pending)
+                queue.sealed.append(pending)
             if full is not None:
                 self._finish(full)
             self._finish(pending)
@@ -187,136 +187,140 @@ class Batcher:
             raise
         return pending
 
-    def _open(self, lane: SendQueue) -> ProducerBatch:
+    def _open(self, queue: SendQueue) -> ProducerBatch:
         if self._closed:
             raise Closed("the producer is closed")
         now_s = self._monotonic()
-        batch = lane.open = ProducerBatch(lane, now_s, now_s + self._delivery_s)
-        self.open_lanes[lane] = None
+        batch = queue.open = ProducerBatch(queue, now_s, now_s + self._delivery_s)
+        self.open_queues[queue] = None
         if not self._awake and not self._timed:  # otherwise the loop comes anyway, at the latest after linger_ms
             self._awake = True
             self._wake()
         return batch
 
-    def _seal(self, lane: SendQueue) -> ProducerBatch:
-        batch, now_s = lane.open, self._monotonic()
+    def _seal(self, queue: SendQueue) -> ProducerBatch:
+        batch, now_s = queue.open, self._monotonic()
         assert batch is not None, "sealed twice"
-        lane.open = None  # from here on one thing is called
-        del self.open_lanes[lane]
+        queue.open = None  # from here on one thing is called
+        del self.open_queues[queue]
         self._unfinished[batch] = now_s + UNFINISHED_S
-        lane.sealed.append(batch)
+        queue.sealed.append(batch)
         return batch
 
     def _finish(self, batch: ProducerBatch) -> None:
         """Encode a sealed batch and hand it to the loop. Outside the lock: its place is taken already."""
         batch.encode(self._codec)
-        self.hand_over(batch.lane)
+        self.hand_over(batch.queue)
         self._unfinished.pop(batch, None)
 
-    def hand_over(self, lane: SendQueue) -> None:
-        """The loop is to look at the lane."""
-        self.ready.append(lane)
+    def hand_over(self, queue: SendQueue) -> None:
+        """The loop is to look at the send queue."""
+        self.ready.append(queue)
         if not self._awake:
             self._awake = True
             self._wake()
 
     # ---- the side of a thread that delivers by itself ---------------------------------------------
 
-    def _claim_lane(self, sink: TopicBuffer, lane: SendQueue, free: bool) -> ProducerBatch | None:
-        """The lane, for the calling thread, with a batch that nothing joins. None: the record is not alone."""
-        if self._closed or self.room.taken_bytes or lane.sealed or not self.owners.may_claim(lane):
+    def _claim_queue(self, buffer: TopicBuffer, queue: SendQueue, free: bool) -> ProducerBatch | None:
+        """The send queue, for the calling thread, with a batch that nothing joins. None: the record is not alone."""
+        if self._closed or self.pool.taken_bytes or queue.sealed or not self.owners.may_claim(queue):
             return None
         now_s = self._monotonic()
-        batch = ProducerBatch(lane, now_s, now_s + self._delivery_s)
+        batch = ProducerBatch(queue, now_s, now_s + self._delivery_s)
         self.owners.claim(batch)
-        lane.sealed.append(batch)
+        queue.sealed.append(batch)
         if free:
-            sink.turn(self._rng)
+            buffer.turn(self._rng)
         return batch
 
     def give_back(self, batch: ProducerBatch) -> None:
-        """Its thread is done with the batch, which has ended, and with the lane."""
-        lane = batch.lane
+        """Its thread is done with the batch, which has ended, and with the send queue."""
+        queue = batch.queue
 
         def tell() -> bool:
-            self.room.taken_bytes, batch.bytes = self.room.taken_bytes - batch.bytes, 0  # interrupted, it comes again
-            return lane.open is not None or bool(lane.sealed) or self.room.awaited
+            self.pool.taken_bytes, batch.bytes = self.pool.taken_bytes - batch.bytes, 0  # interrupted, it comes again
+            return queue.open is not None or bool(queue.sealed) or self.pool.awaited
 
-        if self.owners.pass_on(lane, Owner.NOBODY, tell):
-            self.hand_over(lane)
+        if self.owners.pass_on(queue, Owner.NOBODY, tell):
+            self.hand_over(queue)
 
     # ---- the loop's side -------------------------------------------------------------------------
 
     def woken(self) -> list[SendQueue]:
-        """The loop has come to look: lanes with newly encoded batches. `wake` may be called again from now on."""
+        """The loop has come to look: send queues with newly encoded batches. `wake` may be called again from now on."""
         self._awake = False
         ready, self.ready = self.ready, []
-        if self.room.awaited:
-            self.room.release(0)  # a thread that gives back tells nobody of the room there is
+        if self.pool.awaited:
+            self.pool.release(0)  # a thread that gives back tells nobody of the room there is
         return ready
 
     def seal_due(self, now_s: float, *, all_open: bool = False) -> tuple[list[SendQueue], float | None]:
         """Seal and encode what has lingered long enough (or everything), and what its thread has left unfinished:
-        (their lanes, when to look again).
+        (their send queues, when to look again).
 
-        A lane with enough on its way keeps its open batch: it could not be sent now, and will be fuller later.
+        A send queue with enough on its way keeps its open batch: it could not be sent now, and will be fuller later.
         """
         left = self._unfinished.copy()  # in one step: threads that finish theirs take them out meanwhile
-        if not self.open_lanes and not left:
+        if not self.open_queues and not left:
             self._timed = False
             return [], None
         sealed = [batch for batch, look_s in left.items() if look_s <= now_s]
         dues_s: list[float] = []
         turned = set()
         with self.lock:
-            for lane in list(self.open_lanes):
-                assert lane.open is not None, "an open lane has an open batch"
-                due_s = lane.open.opened_s + self._linger_s
-                if not lane.open.count:  # its first record's thread was interrupted
-                    lane.open = None
-                    del self.open_lanes[lane]
-                elif all_open or (due_s <= now_s and lane.takes_partial):
-                    sealed.append(self._seal(lane))
-                    turned.add(lane.topic)
+            for queue in list(self.open_queues):
+                assert queue.open is not None, "an open queue has an open batch"
+                due_s = queue.open.opened_s + self._linger_s
+                if not queue.open.count:  # its first record's thread was interrupted
+                    queue.open = None
+                    del self.open_queues[queue]
+                elif all_open or (due_s <= now_s and queue.takes_partial):
+                    sealed.append(self._seal(queue))
+                    turned.add(queue.topic)
                 elif due_s > now_s:
                     dues_s.append(due_s)
             self._timed = bool(dues_s)
             for topic in turned:
-                sink = self._sink_of(topic)
-                if sink is not None and sink.sticky.open is None:
-                    sink.turn(self._rng)
+                buffer = self._buffer_of(topic)
+                if buffer is not None and buffer.sticky.open is None:
+                    buffer.turn(self._rng)
         for batch in sealed:
             try:
                 batch.encode(self._codec)
             except Exception:  # it ends at its deadline, and what comes behind it goes on
-                LOG.exception("a batch for %s/%s cannot be encoded", batch.lane.topic, batch.lane.partition)
+                LOG.exception("a batch for %s/%s cannot be encoded", batch.queue.topic, batch.queue.partition)
             self._unfinished.pop(batch, None)
         dues_s += [look_s for look_s in left.values() if look_s > now_s]
-        return [batch.lane for batch in sealed], min(dues_s, default=None)
+        return [batch.queue for batch in sealed], min(dues_s, default=None)
 
-    def place(self, sink: TopicBuffer, usable: Sequence[int], left: frozenset[int]) -> None:
+    def place(self, buffer: TopicBuffer, usable: Sequence[int], left: frozenset[int]) -> None:
         """From now on send batches of records without a key to one of the partitions `usable`, and away from those in
         `left`."""
         with self.lock:
-            sink.usable, sink.left = usable, left
-            if sink.sticky.partition in left:
-                sink.turn(self._rng)
+            buffer.usable, buffer.left = usable, left
+            if buffer.sticky.partition in left:
+                buffer.turn(self._rng)
 
-    def move(self, sink: TopicBuffer, lane: SendQueue) -> list[SendQueue]:
-        """Move batches that are not bound to the lane's partition to usable lanes, and return those lanes. The loop
-        owns the lane."""
+    def move(self, buffer: TopicBuffer, queue: SendQueue) -> list[SendQueue]:
+        """Move the batches that are not bound to the queue's partition to usable queues, and return those.
+
+        The loop owns `queue`.
+        """
         with self.lock:
-            if sink.sticky is lane:
-                sink.turn(self._rng)
-            batch = lane.open
-            sealed = self._seal(lane) if batch is not None and batch.count and not batch.bound else None
+            if buffer.sticky is queue:
+                buffer.turn(self._rng)
+            batch = queue.open
+            sealed = self._seal(queue) if batch is not None and batch.count and not batch.bound else None
         if sealed is not None:
             sealed.encode(self._codec)
             self._unfinished.pop(sealed, None)
         targets: dict[SendQueue, None] = {}
         with self.lock:
-            for moved in lane.withdraw():
-                moved.lane = target = sink.by_number[partitioner.pick_sticky(lane.partition, sink.usable, self._rng)]
+            for moved in queue.withdraw():
+                moved.queue = target = buffer.by_number[
+                    partitioner.pick_sticky(queue.partition, buffer.usable, self._rng)
+                ]
                 target.sealed.append(moved)
                 targets[target] = None
         return list(targets)
@@ -325,7 +329,7 @@ class Batcher:
         """Take nothing more, on the loop: an open batch may still be filled until it is sealed."""
         with self.lock:
             self._closed = True
-            self.sinks.by_topic.clear()
-            waiting = self.room.close()
+            self.buffers.by_topic.clear()
+            waiting = self.pool.close()
         for call in waiting:
             call()

@@ -1,9 +1,10 @@
 """Lone records of the synchronous client, delivered by the thread that sends them, over a connection of its own: the
 loop need not be woken for it, nor wake the thread (docs/adr/0028).
 
-Alone is a record while nothing else of its producer is on its way. Its thread owns the partition's lane until it is
-acknowledged (see Owner in tinymq/client/produce/send_queue.py). Whatever else happens, the loop goes on with the batch,
-under the number that it has: one place knows of retries, leaders and unknown outcomes, tinymq/client/produce/sender.py.
+A record is *lone* when its producer has nothing else in flight. Its thread owns the partition's send queue until the
+record is acknowledged (see Owner in tinymq/client/produce/send_queue.py). If anything else happens, the loop continues
+with the batch under the same sequence number, so that only tinymq/client/produce/sender.py knows about retries, leaders
+and unknown outcomes.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ LONE_RECORDS = True  # False: the loop sends every record; only benchmarks/lone_
 class Route(NamedTuple):
     """Where a record goes, and by which connection."""
 
-    lane: SendQueue
+    queue: SendQueue
     leader: int
     leader_epoch: int
     address: str
@@ -72,7 +73,7 @@ class BlockingSender:
         self._batcher = batcher
         self._sender = sender
         self._soon = soon
-        # By address, for the one thread that has a lane.
+        # By address, for the one thread that has a send queue.
         self._streams: dict[str, FrameSocket] = {}
         self._open_after_s: dict[str, float] = {}
         self._lone_sends: dict[str, int] = {}
@@ -81,7 +82,7 @@ class BlockingSender:
         self._inside: set[int] = set()  # threads that are in `send`
         self._moved = False  # what is under way was broken off, since another one leads
         self._request_ids = itertools.count(1)
-        self._errands = BackgroundTasks()
+        self._background = BackgroundTasks()
         self._closed = False
         cluster.changed[self._look] = None
 
@@ -121,28 +122,28 @@ class BlockingSender:
 
     def _deliver(self, batch: ProducerBatch) -> None:
         batch.encode(self._codec)
-        lane, way = batch.lane, self._way(batch.lane)
-        if way is None or lane.take(self._now()) is None:
+        queue, route = batch.queue, self._route(batch.queue)
+        if route is None or queue.take(self._now()) is None:
             self._leave(batch)
             return
-        self._under_way, self._moved = way, False
+        self._under_way, self._moved = route, False
         try:
-            outcome = self._exchange(way, batch)
+            outcome = self._exchange(route, batch)
         except BaseException as error:
-            self._drop(way)
+            self._drop(route)
             if not isinstance(error, TinymqError):
                 raise
             if self._moved:
                 self._pass_on(batch, OutcomeUnknown("the leader changed"))
             else:
-                self._pass_on(batch, OutcomeUnknown(f"{way.address}: {error.message}"), way.address)
+                self._pass_on(batch, OutcomeUnknown(f"{route.address}: {error.message}"), route.address)
             return
         finally:
             self._under_way = None
         if outcome.HasField("error"):
             self._pass_on(batch, outcome)
             return
-        lane.acknowledged(batch)
+        queue.acknowledged(batch)
         batch.succeed(outcome.base_offset, outcome.append_time_us, outcome.duplicate)
         self._batcher.give_back(batch)
 
@@ -151,17 +152,17 @@ class BlockingSender:
         batch = self._batcher.owners.claimed()
         if batch is None:
             return
-        if batch.sent and batch in batch.lane.flight:
+        if batch.sent and batch in batch.queue.in_flight:
             self._pass_on(batch, OutcomeUnknown("interrupted while it was sent"))
             return
-        batch.lane.forget(batch)
+        batch.queue.forget(batch)
         if not batch.done:
             batch.fail(OutcomeUnknown("interrupted"))
         self._batcher.give_back(batch)
 
-    def _way(self, lane: SendQueue) -> Route | None:
+    def _route(self, queue: SendQueue) -> Route | None:
         """A connection to the leader. None: there is none now, or the broker is to be left alone."""
-        at = partition_of(self._cluster, lane)
+        at = partition_of(self._cluster, queue)
         address = self._cluster.view.address(at.leader) if at is not None and at.leader else None
         now_s = self._now()
         if (
@@ -176,19 +177,19 @@ class BlockingSender:
             sends = self._lone_sends[address] = self._lone_sends.get(address, 0) + 1
             if sends >= LONE_SENDS_MIN and now_s >= self._open_after_s.get(address, 0.0):
                 self._open_after_s[address] = now_s + NO_PORT_S
-                self._soon(partial(self._errands.run, address, partial(self._open, address)))
+                self._soon(partial(self._background.run, address, partial(self._open, address)))
             return None
-        way = Route(lane, at.leader, at.leader_epoch, address, stream)
+        route = Route(queue, at.leader, at.leader_epoch, address, stream)
         if not stream.quiet:
-            self._drop(way)
+            self._drop(route)
             return None
-        return way
+        return route
 
-    def _exchange(self, way: Route, batch: ProducerBatch) -> pb.ProduceResult:
+    def _exchange(self, route: Route, batch: ProducerBatch) -> pb.ProduceResult:
         """Send and wait for the answer. Raises what stood against that: the connection is of no more use."""
-        address, stream = way.address, way.stream
+        address, stream = route.address, route.stream
         batch.request_id = next(self._request_ids)
-        packed, _ = pack(batch.lane, batch, self._sender.producer_id, self._acks)
+        packed, _ = pack(batch.queue, batch, self._sender.producer_id, self._acks)
         attempt_s, started_s = self._cluster.attempt_s, batch.attempt_s
         quota_s = max(0.0, self._silent_until_s.get(address, 0.0) - started_s)
         until_s = min(batch.deadline_s, started_s + quota_s + attempt_s)
@@ -223,10 +224,10 @@ class BlockingSender:
 
         def tell() -> bool:
             if not self._sender.closed:
-                self._batcher.hand_over(batch.lane)
+                self._batcher.hand_over(batch.queue)
             return not self._sender.closed
 
-        if not self._batcher.owners.pass_on(batch.lane, Owner.NOBODY, tell):
+        if not self._batcher.owners.pass_on(batch.queue, Owner.NOBODY, tell):
             batch.fail(Closed("the client was closed meanwhile: it was not written"))
 
     def _pass_on(self, batch: ProducerBatch, outcome: pb.ProduceResult | TinymqError, broken: str = "") -> None:
@@ -242,14 +243,14 @@ class BlockingSender:
                 self._soon(adopt)
             return not self._sender.closed
 
-        if not self._batcher.owners.pass_on(batch.lane, Owner.LOOP, tell):
+        if not self._batcher.owners.pass_on(batch.queue, Owner.LOOP, tell):
             batch.fail(OutcomeUnknown("the client was closed meanwhile: it may have been written"))
 
-    def _drop(self, way: Route) -> None:
-        if self._streams.get(way.address) is way.stream:
-            del self._streams[way.address]
-        self._open_after_s[way.address] = self._now() + REOPEN_S
-        way.stream.close()
+    def _drop(self, route: Route) -> None:
+        if self._streams.get(route.address) is route.stream:
+            del self._streams[route.address]
+        self._open_after_s[route.address] = self._now() + REOPEN_S
+        route.stream.close()
 
     # ---- on the loop -------------------------------------------------------------------------------
 
@@ -257,33 +258,33 @@ class BlockingSender:
         """Take no more; threads that wait for an answer hear of it."""
         self._closed = True
         self._cluster.changed.pop(self._look, None)
-        self._errands.close()
+        self._background.close()
         for stream in list(self._streams.values()):
             self._end(stream)
 
     def _look(self) -> None:
         """The view has changed: wait for the answer of a former leader for MOVED_S only."""
-        way = self._under_way
-        if way is not None:
-            at = partition_of(self._cluster, way.lane)
-            if at is not None and at.leader and (at.leader, at.leader_epoch) != (way.leader, way.leader_epoch):
+        route = self._under_way
+        if route is not None:
+            at = partition_of(self._cluster, route.queue)
+            if at is not None and at.leader and (at.leader, at.leader_epoch) != (route.leader, route.leader_epoch):
                 self._cluster.forgive(at.leader)
-                self._cluster.clock.call_later(MOVED_S, partial(self._give_up, way))
+                self._cluster.clock.call_later(MOVED_S, partial(self._give_up, route))
         known = {broker.address for broker in self._cluster.view.brokers.values()}
         for address, stream in list(self._streams.items()):
             if address not in known:
                 self._streams.pop(address, None)
                 self._end(stream)
 
-    def _give_up(self, way: Route) -> None:
+    def _give_up(self, route: Route) -> None:
         """Abort the attempt that is still waiting for a former leader, so that the loop sends it to the new leader."""
-        if self._under_way is way:
+        if self._under_way is route:
             self._moved = True
-            way.stream.shut()
+            route.stream.shut()
 
     def _end(self, stream: FrameSocket) -> None:
-        way = self._under_way
-        if way is not None and stream is way.stream:
+        route = self._under_way
+        if route is not None and stream is route.stream:
             stream.shut()  # its thread closes it
         else:
             stream.close()  # a thread that is about to use it finds it so

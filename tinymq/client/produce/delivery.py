@@ -49,13 +49,35 @@ class ProducerBatch:
     """Records that travel together, from the first one's send to the end of their delivery."""
 
     __slots__ = (
-        "append_time_us", "attempt_s", "base_offset", "bound", "bytes", "cells", "codec", "count", "deadline_s", "done",
-        "duplicate", "epoch", "error", "first_sequence", "headers", "lane", "message", "opened_s", "process",
-        "request_id", "seen", "sent", "unanswered", "unknown", "waiters",
+        "append_time_us",
+        "attempt_s",
+        "base_offset",
+        "bound",
+        "bytes",
+        "cells",
+        "codec",
+        "count",
+        "deadline_s",
+        "done",
+        "duplicate",
+        "epoch",
+        "error",
+        "first_sequence",
+        "headers",
+        "message",
+        "opened_s",
+        "process",
+        "queue",
+        "request_id",
+        "seen",
+        "sent",
+        "unanswered",
+        "unknown",
+        "waiters",
     )  # fmt: skip
 
-    def __init__(self, lane: SendQueue, opened_s: float, deadline_s: float) -> None:
-        self.lane = lane
+    def __init__(self, queue: SendQueue, opened_s: float, deadline_s: float) -> None:
+        self.queue = queue
         self.opened_s = opened_s
         self.deadline_s = deadline_s
         # Filled by the sender, emptied when encoded. A value, a key and a time for each record, one after the other, so
@@ -68,7 +90,7 @@ class ProducerBatch:
         # Set when encoded.
         self.message: pa.Buffer | None = None
         self.codec = 0
-        # The lane's.
+        # The send queue's.
         self.sent = False  # an attempt is on its way
         self.unknown = False  # whether an earlier attempt was written can no longer be found out
         self.unanswered: frozenset[int] = frozenset()  # requests of earlier attempts whose answers may still come
@@ -92,8 +114,8 @@ class ProducerBatch:
         return self.unknown or bool(self.unanswered)
 
     def encode(self, codec: Codec) -> None:
-        """Make the message of a batch that nothing is added to any more. Its place in the lane is taken already. Two
-        threads may do so at once: they make the same."""
+        """Make the message of a sealed batch, which has its place in the send queue already. Two threads may do so at
+        the same time, because they make the same message."""
         cells, by_row = self.cells, self.headers
         if self.done or self.message is not None:
             return
@@ -168,23 +190,23 @@ class ProducerBatch:
         ended."""
         if self.process != os.getpid():
             raise Closed("this record was sent before this process forked: only the parent is told", hint=FORK_HINT)
-        if self.lane.loop_ended():
+        if self.queue.loop_ended():
             raise Closed("the event loop that should deliver this record has ended", hint=LOOP_HINT)
 
     def metadata(self) -> BatchMetadata:
         assert self.done, "asked before the end"
-        lane = self.lane
+        queue = self.queue
         return BatchMetadata(
-            lane.topic, lane.partition, self.base_offset, self.count, self.append_time_us, self.duplicate
+            queue.topic, queue.partition, self.base_offset, self.count, self.append_time_us, self.duplicate
         )
 
     def unsent(self) -> list[Unsent]:
         """The records of a failed batch that nobody has been told about through their Delivery."""
-        error, lane = self.error, self.lane
+        error, queue = self.error, self.queue
         assert error is not None, "only a failed batch has unsent records"
         seen = self.seen or ()
         return [
-            Unsent(lane.topic, lane.partition, key, value, headers, time_us, error)
+            Unsent(queue.topic, queue.partition, key, value, headers, time_us, error)
             for row, (key, value, headers, time_us) in enumerate(self._records())
             if row not in seen
         ]
@@ -290,14 +312,14 @@ class Delivery:
         return batch.error
 
     def _metadata(self) -> RecordMetadata:
-        batch, lane = self._batch, self._batch.lane
+        batch, queue = self._batch, self._batch.queue
         offset = batch.base_offset + self._row if batch.base_offset >= 0 else -1
-        return RecordMetadata(lane.topic, lane.partition, offset, batch.append_time_us, batch.duplicate)
+        return RecordMetadata(queue.topic, queue.partition, offset, batch.append_time_us, batch.duplicate)
 
     def __repr__(self) -> str:
         batch = self._batch
         state = "waiting" if not batch.done else "failed" if batch.error else f"offset {batch.base_offset + self._row}"
-        return f"<Delivery {batch.lane.topic}/{batch.lane.partition} {state}>"
+        return f"<Delivery {batch.queue.topic}/{batch.queue.partition} {state}>"
 
 
 class BatchDelivery:

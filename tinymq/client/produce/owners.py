@@ -1,4 +1,4 @@
-"""Whose a lane is: the loop's, or for the time of one lone record that of the thread that sends it."""
+"""Whose a send queue is: the loop's, or for the time of one lone record that of the thread that sends it."""
 
 from __future__ import annotations
 
@@ -10,47 +10,50 @@ from tinymq.client.produce.send_queue import Owner, SendQueue
 
 
 class Owners:
-    """Of one producer's lanes, under the batcher's lock. One thread of all has a lane, at most.
+    """Of one producer's send queues, under the batcher's lock. One thread of all has a send queue, at most.
 
     A thread may be interrupted between any two steps: then what it has claimed is still there to be seen by it, and
-    nobody else touches the lane before.
+    nobody else touches the send queue before.
     """
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock = lock
         self._claim: tuple[int, ProducerBatch] | None = (
-            None  # a thread, and the one batch of its lane; void if it has none
+            None  # a thread, and the one batch of its send queue; void if it has none
         )
 
-    def may_claim(self, lane: SendQueue) -> bool:
-        """Is the lane nobody's, and has no thread one? The caller has the lock."""
+    def may_claim(self, queue: SendQueue) -> bool:
+        """Is the send queue nobody's, and has no thread one? The caller has the lock."""
         claim = self._claim
-        return lane.owner is Owner.NOBODY and (claim is None or claim[1].lane.owner is not Owner.THREAD)
+        return queue.owner is Owner.NOBODY and (claim is None or claim[1].queue.owner is not Owner.THREAD)
 
     def claim(self, batch: ProducerBatch) -> None:
-        """Give the batch's lane to the calling thread. The caller has the lock."""
+        """Give the batch's send queue to the calling thread. The caller has the lock."""
         self._claim = threading.get_ident(), batch
-        batch.lane.owner = Owner.THREAD
+        batch.queue.owner = Owner.THREAD
 
     def claimed(self) -> ProducerBatch | None:
-        """The batch of the lane that the calling thread has, if it has one."""
+        """The batch of the send queue that the calling thread has, if it has one."""
         claim = self._claim
-        mine = claim is not None and claim[0] == threading.get_ident() and claim[1].lane.owner is Owner.THREAD
+        mine = claim is not None and claim[0] == threading.get_ident() and claim[1].queue.owner is Owner.THREAD
         return claim[1] if mine and claim is not None else None
 
-    def pass_on(self, lane: SendQueue, owner: Owner, tell: Callable[[], bool]) -> bool:
-        """The lane is its thread's no more, once `tell` has told the loop so, which waits for the lock before it takes
-        the lane. What it answers. Interrupted in it, the thread has the lane still."""
+    def pass_on(self, queue: SendQueue, owner: Owner, tell: Callable[[], bool]) -> bool:
+        """Give the queue of the calling thread to `owner`, and return what `tell` returns.
+
+        `tell` tells the loop, which waits for the lock before it takes the queue. A thread that is interrupted in
+        `tell` still has the queue.
+        """
         with self._lock:
             told = tell()
-            lane.owner = owner
+            queue.owner = owner
             self._claim = None
             return told
 
-    def take(self, lane: SendQueue, owner: Owner = Owner.LOOP) -> bool:
-        """Make a lane the loop's, or nobody's. False: a thread has it, and wakes the loop when it gives it back."""
+    def take(self, queue: SendQueue, owner: Owner = Owner.LOOP) -> bool:
+        """Give a queue to the loop, or to nobody. False: a thread has it, and wakes the loop when it gives it back."""
         with self._lock:
-            if lane.owner is Owner.THREAD:
+            if queue.owner is Owner.THREAD:
                 return False
-            lane.owner = owner
+            queue.owner = owner
             return True

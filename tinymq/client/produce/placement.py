@@ -33,19 +33,19 @@ class Placement:
 
     def renew(self) -> None:
         """Update all topics after the view or a connection has changed: topics, partitions and leaders come and go."""
-        cluster, sinks = self._cluster, self._batcher.sinks
+        cluster, buffers = self._cluster, self._batcher.buffers
         left = False
-        for sink in list(sinks.by_topic.values()):
-            known = cluster.view.topics.get(sink.topic)
+        for buffer in list(buffers.by_topic.values()):
+            known = cluster.view.topics.get(buffer.topic)
             if known is None:
                 continue
-            if known.topic_id != sink.topic_id:
-                sinks.forget(sink.topic, sink.topic_id)
+            if known.topic_id != buffer.topic_id:
+                buffers.forget(buffer.topic, buffer.topic_id)
                 continue
-            sinks.open(sink.topic, sink.topic_id, known.numbers, known.bounds)
-            reach_of = partial(_reach, cluster, sink, cluster.clock.monotonic())
+            buffers.open(buffer.topic, buffer.topic_id, known.numbers, known.bounds)
+            reach_of = partial(_reach, cluster, buffer, cluster.clock.monotonic())
             usable, leave = spread(known, reach_of)
-            self._batcher.place(sink, usable, leave)
+            self._batcher.place(buffer, usable, leave)
             for at in known.partitions:
                 if at.partition in leave:
                     self._probe(at)
@@ -53,13 +53,15 @@ class Placement:
         if left and self._renewal is None and not self._closed:
             self._renewal = cluster.clock.call_later(RENEWAL_S, self._look_again)
 
-    def move(self, lane: SendQueue, *, gone: bool = False) -> list[SendQueue]:
-        """Move the batches that need not stay in this lane, and return the lanes that got them. The loop owns the lane.
-        `gone`: its partition was deleted."""
-        sink = self._batcher.sinks.by_topic.get(lane.topic)
-        if sink is None or sink.topic_id != lane.topic_id or not (gone or lane.partition in sink.left):
+    def move(self, queue: SendQueue, *, gone: bool = False) -> list[SendQueue]:
+        """Move the batches that need not stay in this queue, and return the queues that got them.
+
+        The loop owns `queue`. `gone`: its partition was deleted.
+        """
+        buffer = self._batcher.buffers.by_topic.get(queue.topic)
+        if buffer is None or buffer.topic_id != queue.topic_id or not (gone or queue.partition in buffer.left):
             return []
-        return self._batcher.move(sink, lane)
+        return self._batcher.move(buffer, queue)
 
     def close(self) -> None:
         self._closed = True
@@ -68,18 +70,18 @@ class Placement:
 
     def _probe(self, at: Partition) -> None:
         """Connect, now and then, to a leader that gets no more records, because nothing else shows that it is back."""
-        pipe = self._cluster.produce_pipe(at.leader) if at.leader else None
-        if pipe is not None and pipe.state is State.IDLE and not self._cluster.cost(at.leader)[0]:
-            pipe.open()
+        stream = self._cluster.produce_stream(at.leader) if at.leader else None
+        if stream is not None and stream.state is State.IDLE and not self._cluster.cost(at.leader)[0]:
+            stream.open()
 
     def _look_again(self) -> None:
         self._renewal = None
         self._look()
 
 
-def _reach(cluster: Cluster, sink: TopicBuffer, now_s: float, at: Partition) -> Reach:
+def _reach(cluster: Cluster, buffer: TopicBuffer, now_s: float, at: Partition) -> Reach:
     """How well a partition's leader can be reached. One that has just refused because it does not lead, or is not
     ready, counts as LOST for a while."""
-    lane = sink.by_number[at.partition]
-    refuses = isinstance(lane.refusal, NotLeader | NotReady | BrokerUnreachable | Closed) and lane.resume_s > now_s
+    queue = buffer.by_number[at.partition]
+    refuses = isinstance(queue.refusal, NotLeader | NotReady | BrokerUnreachable | Closed) and queue.resume_s > now_s
     return max(cluster.reach(at.leader), Reach.LOST if refuses else Reach.GOOD)

@@ -105,13 +105,13 @@ class AsyncProducer:
             )
         now = self._cluster.clock.monotonic
         await self.ready(topic, now(), partition)
-        sink = self._batcher.sinks.by_topic.get(topic)
+        buffer = self._batcher.buffers.by_topic.get(topic)
         parts: list[ProducerBatch] = []
-        for place, piece in self._pieces(data, partition, sink):
+        for place, piece in self._pieces(data, partition, buffer):
             while True:
-                if sink is None or self._closed:
+                if buffer is None or self._closed:
                     raise Closed("the producer is closed")
-                pending = self._batcher.append_batch(sink, place, piece)
+                pending = self._batcher.append_batch(buffer, place, piece)
                 if pending is not None:
                     parts.append(pending)
                     break
@@ -187,7 +187,7 @@ class AsyncProducer:
     @property
     def unfinished(self) -> int:
         """The number of records that are not acknowledged yet, or that failed without anyone asking their Delivery."""
-        return self._batcher.sinks.waiting + self._sender.undelivered
+        return self._batcher.buffers.waiting + self._sender.undelivered
 
     async def ready(self, topic: str, started_s: float, partition: int | None = None) -> None:
         """Wait until `append` would take a record for this topic, and this partition. Raises what stands against it, by
@@ -196,24 +196,24 @@ class AsyncProducer:
             raise Closed("the producer is closed")
         clock, config = self._cluster.clock, self.config
         deadline_s = started_s + min(config.block_ms_max, config.delivery_timeout_ms) / 1000
-        sink = self._batcher.sinks.by_topic.get(topic)
-        if sink is None or (partition is not None and sink.lane(partition) is None):
+        buffer = self._batcher.buffers.by_topic.get(topic)
+        if buffer is None or (partition is not None and buffer.queue(partition) is None):
             check_topic(topic)
             wanted = () if partition is None else (partition,)
             look_up_s = self._look_up_s(deadline_s - clock.monotonic())
             known = await topic_with(self._cluster, topic, wanted, look_up_s)
             if self._closed:
                 raise Closed("the producer is closed")
-            self._batcher.sinks.open(topic, known.topic_id, known.numbers, known.bounds)
-        room = asyncio.Event()
-        self._batcher.room.when_free(room.set)
+            self._batcher.buffers.open(topic, known.topic_id, known.numbers, known.bounds)
+        has_room = asyncio.Event()
+        self._batcher.pool.when_free(has_room.set)
         try:
-            async with asyncio.timeout(max(0.0, deadline_s - clock.monotonic()) if not room.is_set() else None):
-                await room.wait()
+            async with asyncio.timeout(max(0.0, deadline_s - clock.monotonic()) if not has_room.is_set() else None):
+                await has_room.wait()
         except TimeoutError:
             waited_s = clock.monotonic() - started_s
             raise BufferFull(
-                f"{self._batcher.room.taken_bytes} bytes wait to be acknowledged; no room came free in {waited_s:.3g} s"
+                f"{self._batcher.pool.taken_bytes} bytes wait to be acknowledged; no room came free in {waited_s:.3g} s"
             ) from None
 
     def _look_up_s(self, left_s: float) -> float:
@@ -223,28 +223,28 @@ class AsyncProducer:
         return max(0.0, min(most_s, request_s))
 
     def _pieces(
-        self, data: pa.Table | pa.RecordBatch, partition: int | None, sink: TopicBuffer | None
+        self, data: pa.Table | pa.RecordBatch, partition: int | None, buffer: TopicBuffer | None
     ) -> list[tuple[int | None, pa.RecordBatch]]:
         limits = self._cluster.config.limits
-        bounds = sink.bounds if sink is not None else UNBOUNDED
+        bounds = buffer.bounds if buffer is not None else UNBOUNDED
         bytes_max = max(1, min(limits.batch_bytes_max, bounds.bytes_max) - BATCH_OVERHEAD_BYTES)
         bytes_aim = min(self.config.batch_bytes_max, bounds.batch_bytes_aim)
         records_max = min(limits.batch_records_max, bounds.records_max)
         pieces: list[tuple[int | None, pa.RecordBatch]] = []
         for batch in conform(data, self._cluster.clock.wall_us()):
-            placed = [(partition, batch)] if partition is not None or sink is None else self._placed(batch, sink)
+            placed = [(partition, batch)] if partition is not None or buffer is None else self._placed(batch, buffer)
             for place, part in placed:
                 cuts = by_size(part, bytes_aim, bytes_max, records_max)
                 pieces += [(place, cut) for cut in cuts]
         return pieces
 
-    def _placed(self, batch: pa.RecordBatch, sink: TopicBuffer) -> list[tuple[int | None, pa.RecordBatch]]:
-        lanes = sink.lanes
-        count = len(lanes)
+    def _placed(self, batch: pa.RecordBatch, buffer: TopicBuffer) -> list[tuple[int | None, pa.RecordBatch]]:
+        queues = buffer.queues
+        count = len(queues)
         chosen = self.config.partitioner
         choose = partitioner.named(chosen) if isinstance(chosen, str) else chosen
         if choose is not None:
-            return by_partition(batch, lambda key: sink.pick(choose(key, count)).partition)
+            return by_partition(batch, lambda key: buffer.pick(choose(key, count)).partition)
         if chosen == "sticky" or batch.column(0).null_count == batch.num_rows:
             return [(None, batch)]
-        return by_partition(batch, lambda key: lanes[partitioner.keyed(key, count)].partition if key else None)
+        return by_partition(batch, lambda key: queues[partitioner.keyed(key, count)].partition if key else None)

@@ -45,7 +45,7 @@ class SendQueue:
     rest to the owner."""
 
     __slots__ = (
-        "_draining", "_flight", "_limit", "_next_sequence", "_numbered", "_torn", "_written_sequence", "epoch",
+        "_draining", "_in_flight", "_limit", "_next_sequence", "_numbered", "_torn", "_written_sequence", "epoch",
         "failures", "loop_ended", "open", "owner", "partition", "refusal", "resume_s", "sealed", "topic", "topic_id",
     )  # fmt: skip
 
@@ -59,7 +59,7 @@ class SendQueue:
         numbered: bool,
         loop_ended: Callable[[], bool] = bool,
     ) -> None:
-        """`loop_ended` returns True once the event loop that sends the lane's batches is closed."""
+        """`loop_ended` returns True once the event loop that sends the send queue's batches is closed."""
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
@@ -73,7 +73,7 @@ class SendQueue:
         self.loop_ended = loop_ended
         self._limit = limit
         self._numbered = numbered
-        self._flight: list[ProducerBatch] = []  # SENT or AGAIN, in order
+        self._in_flight: list[ProducerBatch] = []  # SENT or AGAIN, in order
         self._draining = False  # invariant: some of _flight is SENT
         self._torn = False
         # In this epoch. A number given twice would be answered as a duplicate, and the second batch be lost.
@@ -83,44 +83,44 @@ class SendQueue:
     @property
     def idle(self) -> bool:
         """Nothing is sealed or on its way."""
-        return not self.sealed and not self._flight
+        return not self.sealed and not self._in_flight
 
     @property
     def takes_partial(self) -> bool:
         """Should a batch that is due, but not full, be sealed now? Behind a lone record it waits, and grows."""
-        few = len(self._flight) < min(self._limit, PARTIAL_INFLIGHT_MAX)
+        few = len(self._in_flight) < min(self._limit, PARTIAL_INFLIGHT_MAX)
         return few and not self.sealed and self.owner is not Owner.THREAD
 
     @property
-    def flight(self) -> tuple[ProducerBatch, ...]:
-        return tuple(self._flight)
+    def in_flight(self) -> tuple[ProducerBatch, ...]:
+        return tuple(self._in_flight)
 
     @property
     def deadline_s(self) -> float:
         """When the first batch's time is up; infinite if there is none."""
         sealed = self.sealed[0].deadline_s if self.sealed else math.inf
-        return min((b.deadline_s for b in self._flight), default=sealed)
+        return min((b.deadline_s for b in self._in_flight), default=sealed)
 
     def take(self, now_s: float) -> ProducerBatch | None:
-        """The batch to send now, if any: marked as sent and, in a numbered lane, with epoch and sequence."""
+        """The batch to send now, if any: marked as sent and, in a numbered send queue, with epoch and sequence."""
         if self._draining or now_s < self.resume_s:
             return None
-        for place, batch in enumerate(self._flight):
+        for place, batch in enumerate(self._in_flight):
             if not batch.sent:
                 over = isinstance(self.refusal, QuotaExceeded) and not batch.unclear
                 if over and batch.deadline_s - now_s < LAST_ATTEMPT_S:
                     return None
                 return self._again(place, batch, now_s)
-        if self._torn and self._flight:
+        if self._torn and self._in_flight:
             return None  # unclear batches end first: the new epoch must not come between
-        if not self.sealed or self.sealed[0].message is None or len(self._flight) >= self._limit:
+        if not self.sealed or self.sealed[0].message is None or len(self._in_flight) >= self._limit:
             return None
         if self._torn:
             self._begin_epoch()
-        elif not self._flight:  # what was rejected or timed out used no sequence
+        elif not self._in_flight:  # what was rejected or timed out used no sequence
             self._next_sequence = self._written_sequence
         batch = self.sealed[0]
-        self._flight.append(batch)  # before it leaves the other: who flushes looks at that first
+        self._in_flight.append(batch)  # before it leaves the other: who flushes looks at that first
         self.sealed.popleft()
         self._number(batch)
         return self._send(batch, now_s)
@@ -133,10 +133,10 @@ class SendQueue:
             self._next_sequence = max(self._next_sequence, batch.first_sequence + batch.count)
             return self._send(batch, now_s)
         if self._torn:
-            later_unclear = next((b for b in self._flight if b.unclear), None)
+            later_unclear = next((b for b in self._in_flight if b.unclear), None)
             if later_unclear is not None:
                 return self._send(later_unclear, now_s) if not later_unclear.sent else None
-            if any(b.sent for b in self._flight):
+            if any(b.sent for b in self._in_flight):
                 return None
             self._begin_epoch()
         self._number(batch)
@@ -192,11 +192,11 @@ class SendQueue:
         its connection has broken."""
         batch.unanswered -= {request_id}
         batch.unknown = batch.unknown or unknown
-        self.hurry()
+        self.end_pause()
 
     def out_of_sequence(self, batch: ProducerBatch, now_s: float, error: TinymqError) -> list[Ended]:
         """The broker misses what came before, or does not know this producer."""
-        if batch is not self._flight[0]:
+        if batch is not self._in_flight[0]:
             self._fail(batch, now_s, 0.0)  # only because an earlier one failed: it goes again behind that one
             return []
         self._torn = True
@@ -214,7 +214,7 @@ class SendQueue:
         self.failures += 1
         self.resume_s = max(self.resume_s, now_s + BACKOFF.pause_s(self.failures))
 
-    def hurry(self) -> None:
+    def end_pause(self) -> None:
         """What there was to wait for has happened: another leader is known."""
         self.resume_s = 0.0
 
@@ -230,7 +230,7 @@ class SendQueue:
     def expire(self, now_s: float, trouble: Callable[[], str] = str) -> list[Ended]:
         """End every batch whose time is up. `trouble` says what stood against it."""
         ended: list[Ended] = []
-        for batch in [b for b in self._flight if b.deadline_s <= now_s]:
+        for batch in [b for b in self._in_flight if b.deadline_s <= now_s]:
             unclear = batch.sent or batch.unclear
             self._remove(batch)
             ended.append(self._expired(batch, unclear, trouble()))
@@ -242,10 +242,10 @@ class SendQueue:
 
     def abandon(self, error: TinymqError) -> list[Ended]:
         """End everything: the topic is gone, or the producer closes. What was sent is of unknown outcome."""
-        ended = [(b, _unknown(b, error) if b.sent or b.unclear else error) for b in self._flight]
-        for batch in self._flight:
+        ended = [(b, _unknown(b, error) if b.sent or b.unclear else error) for b in self._in_flight]
+        for batch in self._in_flight:
             batch.sent = False  # a late answer is to nobody
-        self._flight.clear()
+        self._in_flight.clear()
         self._draining = False
         while self.sealed:
             ended.append((self.sealed.popleft(), error))
@@ -255,8 +255,8 @@ class SendQueue:
     def withdraw(self) -> list[ProducerBatch]:
         """Remove and return, in order, the batches that may go to another partition: they are not bound to this one,
         and certainly not written. The owner calls this under the batcher's lock."""
-        still = not any(batch.sent or batch.unclear for batch in self._flight)  # otherwise they keep their numbers
-        free = [batch for batch in self._flight if still and not batch.bound]
+        still = not any(batch.sent or batch.unclear for batch in self._in_flight)  # otherwise they keep their numbers
+        free = [batch for batch in self._in_flight if still and not batch.bound]
         for batch in free:
             self._remove(batch)
         waiting = [batch for batch in self.sealed if batch.message is not None and not batch.bound]
@@ -268,7 +268,7 @@ class SendQueue:
         """Its thread was interrupted, and nobody knows between which steps: no number of this epoch is given again."""
         self._torn = True
         self._draining = False
-        for queue in (self.sealed, self._flight):
+        for queue in (self.sealed, self._in_flight):
             while batch in queue:
                 queue.remove(batch)
 
@@ -295,15 +295,15 @@ class SendQueue:
             self.resume_s = max(self.resume_s, now_s + delay_s)
 
     def _remove(self, batch: ProducerBatch) -> None:
-        self._flight.remove(batch)
+        self._in_flight.remove(batch)
         batch.sent = False
         if self._draining:
             self._drain()
 
     def _drain(self) -> None:
-        self._draining = any(b.sent for b in self._flight)
+        self._draining = any(b.sent for b in self._in_flight)
 
 
 def _unknown(batch: ProducerBatch, error: TinymqError) -> OutcomeUnknown:
-    where = f"{batch.lane.topic}/{batch.lane.partition}"
+    where = f"{batch.queue.topic}/{batch.queue.partition}"
     return OutcomeUnknown(f"{where}: it may have been written: {error.message}", **error.detail)

@@ -1,7 +1,7 @@
 """A producer's half that lives on the loop: takes sealed batches, sends each to its leader, acts on the answers.
 
-What an answer means is decided by the lane (tinymq/client/produce/send_queue.py); what is here is the doing: which
-broker, when again, who is told. Nothing here is per record.
+The send queue (tinymq/client/produce/send_queue.py) decides what an answer means. This module acts on it: it chooses
+the broker and the time of the next attempt, and ends the deliveries. Nothing here runs per record.
 """
 
 from __future__ import annotations
@@ -58,28 +58,28 @@ class Sender:
         self._config = config
         self._batcher = batcher
         self._acks = ACKS[config.acks]
-        self._active: dict[SendQueue, tuple[int, int]] = {}  # lanes with work; (leader, epoch) that they last saw
+        self._active: dict[SendQueue, tuple[int, int]] = {}  # send queues with work; (leader, epoch) that they last saw
         self._retries = Retries(cluster.clock, self._drive)
         self._linger: Timer | None = None
         self._tick: Timer | None = None
         self._placement = Placement(cluster, batcher, self.look)
         self.producer_id = 0  # none yet, or none is wanted
-        self._errands = BackgroundTasks()
+        self._background = BackgroundTasks()
         self._undelivered = Undelivered(config.buffer_bytes_max)
         self.closed = False  # set under the batcher's lock
         cluster.changed[self.look] = None
 
     def pump(self) -> None:
         """Batches were encoded, or one was opened, or one is due."""
-        for lane in self._batcher.woken():
-            self._drive(lane)
+        for queue in self._batcher.woken():
+            self._drive(queue)
         self._seal_due()
 
     def _seal_due(self, *, all_open: bool = False) -> None:
         now_s = self._clock.monotonic()
-        lanes, next_s = self._batcher.seal_due(now_s, all_open=all_open)
-        for lane in lanes:
-            self._drive(lane)
+        queues, next_s = self._batcher.seal_due(now_s, all_open=all_open)
+        for queue in queues:
+            self._drive(queue)
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
@@ -87,106 +87,106 @@ class Sender:
             self._linger = self._clock.call_later(max(0.0, next_s - now_s), self._seal_due)
 
     def look(self) -> None:
-        """The view or a pipe has changed: whoever waited for that goes on."""
+        """The view or a stream has changed: whoever waited for that goes on."""
         self._placement.renew()
-        for lane, seen in list(self._active.items()):
-            at = partition_of(self._cluster, lane)
+        for queue, seen in list(self._active.items()):
+            at = partition_of(self._cluster, queue)
             if at is not None and at.leader and (at.leader, at.leader_epoch) != seen:
-                self._active[lane] = (at.leader, at.leader_epoch)
+                self._active[queue] = (at.leader, at.leader_epoch)
                 if seen != NOT_LOOKED:
-                    self._leader_moved(lane, at.leader)
-            self._drive(lane)
+                    self._leader_moved(queue, at.leader)
+            self._drive(queue)
 
-    def _leader_moved(self, lane: SendQueue, leader: int) -> None:
+    def _leader_moved(self, queue: SendQueue, leader: int) -> None:
         """Send to the new leader before the former one has answered, because that may be stopped. A resend is safe."""
         self._cluster.forgive(leader)  # it was elected: whatever it did before, it is there now
         if self._config.numbered:
-            for batch in lane.flight:
+            for batch in queue.in_flight:
                 if batch.sent:
-                    lane.given_up(batch, self._clock.monotonic())
-        lane.hurry()
+                    queue.given_up(batch, self._clock.monotonic())
+        queue.end_pause()
 
-    def _drive(self, lane: SendQueue) -> None:
-        """Send what the lane has to send, if it is the loop's: a thread that has it wakes the loop afterwards."""
-        idle = lane.idle
-        if not self._batcher.owners.take(lane, Owner.NOBODY if idle else Owner.LOOP):
+    def _drive(self, queue: SendQueue) -> None:
+        """Send what the send queue has to send, if it is the loop's: a thread that has it wakes the loop afterwards."""
+        idle = queue.idle
+        if not self._batcher.owners.take(queue, Owner.NOBODY if idle else Owner.LOOP):
             return
         if idle:
-            self._active.pop(lane, None)
+            self._active.pop(queue, None)
             return
-        if lane not in self._active:
-            self._active[lane] = NOT_LOOKED
+        if queue not in self._active:
+            self._active[queue] = NOT_LOOKED
             if self._tick is None:
                 self._tick = self._clock.call_later(TICK_S, self._look_at_deadlines)
         if self._config.numbered and not self.producer_id:
-            self._errands.run("producer id", self._open_producer)
+            self._background.run("producer id", self._open_producer)
             return
-        self._move(lane)
-        if lane.idle:
-            self._drive(lane)  # the lane has no owner from now on
+        self._move(queue)
+        if queue.idle:
+            self._drive(queue)  # the send queue has no owner from now on
             return
-        at = partition_of(self._cluster, lane)
+        at = partition_of(self._cluster, queue)
         if at is None:
-            self._check(lane)
+            self._check(queue)
             return
-        if not at.leader and self._active[lane] == NOT_LOOKED:
-            self._active[lane] = NOBODY
-        pipe = self._cluster.produce_pipe(at.leader) if at.leader else None
-        if pipe is None:
+        if not at.leader and self._active[queue] == NOT_LOOKED:
+            self._active[queue] = NOBODY
+        stream = self._cluster.produce_stream(at.leader) if at.leader else None
+        if stream is None:
             self._cluster.refresh_soon()
             return
-        self._active[lane] = (at.leader, at.leader_epoch)
-        if pipe.state is not State.OPEN:
-            if pipe.state is State.IDLE:
+        self._active[queue] = (at.leader, at.leader_epoch)
+        if stream.state is not State.OPEN:
+            if stream.state is State.IDLE:
                 self._cluster.refresh_soon()
                 retry_s = self._cluster.retry_s(at.leader)
                 if retry_s:
-                    self._retries.set(lane, retry_s)
+                    self._retries.set(queue, retry_s)
                 else:
-                    pipe.open()
+                    stream.open()
             return
         now_s = self._clock.monotonic()
-        while not pipe.full:
-            batch = lane.take(now_s)
+        while not stream.full:
+            batch = queue.take(now_s)
             if batch is None:
                 break
-            self._send(lane, batch, pipe.submit)
-        if lane.resume_s > now_s:
-            self._retries.set(lane, lane.resume_s - now_s)
+            self._send(queue, batch, stream.submit)
+        if queue.resume_s > now_s:
+            self._retries.set(queue, queue.resume_s - now_s)
 
-    def _move(self, lane: SendQueue) -> None:
-        """Move batches that are not bound to a partition to lanes with a reachable leader."""
-        for other in self._placement.move(lane):
+    def _move(self, queue: SendQueue) -> None:
+        """Move batches that are not bound to a partition to send queues with a reachable leader."""
+        for other in self._placement.move(queue):
             self._drive(other)
 
-    def _send(self, lane: SendQueue, batch: ProducerBatch, submit: Callable[..., None]) -> None:
+    def _send(self, queue: SendQueue, batch: ProducerBatch, submit: Callable[..., None]) -> None:
         request_id = batch.request_id = self._cluster.next_request()
-        packed, size = pack(lane, batch, self.producer_id, self._acks)
+        packed, size = pack(queue, batch, self.producer_id, self._acks)
         if self._acks == pb.ACKS_NONE:
             submit(request_id, packed, size, None)
-            lane.acknowledged(batch)
-            self._batcher.room.release(batch.bytes)
+            queue.acknowledged(batch)
+            self._batcher.pool.release(batch.bytes)
             batch.succeed(-1, 0, False)
         else:
             submit(request_id, packed, size, partial(self._answered, batch, request_id))
 
     def adopt(self, batch: ProducerBatch, outcome: pb.ProduceResult | TinymqError) -> None:
-        """Go on with a batch that a thread has sent, and not to its end. The lane is the loop's already."""
+        """Go on with a batch that a thread has sent, and not to its end. The send queue is the loop's already."""
         self._answered(batch, batch.request_id, outcome)
         if self.closed:
-            self._end_all(batch.lane.abandon(Closed("the producer was closed meanwhile")))
+            self._end_all(batch.queue.abandon(Closed("the producer was closed meanwhile")))
 
     def _look_at_deadlines(self) -> None:
         self._tick = None
         now_s = self._clock.monotonic()
-        for lane in list(self._active):
-            ended = lane.expire(now_s, partial(_trouble, self._cluster, lane))
+        for queue in list(self._active):
+            ended = queue.expire(now_s, partial(_trouble, self._cluster, queue))
             self._end_all(ended)
-            self._drive(lane)
-            if ended and lane.open is not None:  # it waited behind them, and its own time runs
+            self._drive(queue)
+            if ended and queue.open is not None:  # it waited behind them, and its own time runs
                 self._seal_due()
         if self._active and self._tick is None:
-            wait_s = min(TICK_S, max(TICK_S_MIN, min(lane.deadline_s for lane in self._active) - now_s))
+            wait_s = min(TICK_S, max(TICK_S_MIN, min(queue.deadline_s for queue in self._active) - now_s))
             self._tick = self._clock.call_later(wait_s, self._look_at_deadlines)
 
     # ---- answers -------------------------------------------------------------------------------------
@@ -195,50 +195,50 @@ class Sender:
         late = batch.request_id != request_id or not batch.sent
         if late and (batch.done or request_id not in batch.unanswered):
             return  # no attempt waits for this answer
-        lane = batch.lane
+        queue = batch.queue
         if isinstance(result, TinymqError) or result.HasField("error"):
             error = result if isinstance(result, TinymqError) else read_error(result.error)
             if late:
-                lane.answered_late(batch, request_id, unknown=isinstance(error, OutcomeUnknown))
+                queue.answered_late(batch, request_id, unknown=isinstance(error, OutcomeUnknown))
             else:
-                self._failed_attempt(lane, batch, error)
+                self._failed_attempt(queue, batch, error)
         else:
-            lane.acknowledged(batch)
-            self._batcher.room.release(batch.bytes)
+            queue.acknowledged(batch)
+            self._batcher.pool.release(batch.bytes)
             batch.succeed(result.base_offset, result.append_time_us, result.duplicate)
-        if lane.open is not None:
+        if queue.open is not None:
             self._seal_due()
-        self._drive(lane)
+        self._drive(queue)
 
-    def _failed_attempt(self, lane: SendQueue, batch: ProducerBatch, error: TinymqError) -> None:
+    def _failed_attempt(self, queue: SendQueue, batch: ProducerBatch, error: TinymqError) -> None:
         now_s = self._clock.monotonic()
         if not isinstance(error, OutOfOrderSequence | UnknownProducer):  # only says that what came before was refused
-            lane.refusal = error
+            queue.refusal = error
         if isinstance(error, NotLeader):
-            # Note the refusal before learning the new leader, which drives the lane: otherwise it would give this
+            # Note the refusal before learning the new leader, which drives the send queue: otherwise it would give this
             # attempt up.
-            lane.refused(batch, now_s, 0.0)
-            if not self._cluster.learn(lane.topic, lane.partition, error):
-                lane.back_off(now_s)
+            queue.refused(batch, now_s, 0.0)
+            if not self._cluster.learn(queue.topic, queue.partition, error):
+                queue.back_off(now_s)
                 self._cluster.refresh_soon()
         elif isinstance(error, UnknownTopic | UnknownPartition):
-            lane.refused(batch, now_s)  # the broker may not have heard of it yet
-            self._check(lane)
+            queue.refused(batch, now_s)  # the broker may not have heard of it yet
+            self._check(queue)
         elif isinstance(error, OutOfOrderSequence | UnknownProducer):
-            self._end_all(lane.out_of_sequence(batch, now_s, error))
+            self._end_all(queue.out_of_sequence(batch, now_s, error))
         elif isinstance(error, OutcomeUnknown):
-            self._end_all(lane.lost(batch, now_s, error))
+            self._end_all(queue.lost(batch, now_s, error))
         elif error.retriable:
             wish_ms = error.detail.get("retry_after_ms", "")
-            lane.refused(batch, now_s, int(wish_ms) / 1000 if wish_ms.isdigit() else None)
+            queue.refused(batch, now_s, int(wish_ms) / 1000 if wish_ms.isdigit() else None)
         else:
-            self._end_all([lane.rejected(batch, error)])
+            self._end_all([queue.rejected(batch, error)])
         if isinstance(error, OutcomeUnknown | BrokerUnreachable | BatchTooLarge):
             self._cluster.refresh_soon()  # another one may lead; the topic's bounds may be other ones
 
     def _end_all(self, ended: list[Ended]) -> None:
         for batch, error in ended:
-            self._batcher.room.release(batch.bytes)
+            self._batcher.pool.release(batch.bytes)
             self._undelivered.add(batch)
             batch.fail(error)
 
@@ -249,27 +249,27 @@ class Sender:
         except TinymqError as error:
             LOG.debug("no producer id yet: %s", error)
             if not error.retriable and not isinstance(error, OutcomeUnknown):
-                for lane in list(self._active):
-                    self._end_all(lane.abandon(error))
+                for queue in list(self._active):
+                    self._end_all(queue.abandon(error))
                 self._seal_due()
             return
         self.producer_id = reply.producer_id
         asyncio.get_running_loop().call_soon(self.look)
 
-    def _check(self, lane: SendQueue) -> None:
+    def _check(self, queue: SendQueue) -> None:
         """Is what it sends to still there? If not, nothing in it will ever be sent."""
-        self._errands.run(f"check {lane.topic}/{lane.partition}", partial(self._look_for, lane))
+        self._background.run(f"check {queue.topic}/{queue.partition}", partial(self._look_for, queue))
 
-    async def _look_for(self, lane: SendQueue) -> None:
-        gone = await deletion_of(self._cluster, lane.topic, lane.topic_id, lane.partition)
+    async def _look_for(self, queue: SendQueue) -> None:
+        gone = await deletion_of(self._cluster, queue.topic, queue.topic_id, queue.partition)
         if gone is None:
             return
-        lost = [lane]
+        lost = [queue]
         if isinstance(gone, UnknownTopic):
-            self._batcher.sinks.forget(lane.topic, lane.topic_id)
-            lost = [x for x in self._active if x.topic_id == lane.topic_id]
-        elif self._batcher.owners.take(lane):
-            for other in self._placement.move(lane, gone=True):
+            self._batcher.buffers.forget(queue.topic, queue.topic_id)
+            lost = [x for x in self._active if x.topic_id == queue.topic_id]
+        elif self._batcher.owners.take(queue):
+            for other in self._placement.move(queue, gone=True):
                 self._drive(other)
         for ended in lost:
             if self._batcher.owners.take(ended):
@@ -288,7 +288,7 @@ class Sender:
         """Send everything appended until now. Raises TimeoutError, or NotDelivered with what failed since the last."""
         self.pump()
         self._seal_due(all_open=True)
-        pending = [b for lane in self._batcher.sinks.lanes.values() for b in (*lane.sealed, *lane.flight)]
+        pending = [b for queue in self._batcher.buffers.queues.values() for b in (*queue.sealed, *queue.in_flight)]
         try:
             async with asyncio.timeout(timeout_s):
                 for batch in pending:
@@ -312,43 +312,43 @@ class Sender:
             late = True
         finally:
             with self._batcher.lock:
-                self.closed = True  # a thread that has a lane still ends its batch by itself from now on
+                self.closed = True  # a thread that has a send queue still ends its batch by itself from now on
             self._cluster.changed.pop(self.look, None)
             for timer in (self._linger, self._tick):
                 if timer is not None:
                     timer.cancel()
             self._retries.close()
             self._placement.close()
-            self._errands.close()
+            self._background.close()
         if late:
-            for lane in self._batcher.sinks.lanes.values():
-                if self._batcher.owners.take(lane):
-                    self._end_all(lane.abandon(_left_behind(self._cluster, lane, timeout_s)))
+            for queue in self._batcher.buffers.queues.values():
+                if self._batcher.owners.take(queue):
+                    self._end_all(queue.abandon(_left_behind(self._cluster, queue, timeout_s)))
             self._undelivered.tell()
 
 
-def partition_of(cluster: Cluster, lane: SendQueue) -> Partition | None:
-    """Where a lane's partition is, as far as the view knows; None: it, or the topic of this id, is not in it."""
-    topic = cluster.view.topics.get(lane.topic)
-    return topic.partition(lane.partition) if topic is not None and topic.topic_id == lane.topic_id else None
+def partition_of(cluster: Cluster, queue: SendQueue) -> Partition | None:
+    """Where a send queue's partition is, as far as the view knows; None: it, or the topic of this id, is not in it."""
+    topic = cluster.view.topics.get(queue.topic)
+    return topic.partition(queue.partition) if topic is not None and topic.topic_id == queue.topic_id else None
 
 
-def _trouble(cluster: Cluster, lane: SendQueue) -> str:
-    """What keeps this lane's batches: every address that fails, and why; else what the leader said last."""
-    topic = cluster.view.topics.get(lane.topic)
-    at = topic.partition(lane.partition) if topic is not None else None
+def _trouble(cluster: Cluster, queue: SendQueue) -> str:
+    """What keeps this send queue's batches: every address that fails, and why; else what the leader said last."""
+    topic = cluster.view.topics.get(queue.topic)
+    at = topic.partition(queue.partition) if topic is not None else None
     led = at is not None and at.leader
-    refusal = lane.refusal.message if lane.refusal is not None else ""
+    refusal = queue.refusal.message if queue.refusal is not None else ""
     return cluster.trouble() or refusal or ("" if led else "no leader is known")
 
 
-def _left_behind(cluster: Cluster, lane: SendQueue, timeout_s: float) -> TinymqError:
-    trouble = _trouble(cluster, lane)
+def _left_behind(cluster: Cluster, queue: SendQueue, timeout_s: float) -> TinymqError:
+    trouble = _trouble(cluster, queue)
     because = f": {trouble}" if trouble else ""
-    return lane.unwritten(f"the producer was closed, and not delivered within {timeout_s:.3g} s{because}", CLOSE_HINT)
+    return queue.unwritten(f"the producer was closed, and not delivered within {timeout_s:.3g} s{because}", CLOSE_HINT)
 
 
-def pack(lane: SendQueue, batch: ProducerBatch, producer_id: int, acks: int) -> tuple[PackedBatch, int]:
+def pack(queue: SendQueue, batch: ProducerBatch, producer_id: int, acks: int) -> tuple[PackedBatch, int]:
     assert batch.message is not None, "taken before it was encoded"
     head = batch_head(
         codec=batch.codec,
@@ -360,8 +360,8 @@ def pack(lane: SendQueue, batch: ProducerBatch, producer_id: int, acks: int) -> 
     left_s = batch.deadline_s - batch.attempt_s
     return produce_batch(
         request_id=batch.request_id,
-        topic_id=lane.topic_id,
-        partition=lane.partition,
+        topic_id=queue.topic_id,
+        partition=queue.partition,
         head=head,
         message=batch.message,
         acks=acks,

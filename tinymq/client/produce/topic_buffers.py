@@ -1,4 +1,4 @@
-"""The topics that a producer sends to: a lane per partition, and how large their batches may be. No I/O."""
+"""The topics that a producer sends to: a send queue per partition, and how large their batches may be. No I/O."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ BATCH_OVERHEAD_BYTES = 4096  # metadata, paddings and the batch header (under 1 
 
 
 class TopicBuffer:
-    """One topic of one producer: a lane per partition, and how large its batches may be."""
+    """One topic of one producer: a send queue per partition, and how large its batches may be."""
 
     __slots__ = (
         "bounds",
         "by_number",
         "bytes_max",
-        "lanes",
         "left",
+        "queues",
         "records_max",
         "sticky",
         "topic",
@@ -33,27 +33,27 @@ class TopicBuffer:
         "usable",
     )
 
-    def __init__(self, topic: str, topic_id: bytes, lanes: Sequence[SendQueue], rng: random.Random) -> None:
+    def __init__(self, topic: str, topic_id: bytes, queues: Sequence[SendQueue], rng: random.Random) -> None:
         self.topic = topic
         self.topic_id = topic_id
-        self.lanes: tuple[SendQueue, ...] = ()  # by partition number, which may leave some out; never empty
-        self.sticky = rng.choice(lanes)  # where records without a key go, until its batch is sealed
+        self.queues: tuple[SendQueue, ...] = ()  # by partition number, which may leave some out; never empty
+        self.sticky = rng.choice(queues)  # where records without a key go, until its batch is sealed
         self.usable: Sequence[int] = ()  # partitions that keyless batches may be given to; never empty
         self.left: frozenset[int] = frozenset()  # partitions that keyless batches leave, for one of `usable`
         self.bounds = UNBOUNDED  # the topic's; and with them, for each batch of more than one record:
         self.records_max = UNBOUNDED.records_max
         self.bytes_max = UNBOUNDED.bytes_max  # as the batcher counts
-        self.replace(lanes, rng)
+        self.replace(queues, rng)
 
-    def replace(self, lanes: Sequence[SendQueue], rng: random.Random) -> None:
+    def replace(self, queues: Sequence[SendQueue], rng: random.Random) -> None:
         """The topic has these partitions now."""
-        self.lanes = tuple(lanes)
-        self.by_number = {lane.partition: lane for lane in lanes}
+        self.queues = tuple(queues)
+        self.by_number = {queue.partition: queue for queue in queues}
         self.usable, self.left = tuple(self.by_number), frozenset()
         if self.sticky.partition not in self.by_number:
             self.turn(rng)
 
-    def lane(self, partition: int) -> SendQueue | None:
+    def queue(self, partition: int) -> SendQueue | None:
         """None: not known, and perhaps new. Raises UnknownPartition for what never is one, InvalidRequest."""
         if partition.__class__ is not int:
             partition = check_partition(partition)
@@ -62,22 +62,22 @@ class TopicBuffer:
         return self.by_number.get(partition)
 
     def pick(self, place: int) -> SendQueue:
-        """The lane at a place that a partitioner chose. Raises UnknownPartition, InvalidRequest."""
+        """The send queue at a place that a partitioner chose. Raises UnknownPartition, InvalidRequest."""
         if place.__class__ is not int:
             place = check_partition(place)
-        if not 0 <= place < len(self.lanes):
-            raise UnknownPartition(f"{self.topic}: the partitioner chose {place} among {len(self.lanes)} partitions")
-        return self.lanes[place]
+        if not 0 <= place < len(self.queues):
+            raise UnknownPartition(f"{self.topic}: the partitioner chose {place} among {len(self.queues)} partitions")
+        return self.queues[place]
 
     def turn(self, rng: random.Random) -> SendQueue:
-        """Another lane for records without a key."""
+        """Another send queue for records without a key."""
         partition = partitioner.pick_sticky(self.sticky.partition, self.usable, rng)
         self.sticky = self.by_number[partition]
         return self.sticky
 
 
 class TopicBuffers:
-    """The open topics of one producer, and every lane there ever was. All of it belongs to the batcher's lock."""
+    """The open topics of one producer, and every send queue there ever was. All of it belongs to the batcher's lock."""
 
     def __init__(
         self,
@@ -89,9 +89,9 @@ class TopicBuffers:
     ) -> None:
         """`loop_ended` returns True once the event loop that sends the batches is closed."""
         self.by_topic: dict[str, TopicBuffer] = {}
-        # By topic id and partition: a partition that is seen again goes on in its lane, for the same numbers given
-        # twice would be answered as duplicates.
-        self.lanes: dict[tuple[bytes, int], SendQueue] = {}
+        # By topic id and partition. A partition that disappears and returns keeps its queue: a new one would give the
+        # same sequence numbers again, and the broker would answer the records as duplicates.
+        self.queues: dict[tuple[bytes, int], SendQueue] = {}
         self._config = config
         self._limits = limits
         self._lock = lock
@@ -103,36 +103,36 @@ class TopicBuffers:
     ) -> TopicBuffer:
         """Open a topic for appending, once it is known; or again, with the partitions and bounds that it has now."""
         with self._lock:
-            sink = self.by_topic.get(topic)
-            if sink is None or sink.topic_id != topic_id:
-                lanes = self._open_lanes(topic, topic_id, partitions)
-                sink = self.by_topic[topic] = TopicBuffer(topic, topic_id, lanes, self._rng)
-            elif tuple(sink.by_number) != tuple(partitions):
-                sink.replace(self._open_lanes(topic, topic_id, partitions), self._rng)
-            sink.bounds = bounds
-            sink.records_max = min(bounds.records_max, self._limits.batch_records_max)
+            buffer = self.by_topic.get(topic)
+            if buffer is None or buffer.topic_id != topic_id:
+                queues = self._open_queues(topic, topic_id, partitions)
+                buffer = self.by_topic[topic] = TopicBuffer(topic, topic_id, queues, self._rng)
+            elif tuple(buffer.by_number) != tuple(partitions):
+                buffer.replace(self._open_queues(topic, topic_id, partitions), self._rng)
+            buffer.bounds = bounds
+            buffer.records_max = min(bounds.records_max, self._limits.batch_records_max)
             most = min(bounds.bytes_max - BATCH_OVERHEAD_BYTES, bounds.batch_bytes_aim)
-            sink.bytes_max = min(self._config.batch_bytes_max, most)
-            return sink
+            buffer.bytes_max = min(self._config.batch_bytes_max, most)
+            return buffer
 
     @property
     def waiting(self) -> int:
         """The number of records that are neither acknowledged nor failed. Approximate while other threads send."""
         count = 0
-        for lane in list(self.lanes.values()):
-            batches = [*lane.sealed.copy(), *lane.flight, *([lane.open] if lane.open is not None else [])]
+        for queue in list(self.queues.values()):
+            batches = [*queue.sealed.copy(), *queue.in_flight, *([queue.open] if queue.open is not None else [])]
             count += sum(batch.count for batch in batches if not batch.done)
         return count
 
     def forget(self, topic: str, topic_id: bytes) -> None:
         """The topic is gone: the next append asks for it anew."""
         with self._lock:
-            sink = self.by_topic.get(topic)
-            if sink is not None and sink.topic_id == topic_id:
+            buffer = self.by_topic.get(topic)
+            if buffer is not None and buffer.topic_id == topic_id:
                 del self.by_topic[topic]
 
-    def _open_lanes(self, topic: str, topic_id: bytes, partitions: Sequence[int]) -> list[SendQueue]:
-        known, config = self.lanes, self._config
+    def _open_queues(self, topic: str, topic_id: bytes, partitions: Sequence[int]) -> list[SendQueue]:
+        known, config = self.queues, self._config
         for p in partitions:
             if (topic_id, p) not in known:
                 known[topic_id, p] = SendQueue(

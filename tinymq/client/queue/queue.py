@@ -93,7 +93,7 @@ class AsyncQueue(AsyncPartition):
         if claim is None or reader is None:
             return []
         claim.due = claim.handed
-        found = reader.intake.next_messages(max_records)
+        found = reader.buffer.next_messages(max_records)
         if found:
             claim.handed = found[-1].offset + 1
         return found
@@ -105,7 +105,7 @@ class AsyncQueue(AsyncPartition):
         try:
             if timeout_s != 0.0 and await reader.arrival(timeout_s):
                 return True
-            if reader.intake.empty and not await self._left(self._position(), strict=True):
+            if reader.buffer.empty and not await self._left(self._position(), strict=True):
                 return False
             if await reader.arrival(self._patience_s):
                 return True
@@ -120,7 +120,7 @@ class AsyncQueue(AsyncPartition):
         self._check()
         if self._claim is not None:
             found = await self.arrival(0.0)
-            return self._reader.intake.peek() if found and self._reader is not None else None
+            return self._reader.buffer.peek() if found and self._reader is not None else None
         position = await self._stored_position()
         return await self._one(position) if await self._left(position, strict=True) else None
 
@@ -272,11 +272,11 @@ class AsyncQueue(AsyncPartition):
     def _position(self) -> int:
         """The offset that comes next, of a channel that is ours."""
         reader = self._reader
-        if reader is None or not reader.intake.cursors:
+        if reader is None or not reader.buffer.cursors:
             return self._resume
-        if reader.intake.empty:  # then what was skipped counts, too
-            return max(self._resume, reader.intake.cursors[self.partition].offset)
-        return reader.intake.position()[self.partition]
+        if reader.buffer.empty:  # then what was skipped counts, too
+            return max(self._resume, reader.buffer.cursors[self.partition].offset)
+        return reader.buffer.position()[self.partition]
 
     async def _stored_position(self) -> int:
         """The offset that comes next, of a channel that is not ours, or that is not there yet."""
