@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 DESCRIPTORS_MAX = 1 << 20  # the most that a process asks for; "unlimited" counts as this
 METRICS_CONNECTIONS_MAX = 32
-PEER_CONNECTIONS_MAX = 512  # two of each other broker, and up to 64 that have not proven themselves yet
+PEER_CONNECTIONS_MAX = 512  # 64 without a handshake yet, and two for each of 224 brokers: a cluster has at most 69
 OPEN_FILES_MAX = 256  # segments that the writer keeps open
 RESERVE = 8  # descriptors kept for files, for when no others are left
 
