@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tinymq.base.errors import NotDelivered, TinymqError, Unsent
     from tinymq.base.types import Offset, RecordMetadata
-    from tinymq.client.admin.admin import PartitionOffsets
     from tinymq.client.admin.cluster_status import BrokerStatus, ClusterStatus, ReplicaStatus, TopicDescription
     from tinymq.client.admin.holds import AsyncHold, HoldDescription
+    from tinymq.client.admin.partition_offsets import PartitionOffsets
     from tinymq.client.admin.scans import ScanDescription, ScanSummary, ServedBy
     from tinymq.client.cluster.routing import Broker
     from tinymq.client.common.config import ClientConfig, ProducerConfig, QueueConfig, ReaderConfig
@@ -55,7 +55,7 @@ _HOMES = {
     "Message": "tinymq.client.consume.records",
     "NotDelivered": "tinymq.base.errors",
     "Offset": "tinymq.base.types",
-    "PartitionOffsets": "tinymq.client.admin.admin",
+    "PartitionOffsets": "tinymq.client.admin.partition_offsets",
     "Producer": "tinymq.client.facade.producer",
     "ProducerConfig": "tinymq.client.common.config",
     "Queue": "tinymq.client.facade.queue",

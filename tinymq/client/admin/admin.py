@@ -1,43 +1,59 @@
-"""Topics and the state of the cluster, asynchronous. Answers are frozen values."""
+"""AsyncAdmin: everything that an application can ask and change from outside of the records. Answers are frozen values.
+
+A method here checks its arguments, makes one call of a part, and turns the reply into a value. The parts:
+
+- broker_calls.py asks any broker for a change, or each broker for its state
+- channels.py asks the leaders of partitions about channels, holds and sizes
+- holds.py keeps records, once or as long as a block runs
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
 
-from tinymq.base.errors import TinymqError, Unavailable, UnknownTopic, UnsupportedVersion
-from tinymq.client.admin import cluster_status, scans
-from tinymq.client.admin.channel_admin import AsyncChannelAdmin
-from tinymq.client.admin.cluster_status import ClusterStatus, TopicDescription
+from tinymq.base.errors import UnknownTopic
+from tinymq.client.admin import cluster_status, feature_level, holds, scans
+from tinymq.client.admin.broker_calls import BrokerCalls
+from tinymq.client.admin.channels import Channels, PartitionSize
+from tinymq.client.admin.cluster_status import ClusterStatus, TopicDescription, describe_topic
 from tinymq.client.admin.feature_level import FeatureLevel
-from tinymq.client.admin.feature_level import read as read_level
+from tinymq.client.admin.holds import ENOUGH, AsyncHold, HoldDescription, Lease
 from tinymq.client.admin.leadership_transfer import transfer_leader
+from tinymq.client.admin.partition_offsets import PartitionOffsets, find_place
 from tinymq.client.admin.scans import ScanDescription, ScanSummary
 from tinymq.client.cluster import routing
-from tinymq.client.cluster.offsets import list_offsets
-from tinymq.client.cluster.routing import Broker, Partition, Topic
-from tinymq.client.common.argument_checks import check_count, check_scan, check_topic
-from tinymq.client.common.start_positions import END, OffsetQuestion, Place, by_partition
+from tinymq.client.cluster.cluster import Cluster
+from tinymq.client.cluster.routing import Broker, Partition
+from tinymq.client.common.argument_checks import (
+    WAIT_S_MIN,
+    check_count,
+    check_partition,
+    check_scan,
+    check_topic,
+    check_wait,
+)
+from tinymq.client.common.start_positions import OffsetLike, Place, read_offset
 from tinymq.client.common.topic_settings import write_settings
-from tinymq.client.common.values import as_datetime
+from tinymq.client.consume.cursors import ChannelDescription, ConsumerDescription
 from tinymq.proto import tinymq_pb2 as pb
 
-STATUS_TIMEOUT_S = 2.0
-LEADERS_WAIT_S_MAX = 10.0
+REPLICAS_DEFAULT = 3
+LEASE_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionOffsets:
-    """Where a partition begins and ends: offsets from log_start up to, and not including, high_watermark."""
+class AsyncAdmin:
+    """Topics, channels, holds and the state of the cluster.
 
-    log_start: int
-    high_watermark: int
+    Every `timeout` is in seconds; request_timeout_ms if not given.
+    """
 
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._brokers = BrokerCalls(cluster)
+        self._channels = Channels(cluster)
 
-class AsyncAdmin(AsyncChannelAdmin):
-    """What `client.admin` can do. `timeout` is in seconds; request_timeout_ms if not given."""
+    # ---- topics and partitions -----------------------------------------------------------------------
 
     async def create_topic(
         self,
@@ -63,92 +79,72 @@ class AsyncAdmin(AsyncChannelAdmin):
         check_count("partitions", partitions, 1)
         if replication_factor is not None:
             check_count("replication_factor", replication_factor, 1)
-        timeout_s = self._timeout_s(timeout)
-        left = self._cluster.countdown(timeout_s)
+        left = self._countdown(timeout)
         by_default = replication_factor is None
-        if replication_factor is None:  # for brokers of earlier builds, which do not choose the default themselves
-            view = await self._cluster.refresh(timeout_s=timeout_s)
-            replication_factor = min(3, max(1, sum(b.alive for b in view.brokers.values())))
-        wait_s = min(LEADERS_WAIT_S_MAX, left())
+        if replication_factor is None:
+            # Brokers of earlier builds do not choose the default themselves.
+            view = await self._cluster.refresh(timeout_s=left())
+            replication_factor = min(REPLICAS_DEFAULT, max(1, sum(b.alive for b in view.brokers.values())))
         request = pb.CreateTopicRequest(
             name=name,
             partitions=partitions,
             replication_factor=replication_factor,
-            timeout_ms=int(wait_s * 1000),
-            command_id=self._cluster.rng.randbytes(16),  # however often it is asked: done once
             settings=written,
             default_factor=by_default,
         )
-        reply = await self._cluster.ask(request, timeout_s=left(), attempt_s=wait_s + 1.0, changes=True)
-        topic = routing.read_topic(reply.topic)
-        self._cluster.update(routing.with_topic(self._cluster.view, topic))
-        return _describe(topic)
+        reply = await self._brokers.change(request, left(), waits_for_leaders=True)
+        return self._learn(reply.topic)
 
     async def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
         """Delete a topic and its records. Raises UnknownTopic, OutcomeUnknown."""
-        check_topic(name)
-        timeout_s = self._timeout_s(timeout)
-        command_id = self._cluster.rng.randbytes(16)
-        request = pb.DeleteTopicRequest(name=name, timeout_ms=int(timeout_s * 1000), command_id=command_id)
-        await self._cluster.ask(request, timeout_s=timeout_s, changes=True)
+        request = pb.DeleteTopicRequest(name=check_topic(name))
+        await self._brokers.change(request, self._timeout_s(timeout))
         self._cluster.update(routing.without_topic(self._cluster.view, name))
 
     async def alter_topic(
         self, name: str, settings: Mapping[str, object], *, timeout: float | None = None
     ) -> TopicDescription:
-        """Change settings of a topic, all of these or none; what is not named stays. It takes effect on every broker
-        as that one hears of it, within moments. Raises UnknownTopic, InvalidConfig, OutcomeUnknown."""
-        check_topic(name)
-        written = write_settings(settings)
-        timeout_s = self._timeout_s(timeout)
-        command_id = self._cluster.rng.randbytes(16)
-        request = pb.AlterTopicRequest(
-            name=name, settings=written, timeout_ms=int(timeout_s * 1000), command_id=command_id
-        )
-        reply = await self._cluster.ask(request, timeout_s=timeout_s, changes=True)
-        topic = routing.read_topic(reply.topic)
-        self._cluster.update(routing.with_topic(self._cluster.view, topic))
-        return _describe(topic)
+        """Change settings of a topic, all of these or none. Settings that are not named stay as they are.
+
+        Each broker applies the change when it hears of it, within moments. Raises UnknownTopic, InvalidConfig,
+        OutcomeUnknown.
+        """
+        request = pb.AlterTopicRequest(name=check_topic(name), settings=write_settings(settings))
+        reply = await self._brokers.change(request, self._timeout_s(timeout))
+        return self._learn(reply.topic)
 
     async def add_partition(self, topic: str, *, timeout: float | None = None) -> Partition:
-        """One more partition, with a number that the topic never had before; waits until it has a leader. From now on
-        keys may belong to other partitions than before: see docs/topics.md.
+        """Add a partition, with a number that the topic never had before, and wait until it has a leader.
 
-        Raises UnknownTopic, InvalidRequest (too few brokers, a bound is reached), OutcomeUnknown.
+        From then on keys may belong to other partitions than before: see docs/topics.md. Raises UnknownTopic,
+        InvalidRequest (too few brokers, a bound is reached), OutcomeUnknown.
         """
-        check_topic(topic)
-        left = self._cluster.countdown(self._timeout_s(timeout))
-        wait_s = min(LEADERS_WAIT_S_MAX, left())
-        command_id = self._cluster.rng.randbytes(16)
-        request = pb.AddPartitionRequest(topic=topic, timeout_ms=int(wait_s * 1000), command_id=command_id)
-        reply = await self._cluster.ask(request, timeout_s=left(), attempt_s=wait_s + 1.0, changes=True)
+        request = pb.AddPartitionRequest(topic=check_topic(topic))
+        reply = await self._brokers.change(request, self._timeout_s(timeout), waits_for_leaders=True)
         added = routing.read_partition(reply.partition)
         self._cluster.update(routing.with_partition(self._cluster.view, topic, added))
         return added
 
     async def delete_partition(self, topic: str, partition: int, *, timeout: float | None = None) -> None:
-        """Delete a partition and its records; its number is never used again. Keys may belong to other partitions from
-        now on. Raises UnknownTopic, UnknownPartition, InvalidRequest (the last one), OutcomeUnknown."""
-        check_topic(topic)
-        check_count("partition", partition, 0)
-        timeout_s = self._timeout_s(timeout)
-        request = pb.DeletePartitionRequest(
-            topic=topic,
-            partition=partition,
-            timeout_ms=int(timeout_s * 1000),
-            command_id=self._cluster.rng.randbytes(16),
-        )
-        await self._cluster.ask(request, timeout_s=timeout_s, changes=True)
+        """Delete a partition and its records. Its number is never used again.
+
+        From then on keys may belong to other partitions than before. Raises UnknownTopic, UnknownPartition,
+        InvalidRequest (it is the topic's last partition), OutcomeUnknown.
+        """
+        request = pb.DeletePartitionRequest(topic=check_topic(topic), partition=check_count("partition", partition, 0))
+        await self._brokers.change(request, self._timeout_s(timeout))
         self._cluster.update(routing.without_partition(self._cluster.view, topic, partition))
 
     async def transfer_leader(
         self, topic: str, partition: int, to: int | None = None, *, timeout: float | None = None
     ) -> int:
-        """Have another broker lead a partition: `to`, or whoever can at once, the preferred one first; who leads then.
-        It stays there: leaders come home by themselves only after a failure or a restart of the preferred broker.
+        """Make another broker lead a partition, and return the id of the new leader.
+
+        `to` names the broker; None chooses one that can lead at once, the preferred one first. The leadership stays
+        there: it returns to the preferred broker only after that broker failed or restarted.
 
         Raises UnknownTopic, UnknownPartition, InvalidRequest (`to` holds no replica), NotReady (it is not alive, not
-        listed or catching up), DeadlineExceeded (led as before), OutcomeUnknown.
+        listed or catching up), DeadlineExceeded (the leader is the same as before), OutcomeUnknown.
         """
         check_topic(topic)
         check_count("partition", partition, 0)
@@ -161,50 +157,71 @@ class AsyncAdmin(AsyncChannelAdmin):
         request = pb.MetadataRequest(all=True, fresh=True)
         reply = await self._cluster.ask(request, timeout_s=self._timeout_s(timeout))
         self._cluster.update(routing.merge(self._cluster.view, reply, ()))
-        topics = [routing.read_topic(info) for info in reply.topics if not info.HasField("error")]
-        return [_describe(topic) for topic in sorted(topics, key=lambda topic: topic.name)]
+        return list(cluster_status.describe_topics(reply))
 
     async def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicDescription:
         """One topic, as of a moment during this call. Raises UnknownTopic."""
-        check_topic(name)
-        request = pb.MetadataRequest(topics=[name], fresh=True)
+        request = pb.MetadataRequest(topics=[check_topic(name)], fresh=True)
         reply = await self._cluster.ask(request, timeout_s=self._timeout_s(timeout))
         self._cluster.update(routing.merge(self._cluster.view, reply, [name]))
-        for info in reply.topics:
-            if info.name == name and not info.HasField("error"):
-                return _describe(routing.read_topic(info))
+        for topic in cluster_status.describe_topics(reply):
+            if topic.name == name:
+                return topic
         raise UnknownTopic(f"there is no topic {name!r}")
-
-    async def brokers(self, *, timeout: float | None = None) -> list[Broker]:
-        """The brokers that the registry knows, asked for afresh, by id."""
-        view = await self._cluster.refresh(timeout_s=self._timeout_s(timeout))
-        return sorted(view.brokers.values(), key=lambda broker: broker.broker_id)
 
     async def offsets(
         self, name: str, *, partial: bool = False, timeout: float | None = None
     ) -> dict[int, PartitionOffsets]:
-        """Where every partition begins and ends. Raises UnknownTopic; DeadlineExceeded where no replica of one answers:
-        with `partial`, it is left out instead."""
-        answers = await self._list(name, "latest", self._timeout_s(timeout), partial)
+        """Where every partition begins and ends.
+
+        Raises UnknownTopic; DeadlineExceeded when no replica of a partition answers. With `partial` that partition is
+        left out instead.
+        """
+        answers = await find_place(self._cluster, name, "latest", self._timeout_s(timeout), partial=partial)
         return {p: PartitionOffsets(a.log_start, a.high_watermark) for p, a in answers.items()}
 
     async def find_offsets(self, name: str, place: Place, *, timeout: float | None = None) -> dict[int, int]:
         """The offset of a place ("earliest", "latest", a datetime) in every partition. Raises UnknownTopic."""
-        answers = await self._list(name, place, self._timeout_s(timeout))
+        answers = await find_place(self._cluster, name, place, self._timeout_s(timeout))
         return {p: a.offset for p, a in answers.items()}
+
+    async def kept_sizes(
+        self, topic: str, partitions: Iterable[int], *, timeout: float | None = None
+    ) -> dict[int, PartitionSize]:
+        """How much each of these partitions keeps, as its leader counts it.
+
+        A partition whose leader does not answer in time is left out. Raises UnknownTopic, UnknownPartition.
+        """
+        numbers = [check_partition(number) for number in partitions]
+        return await self._channels.sizes(check_topic(topic), numbers, self._timeout_s(timeout))
+
+    async def trim(self, topic: str, partition: int, before: Place, *, timeout: float | None = None) -> int:
+        """Remove for good the records before an Offset, or before the first record at or after a datetime.
+
+        Returns the log start after that. Raises OffsetOutOfRange beyond the end; Held when a hold keeps records that
+        were to be removed.
+        """
+        return await self._channels.trim(topic, partition, before, self._timeout_s(timeout))
+
+    # ---- the brokers ---------------------------------------------------------------------------------
+
+    async def brokers(self, *, timeout: float | None = None) -> list[Broker]:
+        """The brokers that the registry knows now, by id."""
+        view = await self._cluster.refresh(timeout_s=self._timeout_s(timeout))
+        return sorted(view.brokers.values(), key=lambda broker: broker.broker_id)
 
     async def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
         """Return the state of every broker, as each describes itself. The result also lists brokers that do not answer,
         and metadata voters and replica holders that are not registered."""
-        left = self._cluster.countdown(self._timeout_s(timeout))
+        left = self._countdown(timeout)
         view = await self._cluster.refresh(timeout_s=left())
-        per_broker_s = min(STATUS_TIMEOUT_S, max(0.001, left()))
-        brokers = sorted(view.brokers.values(), key=lambda b: b.broker_id)
+        brokers = sorted(view.brokers.values(), key=lambda broker: broker.broker_id)
         replies, topics = await asyncio.gather(
-            self._ask_each(brokers, pb.ClusterStatusRequest(), per_broker_s),
-            self._ask_each(brokers, pb.MetadataRequest(all=True), per_broker_s),
+            self._brokers.each_of(brokers, pb.ClusterStatusRequest(), left()),
+            self._brokers.each_of(brokers, pb.MetadataRequest(all=True), left()),
         )
-        return cluster_status.summarise(view.cluster_id, brokers, replies, _newest_topics(topics))
+        newest = cluster_status.newest_topics(topics.values())
+        return cluster_status.summarise(view.cluster_id, brokers, replies, newest)
 
     async def feature_level(self, *, timeout: float | None = None) -> FeatureLevel:
         """Return the cluster's feature level, and which brokers keep it there: docs/operations.md."""
@@ -225,74 +242,156 @@ class AsyncAdmin(AsyncChannelAdmin):
         and never falls."""
         return await self._feature_level(pb.FeatureLevelRequest(action=pb.FeatureLevelRequest.RELEASE), timeout)
 
-    async def _feature_level(self, request: pb.FeatureLevelRequest, timeout: float | None) -> FeatureLevel:
-        left = self._cluster.countdown(self._timeout_s(timeout))
-        view = await self._cluster.refresh(timeout_s=left())
-        brokers = list(view.brokers.values())
-        per_broker_s = min(STATUS_TIMEOUT_S, max(0.001, left()))
-        replies = await self._ask_each(brokers, request, per_broker_s)
-        for reply in replies:
-            if isinstance(reply, BaseException) and not isinstance(reply, Unavailable | UnsupportedVersion):
-                raise reply
-        return read_level({broker.broker_id: reply for broker, reply in zip(brokers, replies, strict=True)})
-
     async def describe_scan(self, scan_id: str, *, timeout: float | None = None) -> ScanDescription:
-        """Which brokers have sent what to a scan (see Client.scan), each asked itself: of the latest 1,000 scans, until
-        a broker stops. Raises InvalidName, BrokerUnreachable (no broker answers)."""
+        """Which brokers have sent what to a scan (see Client.scan), as each broker counts it.
+
+        A broker remembers the latest 1,000 scans until it stops. Raises InvalidName, BrokerUnreachable (no broker
+        answers).
+        """
         request = pb.DescribeScanRequest(scan_id=check_scan(scan_id))
-        replies, silent = await self._ask_all(request, self._timeout_s(timeout))
-        return scans.describe(scan_id, replies, silent)
+        return scans.describe(scan_id, await self._brokers.each(request, self._timeout_s(timeout)))
 
     async def list_scans(self, *, timeout: float | None = None) -> list[ScanSummary]:
         """The scans that the brokers remember, the latest first. Raises BrokerUnreachable."""
-        replies, _ = await self._ask_all(pb.ListScansRequest(), self._timeout_s(timeout))
-        return scans.summarise(replies)
+        return scans.summarise(await self._brokers.each(pb.ListScansRequest(), self._timeout_s(timeout)))
 
-    async def _ask_all(self, request: Any, timeout_s: float) -> tuple[dict[int, Any], list[int]]:
-        """The answers by broker, and who gave none. Raises the last one's error when that is all of them."""
-        left = self._cluster.countdown(timeout_s)
-        view = await self._cluster.refresh(timeout_s=left())
-        brokers = list(view.brokers.values())
-        asked = await self._ask_each(brokers, request, min(STATUS_TIMEOUT_S, max(0.001, left())))
-        replies = {b.broker_id: r for b, r in zip(brokers, asked, strict=True) if not isinstance(r, BaseException)}
-        failed = [error for error in asked if isinstance(error, BaseException)]
-        if (not replies and failed) or any(not isinstance(error, TinymqError) for error in failed):
-            raise failed[-1]
-        return replies, [b.broker_id for b in brokers if b.broker_id not in replies]
+    # ---- channels ------------------------------------------------------------------------------------
 
-    async def _ask_each(self, brokers: Sequence[Broker], request: Any, timeout_s: float) -> list[Any | BaseException]:
-        """What each of them answers, or why it does not."""
-        asked = [self._cluster.ask_broker(b.address, request, timeout_s) for b in brokers]
-        return await asyncio.gather(*asked, return_exceptions=True)
+    async def list_channels(
+        self, topic: str, partition: int | None = None, *, timeout: float | None = None
+    ) -> list[ChannelDescription]:
+        """The channels of a topic, or of one of its partitions, by partition and name, as the leaders have them."""
+        return await self._channels.describe(topic, partition, self._timeout_s(timeout))
 
-    async def _list(
-        self, name: str, place: Place, timeout_s: float, partial: bool = False
-    ) -> Mapping[int, pb.OffsetAnswer]:
-        check_topic(name)
-        left = self._cluster.countdown(timeout_s)
-        await self._cluster.refresh([name], timeout_s=left())  # partitions come and go
-        topic = await self._cluster.topic(name, left())
-        places = by_partition(place, topic.numbers)
-        asks = {p: at.timestamp_us if isinstance(at, OffsetQuestion) else END for p, at in places.items()}
-        return await list_offsets(self._cluster, topic, asks, timeout_s=left(), leader_only=False, partial=partial)
+    async def seek_channel(
+        self,
+        topic: str,
+        partition: int,
+        channel: str,
+        to: Place,
+        *,
+        unless_read: bool = False,
+        make: bool = False,
+        timeout: float | None = None,
+    ) -> int:
+        """Move a channel to an Offset, "earliest", "latest" or a datetime, and return its position after that.
 
+        The channel's consumer is Fenced at its next commit. With `unless_read` no consumer is fenced: the call itself
+        raises Fenced while a consumer is on record for the channel. With `make` a channel that does not exist begins at
+        `to`. Raises UnknownChannel, OffsetOutOfRange, OutcomeUnknown.
+        """
+        timeout_s = self._timeout_s(timeout)
+        return await self._channels.seek(topic, partition, channel, to, timeout_s, unless_read=unless_read, make=make)
 
-def _newest_topics(replies: Iterable[Any]) -> tuple[TopicDescription, ...] | None:
-    """All topics, by name, as the answer of the latest version has them: without a quorum none can be asked afresh."""
-    answers = [reply for reply in replies if isinstance(reply, pb.MetadataReply)]
-    if not answers:
-        return None
-    newest = max(answers, key=lambda reply: reply.version)
-    topics = [routing.read_topic(info) for info in newest.topics if not info.HasField("error")]
-    return tuple(_describe(topic) for topic in sorted(topics, key=lambda topic: topic.name))
+    async def delete_channel(self, topic: str, partition: int, channel: str, *, timeout: float | None = None) -> None:
+        """Delete a channel of one partition, with its cursor. Its consumer gets an error. Raises UnknownChannel."""
+        await self._channels.delete(topic, partition, channel, self._timeout_s(timeout))
 
+    async def get_consumer(
+        self, topic: str, partition: int, channel: str, *, timeout: float | None = None
+    ) -> ConsumerDescription | None:
+        """The consumer on record for a channel of a partition, or None. The consumer may have died since."""
+        return await self._channels.get_consumer(topic, partition, channel, self._timeout_s(timeout))
 
-def _describe(topic: Topic) -> TopicDescription:
-    return TopicDescription(
-        topic.name,
-        topic.topic_id,
-        topic.partitions,
-        topic.replication_factor,
-        as_datetime(topic.created_us),
-        dict(topic.settings),
-    )
+    async def unset_consumer(
+        self, topic: str, partition: int, channel: str, epoch: int = 0, *, timeout: float | None = None
+    ) -> None:
+        """Remove the consumer on record for a channel; with an `epoch`, only if that assignment is still on record.
+
+        A consumer that reads is not stopped by this. Nothing happens when no consumer is on record.
+        """
+        timeout_s = self._timeout_s(timeout)
+        await self._channels.unset_consumer(topic, partition, channel, check_count("epoch", epoch, 0), timeout_s)
+
+    # ---- holds ---------------------------------------------------------------------------------------
+
+    def hold(self, topic: str, partition: int, offset: OffsetLike, *, lease: float = LEASE_S) -> AsyncHold:
+        """Keep the records from `offset` on while an `async with` block runs, despite retention. See AsyncHold."""
+        check_topic(topic)
+        return AsyncHold(self._cluster, topic, check_partition(partition), offset, lease)
+
+    async def list_holds(
+        self, topic: str, partition: int | None = None, *, timeout: float | None = None
+    ) -> list[HoldDescription]:
+        """The holds that keep records of a topic, or of one of its partitions: by partition and offset, as the leaders
+        have them. Holds that ran out are left out."""
+        return await self._channels.holds(topic, partition, self._timeout_s(timeout))
+
+    async def make_hold(
+        self,
+        topic: str,
+        partition: int,
+        offset: OffsetLike,
+        *,
+        lease: float = LEASE_S,
+        hold_id: bytes | None = None,
+        timeout: float | None = None,
+    ) -> HoldDescription:
+        """Keep the records from `offset` on for `lease` seconds, 1 to 3600. The `hold_id` of a hold renews that one.
+
+        The client does not renew this hold by itself: `hold` does. Raises OffsetOutOfRange, QuotaExceeded.
+        """
+        check_topic(topic)
+        hold_id = self._cluster.rng.randbytes(holds.HOLD_ID_BYTES) if hold_id is None else holds.check_hold_id(hold_id)
+        first, lease_s, number = read_offset(offset), holds.check_lease(lease), check_partition(partition)
+        await holds.hold_once(self._cluster, topic, number, first, Lease(hold_id, lease_s), self._timeout_s(timeout))
+        return HoldDescription(topic, number, hold_id, first, lease_s)
+
+    async def hold_many(
+        self,
+        topic: str,
+        ranges: Mapping[int, int],
+        *,
+        hold_id: bytes,
+        lease: float = LEASE_S,
+        enough: float = ENOUGH,
+        partial: bool = False,
+        light: bool = False,
+        timeout: float | None = None,
+    ) -> dict[int, int]:
+        """Keep, in each partition of `ranges`, the records from its offset on, and return each partition's log start.
+
+        All holds have one `hold_id` of 16 bytes, and last for `lease` seconds, 1 to 3600. Another call with the same id
+        renews and moves them. A lease of 0 releases them. A hold that keeps as much already, and has the part `enough`
+        of its lease left (two thirds by default), stays as it is; with 0 every hold is renewed. Each leader gets one
+        request, all of them at the same time.
+
+        Raises, after all other partitions were held: OffsetOutOfRange, QuotaExceeded (detail: partition);
+        DeadlineExceeded, OutcomeUnknown. Holds that were made nevertheless end with their lease, or by a release. With
+        `partial`, only OffsetOutOfRange is raised; other partitions that could not be held are logged and left out.
+
+        `light`: the leader keeps the hold in memory and writes nothing. A light hold delays retention, but refuses no
+        trim and no producer. A new leader does not know the hold until it is renewed there. A reader of records that
+        were removed in spite of the hold gets OffsetOutOfRange.
+        """
+        offsets = holds.read_ranges(ranges)
+        lease_s = 0.0 if lease == 0 else holds.check_lease(lease)
+        wanted = Lease(holds.check_hold_id(hold_id), lease_s, enough, light)
+        timeout_s = self._timeout_s(timeout)
+        return await holds.hold_many(self._cluster, check_topic(topic), offsets, wanted, timeout_s, partial=partial)
+
+    async def release_hold(self, topic: str, partition: int, hold_id: bytes, *, timeout: float | None = None) -> None:
+        """End a hold, whichever client made it: its records may be removed from now on. A hold that does not exist is
+        no error."""
+        released = Lease(holds.check_hold_id(hold_id), 0.0)
+        number, timeout_s = check_partition(partition), self._timeout_s(timeout)
+        await holds.hold_once(self._cluster, check_topic(topic), number, 0, released, timeout_s)
+
+    # ---- of its parts --------------------------------------------------------------------------------
+
+    def _timeout_s(self, timeout: float | None) -> float:
+        check_wait(timeout, least_s=WAIT_S_MIN)
+        return self._cluster.config.request_timeout_ms / 1000 if timeout is None else timeout
+
+    def _countdown(self, timeout: float | None) -> Callable[[], float]:
+        """For a method of several calls: a function that returns the seconds that are left."""
+        return self._cluster.countdown(self._timeout_s(timeout))
+
+    def _learn(self, info: pb.TopicInfo) -> TopicDescription:
+        """Take a topic off the wire into the client's view."""
+        topic = routing.read_topic(info)
+        self._cluster.update(routing.with_topic(self._cluster.view, topic))
+        return describe_topic(topic)
+
+    async def _feature_level(self, request: pb.FeatureLevelRequest, timeout: float | None) -> FeatureLevel:
+        return feature_level.read(await self._brokers.each(request, self._timeout_s(timeout)))

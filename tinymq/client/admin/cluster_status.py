@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from tinymq.base.errors import TinymqError
-from tinymq.client.cluster.routing import Broker, Partition
+from tinymq.client.cluster import routing
+from tinymq.client.cluster.routing import Broker, Partition, Topic
+from tinymq.client.common.values import as_datetime
 from tinymq.proto import tinymq_pb2 as pb
 
 UNREACHABLE = "unreachable"
@@ -82,17 +83,17 @@ class ClusterStatus:
 def summarise(
     cluster_id: bytes,
     brokers: Sequence[Broker],
-    replies: Sequence[Any],
+    replies: Mapping[int, Any],
     topics: tuple[TopicDescription, ...] | None,
 ) -> ClusterStatus:
-    """`replies`: for each of the registered `brokers`, its ClusterStatusReply or the error instead of it. Raises any
-    error that is not a TinymqError."""
-    answers = [reply for reply in replies if isinstance(reply, pb.ClusterStatusReply)]
+    """Combine the replies of the registered `brokers`, by id: a ClusterStatusReply each, or the error that came instead
+    of it."""
+    answers = [reply for reply in replies.values() if isinstance(reply, pb.ClusterStatusReply)]
     voters = {broker_id for reply in answers for broker_id in reply.metadata_voters}
     heard_s = _last_heard_s(answers)
     statuses = [
-        _status(broker, reply, broker.broker_id in voters, heard_s.get(broker.broker_id))
-        for broker, reply in zip(brokers, replies, strict=True)
+        _status(broker, replies[broker.broker_id], broker.broker_id in voters, heard_s.get(broker.broker_id))
+        for broker in brokers
     ]
     holders = {b for topic in topics or () for partition in topic.partitions for b in partition.replicas}
     statuses += [
@@ -107,6 +108,31 @@ def summarise(
         tuple(sorted(statuses, key=lambda status: status.broker_id)),
         topics,
     )
+
+
+def describe_topic(topic: Topic) -> TopicDescription:
+    """A topic of the client's view, as applications get it."""
+    return TopicDescription(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        created=as_datetime(topic.created_us),
+        settings=dict(topic.settings),
+    )
+
+
+def describe_topics(reply: pb.MetadataReply) -> tuple[TopicDescription, ...]:
+    """The topics that a broker describes, by name. Topics that it reports as unknown are left out."""
+    topics = [routing.read_topic(info) for info in reply.topics if not info.HasField("error")]
+    return tuple(describe_topic(topic) for topic in sorted(topics, key=lambda topic: topic.name))
+
+
+def newest_topics(replies: Iterable[Any]) -> tuple[TopicDescription, ...] | None:
+    """The topics of the reply with the latest version of the metadata. Without a quorum no broker can give a fresher
+    answer. None if no broker answered."""
+    answers = [reply for reply in replies if isinstance(reply, pb.MetadataReply)]
+    return describe_topics(max(answers, key=lambda reply: reply.version)) if answers else None
 
 
 def _last_heard_s(answers: Iterable[pb.ClusterStatusReply]) -> dict[int, float]:
@@ -132,8 +158,6 @@ def _status(broker: Broker, reply: Any, votes: bool, heard_s: float | None) -> B
             votes=votes,
             heard_s=heard_s,
         )
-    if not isinstance(reply, TinymqError):
-        raise reply
     return BrokerStatus(
         broker_id=broker.broker_id,
         address=broker.address,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tinymq.base.errors import BrokerUnreachable, TinymqError, UnsupportedVersion
+from tinymq.base.errors import BrokerUnreachable, TinymqError, Unavailable, UnsupportedVersion
 from tinymq.proto import tinymq_pb2 as pb
 
 OLD_LEVEL = 1  # the level of a build that has no feature levels
@@ -43,8 +43,14 @@ class FeatureLevel:
 
 
 def read(replies: Mapping[int, Any]) -> FeatureLevel:
-    """Combine the brokers' replies, by id: a FeatureLevelReply each, or an error. Raises the last error if no broker
-    answers."""
+    """Combine the brokers' replies, by id: a FeatureLevelReply each, or an error.
+
+    Raises an error that a broker answered, except that it does not know feature levels; if no broker answers, the last
+    error.
+    """
+    for reply in replies.values():
+        if isinstance(reply, TinymqError) and not isinstance(reply, Unavailable | UnsupportedVersion):
+            raise reply
     answers = {broker_id: reply for broker_id, reply in replies.items() if isinstance(reply, pb.FeatureLevelReply)}
     old = {broker_id for broker_id, reply in replies.items() if isinstance(reply, UnsupportedVersion)}
     silent = {

@@ -1,7 +1,7 @@
-"""A hold on the records of a partition from an offset on: they stay, while it is renewed.
+"""Holds: they keep the records of a partition from an offset on, as long as a client renews them.
 
-The lease is the partition's own time; it is renewed here after a third of it. A hold whose renewals stay away ends by
-itself: nothing is kept for a client that died.
+The partition measures the lease by its own clock. The client renews a hold after a third of its lease. A hold that is
+not renewed ends by itself, so nothing is kept for a client that died.
 """
 
 from __future__ import annotations
@@ -41,29 +41,41 @@ LEASE_S_MAX = 3600.0
 RENEWALS_PER_LEASE = 3
 HOLD_ID_BYTES = 16
 RANGES_MAX = REPEATED_MAX["HoldRequest.ranges"]
-ENOUGH = 2 / 3  # of a lease: many holds are renewed often, by every plan of a stream, and written once in a while
-ATTEMPT_S_EACH = 0.01  # more patience for a request, for each range: asked again, it would only cost more
-TROUBLE_MAX = 5  # partitions whose trouble an error tells
+# The part of a lease that makes a renewal unnecessary. A stream renews many holds with every plan, but each of them is
+# written only now and then.
+ENOUGH = 2 / 3
+ATTEMPT_S_EACH = 0.01  # added to an attempt's time for each range: a repeated request would cost more than the wait
+TROUBLE_MAX = 5  # the number of partitions whose errors a message quotes
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The terms of a hold: whose it is, and for how long."""
+
+    hold_id: bytes  # HOLD_ID_BYTES
+    seconds: float  # 0 releases the hold
+    enough: float = 0.0  # a hold that has this part of its lease left, 0 to 1, stays as it is
+    light: bool = False  # the leader keeps it in memory alone
 
 
 @dataclass(frozen=True, slots=True)
 class HoldDescription:
-    """A hold on a partition, as its leader has it."""
+    """A hold on a partition, as the partition's leader describes it."""
 
     topic: str
     partition: int
     hold_id: bytes  # 16 bytes
-    offset: int  # what lies from here on is kept
+    offset: int  # the first offset that is kept
     left_s: float  # until its lease ends, unless it is renewed
 
 
 async def hold_once(
-    cluster: Cluster, topic: str, partition: int, hold_id: bytes, offset: int, lease_s: float, timeout_s: float
+    cluster: Cluster, topic: str, partition: int, offset: int, lease: Lease, timeout_s: float
 ) -> pb.HoldOutcome:
-    """Make or renew a hold; 0 seconds release it. Raises OffsetOutOfRange, QuotaExceeded, as `ask_leader`."""
+    """Make, renew or release one hold. Raises OffsetOutOfRange, QuotaExceeded, and as `ask_leader`."""
     left = cluster.countdown(timeout_s)
     known = await topic_with(cluster, topic, partition, left())
-    request = _request(known, {partition: offset}, hold_id, lease_s)
+    request = _request(known, {partition: offset}, lease)
 
     def refusal(reply: pb.HoldReply) -> TinymqError | None:
         if len(reply.outcomes) != 1:
@@ -79,21 +91,18 @@ async def hold_many(
     cluster: Cluster,
     topic: str,
     ranges: Mapping[int, int],
-    hold_id: bytes,
-    lease_s: float,
+    lease: Lease,
     timeout_s: float,
     *,
-    enough: float = ENOUGH,
     partial: bool = False,
-    light: bool = False,
 ) -> dict[int, int]:
-    """Make, renew or release one hold in many partitions, by `ranges` (partition -> offset); their log starts.
+    """Make, renew or release one hold in many partitions, by `ranges` (partition -> offset); return the log starts.
 
-    One request for each leader, which writes nothing where a hold there keeps as much for that part of the lease
-    yet; what a leader could not do is asked for again until the deadline. Raises what was
-    refused for good (detail: partition) once all others were answered: OffsetOutOfRange, QuotaExceeded; UnknownTopic,
-    UnknownPartition; at the deadline DeadlineExceeded, or OutcomeUnknown if an attempt may have taken effect. With
-    `partial` all but OffsetOutOfRange is said in the log instead, and those partitions are left out.
+    Each leader gets one request for its partitions. The ones that it could not hold are asked for again until the
+    deadline. A refusal that no retry can change (detail: partition) is raised after all other partitions were answered:
+    OffsetOutOfRange, QuotaExceeded, UnknownTopic, UnknownPartition. At the deadline this raises DeadlineExceeded, or
+    OutcomeUnknown if an attempt may have taken effect. With `partial`, only OffsetOutOfRange is raised; other
+    partitions that could not be held are logged and left out.
     """
     left = cluster.countdown(timeout_s)
     known = await topics_with(cluster, topic, ranges, left())
@@ -105,7 +114,7 @@ async def hold_many(
         open_ones = [p for p in ranges if p not in found and p not in refused]
         asked = []
         for address, group in _by_leader(cluster, known, open_ones):
-            request = _request(known, {p: ranges[p] for p in group}, hold_id, lease_s, enough, light)
+            request = _request(known, {p: ranges[p] for p in group}, lease)
             attempt_s = max(0.001, min(attempt.left_s, cluster.attempt_s + len(group) * ATTEMPT_S_EACH))
             asked.append(_hold_at(cluster, address, request, attempt_s))
         for answers in await asyncio.gather(*asked):
@@ -116,7 +125,8 @@ async def hold_many(
                 trouble[f"{topic}/{partition}"] = answer.message
                 unclear = unclear or isinstance(answer, OutcomeUnknown)
                 moved = isinstance(answer, NotLeader) and cluster.learn(topic, partition, answer)
-                full = isinstance(answer, QuotaExceeded)  # holds end when their leases do: that is no time to wait
+                # The holds that fill the quota end with their leases, which is too long to wait for here.
+                full = isinstance(answer, QuotaExceeded)
                 if full or (not moved and not await passes(cluster, known, partition, answer)):
                     answer.detail["partition"] = str(partition)
                     refused[partition] = answer
@@ -129,13 +139,14 @@ async def hold_many(
     if gone:
         raise gone[0]
     if len(found) < len(ranges):
-        why = {where: said for where, said in trouble.items() if int(where.rpartition("/")[2]) not in found}
+        why = {where: text for where, text in trouble.items() if int(where.rpartition("/")[2]) not in found}
         LOG.warning("%s: %d partitions not held: %s", topic, len(ranges) - len(found), _shown(why))
     return {partition: found[partition] for partition in ranges if partition in found}
 
 
 def _by_leader(cluster: Cluster, topic: Topic, partitions: list[int]) -> list[tuple[str, list[int]]]:
-    """Whom to ask for which, in requests of at most so many as a broker takes."""
+    """Leaders' addresses with their partitions, in groups that fit into one request. Partitions without a known leader
+    are left out."""
     groups: dict[str, list[int]] = {}
     for partition in partitions:
         at = cluster.view.topics.get(topic.name, topic).partition(partition)
@@ -152,7 +163,7 @@ def _by_leader(cluster: Cluster, topic: Topic, partitions: list[int]) -> list[tu
 async def _hold_at(
     cluster: Cluster, address: str, request: pb.HoldRequest, timeout_s: float
 ) -> dict[int, int | TinymqError]:
-    """What one broker answers, by partition: the log start, or why there is no hold."""
+    """One broker's answer for each partition: the log start, or the error."""
     request.timeout_ms = max(1, int(timeout_s * 1000))
     try:
         reply = await cluster.ask_broker(address, request, timeout_s)
@@ -166,16 +177,13 @@ async def _hold_at(
     }
 
 
-def _request(
-    topic: Topic, ranges: Mapping[int, int], hold_id: bytes, lease_s: float, enough: float = 0.0, light: bool = False
-) -> pb.HoldRequest:
-    """`enough`: a hold there is with such a part of its lease left is left as it is."""
+def _request(topic: Topic, ranges: Mapping[int, int], lease: Lease) -> pb.HoldRequest:
     return pb.HoldRequest(
-        enough_ms=int(lease_s * enough * 1000),
-        light=light,
+        enough_ms=int(lease.seconds * lease.enough * 1000),
+        light=lease.light,
         topic_id=topic.topic_id,
-        hold_id=hold_id,
-        lease_ms=int(lease_s * 1000),
+        hold_id=lease.hold_id,
+        lease_ms=int(lease.seconds * 1000),
         ranges=[pb.HoldRange(partition=partition, offset=offset) for partition, offset in ranges.items()],
     )
 
@@ -193,7 +201,7 @@ def _shown(trouble: Mapping[str, str]) -> str:
 
 
 def read_ranges(ranges: object) -> dict[int, int]:
-    """Offsets by partition. Raises InvalidRequest."""
+    """Check offsets by partition. Raises InvalidRequest."""
     hint = "pass offsets by partition, such as {0: 17, 1: 0}"
     if not isinstance(ranges, Mapping) or not ranges:
         raise InvalidRequest(f"ranges={ranges!r:.300}", hint=hint)
@@ -204,7 +212,7 @@ def read_ranges(ranges: object) -> dict[int, int]:
 
 
 def check_lease(lease: float) -> float:
-    """In seconds. Raises InvalidRequest."""
+    """Check a lease in seconds. Raises InvalidRequest."""
     number = isinstance(lease, int | float) and not isinstance(lease, bool)
     if not number or not LEASE_S_MIN <= lease <= LEASE_S_MAX:
         raise InvalidRequest(f"lease={lease!r}", hint=f"seconds from {LEASE_S_MIN:g} to {LEASE_S_MAX:g}")
@@ -212,18 +220,22 @@ def check_lease(lease: float) -> float:
 
 
 def check_hold_id(hold_id: bytes) -> bytes:
-    """Raises InvalidRequest."""
+    """Check the id of a hold. Raises InvalidRequest."""
     if not isinstance(hold_id, bytes) or len(hold_id) != HOLD_ID_BYTES:
         raise InvalidRequest(f"hold_id={hold_id!r:.100}", hint=f"pass {HOLD_ID_BYTES} bytes, as list_holds has them")
     return hold_id
 
 
 class AsyncHold:
-    """Made by admin.hold(). In its `async with` block everything from `offset` on is kept.
+    """Keeps the records from `offset` on while its `async with` block runs. Made by admin.hold().
 
-    Entering raises OffsetOutOfRange when `offset` is gone already, and QuotaExceeded when there are too many holds.
-    Nothing raises when the hold is lost later, as the brokers cannot be reached for the whole lease: `check` does,
-    and so do reads of what is gone.
+        async with mq.admin.hold("orders", 0, 17) as hold:
+            ...  # read from offset 17 on
+            hold.check()
+
+    Entering raises OffsetOutOfRange when the record at `offset` is already removed, and QuotaExceeded when there are
+    too many holds. The client renews the hold. When it cannot reach the brokers for a whole lease, the hold is lost.
+    Nothing raises at that moment: `check` does, and so do reads of records that are removed.
     """
 
     offset: int
@@ -240,12 +252,15 @@ class AsyncHold:
         self.log_start = 0
         self._cluster = cluster
         self._hold_id = b""
-        self._until_s = 0.0  # by our own clock: it is held for longer than that
+        self._until_s = 0.0  # by our own clock: the records are kept at least until then
         self._failure: TinymqError | None = None
         self._renewing: asyncio.Task[None] | None = None
 
     async def acquire(self) -> None:
-        """What `async with` does first."""
+        """Make the hold, and renew it from now on. `async with` does this first.
+
+        Raises OffsetOutOfRange, QuotaExceeded.
+        """
         if self._renewing is not None:
             raise InvalidRequest("it is held already", hint="make another hold")
         self._hold_id = self._cluster.rng.randbytes(HOLD_ID_BYTES)
@@ -253,8 +268,10 @@ class AsyncHold:
         self._renewing = asyncio.create_task(self._renew())
 
     async def release(self) -> None:
-        """Release the hold at the end of `async with`. Errors of brokers are not raised, because an unreleased hold
-        ends with its lease."""
+        """Release the hold; `async with` does this at its end.
+
+        Errors of brokers are not raised, because an unreleased hold ends with its lease.
+        """
         self._cluster.check_loop()
         renewing, self._renewing = self._renewing, None
         if renewing is None:
@@ -268,7 +285,8 @@ class AsyncHold:
             LOG.info("hold on %s/%d not released, its lease ends it: %s", self.topic, self.partition, error)
 
     def check(self) -> None:
-        """Raises unless everything from `offset` on is certainly kept now."""
+        """Raise an error unless the records from `offset` on are certainly kept now. Raises Closed, or the error that
+        ended the hold."""
         if self._failure is not None:
             raise self._failure
         if self._cluster.clock.monotonic() >= self._until_s:
@@ -285,9 +303,8 @@ class AsyncHold:
 
     async def _hold(self, lease_s: float, timeout_s: float) -> None:
         asked_s = self._cluster.clock.monotonic()
-        reply = await hold_once(
-            self._cluster, self.topic, self.partition, self._hold_id, self.offset, lease_s, timeout_s
-        )
+        lease = Lease(self._hold_id, lease_s)
+        reply = await hold_once(self._cluster, self.topic, self.partition, self.offset, lease, timeout_s)
         self.log_start = reply.log_start
         self._until_s = asked_s + lease_s
 

@@ -1,86 +1,101 @@
-"""Who served a scan, as the brokers have counted it: their answers put together. Pure."""
+"""Which brokers served a scan: combines the counts of all brokers. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from tinymq.base.errors import TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
 class ServedBy:
-    """What one broker sent to a scan, of one partition, in one role."""
+    """The data of one partition that one broker sent to a scan in one role."""
 
     broker: int
-    topic: str  # its id in hex, when there is no such topic any more
+    topic: str  # its name, or its id in hex if the topic was deleted
     partition: int
-    role: str  # "leader" or "follower": what the broker was to the partition then
-    bytes: int  # as stored; what was fetched twice, by a task that was run again, counts twice
+    role: str  # of the broker in the partition when it sent them: "leader" or "follower"
+    bytes: int  # as stored; records that a repeated task fetched twice count twice
     records: int
     last_s: float  # how long ago the last of them was sent
 
 
 @dataclass(frozen=True, slots=True)
 class ScanDescription:
-    """Who served a scan: by topic, partition, broker and role. Empty when no broker knows it, or none does any more:
-    a broker remembers the latest scans, until it stops."""
+    """The brokers that served a scan, by topic, partition, broker and role.
+
+    Empty when no broker knows the scan. A broker remembers the latest scans, and forgets them when it stops.
+    """
 
     scan_id: str
     served: tuple[ServedBy, ...]
-    silent: tuple[int, ...] = ()  # brokers that were asked and did not answer: they may have served, too
+    silent: tuple[int, ...] = ()  # brokers that did not answer: they may have served the scan, too
 
     def bytes_by(self, role: str) -> int:
-        """What brokers sent as "leader", or as "follower"."""
+        """The number of bytes that brokers sent as "leader", or as "follower"."""
         return sum(each.bytes for each in self.served if each.role == role)
 
 
 @dataclass(frozen=True, slots=True)
 class ScanSummary:
-    """One scan, over all brokers that answered."""
+    """The totals of one scan, over all brokers that answered."""
 
     scan_id: str
-    brokers: tuple[int, ...]  # that served it
+    brokers: tuple[int, ...]  # the brokers that served it
     bytes: int
-    leader_bytes: int  # of them: sent by who led the partition then
+    leader_bytes: int  # of them, the bytes that partition leaders sent
     records: int
     last_s: float  # how long ago the last of them was sent
 
 
-def describe(scan_id: str, replies: Mapping[int, pb.DescribeScanReply], silent: Iterable[int]) -> ScanDescription:
-    """`replies` by broker."""
+def describe(scan_id: str, replies: Mapping[int, Any]) -> ScanDescription:
+    """Combine the brokers' replies, by id: a DescribeScanReply each, or an error. Raises the last error if no broker
+    answers."""
+    answers = _answers(replies)
     served = [
         ServedBy(
-            broker,
-            sent.topic or sent.topic_id.hex(),
-            sent.partition,
-            "leader" if sent.leader else "follower",
-            sent.bytes,
-            sent.records,
-            sent.age_ms / 1000,
+            broker=broker,
+            topic=sent.topic or sent.topic_id.hex(),
+            partition=sent.partition,
+            role="leader" if sent.leader else "follower",
+            bytes=sent.bytes,
+            records=sent.records,
+            last_s=sent.age_ms / 1000,
         )
-        for broker, reply in replies.items()
+        for broker, reply in answers.items()
         for sent in reply.served
     ]
     served.sort(key=lambda each: (each.topic, each.partition, each.broker, each.role))
-    return ScanDescription(scan_id, tuple(served), tuple(sorted(silent)))
+    return ScanDescription(scan_id, tuple(served), silent=tuple(sorted(replies.keys() - answers.keys())))
 
 
-def summarise(replies: Mapping[int, pb.ListScansReply]) -> list[ScanSummary]:
-    """Every scan that a broker knows, the latest first."""
+def summarise(replies: Mapping[int, Any]) -> list[ScanSummary]:
+    """Every scan that a broker knows, the latest first. `replies` and errors: as `describe`."""
     found: dict[str, list[tuple[int, pb.ScanSummary]]] = {}
-    for broker, reply in replies.items():
+    for broker, reply in _answers(replies).items():
         for scan in reply.scans:
             found.setdefault(scan.scan_id, []).append((broker, scan))
     summaries = [
         ScanSummary(
             scan_id,
-            tuple(sorted(broker for broker, _ in parts)),
-            sum(part.bytes for _, part in parts),
-            sum(part.leader_bytes for _, part in parts),
-            sum(part.records for _, part in parts),
-            min(part.age_ms for _, part in parts) / 1000,
+            brokers=tuple(sorted(broker for broker, _ in parts)),
+            bytes=sum(part.bytes for _, part in parts),
+            leader_bytes=sum(part.leader_bytes for _, part in parts),
+            records=sum(part.records for _, part in parts),
+            last_s=min(part.age_ms for _, part in parts) / 1000,
         )
         for scan_id, parts in found.items()
     ]
     return sorted(summaries, key=lambda scan: (scan.last_s, scan.scan_id))
+
+
+def _answers(replies: Mapping[int, Any]) -> dict[int, Any]:
+    """The replies without the errors. Raises the last error if there is nothing else."""
+    answers = {broker: reply for broker, reply in replies.items() if not isinstance(reply, TinymqError)}
+    errors = [reply for reply in replies.values() if isinstance(reply, TinymqError)]
+    if errors and not answers:
+        raise errors[-1]
+    return answers

@@ -47,7 +47,7 @@ class Twin:
 
 
 TWINS = (
-    Twin("tinymq.client.admin.admin", "Admin", bases=(("tinymq.client.admin.channel_admin", "AsyncChannelAdmin"),)),
+    Twin("tinymq.client.admin.admin", "Admin"),
     Twin(
         "tinymq.client.facade.async_client",
         "Client",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tinymq.client.admin.admin import AsyncAdmin, PartitionOffsets
-from tinymq.client.admin.channel_admin import LEASE_S, PartitionSize
+from tinymq.client.admin.admin import LEASE_S, AsyncAdmin
+from tinymq.client.admin.channels import PartitionSize
 from tinymq.client.admin.cluster_status import ClusterStatus, TopicDescription
 from tinymq.client.admin.feature_level import FeatureLevel
 from tinymq.client.admin.holds import ENOUGH, HoldDescription
+from tinymq.client.admin.partition_offsets import PartitionOffsets
 from tinymq.client.admin.scans import ScanDescription, ScanSummary
 from tinymq.client.cluster.routing import Broker, Partition
 from tinymq.client.common.start_positions import OffsetLike, Place
@@ -18,7 +19,10 @@ from tinymq.client.facade.loop_thread import LoopThread
 
 
 class Admin:
-    """What `client.admin` can do. `timeout` is in seconds; request_timeout_ms if not given."""
+    """Topics, channels, holds and the state of the cluster.
+
+    Every `timeout` is in seconds; request_timeout_ms if not given.
+    """
 
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncAdmin) -> None:
         self._loop_thread = loop_thread
@@ -54,33 +58,39 @@ class Admin:
     def alter_topic(
         self, name: str, settings: Mapping[str, object], *, timeout: float | None = None
     ) -> TopicDescription:
-        """Change settings of a topic, all of these or none; what is not named stays. It takes effect on every broker
-        as that one hears of it, within moments. Raises UnknownTopic, InvalidConfig, OutcomeUnknown.
+        """Change settings of a topic, all of these or none. Settings that are not named stay as they are.
+
+        Each broker applies the change when it hears of it, within moments. Raises UnknownTopic, InvalidConfig,
+        OutcomeUnknown.
         """
         return self._loop_thread.run(self._async.alter_topic(name, settings, timeout=timeout))
 
     def add_partition(self, topic: str, *, timeout: float | None = None) -> Partition:
-        """One more partition, with a number that the topic never had before; waits until it has a leader. From now on
-        keys may belong to other partitions than before: see docs/topics.md.
+        """Add a partition, with a number that the topic never had before, and wait until it has a leader.
 
-        Raises UnknownTopic, InvalidRequest (too few brokers, a bound is reached), OutcomeUnknown.
+        From then on keys may belong to other partitions than before: see docs/topics.md. Raises UnknownTopic,
+        InvalidRequest (too few brokers, a bound is reached), OutcomeUnknown.
         """
         return self._loop_thread.run(self._async.add_partition(topic, timeout=timeout))
 
     def delete_partition(self, topic: str, partition: int, *, timeout: float | None = None) -> None:
-        """Delete a partition and its records; its number is never used again. Keys may belong to other partitions from
-        now on. Raises UnknownTopic, UnknownPartition, InvalidRequest (the last one), OutcomeUnknown.
+        """Delete a partition and its records. Its number is never used again.
+
+        From then on keys may belong to other partitions than before. Raises UnknownTopic, UnknownPartition,
+        InvalidRequest (it is the topic's last partition), OutcomeUnknown.
         """
         self._loop_thread.run(self._async.delete_partition(topic, partition, timeout=timeout))
 
     def transfer_leader(
         self, topic: str, partition: int, to: int | None = None, *, timeout: float | None = None
     ) -> int:
-        """Have another broker lead a partition: `to`, or whoever can at once, the preferred one first; who leads then.
-        It stays there: leaders come home by themselves only after a failure or a restart of the preferred broker.
+        """Make another broker lead a partition, and return the id of the new leader.
+
+        `to` names the broker; None chooses one that can lead at once, the preferred one first. The leadership stays
+        there: it returns to the preferred broker only after that broker failed or restarted.
 
         Raises UnknownTopic, UnknownPartition, InvalidRequest (`to` holds no replica), NotReady (it is not alive, not
-        listed or catching up), DeadlineExceeded (led as before), OutcomeUnknown.
+        listed or catching up), DeadlineExceeded (the leader is the same as before), OutcomeUnknown.
         """
         return self._loop_thread.run(self._async.transfer_leader(topic, partition, to, timeout=timeout))
 
@@ -92,19 +102,38 @@ class Admin:
         """One topic, as of a moment during this call. Raises UnknownTopic."""
         return self._loop_thread.run(self._async.describe_topic(name, timeout=timeout))
 
-    def brokers(self, *, timeout: float | None = None) -> list[Broker]:
-        """The brokers that the registry knows, asked for afresh, by id."""
-        return self._loop_thread.run(self._async.brokers(timeout=timeout))
-
     def offsets(self, name: str, *, partial: bool = False, timeout: float | None = None) -> dict[int, PartitionOffsets]:
-        """Where every partition begins and ends. Raises UnknownTopic; DeadlineExceeded where no replica of one answers:
-        with `partial`, it is left out instead.
+        """Where every partition begins and ends.
+
+        Raises UnknownTopic; DeadlineExceeded when no replica of a partition answers. With `partial` that partition is
+        left out instead.
         """
         return self._loop_thread.run(self._async.offsets(name, partial=partial, timeout=timeout))
 
     def find_offsets(self, name: str, place: Place, *, timeout: float | None = None) -> dict[int, int]:
         """The offset of a place ("earliest", "latest", a datetime) in every partition. Raises UnknownTopic."""
         return self._loop_thread.run(self._async.find_offsets(name, place, timeout=timeout))
+
+    def kept_sizes(
+        self, topic: str, partitions: Iterable[int], *, timeout: float | None = None
+    ) -> dict[int, PartitionSize]:
+        """How much each of these partitions keeps, as its leader counts it.
+
+        A partition whose leader does not answer in time is left out. Raises UnknownTopic, UnknownPartition.
+        """
+        return self._loop_thread.run(self._async.kept_sizes(topic, partitions, timeout=timeout))
+
+    def trim(self, topic: str, partition: int, before: Place, *, timeout: float | None = None) -> int:
+        """Remove for good the records before an Offset, or before the first record at or after a datetime.
+
+        Returns the log start after that. Raises OffsetOutOfRange beyond the end; Held when a hold keeps records that
+        were to be removed.
+        """
+        return self._loop_thread.run(self._async.trim(topic, partition, before, timeout=timeout))
+
+    def brokers(self, *, timeout: float | None = None) -> list[Broker]:
+        """The brokers that the registry knows now, by id."""
+        return self._loop_thread.run(self._async.brokers(timeout=timeout))
 
     def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
         """Return the state of every broker, as each describes itself. The result also lists brokers that do not answer,
@@ -132,8 +161,10 @@ class Admin:
         return self._loop_thread.run(self._async.release_feature_level(timeout=timeout))
 
     def describe_scan(self, scan_id: str, *, timeout: float | None = None) -> ScanDescription:
-        """Which brokers have sent what to a scan (see Client.scan), each asked itself: of the latest 1,000 scans, until
-        a broker stops. Raises InvalidName, BrokerUnreachable (no broker answers).
+        """Which brokers have sent what to a scan (see Client.scan), as each broker counts it.
+
+        A broker remembers the latest 1,000 scans until it stops. Raises InvalidName, BrokerUnreachable (no broker
+        answers).
         """
         return self._loop_thread.run(self._async.describe_scan(scan_id, timeout=timeout))
 
@@ -158,29 +189,37 @@ class Admin:
         make: bool = False,
         timeout: float | None = None,
     ) -> int:
-        """Move a channel to an Offset, "earliest", "latest" or a datetime; the position then.
+        """Move a channel to an Offset, "earliest", "latest" or a datetime, and return its position after that.
 
-        Whoever reads it is Fenced at its next commit; with `unless_read`, nobody is, and Fenced is raised here while
-        somebody is on record for reading it. With `make` a channel that is not there begins at `to`. Raises
-        UnknownChannel, OffsetOutOfRange, OutcomeUnknown.
+        The channel's consumer is Fenced at its next commit. With `unless_read` no consumer is fenced: the call itself
+        raises Fenced while a consumer is on record for the channel. With `make` a channel that does not exist begins at
+        `to`. Raises UnknownChannel, OffsetOutOfRange, OutcomeUnknown.
         """
         return self._loop_thread.run(
             self._async.seek_channel(topic, partition, channel, to, unless_read=unless_read, make=make, timeout=timeout)
         )
 
     def delete_channel(self, topic: str, partition: int, channel: str, *, timeout: float | None = None) -> None:
-        """Delete a channel of one partition, with its cursor; its consumer is told. Raises UnknownChannel."""
+        """Delete a channel of one partition, with its cursor. Its consumer gets an error. Raises UnknownChannel."""
         self._loop_thread.run(self._async.delete_channel(topic, partition, channel, timeout=timeout))
 
-    def trim(self, topic: str, partition: int, before: Place, *, timeout: float | None = None) -> int:
-        """Remove for good what lies before an Offset, or before the first record at or after a datetime.
+    def get_consumer(
+        self, topic: str, partition: int, channel: str, *, timeout: float | None = None
+    ) -> ConsumerDescription | None:
+        """The consumer on record for a channel of a partition, or None. The consumer may have died since."""
+        return self._loop_thread.run(self._async.get_consumer(topic, partition, channel, timeout=timeout))
 
-        Returns the log start then. Raises OffsetOutOfRange beyond the end; Held when somebody holds what was to go.
+    def unset_consumer(
+        self, topic: str, partition: int, channel: str, epoch: int = 0, *, timeout: float | None = None
+    ) -> None:
+        """Remove the consumer on record for a channel; with an `epoch`, only if that assignment is still on record.
+
+        A consumer that reads is not stopped by this. Nothing happens when no consumer is on record.
         """
-        return self._loop_thread.run(self._async.trim(topic, partition, before, timeout=timeout))
+        self._loop_thread.run(self._async.unset_consumer(topic, partition, channel, epoch, timeout=timeout))
 
     def hold(self, topic: str, partition: int, offset: OffsetLike, *, lease: float = LEASE_S) -> Hold:
-        """Keep what lies from `offset` on while an `with` block runs, whatever retention says. See Hold."""
+        """Keep the records from `offset` on while an `with` block runs, despite retention. See Hold."""
         return Hold(
             self._loop_thread, self._loop_thread.do(lambda: self._async.hold(topic, partition, offset, lease=lease))
         )
@@ -188,8 +227,8 @@ class Admin:
     def list_holds(
         self, topic: str, partition: int | None = None, *, timeout: float | None = None
     ) -> list[HoldDescription]:
-        """What keeps records of a topic, or of one of its partitions, from being removed: by partition and offset, as
-        the leaders have it. Holds that ran out are not in it.
+        """The holds that keep records of a topic, or of one of its partitions: by partition and offset, as the leaders
+        have them. Holds that ran out are left out.
         """
         return self._loop_thread.run(self._async.list_holds(topic, partition, timeout=timeout))
 
@@ -203,8 +242,9 @@ class Admin:
         hold_id: bytes | None = None,
         timeout: float | None = None,
     ) -> HoldDescription:
-        """Keep what lies from `offset` on for `lease` seconds, 1 to 3600; with the `hold_id` of a hold there is, renew
-        that one. Nobody renews it here: `hold` does. Raises OffsetOutOfRange, QuotaExceeded.
+        """Keep the records from `offset` on for `lease` seconds, 1 to 3600. The `hold_id` of a hold renews that one.
+
+        The client does not renew this hold by itself: `hold` does. Raises OffsetOutOfRange, QuotaExceeded.
         """
         return self._loop_thread.run(
             self._async.make_hold(topic, partition, offset, lease=lease, hold_id=hold_id, timeout=timeout)
@@ -222,14 +262,16 @@ class Admin:
         light: bool = False,
         timeout: float | None = None,
     ) -> dict[int, int]:
-        """Keep, in each partition of `ranges`, what lies from its offset on for `lease` seconds, 1 to 3600, all under
-        one `hold_id` of 16 bytes; where each partition begins then. Called again with the same id it renews, and moves,
-        them, but for those that keep as much and have `enough` of the lease left, two thirds unless told: these stay
-        as they are; with 0 none does. A lease of 0 releases them. One request for each leader, all at once.
+        """Keep, in each partition of `ranges`, the records from its offset on, and return each partition's log start.
 
-        Raises, after all others were held: OffsetOutOfRange, QuotaExceeded (detail: partition); DeadlineExceeded,
-        OutcomeUnknown. What was held meanwhile ends with its lease, or by a release. With `partial`, only
-        OffsetOutOfRange is raised for partitions: others that could not be held are said in the log, and left out.
+        All holds have one `hold_id` of 16 bytes, and last for `lease` seconds, 1 to 3600. Another call with the same id
+        renews and moves them. A lease of 0 releases them. A hold that keeps as much already, and has the part `enough`
+        of its lease left (two thirds by default), stays as it is; with 0 every hold is renewed. Each leader gets one
+        request, all of them at the same time.
+
+        Raises, after all other partitions were held: OffsetOutOfRange, QuotaExceeded (detail: partition);
+        DeadlineExceeded, OutcomeUnknown. Holds that were made nevertheless end with their lease, or by a release. With
+        `partial`, only OffsetOutOfRange is raised; other partitions that could not be held are logged and left out.
 
         `light`: the leader keeps the hold in memory and writes nothing. A light hold delays retention, but refuses no
         trim and no producer. A new leader does not know the hold until it is renewed there. A reader of records that
@@ -248,28 +290,8 @@ class Admin:
             )
         )
 
-    def kept_sizes(
-        self, topic: str, partitions: Iterable[int], *, timeout: float | None = None
-    ) -> dict[int, PartitionSize]:
-        """How much each of these partitions keeps, as its leader counts it; those whose leader does not say so in time
-        are left out. Raises UnknownTopic, UnknownPartition.
-        """
-        return self._loop_thread.run(self._async.kept_sizes(topic, partitions, timeout=timeout))
-
     def release_hold(self, topic: str, partition: int, hold_id: bytes, *, timeout: float | None = None) -> None:
-        """End a hold, whoever made it: its records may go from now on. One that is not there is no error."""
-        self._loop_thread.run(self._async.release_hold(topic, partition, hold_id, timeout=timeout))
-
-    def get_consumer(
-        self, topic: str, partition: int, channel: str, *, timeout: float | None = None
-    ) -> ConsumerDescription | None:
-        """Who is on record for reading a partition through a channel; None: nobody. It may have died since."""
-        return self._loop_thread.run(self._async.get_consumer(topic, partition, channel, timeout=timeout))
-
-    def unset_consumer(
-        self, topic: str, partition: int, channel: str, epoch: int = 0, *, timeout: float | None = None
-    ) -> None:
-        """Nobody is on record for it any more; with an `epoch`, only if it is still that assignment. Who reads it is
-        not stopped by this. Nothing happens when nobody is.
+        """End a hold, whichever client made it: its records may be removed from now on. A hold that does not exist is
+        no error.
         """
-        self._loop_thread.run(self._async.unset_consumer(topic, partition, channel, epoch, timeout=timeout))
+        self._loop_thread.run(self._async.release_hold(topic, partition, hold_id, timeout=timeout))

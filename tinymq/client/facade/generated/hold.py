@@ -10,11 +10,15 @@ from tinymq.client.facade.loop_thread import LoopThread
 
 
 class Hold:
-    """Made by admin.hold(). In its `with` block everything from `offset` on is kept.
+    """Keeps the records from `offset` on while its `with` block runs. Made by admin.hold().
 
-    Entering raises OffsetOutOfRange when `offset` is gone already, and QuotaExceeded when there are too many holds.
-    Nothing raises when the hold is lost later, as the brokers cannot be reached for the whole lease: `check` does,
-    and so do reads of what is gone.
+        with mq.admin.hold("orders", 0, 17) as hold:
+            ...  # read from offset 17 on
+            hold.check()
+
+    Entering raises OffsetOutOfRange when the record at `offset` is already removed, and QuotaExceeded when there are
+    too many holds. The client renews the hold. When it cannot reach the brokers for a whole lease, the hold is lost.
+    Nothing raises at that moment: `check` does, and so do reads of records that are removed.
     """
 
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncHold) -> None:
@@ -32,18 +36,24 @@ class Hold:
         return self._async.log_start
 
     def acquire(self) -> None:
-        """What `with` does first."""
+        """Make the hold, and renew it from now on. `with` does this first.
+
+        Raises OffsetOutOfRange, QuotaExceeded.
+        """
         self._loop_thread.run(self._async.acquire())
 
     def release(self) -> None:
-        """Release the hold at the end of `with`. Errors of brokers are not raised, because an unreleased hold
-        ends with its lease.
+        """Release the hold; `with` does this at its end.
+
+        Errors of brokers are not raised, because an unreleased hold ends with its lease.
         """
         if self._loop_thread.alive:
             self._loop_thread.run(self._async.release())
 
     def check(self) -> None:
-        """Raises unless everything from `offset` on is certainly kept now."""
+        """Raise an error unless the records from `offset` on are certainly kept now. Raises Closed, or the error that
+        ended the hold.
+        """
         self._async.check()
 
     def __enter__(self) -> Self:
