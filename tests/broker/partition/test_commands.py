@@ -24,7 +24,7 @@ from tinymq.broker.partition import commands
 from tinymq.broker.partition.commands import ENTRY_BYTES_MAX, ENTRY_COMMANDS_MAX
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.state.outcome import CommandOutcome
-from tinymq.format.entry import Kind
+from tinymq.format.entry import Kind, NewEntry
 from tinymq.proto import partition_pb2 as pb
 
 
@@ -233,7 +233,7 @@ def test_an_entry_of_another_leader_in_its_place_is_not_its_answer(bench: Comman
     bench.turn()
     out = bench.group.log.entries.pop()
     bench.group.term += 1
-    bench.group._append(Kind.COMMAND, out.payload, 0, None, None)
+    bench.group._append(NewEntry(Kind.COMMAND, out.payload))
     bench.group.commit()
     assert bench.errors == [OutcomeUnknown]
 

@@ -155,7 +155,7 @@ def test_a_wait_ends_with_its_time_and_with_the_leadership() -> None:
         q.group.lose_leadership(to=2)
         with pytest.raises(NotLeader):
             await long
-        assert (len(q.deadlines), q.partition._watchers._watchers) == (0, {})
+        assert (len(q.deadlines), q.partition._commit_watchers._watchers) == (0, {})
 
     run(scenario)
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from tinymq.broker.state import retention_index
-from tinymq.broker.state.retention_index import MILESTONES_MAX, RUNS, RetentionIndex
+from tinymq.broker.state.retention_index import MARKS_MAX, RUNS, RetentionIndex
 from tinymq.proto import partition_pb2 as pb
 
 
@@ -42,7 +42,7 @@ class Batches:
     def check(self) -> None:
         """Each mark is true."""
         known = {(offset, below): time_us for offset, below, time_us in self.ends}
-        assert len(self.marks.marks) <= MILESTONES_MAX
+        assert len(self.marks.marks) <= MARKS_MAX
         for mark in self.marks.marks[1:]:
             assert known[mark.offset, mark.bytes] == mark.append_us
             assert mark.offset > self.start
@@ -60,7 +60,7 @@ class Batches:
 def test_against_every_batch(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bursts, silences and sizes of all kinds."""
     if seed % 2:
-        monkeypatch.setattr(retention_index, "MILESTONES_MAX", 40)
+        monkeypatch.setattr(retention_index, "MARKS_MAX", 40)
         monkeypatch.setattr(retention_index, "RUNS", 10)
     rng = random.Random(seed)
     all_batches, other = Batches(), Batches()
@@ -107,7 +107,7 @@ def test_ten_million_batches_take_no_more_room() -> None:
         for _ in range(3000):
             marks.note(at, at * 10, 10 * step, at)
             at += step
-    assert len(marks.marks) <= MILESTONES_MAX
+    assert len(marks.marks) <= MARKS_MAX
     assert at > 3_000_000_000
 
 

@@ -221,7 +221,7 @@ def _waiting(cluster: Cluster, topic: str) -> int:
             broker = app.serving.broker
             record = broker.registry.get_topic(topic) if broker is not None else None
             replica = broker.replica_host.get(record.topic_id, 0) if broker is not None and record is not None else None
-            watching += len(replica._watchers._watchers) if replica is not None else 0
+            watching += len(replica._commit_watchers._watchers) if replica is not None else 0
         return watching
 
     return cluster.call(count)

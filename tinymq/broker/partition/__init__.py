@@ -1,4 +1,4 @@
-"""One partition on the broker that leads it: what it appends, when it answers, whom it wakes.
+"""One replica of a partition, and what its leader decides: what it appends, when it answers, whom it wakes.
 
-It knows its Raft group by group_port.py only.
+Nothing here serves a network call. The Raft group is known by `group_port.py` only.
 """

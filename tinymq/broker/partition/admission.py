@@ -1,7 +1,7 @@
-"""What a batch must be before its partition looks at it. Pure: no state of the broker's is read here.
+"""Checks of a batch that need only its bytes. Pure: they read no state of the broker.
 
-Everything that costs more than a glance is done here, before the one synchronous call that decides and
-appends (tinymq/broker/partition/partition.py). Nothing refused here changes anything on disk.
+All expensive checks are here, before the one synchronous call that decides and appends
+(tinymq/broker/partition/partition.py). A batch that is refused here has changed nothing.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from tinymq.format.entry import crc32c
 
 LIGHT_UNPACKED_BYTES_MAX = 256 * KIB  # a compressed batch up to this is validated on the loop: 0.3 ms
 LIGHT_VALUES_MAX = 32 * 1024  # a batch with up to so many records and headers is validated on the loop: about 1 ms
-PACKED_COST = 4  # what a compressed batch costs the loop, in uncompressed ones (tinymq/broker/serve/slices.py)
+PACKED_COST = 4  # cost of a compressed batch on the loop, in uncompressed ones (tinymq/broker/serve/slices.py)
 
 
 def declare(payload: bytes, payload_crc: int, limits: Limits) -> Declared:
-    """Read what a batch says about itself, without unpacking it. Raises InvalidBatch, BatchTooLarge."""
+    """Read the metadata of a batch without unpacking it. Raises InvalidBatch, BatchTooLarge."""
     try:
         return read_declared(payload, limits)
     except (InvalidBatch, BatchTooLarge):
         if len(payload) <= limits.batch_bytes_max:
-            _check_crc(payload, payload_crc)  # for a batch damaged on its way, say that instead
+            _check_crc(payload, payload_crc)  # a batch that was damaged on its way gets that error instead
         raise
 
 
@@ -44,7 +44,7 @@ def _check_crc(payload: bytes, payload_crc: int) -> None:
 
 
 def is_heavy(declared: Declared, payload_bytes: int) -> bool:
-    """Does validating this batch take so long that the loop has to do something else meanwhile?
+    """Whether validating this batch takes so long that it has to run in a thread.
 
     Arrow's metadata decides. The header's codec byte is only informative, and a few kilobytes may unpack to
     batch_uncompressed_bytes_max.
@@ -56,7 +56,7 @@ def is_heavy(declared: Declared, payload_bytes: int) -> bool:
 
 
 def cost_of(declared: Declared) -> int:
-    """What a batch that is not heavy costs the loop, in units of one small batch."""
+    """The cost of a batch that is not heavy on the loop, in units of one small batch."""
     return PACKED_COST if declared.layout.compressed else 1
 
 

@@ -1,7 +1,7 @@
-"""Room in a bounded partition: what a batch needs to go first, and what is appended and not yet applied. Pure.
+"""Capacity of a bounded partition: whether a batch fits, and which records have to go first. Pure.
 
-A leader decides on a batch against what is kept once all that it appended is applied, so that no replica ever holds
-more than the bound. What it drops for that, it drops by a command in front of the batch.
+A leader decides as if everything that it has appended were applied already, so that no replica ever holds more than
+the bound. It drops records by a command in front of the batch.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from tinymq.broker.state.holds import Hold, wait_ms
 from tinymq.broker.state.retention import Kept
 from tinymq.proto import partition_pb2 as pb
 
-RETRY_MS = 1000  # for a full partition: when somebody makes room is not known
-LOG_BYTES_MIN = 4 * MIB  # that a log in memory may always come to, whatever its topic's bound
-MAKES_ROOM = frozenset(("move_start", "delete", "release"))  # the commands that are never refused for want of it
-SLACK = 256  # 1/256 of a bound goes at a time, so that not each batch has a command in front of it
+RETRY_MS = 1000  # after a full partition refused: a guess, because an operator has to make room
+LOG_BYTES_MIN = 4 * MIB  # a log in memory may always grow to this size, whatever its topic's bound
+MAKES_ROOM = frozenset(("move_start", "delete", "release"))  # commands that a full log never refuses
+SLACK = 256  # a move of the start drops 1/256 of the bound, so that not every batch needs a command in front of it
 
 
 class LogStart(NamedTuple):
-    """Where a log starts, and the bytes of records below: by less than a run of milestones less than there are."""
+    """Where a log starts, and the bytes of records below it."""
 
     offset: int
-    bytes: int
+    bytes: int  # never more than there are, and less by at most one run of the retention index
 
 
 class LogEnds(NamedTuple):
-    """Both ends of a log, in records and in bytes of records since it began."""
+    """Both ends of a log, in records and in bytes of records since the partition began."""
 
     start: LogStart
     end: int
@@ -39,40 +39,58 @@ class LogEnds(NamedTuple):
 
 
 class Uncommitted:
-    """What this leader appended and has not seen applied, as far as room depends on it: batches, moves of the start by
-    capacity (which come to what they say: holds that could be in their way were looked at), and holds."""
+    """What this leader has appended and not applied yet, as far as capacity depends on it.
+
+    Each queue is in the order of the log. A move of the start by capacity will take effect as it says, because the
+    leader checked the holds before it proposed the move.
+    """
 
     def __init__(self) -> None:
-        self._batches: deque[tuple[int, int, int]] = deque()  # (index, offset after it, bytes up to there)
-        self._moves: deque[tuple[int, LogStart]] = deque()
+        self._batches: deque[tuple[int, int, int]] = deque()  # (index, offset after the batch, bytes up to there)
+        self._moves: deque[tuple[int, LogStart]] = deque()  # (index, new start), by capacity only
         self._holds: deque[tuple[int, int]] = deque()  # (index, offset)
+        self._newest_start = (0, 0)  # (index, offset) of the newest move of the start, for any reason
 
     def appended(self, index: int, end: int, end_bytes: int) -> None:
+        """A batch is appended."""
         self._batches.append((index, end, end_bytes))
 
     def moved(self, index: int, start: LogStart) -> None:
+        """A move of the start by capacity is appended."""
         self._moves.append((index, start))
 
+    def start_proposed(self, index: int, offset: int) -> None:
+        """A move of the start for any reason is appended."""
+        self._newest_start = index, offset
+
+    def proposed_start(self, applied_index: int) -> int | None:
+        """The offset to which the newest move of the start goes, unless that move is applied."""
+        index, offset = self._newest_start
+        return offset if index > applied_index else None
+
     def held(self, index: int, offset: int) -> None:
+        """A hold is appended."""
         self._holds.append((index, offset))
 
     def settle(self, index: int) -> None:
-        """Entries up to `index` are applied."""
-        for known in (self._batches, self._moves, self._holds):
-            while known and known[0][0] <= index:
-                known.popleft()
+        """Forget the entries up to `index`, which are applied."""
+        for queue in (self._batches, self._moves, self._holds):
+            while queue and queue[0][0] <= index:
+                queue.popleft()
 
     def clear(self) -> None:
+        """Forget everything, because this replica stops leading."""
         self._batches.clear()
         self._moves.clear()
         self._holds.clear()
+        self._newest_start = 0, 0
 
     def end_bytes(self, applied: int) -> int:
-        """Bytes of records up to the end of the log, when `applied` of them are applied."""
+        """Bytes of records up to the end of the log, if `applied` of them are applied."""
         return self._batches[-1][2] if self._batches else applied
 
     def ends(self, applied: Kept) -> LogEnds:
-        """As it will be once everything is applied."""
+        """The ends of the log as they will be once everything is applied."""
         start = LogStart(applied.log_start, applied.retention_index.start_bytes)
         if self._moves and self._moves[-1][1].offset > start.offset:
             start = self._moves[-1][1]
@@ -81,16 +99,16 @@ class Uncommitted:
         return LogEnds(start, self._batches[-1][1], self._batches[-1][2])
 
     def lowest_hold(self) -> int | None:
-        """The lowest offset that a hold on its way asks for."""
+        """The lowest offset of an uncommitted hold."""
         return min((offset for _, offset in self._holds), default=None)
 
     def boundary(self, below: int) -> LogStart | None:
-        """The first end of a batch with at least so many bytes below it."""
+        """The first end of an uncommitted batch with at least `below` bytes of records below it."""
         return next((LogStart(end, up_to) for _, end, up_to in self._batches if up_to >= below), None)
 
 
 def check_size(config: TopicConfig, records: int, size: int) -> None:
-    """Raises BatchTooLarge for a batch that fits into no partition of this topic's."""
+    """Raises BatchTooLarge for a batch that would not fit into an empty partition of this topic."""
     if config.max_records is not None and records > config.max_records:
         hint = "send fewer records in one batch, or raise the topic's max_records"
         raise BatchTooLarge(f"{records} records: the partition keeps at most {config.max_records}", hint=hint)
@@ -100,20 +118,23 @@ def check_size(config: TopicConfig, records: int, size: int) -> None:
         raise BatchTooLarge(f"{size} bytes: the partition keeps at most {config.max_bytes}", hint=hint)
 
 
-def check_commands(config: TopicConfig, log_bytes: int, said: Iterable[pb.Command]) -> None:
-    """Raises QuotaExceeded for commands on a topic in memory whose log has come to several times its bound: they count
-    to no bound of records, and only go when the records before them do."""
+def check_commands(config: TopicConfig, log_bytes: int, commands: Iterable[pb.Command]) -> None:
+    """Raises QuotaExceeded for commands on a topic in memory whose log is several times larger than its bound.
+
+    Commands count towards no bound of records, and leave memory only with the records before them. Without this check a
+    partition that gets commits and no records would fill the memory.
+    """
     if config.storage is not Storage.MEMORY or config.max_bytes is None:
         return
     if log_bytes <= 4 * config.max_bytes + LOG_BYTES_MIN:
         return
-    if not all(command.WhichOneof("command") in MAKES_ROOM for command in said):
+    if not all(command.WhichOneof("command") in MAKES_ROOM for command in commands):
         hint = "trim the partition: commits and seeks go with the records before them"
         raise QuotaExceeded(f"{log_bytes} bytes of log are in memory", hint=hint, retry_after_ms=RETRY_MS)
 
 
 def fits(config: TopicConfig, ends: LogEnds, records: int, size: int) -> bool:
-    """Is there room for as many more?"""
+    """Whether `records` more records of `size` bytes fit between the ends."""
     if config.max_records is not None and ends.end + records - ends.start.offset > config.max_records:
         return False
     return config.max_bytes is None or ends.end_bytes + size - ends.start.bytes <= config.max_bytes
@@ -122,10 +143,10 @@ def fits(config: TopicConfig, ends: LogEnds, records: int, size: int) -> bool:
 def room(
     config: TopicConfig, applied: Kept, uncommitted: Uncommitted, records: int, size: int, now_us: int
 ) -> LogStart | None:
-    """Where the log has to start before a batch comes; None: there is room.
+    """The offset at which the log has to start before the batch is appended; None: the batch fits.
 
-    Raises BatchTooLarge, and QuotaExceeded when the topic rejects what it has no room for, or when what has to go for
-    it is held at `now_us`.
+    Raises BatchTooLarge; QuotaExceeded if the topic rejects writes to a full partition, or if the records that would
+    have to go are held at `now_us`.
     """
     check_size(config, records, size)
     ends = uncommitted.ends(applied)
@@ -135,12 +156,15 @@ def room(
         hint = "somebody has to trim it, or raise its bounds"
         raise QuotaExceeded("the partition is full", hint=hint, retry_after_ms=RETRY_MS)
     start, slack = ends.start, 0
+    # Bytes first: the index knows bytes at the ends of batches only, so this drops whole batches. A record count can
+    # then ask for a higher offset, and that one is exact.
     if config.max_bytes is not None:
         start = _boundary(ends.end_bytes + size - config.max_bytes, ends, applied, uncommitted)
     if config.max_records is not None and ends.end + records - start.offset > config.max_records:
         slack = config.max_records // SLACK
         start = _at(ends.end + records - config.max_records, ends, start, applied)
     held = check_held(start.offset, applied.holds.lowest(now_us), uncommitted.lowest_hold(), now_us)
+    # Slack is a convenience and never worth a refusal, so it stops at a hold and at the end.
     if slack:
         upto = min(start.offset + slack, ends.end)
         start = _at(upto if held is None else min(upto, held), ends, start, applied)
@@ -148,7 +172,11 @@ def room(
 
 
 def _boundary(below: int, ends: LogEnds, applied: Kept, uncommitted: Uncommitted) -> LogStart:
-    """The first known end of a batch with at least so many bytes below it."""
+    """The first known end of a batch with at least `below` bytes of records below it.
+
+    It is looked for where it can lie, from the oldest to the newest: the start, the retention index, the applied end,
+    the uncommitted batches.
+    """
     if below <= ends.start.bytes:
         return ends.start
     mark = applied.retention_index.with_at_least(below)
@@ -160,20 +188,24 @@ def _boundary(below: int, ends: LogEnds, applied: Kept, uncommitted: Uncommitted
 
 
 def _at(offset: int, ends: LogEnds, least: LogStart, applied: Kept) -> LogStart:
-    """`offset`, with as many bytes below it as are certain."""
+    """`offset` as a start, with as many bytes below it as are certain. Too few are safe: they make room too early."""
     certain = ends.end_bytes if offset == ends.end else applied.retention_index.below(offset)
     return LogStart(offset, max(certain, least.bytes))
 
 
-def check_held(start: int, lowest: Hold | None, on_its_way: int | None, now_us: int) -> int | None:
-    """The lowest offset that is held; None: none is. Raises QuotaExceeded when it is below `start`."""
-    if on_its_way is not None and start > on_its_way:
+def check_held(start: int, lowest: Hold | None, uncommitted: int | None, now_us: int) -> int | None:
+    """The lowest held offset, by an applied hold or by an uncommitted one; None: nothing is held.
+
+    Raises QuotaExceeded if that offset is below `start`.
+    """
+    if uncommitted is not None and start > uncommitted:
+        # The hold's lease begins with its entry's append time, which is not known here.
         raise QuotaExceeded("the partition is full, and its records are being held", retry_after_ms=RETRY_MS)
     if lowest is None:
-        return on_its_way
+        return uncommitted
     if start > lowest.offset:
         raise QuotaExceeded(
             f"the partition is full, and its records from {lowest.offset} on are held",
             retry_after_ms=max(1, wait_ms(lowest.until_us, now_us)),
         )
-    return lowest.offset if on_its_way is None else min(lowest.offset, on_its_way)
+    return lowest.offset if uncommitted is None else min(lowest.offset, uncommitted)

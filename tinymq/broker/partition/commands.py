@@ -1,5 +1,7 @@
-"""Group commit of commands: those that come in one turn of the loop, and all that come while an entry with commands is
-on its way, travel in one next entry. What a call asks for is in one entry, and answered as a whole.
+"""Group commit of commands: many calls share one entry.
+
+At most one entry with commands is uncommitted at a time. Commands that arrive meanwhile, or in the same turn of the
+loop, wait for the next entry. All commands of a call are in one entry, and the call is answered as a whole.
 """
 
 from __future__ import annotations
@@ -9,23 +11,23 @@ from collections.abc import Callable, Sequence
 from tinymq.base.errors import DeadlineExceeded, InvalidRequest, OutcomeUnknown, QuotaExceeded, TinymqError
 from tinymq.base.types import Position
 from tinymq.broker.partition.deadlines import Deadlines, Ticket
-from tinymq.broker.partition.pending_acks import tell
+from tinymq.broker.partition.pending_acks import call_done
 from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.format.entry import Entry
 from tinymq.proto import partition_pb2 as pb
 
 ENTRY_COMMANDS_MAX = 1000
 ENTRY_BYTES_MAX = 256 * 1024
-QUEUED_COMMANDS_MAX = 16_384  # of one partition, not yet in an entry
+QUEUED_COMMANDS_MAX = 16_384  # of one partition, and not proposed yet
 QUEUED_BYTES_MAX = 4 * 1024 * 1024
 RETRY_MS = 50
 
 Done = Callable[[list[CommandOutcome] | TinymqError], None]
-"""Told once what became of a call's commands, one outcome each, on the loop. Must not raise."""
+"""Called once, on the loop, with the outcomes of a call's commands in their order, or with an error. Must not raise."""
 
 
 def check_call(commands: Sequence[pb.Command]) -> int:
-    """Bytes of a call's commands in an entry. Raises InvalidRequest for more than one holds."""
+    """The bytes of a call's commands in an entry. Raises InvalidRequest for more than one entry holds."""
     size = sum([command.ByteSize() for command in commands]) + 6 * len(commands)
     if not 0 < len(commands) <= ENTRY_COMMANDS_MAX or size > ENTRY_BYTES_MAX:
         raise InvalidRequest(
@@ -36,7 +38,7 @@ def check_call(commands: Sequence[pb.Command]) -> int:
 
 
 class _Call:
-    """Commands that are not answered yet."""
+    """One call's commands, until they are answered."""
 
     __slots__ = ("commands", "done", "proposed", "queue", "size", "ticket")
 
@@ -44,22 +46,22 @@ class _Call:
         self.queue = queue
         self.commands = commands
         self.size = size
-        self.done: Done | None = done
-        self.proposed = False
+        self.done: Done | None = done  # None once it was called
+        self.proposed = False  # from then on the outcome of an error is unknown
         self.ticket: Ticket | None = None
 
     def answer(self, outcome: list[CommandOutcome] | TinymqError) -> None:
-        """Once."""
+        """Call `done`, the first time only."""
         done, self.done = self.done, None
         if done is not None:
-            tell(self.queue.name, done, outcome)
+            call_done(self.queue.name, done, outcome)
 
     def expire(self) -> None:
         self.queue.expired(self)
 
 
 class CommandQueue:
-    """The commands of one partition that this leader has not answered. Never raises from `applied` on."""
+    """The commands of one partition that its leader has not answered yet."""
 
     def __init__(
         self,
@@ -68,25 +70,29 @@ class CommandQueue:
         soon: Callable[[Callable[[], None]], object],
         propose: Callable[[list[pb.Command]], Position],
     ) -> None:
-        """`propose` appends an entry with these commands, and raises where that is refused."""
+        """`soon` runs a callback on the loop after the current one. `propose` appends an entry with these commands, or
+        raises a TinymqError."""
         self.name = name
         self._deadlines = deadlines
         self._soon = soon
         self._propose = propose
-        self._queued: dict[_Call, None] = {}  # in order
-        self._queued_commands = 0
+        self._queued: dict[_Call, None] = {}  # not proposed yet, oldest first
+        self._queued_commands = 0  # invariant: the sum over `_queued`; so is the next field
         self._queued_bytes = 0
-        self._out: list[_Call] = []  # in the entry on its way
-        self._position: Position | None = None  # of that entry
-        self._flushing = False
+        self._proposed: list[_Call] = []  # in the uncommitted entry, in the order of its commands
+        self._position: Position | None = None  # of that entry; None: there is none
+        self._flushing = False  # a flush is scheduled
 
     @property
     def idle(self) -> bool:
-        """Nothing is queued, and nothing on its way."""
+        """Whether nothing is queued and nothing is uncommitted."""
         return not self._queued and self._position is None
 
     def add(self, commands: Sequence[pb.Command], timeout_s: float, done: Done) -> None:
-        """Raises, and then `done` is not called: InvalidRequest for more than an entry holds, QuotaExceeded."""
+        """Queue a call. `done` is called within `timeout_s` or a little later.
+
+        Raises, without a call of `done`: InvalidRequest for more than one entry holds, QuotaExceeded.
+        """
         size = check_call(commands)
         full = self._queued_commands + len(commands) > QUEUED_COMMANDS_MAX
         if full or self._queued_bytes + size > QUEUED_BYTES_MAX:
@@ -99,26 +105,30 @@ class CommandQueue:
             self._flush_soon()
 
     def applied(self, entry: Entry, outcomes: Sequence[CommandOutcome]) -> None:
-        """An entry with commands is: answer, if it is the one on its way, and send the next."""
+        """Answer the calls of an entry that is applied, and propose the next one. Never raises."""
         position = self._position
         if position is None or entry.index < position.index:
             return
-        calls, self._out, self._position = self._out, [], None
-        known = entry.index == position.index and entry.term == position.term
-        at = 0
+        calls, self._proposed, self._position = self._proposed, [], None
+        # A later entry, or another term, means that a new leader replaced the entry that these calls wait for.
+        ours = entry.index == position.index and entry.term == position.term
+        first = 0
         for call in calls:
-            upto = at + len(call.commands)
-            if known and upto <= len(outcomes):
-                self._end(call, list(outcomes[at:upto]))
+            end = first + len(call.commands)
+            if ours and end <= len(outcomes):
+                self._end(call, list(outcomes[first:end]))
             else:
                 self._end(call, OutcomeUnknown(f"{self.name}: another leader's entry took the place"))
-            at = upto
+            first = end
         if self._queued:
             self._flush_soon()
 
     def lost(self, error: TinymqError) -> None:
-        """The leadership is: what is on its way may be committed or not; what is not was not done."""
-        calls, self._out, self._position = self._out, [], None
+        """End all calls, because the leadership is lost. Never raises.
+
+        Proposed commands may be committed or not. Queued ones were not done, and get `error`.
+        """
+        calls, self._proposed, self._position = self._proposed, [], None
         queued, self._queued = self._queued, {}
         self._queued_commands = self._queued_bytes = 0
         for call in calls:
@@ -127,7 +137,7 @@ class CommandQueue:
             self._end(call, error)
 
     def expired(self, call: _Call) -> None:
-        """Its time is up."""
+        """End a call whose time is up. A proposed one stays in its entry, and may still be committed."""
         if call.proposed:
             call.answer(OutcomeUnknown(f"{self.name}: not committed in time; it may yet be"))
         else:
@@ -141,7 +151,7 @@ class CommandQueue:
             self._soon(self._flush)
 
     def _flush(self) -> None:
-        """Propose what fits into one entry."""
+        """Propose as many calls as one entry holds, oldest first."""
         self._flushing = False
         if self._position is not None or not self._queued:
             return
@@ -153,6 +163,7 @@ class CommandQueue:
                 break
             calls.append(call)
         commands = [command for call in calls for command in call.commands]
+        # These calls leave the queue whether or not the entry is accepted: a refusal answers them, too.
         for call in calls:
             del self._queued[call]
             self._count(call, -1)
@@ -165,7 +176,7 @@ class CommandQueue:
             if self._queued:
                 self._flush_soon()
             return
-        self._position, self._out = position, calls
+        self._position, self._proposed = position, calls
 
     def _count(self, call: _Call, sign: int) -> None:
         self._queued_commands += sign * len(call.commands)

@@ -12,11 +12,11 @@ WOKEN_MAX = 32  # watchers woken in one turn of the loop
 
 
 class CommitWatchers:
-    """Of one partition."""
+    """The watchers of one partition."""
 
     def __init__(self, soon: Callable[[Callable[[], None]], object]) -> None:
         self._soon = soon
-        self._watchers: dict[Callable[[], None], None] = {}  # in order: a replay wakes them alike
+        self._watchers: dict[Callable[[], None], None] = {}  # in order: a replay wakes them in the same order
         self._waking = False  # a pass over all watchers is scheduled or under way
         self._due: deque[Callable[[], None]] = deque()  # the rest of the pass that is under way
         self._again = False  # something has come since that pass began

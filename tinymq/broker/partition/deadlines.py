@@ -1,7 +1,7 @@
 """Deadlines of many short waits, with one timer for all that end within the same few milliseconds.
 
-A timer per request would cost more than the request: waits are kept in buckets by the time they end. A wait
-never ends early, and at most one bucket late, unless more end at a time than one turn of the loop has room for.
+A timer per request would cost more than the request, so waits are kept in buckets by the time they end. A wait never
+ends early. It ends at most one bucket late, unless more waits end at once than one turn of the loop handles.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ ENDED_MAX = 64  # waits that one turn of the loop ends
 
 
 class Expiring(Protocol):
-    """What waits. `expire` is called once, on the loop, unless the ticket was given back before."""
+    """Something that waits. `expire` is called once, on the loop, unless the ticket was dropped before."""
 
     def expire(self) -> None: ...
 
 
 class Ticket:
-    """A wait's place: give it back with `Deadlines.drop` when the wait ends by itself."""
+    """Identifies a wait. Drop it with `Deadlines.drop` when the wait ends by itself."""
 
     __slots__ = ("bucket", "waiting")
 
@@ -36,17 +36,17 @@ class Deadlines:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._buckets: dict[int, dict[Ticket, None]] = {}  # in order: a replay ends them alike
+        self._buckets: dict[int, dict[Ticket, None]] = {}  # by number; a replay ends waits in this order
 
     def __len__(self) -> int:
         return sum(map(len, self._buckets.values()))
 
     def now(self) -> float:
-        """Seconds, by the clock that waits are counted by."""
+        """Monotonic seconds of the clock that counts the waits."""
         return self._clock.monotonic()
 
     def add(self, waiting: Expiring, timeout_s: float) -> Ticket:
-        """`waiting.expire()` is called in `timeout_s` seconds or up to BUCKET_S later."""
+        """Call `waiting.expire()` after `timeout_s` seconds, or up to BUCKET_S later."""
         now = self._clock.monotonic()
         number = int((now + max(timeout_s, 0.0)) / BUCKET_S) + 1
         bucket = self._buckets.get(number)
@@ -58,7 +58,7 @@ class Deadlines:
         return ticket
 
     def drop(self, ticket: Ticket) -> None:
-        """The wait ended; dropping twice, or after it expired, is nothing."""
+        """End a wait. Does nothing if it was dropped before or has expired."""
         bucket = self._buckets.get(ticket.bucket)
         if bucket is not None:
             bucket.pop(ticket, None)
@@ -66,7 +66,7 @@ class Deadlines:
     def _end(self, number: int) -> None:
         bucket = self._buckets.get(number, {})
         for ticket in list(islice(bucket, ENDED_MAX)):
-            if ticket in bucket:  # else an expiry before it has dropped it
+            if ticket in bucket:  # otherwise an earlier `expire` of this loop dropped it
                 del bucket[ticket]
                 ticket.waiting.expire()
         if bucket:

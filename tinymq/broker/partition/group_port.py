@@ -1,4 +1,4 @@
-"""What a partition asks of its Raft group and of its log; the real ones and the tests' fakes fit in."""
+"""The parts of a Raft group and of its log that a partition uses. The real ones and the tests' fakes have them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tinymq.log.segment.reads import Frames
 
 
 class RecordLog(Protocol):
-    """What a partition asks of its log (tinymq.log.Log)."""
+    """The part of a log that a partition uses (tinymq.log.Log)."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -26,7 +26,7 @@ class RecordLog(Protocol):
 
 
 class RaftGroup(Protocol):
-    """What a partition asks of its Raft group (tinymq.raft.Group)."""
+    """The part of a Raft group that a partition uses (tinymq.raft.Group)."""
 
     @property
     def id(self) -> GroupId: ...

@@ -1,7 +1,7 @@
-"""One replica of a partition: decides what is appended, answers when it is committed, wakes who waits to read.
+"""One replica of a partition: decides what is appended, answers when it is committed, wakes waiting readers.
 
-Invariant: between the decision on a batch and its append there is no await, and both look at the same state:
-what is applied, plus what this leader has appended since (hazard 19). `apply` touches state and waiters only.
+Invariant: there is no await between the decision on a batch and its append, and both look at the same state: the
+applied state plus what this leader has appended since (hazard 19). `apply` changes only the state and pending answers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,12 @@ __all__ = ["Acks", "CommandOutcome", "CommandsDone", "Done", "Partition", "Produ
 
 
 class Partition:
-    """A StateMachine for the Raft host, and what produce, fetch and channels ask. One per replica and broker."""
+    """The state machine of one replica, and the decisions of its leader on produce and commands.
+
+    A broker has one object per replica that it holds. Applied state is in `state`, and every replica has the same. All
+    other fields are this replica's own: most of them describe what it appended as the leader and has not applied yet,
+    and `follow` clears those.
+    """
 
     def __init__(
         self,
@@ -46,37 +51,40 @@ class Partition:
         address_of: Callable[[int], str | None],
         producers_max: int = PRODUCERS_MAX,
     ) -> None:
-        """`soon` calls back on the loop after what is running now; `address_of` says where clients dial a broker."""
+        """`soon` runs a callback on the loop after the current one. `address_of` returns the address at which clients
+        reach a broker."""
         self.name = name
         self.state = PartitionState(producers_max)
-        self.leading = False  # may accept: has applied a NOOP of its own term
-        self.closed: TinymqError | None = None
+        self.leading = False  # accepts writes: it has applied a NOOP of its own term
+        self.closed: TinymqError | None = None  # the error for all calls, once the replica is closed
         self.config = TopicConfig()
-        self.soft_leases = SoftLeases()
+        self.soft_leases = SoftLeases()  # known to this leader only, and gone with its leadership
         self._group: RaftGroup | None = None
         self._address_of = address_of
-        self._overlay = UncommittedProducers()
+        # What this leader has appended and not applied yet. Invariant: both are empty on a follower.
+        self._uncommitted_producers = UncommittedProducers()
         self._uncommitted = Uncommitted()
-        self._moving = 0  # index of the last entry of this leader's that moves the log start
-        self._moving_to = 0  # the offset to which that entry moves the start
-        self._waiters = PendingAcks(name, deadlines)
-        self._queue = CommandQueue(name, deadlines, soon, self._propose_commands)
-        self._commanding = NoopElision(
-            self._queue, deadlines, lambda command: self.state.judge(command, 0),
-            lambda timeout_s: self.group.read_index(timeout_s), self.check_leading,
-            lambda said: check_commands(self.config, self.group.log.size_bytes, said),
-        )  # fmt: skip
-        self._watchers = CommitWatchers(soon)
+        self._pending_acks = PendingAcks(name, deadlines)
+        self._command_queue = CommandQueue(name, deadlines, soon, self._propose_commands)
+        self._noop_elision = NoopElision(
+            self._command_queue,
+            deadlines,
+            judge=lambda command: self.state.judge(command, 0),
+            read_index=lambda timeout_s: self.group.read_index(timeout_s),
+            check_leading=self.check_leading,
+            check_room=lambda commands: check_commands(self.config, self.group.log.size_bytes, commands),
+        )
+        self._commit_watchers = CommitWatchers(soon)
 
     def __str__(self) -> str:
         return self.name
 
     def attach(self, group: RaftGroup) -> None:
-        """The group that this machine belongs to, once it is open."""
+        """Set the Raft group of this replica, once the group is open."""
         self._group = group
 
     def configure(self, config: TopicConfig) -> None:
-        """The topic's settings, from now on: the next batch and the next `retain` go by them."""
+        """Use these settings of the topic from the next batch and the next `retain` on."""
         self.config = config
 
     @property
@@ -90,18 +98,22 @@ class Partition:
 
     @property
     def log_start(self) -> int:
-        """The first offset that is shown; more may be stored. The log knows what is removed, the state may lag."""
+        """The first offset that readers see.
+
+        Segments below it may still be stored. On a replica that loaded a snapshot, or that has not applied the newest
+        move of the start, the log can start behind the state's log start.
+        """
         return max(self.state.log_start, self.group.log.log_start_offset)
 
     def not_leader(self) -> NotLeader:
         """The error that sends a client to the leader, as far as this replica knows it."""
         leader = self.group.leader
         address = self._address_of(leader) if leader else None
-        said = f"{self}: broker {leader} leads" if leader else f"{self}: no leader known"
-        return NotLeader(said, leader=leader, leader_address=address, leader_epoch=self.group.term)
+        message = f"{self}: broker {leader} leads" if leader else f"{self}: no leader known"
+        return NotLeader(message, leader=leader, leader_address=address, leader_epoch=self.group.term)
 
     def check_leading(self) -> None:
-        """Raise the error that clients get unless this replica leads."""
+        """Raises NotLeader, DiskFull, or the error that the replica was closed with, unless this replica leads."""
         if self.closed is not None or not self.leading:
             raise self.closed or _refusal(self)
 
@@ -110,62 +122,66 @@ class Partition:
     def produce(
         self, batch: CheckedBatch, payload: bytes, payload_crc: int, acks: Acks, timeout_s: float, done: Done
     ) -> None:
-        """Append a batch that passed every check, or find that it is there; `done` is told when `acks` holds.
+        """Append a batch that passed `admission`, or find that it is a duplicate. Calls `done` once `acks` holds.
 
-        Raises, and then nothing was appended and `done` is not called: NotLeader, Fenced, OutOfOrderSequence,
-        UnknownProducer, BatchTooLarge, QuotaExceeded (too much on its way, or the partition is full), DiskFull.
-        `done` gets OutcomeUnknown when leadership is lost or the time is up.
+        Raises, before anything is appended and without a call of `done`: NotLeader, Fenced, OutOfOrderSequence,
+        UnknownProducer, BatchTooLarge, QuotaExceeded (too many uncommitted bytes, or the partition is full), DiskFull.
+        `done` gets OutcomeUnknown when the leadership is lost or the time is up before the commit.
         """
         self.check_leading()
         header = batch.header
-        known = self.latest_producer(header.producer_id) if header.producer_id else None
+        producer = self.latest_producer(header.producer_id) if header.producer_id else None
         if header.producer_id:
-            found = judge(known, header)
-            if found is not None:
-                self.answer_duplicate(header.producer_id, found, acks, timeout_s, done)
+            duplicate = judge(producer, header)
+            if duplicate is not None:
+                self.answer_duplicate(header.producer_id, duplicate, acks, timeout_s, done)
                 return
         try:
+            # The command that makes room goes first. If the batch is refused afterwards, the records are gone all the
+            # same: `drop_oldest` permits that at any time.
             self._make_room(header.record_count, len(payload))
             position = self.group.propose(
                 NewEntry(Kind.DATA, payload, header.record_count, batch.max_timestamp_us, payload_crc)
             )
         except NotLeader:
-            raise _handing_over(self) from None
+            raise _transferring(self) from None
         end_bytes = self._uncommitted.end_bytes(self.state.record_bytes) + len(payload)
         self._uncommitted.appended(position.index, position.base_offset + header.record_count, end_bytes)
         if header.producer_id:
-            self._overlay.appended(header, known, position)
+            # The producer's next batch is judged against this one, whether or not it is committed by then.
+            self._uncommitted_producers.appended(header, producer, position)
         if acks is Acks.NONE:
             return
         produced = Produced(position.base_offset, position.append_time_us, position.term, False)
         if acks is Acks.LEADER:
             done(produced)
         else:
-            self._waiters.add(position.index, produced, timeout_s, done)
+            self._pending_acks.add(position.index, produced, timeout_s, done)
 
     def latest_producer(self, producer_id: int) -> Producer | None:
-        """Return the producer's state, with the batches that are appended and not committed yet."""
-        return self._overlay.projected(self.state.producers, producer_id)
+        """The producer as of its newest batch, committed or not."""
+        return self._uncommitted_producers.projected(self.state.producers, producer_id)
 
     def answer_duplicate(
-        self, producer_id: int, found: RememberedBatch, acks: Acks, timeout_s: float, done: Done
+        self, producer_id: int, duplicate: RememberedBatch, acks: Acks, timeout_s: float, done: Done
     ) -> None:
-        """Answer a batch that is in the log already: with QUORUM, when the first copy is committed."""
+        """Answer a batch that this partition has already, with the place of the first copy."""
         if acks is Acks.NONE:
             return
-        produced = Produced(found.base_offset, found.append_time_us, self.group.term, True)
-        index = self._overlay.index_of(producer_id, found)
-        if index and acks is Acks.QUORUM:  # never before the first one is committed
-            self._waiters.add(index, produced, timeout_s, done)
+        produced = Produced(duplicate.base_offset, duplicate.append_time_us, self.group.term, True)
+        index = self._uncommitted_producers.index_of(producer_id, duplicate)
+        if index and acks is Acks.QUORUM:
+            # The first copy may still be lost, so the duplicate waits for the same commit.
+            self._pending_acks.add(index, produced, timeout_s, done)
         else:
             done(produced)
 
     def _make_room(self, records: int, size: int) -> None:
-        """Before a batch of `size` bytes: a bounded partition drops what is oldest, or refuses."""
+        """Move the log start so that a batch of this size fits. Raises QuotaExceeded where the topic refuses that."""
         config, state = self.config, self.state
         if config.max_records is None and config.max_bytes is None:
             return
-        now_us = self.group.append_time_now_us() if len(state.holds) else 0
+        now_us = self.group.append_time_now_us() if len(state.holds) else 0  # only leases of holds need the time
         start = room(config, state, self._uncommitted, records, size, now_us)
         if start is not None:
             position = self._move_start(start.offset, pb.MoveStart.CAPACITY)
@@ -173,47 +189,56 @@ class Partition:
 
     # ---- commands: group commit -------------------------------------------------------------------------
 
-    def command(self, said: Sequence[pb.Command], timeout_s: float, done: CommandsDone) -> None:
-        """Carry out commands in this order; `done` is told once what each came to. They travel in one entry, with those
-        of other calls, and are answered when it is committed. What would change nothing is not written: it is answered
-        at once, or when a majority has said that nobody else leads.
+    def command(self, commands: Sequence[pb.Command], timeout_s: float, done: CommandsDone) -> None:
+        """Carry out commands in this order. Calls `done` once, with the outcome of each.
 
-        Raises, and then nothing was done and `done` is not called: NotLeader, InvalidRequest, QuotaExceeded, DiskFull.
-        `done` gets NotLeader or DeadlineExceeded while nothing is appended, and OutcomeUnknown from then on.
+        The commands travel in one entry, with those of other calls, and are answered when the entry is committed.
+        Commands that would change nothing are not written: they are answered at once, or after a majority has
+        confirmed that this replica still leads (noop_elision.py).
+
+        Raises, before anything is done and without a call of `done`: NotLeader, InvalidRequest, QuotaExceeded,
+        DiskFull. `done` gets NotLeader or DeadlineExceeded while nothing is appended, and OutcomeUnknown afterwards.
         """
         self.check_leading()
-        self._commanding.take(said, timeout_s, done)
+        self._noop_elision.take(commands, timeout_s, done)
 
-    def _propose_commands(self, said: list[pb.Command]) -> Position:
+    def _propose_commands(self, commands: list[pb.Command]) -> Position:
         try:
-            position = self.group.propose(NewEntry(Kind.COMMAND, pb.Commands(commands=said).SerializeToString()))
+            position = self.group.propose(NewEntry(Kind.COMMAND, pb.Commands(commands=commands).SerializeToString()))
         except NotLeader:
-            raise _handing_over(self) from None
-        for command in said:
+            raise _transferring(self) from None
+        # Decisions between now and the commit have to know of these: a batch must not drop records that a hold in this
+        # entry keeps, and a soft lease must not cover records that this entry removes.
+        for command in commands:
             if command.HasField("hold"):
                 self._uncommitted.held(position.index, command.hold.offset)
             elif command.HasField("move_start"):
-                self._moving, self._moving_to = position.index, command.move_start.offset
+                self._uncommitted.start_proposed(position.index, command.move_start.offset)
         return position
 
     def _move_start(self, offset: int, reason: pb.MoveStart.Reason.ValueType) -> Position:
         return self._propose_commands([pb.Command(move_start=pb.MoveStart(offset=offset, reason=reason))])
 
-    def grant_soft_lease(self, said: pb.Hold) -> Hold:
+    def grant_soft_lease(self, request: pb.Hold) -> Hold:
         """Make or renew a light hold, which only this leader remembers. Raises NotLeader, and as Holds.hold."""
         self.check_leading()
-        at = self.state.offset_bounds(self.group.append_time_now_us())
-        if self._moving > self.state.applied_index:  # records that a proposed move of the start removes cannot be held
-            at = at._replace(log_start=max(at.log_start, min(self._moving_to, at.end)))
-        return self.soft_leases.grant(said, self.state.holds, at)
+        bounds = self.state.offset_bounds(self.group.append_time_now_us())
+        proposed_start = self._uncommitted.proposed_start(self.state.applied_index)
+        if proposed_start is not None:  # the records below it are as good as gone
+            bounds = bounds._replace(log_start=max(bounds.log_start, min(proposed_start, bounds.end)))
+        return self.soft_leases.grant(request, self.state.holds, bounds)
 
     def retain(self) -> None:
-        """Called now and then on every replica: the leader moves the log start over what is due to go, and each removes
-        the segments that hold nothing else."""
+        """Remove what the topic no longer keeps. The retention timer calls this on every replica.
+
+        The leader moves the log start over the records that are due. Every replica deletes the segments that lie below
+        the log start as a whole.
+        """
         group = self._group
         if group is None or self.closed is not None or group.failure is not None:
             return
-        with suppress(TinymqError):  # what cannot be done now is due the next time, too
+        # An error is no news: whatever cannot be removed now is due at the next call, too.
+        with suppress(TinymqError):
             if self.leading and self.state.log_start < self.state.high_watermark:
                 self._retain(group.append_time_now_us(), group.expiry_now_us())
         with suppress(TinymqError):
@@ -221,84 +246,88 @@ class Partition:
 
     def _retain(self, now_us: int, expiry_us: int | None) -> None:
         start = clamped(due_start(self.config, self.state, now_us, expiry_us), self.soft_leases.lowest(now_us))
-        if start > self.state.log_start and self._moving <= self.state.applied_index:
+        # One move at a time: a slow commit must not fill the log with moves to the same offset.
+        idle = self._uncommitted.proposed_start(self.state.applied_index) is None
+        if start > self.state.log_start and idle:
             self._move_start(start, pb.MoveStart.RETENTION)
         if self.config.on_full is OnFull.DROP_OLDEST:
-            self._make_room(0, 0)  # the bound may be another one than when the last batch came
+            self._make_room(0, 0)  # the bounds may have been lowered since the last batch
 
     # ---- StateMachine: called by the Raft host --------------------------------------------------------
 
     def apply(self, entry: Entry) -> None:
-        """Every committed entry in order, all kinds. Pure over the state; never raises."""
+        """Apply a committed entry of any kind; entries come in order. Never raises."""
         outcomes = self.state.apply(entry)
         if self.leading:
             self._settle(entry)
             if outcomes is not None:
-                self._queue.applied(entry, outcomes)
-        self._waiters.applied(entry)
-        self._watchers.wake()
+                self._command_queue.applied(entry, outcomes)
+        self._pending_acks.applied(entry)
+        self._commit_watchers.wake()
 
     def _settle(self, entry: Entry) -> None:
-        """An entry of this leader's is applied: drop what the overlay no longer adds."""
+        """Drop what described this entry while it was uncommitted: the applied state has it now."""
         self._uncommitted.settle(entry.index)
         if entry.header.kind == Kind.NOOP and (jump_us := parse_noop(entry.payload).jump_us):
+            # The append clock jumped. A lease lasts as long as it would have without the jump.
             self.soft_leases.extend(entry.header.append_time_us - jump_us, jump_us)
-        if len(self._overlay) and entry.header.kind == Kind.DATA:
-            self._overlay.settle(entry)
+        if len(self._uncommitted_producers) and entry.header.kind == Kind.DATA:
+            self._uncommitted_producers.settle(entry)
 
     def lead(self, term: int) -> None:
-        """This replica may accept: everything of earlier terms is applied, so nothing is uncommitted but what it
-        appends from now on."""
-        assert not len(self._overlay), "an overlay outlived its term"
+        """Accept writes. Every entry of earlier terms is applied, so only this leader's own entries are uncommitted
+        from now on."""
+        assert not len(self._uncommitted_producers), "uncommitted producers outlived their term"
         self.leading = True
-        self._watchers.wake()
+        self._commit_watchers.wake()
 
     def follow(self) -> None:
-        """This replica leads no more: what is not committed may be taken back by the next leader, or kept."""
+        """Stop leading. The next leader may keep or discard the uncommitted entries, so their outcome is unknown."""
         self.leading = False
-        self._overlay.clear()
+        self._uncommitted_producers.clear()
         self._uncommitted.clear()
-        self._moving = 0
         self.soft_leases.clear()
-        self._waiters.lost()
-        if not self._queue.idle:
-            self._queue.lost(self.closed or self.not_leader())
-        self._watchers.wake()
+        self._pending_acks.lost()
+        if not self._command_queue.idle:
+            self._command_queue.lost(self.closed or self.not_leader())
+        self._commit_watchers.wake()
 
     def dump(self) -> bytes:
         return self.state.dump()
 
     def load(self, state: bytes) -> None:
-        """Raises CorruptData, and then nothing has changed."""
+        """Replace the state by a snapshot that `dump` made. Raises CorruptData, and then nothing has changed."""
         self.state.load(state)
-        self._watchers.wake()
+        self._commit_watchers.wake()
 
-    # ---- who waits for more ----------------------------------------------------------------------------
+    # ---- waiting for commits ---------------------------------------------------------------------------
 
     def watch(self, woken: Callable[[], None]) -> None:
         """Call `woken` after every commit, change of leadership or end of this replica, until `unwatch`."""
-        self._watchers.add(woken)
+        self._commit_watchers.add(woken)
 
     def unwatch(self, woken: Callable[[], None]) -> None:
-        self._watchers.drop(woken)
+        self._commit_watchers.drop(woken)
 
     def look(self) -> None:
-        """The group changed its role or failed: whoever waits may have an answer now."""
-        self._watchers.wake()
+        """Wake all watchers, because the group changed its role or failed."""
+        self._commit_watchers.wake()
 
     def close(self, error: TinymqError) -> None:
-        """The replica goes away (its topic is deleted, its broker stops): everyone who waits is told."""
+        """Refuse all calls with `error` from now on, and answer all that wait. The topic is deleted, or the broker
+        stops."""
         self.closed = error
         self.follow()
 
 
 def _refusal(partition: Partition) -> TinymqError:
-    """Of a replica that does not lead: a full disk is said as such, for somebody has to make room."""
+    """The error of a replica that does not lead: DiskFull if that is why there is no leader, because an operator has
+    to make room."""
     failure = partition.group.failure
     if isinstance(failure, DiskFull) and not partition.group.leader:
         return DiskFull(f"{partition}: this replica stopped: {failure.message}")
     return partition.not_leader()
 
 
-def _handing_over(partition: Partition) -> NotLeader:
-    return NotLeader(f"{partition}: the leadership is being handed over", leader_epoch=partition.group.term)
+def _transferring(partition: Partition) -> NotLeader:
+    return NotLeader(f"{partition}: the leadership is being transferred", leader_epoch=partition.group.term)

@@ -1,4 +1,4 @@
-"""Who waits for an entry of a partition to be committed: told once, on the loop, whatever becomes of it."""
+"""Batches that wait for their commit: each is answered exactly once, on the loop, whatever its outcome."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ class Acks(Enum):
 
 @value
 class Produced:
-    """Where a batch is."""
+    """The place of a batch in its partition."""
 
     base_offset: int
     append_time_us: int
-    leader_epoch: int
-    duplicate: bool
+    leader_epoch: int  # term of the leader that answers
+    duplicate: bool  # the partition had the batch already
 
 
 Done = Callable[[Produced | TinymqError], None]
-"""Told once what became of a batch, on the loop. Must not raise."""
+"""Called once, on the loop, with the place of a batch or an error. Must not raise."""
 
 
-def tell(partition: str, done: Callable[[Any], None], outcome: object) -> None:
-    """What `done` raises harms nobody else: `apply` goes on, and so does its replica (hazard 9)."""
+def call_done(partition: str, done: Callable[[Any], None], outcome: object) -> None:
+    """Call `done`. An exception of one caller must not stop `apply`, and with it the replica (hazard 9)."""
     try:
         done(outcome)
     except Exception:
-        logger.exception("answer_failed", partition=partition)
+        logger.exception("done_callback_failed", partition=partition)
 
 
 class PendingAck:
-    """A batch that is appended and not yet answered."""
+    """A batch that is appended and not answered yet."""
 
     __slots__ = ("done", "partition", "produced", "ticket")
 
@@ -58,46 +58,47 @@ class PendingAck:
         self.ticket: Ticket | None = None
 
     def answer(self, outcome: Produced | TinymqError) -> None:
-        """Once."""
+        """Call `done`, the first time only."""
         done, self.done = self.done, None
         if done is not None:
-            tell(self.partition, done, outcome)
+            call_done(self.partition, done, outcome)
 
     def expire(self) -> None:
         self.answer(OutcomeUnknown(f"{self.partition}: not committed in time; it may yet be"))
 
 
 class PendingAcks:
-    """Those of one partition, by the index of the entry that they wait for."""
+    """The pending acks of one partition, by the index of the entry that they wait for."""
 
     def __init__(self, partition: str, deadlines: Deadlines) -> None:
         self._partition = partition
         self._deadlines = deadlines
-        self._at: dict[int, list[PendingAck]] = {}
+        self._by_index: dict[int, list[PendingAck]] = {}  # several: a batch and its duplicates
 
     def add(self, index: int, produced: Produced, timeout_s: float, done: Done) -> None:
-        waiter = PendingAck(self._partition, produced, done)
-        waiter.ticket = self._deadlines.add(waiter, timeout_s)
-        self._at.setdefault(index, []).append(waiter)
+        """Answer with `produced` once the entry at `index` is applied, or with OutcomeUnknown after `timeout_s`."""
+        pending = PendingAck(self._partition, produced, done)
+        pending.ticket = self._deadlines.add(pending, timeout_s)
+        self._by_index.setdefault(index, []).append(pending)
 
     def applied(self, entry: Entry) -> None:
-        """Answer those who wait for this entry: it may be another leader's."""
-        for waiter in self._at.pop(entry.header.index, ()):
-            if entry.term == waiter.produced.leader_epoch:
-                self.end(waiter, waiter.produced)
-            else:
-                self.end(waiter, OutcomeUnknown(f"{self._partition}: another leader's entry took the place"))
+        """Answer the batches that wait for this entry."""
+        for pending in self._by_index.pop(entry.header.index, ()):
+            if entry.term == pending.produced.leader_epoch:
+                self.end(pending, pending.produced)
+            else:  # a new leader replaced the entry of that index
+                self.end(pending, OutcomeUnknown(f"{self._partition}: another leader's entry took the place"))
 
     def lost(self) -> None:
-        """The leadership is: what is not committed may be taken back by the next leader, or kept."""
-        at, self._at = self._at, {}
-        for waiters in at.values():
-            for waiter in waiters:
-                self.end(
-                    waiter, OutcomeUnknown(f"{self._partition}: the leader changed before the batch was committed")
-                )
+        """End all, because the leadership is lost. The next leader may keep or discard uncommitted entries."""
+        by_index, self._by_index = self._by_index, {}
+        unknown = f"{self._partition}: the leader changed before the batch was committed"
+        for batches in by_index.values():
+            for pending in batches:
+                self.end(pending, OutcomeUnknown(unknown))
 
-    def end(self, waiter: PendingAck, outcome: Produced | TinymqError) -> None:
-        if waiter.ticket is not None:
-            self._deadlines.drop(waiter.ticket)
-        waiter.answer(outcome)
+    def end(self, pending: PendingAck, outcome: Produced | TinymqError) -> None:
+        """Answer one batch, and drop its deadline."""
+        if pending.ticket is not None:
+            self._deadlines.drop(pending.ticket)
+        pending.answer(outcome)

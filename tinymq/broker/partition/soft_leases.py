@@ -19,42 +19,42 @@ class SoftLeases:
     """The light holds of one partition, on the broker that leads it."""
 
     def __init__(self) -> None:
-        self._made = Holds()
+        self._holds = Holds()
 
-    def grant(self, said: pb.Hold, binding: Holds, at: OffsetBounds) -> Hold:
+    def grant(self, request: pb.Hold, binding: Holds, bounds: OffsetBounds) -> Hold:
         """Make or renew a light hold. `binding` are the partition's holds in the log, which count towards the same
         bound.
 
         Raises as Holds.hold.
         """
-        others = [(hold_id, hold) for hold_id, hold in self.live(at.now_us) if hold_id != said.hold_id]
+        others = [(hold_id, hold) for hold_id, hold in self.live(bounds.now_us) if hold_id != request.hold_id]
         if len(binding) + len(others) >= HOLDS_MAX:
-            until_us = [hold.until_us for _, hold in (*others, *binding.live(at.now_us))]
+            until_us = [hold.until_us for _, hold in (*others, *binding.live(bounds.now_us))]
             raise QuotaExceeded(
                 f"a partition has at most {HOLDS_MAX} holds",
-                retry_after_ms=wait_ms(min(until_us, default=at.now_us), at.now_us),
+                retry_after_ms=wait_ms(min(until_us, default=bounds.now_us), bounds.now_us),
             )
-        return self._made.hold(said, at)
+        return self._holds.hold(request, bounds)
 
     def find(self, hold_id: bytes) -> Hold | None:
         """Return the light hold with that id, even if its lease has run out."""
-        return self._made.find(hold_id)
+        return self._holds.find(hold_id)
 
     def release(self, hold_id: bytes) -> None:
-        self._made.release(hold_id)
+        self._holds.release(hold_id)
 
     def extend(self, now_us: int, jump_us: int) -> None:
         """As Holds.extend."""
-        self._made.extend(now_us, jump_us)
+        self._holds.extend(now_us, jump_us)
 
     def lowest(self, now_us: int) -> Hold | None:
-        """The live one that keeps most."""
-        return self._made.lowest(now_us) if len(self._made) else None
+        """The live light hold with the lowest offset, which keeps most."""
+        return self._holds.lowest(now_us) if len(self._holds) else None
 
     def live(self, now_us: int) -> list[tuple[bytes, Hold]]:
         """Return the live light holds with their ids, by offset."""
-        return self._made.live(now_us) if len(self._made) else []
+        return self._holds.live(now_us) if len(self._holds) else []
 
     def clear(self) -> None:
         """Drop all light holds, because another broker leads."""
-        self._made = Holds()
+        self._holds = Holds()

@@ -1,4 +1,4 @@
-"""Producers as they will be once what this leader appended is committed: the batches on their way count, too."""
+"""Producers as they will be once this leader's entries are committed: uncommitted batches count, too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tinymq.format.entry import Entry
 
 @dataclass(slots=True)
 class _Ahead:
-    """One that has batches on their way."""
+    """A producer with uncommitted batches."""
 
     producer: Producer
     uncommitted: list[tuple[int, RememberedBatch]]  # (index, batch), oldest first; the producer's newest epoch only
@@ -20,7 +20,7 @@ class _Ahead:
 
 
 class UncommittedProducers:
-    """Over the applied producers of one partition, for one term."""
+    """What is laid over the applied producers of one partition, for one term."""
 
     __slots__ = ("_ahead",)
 
@@ -31,15 +31,16 @@ class UncommittedProducers:
         return len(self._ahead)
 
     def projected(self, applied: Producers, producer_id: int) -> Producer | None:
-        """What the next batch is judged by."""
+        """The producer against which its next batch is judged."""
         ahead = self._ahead.get(producer_id)
         return ahead.producer if ahead is not None else applied.get(producer_id)
 
-    def appended(self, header: BatchHeader, known: Producer | None, position: Position) -> None:
-        """A batch of the producer that was `known` so is at `position`."""
-        producer = extend(known, header, position.base_offset, position.append_time_us)
+    def appended(self, header: BatchHeader, before: Producer | None, position: Position) -> None:
+        """Note a batch at `position`. `before` is its producer as `projected` returned it."""
+        producer = extend(before, header, position.base_offset, position.append_time_us)
         ahead = self._ahead.get(header.producer_id)
         batch = (position.index, producer.batches[-1])
+        # A new epoch starts over: batches of the old one can no longer be duplicates.
         if ahead is None or ahead.producer.epoch != producer.epoch:
             self._ahead[header.producer_id] = _Ahead(producer, [batch], position.index)
         else:
@@ -47,7 +48,7 @@ class UncommittedProducers:
             ahead.uncommitted.append(batch)
 
     def index_of(self, producer_id: int, found: RememberedBatch) -> int:
-        """Where this very batch lies, if it is not applied; else 0."""
+        """The index of this very batch if it is not applied yet, otherwise 0."""
         ahead = self._ahead.get(producer_id)
         for index, batch in ahead.uncommitted if ahead is not None else ():
             if batch is found:
@@ -55,7 +56,7 @@ class UncommittedProducers:
         return 0
 
     def settle(self, entry: Entry) -> None:
-        """A batch of this leader's is applied: drop what the overlay no longer adds."""
+        """Forget a batch that is applied."""
         producer_id = int.from_bytes(entry.payload[8:16], "little")  # drawn in tinymq/format/batch.py
         ahead = self._ahead.get(producer_id)
         if ahead is None:

@@ -1,4 +1,4 @@
-"""A partition's replicated state: producers, channels, holds, retention. Every replica computes the same.
+"""A partition's replicated state: producers, channels, holds and retention. Every replica computes the same.
 
-Pure: no clock and no I/O. What only the leader knows belongs to `partition`.
+Pure: no clock and no I/O. State that only the leader has belongs to `partition`.
 """

@@ -1,8 +1,9 @@
-"""Where a partition went on with less than it had acknowledged: which of the offsets that a reader knows still hold.
+"""Leader-epoch cache: the offsets from which on a partition may have lost acknowledged records.
 
-A take-over (by an operator, or of a group that came back by itself) raises the generation in CONFIG. What lies behind
-that entry takes offsets that other records had before. A history is named by the entry's term, for generations begin
-again with a log in memory, and terms never do.
+A loss-of-quorum recovery, ordered by an operator or automatic, raises the recovery epoch in a CONFIG entry. Records
+behind that entry can take offsets that other records had before. The cache names such a point by the term of the entry,
+because recovery epochs of a log in memory start again and terms never do. A reader sends the term with its offset, and
+learns from which offset on its records are gone.
 """
 
 from __future__ import annotations
@@ -16,49 +17,52 @@ EPOCHS_MAX = 8
 
 
 class EpochCache:
-    """The newest ones of a log, oldest first; terms rise, starts do not go down."""
+    """The newest recoveries of a log, oldest first. Invariant: terms rise, and offsets never fall."""
 
-    __slots__ = ("_generation", "_known", "newest_term")
+    __slots__ = ("_epochs", "_recovery_epoch", "newest_term")
 
     def __init__(self) -> None:
-        self.newest_term = 0  # term of the last one; 0: nothing was ever lost
-        self._generation = 0
-        self._known: list[tuple[int, int]] = []  # (term, start)
+        self.newest_term = 0  # of the last recovery; 0: there was none
+        self._recovery_epoch = 0
+        self._epochs: list[tuple[int, int]] = []  # (term, start)
 
     def note(self, entry: Entry) -> None:
-        """A committed CONFIG entry: does it begin a history? Never raises."""
+        """Note a committed CONFIG entry, if it is a recovery. Never raises."""
         try:
-            generation = parse_membership(entry.payload).recovery_epoch
-        except CorruptData:  # committed all the same: it means nothing, on every replica
+            recovery_epoch = parse_membership(entry.payload).recovery_epoch
+        except CorruptData:  # a committed entry that no build could read means nothing, on every replica
             return
-        if generation > self._generation and entry.term > self.newest_term:
-            self._generation, self.newest_term = generation, entry.term
-            self._known.append((entry.term, entry.header.base_offset))
-            if len(self._known) > EPOCHS_MAX:  # the first two become one that began no later than either
-                (_, start), (term, _), *rest = self._known
-                self._known = [(term, start), *rest]
+        if recovery_epoch > self._recovery_epoch and entry.term > self.newest_term:
+            self._recovery_epoch, self.newest_term = recovery_epoch, entry.term
+            self._epochs.append((entry.term, entry.header.base_offset))
+            # Above the bound, merge the two oldest into one with the lower offset: a reader of either may then be told
+            # that too much is gone, and never too little.
+            if len(self._epochs) > EPOCHS_MAX:
+                (_, start), (term, _), *rest = self._epochs
+                self._epochs = [(term, start), *rest]
 
-    def divergence_offset(self, known: int) -> int | None:
-        """From where on what was read in the history `known` may be gone; None: nothing is."""
-        return next((start for term, start in self._known if term > known), None)
+    def divergence_offset(self, recovery_term: int) -> int | None:
+        """The offset from which on records may be gone that were read when `recovery_term` was the newest; None: no
+        record is gone."""
+        return next((start for term, start in self._epochs if term > recovery_term), None)
 
     def dump(self, state: pb.State) -> None:
-        state.histories.extend(pb.History(term=term, start=start) for term, start in self._known)
-        state.generation = self._generation
+        state.histories.extend(pb.History(term=term, start=start) for term, start in self._epochs)
+        state.generation = self._recovery_epoch
 
     @classmethod
     def load(cls, state: pb.State, high_watermark: int) -> EpochCache:
-        """Raises CorruptData for what `dump` does not write."""
-        made = cls()
-        for said in state.histories:
+        """The inverse of `dump`. Raises CorruptData for anything that `dump` cannot write."""
+        cache = cls()
+        for epoch in state.histories:
             if (
-                said.term <= made.newest_term
-                or not (made._known[-1][1] if made._known else 0) <= said.start <= high_watermark
+                epoch.term <= cache.newest_term
+                or not (cache._epochs[-1][1] if cache._epochs else 0) <= epoch.start <= high_watermark
             ):
                 raise CorruptData("a partition's applied state has histories out of order")
-            made._known.append((said.term, said.start))
-            made.newest_term = said.term
-        if len(made._known) > EPOCHS_MAX or bool(made._known) != bool(state.generation):
+            cache._epochs.append((epoch.term, epoch.start))
+            cache.newest_term = epoch.term
+        if len(cache._epochs) > EPOCHS_MAX or bool(cache._epochs) != bool(state.generation):
             raise CorruptData("a partition's applied state has too many histories, or none of its generation")
-        made._generation = state.generation
-        return made
+        cache._recovery_epoch = state.generation
+        return cache

@@ -1,7 +1,7 @@
-"""Ranges of records that somebody has planned to read: from an offset on, until a lease ends by append time.
+"""Retention leases, called holds: they keep records from an offset on for a planned read, until the lease ends.
 
-Replicated: they change in `apply` alone, by what the log says. A hold that has run out holds nothing, and is dropped
-by the next command on holds or on the log start.
+Holds are replicated: they change only in `apply`, by the entries of the log, and time is append time. An expired hold
+keeps nothing, and is dropped by the next command on holds or on the log start.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tinymq.base.errors import CorruptData, InvalidRequest, OffsetOutOfRange, Qu
 from tinymq.broker.state.outcome import OffsetBounds
 from tinymq.proto import partition_pb2 as pb
 
-# Part of the replicated behaviour, not settings: brokers that differed here would differ in state.
+# Part of the replicated behaviour, not settings: replicas with different values would compute different states.
 HOLDS_MAX = 64
 LEASE_MS_MAX = 3_600_000
 HOLD_ID_BYTES = 16
@@ -20,14 +20,14 @@ _TIME_MAX = (1 << 63) - 1
 
 
 class Hold(NamedTuple):
-    """Records from `offset` on stay until `until_us`."""
+    """Keeps the records from `offset` on until `until_us`. Holds sort by offset."""
 
     offset: int
-    until_us: int
+    until_us: int  # append time; the hold counts before this
 
 
 class Holds:
-    """Those of one partition, by id."""
+    """The holds of one partition, by id."""
 
     __slots__ = ("_holds",)
 
@@ -38,39 +38,41 @@ class Holds:
         return len(self._holds)
 
     def lowest(self, now_us: int) -> Hold | None:
-        """The live one that holds most."""
+        """The live hold with the lowest offset, which keeps most."""
         return min((hold for hold in self._holds.values() if hold.until_us > now_us), default=None)
 
     def live(self, now_us: int) -> list[tuple[bytes, Hold]]:
-        """Those that hold something, with their ids, by offset."""
-        return sorted(((at, hold) for at, hold in self._holds.items() if hold.until_us > now_us), key=lambda x: x[1])
+        """The live holds with their ids, by offset."""
+        live = ((hold_id, hold) for hold_id, hold in self._holds.items() if hold.until_us > now_us)
+        return sorted(live, key=lambda item: item[1])
 
     def find(self, hold_id: bytes) -> Hold | None:
-        """It may have run out."""
+        """The hold with this id, even if its lease has ended."""
         return self._holds.get(hold_id)
 
     def drop_expired(self, now_us: int) -> None:
         if self._holds:
-            self._holds = {at: hold for at, hold in self._holds.items() if hold.until_us > now_us}
+            self._holds = {hold_id: hold for hold_id, hold in self._holds.items() if hold.until_us > now_us}
 
-    def hold(self, said: pb.Hold, at: OffsetBounds) -> Hold:
-        """Make or renew one. Raises InvalidRequest, OffsetOutOfRange, QuotaExceeded."""
-        if len(said.hold_id) != HOLD_ID_BYTES or not 0 < said.lease_ms <= LEASE_MS_MAX:
+    def hold(self, request: pb.Hold, bounds: OffsetBounds) -> Hold:
+        """Make or renew a hold. Raises InvalidRequest, OffsetOutOfRange, QuotaExceeded."""
+        if len(request.hold_id) != HOLD_ID_BYTES or not 0 < request.lease_ms <= LEASE_MS_MAX:
             raise InvalidRequest(f"a hold has an id of {HOLD_ID_BYTES} bytes and a lease of 1 to {LEASE_MS_MAX} ms")
-        if not at.log_start <= said.offset <= at.end:
+        if not bounds.log_start <= request.offset <= bounds.end:
             raise OffsetOutOfRange(
-                f"offset {said.offset} is not within {at.log_start} and {at.end}",
-                log_start=at.log_start,
-                high_watermark=at.end,
+                f"offset {request.offset} is not within {bounds.log_start} and {bounds.end}",
+                log_start=bounds.log_start,
+                high_watermark=bounds.end,
             )
-        self.drop_expired(at.now_us)
-        if said.hold_id not in self._holds and len(self._holds) >= HOLDS_MAX:
+        # An expired hold takes no place. Every replica drops it at this same entry.
+        self.drop_expired(bounds.now_us)
+        if request.hold_id not in self._holds and len(self._holds) >= HOLDS_MAX:
             soonest_us = min(hold.until_us for hold in self._holds.values())
             raise QuotaExceeded(
-                f"a partition has at most {HOLDS_MAX} holds", retry_after_ms=wait_ms(soonest_us, at.now_us)
+                f"a partition has at most {HOLDS_MAX} holds", retry_after_ms=wait_ms(soonest_us, bounds.now_us)
             )
-        made = Hold(said.offset, min(at.now_us + said.lease_ms * 1000, _TIME_MAX))
-        self._holds[said.hold_id] = made
+        made = Hold(request.offset, min(bounds.now_us + request.lease_ms * 1000, _TIME_MAX))
+        self._holds[request.hold_id] = made
         return made
 
     def extend(self, now_us: int, jump_us: int) -> None:
@@ -86,12 +88,12 @@ class Holds:
 
     def dump(self, state: pb.State) -> None:
         state.holds.extend(
-            [pb.HeldRange(hold_id=at, offset=h.offset, until_us=h.until_us) for at, h in sorted(self._holds.items())]
+            [pb.HeldRange(hold_id=i, offset=h.offset, until_us=h.until_us) for i, h in sorted(self._holds.items())]
         )
 
     @classmethod
     def load(cls, state: pb.State, end: int) -> Holds:
-        """The inverse of `dump`. Raises CorruptData for what it did not make."""
+        """The inverse of `dump`. Raises CorruptData for anything that `dump` cannot write."""
         made = cls()
         before = b""
         for h in state.holds:
@@ -105,5 +107,5 @@ class Holds:
 
 
 def wait_ms(until_us: int, now_us: int) -> int:
-    """How long until then, rounded up."""
+    """Milliseconds from `now_us` until `until_us`, rounded up."""
     return max(0, until_us - now_us + 999) // 1000

@@ -1,4 +1,4 @@
-"""What becomes of a command, and what it is judged by besides the state: values only."""
+"""The outcome of a command, and the bounds of the log by which it is judged. Values only."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ class OffsetBounds(NamedTuple):
 
     log_start: int
     end: int  # offset after the last record before the entry
-    now_us: int  # the entry's append time: there is no other clock
+    now_us: int  # the entry's append time: replicated decisions have no other clock
 
 
 @value
 class CommandOutcome:
-    """Of one command. With an error nothing was changed; the rest is as of that entry all the same, 0 where it means
-    nothing."""
+    """The outcome of one command. With an error, nothing was changed. The other fields are as of the command's entry in
+    either case, and 0 where they have no meaning."""
 
     error: TinymqError | None = None
-    position: int = 0  # of the cursor: where to go on reading, never below the log start
+    position: int = 0  # of the cursor: the next offset to read, never below the log start
     epoch: int = 0  # of the cursor
     generation: int = 0  # of the cursor
-    taken: bool = False  # Consume: there was a record,
-    offset: int = 0  # and this is it
+    taken: bool = False  # Consume: whether there was a record
+    offset: int = 0  # Consume: of that record
     log_start: int = 0
     high_watermark: int = 0
-    until_us: int = 0  # Hold: append time at which it ends by itself
+    until_us: int = 0  # Hold: the append time at which the lease ends

@@ -1,8 +1,8 @@
-"""Which batches of idempotent producers a partition has: the pure half of deduplication.
+"""The newest batches of idempotent producers: the pure half of deduplication.
 
-A producer numbers its records from 0 in each epoch; a batch is known by (producer id, epoch, first sequence).
-The state here is replicated: it changes in `apply` alone, by what the log says, the same on every replica.
-Semantics: Kafka's idempotent producer (KIP-98), with the bounds of this project.
+A producer numbers its records from 0 in each epoch. A batch is identified by (producer id, epoch, first sequence). The
+state is replicated: it changes only in `apply`, by the entries of the log, and is the same on every replica.
+Semantics: Kafka's idempotent producer (KIP-98), with the bounds below.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import NamedTuple
 from tinymq.base.errors import CorruptData, Fenced, OutOfOrderSequence, UnknownProducer
 from tinymq.format.batch import BatchHeader
 
-# Part of the replicated behaviour, not settings: brokers that differed here would differ in state.
+# Part of the replicated behaviour, not settings: replicas with different values would compute different states.
 PRODUCERS_MAX = 10_000
-BATCHES_MAX = 5
+BATCHES_MAX = 5  # of one producer: a duplicate of an older batch is refused as out of order
 
 _PRODUCER = struct.Struct("<QIIq")  # producer_id, epoch, batches, append_time_us
-_BATCH = struct.Struct("<qIQq")  # the fields of Remembered
+_BATCH = struct.Struct("<qIQq")  # the fields of RememberedBatch
 
 
 class RememberedBatch(NamedTuple):
-    """A batch that a producer wrote."""
+    """A batch that a producer wrote, and its place in the log."""
 
     first_sequence: int
     record_count: int
@@ -37,7 +37,7 @@ class Producer:
     """One producer's newest epoch, as of some point of the log."""
 
     epoch: int
-    append_time_us: int
+    append_time_us: int  # of its newest batch
     batches: list[RememberedBatch]  # invariant: 1 to BATCHES_MAX, oldest first, consecutive sequences
 
     @property
@@ -47,7 +47,10 @@ class Producer:
 
 
 def judge(producer: Producer | None, header: BatchHeader) -> RememberedBatch | None:
-    """None: append it. Remembered: it is there already. Raises Fenced, OutOfOrderSequence, UnknownProducer."""
+    """Judge a batch: None means append it, and a RememberedBatch means that it is a duplicate of that batch.
+
+    `producer` is None if the partition does not remember it. Raises Fenced, OutOfOrderSequence, UnknownProducer.
+    """
     sequence = header.first_sequence
     if producer is None:
         if sequence != 0:
@@ -70,7 +73,7 @@ def judge(producer: Producer | None, header: BatchHeader) -> RememberedBatch | N
 
 
 def extend(producer: Producer | None, header: BatchHeader, base_offset: int, append_time_us: int) -> Producer:
-    """The producer after one more batch: total, because what is in the log counts, expected or not."""
+    """The producer after one more batch. Every batch of the log counts, whether or not it is in sequence."""
     batch = RememberedBatch(header.first_sequence, header.record_count, base_offset, append_time_us)
     if producer is None or producer.epoch != header.producer_epoch:
         return Producer(header.producer_epoch, append_time_us, [batch])
@@ -78,37 +81,37 @@ def extend(producer: Producer | None, header: BatchHeader, base_offset: int, app
 
 
 class Producers:
-    """The producers that a partition remembers, by the time of their last append."""
+    """The producers that a partition remembers, by the time of their newest append."""
 
     def __init__(self, producers_max: int = PRODUCERS_MAX) -> None:
         self._max = producers_max
-        self._known: OrderedDict[int, Producer] = OrderedDict()  # the one that appended longest ago first
+        self._producers: OrderedDict[int, Producer] = OrderedDict()  # by id; the least recent append first
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._producers)
 
     def get(self, producer_id: int) -> Producer | None:
-        return self._known.get(producer_id)
+        return self._producers.get(producer_id)
 
     def add(self, header: BatchHeader, base_offset: int, append_time_us: int) -> None:
-        """An idempotent batch is committed. The producer that appended longest ago goes when there are too many."""
-        known = self._known
-        known[header.producer_id] = extend(known.get(header.producer_id), header, base_offset, append_time_us)
-        known.move_to_end(header.producer_id)
-        if len(known) > self._max:
-            known.popitem(last=False)
+        """Note a committed idempotent batch. Above the bound, forget the producer with the least recent append."""
+        producers = self._producers
+        producers[header.producer_id] = extend(producers.get(header.producer_id), header, base_offset, append_time_us)
+        producers.move_to_end(header.producer_id)
+        if len(producers) > self._max:
+            producers.popitem(last=False)
 
     def dump(self) -> bytes:
-        """Equal producers give equal bytes."""
+        """Pack all producers. Equal producers give equal bytes."""
         parts = []
-        for producer_id, producer in self._known.items():
+        for producer_id, producer in self._producers.items():
             parts.append(_PRODUCER.pack(producer_id, producer.epoch, len(producer.batches), producer.append_time_us))
             parts.extend([_BATCH.pack(*batch) for batch in producer.batches])
         return b"".join(parts)
 
     def load(self, data: bytes) -> None:
-        """The inverse of `dump`. Raises CorruptData for what it did not make."""
-        known: OrderedDict[int, Producer] = OrderedDict()
+        """The inverse of `dump`. Raises CorruptData for anything that `dump` cannot write, and changes nothing then."""
+        producers: OrderedDict[int, Producer] = OrderedDict()
         at = 0
         try:
             while at < len(data):
@@ -116,12 +119,12 @@ class Producers:
                 at += _PRODUCER.size
                 end = at + count * _BATCH.size
                 batches = [RememberedBatch(*fields) for fields in _BATCH.iter_unpack(data[at:end])]
-                if not 1 <= count <= BATCHES_MAX or len(batches) != count or producer_id in known:
+                if not 1 <= count <= BATCHES_MAX or len(batches) != count or producer_id in producers:
                     raise CorruptData("the applied state's producers are out of range")
-                known[producer_id] = Producer(epoch, time_us, batches)
+                producers[producer_id] = Producer(epoch, time_us, batches)
                 at = end
-            if len(known) > self._max:
+            if len(producers) > self._max:
                 raise CorruptData("the applied state's producers are more than it remembers")
         except struct.error as error:
             raise CorruptData(f"the applied state's producers do not parse: {error}") from None
-        self._known = known
+        self._producers = producers

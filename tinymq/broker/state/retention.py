@@ -1,8 +1,8 @@
-"""Where a log may start: what is due to go by age and by bytes, and what a move of the start comes to. Pure.
+"""Retention rules: which records are due by age and by bytes, and where a move puts the log start. Pure.
 
-A record's age is the append time that an entry would get now, less the record's own (raft/stamps.py). No record is
-removed for its age while the leader does not hear the clocks of a majority of the brokers that hold any replica
-(raft/cluster_time.py).
+A record's age is the append time that an entry would get now, minus the record's own append time. No record is removed
+for its age unless the leader hears the clocks of a majority of the brokers that hold any replica
+(docs/adr/0031-a-majority-tells-the-time.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REASONS = frozenset(pb.MoveStart.Reason.values())
 
 
 class Kept(Protocol):
-    """What of a partition's state is looked at."""
+    """The part of a partition's state that retention reads."""
 
     @property
     def log_start(self) -> int: ...
@@ -35,17 +35,17 @@ class Kept(Protocol):
 
 
 def due_start(config: TopicConfig, kept: Kept, now_us: int, expiry_us: int | None) -> int:
-    """The greatest offset that the log may start at: all that is below it is too old, or more than is to be kept.
-    Holds count at `now_us`, ages at `expiry_us` (None: nothing is removed for its age).
+    """The greatest offset at which the log may start: every record below it is too old, or beyond the bytes to keep.
 
-    Nothing younger than `retention_ms` goes by age, and what stays is at least `retention_bytes`. Never below the
-    present start, and nothing that is held goes.
+    `now_us` decides which holds are live. `expiry_us` is the time by which ages count; None: no record goes by age. No
+    record younger than `retention_ms` goes by age, and at least `retention_bytes` stay. The result is never below the
+    present start, and no held record goes.
     """
     return max(kept.log_start, clamped(outlived(config, kept, expiry_us), kept.holds.lowest(now_us)))
 
 
 def outlived(config: TopicConfig, kept: Kept, expiry_us: int | None) -> int:
-    """The same, if nothing were held."""
+    """As `due_start`, without holds."""
     start = kept.log_start
     if config.retention_ms is not None and expiry_us is not None:
         start = max(start, kept.retention_index.older_than(expiry_us - config.retention_ms * 1000, kept.high_watermark))
@@ -55,24 +55,27 @@ def outlived(config: TopicConfig, kept: Kept, expiry_us: int | None) -> int:
 
 
 def clamped(start: int, lowest: Hold | None) -> int:
-    """As far as no live hold is in the way."""
+    """`start`, or the lowest held offset if that is lower."""
     return start if lowest is None else min(start, lowest.offset)
 
 
-def new_start(said: pb.MoveStart, at: OffsetBounds, lowest: Hold | None) -> int:
-    """Where the log starts after `said`: never before it started. Raises Held for a trim of what is held."""
-    if said.reason not in REASONS:
+def new_start(move: pb.MoveStart, bounds: OffsetBounds, lowest: Hold | None) -> int:
+    """The log start after `move`, which never falls. Raises Held for a trim of held records.
+
+    A user's trim fails if it cannot be done as a whole. Retention and capacity remove as much as no hold keeps.
+    """
+    if move.reason not in REASONS:
         raise InvalidRequest("no such reason", hint="it comes from a newer version")
-    start = min(said.offset, at.end)
-    if said.reason != pb.MoveStart.TRIM:
+    start = min(move.offset, bounds.end)
+    if move.reason != pb.MoveStart.TRIM:
         start = clamped(start, lowest)
     else:
-        check_trim(start, lowest, at.now_us)
-    return max(start, at.log_start)
+        check_trim(start, lowest, bounds.now_us)
+    return max(start, bounds.log_start)
 
 
 def check_trim(start: int, lowest: Hold | None, now_us: int) -> None:
-    """Raises Held for what is in the way of a trim up to `start`."""
+    """Raises Held if a hold keeps records below `start`."""
     if lowest is not None and start > lowest.offset:
         raise Held(
             f"records from {lowest.offset} on are held for a planned read",

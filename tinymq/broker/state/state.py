@@ -1,4 +1,4 @@
-"""A partition's applied state: what every replica knows of the log up to one index, and nothing else.
+"""A partition's applied state: what every replica computes from the log up to one index, and nothing else.
 
     offset size field (little-endian)
          0    4 crc32c          u32  of everything after it
@@ -7,12 +7,12 @@
          8    8 applied_index   u64  the last entry that counts
         16    8 high_watermark  u64  offset after the last record up to it
         24    8 record_bytes    u64  payload bytes of all records up to it
-        32    8 producers       u64  bytes of what comes next
+        32    8 producers       u64  bytes of the next field
         40    … producers            tinymq/broker/state/producers.py
-         …    … State                tinymq/proto/partition.proto: log start, channels, milestones, holds, histories
+         …    … State                tinymq/proto/partition.proto: log start, channels, index, holds, epochs
 
-Equal logs give equal bytes. `apply` is total: whatever was committed is counted, never refused; a command that cannot
-be carried out has an error for its outcome, and changes nothing.
+Equal logs give equal bytes. `apply` never fails: every committed entry counts. A command that cannot be carried out has
+an error as its outcome, and changes nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HEAD = struct.Struct("<IHHQQQQ")
 
 
 class PartitionState:
-    """Changed by `apply` and `load` alone."""
+    """The applied state. Only `apply` and `load` change it."""
 
     __slots__ = (
         "_channels",
@@ -55,10 +55,10 @@ class PartitionState:
     )  # fmt: skip
 
     def __init__(self, producers_max: int = PRODUCERS_MAX) -> None:
-        self.applied_index = 0
-        self.high_watermark = 0
-        self.record_bytes = 0  # of all records that there ever were
-        self.log_start = 0  # nobody is shown a record below it; invariant: <= high_watermark
+        self.applied_index = 0  # the newest entry that counts here
+        self.high_watermark = 0  # offset after the newest committed record
+        self.record_bytes = 0  # of all records since the partition began, removed ones included
+        self.log_start = 0  # no reader sees a record below it; invariant: <= high_watermark, never falls
         self.producers = Producers(producers_max)
         self.retention_index = RetentionIndex()
         self.holds = Holds()
@@ -67,25 +67,28 @@ class PartitionState:
 
     @property
     def channels(self) -> Mapping[str, Cursor]:
-        """The cursors by channel, as they are now; a view."""
+        """A view of the present cursors, by channel."""
         return self._channels.cursors
 
     @property
     def kept_records(self) -> int:
-        """How many there are from the log start on."""
+        """The number of records from the log start on."""
         return self.high_watermark - self.log_start
 
     @property
     def kept_bytes(self) -> int:
-        """Of records from the log start on, as stored: no less than there are, and by less than 1/128 more."""
+        """Stored bytes of the records from the log start on: never less than there are, and less than 1/128 more."""
         return self.record_bytes - self.retention_index.start_bytes
 
     def offset_bounds(self, now_us: int) -> OffsetBounds:
-        """What the next command is judged by."""
+        """The bounds of the log by which the next command is judged."""
         return OffsetBounds(self.log_start, self.high_watermark, now_us)
 
     def apply(self, entry: Entry) -> list[CommandOutcome] | None:
-        """Count one committed entry, of any kind; entries come in order, each once. Outcomes of a COMMAND entry."""
+        """Apply one committed entry of any kind, and return the outcomes of a COMMAND entry.
+
+        Entries come in order, each once.
+        """
         header = entry.header
         self.applied_index = header.index
         self.high_watermark = header.next_offset
@@ -97,20 +100,24 @@ class PartitionState:
             elif header.kind == Kind.NOOP:
                 self._note_time(entry)
             return None
-        below, append_us, marks = self.record_bytes, header.append_time_us, self.retention_index
+        below, append_us, index = self.record_bytes, header.append_time_us, self.retention_index
         self.record_bytes = below + header.length
-        if self.record_bytes > marks.bytes_due or append_us > marks.us_due:  # asked here, for it is once per batch
-            marks.note(header.base_offset, below, header.length, append_us)
-        elif append_us > marks.last_append_us:
-            marks.last_append_us = append_us
+        # This runs for every batch, so the index is called only for the rare batch that may need a mark.
+        if self.record_bytes > index.bytes_due or append_us > index.us_due:
+            index.note(header.base_offset, below, header.length, append_us)
+        elif append_us > index.last_append_us:
+            index.last_append_us = append_us
         batch = _batch_header(entry)
         if batch is not None and batch.producer_id:
             self.producers.add(batch, header.base_offset, header.append_time_us)
         return None
 
     def _note_time(self, entry: Entry) -> None:
-        """Note that the leader does not know the time, or that it has learned the time. Of the records appended in
-        between, it is only known that they exist by now. Leases given in between last as long as was left of them."""
+        """Note that the leader does not know the time, or that it has learned the time.
+
+        Records appended in between are only known to exist by now. Leases granted in between keep their remaining
+        length.
+        """
         note, now_us = parse_noop(entry.payload), entry.header.append_time_us
         if not note.known:
             self.retention_index.lose_time(entry.header.base_offset, self.record_bytes)
@@ -121,7 +128,7 @@ class PartitionState:
     # ---- commands
 
     def judge(self, command: pb.Command, now_us: int) -> ConsumerVerdict | None:
-        """What a channel's command would come to now; None for all others. Changes nothing."""
+        """The verdict on a channel's command at this moment; None for other commands. Changes nothing."""
         name = command.WhichOneof("command")
         if name not in CHANNEL_COMMANDS:
             return None
@@ -130,36 +137,37 @@ class PartitionState:
     def _apply_commands(self, entry: Entry) -> list[CommandOutcome]:
         try:
             commands = pb.Commands.FromString(entry.payload).commands
-        except DecodeError:  # committed all the same: it means nothing, on every replica
+        except DecodeError:  # a committed entry that no build could read means nothing, on every replica
             return []
         now_us = entry.header.append_time_us
         return [self._apply_command(command, now_us) for command in commands]
 
     def _apply_command(self, command: pb.Command, now_us: int) -> CommandOutcome:
         name = command.WhichOneof("command")
-        at = self.offset_bounds(now_us)
+        bounds = self.offset_bounds(now_us)
         if name in CHANNEL_COMMANDS:
-            return self._channels.apply(name, getattr(command, name), at)
+            return self._channels.apply(name, getattr(command, name), bounds)
         try:
             if name == "move_start":
-                return self.move_start(command.move_start, at)
+                return self.move_start(command.move_start, bounds)
             if name == "hold":
-                until_us = self.holds.hold(command.hold, at).until_us
-                return CommandOutcome(log_start=at.log_start, high_watermark=at.end, until_us=until_us)
+                until_us = self.holds.hold(command.hold, bounds).until_us
+                return CommandOutcome(log_start=bounds.log_start, high_watermark=bounds.end, until_us=until_us)
             if name == "release":
                 self.holds.release(command.release.hold_id)
-                return CommandOutcome(log_start=at.log_start, high_watermark=at.end)
+                return CommandOutcome(log_start=bounds.log_start, high_watermark=bounds.end)
             raise InvalidRequest("no such command", hint="it comes from a newer version")
         except TinymqError as error:
-            return CommandOutcome(error, log_start=at.log_start, high_watermark=at.end)
+            return CommandOutcome(error, log_start=bounds.log_start, high_watermark=bounds.end)
 
-    def move_start(self, said: pb.MoveStart, at: OffsetBounds) -> CommandOutcome:
-        self.holds.drop_expired(at.now_us)
-        start = new_start(said, at, self.holds.lowest(at.now_us))
+    def move_start(self, move: pb.MoveStart, bounds: OffsetBounds) -> CommandOutcome:
+        # Dropped here and not by a timer: every replica has to drop a hold at the same entry.
+        self.holds.drop_expired(bounds.now_us)
+        start = new_start(move, bounds, self.holds.lowest(bounds.now_us))
         if start > self.log_start:
             self.log_start = start
-            self.retention_index.start_at(start, at.end, self.record_bytes)
-        return CommandOutcome(log_start=self.log_start, high_watermark=at.end)
+            self.retention_index.start_at(start, bounds.end, self.record_bytes)
+        return CommandOutcome(log_start=self.log_start, high_watermark=bounds.end)
 
     # ---- as bytes
 
@@ -170,14 +178,14 @@ class PartitionState:
         self.retention_index.dump(state)
         self.holds.dump(state)
         self.epoch_cache.dump(state)
-        head = _HEAD.pack(
-            0, STATE_VERSION, 0, self.applied_index, self.high_watermark, self.record_bytes, len(producers)
-        )
+        crc_later = reserved = 0
+        numbers = (self.applied_index, self.high_watermark, self.record_bytes, len(producers))
+        head = _HEAD.pack(crc_later, STATE_VERSION, reserved, *numbers)
         body = b"".join((head[4:], producers, state.SerializeToString(deterministic=True)))
         return crc32c(body).to_bytes(4, "little") + body
 
     def load(self, data: bytes) -> None:
-        """Take over what `dump` made. Raises CorruptData, and then nothing has changed."""
+        """The inverse of `dump`. Raises CorruptData, and then nothing has changed."""
         if len(data) < _HEAD.size:
             raise CorruptData("a partition's applied state is cut short")
         crc, version, reserved, applied_index, high_watermark, record_bytes, length = _HEAD.unpack_from(data)
@@ -191,6 +199,7 @@ class PartitionState:
         state = _parse(data[end:])
         if state.log_start > high_watermark:
             raise CorruptData("a partition's applied state begins behind its end")
+        # Every part is parsed before the first field changes.
         channels = Channels.load(state, high_watermark)
         milestones = RetentionIndex.load(state, high_watermark, record_bytes)
         holds = Holds.load(state, high_watermark)
@@ -202,7 +211,8 @@ class PartitionState:
 
 
 def _parse(data: bytes) -> pb.State:
-    """Only what `dump` writes, byte for byte: what another order or an unknown field says would be lost."""
+    """Parse what `dump` wrote, byte for byte. An unknown field, or another order, would be lost by the next `dump`, and
+    the replicas' states would differ."""
     try:
         state = pb.State.FromString(data)
         state.DiscardUnknownFields()
@@ -216,5 +226,7 @@ def _parse(data: bytes) -> pb.State:
 def _batch_header(entry: Entry) -> BatchHeader | None:
     try:
         return parse_batch_header(entry.payload)
-    except InvalidBatch:  # committed all the same: its offsets are taken, and it names no producer
+    except (
+        InvalidBatch
+    ):  # a committed entry takes its offsets even if its batch is not readable, and it names no producer
         return None
