@@ -56,7 +56,7 @@ class FakePartition:
     log_start: int = 0
     producers: dict[int, Producer] = field(default_factory=dict)
     shown: dict[int, int] = field(default_factory=dict)  # broker -> high watermark, where it lags
-    histories: EpochCache = field(default_factory=EpochCache)
+    epochs: EpochCache = field(default_factory=EpochCache)
 
     def high_watermark(self, broker: int) -> int:
         return self.shown.get(broker, self.next_offset)
@@ -87,7 +87,7 @@ class FakePartition:
         self.frames = [frame for frame in self.frames if _header(frame).next_offset <= offset]
         self.next_offset = offset
         self.epoch += 1
-        self.histories.note(takes_over(self.epoch, self.epoch, offset))
+        self.epochs.note(takes_over(self.epoch, self.epoch, offset))
 
     def read(self, offset: int, end: int, bytes_max: int) -> bytes:
         out: list[bytes] = []
@@ -271,12 +271,12 @@ class FakeCluster:
             at = self.find(request.topic_id, request.partition, broker)
             end = at.high_watermark(broker)
             reply.high_watermark, reply.log_start = end, at.log_start
-            reply.leader, reply.leader_epoch, reply.history = at.leader, at.epoch, at.histories.newest_term
+            reply.leader, reply.leader_epoch, reply.history = at.leader, at.epoch, at.epochs.newest_term
             if request.leader_only and at.leader != broker:
                 raise self.not_leader(at)
             if request.leader_epoch > at.epoch:
                 raise NotReady("behind")
-            start = at.histories.divergence_offset(request.history) if request.HasField("history") else None
+            start = at.epochs.divergence_offset(request.history) if request.HasField("history") else None
             if start is not None and request.offset > start:
                 raise OffsetOutOfRange("lost", log_start=at.log_start, history_start=start)
             if request.offset < at.log_start:
@@ -495,7 +495,7 @@ class FakeFetchStream(_Stream):
                 at = self.cluster.find(request.topic_id, request.partition, self.broker)
                 reply = pb.FetchReply(
                     request_id=request.request_id, next_offset=request.offset, leader=at.leader,
-                    leader_epoch=at.epoch, high_watermark=at.high_watermark(self.broker), history=at.histories.newest_term,
+                    leader_epoch=at.epoch, high_watermark=at.high_watermark(self.broker), history=at.epochs.newest_term,
                 )  # fmt: skip
         self.waiting.pop(request.request_id, None)
         if reply is not None:
@@ -521,7 +521,7 @@ def _offsets(cluster: FakeCluster, broker: int, request: pb.ListOffsetsRequest) 
             offset = {-1: end, -2: at.log_start}.get(query.timestamp_us, min(wanted, default=end))
             reply.answers.add(
                 partition=query.partition, offset=offset, high_watermark=end, log_start=at.log_start,
-                leader_epoch=at.epoch, history=at.histories.newest_term,
+                leader_epoch=at.epoch, history=at.epochs.newest_term,
             )  # fmt: skip
         except TinymqError as error:
             reply.answers.add(partition=query.partition, error=to_wire(error))

@@ -98,7 +98,7 @@ def answers_when_appended(p: Patches) -> None:
 @mutant("a batch is answered by the entry that was appended for it", Focus(faults=("isolate_one", "partition", "kill")))
 def answers_for_another_entry(p: Patches) -> None:
     def applied(self: PendingAcks, entry: Entry) -> None:
-        for waiter in self._at.pop(entry.index, ()):
+        for waiter in self._by_index.pop(entry.index, ()):
             self.end(waiter, waiter.produced)
 
     p.replace(PendingAcks.applied, applied)
