@@ -149,6 +149,7 @@ def errors_of(message: Message) -> Iterator[pb.Error]:
 def check(reply: Message) -> None:
     for error in errors_of(reply):
         assert error.code in BY_CODE, error
+        assert error.code != "BrokenInvariant", "a bug of the broker"
         assert error.message, error
 
 

@@ -17,10 +17,10 @@ from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable, Closed, OutcomeUnknown, QuotaExceeded, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
+from tinymq.rpc.common.call_context import host_of
 from tinymq.rpc.common.forward_mark import FORWARDED
 from tinymq.rpc.common.forwarding import CHANNELS_MAX, GrpcForwarding
 from tinymq.rpc.common.statuses import TRAILER
-from tinymq.rpc.services.broker import host_of
 from tinymq.testing.cluster import Cluster
 
 ASK = pb.FetchMessageRequest(topic="t")

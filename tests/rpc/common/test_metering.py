@@ -185,13 +185,13 @@ async def _told_of(service: str, *names: str) -> list[tuple[Any, ...]]:
         request_deserializer=pb.CreateTopicRequest.FromString,
         response_serializer=lambda reply: reply.SerializeToString(),
     )
-    methods = {"Make": unary, "Stream": grpc.stream_stream_rpc_method_handler(_stream)}  # type: ignore[arg-type]
+    methods = {"CreateTopic": unary, "Stream": grpc.stream_stream_rpc_method_handler(_stream)}  # type: ignore[arg-type]
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         make = channel.unary_unary(
-            f"/{service}/Make", pb.CreateTopicRequest.SerializeToString, lambda data: data
+            f"/{service}/CreateTopic", pb.CreateTopicRequest.SerializeToString, lambda data: data
         )  # fmt: skip
         for name in names:
             call = make(pb.CreateTopicRequest(name=name), timeout=20)
@@ -218,9 +218,9 @@ async def _told_of(service: str, *names: str) -> list[tuple[Any, ...]]:
     ],
 )
 def test_a_unary_call_is_told_of_with_its_errors(name: str, codes: list[str]) -> None:
-    called = [("called", "Some.Make", 1.0)] if name in REPLIES else []
-    refused = [("refused", "Some.Make", code) for code in codes]
-    assert asyncio.run(_told_of("tinymq.v1.Some", name)) == called + refused
+    called = [("called", "Admin.CreateTopic", 1.0)] if name in REPLIES else []
+    refused = [("refused", "Admin.CreateTopic", code) for code in codes]
+    assert asyncio.run(_told_of("tinymq.v1.Admin", name)) == called + refused
 
 
 def test_calls_of_other_services_are_not_told_of() -> None:
@@ -243,11 +243,13 @@ def test_a_server_that_stops_waits_for_answers_and_no_longer_than_it_was_told() 
             request_deserializer=pb.CreateTopicRequest.FromString,
             response_serializer=pb.CreateTopicReply.SerializeToString,
         )
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("tinymq.v1.Some", {"Make": unary}),))
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("tinymq.v1.Admin", {"CreateTopic": unary}),)
+        )
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            call = channel.unary_unary("/tinymq.v1.Some/Make")(b"", timeout=20)
+            call = channel.unary_unary("/tinymq.v1.Admin/CreateTopic")(b"", timeout=20)
             await entered.wait()
             await calls.answered(0.01)
             assert not call.done()

@@ -13,10 +13,9 @@ import grpc
 
 from tinymq.base.meter import Meter
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.methods import METHODS
+from tinymq.rpc.common.handlers import ITEMS, has_error
 from tinymq.rpc.common.statuses import TRAILER
-
-OURS = f"/{pb.DESCRIPTOR.package}."
-PARTS = ("topics", "answers", "results", "outcomes", "partitions")  # of replies: each may have an error of its own
 
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 
@@ -35,11 +34,11 @@ class Metering(grpc.aio.ServerInterceptor):
 
     async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
         found = await continuation(handler_call_details)
-        method: str = handler_call_details.method
-        if found is None or found.unary_unary is None or not method.startswith(OURS):
+        method = METHODS.get(handler_call_details.method)
+        if found is None or method is None or method.streams:
             return found
         return grpc.unary_unary_rpc_method_handler(
-            self._metered(method.removeprefix(OURS).replace("/", "."), found.unary_unary),
+            self._metered(method.label, found.unary_unary),
             request_deserializer=found.request_deserializer,
             response_serializer=found.response_serializer,
         )
@@ -78,12 +77,8 @@ def _status(context: grpc.aio.ServicerContext[Any, Any]) -> str:
 
 def _codes(reply: Any) -> list[str]:
     """The error in a reply, or else those of its parts."""
-    if _has_error(reply):
+    if has_error(reply):
         return [reply.error.code]
     fields = reply.DESCRIPTOR.fields_by_name
-    parts = (part for name in PARTS if name in fields for part in getattr(reply, name))
-    return [part.error.code for part in parts if _has_error(part)]
-
-
-def _has_error(message: Any) -> bool:
-    return "error" in message.DESCRIPTOR.fields_by_name and message.HasField("error")
+    parts = (part for name in ITEMS if name in fields for part in getattr(reply, name))
+    return [part.error.code for part in parts if has_error(part)]

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
-from google.protobuf.descriptor import MethodDescriptor
-from google.protobuf.message_factory import GetMessageClass
 
 from tinymq.base.errors import InvalidRequest
-from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.bounds import bounds_of, parse
-from tinymq.proto.errors import to_wire
-from tinymq.rpc.common.metering import PARTS
-from tinymq.rpc.common.statuses import status_of, text_of, trailers_of
+from tinymq.proto.methods import METHODS, Method
+from tinymq.rpc.common.call_context import Context
+from tinymq.rpc.common.handlers import refuse
 
-Context = grpc.aio.ServicerContext[Any, Any]
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 
 
@@ -29,13 +25,8 @@ class RequestBounds(grpc.aio.ServerInterceptor):
     """Holds each request to `tinymq.proto.bounds`."""
 
     def __init__(self) -> None:
-        self._methods = {
-            f"/{service.full_name}/{method.name}": method
-            for service in pb.DESCRIPTOR.services_by_name.values()
-            for method in service.methods
-        }
-        for method in self._methods.values():
-            bounds_of(method.input_type)  # so that a field without a bound fails here, not in a call
+        for method in METHODS.values():
+            bounds_of(method.request.DESCRIPTOR)  # so that a field without a bound fails here, not in a call
         self._handlers: dict[str, Any] = {}
 
     async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
@@ -44,17 +35,17 @@ class RequestBounds(grpc.aio.ServerInterceptor):
         if known is not None:
             return known
         found = await continuation(handler_call_details)
-        method = self._methods.get(path)
+        method = METHODS.get(path)
         if found is None or method is None:
             return found
         self._handlers[path] = bounded = _bounded(method, found)
         return bounded
 
 
-def _bounded(method: MethodDescriptor, found: Any) -> Any:
+def _bounded(method: Method, found: Any) -> Any:
     """The handler `found`, behind the bounds of its requests."""
     kinds = {
-        "request_deserializer": partial(_parsed, GetMessageClass(method.input_type)),
+        "request_deserializer": partial(_parsed, method.request),
         "response_serializer": found.response_serializer,
     }
     if found.stream_stream is not None:
@@ -67,7 +58,7 @@ def _bounded(method: MethodDescriptor, found: Any) -> Any:
 
     async def answer(request: Any, context: Context) -> Any:
         if isinstance(request, InvalidRequest):
-            return await _refused(method, request, context)
+            return await refuse(method, request, context)
         return await found.unary_unary(request, context)
 
     return grpc.unary_unary_rpc_method_handler(answer, **kinds)
@@ -88,23 +79,3 @@ async def _believed(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         if isinstance(request, InvalidRequest):
             raise request
         yield request
-
-
-async def _refused(method: MethodDescriptor, error: InvalidRequest, context: Context) -> Any:
-    """Return a reply with the error, in the form of this service. If its replies have no place for one, end the call
-    with the error's status."""
-    kind = GetMessageClass(method.output_type)
-    fields = method.output_type.fields_by_name
-    if "error" in fields:
-        return kind(error=to_wire(error))
-    for name in PARTS:
-        part = fields[name].message_type if name in fields else None
-        if part is not None and "error" in part.fields_by_name:
-            return kind(**{name: [GetMessageClass(part)(error=to_wire(error))]})
-    return await end_with(error, context)
-
-
-async def end_with(error: InvalidRequest, context: Context) -> NoReturn:
-    """End the call with the status of `error`."""
-    await context.abort(status_of(error), text_of(error), trailers_of(error))
-    raise AssertionError("abort returned")

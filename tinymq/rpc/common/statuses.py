@@ -5,7 +5,7 @@ Only QueueService answers so: the services of tinymq's own client put errors int
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -39,6 +39,7 @@ from tinymq.base.errors import (
 )
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire, to_wire
+from tinymq.rpc.common.call_context import Context
 
 TRAILER = "tinymq-error-bin"  # a packed Error
 PUSHBACK = "grpc-retry-pushback-ms"  # what gRPC's own retries keep to
@@ -111,6 +112,12 @@ def trailers_of(error: TinymqError) -> tuple[tuple[str, str | bytes], ...]:
     if isinstance(error, QuotaExceeded) and error.detail.get("retry_after_ms", "").isdigit():
         trailers.append((PUSHBACK, error.detail["retry_after_ms"]))
     return tuple(trailers)
+
+
+async def end_with(error: TinymqError, context: Context) -> NoReturn:
+    """End a call with the status of `error`."""
+    await context.abort(status_of(error), text_of(error), trailers_of(error))
+    raise AssertionError("abort returned")
 
 
 def error_of(failed: grpc.aio.AioRpcError, address: str) -> TinymqError:

@@ -8,7 +8,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
 from tinymq.base import topic_config
-from tinymq.base.errors import TinymqError
 from tinymq.base.types import METADATA_GROUP, check_scan_id
 from tinymq.broker.cluster.formation import Formation
 from tinymq.broker.replicas.recovery import Recovery
@@ -21,14 +20,16 @@ from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.bounds import parse
-from tinymq.proto.errors import to_wire
 from tinymq.raft import GroupStatus
 from tinymq.raft.rules.quorum_loss import RecoveryOrder
+from tinymq.rpc.common.access import CLUSTER, TOPIC
 from tinymq.rpc.common.broker_state import Serving
+from tinymq.rpc.common.call_context import Context
+from tinymq.rpc.common.handlers import item, unary
+from tinymq.rpc.common.presence import leaves_zeros_out, require
 from tinymq.rpc.common.proof import check_proof, describe_proof, form_proof, survey_proof, take_over_proof
-from tinymq.rpc.services.broker import DESCRIBED_MAX, Context, brokers_to_wire, partition_to_wire, topic_to_wire
+from tinymq.rpc.services.broker import DESCRIBED_MAX, brokers_to_wire, partition_to_wire, topic_to_wire
 from tinymq.rpc.services.leader_routing import find_queue, find_topic
-from tinymq.rpc.services.presence import leaves_zeros_out, require
 
 TOPIC_TIMEOUT_S = 10.0  # when the client names none
 CALL_TIMEOUT_S_MAX = 600.0
@@ -64,68 +65,55 @@ class AdminService(pb_grpc.AdminServicer):
         self._transfers = transfers
         self._secret = secret
 
+    @unary(operation="create", resource=TOPIC)
     async def CreateTopic(self, request: pb.CreateTopicRequest, context: Context) -> pb.CreateTopicReply:
-        try:
-            broker = self._serving.running()
-            topic = await broker.create_topic(
-                request.name,
-                request.partitions,
-                None if request.default_factor else request.replication_factor,
-                min(_timeout_s(request.timeout_ms), _left_s(context)),
-                request.command_id,
-                topic_config.make(_settings(request.settings)),
-            )
-        except TinymqError as error:
-            return pb.CreateTopicReply(error=to_wire(error))
+        broker = self._serving.running()
+        topic = await broker.create_topic(
+            request.name,
+            request.partitions,
+            None if request.default_factor else request.replication_factor,
+            min(_timeout_s(request.timeout_ms), _left_s(context)),
+            request.command_id,
+            topic_config.make(_settings(request.settings)),
+        )
         return pb.CreateTopicReply(topic=topic_to_wire(broker, topic))
 
+    @unary(operation="alter", resource=TOPIC)
     async def AlterTopic(self, request: pb.AlterTopicRequest, context: Context) -> pb.AlterTopicReply:
-        timeout_s = _timeout_s(request.timeout_ms)
-        try:
-            broker = self._serving.running()
-            settings = _settings(request.settings)
-            topic = await broker.alter_topic(request.name, settings, timeout_s, request.command_id)
-        except TinymqError as error:
-            return pb.AlterTopicReply(error=to_wire(error))
+        broker = self._serving.running()
+        settings = _settings(request.settings)
+        topic = await broker.alter_topic(request.name, settings, _timeout_s(request.timeout_ms), request.command_id)
         return pb.AlterTopicReply(topic=topic_to_wire(broker, topic))
 
+    @unary(operation="delete", resource=TOPIC)
     async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Context) -> pb.DeleteTopicReply:
-        timeout_s = _timeout_s(request.timeout_ms)
-        try:
-            await self._serving.running().delete_topic(request.name, timeout_s, request.command_id)
-        except TinymqError as error:
-            return pb.DeleteTopicReply(error=to_wire(error))
+        broker = self._serving.running()
+        await broker.delete_topic(request.name, _timeout_s(request.timeout_ms), request.command_id)
         return pb.DeleteTopicReply()
 
+    @unary(operation="alter", resource=TOPIC)
     async def AddPartition(self, request: pb.AddPartitionRequest, context: Context) -> pb.AddPartitionReply:
-        timeout_s = _timeout_s(request.timeout_ms)
-        try:
-            broker = self._serving.running()
-            queue = await broker.add_partition(request.topic, timeout_s, request.command_id)
-        except TinymqError as error:
-            return pb.AddPartitionReply(error=to_wire(error))
-        return pb.AddPartitionReply(partition=partition_to_wire(broker, queue))
+        broker = self._serving.running()
+        added = await broker.add_partition(request.topic, _timeout_s(request.timeout_ms), request.command_id)
+        return pb.AddPartitionReply(partition=partition_to_wire(broker, added))
 
+    @unary(operation="delete", resource=TOPIC)
     async def DeletePartition(self, request: pb.DeletePartitionRequest, context: Context) -> pb.DeletePartitionReply:
+        require(request, "partition", lenient=leaves_zeros_out(context))
+        broker = self._serving.running()
         timeout_s = _timeout_s(request.timeout_ms)
-        try:
-            require(request, "partition", lenient=leaves_zeros_out(context))
-            broker = self._serving.running()
-            await broker.delete_partition(request.topic, request.partition, timeout_s, request.command_id)
-        except TinymqError as error:
-            return pb.DeletePartitionReply(error=to_wire(error))
+        await broker.delete_partition(request.topic, request.partition, timeout_s, request.command_id)
         return pb.DeletePartitionReply()
 
+    @unary(operation="alter", resource=TOPIC)
     async def TransferLeader(self, request: pb.TransferLeaderRequest, context: Context) -> pb.TransferLeaderReply:
-        try:
-            require(request, "partition", lenient=leaves_zeros_out(context))
-            broker = self._serving.running()
-            queue = await find_queue(broker, await find_topic(broker, request.topic), request.partition)
-            leader, term = await self._transfers.transfer(queue, request.to, _timeout_s(request.timeout_ms))
-        except TinymqError as error:
-            return pb.TransferLeaderReply(error=to_wire(error))
+        require(request, "partition", lenient=leaves_zeros_out(context))
+        broker = self._serving.running()
+        partition = await find_queue(broker, await find_topic(broker, request.topic), request.partition)
+        leader, term = await self._transfers.transfer(partition, request.to, _timeout_s(request.timeout_ms))
         return pb.TransferLeaderReply(leader=leader, leader_epoch=term)
 
+    @unary(operation="describe", resource=CLUSTER)
     async def ClusterStatus(self, request: pb.ClusterStatusRequest, context: Context) -> pb.ClusterStatusReply:
         broker = self._serving.broker
         reply = pb.ClusterStatusReply(
@@ -160,15 +148,13 @@ class AdminService(pb_grpc.AdminServicer):
             )
         return reply
 
+    @unary(operation="alter", resource=CLUSTER)
     async def FeatureLevel(self, request: pb.FeatureLevelRequest, context: Context) -> pb.FeatureLevelReply:
-        try:
-            upgrade = self._serving.running().upgrade
-            if request.action == pb.FeatureLevelRequest.HOLD:
-                await upgrade.hold(request.level)
-            elif request.action == pb.FeatureLevelRequest.RELEASE:
-                await upgrade.release()
-        except TinymqError as error:
-            return pb.FeatureLevelReply(error=to_wire(error))
+        upgrade = self._serving.running().upgrade
+        if request.action == pb.FeatureLevelRequest.HOLD:
+            await upgrade.hold(request.level)
+        elif request.action == pb.FeatureLevelRequest.RELEASE:
+            await upgrade.release()
         return pb.FeatureLevelReply(
             broker_id=self._formation.broker_id,
             level=upgrade.level,
@@ -186,19 +172,15 @@ class AdminService(pb_grpc.AdminServicer):
             ],
         )
 
+    @unary(operation="describe", resource=CLUSTER)
     async def DescribeScan(self, request: pb.DescribeScanRequest, context: Context) -> pb.DescribeScanReply:
-        try:
-            scan_id = check_scan_id(request.scan_id)
-            broker = self._serving.running()
-        except TinymqError as error:
-            return pb.DescribeScanReply(error=to_wire(error))
+        scan_id = check_scan_id(request.scan_id)
+        broker = self._serving.running()
         return pb.DescribeScanReply(served=[_sent_to_wire(broker, sent) for sent in broker.scans.describe(scan_id)])
 
+    @unary(operation="describe", resource=CLUSTER)
     async def ListScans(self, request: pb.ListScansRequest, context: Context) -> pb.ListScansReply:
-        try:
-            broker = self._serving.running()
-        except TinymqError as error:
-            return pb.ListScansReply(error=to_wire(error))
+        broker = self._serving.running()
         return pb.ListScansReply(
             scans=[
                 pb.ScanSummary(
@@ -212,11 +194,9 @@ class AdminService(pb_grpc.AdminServicer):
             ]
         )
 
+    @unary(operation="cluster_action", resource=CLUSTER)
     async def DescribeSelf(self, request: pb.DescribeSelfRequest, context: Context) -> pb.DescribeSelfReply:
-        try:
-            check_proof(request.proof, describe_proof(self._secret, request.nonce))
-        except TinymqError as error:
-            return pb.DescribeSelfReply(error=to_wire(error))
+        check_proof(request.proof, describe_proof(self._secret, request.nonce))
         formation = self._formation
         first = formation.first_entry
         return pb.DescribeSelfReply(
@@ -229,20 +209,16 @@ class AdminService(pb_grpc.AdminServicer):
             peer_address=self._replicas.peer_address,
         )
 
+    @unary(operation="cluster_action", resource=CLUSTER)
     async def Form(self, request: pb.FormRequest, context: Context) -> pb.FormReply:
         expected = form_proof(self._secret, request.nonce, request.cluster_id, request.first_entry)
-        try:
-            check_proof(request.proof, expected)
-            await self._formation.form(request.cluster_id, request.first_entry)
-        except TinymqError as error:
-            return pb.FormReply(error=to_wire(error))
+        check_proof(request.proof, expected)
+        await self._formation.form(request.cluster_id, request.first_entry)
         return pb.FormReply()
 
+    @unary(operation="cluster_action", resource=CLUSTER)
     async def Survey(self, request: pb.SurveyRequest, context: Context) -> pb.SurveyReply:
-        try:
-            check_proof(request.proof, survey_proof(self._secret, request.nonce))
-        except TinymqError as error:
-            return pb.SurveyReply(error=to_wire(error))
+        check_proof(request.proof, survey_proof(self._secret, request.nonce))
         formation, recovery, broker = self._formation, self._recovery, self._serving.broker
         reply = pb.SurveyReply(
             cluster_id=formation.cluster_id,
@@ -267,20 +243,16 @@ class AdminService(pb_grpc.AdminServicer):
             )
         return reply
 
+    @unary(operation="cluster_action", resource=CLUSTER)
     async def TakeOver(self, request: pb.TakeOverRequest, context: Context) -> pb.TakeOverReply:
-        try:
-            check_proof(request.proof, take_over_proof(self._secret, request.challenge, request.orders))
-            self._recovery.spend(request.challenge)
-            orders = _parse_orders(request.orders)
-        except TinymqError as error:
-            return pb.TakeOverReply(error=to_wire(error))
-        return pb.TakeOverReply(results=await asyncio.gather(*map(self._take_over, orders)))
+        check_proof(request.proof, take_over_proof(self._secret, request.challenge, request.orders))
+        self._recovery.spend(request.challenge)
+        orders = _parse_orders(request.orders)
+        results = await asyncio.gather(*(item(pb.TakeOverResult, self._take_over(order)) for order in orders))
+        return pb.TakeOverReply(results=results)
 
     async def _take_over(self, order: RecoveryOrder) -> pb.TakeOverResult:
-        try:
-            await self._recovery.take_over(order)
-        except TinymqError as error:
-            return pb.TakeOverResult(error=to_wire(error))
+        await self._recovery.take_over(order)
         return pb.TakeOverResult()
 
 

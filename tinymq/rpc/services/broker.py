@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from typing import Any
-
-import grpc
 
 from tinymq.base.config import Limits
-from tinymq.base.errors import InvalidRequest, NotReady, TinymqError, WrongBroker
+from tinymq.base.errors import NotReady, TinymqError, WrongBroker
 from tinymq.base.meter import Meter
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.offsets import find_offset
@@ -18,17 +15,16 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import to_wire
 from tinymq.registry.state.values import BrokerRecord, QueueRecord, TopicRecord
+from tinymq.rpc.common.access import CLUSTER, TOPIC
 from tinymq.rpc.common.broker_state import Serving
+from tinymq.rpc.common.call_context import Context, client_of
+from tinymq.rpc.common.handlers import item, streaming, unary
 from tinymq.rpc.common.reply_stream import GrpcReplies
-from tinymq.rpc.common.request_bounds import end_with
 from tinymq.rpc.services import fetch, produce
 from tinymq.rpc.services.fetch import FetchStream
 from tinymq.rpc.services.produce import Batch, ProduceStream, unpacked
 
 DESCRIBED_MAX = 256  # topics, partitions or replicas that one slice describes
-CLIENT_ID = "tinymq-client-id"  # metadata key
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class BrokerService(pb_grpc.BrokerServicer):
@@ -43,17 +39,13 @@ class BrokerService(pb_grpc.BrokerServicer):
     def meter(self) -> Meter:
         return self._serving.meter
 
+    @streaming(operation="write", resource=TOPIC)
     async def Produce(self, request_iterator: AsyncIterator[pb.ProduceRequest], context: Context) -> None:  # type: ignore[override]
-        try:
-            await self.produce(unpacked(request_iterator), GrpcReplies(context), client_of(context))
-        except InvalidRequest as error:
-            await end_with(error, context)
+        await self.produce(unpacked(request_iterator), GrpcReplies(context), client_of(context))
 
+    @streaming(operation="read", resource=TOPIC)
     async def Fetch(self, request_iterator: AsyncIterator[pb.FetchRequest], context: Context) -> None:  # type: ignore[override]
-        try:
-            await self.fetch(request_iterator, GrpcReplies(context), client_of(context))
-        except InvalidRequest as error:
-            await end_with(error, context)
+        await self.fetch(request_iterator, GrpcReplies(context), client_of(context))
 
     async def produce(self, arriving: AsyncIterator[Iterable[Batch]], replies: produce.Replies, client: str) -> None:
         """One stream of batches, from whichever port. `client` is whose quota it counts to."""
@@ -82,6 +74,7 @@ class BrokerService(pb_grpc.BrokerServicer):
                 hint="ask for the metadata again: another broker listens there by now",
             )
 
+    @unary(operation="describe", resource=TOPIC)
     async def Metadata(self, request: pb.MetadataRequest, context: Context) -> pb.MetadataReply:
         try:
             broker = self._serving.running()
@@ -91,10 +84,7 @@ class BrokerService(pb_grpc.BrokerServicer):
             topics = [pb.TopicInfo(name=name, error=said) for name in request.topics]
             return pb.MetadataReply(topics=topics, error=said, stream_address=self._serving.stream_address)
         if request.fresh:
-            try:
-                await broker.refresh()
-            except NotReady as error:
-                return pb.MetadataReply(error=to_wire(error))
+            await broker.refresh()
         if request.all:
             found: list[TopicRecord | TinymqError] = [*broker.registry.get_all_topics()]
             names = [""] * len(found)
@@ -118,18 +108,18 @@ class BrokerService(pb_grpc.BrokerServicer):
                 await described.rest()
         return reply
 
+    @unary(operation="describe", resource=TOPIC)
     async def ListOffsets(self, request: pb.ListOffsetsRequest, context: Context) -> pb.ListOffsetsReply:
-        return pb.ListOffsetsReply(
-            answers=[await self._offset(request.topic_id, query, request.leader_only) for query in request.queries]
-        )
+        answers = [
+            await item(pb.OffsetAnswer, self._offset(request, query), partition=query.partition)
+            for query in request.queries
+        ]
+        return pb.ListOffsetsReply(answers=answers)
 
-    async def _offset(self, topic_id: bytes, query: pb.OffsetQuery, leader_only: bool) -> pb.OffsetAnswer:
-        try:
-            broker = self._serving.running()
-            partition = broker.find(topic_id, query.partition)
-            found = await find_offset(partition, query.timestamp_us, leader_only, broker.unpack_queue)
-        except TinymqError as error:
-            return pb.OffsetAnswer(partition=query.partition, error=to_wire(error))
+    async def _offset(self, request: pb.ListOffsetsRequest, query: pb.OffsetQuery) -> pb.OffsetAnswer:
+        broker = self._serving.running()
+        partition = broker.find(request.topic_id, query.partition)
+        found = await find_offset(partition, query.timestamp_us, request.leader_only, broker.unpack_queue)
         return pb.OffsetAnswer(
             partition=query.partition,
             offset=found.offset,
@@ -140,23 +130,9 @@ class BrokerService(pb_grpc.BrokerServicer):
             history=found.recovery_term,
         )
 
+    @unary(operation="write", resource=CLUSTER)
     async def OpenProducer(self, request: pb.OpenProducerRequest, context: Context) -> pb.OpenProducerReply:
-        try:
-            return pb.OpenProducerReply(producer_id=await self._serving.running().producer_ids.take())
-        except TinymqError as error:
-            return pb.OpenProducerReply(error=to_wire(error))
-
-
-def client_of(context: Context) -> str:
-    """Whose quota a call counts to: who it says it is, or else its host."""
-    metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
-    return str(metadata.get(CLIENT_ID) or "") or host_of(context.peer())
-
-
-def host_of(peer: str) -> str:
-    """The host of gRPC's "ipv4:127.0.0.1:4242", "ipv6:%5B::1%5D:4242" or "unix:..."."""
-    kind, _, rest = peer.partition(":")
-    return rest.rpartition(":")[0] if kind in ("ipv4", "ipv6") else peer
+        return pb.OpenProducerReply(producer_id=await self._serving.running().producer_ids.take())
 
 
 def brokers_to_wire(brokers: list[BrokerRecord]) -> list[pb.BrokerInfo]:

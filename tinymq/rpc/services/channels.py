@@ -23,9 +23,11 @@ from tinymq.proto import partition_pb2 as part
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import to_wire
+from tinymq.rpc.common.access import CHANNEL, TOPIC
 from tinymq.rpc.common.broker_state import Serving
-from tinymq.rpc.services.broker import Context
-from tinymq.rpc.services.presence import leaves_zeros_out, require
+from tinymq.rpc.common.call_context import Context
+from tinymq.rpc.common.handlers import item, unary
+from tinymq.rpc.common.presence import leaves_zeros_out, require
 
 BY_OFFSET = -4  # in the place of a time: the offset that comes with it
 ASKED_MAX = 64  # partitions proven to be led here side by side
@@ -40,46 +42,38 @@ class ChannelsService(pb_grpc.ChannelsServicer):
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
 
+    @unary(operation="read", resource=CHANNEL)
     async def SetConsumer(self, request: pb.SetConsumerRequest, context: Context) -> pb.SetConsumerReply:
-        try:
-            require(request, "partition", lenient=leaves_zeros_out(context))
-            check_channel_name(request.channel)
-            check_consumer_name(request.consumer)
-            consumer = await self._serving.running().registry.set_queue_consumer(
-                request.topic, request.partition, request.channel, request.consumer, command_id=request.command_id
-            )
-        except TinymqError as error:
-            return pb.SetConsumerReply(error=to_wire(error))
+        require(request, "partition", lenient=leaves_zeros_out(context))
+        check_channel_name(request.channel)
+        check_consumer_name(request.consumer)
+        consumer = await self._serving.running().registry.set_queue_consumer(
+            request.topic, request.partition, request.channel, request.consumer, command_id=request.command_id
+        )
         return pb.SetConsumerReply(epoch=consumer.epoch)
 
+    @unary(operation="read", resource=CHANNEL)
     async def UnsetConsumer(self, request: pb.UnsetConsumerRequest, context: Context) -> pb.UnsetConsumerReply:
-        try:
-            require(request, "partition", lenient=leaves_zeros_out(context))
-            check_channel_name(request.channel)
-            await self._serving.running().registry.unset_queue_consumer(
-                request.topic, request.partition, request.channel, request.epoch, command_id=request.command_id
-            )
-        except TinymqError as error:
-            return pb.UnsetConsumerReply(error=to_wire(error))
+        require(request, "partition", lenient=leaves_zeros_out(context))
+        check_channel_name(request.channel)
+        await self._serving.running().registry.unset_queue_consumer(
+            request.topic, request.partition, request.channel, request.epoch, command_id=request.command_id
+        )
         return pb.UnsetConsumerReply()
 
+    @unary(operation="describe", resource=CHANNEL)
     async def GetConsumer(self, request: pb.GetConsumerRequest, context: Context) -> pb.GetConsumerReply:
-        try:
-            check_channel_name(request.channel)
-            broker = self._serving.running()
-            await broker.refresh()  # it may have been set at another broker a moment ago
-            reads = broker.registry.get_queue_consumer(request.topic, request.partition, request.channel)
-        except TinymqError as error:
-            return pb.GetConsumerReply(error=to_wire(error))
-        return (
-            pb.GetConsumerReply() if reads is None else pb.GetConsumerReply(consumer=reads.consumer, epoch=reads.epoch)
-        )
+        check_channel_name(request.channel)
+        broker = self._serving.running()
+        await broker.refresh()  # another broker may have set the consumer a moment ago
+        consumer = broker.registry.get_queue_consumer(request.topic, request.partition, request.channel)
+        if consumer is None:
+            return pb.GetConsumerReply()
+        return pb.GetConsumerReply(consumer=consumer.consumer, epoch=consumer.epoch)
 
+    @unary(operation="read", resource=CHANNEL)
     async def Change(self, request: pb.ChannelsRequest, context: Context) -> pb.ChannelsReply:
-        try:
-            broker = self._serving.running()
-        except TinymqError as error:
-            return pb.ChannelsReply(error=to_wire(error))
+        broker = self._serving.running()
         lenient = leaves_zeros_out(context)
         timeout_s = _timeout_s(request.timeout_ms, broker)
         outcomes = [CommandOutcome() for _ in request.commands]
@@ -102,6 +96,7 @@ class ChannelsService(pb_grpc.ChannelsServicer):
         await asyncio.gather(*(carry_out(*each) for each in given.values()))
         return pb.ChannelsReply(outcomes=map(_outcome_to_wire, outcomes))
 
+    @unary(operation="describe", resource=TOPIC)
     async def List(self, request: pb.ListChannelsRequest, context: Context) -> pb.ListChannelsReply:
         try:
             broker = self._serving.running()
@@ -111,59 +106,50 @@ class ChannelsService(pb_grpc.ChannelsServicer):
         room = asyncio.Semaphore(ASKED_MAX)
 
         async def one(number: int) -> pb.PartitionChannels:
-            try:
-                async with room:
-                    return await _list(broker, request.topic_id, number)
-            except TinymqError as error:
-                return pb.PartitionChannels(partition=number, error=to_wire(error))
+            async with room:
+                return await item(pb.PartitionChannels, _list(broker, request.topic_id, number), partition=number)
 
         reply = pb.ListChannelsReply(partitions=await asyncio.gather(*map(one, request.partitions)))
         _cut_to(reply, broker.limits.grpc_message_bytes_max // 2)
         return reply
 
+    @unary(operation="delete", resource=TOPIC)
     async def Trim(self, request: pb.TrimRequest, context: Context) -> pb.TrimReply:
-        try:
-            broker = self._serving.running()
-            lenient = leaves_zeros_out(context)
-            require(request, "partition", lenient=lenient)
-            _require_place(request, "before_us", "before_offset", lenient)
-            partition = broker.find(request.topic_id, request.partition)
-            offset = await _offset(broker, partition, request.before_us, request.before_offset)
-            _check_before(partition, offset)
-            move = part.Command(move_start=part.MoveStart(offset=offset, reason=part.MoveStart.TRIM))
-            outcome = await _one(partition, move, _timeout_s(request.timeout_ms, broker))
-        except TinymqError as error:
-            return pb.TrimReply(error=to_wire(error))
+        broker = self._serving.running()
+        lenient = leaves_zeros_out(context)
+        require(request, "partition", lenient=lenient)
+        _require_place(request, "before_us", "before_offset", lenient)
+        partition = broker.find(request.topic_id, request.partition)
+        offset = await _offset(broker, partition, request.before_us, request.before_offset)
+        _check_before(partition, offset)
+        move = part.Command(move_start=part.MoveStart(offset=offset, reason=part.MoveStart.TRIM))
+        outcome = await _one(partition, move, _timeout_s(request.timeout_ms, broker))
         return pb.TrimReply(log_start=outcome.log_start)
 
+    @unary(operation="read", resource=TOPIC)
     async def Hold(self, request: pb.HoldRequest, context: Context) -> pb.HoldReply:
-        try:
-            broker = self._serving.running()
-            lenient = leaves_zeros_out(context)
-            require(request, "lease_ms", lenient=lenient)
-            _check_id("hold_id", request.hold_id)
-            _check_ranges(request.ranges, lenient)
-        except TinymqError as error:
-            return pb.HoldReply(error=to_wire(error))
+        broker = self._serving.running()
+        lenient = leaves_zeros_out(context)
+        require(request, "lease_ms", lenient=lenient)
+        _check_id("hold_id", request.hold_id)
+        _check_ranges(request.ranges, lenient)
         timeout_s = _timeout_s(request.timeout_ms, broker)
 
         async def one(asked: pb.HoldRange) -> pb.HoldOutcome:
-            try:
-                partition = broker.find(request.topic_id, asked.partition)
-                there = _held_already(partition, request, asked.offset)
-                if there is not None:
-                    return pb.HoldOutcome(log_start=partition.log_start, until_us=there.until_us)
-                wanted = _holding(request, asked.offset)
-                promised = _promise(partition, request, wanted)
-                if promised is not None:
-                    return pb.HoldOutcome(log_start=partition.log_start, until_us=promised.until_us)
-                outcome = await _one(partition, wanted, timeout_s)
-                partition.soft_leases.release(request.hold_id)
-            except TinymqError as error:
-                return pb.HoldOutcome(error=to_wire(error))
+            partition = broker.find(request.topic_id, asked.partition)
+            there = _held_already(partition, request, asked.offset)
+            if there is not None:
+                return pb.HoldOutcome(log_start=partition.log_start, until_us=there.until_us)
+            wanted = _holding(request, asked.offset)
+            promised = _promise(partition, request, wanted)
+            if promised is not None:
+                return pb.HoldOutcome(log_start=partition.log_start, until_us=promised.until_us)
+            outcome = await _one(partition, wanted, timeout_s)
+            partition.soft_leases.release(request.hold_id)
             return pb.HoldOutcome(log_start=outcome.log_start, until_us=outcome.until_us)
 
-        return pb.HoldReply(outcomes=await asyncio.gather(*map(one, request.ranges)))
+        outcomes = await asyncio.gather(*(item(pb.HoldOutcome, one(asked)) for asked in request.ranges))
+        return pb.HoldReply(outcomes=outcomes)
 
 
 # ---- requests ---------------------------------------------------------------------------------------------------

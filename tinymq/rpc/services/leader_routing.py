@@ -28,9 +28,9 @@ from tinymq.broker.partition.partition import Partition
 from tinymq.broker.serve.broker import Broker
 from tinymq.registry.state.values import QueueRecord, TopicRecord
 from tinymq.rpc.common.broker_state import Serving, State
+from tinymq.rpc.common.call_context import CLIENT_ID, Context, client_of
 from tinymq.rpc.common.forward_mark import FORWARDED, ForwardMarks
 from tinymq.rpc.common.forwarding import Forwarding
-from tinymq.rpc.services.broker import CLIENT_ID, Context, client_of
 
 T = TypeVar("T")
 

@@ -11,13 +11,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
-from typing import Any, TypeVar
-
-import structlog
+from typing import Any
 
 from tinymq.base.errors import (
     BatchTooLarge,
-    BrokenInvariant,
     InvalidRequest,
     OffsetOutOfRange,
     TinymqError,
@@ -32,11 +29,12 @@ from tinymq.broker.serve.quotas import Quotas
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.registry.state.values import TopicRecord
+from tinymq.rpc.common.access import CHANNEL, TOPIC
 from tinymq.rpc.common.broker_state import Serving
+from tinymq.rpc.common.call_context import Context
 from tinymq.rpc.common.forward_mark import ForwardMarks
 from tinymq.rpc.common.forwarding import Forwarding
-from tinymq.rpc.common.statuses import status_of, text_of, trailers_of
-from tinymq.rpc.services.broker import Context
+from tinymq.rpc.common.handlers import unary
 from tinymq.rpc.services.leader_routing import (
     NOTHING_DONE,
     RECEIVES,
@@ -60,9 +58,6 @@ LOOK_S_MIN = 0.01  # before queues that had nothing after all are asked again: d
 AROUND_BYTES = 1024  # of an answer, that the request for it did not have
 PRODUCE_BYTES_MAX = RECEIVES_BYTES - 2 * AROUND_BYTES  # of a request: any client can be sent what it makes
 
-T = TypeVar("T")
-logger = structlog.get_logger("tinymq.rpc")
-
 
 class QueueService(pb_grpc.QueueServiceServicer):
     """service QueueService."""
@@ -81,42 +76,43 @@ class QueueService(pb_grpc.QueueServiceServicer):
         self._turns: OrderedDict[TopicId, int] = OrderedDict()
         self._avoided: OrderedDict[tuple[TopicId, int], float] = OrderedDict()  # until when queues are avoided
 
+    @unary(operation="write", resource=TOPIC)
     async def ProduceMessage(self, request: pb.ProduceMessageRequest, context: Context) -> pb.ProduceMessageReply:
-        return await self._answer(
-            context, "ProduceMessage", request, partial(self._produce, "ProduceMessage", Acks.QUORUM, request)
-        )
+        call = self._call(context, "ProduceMessage", request)
+        return await self._produce("ProduceMessage", Acks.QUORUM, request, call)
 
+    @unary(operation="write", resource=TOPIC)
     async def AsyncProduceMessage(self, request: pb.ProduceMessageRequest, context: Context) -> pb.ProduceMessageReply:
-        return await self._answer(
-            context, "AsyncProduceMessage", request, partial(self._produce, "AsyncProduceMessage", Acks.LEADER, request)
-        )
+        call = self._call(context, "AsyncProduceMessage", request)
+        return await self._produce("AsyncProduceMessage", Acks.LEADER, request, call)
 
+    @unary(operation="read", resource=CHANNEL)
     async def ConsumeMessage(self, request: pb.ConsumeMessageRequest, context: Context) -> pb.ConsumeMessageReply:
-        return await self._answer(context, "ConsumeMessage", request, partial(self._consume, request))
+        call = self._call(context, "ConsumeMessage", request)
+        return await self._consume(request, call)
 
+    @unary(operation="read", resource=TOPIC)
     async def FetchMessage(self, request: pb.FetchMessageRequest, context: Context) -> pb.FetchMessageReply:
-        return await self._answer(context, "FetchMessage", request, partial(self._fetch, request))
+        call = self._call(context, "FetchMessage", request)
+        return await self._fetch(request, call)
 
+    @unary(operation="create", resource=TOPIC)
     async def CreateQueue(self, request: pb.CreateQueueRequest, context: Context) -> pb.CreateQueueReply:
-        return await self._answer(context, "CreateQueue", request, partial(create_queue, request))
+        call = self._call(context, "CreateQueue", request)
+        return await create_queue(request, call)
 
+    @unary(operation="delete", resource=TOPIC)
     async def DeleteQueue(self, request: pb.DeleteQueueRequest, context: Context) -> pb.DeleteQueueReply:
-        return await self._answer(context, "DeleteQueue", request, partial(delete_queue, request))
+        call = self._call(context, "DeleteQueue", request)
+        return await delete_queue(request, call)
 
+    @unary(operation="describe", resource=TOPIC)
     async def GetQueueSize(self, request: pb.GetQueueSizeRequest, context: Context) -> pb.GetQueueSizeReply:
-        return await self._answer(context, "GetQueueSize", request, partial(self._size, request))
+        call = self._call(context, "GetQueueSize", request)
+        return await self._size(request, call)
 
-    async def _answer(self, context: Context, method: str, request: Any, work: Callable[[Call], Awaitable[T]]) -> T:
-        """The reply, or the end of the call with the status of what went wrong."""
-        try:
-            return await work(read_call(self._serving.running(), context, self._marks, method, request))
-        except TinymqError as error:
-            failed = error
-        except Exception:  # a bug: the client is told that there is one, and the log what
-            logger.exception("call_failed")
-            failed = BrokenInvariant("the broker failed in the middle of this call", hint="this is a bug: report it")
-        await context.abort(status_of(failed), text_of(failed), trailers_of(failed))
-        raise AssertionError("abort returned")
+    def _call(self, context: Context, method: str, request: Any) -> Call:
+        return read_call(self._serving.running(), context, self._marks, method, request)
 
     # ---- producing -----------------------------------------------------------------------------------
 

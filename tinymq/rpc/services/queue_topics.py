@@ -6,8 +6,8 @@ from tinymq.base import topic_config
 from tinymq.base.errors import TopicExists, UnknownTopic
 from tinymq.base.topic_config import TopicConfig
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.rpc.common.presence import require
 from tinymq.rpc.services.leader_routing import Call, find_queue, find_topic
-from tinymq.rpc.services.presence import require
 
 
 async def create_queue(request: pb.CreateQueueRequest, call: Call) -> pb.CreateQueueReply:

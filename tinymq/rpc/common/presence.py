@@ -13,7 +13,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from tinymq.base.errors import InvalidRequest
-from tinymq.rpc.services.broker import CLIENT_ID, Context
+from tinymq.rpc.common.call_context import CLIENT_ID, Context
 
 HINT = "an absent field does not mean 0; a client generated from an older tinymq.proto leaves a 0 out"
 

@@ -1,0 +1,159 @@
+"""Every RPC of every service says what a caller has to be allowed, and its errors take the one form of its replies."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import Descriptor
+from grpc import StatusCode
+
+from tinymq.base.errors import BrokenInvariant, UnknownTopic
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.methods import METHODS, Method
+from tinymq.rpc.common.access import CHANNEL, CLUSTER, TOPIC, Access, Resource
+from tinymq.rpc.common.call_context import Context
+from tinymq.rpc.common.handlers import access_of, item, unary
+from tinymq.rpc.common.statuses import TRAILER
+from tinymq.rpc.services.admin import AdminService
+from tinymq.rpc.services.broker import BrokerService
+from tinymq.rpc.services.channels import ChannelsService
+from tinymq.rpc.services.queue import QueueService
+
+SERVICES: dict[str, type] = {
+    "Broker": BrokerService,
+    "Channels": ChannelsService,
+    "Admin": AdminService,
+    "QueueService": QueueService,
+}
+EXPECTED = {
+    "Broker.Produce": Access("write", TOPIC),
+    "Broker.Fetch": Access("read", TOPIC),
+    "Broker.Metadata": Access("describe", TOPIC),
+    "Broker.ListOffsets": Access("describe", TOPIC),
+    "Broker.OpenProducer": Access("write", CLUSTER),
+    "Channels.SetConsumer": Access("read", CHANNEL),
+    "Channels.UnsetConsumer": Access("read", CHANNEL),
+    "Channels.GetConsumer": Access("describe", CHANNEL),
+    "Channels.Change": Access("read", CHANNEL),
+    "Channels.List": Access("describe", TOPIC),
+    "Channels.Trim": Access("delete", TOPIC),
+    "Channels.Hold": Access("read", TOPIC),
+    "Admin.CreateTopic": Access("create", TOPIC),
+    "Admin.DeleteTopic": Access("delete", TOPIC),
+    "Admin.AlterTopic": Access("alter", TOPIC),
+    "Admin.AddPartition": Access("alter", TOPIC),
+    "Admin.DeletePartition": Access("delete", TOPIC),
+    "Admin.TransferLeader": Access("alter", TOPIC),
+    "Admin.ClusterStatus": Access("describe", CLUSTER),
+    "Admin.FeatureLevel": Access("alter", CLUSTER),
+    "Admin.DescribeScan": Access("describe", CLUSTER),
+    "Admin.ListScans": Access("describe", CLUSTER),
+    "Admin.DescribeSelf": Access("cluster_action", CLUSTER),
+    "Admin.Form": Access("cluster_action", CLUSTER),
+    "Admin.Survey": Access("cluster_action", CLUSTER),
+    "Admin.TakeOver": Access("cluster_action", CLUSTER),
+    "QueueService.ProduceMessage": Access("write", TOPIC),
+    "QueueService.AsyncProduceMessage": Access("write", TOPIC),
+    "QueueService.ConsumeMessage": Access("read", CHANNEL),
+    "QueueService.FetchMessage": Access("read", TOPIC),
+    "QueueService.CreateQueue": Access("create", TOPIC),
+    "QueueService.DeleteQueue": Access("delete", TOPIC),
+    "QueueService.GetQueueSize": Access("describe", TOPIC),
+}
+
+
+def declared(method: Method) -> Access:
+    return access_of(SERVICES[method.service], method)
+
+
+def test_every_rpc_has_its_operation_and_resource() -> None:
+    """Access control will read them: an RPC that is new, or that changes its access, changes this table too."""
+    assert {method.label: declared(method) for method in METHODS.values()} == EXPECTED
+
+
+def has(kind: Descriptor, path: str) -> bool:
+    name, _, rest = path.partition(".")
+    field = kind.fields_by_name.get(name)
+    return field is not None and (not rest or (field.message_type is not None and has(field.message_type, rest)))
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.label)
+def test_a_request_names_the_resource_of_its_rpc(method: Method) -> None:
+    resource: Resource = declared(method).resource
+    assert resource is CLUSTER or any(has(method.request.DESCRIPTOR, path) for path in resource.fields)
+
+
+class Failing:
+    """A service whose RPCs raise `error`."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    @unary(operation="delete", resource=TOPIC)
+    async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Context) -> pb.DeleteTopicReply:
+        raise self.error
+
+    @unary(operation="describe", resource=TOPIC)
+    async def ListOffsets(self, request: pb.ListOffsetsRequest, context: Context) -> pb.ListOffsetsReply:
+        raise self.error
+
+    @unary(operation="delete", resource=TOPIC)
+    async def DeleteQueue(self, request: pb.DeleteQueueRequest, context: Context) -> pb.DeleteQueueReply:
+        raise self.error
+
+
+class Aborted(Exception):
+    pass
+
+
+class Statuses:
+    """The context of a call, which keeps the status that ends it."""
+
+    ended: tuple[Any, ...] = ()
+
+    async def abort(self, code: StatusCode, details: str, trailers: tuple[tuple[str, Any], ...]) -> None:
+        self.ended = (code, details, pb.Error.FromString(dict(trailers)[TRAILER]).code)
+        raise Aborted
+
+
+def test_an_error_takes_the_form_of_the_reply() -> None:
+    async def main() -> None:
+        service, context = Failing(UnknownTopic("no topic", hint="make one")), Statuses()
+        told: Any = context
+        assert (await service.DeleteTopic(pb.DeleteTopicRequest(), told)).error.code == "UnknownTopic"
+        (answer,) = (await service.ListOffsets(pb.ListOffsetsRequest(), told)).answers
+        assert answer.error.code == "UnknownTopic"
+        with pytest.raises(Aborted):
+            await service.DeleteQueue(pb.DeleteQueueRequest(), told)
+        assert context.ended == (StatusCode.NOT_FOUND, "no topic (make one)", "UnknownTopic")
+
+    asyncio.run(main())
+
+
+def test_a_bug_is_answered_as_one_and_reported() -> None:
+    async def main() -> None:
+        seen: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, about: seen.append(about["exception"]))
+        bug = KeyError("x")
+        context: Any = Statuses()
+        reply = await Failing(bug).DeleteTopic(pb.DeleteTopicRequest(), context)
+        assert reply.error.code == BrokenInvariant.code
+        assert seen == [bug]
+
+    asyncio.run(main())
+
+
+def test_an_item_has_its_own_error() -> None:
+    async def found(offset: int) -> pb.OffsetAnswer:
+        if offset:
+            raise UnknownTopic("no topic")
+        return pb.OffsetAnswer(partition=1, offset=5)
+
+    async def main() -> None:
+        assert (await item(pb.OffsetAnswer, found(0), partition=7)).offset == 5
+        failed = await item(pb.OffsetAnswer, found(1), partition=7)
+        assert (failed.partition, failed.error.code) == (7, "UnknownTopic")
+
+    asyncio.run(main())

@@ -1,0 +1,34 @@
+"""What an RPC does, and to what: the names by which access control decides who may call it. No decision is made here.
+
+Every handler of an RPC declares both (tinymq/rpc/common/handlers.py). The operations are Kafka's, so that its rules can
+be carried over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Operation = Literal["read", "write", "describe", "create", "alter", "delete", "cluster_action"]
+"""`describe` changes nothing and shows no record; `cluster_action` is for brokers and operators with the secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind of thing that a request names. A request without any of `fields` is about all things of the kind."""
+
+    kind: str
+    fields: tuple[str, ...]  # paths in requests, such as "commands.channel"; the first that a request has names it
+
+
+CLUSTER = Resource("cluster", ())
+TOPIC = Resource("topic", ("topic", "topic_id", "topics", "batches.topic_id", "name"))
+CHANNEL = Resource("channel", ("channel", "commands.channel"))
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a caller of an RPC has to be allowed."""
+
+    operation: Operation
+    resource: Resource
