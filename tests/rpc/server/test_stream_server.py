@@ -203,9 +203,10 @@ def test_who_reads_no_answers_and_goes_is_forgotten(tinymq_cluster: Cluster, hel
             (here,) = set(streams._streams) - before
             assert here._transport is not None
             assert rude._transport is not None
-            # Both buffers grow to megabytes otherwise: a hundred thousand answers until the stream stands still.
+            # Both buffers grow to megabytes otherwise: a hundred thousand answers until the stream stands still. A
+            # receive buffer of 4 KiB is too small: the kernel then drops segments, and the acknowledgements in them.
             here._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-            rude._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            rude._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
             rude._transport.pause_reading()
             asking = asyncio.ensure_future(ask())
             await until(lambda: not here._reading and here._outbox.waiting)  # neither read nor written any more

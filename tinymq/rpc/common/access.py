@@ -1,6 +1,6 @@
 """What an RPC does, and to what: the names by which access control decides who may call it. No decision is made here.
 
-Every handler of an RPC declares both (tinymq/rpc/common/handlers.py). The operations are Kafka's, so that its rules can
+Every method that serves an RPC declares both (tinymq/rpc/common/rpc_method.py). The operations are Kafka's, so that its rules can
 be carried over.
 """
 

@@ -16,7 +16,7 @@ from tinymq.base.errors import InvalidRequest
 from tinymq.proto.bounds import bounds_of, parse
 from tinymq.proto.methods import METHODS, Method
 from tinymq.rpc.common.call_context import Context
-from tinymq.rpc.common.handlers import refuse
+from tinymq.rpc.common.rpc_method import refuse
 
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 

@@ -18,8 +18,8 @@ from tinymq.registry.state.values import BrokerRecord, QueueRecord, TopicRecord
 from tinymq.rpc.common.access import CLUSTER, TOPIC
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context, client_of
-from tinymq.rpc.common.handlers import item, streaming, unary
 from tinymq.rpc.common.reply_stream import GrpcReplies
+from tinymq.rpc.common.rpc_method import item, streaming, unary
 from tinymq.rpc.services import fetch, produce
 from tinymq.rpc.services.fetch import FetchStream
 from tinymq.rpc.services.produce import Batch, ProduceStream, unpacked

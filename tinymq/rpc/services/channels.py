@@ -26,8 +26,8 @@ from tinymq.proto.errors import to_wire
 from tinymq.rpc.common.access import CHANNEL, TOPIC
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context
-from tinymq.rpc.common.handlers import item, unary
 from tinymq.rpc.common.presence import leaves_zeros_out, require
+from tinymq.rpc.common.rpc_method import item, unary
 
 BY_OFFSET = -4  # in the place of a time: the offset that comes with it
 ASKED_MAX = 64  # partitions proven to be led here side by side

@@ -34,7 +34,7 @@ from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context
 from tinymq.rpc.common.forward_mark import ForwardMarks
 from tinymq.rpc.common.forwarding import Forwarding
-from tinymq.rpc.common.handlers import unary
+from tinymq.rpc.common.rpc_method import unary
 from tinymq.rpc.services.leader_routing import (
     NOTHING_DONE,
     RECEIVES,
