@@ -26,7 +26,7 @@ SECONDS = 13.0  # virtual: enough for each kind to happen
 SEEDS = range(3, 13)  # tried in turn: a fault that waits for its moment does not find it with every seed
 # The faults that wait for a moment, and the moments: one run of those seeds has to have each of them.
 HAPPENS = {f"crash_at_{point.replace(' ', '_').replace('-', '_')}": (f"crash at {point}",) for point in POINTS}
-HAPPENS |= {"crash_anywhere": (BETWEEN_STEPS,), "power_cut": (UNSYNCED,), "power_cut_of_all": (UNSYNCED, LOST)}
+HAPPENS |= {"crash_anywhere": (BETWEEN_STEPS,), "power_cut": (UNSYNCED,), "power_cut_all": (UNSYNCED, LOST)}
 
 
 def _transcript(seed: int, surroundings: dict[str, str]) -> str:
@@ -50,7 +50,7 @@ def test_a_seed_is_one_run_byte_for_byte() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--seed", "17", "--faults", "kill,nonsense"], "'nonsense' is none of isolate_one, "),
+        (["--seed", "17", "--faults", "kill,nonsense"], "'nonsense' is none of isolate, "),
         (["--seed", "17", "--workloads", "nonsense"], "'nonsense' is none of idempotent, "),
         (["--seeds", "5"], "'5' is no A:B"),
     ],

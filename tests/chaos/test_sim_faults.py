@@ -60,10 +60,10 @@ def effect(check: Check) -> Check:
 
 KINDS = [kind for kind, row in FAULTS.items() if row.weight or kind not in HAPPENS]
 TOGETHER = (  # kinds that leave a world as they found it, so that one world does for all of them
-    ("isolate_one", "partition", "one_way", "unheard", "cut_link", "chain", "star"),
-    ("slow_link", "loss", "duplicate", "drop", "reorder", "stale", "client_reset", "reset"),
+    ("isolate", "partition", "one_way", "unheard", "cut_link", "chain", "star"),
+    ("latency", "loss", "duplicate", "drop", "reorder", "stale", "client_reset", "reset"),
     ("slow_disk", "hung_disk", "disk_full", "wall_jump", "drift", "fail_sync"),
-    ("pause", "kill", "kill_of_all", "power_cut_of_all", "power_cut", "stop", "rolling_restart", "seesaw"),
+    ("pause", "kill", "kill_all", "power_cut_all", "power_cut", "stop", "rolling_restart", "seesaw"),
     ("remove_group", "read_error", "wipe", "lost_config"),
 )
 ALONE = [(kind,) for kind in KINDS if not any(kind in kinds for kinds in TOGETHER)]
@@ -90,12 +90,12 @@ def test_every_kind_is_looked_at() -> None:
 
 
 @effect
-async def isolate_one(world: World) -> None:
+async def isolate(world: World) -> None:
     def cut(words: str) -> set[Pair]:
         (alone,) = numbers(words)
         return {pair for pair in every_pair(world) if alone in pair}
 
-    await silent(world, "isolate_one", cut)
+    await silent(world, "isolate", cut)
 
 
 @effect
@@ -164,9 +164,9 @@ async def seesaw(world: World) -> None:
 
 
 @effect
-async def slow_link(world: World) -> None:
+async def latency(world: World) -> None:
     assert await travel_s(world, (1, 2)) < 0.001
-    words, fault = begun(world, "slow_link", "0.3 s and up to 0.3 s more to and from [1, 2, 3]")
+    words, fault = begun(world, "latency", "0.3 s and up to 0.3 s more to and from [1, 2, 3]")
     took = [await travel_s(world, pair) for pair in every_pair(world)]
     assert 0.3 <= min(took) < max(took) <= 0.6, words
     next(fault, None)
@@ -386,8 +386,8 @@ async def kill(world: World) -> None:
 
 
 @effect
-async def kill_of_all(world: World) -> None:
-    down, kept = await goes_down(world, "kill_of_all", 2)
+async def kill_all(world: World) -> None:
+    down, kept = await goes_down(world, "kill_all", 2)
     assert kept == [broker.id for broker in down]
 
 
@@ -403,8 +403,8 @@ async def power_cut(world: World) -> None:
 
 
 @effect
-async def power_cut_of_all(world: World) -> None:
-    down, _ = await goes_down(world, "power_cut_of_all", 2)
+async def power_cut_all(world: World) -> None:
+    down, _ = await goes_down(world, "power_cut_all", 2)
     assert sum(broker.happened["power cut with unsynced writes"] for broker in down) == len(down)
 
 

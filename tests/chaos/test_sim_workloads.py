@@ -146,7 +146,7 @@ def test_heads_are_trimmed_while_others_read() -> None:
 
 
 def test_settings_are_altered_while_they_count() -> None:
-    history = told("altered", "isolate_one", seconds=30.0, pace=0.7)
+    history = told("altered", "isolate", seconds=30.0, pace=0.7)
     given = {(name, value) for call in done(history, "alter_topic") for name, value in call.args["settings"].items()}
     assert given >= {("retention_ms", "1500"), ("retention_ms", "none"), ("max_records", "6"), ("max_records", "60")}
     assert len({value for call in done(history, "settings") for value in call.result.values()}) > 5
@@ -159,10 +159,10 @@ def test_settings_are_altered_while_they_count() -> None:
     ("workload", "fault", "loses"),
     [
         pytest.param("volatile", "kill", False, marks=pytest.mark.long),  # less than what follows
-        ("volatile", "kill_of_all", True),
-        ("delayed", "kill_of_all", False),
-        ("delayed", "power_cut_of_all", True),
-        ("toggled", "power_cut_of_all", True),
+        ("volatile", "kill_all", True),
+        ("delayed", "kill_all", False),
+        ("delayed", "power_cut_all", True),
+        ("toggled", "power_cut_all", True),
     ],
 )
 def test_topics_that_promise_less_lose_with_a_majority_alone(workload: str, fault: str, *, loses: bool) -> None:

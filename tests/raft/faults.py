@@ -56,7 +56,7 @@ def cut_link(cluster: Cluster) -> None:
     cluster.cut(a, b, both=cluster.rng.random() < 0.6)
 
 
-def isolate_one(cluster: Cluster) -> None:
+def isolate(cluster: Cluster) -> None:
     leader = cluster.leaders(cluster.groups[0])
     cluster.isolate(
         leader[-1].id if leader and cluster.rng.random() < 0.5 else cluster.rng.choice(sorted(cluster.brokers))
@@ -82,7 +82,7 @@ def reset_one_channel(cluster: Cluster) -> None:
         broker.process.call(lambda: broker.transport.reset(other, channel))
 
 
-def slow_link(cluster: Cluster) -> None:
+def latency(cluster: Cluster) -> None:
     a, b = cluster.rng.sample(sorted(cluster.brokers), 2)
     seconds, jitter_s = cluster.rng.choice(((0.0002, 0.0005), (0.01, 0.02), (0.05, 0.2), (0.3, 0.3)))
     cluster.say(f"{a} -> {b} takes {seconds} s")
@@ -108,7 +108,7 @@ def power_cut(cluster: Cluster) -> None:
         _restart_later(cluster, broker)
 
 
-def power_cut_of_all(cluster: Cluster) -> None:
+def power_cut_all(cluster: Cluster) -> None:
     for broker in _started(cluster):
         broker.power_cut()
         _restart_later(cluster, broker)
@@ -179,15 +179,15 @@ def skew_clock(cluster: Cluster) -> None:
 
 FAULTS: dict[Fault, int] = {  # and how often, against one another
     cut_link: 4,
-    isolate_one: 3,
+    isolate: 3,
     heal: 6,
     reset_connections: 3,
     reset_one_channel: 4,
-    slow_link: 3,
+    latency: 3,
     say_twice: 2,
     kill: 4,
     power_cut: 4,
-    power_cut_of_all: 1,
+    power_cut_all: 1,
     pause: 3,
     slow_disk: 2,
     break_disk: 2,

@@ -18,16 +18,16 @@ from tinymq.log.segment import reads, scan, snapshot_files
 from tinymq.log.writer.sync_batch import SyncBatches
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
-CRASHES = ("kill", "power_cut", "power_cut_of_all")
-POWER = Focus(faults=("power_cut_of_all", "slow_disk"), segment_bytes=16 << 10, pace=0.5)
+CRASHES = ("kill", "power_cut", "power_cut_all")
+POWER = Focus(faults=("power_cut_all", "slow_disk"), segment_bytes=16 << 10, pace=0.5)
 FOUND = Focus(faults=("crash_at_append", "slow_disk"), workloads=("idempotent",), pace=0.25)
-CUT = Focus(faults=("seesaw", "slow_link"), segment_bytes=256 << 10, workloads=("idempotent",), pace=0.25)
+CUT = Focus(faults=("seesaw", "latency"), segment_bytes=256 << 10, workloads=("idempotent",), pace=0.25)
 TORN = Focus(faults=("crash_at_marks", "crash_at_ballots"), workloads=("churn", "idempotent"), pace=0.5)
 TRANSFERS = Focus(faults=("trim", "wipe"), workloads=("idempotent",), segment_bytes=4 << 10, pace=0.25)
 INSTALLS = Focus(faults=("trim", "wipe", "crash_at_head"), workloads=("idempotent",), segment_bytes=4 << 10, pace=0.25)
 REPAIRS = Focus(faults=("flip_bits", "kill"), workloads=("idempotent",), segment_bytes=16 << 10, pace=0.5)
 STATES = Focus(faults=("flip_states", "kill"), workloads=("idempotent",), segment_bytes=8 << 10, pace=0.25)
-FLIPS = Focus(faults=("flip_bits", "kill", "isolate_one"), segment_bytes=16 << 10, seconds=16.0)
+FLIPS = Focus(faults=("flip_bits", "kill", "isolate"), segment_bytes=16 << 10, seconds=16.0)
 
 
 class _NeverSynced:
@@ -68,7 +68,7 @@ def ballots_are_not_synced(p: Patches) -> None:
     p.replace(vote_store.VoteFile.write, write)
 
 
-@mutant("a failed sync stops its replica and acknowledges nothing", Focus(faults=("fail_sync", "power_cut_of_all")))
+@mutant("a failed sync stops its replica and acknowledges nothing", Focus(faults=("fail_sync", "power_cut_all")))
 def failed_syncs_are_ignored(p: Patches) -> None:
     real = Disk.sync
 
@@ -136,7 +136,7 @@ def the_page_cache_is_taken_for_the_disk(p: Patches) -> None:
 
 
 @mutant(
-    "ballots found at a start are written again and synced", Focus(faults=("crash_at_ballots", "kill", "isolate_one"))
+    "ballots found at a start are written again and synced", Focus(faults=("crash_at_ballots", "kill", "isolate"))
 )
 def ballots_are_believed_as_found(p: Patches) -> None:
     """They may be in the page cache alone, and what rests on them goes out at once."""
@@ -155,7 +155,7 @@ def torn_rounds_are_read(p: Patches) -> None:
     p.replace(crc32c, _any_crc, within=[record_file])
 
 
-@mutant("a group that was opened here and is gone is missed", Focus(faults=("kill", "remove_group", "isolate_one")))
+@mutant("a group that was opened here and is gone is missed", Focus(faults=("kill", "remove_group", "isolate")))
 def lost_folders_are_made_anew(p: Patches) -> None:
     real = durability_marks.load_marks
 

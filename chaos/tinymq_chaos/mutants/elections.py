@@ -25,13 +25,13 @@ from tinymq.raft.rules.membership import Membership, Replica
 from tinymq.raft.rules.messages import RequestVote
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
-CUTS = ("cut_link", "isolate_one", "partition", "chain", "reset", "pause", "kill")
-LEADERLESS = Focus(faults=("isolate_one", "kill", "partition"))
+CUTS = ("cut_link", "isolate", "partition", "chain", "reset", "pause", "kill")
+LEADERLESS = Focus(faults=("isolate", "kill", "partition"))
 DOUBLED = Focus(faults=("duplicate", "partition"), nodes=5, seconds=16.0)
-SPLIT = Focus(faults=("isolate_one", "kill"), nodes=5, latency_s=0.015)
-LAGGING = Focus(faults=("cut_link", "one_way", "kill", "isolate_one"), workloads=("idempotent",), pace=0.25)
-ISOLATED = Focus(faults=("isolate_one",), seconds=16.0)
-LONG = Focus(faults=("isolate_one", "chain"), seconds=20.0)
+SPLIT = Focus(faults=("isolate", "kill"), nodes=5, latency_s=0.015)
+LAGGING = Focus(faults=("cut_link", "one_way", "kill", "isolate"), workloads=("idempotent",), pace=0.25)
+ISOLATED = Focus(faults=("isolate",), seconds=16.0)
+LONG = Focus(faults=("isolate", "chain"), seconds=20.0)
 
 
 @mutant("4: votes are attributed to voters", DOUBLED)
@@ -60,7 +60,7 @@ def any_vote_counts(p: Patches) -> None:
     p.set(voting.VotingReplica, "_on_vote", on_vote)
 
 
-@mutant("7: a vote leaves after its sync", Focus(faults=("power_cut", "power_cut_of_all", "isolate_one", "slow_disk")))
+@mutant("7: a vote leaves after its sync", Focus(faults=("power_cut", "power_cut_all", "isolate", "slow_disk")))
 def votes_before_their_sync(p: Patches) -> None:
     p.set(VoteStore, "durable", lambda self, group: True)
 
@@ -135,8 +135,8 @@ def any_config_is_taken(p: Patches) -> None:
     p.set(configs, "follows", lambda before, after: True)
 
 
-DAMAGE = Focus(faults=("flip_bits", "remove_group", "isolate_one", "kill"), seconds=16.0, segment_bytes=16 << 10)
-OBSERVED = Focus(faults=("isolate_one", "partition"), workloads=("metadata",), nodes=5, pace=0.3)
+DAMAGE = Focus(faults=("flip_bits", "remove_group", "isolate", "kill"), seconds=16.0, segment_bytes=16 << 10)
+OBSERVED = Focus(faults=("isolate", "partition"), workloads=("metadata",), nodes=5, pace=0.3)
 AMNESIA = Focus(faults=("wipe", "kill"), seconds=16.0)
 
 
@@ -272,7 +272,7 @@ def silences_are_long(p: Patches) -> None:
 
 @mutant(
     "a group at rest wakes when its leader is gone",
-    Focus(faults=("isolate_one", "power_cut"), workloads=("metadata",), seconds=16.0),
+    Focus(faults=("isolate", "power_cut"), workloads=("metadata",), seconds=16.0),
 )
 def sleepers_do_not_wake(p: Patches) -> None:
     real = RaftReplica.leader_gone

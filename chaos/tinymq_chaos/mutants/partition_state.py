@@ -20,16 +20,16 @@ from tinymq.raft.peers import cluster_time
 from tinymq.raft.replica.leading import LeadingReplica
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
-LOST_ANSWERS = ("client_reset", "kill", "isolate_one", "slow_link")
+LOST_ANSWERS = ("client_reset", "kill", "isolate", "latency")
 RUSH = Focus(faults=LOST_ANSWERS, workloads=("rush",), pace=0.5)
 TAKERS = Focus(faults=LOST_ANSWERS, workloads=("takers",), pace=0.3)
 RESTARTS = Focus(
-    faults=("kill_of_all", "kill"), workloads=("cursors", "takers", "rush"), segment_bytes=2 << 10, pace=0.3
+    faults=("kill_all", "kill"), workloads=("cursors", "takers", "rush"), segment_bytes=2 << 10, pace=0.3
 )
-KEEPS = Focus(faults=("kill", "isolate_one"), workloads=("retained",), seconds=18.0, pace=0.5)
+KEEPS = Focus(faults=("kill", "isolate"), workloads=("retained",), seconds=18.0, pace=0.5)
 ALONE = Focus(faults=("wrong_start",), workloads=("unreplicated",), seconds=20.0, pace=0.5)
 BEGUN = Focus(
-    faults=("kill_of_all", "kill"), workloads=("room", "retained"), segment_bytes=2 << 10, seconds=18.0, pace=0.3
+    faults=("kill_all", "kill"), workloads=("room", "retained"), segment_bytes=2 << 10, seconds=18.0, pace=0.3
 )
 TRIMMED = Focus(faults=("client_reset", "kill"), workloads=("trimmed",), pace=0.3)
 SIZED = Focus(faults=("kill",), workloads=("sized",), pace=0.15)

@@ -17,12 +17,12 @@ from tinymq.registry.raft_group.replicated import ReplicatedRegistry
 from tinymq.registry.state.state import RegistryState
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
-LOSES = ("isolate_one", "kill", "cut_link", "reset", "client_reset", "slow_link")
+LOSES = ("isolate", "kill", "cut_link", "reset", "client_reset", "latency")
 NUMBERED = ("idempotent", "lone", "batches")
-RESTARTS = Focus(faults=("kill_of_all", "kill"), workloads=("lone", "idempotent"), segment_bytes=2 << 10, pace=0.2)
-SLOWED = Focus(faults=("slow_disk", "isolate_one"), workloads=("hasty",))
+RESTARTS = Focus(faults=("kill_all", "kill"), workloads=("lone", "idempotent"), segment_bytes=2 << 10, pace=0.2)
+SLOWED = Focus(faults=("slow_disk", "isolate"), workloads=("hasty",))
 OUT_OF_ORDER = Focus(faults=("client_reset",), workloads=("hasty",))
-METADATA = Focus(faults=("isolate_one", "pause", "kill", "slow_link"), workloads=("metadata", "churn", "lone"))
+METADATA = Focus(faults=("isolate", "pause", "kill", "latency"), workloads=("metadata", "churn", "lone"))
 
 
 @mutant("dedupe: a batch that is there already is not appended again", Focus(faults=LOSES, workloads=NUMBERED))
@@ -84,7 +84,7 @@ def duplicates_are_answered_early(p: Patches) -> None:
     p.replace(Partition.answer_duplicate, answer)
 
 
-@mutant("a batch is answered when it is committed", Focus(faults=("isolate_one", "kill", "power_cut")))
+@mutant("a batch is answered when it is committed", Focus(faults=("isolate", "kill", "power_cut")))
 def answers_when_appended(p: Patches) -> None:
     real: Any = Partition.produce
 
@@ -95,7 +95,7 @@ def answers_when_appended(p: Patches) -> None:
     p.replace(Partition.produce, produce)
 
 
-@mutant("a batch is answered by the entry that was appended for it", Focus(faults=("isolate_one", "partition", "kill")))
+@mutant("a batch is answered by the entry that was appended for it", Focus(faults=("isolate", "partition", "kill")))
 def answers_for_another_entry(p: Patches) -> None:
     def applied(self: PendingAcks, entry: Entry) -> None:
         for waiter in self._by_index.pop(entry.index, ()):
@@ -131,7 +131,7 @@ def high_watermark_beyond_the_commit(p: Patches) -> None:
     p.replace(Partition.high_watermark, property(lambda self: self.group.log.next_offset))
 
 
-@mutant("followers show what they know to be committed", Focus(faults=("isolate_one", "kill", "pause")))
+@mutant("followers show what they know to be committed", Focus(faults=("isolate", "kill", "pause")))
 def followers_show_their_whole_log(p: Patches) -> None:
     def high_watermark(self: Partition) -> int:
         return self.state.high_watermark if self.leading else int(self.group.log.next_offset)  # type: ignore[attr-defined]

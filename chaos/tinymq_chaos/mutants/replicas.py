@@ -219,7 +219,7 @@ def anybody_is_ready(p: Patches) -> None:
 
 @mutant(
     "a move by hand is answered when somebody else leads",
-    Focus(faults=("pause", "isolate_one", "slow_link"), workloads=("moved",), pace=0.3),
+    Focus(faults=("pause", "isolate", "latency"), workloads=("moved",), pace=0.3),
 )
 def moves_are_answered_early(p: Patches) -> None:
     async def transfer(self: Transfers, queue: Any, to: int, timeout_s: float) -> tuple[int, int]:

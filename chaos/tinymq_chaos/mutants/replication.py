@@ -27,8 +27,8 @@ STATES = Focus(
     faults=("stale", "wipe", "trim"), workloads=("idempotent",), segment_bytes=4 << 10, latency_s=0.015, pace=0.25
 )
 SEESAW = Focus(faults=("seesaw", "kill"), workloads=("idempotent",), nodes=5, pace=0.5, seconds=16.0)
-BACKLOG = Focus(faults=("pause", "cut_link", "isolate_one"), workloads=("idempotent", "plain"), pace=0.15)
-CUTS = ("cut_link", "isolate_one", "partition", "chain", "reset", "pause", "kill")
+BACKLOG = Focus(faults=("pause", "cut_link", "isolate"), workloads=("idempotent", "plain"), pace=0.15)
+CUTS = ("cut_link", "isolate", "partition", "chain", "reset", "pause", "kill")
 
 
 @mutant("1, 2: a follower's commit is clamped to what messages of this term have verified", OVERTAKEN)
@@ -118,7 +118,7 @@ def _clipped(real: Any) -> Any:
 
 @mutant(
     "7: an acknowledgement waits for the sync",
-    Focus(faults=("power_cut_of_all", "slow_disk"), workloads=("idempotent",), pace=0.5),
+    Focus(faults=("power_cut_all", "slow_disk"), workloads=("idempotent",), pace=0.5),
 )
 def acks_before_the_sync(p: Patches) -> None:
     """Followers and the leader itself."""
@@ -144,7 +144,7 @@ class Unsynced:
 
 
 @mutant(
-    "7: the leader counts itself once it has synced", Focus(faults=("power_cut", "slow_disk", "isolate_one", "kill"))
+    "7: the leader counts itself once it has synced", Focus(faults=("power_cut", "slow_disk", "isolate", "kill"))
 )
 def leader_counts_itself_early(p: Patches) -> None:
     real = Leadership.commit
@@ -162,7 +162,7 @@ def leader_counts_itself_early(p: Patches) -> None:
 
 @mutant(
     "11: a conflict is repaired in one round trip",
-    Focus(faults=("isolate_one", "kill"), workloads=("idempotent",), nodes=5, pace=0.25),
+    Focus(faults=("isolate", "kill"), workloads=("idempotent",), nodes=5, pace=0.25),
 )
 def conflicts_back_off_by_one(p: Patches) -> None:
     real = log_matching.receive
@@ -272,7 +272,7 @@ def one_replica_commits(p: Patches) -> None:
 
 @mutant(
     "a leader serves once it has applied what earlier terms committed",
-    Focus(faults=("kill", "isolate_one"), workloads=("idempotent",), latency_s=0.015, pace=0.3),
+    Focus(faults=("kill", "isolate"), workloads=("idempotent",), latency_s=0.015, pace=0.3),
 )
 def leads_before_its_noop_is_applied(p: Patches) -> None:
     real = replica.RaftReplica._SyncObj__onBecomeLeader

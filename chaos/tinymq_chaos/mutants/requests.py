@@ -11,7 +11,7 @@ from tinymq.rpc.services import queue
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 QUOTAS = "tests/broker/serve/test_quotas.py::test_"
-ASKED = Focus(faults=("client_reset", "kill", "isolate_one"), workloads=("queues",), pace=0.3)
+ASKED = Focus(faults=("client_reset", "kill", "isolate"), workloads=("queues",), pace=0.3)
 
 
 @mutant("a client goes no faster than its quota", test=f"{QUOTAS}a_quiet_client_has_a_second_of_its_rate")

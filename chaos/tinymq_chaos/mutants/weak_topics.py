@@ -13,10 +13,10 @@ from tinymq.log.writer import interval_sync
 from tinymq.log.writer.writer import Writer
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
-VOLATILE = Focus(faults=("kill", "kill_of_all"), workloads=("volatile",), pace=0.3)
+VOLATILE = Focus(faults=("kill", "kill_all"), workloads=("volatile",), pace=0.3)
 DELAYED = Focus(faults=("power_cut",), workloads=("delayed",), pace=0.2)
-ALL_KILLED = Focus(faults=("kill_of_all",), workloads=("delayed",), pace=0.3)
-CUT = Focus(faults=("power_cut_of_all",), workloads=("delayed",), pace=0.2)
+ALL_KILLED = Focus(faults=("kill_all",), workloads=("delayed",), pace=0.3)
+CUT = Focus(faults=("power_cut_all",), workloads=("delayed",), pace=0.2)
 
 
 @mutant("22: a replica in memory that begins anew is another one", VOLATILE)
@@ -34,7 +34,7 @@ def lazy_replicas_stay_the_same(p: Patches) -> None:
 
 @mutant(
     "a kill takes nothing from a replica that is synced at intervals",
-    Focus(faults=("kill_of_all",), workloads=("delayed",), pace=0.3),
+    Focus(faults=("kill_all",), workloads=("delayed",), pace=0.3),
 )
 def kills_count_as_power_cuts(p: Patches) -> None:
     p.replace(boot_id.read_boot, lambda files: b"")

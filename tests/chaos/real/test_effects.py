@@ -135,7 +135,7 @@ def test_without_anything_to_see_it_by_it_says_nothing() -> None:
     assert effect_of(Scene(StandIn()), "pause") is None
 
 
-KILLS = {"kill_one": 1, "kill_leader": 1, "kill_majority": 2, "kill_all": 3}
+KILLS = {"kill": 1, "kill_leader": 1, "kill_majority": 2, "kill_all": 3}
 
 
 @pytest.mark.parametrize("kind", KILLS)

@@ -27,7 +27,7 @@ class Scene:
 
 
 @pytest.mark.parametrize(("kind", "nodes", "left"), [
-    ("kill_one", 3, 2), ("kill_majority", 3, 1), ("kill_majority", 5, 2), ("kill_all", 3, 0), ("kill_all", 5, 0),
+    ("kill", 3, 2), ("kill_majority", 3, 1), ("kill_majority", 5, 2), ("kill_all", 3, 0), ("kill_all", 5, 0),
 ])  # fmt: skip
 def test_so_many_are_killed_and_all_of_them_start_again(kind: str, nodes: int, left: int) -> None:
     scene = Scene(nodes)
@@ -46,7 +46,7 @@ def test_all_are_killed_in_one_call() -> None:
     assert scene.target.done == ["kill 1", "kill 2", "kill 3"]
 
 
-@pytest.mark.parametrize("kind", ["kill_one", "kill_majority", "kill_all", "pause"])
+@pytest.mark.parametrize("kind", ["kill", "kill_majority", "kill_all", "pause"])
 def test_with_nobody_up_there_is_nobody_to_befall(kind: str) -> None:
     scene = Scene()
     scene.target.kill(1, 2, 3)

@@ -108,7 +108,7 @@ def test_overlapping_faults_of_one_process_do_not_trip_over_each_other() -> None
 
 def test_all_faults_end_and_all_brokers_run() -> None:
     scene = Scene()
-    for kind in ("isolate", "latency", "pause", "kill_one", "partition"):
+    for kind in ("isolate", "latency", "pause", "kill", "partition"):
         how: dict[str, float | str] = {"who": "anyone"} if "who" in KINDS[kind].parameters else {}
         assert scene.nemesis.begin(kind, **how) is not None
     assert scene.target.unhealthy()
@@ -145,7 +145,7 @@ def test_damage_comes_to_one_disk_at_a_time_and_to_the_next_when_all_is_well() -
 
 def test_who_may_have_lost_something_is_known() -> None:
     scene = Scene()
-    with scene.nemesis.fault("forget"), scene.nemesis.fault("kill_one", broker=1.0):
+    with scene.nemesis.fault("forget"), scene.nemesis.fault("kill", broker=1.0):
         assert scene.nemesis.hurt == {3}
 
 
@@ -187,7 +187,7 @@ def test_a_scar_makes_its_broker_the_only_one_to_be_damaged() -> None:
 
 def test_wrong_names_are_told_from_right_ones() -> None:
     nemesis = Scene().nemesis
-    with pytest.raises(ValueError, match="'explode' is none of kill_one, kill_leader"):
+    with pytest.raises(ValueError, match="'explode' is none of kill, kill_leader"):
         nemesis.begin("explode")
     with pytest.raises(ValueError, match="pause has no whom; it has broker, who"):
         nemesis.begin("pause", whom=1.0)

@@ -37,7 +37,7 @@ TOUR: tuple[Leg, ...] = (
         Stop("fail_sync", 0.2, {"broker": 2.0, "pattern": "groups/*", "then": "power cut"}),
     ), well=True),
     Leg((Stop("torn_tail", 0.2, {"broker": 1.0}), Stop("power_cut", 0.2, {"broker": 3.0})), well=True),
-    Leg((Stop("kill_one"),)),  # whoever has just been started, or not: so are the next two
+    Leg((Stop("kill"),)),  # whoever has just been started, or not: so are the next two
     Leg((Stop("kill_majority"),)),
     Leg((Stop("kill_all"),)),
     Leg((Stop("power_cut_all"),)),

@@ -17,7 +17,7 @@ ALL_S = 180.0  # a rolling restart that has begun is over by then
 POLL_S = 0.1
 
 
-def kill_one(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
+def kill(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     broker = one(stage, rng, how)
     return _down(stage, [broker] if broker is not None else [])
 
@@ -116,7 +116,7 @@ def _roll(stage: Stage, order: list[int], stopped: list[int]) -> None:
 
 
 KINDS: dict[str, Kind] = {
-    "kill_one": Kind(kill_one, "process", (0.0, 1.0, 4.0), {"broker": (ANYBODY,), "who": (ANYONE,)}),
+    "kill": Kind(kill, "process", (0.0, 1.0, 4.0), {"broker": (ANYBODY,), "who": (ANYONE,)}),
     "kill_leader": Kind(kill_leader, "process", (1.0, 0.0, 4.0)),
     "kill_majority": Kind(kill_majority, "process", (2.0, 0.0, 5.0)),
     "kill_all": Kind(kill_all, "process", (1.0, 0.0, 3.0)),

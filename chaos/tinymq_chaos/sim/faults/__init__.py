@@ -28,14 +28,14 @@ class Kind:
 
 
 FAULTS: dict[str, Kind] = {
-    "isolate_one": Kind(network.isolate_one, 4, (0.3, 1.0, 3.0, 5.0, 8.0)),
+    "isolate": Kind(network.isolate, 4, (0.3, 1.0, 3.0, 5.0, 8.0)),
     "partition": Kind(network.partition, 4, (0.3, 5.0)),
     "one_way": Kind(network.one_way, 4, (0.3, 5.0)),
     "unheard": Kind(network.unheard, 4, (0.8, 3.0)),
     "cut_link": Kind(network.cut_link, 3, (0.3, 5.0)),
     "chain": Kind(network.chain, 3, (0.5, 4.0, 15.0)),
     "star": Kind(network.star, 2, (0.5, 6.0)),
-    "slow_link": Kind(network.slow_link, 3, (0.5, 6.0)),
+    "latency": Kind(network.latency, 3, (0.5, 6.0)),
     "loss": Kind(network.loss, 3, (0.5, 6.0)),
     "seesaw": Kind(network.seesaw, 2, (4.0, 10.0)),
     "duplicate": Kind(network.duplicate, 2, (0.5, 5.0)),
@@ -51,9 +51,9 @@ FAULTS: dict[str, Kind] = {
     "trim": Kind(disks.trim, 3, (0.0, 1.0)),
     "pause": Kind(processes.pause, 4, (0.5, 2.0, 6.0)),
     "kill": Kind(processes.kill, 4, (0.0, 4.0)),
-    "kill_of_all": Kind(processes.kill_of_all, 2, (0.0, 2.0)),
+    "kill_all": Kind(processes.kill_all, 2, (0.0, 2.0)),
     "power_cut": Kind(processes.power_cut, 4, (0.0, 4.0)),
-    "power_cut_of_all": Kind(processes.power_cut_of_all, 3, (0.0, 2.0)),
+    "power_cut_all": Kind(processes.power_cut_all, 3, (0.0, 2.0)),
     "crash_anywhere": Kind(processes.crash_anywhere, 5, (0.1, 2.0)),
     "crash_at_point": Kind(points.crash_at_point, 5, (2.0, 6.0)),
     "stop": Kind(processes.stop, 2, (0.2, 4.0)),

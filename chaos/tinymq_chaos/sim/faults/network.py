@@ -12,7 +12,7 @@ from tinymq_chaos.sim.world.world import World
 OFFERED_S = 0.15  # from one time to the next
 
 
-def isolate_one(world: World, rng: random.Random) -> Iterator[str | None]:
+def isolate(world: World, rng: random.Random) -> Iterator[str | None]:
     """From all other brokers; clients may reach it still."""
     broker = running(world, rng) or anyone(world, rng)
     alone, others = [broker.id], [n for n in world.brokers if n != broker.id]
@@ -108,7 +108,7 @@ def seesaw(world: World, rng: random.Random) -> Iterator[str | None]:
     world.mend("seesaw")
 
 
-def slow_link(world: World, rng: random.Random) -> Iterator[str | None]:
+def latency(world: World, rng: random.Random) -> Iterator[str | None]:
     broker_id = rng.choice(list(world.brokers))
     seconds, jitter_s = rng.choice(((0.001, 0.002), (0.01, 0.02), (0.05, 0.1), (0.1, 0.2), (0.3, 0.3)))
     chosen = [broker_id] if rng.random() < 0.5 else list(world.brokers)

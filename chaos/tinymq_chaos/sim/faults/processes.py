@@ -60,7 +60,7 @@ def kill(world: World, rng: random.Random) -> Iterator[str | None]:
     return _down(_one(world, rng), lambda b: b.kill())
 
 
-def kill_of_all(world: World, rng: random.Random) -> Iterator[str | None]:
+def kill_all(world: World, rng: random.Random) -> Iterator[str | None]:
     return _down(_several(world, rng), lambda b: b.kill())
 
 
@@ -68,7 +68,7 @@ def power_cut(world: World, rng: random.Random) -> Iterator[str | None]:
     return _lose_power(world, rng, _one(world, rng))
 
 
-def power_cut_of_all(world: World, rng: random.Random) -> Iterator[str | None]:
+def power_cut_all(world: World, rng: random.Random) -> Iterator[str | None]:
     return _lose_power(world, rng, _several(world, rng))
 
 
