@@ -58,7 +58,7 @@ def effect(check: Check) -> Check:
     return check
 
 
-KINDS = [kind for kind, row in FAULTS.items() if row.weight or kind not in HAPPENS]
+KINDS = [kind for kind, fault in FAULTS.items() if fault.drawn.weight or kind not in HAPPENS]
 TOGETHER = (  # kinds that leave a world as they found it, so that one world does for all of them
     ("isolate", "partition", "one_way", "unheard", "cut_link", "chain", "star"),
     ("latency", "loss", "duplicate", "drop", "reorder", "stale", "client_reset", "reset"),
@@ -82,7 +82,7 @@ def test_a_fault_does_what_it_is_called(kinds: tuple[str, ...]) -> None:
 
 def test_every_kind_is_looked_at() -> None:
     assert EFFECTS.keys() | HAPPENS.keys() == FAULTS.keys()
-    assert [kind for kind, row in FAULTS.items() if row.weight and kind not in EFFECTS] == []
+    assert [kind for kind, fault in FAULTS.items() if fault.drawn.weight and kind not in EFFECTS] == []
     assert sorted(kind for kinds in (*TOGETHER, *ALONE) for kind in kinds) == sorted(KINDS)
 
 

@@ -7,7 +7,7 @@ import pytest
 from tinymq_chaos.history import METADATA, Outcome
 from tinymq_chaos.sim.__main__ import parse_options
 from tinymq_chaos.sim.campaign.run import Plan, run
-from tinymq_chaos.sim.faults import ALONE
+from tinymq_chaos.sim.faults import SINGLE
 
 
 @pytest.mark.parametrize("workloads", [("idempotent", "partitions"), ("queues", "altered")], ids=" and ".join)
@@ -16,7 +16,7 @@ def test_a_broker_that_remembers_its_topics_alone_keeps_its_promises(workloads: 
     result = run(plan)
     assert not result.anomalies, "\n".join([*result.anomalies, f"replay it: {plan.command}"])
     assert result.faults
-    assert {*result.faults} <= {*ALONE}
+    assert {*result.faults} <= {*SINGLE}
     assert result.history is not None
     assert {replica.broker for replica in result.history.replicas} == {1}
     assert len([c for c in result.history.of("send") if c.outcome is Outcome.OK]) > 50

@@ -1,6 +1,6 @@
 """A storm: everything that can happen to brokers, links and disks, at random moments, followed by calm.
 
-Which faults there are is one table; a run draws from it with the cluster's own random source.
+The faults are rows of tinymq_chaos/faults.py; a storm draws from them with the cluster's own random source.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from tests.raft.harness import Broker, Cluster, Recorder, Scenario
 from tinymq.base.errors import StorageError
 from tinymq.raft import Role
 from tinymq.raft.net.transport import Channel
+from tinymq_chaos.faults import FAULTS as FAULT_ROWS
 from tinymq_chaos.sim.virtual.event_loop import Killed
 
 Fault = Callable[[Cluster], None]
@@ -67,13 +68,13 @@ def heal(cluster: Cluster) -> None:
     cluster.heal()
 
 
-def reset_connections(cluster: Cluster) -> None:
+def reset(cluster: Cluster) -> None:
     a, b = cluster.rng.sample(sorted(cluster.brokers), 2)
     cluster.say(f"connections of {a} and {b} are reset")
     cluster.network.reset(a, b)
 
 
-def reset_one_channel(cluster: Cluster) -> None:
+def reset_channel(cluster: Cluster) -> None:
     broker = _some(cluster, _up(cluster))
     if broker is not None:
         other = cluster.rng.choice([b for b in cluster.brokers if b != broker.id])
@@ -89,7 +90,7 @@ def latency(cluster: Cluster) -> None:
     cluster.network.delay(a, b, seconds, jitter_s, both=cluster.rng.random() < 0.5)
 
 
-def say_twice(cluster: Cluster) -> None:
+def duplicate(cluster: Cluster) -> None:
     a, b = cluster.rng.sample(sorted(cluster.brokers), 2)
     cluster.network.duplicate_next(a, b, count=cluster.rng.randint(1, 5))
 
@@ -127,7 +128,7 @@ def slow_disk(cluster: Cluster) -> None:
         broker.disk.delay_s = cluster.rng.choice(((0.00005, 0.002), (0.005, 0.03), (0.05, 0.3)))
 
 
-def break_disk(cluster: Cluster) -> None:
+def fail_sync(cluster: Cluster) -> None:
     """A sync fails, or the disk is full; later the broker is started again, on a disk that works."""
     broker = _some(cluster, _up(cluster))
     if broker is None:
@@ -148,7 +149,7 @@ def _mend(cluster: Cluster, broker: Broker) -> None:
         _restart_later(cluster, broker)
 
 
-def stop_cleanly(cluster: Cluster) -> None:
+def stop(cluster: Cluster) -> None:
     broker = _some(cluster, cluster.running)
     if broker is None:
         return
@@ -162,14 +163,14 @@ def stop_cleanly(cluster: Cluster) -> None:
     cluster.background(stop())
 
 
-def hand_over(cluster: Cluster) -> None:
+def transfer(cluster: Cluster) -> None:
     group = cluster.rng.choice(cluster.groups)
     leader = _some(cluster, cluster.leaders(group))
     if leader is not None:
         leader.process.do(lambda: leader.host.transfer(group))
 
 
-def skew_clock(cluster: Cluster) -> None:
+def wall_jump(cluster: Cluster) -> None:
     broker = cluster.rng.choice(list(cluster.brokers.values()))
     broker.skew_us = cluster.rng.choice((0, -3_600_000_000, 3_600_000_000))
     broker.rate = cluster.rng.choice((0.95, 1.0, 1.05))  # from its next start on
@@ -177,24 +178,24 @@ def skew_clock(cluster: Cluster) -> None:
         broker.clock.wall_skew_us = broker.skew_us
 
 
-FAULTS: dict[Fault, int] = {  # and how often, against one another
-    cut_link: 4,
-    isolate: 3,
-    heal: 6,
-    reset_connections: 3,
-    reset_one_channel: 4,
-    latency: 3,
-    say_twice: 2,
-    kill: 4,
-    power_cut: 4,
-    power_cut_all: 1,
-    pause: 3,
-    slow_disk: 2,
-    break_disk: 2,
-    stop_cleanly: 2,
-    hand_over: 3,
-    skew_clock: 1,
-}
+ACTIONS: tuple[Fault, ...] = (
+    cut_link, isolate, heal, reset, reset_channel, latency, duplicate, kill, power_cut, power_cut_all, pause,
+    slow_disk, fail_sync, stop, transfer, wall_jump,
+)  # fmt: skip
+"""A storm draws from these, in this order. All but `heal` have a row with a weight in tinymq_chaos/faults.py."""
+
+HEAL_WEIGHT = 6
+
+
+def _weight(action: Fault) -> int:
+    if action is heal:
+        return HEAL_WEIGHT
+    weight = FAULT_ROWS[action.__name__].replicas
+    assert isinstance(weight, int), f"the table of faults says why {action.__name__} is not done here: {weight}"
+    return weight
+
+
+FAULTS: dict[Fault, int] = {action: _weight(action) for action in ACTIONS}
 
 
 async def storm(

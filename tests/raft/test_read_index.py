@@ -315,7 +315,7 @@ def test_a_learners_answer_proves_nothing() -> None:
     simulate(scenario)
 
 
-CUTS = {f: n for f, n in FAULTS.items() if f.__name__ != "skew_clock"}
+CUTS = {f: n for f, n in FAULTS.items() if f.__name__ != "wall_jump"}
 
 
 async def stormy_reads(cluster: Cluster, seconds: float) -> Reads:

@@ -135,9 +135,7 @@ def the_page_cache_is_taken_for_the_disk(p: Patches) -> None:
     p.replace(recovery.LogRecovery.rewrite, lambda self, segment: [])
 
 
-@mutant(
-    "ballots found at a start are written again and synced", Focus(faults=("crash_at_ballots", "kill", "isolate"))
-)
+@mutant("ballots found at a start are written again and synced", Focus(faults=("crash_at_ballots", "kill", "isolate")))
 def ballots_are_believed_as_found(p: Patches) -> None:
     """They may be in the page cache alone, and what rests on them goes out at once."""
 

@@ -23,9 +23,7 @@ from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 LOST_ANSWERS = ("client_reset", "kill", "isolate", "latency")
 RUSH = Focus(faults=LOST_ANSWERS, workloads=("rush",), pace=0.5)
 TAKERS = Focus(faults=LOST_ANSWERS, workloads=("takers",), pace=0.3)
-RESTARTS = Focus(
-    faults=("kill_all", "kill"), workloads=("cursors", "takers", "rush"), segment_bytes=2 << 10, pace=0.3
-)
+RESTARTS = Focus(faults=("kill_all", "kill"), workloads=("cursors", "takers", "rush"), segment_bytes=2 << 10, pace=0.3)
 KEEPS = Focus(faults=("kill", "isolate"), workloads=("retained",), seconds=18.0, pace=0.5)
 ALONE = Focus(faults=("wrong_start",), workloads=("unreplicated",), seconds=20.0, pace=0.5)
 BEGUN = Focus(

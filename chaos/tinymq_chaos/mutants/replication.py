@@ -143,9 +143,7 @@ class Unsynced:
         setattr(self._log, name, value)
 
 
-@mutant(
-    "7: the leader counts itself once it has synced", Focus(faults=("power_cut", "slow_disk", "isolate", "kill"))
-)
+@mutant("7: the leader counts itself once it has synced", Focus(faults=("power_cut", "slow_disk", "isolate", "kill")))
 def leader_counts_itself_early(p: Patches) -> None:
     real = Leadership.commit
 

@@ -21,7 +21,7 @@ from tinymq_chaos.history import History
 from tinymq_chaos.names import names_of
 from tinymq_chaos.real import outcome
 from tinymq_chaos.real.cluster.broker import check_mutants
-from tinymq_chaos.real.faults import FAULTS, Kind
+from tinymq_chaos.real.faults import FAULTS, RealFault
 from tinymq_chaos.real.report import BadFolder, read_run, write_comparison, write_report
 from tinymq_chaos.real.run.run import Plan, Result, Run
 from tinymq_chaos.real.systems import OFFERS, TARGETS, Offer, Wanted
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
     command = command_of(options, seed)
     say(f"seed {seed}; {command} repeats the plan, and not what comes of it; all that is written is in {folder}")
     kinds = FAULTS if options.fault is None else {name: FAULTS[name] for name in options.fault}
-    needs = frozenset().union(*(kind.needs for kind in kinds.values()))
+    needs = frozenset().union(*(kind.real.needs for kind in kinds.values()))
     plan = Plan(seed, max(LEAST_S, options.minutes * 60 - BESIDE_S), options.fault, options.workload, options.pace)
     try:
         subject = TARGETS[options.target](Wanted(folder / LEFT[0], options.brokers, needs, options.mutant))
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def cannot(options: argparse.Namespace, offer: Offer) -> str:
     """What of the options makes no sense with these brokers; "" if all does."""
-    lacking = {name: FAULTS[name].needs - offer.can_have for name in options.fault or ()}
+    lacking = {name: FAULTS[name].real.needs - offer.can_have for name in options.fault or ()}
     wrong = [f"{name} needs {', '.join(sorted(needs))}" for name, needs in lacking.items() if needs]
     strange = [name for name in options.workload if name not in offer.workloads]
     wrong += [f"{', '.join(strange)} cannot be judged here; {', '.join(offer.workloads)} can"] if strange else []
@@ -197,11 +197,11 @@ def command_of(options: argparse.Namespace, seed: int) -> str:
     return " ".join(words)
 
 
-def row(name: str, kind: Kind) -> str:
+def row(name: str, kind: RealFault) -> str:
     """A kind of fault for people."""
-    seconds = " or ".join(f"{each:g}" for each in sorted(kind.lasts_s))
-    how = "; ".join(f"{parameter} {', '.join(map(_value, each))}" for parameter, each in kind.parameters.items())
-    return f"{name:16} {kind.group:8} {seconds + ' s':18} {how}".rstrip()
+    seconds = " or ".join(f"{each:g}" for each in sorted(kind.real.lasts_s))
+    how = "; ".join(f"{parameter} {', '.join(map(_value, each))}" for parameter, each in kind.real.parameters.items())
+    return f"{name:16} {kind.family:8} {seconds + ' s':18} {how}".rstrip()
 
 
 def _value(value: float | str) -> str:

@@ -54,11 +54,11 @@ class Focus:
 
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset().union(*(FAULTS[act.kind].needs for act in self.acts))
+        return frozenset().union(*(FAULTS[act.kind].real.needs for act in self.acts))
 
 
 def _act(kind: str, after_s: float, lasts_s: float, **parameters: Value) -> Act:
-    usual = {name: values[0] for name, values in FAULTS[kind].parameters.items()}
+    usual = {name: values[0] for name, values in FAULTS[kind].real.parameters.items()}
     return Act(kind, usual | parameters, after_s, lasts_s)
 
 

@@ -15,7 +15,7 @@ class Wanted:
 
     folder: Path
     nodes: int = 3
-    needs: frozenset[str] = frozenset()  # of what kinds of faults need (Kind.needs)
+    needs: frozenset[str] = frozenset()  # of what kinds of faults need (Real.needs)
     mutants: tuple[str, ...] = ()  # rules that are taken out on every broker; ours only
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from tests.broker.replicas.test_quorum_watch import LAZY, MEMORY, World
-from tests.raft.faults import FAULTS, Fault, break_disk, power_cut, power_cut_all, storm
+from tests.raft.faults import FAULTS, Fault, fail_sync, power_cut, power_cut_all, storm
 from tests.raft.harness import Broker, Cluster, Ledger, simulate
 from tests.seeds import first_of
 from tinymq.base.types import GroupId
@@ -18,9 +18,7 @@ from tinymq.log import LogConfig
 from tinymq.raft import Role
 
 STORM_S = 10.0
-NO_POWER_CUT = {
-    fault: often for fault, often in FAULTS.items() if fault not in (power_cut, power_cut_all, break_disk)
-}
+NO_POWER_CUT = {fault: often for fault, often in FAULTS.items() if fault not in (power_cut, power_cut_all, fail_sync)}
 
 
 class TermsAlone(Ledger):

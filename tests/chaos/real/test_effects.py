@@ -17,7 +17,7 @@ from tinymq.base.errors import StorageError
 from tinymq_chaos.history import History
 from tinymq_chaos.real.disks.disk_faults import Faults
 from tinymq_chaos.real.disks.power_cut import Loss, Remains
-from tinymq_chaos.real.faults import FAULTS, Value, clocks, files, network, processes
+from tinymq_chaos.real.faults import FAULTS, Family, Value, clocks, files, processes
 from tinymq_chaos.real.faults import disks as disk_faults
 from tinymq_chaos.real.net.network import Direction
 from tinymq_chaos.real.net.probe_connections import Line
@@ -103,7 +103,7 @@ def told(scene: Scene, kind: str, **how: Value) -> str | None:
     return effect
 
 
-@pytest.mark.parametrize("kind", network.KINDS)
+@pytest.mark.parametrize("kind", [name for name, fault in FAULTS.items() if fault.family is Family.NETWORK])
 def test_what_a_fault_of_the_network_did_is_seen_by_what_goes_through_it(places: Places, kind: str) -> None:
     scene = Scene(target := StandIn())
     scene.stage.topics.append(("t", 0))
@@ -278,5 +278,6 @@ def test_an_effect_is_in_the_history_and_is_read_again() -> None:
 
 
 def test_every_kind_of_the_table_is_told_of_here() -> None:
-    told_of = {*network.KINDS, *processes.KINDS, *DISKS, "power_cut", "power_cut_all", *files.KINDS, *clocks.KINDS}
+    others = {name for name, fault in FAULTS.items() if fault.family is not Family.DISK}
+    told_of = {*others, *DISKS, "power_cut", "power_cut_all"}
     assert told_of == {*FAULTS}

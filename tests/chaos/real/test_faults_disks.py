@@ -15,6 +15,7 @@ from tinymq import Client
 from tinymq.base.errors import DiskFull, StorageError, SyncFailed
 from tinymq.log.files.files import RealFiles
 from tinymq.simulation.faulty_files import Crash
+from tinymq_chaos.faults import KILL, POWER
 from tinymq_chaos.history import History
 from tinymq_chaos.real.cluster.cluster import Cluster
 from tinymq_chaos.real.disks.disk_control import DiskControl, serve
@@ -72,7 +73,7 @@ class Scene:
         self.stage = Recorded(target, self.history)
 
     def begin(self, kind: str, seed: int = 1, **how: Value) -> tuple[Iterator[str | None], str | None]:
-        usual = {name: values[0] for name, values in FAULTS[kind].parameters.items()}
+        usual = {name: values[0] for name, values in FAULTS[kind].real.parameters.items()}
         fault = FAULTS[kind].begin(self.stage, random.Random(seed), usual | how)
         return fault, next(fault)
 
@@ -113,7 +114,7 @@ def test_syncs_fail_until_the_end_and_then_power_goes(scene: Scene, target: Disk
     target.write(2, "a", b"new", synced=True)
 
 
-@pytest.mark.parametrize("then", [disks.KILL, disks.POWER])
+@pytest.mark.parametrize("then", [KILL, POWER])
 def test_a_broker_that_ended_because_a_sync_failed_is_started(scene: Scene, target: Disked, then: str) -> None:
     fault, _ = scene.begin("fail_sync", broker=2.0, then=then)
     target.up.discard(2)
@@ -147,8 +148,8 @@ def test_what_cannot_be_read_is_read_again_after_another_start(scene: Scene, tar
     assert next(fault, None) is None
     assert target.disks[3].open("groups/a").read(0, 1) == b"1"
     assert target.done == ["kill 3", "start 3"] * 2
-    assert FAULTS["read_error"].damages
-    assert FAULTS["read_error"].scars
+    assert FAULTS["read_error"].real.damages
+    assert FAULTS["read_error"].real.scars
 
 
 @pytest.mark.parametrize(("kind", "brokers"), [("power_cut", 1), ("power_cut_all", 3)])

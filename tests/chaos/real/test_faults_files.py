@@ -166,9 +166,9 @@ def test_a_tail_is_torn_above_what_was_synced(tmp_path: Path, monkeypatch: pytes
 
 def test_all_that_damages_is_done_to_the_broker_that_the_nemesis_names() -> None:
     for name in ("wipe", "wipe_then_kill", "flip_bits", "read_error"):
-        assert FAULTS[name].damages, name
-    assert not FAULTS["torn_tail"].damages, "nothing that was synced"
-    assert {name for name, kind in FAULTS.items() if kind.scars} == {"flip_bits", "read_error"}
+        assert FAULTS[name].real.damages, name
+    assert not FAULTS["torn_tail"].real.damages, "nothing that was synced"
+    assert {name for name, kind in FAULTS.items() if kind.real.scars} == {"flip_bits", "read_error"}
 
 
 def test_the_same_seed_flips_the_same_bits(tmp_path: Path) -> None:

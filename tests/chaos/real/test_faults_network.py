@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.real.stand_in import StandIn
 from tinymq_chaos.history import History
-from tinymq_chaos.real.faults import FAULTS, Value, network
+from tinymq_chaos.real.faults import FAULTS, Family, Value
 from tinymq_chaos.real.net.network import CLIENTS, Direction
 from tinymq_chaos.real.run.stage import Recorded
 
@@ -24,7 +24,7 @@ class Scene:
         self.target.leads["t", 0] = 1
 
     def begin(self, kind: str, seed: int = 1, **how: Value) -> Iterator[str | None]:
-        usual = {name: values[0] for name, values in FAULTS[kind].parameters.items()}
+        usual = {name: values[0] for name, values in FAULTS[kind].real.parameters.items()}
         fault = FAULTS[kind].begin(self.stage, random.Random(seed), usual | how)
         self.words = next(fault)
         return fault
@@ -38,11 +38,11 @@ class Scene:
         return frozenset(pair for pair in self.cut if CLIENTS not in pair)
 
 
-@pytest.mark.parametrize("kind", network.KINDS)
+@pytest.mark.parametrize("kind", [name for name, fault in FAULTS.items() if fault.family is Family.NETWORK])
 @pytest.mark.parametrize("nodes", [3, 5])
 def test_every_one_does_something_and_undoes_it(kind: str, nodes: int) -> None:
     scene = Scene(nodes)
-    parameters = FAULTS[kind].parameters
+    parameters = FAULTS[kind].real.parameters
     for seed in range(8):
         rng = random.Random(seed)
         fault = scene.begin(kind, seed, **{name: rng.choice(values) for name, values in parameters.items()})
@@ -122,7 +122,7 @@ def test_toxics_have_toxiproxys_own_attributes(kind: str) -> None:
     ((toxic, directions, toxicity, attributes),) = scene.target.net.toxics.values()
     assert (toxic, toxicity) == (kind, 1.0)
     assert len(directions) == 6
-    assert {*attributes} == {*FAULTS[kind].parameters} - {"where"}
+    assert {*attributes} == {*FAULTS[kind].real.parameters} - {"where"}
 
 
 def test_a_toxic_lies_on_the_named_part_of_the_network() -> None:

@@ -19,7 +19,7 @@ def cells(head: str) -> list[list[str]]:
 
 def test_the_table_of_faults_is_the_codes() -> None:
     shown = cells("| kind | lasts | parameters | what is done | what it does not test |")
-    said = [" ".join([name, kind.group, lasts, how.replace("–", "")]).split() for (name, lasts, how, *_), kind
+    said = [" ".join([name, kind.family, lasts, how.replace("–", "")]).split() for (name, lasts, how, *_), kind
             in zip(shown, FAULTS.values(), strict=True)]  # fmt: skip
     assert said == [row(name, kind).split() for name, kind in FAULTS.items()]
     assert all(what and gap for *_, what, gap in shown)

@@ -21,7 +21,7 @@ class Scene:
         self.stage = Recorded(self.target, self.history)
 
     def begin(self, kind: str, seed: int = 1, **how: Value) -> tuple[Iterator[str | None], str | None]:
-        usual = {name: values[0] for name, values in FAULTS[kind].parameters.items()}
+        usual = {name: values[0] for name, values in FAULTS[kind].real.parameters.items()}
         fault = FAULTS[kind].begin(self.stage, random.Random(seed), usual | how)
         return fault, next(fault)
 

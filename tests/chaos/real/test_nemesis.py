@@ -10,7 +10,7 @@ import pytest
 
 from tests.chaos.real.stand_in import StandIn
 from tinymq_chaos.history import History
-from tinymq_chaos.real.faults import ANYBODY, FAULTS, Kind, Parameters, Stage
+from tinymq_chaos.real.faults import ANYBODY, FAULTS, Family, Parameters, Real, RealFault, Stage
 from tinymq_chaos.real.run.nemesis import Nemesis
 
 
@@ -32,11 +32,12 @@ def forget(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | 
     yield "of groups/* at broker 3, then power cut"
 
 
-LOSES = Kind(lose, "files", (1.0,), {"broker": (ANYBODY,)}, damages=True)
-SCARS = Kind(lose, "files", (1.0,), {"broker": (ANYBODY,)}, damages=True, scars=True)
+LOSES = RealFault(lose, Family.FILES, Real((1.0,), {"broker": (ANYBODY,)}, damages=True))
+SCARS = RealFault(lose, Family.FILES, Real((1.0,), {"broker": (ANYBODY,)}, damages=True, scars=True))
 KINDS = {
-    **FAULTS, "lose": LOSES, "scar": SCARS, "forget": Kind(forget, "disk", (1.0,), forgets=True),
-    "fail": Kind(fail, "clock", (1.0,)), "needy": Kind(fail, "disk", (1.0,), needs=frozenset({"disks"})),
+    **FAULTS, "lose": LOSES, "scar": SCARS, "forget": RealFault(forget, Family.DISK, Real((1.0,), forgets=True)),
+    "fail": RealFault(fail, Family.CLOCK, Real((1.0,))),
+    "needy": RealFault(fail, Family.DISK, Real((1.0,), needs=frozenset({"disks"}))),
 }  # fmt: skip
 
 
@@ -109,7 +110,7 @@ def test_overlapping_faults_of_one_process_do_not_trip_over_each_other() -> None
 def test_all_faults_end_and_all_brokers_run() -> None:
     scene = Scene()
     for kind in ("isolate", "latency", "pause", "kill", "partition"):
-        how: dict[str, float | str] = {"who": "anyone"} if "who" in KINDS[kind].parameters else {}
+        how: dict[str, float | str] = {"who": "anyone"} if "who" in KINDS[kind].real.parameters else {}
         assert scene.nemesis.begin(kind, **how) is not None
     assert scene.target.unhealthy()
     scene.nemesis.end_all()
@@ -187,7 +188,7 @@ def test_a_scar_makes_its_broker_the_only_one_to_be_damaged() -> None:
 
 def test_wrong_names_are_told_from_right_ones() -> None:
     nemesis = Scene().nemesis
-    with pytest.raises(ValueError, match="'explode' is none of kill, kill_leader"):
+    with pytest.raises(ValueError, match="'explode' is none of isolate, partition"):
         nemesis.begin("explode")
     with pytest.raises(ValueError, match="pause has no whom; it has broker, who"):
         nemesis.begin("pause", whom=1.0)

@@ -270,7 +270,7 @@ def test_a_plan_is_its_seeds() -> None:
     once, pairs = first(1)[: len(FAULTS)], first(1)[len(FAULTS) :]
     assert [episode.acts[0].kind for episode in once] == [*FAULTS]
     assert all(len({act.kind for act in episode.acts}) == 2 for episode in pairs)
-    assert all(sum(FAULTS[act.kind].damages for act in episode.acts) < 2 for episode in pairs)
+    assert all(sum(FAULTS[act.kind].real.damages for act in episode.acts) < 2 for episode in pairs)
 
 
 def test_a_plan_of_one_kind_has_no_pairs() -> None:

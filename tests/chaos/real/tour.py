@@ -85,7 +85,7 @@ def tour(legs: Sequence[Leg], folder: Path) -> Toured:
     """Make it. Waits for new brokers are most of its time: kinds that restart them are dear, others cost a second."""
     episodes = tuple(Episode(tuple(act(stop) for stop in leg.stops), GAP_S, leg.well) for leg in legs)
     plan = Plan(1, 400.0, tuple(kinds(legs)), LOAD, pace=PACE, episodes=episodes)
-    needs = frozenset().union(*(kind.needs for kind in FAULTS.values()))
+    needs = frozenset().union(*(kind.real.needs for kind in FAULTS.values()))
     subject = TARGETS["tinymq"](Wanted(folder, needs=needs))
     try:
         began_s = time.monotonic()

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Kind, Parameters, Stage
-from tinymq_chaos.real.faults.victims import ANYONE, LEADER, one
+from tinymq_chaos.real.faults.kind import Doing, Parameters, Stage, action
+from tinymq_chaos.real.faults.victims import one
 
 HOUR_S = 3600
 READ_AGAIN_S = 1  # a jump is seen after this much
@@ -59,6 +59,7 @@ class Telling(Protocol):
     def status(self, broker: int) -> Mapping[str, Any] | None: ...
 
 
+@action
 def wall_jump(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     broker, hours = one(stage, rng, how), float(how["hours"])
     if broker is None:
@@ -97,12 +98,3 @@ def _off_s(stage: Stage, broker: int) -> float | None:
         return None
     page = cast(Telling, stage).status(broker)
     return None if page is None or "wall_time_s" not in page else float(page["wall_time_s"]) - time.time()
-
-
-KINDS: dict[str, Kind] = {
-    "wall_jump": Kind(
-        wall_jump, "clock", (4.0, 2.0, 8.0),
-        {"broker": (ANYBODY,), "who": (LEADER, ANYONE), "hours": (1.0, -1.0, 192.0, -192.0)},
-        needs=frozenset({"faketime"}),
-    ),
-}  # fmt: skip

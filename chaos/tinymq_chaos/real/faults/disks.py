@@ -14,12 +14,13 @@ from contextlib import suppress
 from typing import Protocol, cast
 
 from tinymq.log.files.layout import INDEX
+from tinymq_chaos.faults import KILL, POWER
 from tinymq_chaos.real.disks.disk_control import DiskControl, Look
 from tinymq_chaos.real.disks.disk_faults import READS_FAILED, SYNCS_DELAYED, SYNCS_FAILED, WRITES_REFUSED
 from tinymq_chaos.real.disks.power_cut import Loss, Remains
-from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Kind, Parameters, Stage
+from tinymq_chaos.real.faults.kind import Doing, Parameters, Stage, action
 from tinymq_chaos.real.faults.processes import gone, named
-from tinymq_chaos.real.faults.victims import ANYONE, LEADER, one, up
+from tinymq_chaos.real.faults.victims import one, up
 
 WHEN = ("in the middle of a write", "in the middle of a sync", "at once")  # power is cut
 WEIGHTS = (0.45, 0.45, 0.1)  # what is written is synced within a millisecond: at any moment hardly anything is at stake
@@ -31,8 +32,6 @@ HANGING_S_MAX = 0.3
 POLL_S = 0.001
 SERVES_POLL_S = 0.05
 SERVES_S_MAX = 15.0  # for brokers that were started just now
-POWER = "power cut"
-KILL = "kill"
 
 
 class Disked(Protocol):
@@ -75,6 +74,7 @@ def told(stage: Stage, broker: int | None, ask: Callable[[DiskControl], Look]) -
     return before if asked(stage, broker, ask) else None
 
 
+@action
 def slow_sync(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """Each sync takes so much longer; many seconds are a disk that hangs until the fault is over."""
     broker, seconds, pattern = one(stage, rng, how), float(how["seconds"]), str(how["pattern"])
@@ -88,6 +88,7 @@ def slow_sync(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     return effect
 
 
+@action
 def disk_full(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     broker, left = one(stage, rng, how), int(how["bytes_left"])
     before = told(stage, broker, lambda disk: disk.disk_full(left))
@@ -100,6 +101,7 @@ def disk_full(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     return effect
 
 
+@action
 def fail_sync(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """EIO, for as long as the fault lasts. What such a sync did not write never will be: it is gone if power goes."""
     broker, pattern = one(stage, rng, how), str(how["pattern"])
@@ -113,6 +115,7 @@ def fail_sync(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     return "; ".join([effect, *map(str, losses)]) if effect else ""
 
 
+@action
 def read_error(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """EIO from whatever is read of its logs. It is started again at once, so that it has to read."""
     broker = int(how["broker"])
@@ -142,11 +145,13 @@ def _again(stage: Stage, broker: int, rng: random.Random, how: str) -> list[Loss
     return losses
 
 
+@action
 def power_cut(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     broker = one(stage, rng, how)
     return _without_power(stage, rng, [broker] if broker is not None else [])
 
 
+@action
 def power_cut_all(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """Of all at one moment."""
     return _without_power(stage, rng, up(stage))
@@ -219,25 +224,3 @@ def lose_power(stage: Stage, brokers: list[int], rng: random.Random) -> list[Los
         losses.append(Remains(stage.data(broker)).lose(random.Random(rng.random())))
         stage.tell(f"broker {broker} loses power")
     return losses
-
-
-DISKS = frozenset({"disks"})
-KINDS: dict[str, Kind] = {
-    "slow_sync": Kind(
-        slow_sync, "disk", (3.0, 1.0, 6.0),
-        {"broker": (ANYBODY,), "who": (LEADER, ANYONE), "seconds": (0.1, 0.02, 0.4, 60.0),
-         "pattern": ("*", "groups/*")}, needs=DISKS,
-    ),
-    "disk_full": Kind(
-        disk_full, "disk", (2.0, 1.0, 4.0),
-        {"broker": (ANYBODY,), "who": (LEADER, ANYONE), "bytes_left": (0.0, 30_000.0)}, needs=DISKS,
-    ),
-    "fail_sync": Kind(
-        fail_sync, "disk", (1.0, 0.2, 3.0),
-        {"broker": (ANYBODY,), "who": (LEADER, ANYONE), "pattern": ("groups/*", "*", "ballots-*", "marks"),
-         "then": (POWER, KILL)}, needs=DISKS, forgets=True,
-    ),
-    "read_error": Kind(read_error, "disk", (2.0, 1.0), {"broker": (ANYBODY,)}, needs=DISKS, damages=True, scars=True),
-    "power_cut": Kind(power_cut, "disk", (1.0, 0.0, 3.0), {"broker": (ANYBODY,), "who": (LEADER, ANYONE)}, needs=DISKS),
-    "power_cut_all": Kind(power_cut_all, "disk", (1.0, 0.0, 2.0), needs=DISKS),
-}  # fmt: skip

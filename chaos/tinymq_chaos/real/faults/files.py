@@ -18,18 +18,19 @@ from tinymq.format.entry import HEADER_SIZE, parse_header
 from tinymq.log.broker_files.durability_marks import DurabilityMark, load_marks
 from tinymq.log.files.files import RealFiles
 from tinymq.log.files.layout import GROUPS, INDEX, MARKS, SEGMENT, SNAPSHOT, VOTES, first_index_of, group_of
+from tinymq_chaos.faults import ANY_FILE
 from tinymq_chaos.real.disks.power_cut import Remains
-from tinymq_chaos.real.faults.disks import DISKS, die_at_write, until_serving
-from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Kind, Parameters, Stage
+from tinymq_chaos.real.faults.disks import die_at_write, until_serving
+from tinymq_chaos.real.faults.kind import Doing, Parameters, Stage, action
 from tinymq_chaos.real.faults.processes import gone, named
 from tinymq_chaos.real.faults.victims import up
 
 BITS_MAX = 3
-ANY_FILE = "any"
 FILES = (SEGMENT, SEGMENT, SEGMENT, INDEX, SNAPSHOT, *VOTES, MARKS)  # a segment more often than the others
 BETWEEN_S = 1.0  # writes go on for so long with those that are left
 
 
+@action
 def wipe(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """Its disk is replaced by an empty one."""
     broker = int(how["broker"])
@@ -55,6 +56,7 @@ def lost(before: tuple[int, int], after: tuple[int, int]) -> str:
     return f"{files} files with {size} bytes were gone" if files > 0 else ""
 
 
+@action
 def wipe_then_kill(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """Amnesia. A minority is down, and the others go on; then one of these loses its disk, and the rest of them, who
     hold the last copies of what was written meanwhile, are killed. The minority comes back, and finds one that
@@ -81,6 +83,7 @@ def wipe_then_kill(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     return f"{effect}, and {killed}" if effect and killed else ""
 
 
+@action
 def flip_bits(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """A few, in what counts of one kind of file, while the broker is stopped: politely, so that its marks cover all."""
     broker, kind = int(how["broker"]), str(how["file"])
@@ -139,6 +142,7 @@ def covered_bytes(data: Path, path: str) -> int:
     return mark.position  # the marked frame is damaged already
 
 
+@action
 def torn_tail(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """Power goes while a log is written, and what was written last is there up to some byte. Where all of it was synced
     already, the broker was killed, and nothing was torn."""
@@ -158,14 +162,3 @@ def torn_tail(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     yield f"broker {broker}, {when} a write: {torn}" if torn.sectors else None
     stage.start(broker)
     return f"{torn.sectors} sectors were torn"
-
-
-KINDS: dict[str, Kind] = {
-    "wipe": Kind(wipe, "files", (1.0, 0.0, 3.0), {"broker": (ANYBODY,)}, damages=True),
-    "wipe_then_kill": Kind(wipe_then_kill, "files", (3.0, 1.0, 5.0), {"broker": (ANYBODY,)}, damages=True),
-    "flip_bits": Kind(
-        flip_bits, "files", (1.0, 3.0), {"broker": (ANYBODY,), "file": (ANY_FILE,), "bits": (0.0,)},
-        damages=True, scars=True,
-    ),
-    "torn_tail": Kind(torn_tail, "files", (1.0, 0.0), {"broker": (ANYBODY,)}, needs=DISKS),
-}  # fmt: skip

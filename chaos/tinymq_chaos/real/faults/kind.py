@@ -27,9 +27,10 @@ import itertools
 import random
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
+from tinymq_chaos.faults import Family, Real, Value
 from tinymq_chaos.real.system.target import Target
 
 
@@ -54,34 +55,35 @@ class Stage(Target, Protocol):
         ...
 
 
-Value = float | str
 Parameters = Mapping[str, Value]
 Doing = Generator[str | None, None, str | None]  # words, nothing, its effect
 Fault = Callable[[Stage, random.Random, Parameters], Iterator[str | None]]
 
-GROUPS = ("process", "network", "disk", "files", "clock")
-ANYBODY = 0.0  # as the parameter `broker`: the fault chooses
 _numbers = itertools.count(1)
 
 
+ACTIONS: dict[str, Fault] = {}  # by the name of their row in tinymq_chaos/faults.py
+F = TypeVar("F", bound=Fault)
+
+
+def action(function: F) -> F:
+    """Register `function` as the action of the row that has its name."""
+    assert function.__name__ not in ACTIONS, function.__name__
+    ACTIONS[function.__name__] = function
+    return function
+
+
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """A row. Seconds are real ones."""
+class RealFault:
+    """A fault that the harness can do: its action, and the real part of its row."""
 
     begin: Fault
-    group: str  # one of GROUPS
-    lasts_s: tuple[float, ...]  # one of these, if nothing is said
-    parameters: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)  # one of these each; the first is usual
-    needs: frozenset[str] = frozenset()  # of the cluster: "disks", "faketime"; else nobody runs it
-    damages: bool = False  # what was synced: one broker at a time, which the nemesis names in the parameter `broker`
-    scars: bool = False  # and it may lie undiscovered: that broker is the only one to be damaged from then on
-    forgets: bool = False  # the brokers that its words name may say that they lost something, and be right
-    strikes_on: bool = False  # again and again while it lasts: a cause for elections all the while
+    family: Family
+    real: Real
 
     def __post_init__(self) -> None:
-        assert self.group in GROUPS, self.group
-        assert self.damages or not self.scars, "scars are damage"
-        assert not self.damages or "broker" in self.parameters, "whoever damages has to be told whom"
+        assert self.real.damages or not self.real.scars, "scars are damage"
+        assert not self.real.damages or "broker" in self.real.parameters, "the nemesis names the broker to damage"
 
 
 def whose(kind: str) -> str:

@@ -6,14 +6,12 @@ import random
 from collections.abc import Iterable
 from functools import partial
 
-from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Fault, Kind, Parameters, Stage, Value, whose
+from tinymq_chaos.faults import ALL, WITH_ALL, WITH_MANY
+from tinymq_chaos.real.faults.kind import ACTIONS, Doing, Parameters, Stage, action, whose
 from tinymq_chaos.real.faults.processes import named
-from tinymq_chaos.real.faults.victims import ANYONE, LEADER, both_ways, everywhere, one, sides, strike
+from tinymq_chaos.real.faults.victims import both_ways, everywhere, one, sides, strike
 from tinymq_chaos.real.net import probes
 from tinymq_chaos.real.net.network import CLIENTS, Direction
-
-BROKERS, ALL, TO_CLIENTS = "brokers", "all", "clients"
-WITH_MANY, WITH_FEW, WITH_ALL = "majority", "minority", "both"
 
 
 def _cut(stage: Stage, kind: str, directions: Iterable[Direction], words: str) -> Doing:
@@ -30,6 +28,7 @@ def _cut(stage: Stage, kind: str, directions: Iterable[Direction], words: str) -
     return effect
 
 
+@action
 def isolate(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """One broker is cut off from the others, and from clients or not: then they talk to one that nobody follows."""
     alone = how["clients"] == "cut"
@@ -42,6 +41,7 @@ def isolate(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     return strike(stage, rng, how, cut_off)
 
 
+@action
 def partition(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """A minority of brokers here, a majority there, and clients on one side or on both."""
     few, many = sides(stage, rng)
@@ -52,6 +52,7 @@ def partition(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     return (yield from _cut(stage, "partition", directions, words))
 
 
+@action
 def one_way(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """A broker that hears nobody, or that nobody hears; or one that does not hear one other."""
     broker = one(stage, rng, how)
@@ -66,6 +67,7 @@ def one_way(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     return (yield from _cut(stage, "one way", directions, words))
 
 
+@action
 def chain(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """Brokers in a row: each talks to its neighbours alone. With a leader at one end, the other end hears of none."""
     row = rng.sample(stage.brokers, len(stage.brokers))
@@ -74,6 +76,7 @@ def chain(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     return (yield from _cut(stage, "chain", directions, f"{' - '.join(map(str, row))}"))
 
 
+@action
 def star(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """One in the middle talks to all, and the others to it alone."""
     middle = one(stage, rng, how)
@@ -102,39 +105,5 @@ def toxic(kind: str, stage: Stage, rng: random.Random, how: Parameters) -> Doing
     return effect
 
 
-def _of(kind: str) -> Fault:
-    return partial(toxic, kind)
-
-
-WHERE = (BROKERS, ALL, TO_CLIENTS)
-LASTS_S = (4.0, 1.0, 8.0)
-WHO: dict[str, tuple[Value, ...]] = {"broker": (ANYBODY,), "who": (LEADER, ANYONE)}
-
-KINDS: dict[str, Kind] = {
-    "isolate": Kind(isolate, "network", LASTS_S, {**WHO, "clients": ("not cut", "cut")}),
-    "partition": Kind(partition, "network", LASTS_S, {"clients": (WITH_ALL, WITH_MANY, WITH_FEW)}),
-    "one_way": Kind(one_way, "network", LASTS_S, {**WHO, "side": ("deaf", "mute"), "of": ("all", "one")}),
-    "chain": Kind(chain, "network", (8.0, 4.0, 15.0)),
-    "star": Kind(star, "network", LASTS_S, WHO),
-    # ms; each direction has its own, so that a round trip takes twice as long
-    "latency": Kind(
-        _of("latency"), "network", LASTS_S,
-        {"where": (ALL, BROKERS, TO_CLIENTS), "latency": (50.0, 1.0, 10.0, 150.0), "jitter": (25.0, 1.0, 50.0)},
-    ),
-    "bandwidth": Kind(_of("bandwidth"), "network", LASTS_S, {"where": WHERE, "rate": (100.0, 20.0, 1000.0)}),  # KB/s
-    "slow_close": Kind(_of("slow_close"), "network", LASTS_S, {"where": WHERE, "delay": (1000.0, 5000.0)}),  # ms
-    "reset_peer": Kind(  # each connection that is there or comes, after so many ms
-        _of("reset_peer"), "network", (3.0, 0.5), {"where": WHERE, "timeout": (500.0, 0.0, 2000.0)}, strikes_on=True
-    ),
-    "slicer": Kind(
-        _of("slicer"), "network", LASTS_S,
-        {"where": WHERE, "average_size": (64.0, 16.0, 512.0), "size_variation": (8.0,), "delay": (100.0, 1000.0)},  # us
-    ),
-    "limit_data": Kind(
-        _of("limit_data"), "network", LASTS_S, {"where": WHERE, "bytes": (20_000.0, 500.0, 200_000.0)}, strikes_on=True
-    ),
-    "timeout": Kind(  # nothing gets through, and connections are closed after so many ms
-        _of("timeout"), "network", (2.0, 1.0, 4.0), {"where": (TO_CLIENTS, BROKERS), "timeout": (1000.0, 200.0)},
-        strikes_on=True,
-    ),
-}  # fmt: skip
+TOXICS = ("latency", "bandwidth", "slow_close", "reset_peer", "slicer", "limit_data", "timeout")  # Toxiproxy's names
+ACTIONS.update({kind: partial(toxic, kind) for kind in TOXICS})

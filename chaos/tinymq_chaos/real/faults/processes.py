@@ -9,29 +9,34 @@ import threading
 import time
 from pathlib import Path
 
-from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Kind, Parameters, Stage
-from tinymq_chaos.real.faults.victims import ANYONE, LEADER, majority, one, strike, up
+from tinymq_chaos.faults import LEADER
+from tinymq_chaos.real.faults.kind import Doing, Parameters, Stage, action
+from tinymq_chaos.real.faults.victims import majority, one, strike, up
 
 HEALTHY_S = 30.0  # before each step of a rolling restart: else the rest of it is given up
 ALL_S = 180.0  # a rolling restart that has begun is over by then
 POLL_S = 0.1
 
 
+@action
 def kill(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     broker = one(stage, rng, how)
     return _down(stage, [broker] if broker is not None else [])
 
 
+@action
 def kill_leader(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     return strike(stage, rng, {"who": LEADER}, lambda broker: _down(stage, [broker]))
 
 
+@action
 def kill_majority(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """What they lead and who follows them has nobody left to agree with."""
     most, standing = majority(stage), up(stage)
     return _down(stage, rng.sample(standing, most) if len(standing) >= most else [])
 
 
+@action
 def kill_all(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     return _down(stage, up(stage))
 
@@ -58,6 +63,7 @@ def named(brokers: list[int]) -> str:
     return f"broker{'s' if len(brokers) > 1 else ''} {', '.join(map(str, sorted(brokers)))}"
 
 
+@action
 def pause(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """SIGSTOP."""
     return strike(stage, rng, how, lambda broker: _standstill(stage, broker))
@@ -90,6 +96,7 @@ def stands_still(stage: Stage, broker: int) -> bool | None:
     return state.startswith("T")
 
 
+@action
 def rolling_restart(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """SIGTERM to each, which is started again when it has ended; the next one once all is well. It goes its way beside
     other faults, and its end waits for it."""
@@ -113,13 +120,3 @@ def _roll(stage: Stage, order: list[int], stopped: list[int]) -> None:
         stage.stop(broker)
         stopped += [broker] if not stage.running(broker) else []
         stage.start(broker)
-
-
-KINDS: dict[str, Kind] = {
-    "kill": Kind(kill, "process", (0.0, 1.0, 4.0), {"broker": (ANYBODY,), "who": (ANYONE,)}),
-    "kill_leader": Kind(kill_leader, "process", (1.0, 0.0, 4.0)),
-    "kill_majority": Kind(kill_majority, "process", (2.0, 0.0, 5.0)),
-    "kill_all": Kind(kill_all, "process", (1.0, 0.0, 3.0)),
-    "pause": Kind(pause, "process", (6.0, 2.0, 0.5), {"broker": (ANYBODY,), "who": (LEADER, ANYONE)}),
-    "rolling_restart": Kind(rolling_restart, "process", (0.0,), strikes_on=True),
-}

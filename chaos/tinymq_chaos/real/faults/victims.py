@@ -7,11 +7,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Parameters, Stage
+from tinymq_chaos.faults import ANYBODY, LEADER
+from tinymq_chaos.real.faults.kind import Doing, Parameters, Stage
 from tinymq_chaos.real.net.network import CLIENTS, Direction
 
-LEADER = "leader"
-ANYONE = "anyone"
 TRIES = 10  # attempts to find a leader that still leads when the fault strikes
 _LED = re.compile(r"broker (\d+).*, leader of (.+)/(\d+)$")
 

@@ -119,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _possible() -> list[str]:
     has = frozenset() if loop_disk.why_not() else frozenset({LOOP_DISKS})
-    return [name for name, kind in KINDS.items() if kind.needs <= has]
+    return [name for name, kind in KINDS.items() if kind.real.needs <= has]
 
 
 def _faults(words: str) -> str:
@@ -127,7 +127,7 @@ def _faults(words: str) -> str:
         if name not in KINDS:
             raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(_possible())}")
         if name not in _possible():
-            reason = loop_disk.why_not() if LOOP_DISKS in KINDS[name].needs else "it is made for tinymq's brokers"
+            reason = loop_disk.why_not() if LOOP_DISKS in KINDS[name].real.needs else "it is made for tinymq's brokers"
             raise argparse.ArgumentTypeError(f"{name} cannot be done here: {reason}")
     return words
 

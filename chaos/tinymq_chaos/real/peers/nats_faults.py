@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol, cast
 
-from tinymq_chaos.real.faults import FAULTS, Kind, Parameters, Stage
+from tinymq_chaos.real.faults import FAULTS, Family, Parameters, Real, RealFault, Stage
 from tinymq_chaos.real.peers import nats_files as files
 from tinymq_chaos.real.peers.nats_names import stream_of
 
@@ -89,13 +89,14 @@ def _blocks(stage: Stage, broker: int, newest: bool = False) -> list[Path]:
     return found
 
 
-KINDS: dict[str, Kind] = {
+_LOOP = frozenset({LOOP_DISKS})
+KINDS: dict[str, RealFault] = {
     **FAULTS,
-    "power_cut": Kind(power_cut, "disk", (1.0, 0.0), needs=frozenset({LOOP_DISKS})),
-    "power_cut_all": Kind(power_cut_all, "disk", (1.0, 0.0), needs=frozenset({LOOP_DISKS})),
-    "flip_bits": Kind(
-        flip_bits, "files", (1.0,), {"broker": (0.0,), "bits": (3.0, 1.0)}, damages=True, scars=True
+    "power_cut": RealFault(power_cut, Family.DISK, Real((1.0, 0.0), needs=_LOOP)),
+    "power_cut_all": RealFault(power_cut_all, Family.DISK, Real((1.0, 0.0), needs=_LOOP)),
+    "flip_bits": RealFault(
+        flip_bits, Family.FILES, Real((1.0,), {"broker": (0.0,), "bits": (3.0, 1.0)}, damages=True, scars=True)
     ),
-    "torn_tail": Kind(torn_tail, "files", (1.0,), {"broker": (0.0,)}, damages=True),
+    "torn_tail": RealFault(torn_tail, Family.FILES, Real((1.0,), {"broker": (0.0,)}, damages=True)),
 }  # fmt: skip
 """What NATS is run under. Rows of tinymq's own files and disks are replaced, or need what this cluster is without."""

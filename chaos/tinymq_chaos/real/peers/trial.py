@@ -82,7 +82,7 @@ class Trial:
 
 async def run(plan: Plan, folder: Path, say: Say) -> Trial:
     """Raises RuntimeError when the peer does not even start; what is wrong later is in the trial."""
-    loop_disks = any(LOOP_DISKS in KINDS[kind].needs for kind in plan.faults)
+    loop_disks = any(LOOP_DISKS in KINDS[kind].real.needs for kind in plan.faults)
     subject = await asyncio.to_thread(serving, folder, plan.sync, loop_disks)
     cluster = subject.cluster
     try:
@@ -151,8 +151,8 @@ def _episodes(plan: Plan) -> list[Episode]:
     """Every kind with its usual parameters."""
     acts: list[Act] = []
     for kind in plan.faults * plan.times:
-        usual = {name: values[0] for name, values in KINDS[kind].parameters.items()}
-        acts.append(Act(kind, usual, 0.0, KINDS[kind].lasts_s[0]))
+        usual = {name: values[0] for name, values in KINDS[kind].real.parameters.items()}
+        acts.append(Act(kind, usual, 0.0, KINDS[kind].real.lasts_s[0]))
     return [Episode((act,), plan.gap_s) for act in acts]
 
 

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tinymq_chaos.history import FaultSpan, History
-from tinymq_chaos.real.faults import ANYBODY, FAULTS, Kind, Value
+from tinymq_chaos.real.faults import ANYBODY, FAULTS, RealFault, Value
 from tinymq_chaos.real.run.stage import Recorded
 from tinymq_chaos.real.system.target import Target
 
@@ -59,15 +59,15 @@ class Nemesis:
         rng: random.Random,
         *,
         has: frozenset[str] = frozenset(),
-        faults: Mapping[str, Kind] = FAULTS,
+        faults: Mapping[str, RealFault] = FAULTS,
     ) -> None:
-        """`has`: what the target's brokers were started with, of what kinds need (Kind.needs)."""
+        """`has`: what the target's brokers were started with, of what kinds need (Real.needs)."""
         self.stage = Recorded(target, history)
         self.happened: Counter[str] = Counter()  # how many of each kind began
         self.hurt: set[int] = set()  # brokers whose disks lack, or may lack, what they had vouched for
         self.scarred = 0  # the broker whose damage may lie undiscovered
-        self._faults = {name: kind for name, kind in faults.items() if kind.needs <= has}
-        self._missing = {name: kind.needs - has for name, kind in faults.items() if not kind.needs <= has}
+        self._faults = {name: kind for name, kind in faults.items() if kind.real.needs <= has}
+        self._missing = {name: kind.real.needs - has for name, kind in faults.items() if not kind.real.needs <= has}
         self._history = history
         self._rng = rng
         self._under_way: list[UnderWay] = []
@@ -77,7 +77,7 @@ class Nemesis:
         self._mended: set[int] = set()  # of `hurt`: all was well since
 
     @property
-    def kinds(self) -> dict[str, Kind]:
+    def kinds(self) -> dict[str, RealFault]:
         """What can be done to this target."""
         return self._faults
 
@@ -93,15 +93,15 @@ class Nemesis:
         """It lasts until `end`. None: it cannot happen now (nobody leads, say). Parameters that are not given have
         their usual values. Raises ValueError for names that are none, and for kinds that this target cannot do."""
         row = self._row(kind)
-        how: dict[str, Value] = {name: values[0] for name, values in row.parameters.items()}
+        how: dict[str, Value] = {name: values[0] for name, values in row.real.parameters.items()}
         unknown = [name for name in parameters if name not in how]
         if unknown:
             raise ValueError(f"{kind} has no {', '.join(unknown)}; it has {', '.join(how) or 'no parameters'}")
         how |= parameters
-        broker = self._victim(int(how["broker"])) if row.damages else 0
+        broker = self._victim(int(how["broker"])) if row.real.damages else 0
         if broker is None:
             return None
-        if row.damages:
+        if row.real.damages:
             how["broker"] = float(broker)
         self._hurts(row, {broker} - {0})  # before it happens: it may be said at once
         under_way = None
@@ -112,17 +112,17 @@ class Nemesis:
                 self._hurts_no_more(row)
         return under_way
 
-    def _begun(self, kind: str, row: Kind, how: Mapping[str, Value], broker: int) -> UnderWay | None:
+    def _begun(self, kind: str, row: RealFault, how: Mapping[str, Value], broker: int) -> UnderWay | None:
         self.stage.tell(f"a fault is to begin: {kind}")
         fault = row.begin(self.stage, random.Random(self._rng.random()), how)
         began_s = self._history.now()
         words = next(fault)
         if words is None:
             return None
-        if row.scars:
+        if row.real.scars:
             self.scarred = broker
         with self._lock:
-            if row.forgets:
+            if row.real.forgets:
                 self.hurt |= {int(number) for number in _BROKER.findall(words)}
             self.happened[kind] += 1
             span = self._history.fault_began(kind, words)
@@ -159,7 +159,7 @@ class Nemesis:
     def strike(self) -> None:
         """To be called now and then: what goes on all the while is a cause for what happens, all the while."""
         for under_way in self.under_way:
-            if self._faults[under_way.kind].strikes_on:
+            if self._faults[under_way.kind].real.strikes_on:
                 self.stage.tell(f"FAULT {under_way.kind} goes on")
 
     def end_all(self) -> None:
@@ -202,21 +202,21 @@ class Nemesis:
             self.hurt -= mended & self._mended
             self._mended -= mended
 
-    def _hurts(self, row: Kind, brokers: set[int]) -> None:
-        if row.damages or row.forgets:
+    def _hurts(self, row: RealFault, brokers: set[int]) -> None:
+        if row.real.damages or row.real.forgets:
             with self._lock:
                 self._harming, self._harm = self._harming + 1, self._harm + 1
                 self.hurt |= brokers
                 self._mended.clear()
 
-    def _hurts_no_more(self, row: Kind) -> None:
-        if row.damages or row.forgets:
+    def _hurts_no_more(self, row: RealFault) -> None:
+        if row.real.damages or row.real.forgets:
             with self._lock:
                 self._harming, self._harm = self._harming - 1, self._harm + 1
 
     # ---- whom, and what --------------------------------------------------------------------------------------------
 
-    def _row(self, kind: str) -> Kind:
+    def _row(self, kind: str) -> RealFault:
         if kind in self._missing:
             raise ValueError(f"{kind} needs {', '.join(sorted(self._missing[kind]))}, which this cluster is without")
         if kind not in self._faults:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
-from tinymq_chaos.real.faults import Kind, Value
+from tinymq_chaos.real.faults import RealFault, Value
 from tinymq_chaos.real.faults.victims import Struck
 from tinymq_chaos.real.processes.threads import in_thread, to_its_end
 from tinymq_chaos.real.run.nemesis import Nemesis, UnderWay
@@ -53,25 +53,25 @@ class Episode:
     well: bool = False  # it begins when all is well: what comes of it is its own doing
 
 
-def plan(seed: int, kinds: Mapping[str, Kind]) -> Iterator[Episode]:
+def plan(seed: int, kinds: Mapping[str, RealFault]) -> Iterator[Episode]:
     """Every kind once with its usual parameters, in the order of the table; then pairs, for ever."""
     rng = random.Random(f"{seed}/schedule")
     for name, kind in kinds.items():
-        usual = {parameter: values[0] for parameter, values in kind.parameters.items()}
-        yield Episode((Act(name, usual, 0.0, kind.lasts_s[0]),), _gap_s(rng), well=True)
+        usual = {parameter: values[0] for parameter, values in kind.real.parameters.items()}
+        yield Episode((Act(name, usual, 0.0, kind.real.lasts_s[0]),), _gap_s(rng), well=True)
     names = list(kinds)
     while names:
         pair = rng.sample(names, min(2, len(names)))
-        if sum(kinds[name].damages for name in pair) < 2:  # of one disk at a time
-            pair.sort(key=lambda name: not kinds[name].damages)  # it needs all the others well when it begins
+        if sum(kinds[name].real.damages for name in pair) < 2:  # of one disk at a time
+            pair.sort(key=lambda name: not kinds[name].real.damages)  # it needs all the others well when it begins
             yield Episode(tuple(_drawn(rng, name, kinds[name], at) for at, name in enumerate(pair)), _gap_s(rng))
         elif len(names) == 2:
             yield Episode((_drawn(rng, pair[0], kinds[pair[0]], 0),), _gap_s(rng))
 
 
-def _drawn(rng: random.Random, name: str, kind: Kind, at: int) -> Act:
-    parameters = {parameter: rng.choice(values) for parameter, values in kind.parameters.items()}
-    return Act(name, parameters, rng.uniform(0.0, OVERLAP_S) if at else 0.0, rng.choice(kind.lasts_s))
+def _drawn(rng: random.Random, name: str, kind: RealFault, at: int) -> Act:
+    parameters = {parameter: rng.choice(values) for parameter, values in kind.real.parameters.items()}
+    return Act(name, parameters, rng.uniform(0.0, OVERLAP_S) if at else 0.0, rng.choice(kind.real.lasts_s))
 
 
 def _gap_s(rng: random.Random) -> float:
@@ -122,7 +122,7 @@ class Storm:
 
     async def _act(self, act: Act, tried: int, end_s: float) -> None:
         await _sleep_until(min(end_s, _now() + act.after_s))
-        if self._nemesis.kinds[act.kind].damages:
+        if self._nemesis.kinds[act.kind].real.damages:
             await self._well(min(end_s, _now() + WELL_S))
         self._tried[act.kind] = None
         begin = partial(self._nemesis.begin, act.kind, **act.parameters)

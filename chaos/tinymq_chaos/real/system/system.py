@@ -33,7 +33,7 @@ class Subject(Protocol):
 
     @property
     def has(self) -> frozenset[str]:
-        """Of what kinds of faults need (Kind.needs)."""
+        """Of what kinds of faults need (Real.needs)."""
         ...
 
     @property

@@ -21,7 +21,7 @@ from tinymq.client import AsyncClient
 from tinymq_chaos import checkers, workloads
 from tinymq_chaos.history import History, Outcome
 from tinymq_chaos.sim.campaign.storm import Storm
-from tinymq_chaos.sim.faults import ALONE, DAMAGE
+from tinymq_chaos.sim.faults import DAMAGE, SINGLE
 from tinymq_chaos.sim.observers.elections import electing
 from tinymq_chaos.sim.observers.replicas import watched
 from tinymq_chaos.sim.virtual.event_loop import VirtualLoop, run_virtually
@@ -192,7 +192,7 @@ async def _phases(world: World, plan: Plan, result: Result) -> None:
     known = [name for name in sorted(workloads.WORKLOADS) if name not in spared]
     chosen = plan.workloads or tuple(world.rng.sample(known, WORKLOADS_AT_ONCE))
     pace = plan.pace if plan.pace is not None else world.rng.choice(PACES)
-    kinds = ALONE if plan.faults is None and plan.registry == "memory" else plan.faults
+    kinds = SINGLE if plan.faults is None and plan.registry == "memory" else plan.faults
     storm = Storm(world, kinds, DAMAGE if workloads.WEAK & {*chosen} else ())
     if storm.starts_wrong and not plan.workloads and UNREPLICATED not in chosen:
         chosen = (UNREPLICATED, *chosen)  # added, because the fault shows only in this workload

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterator, Sequence
 
-from tinymq_chaos.sim.faults import DAMAGE, FAULTS, Kind
+from tinymq_chaos.sim.faults import DAMAGE, FAULTS, SimFault
 from tinymq_chaos.sim.world.world import World
 
 GAP_S = 0.7  # on average, between two episodes
@@ -26,10 +26,10 @@ class Storm:
         world.say(f"faults: {', '.join(self._kinds) or 'none'}")
 
     def _choose(self, spare: Collection[str]) -> list[str]:
-        rng, names = self._rng, [name for name, kind in FAULTS.items() if kind.weight and name not in spare]
+        rng, names = self._rng, [name for name, fault in FAULTS.items() if fault.drawn.weight and name not in spare]
         many = rng.choices((1, 2, len(names)), (ALONE, PAIR, ANY))[0]
         chosen: list[str] = []
-        weights = [FAULTS[name].weight for name in names]
+        weights = [FAULTS[name].drawn.weight for name in names]
         while len(chosen) < many:
             name = rng.choices(names, weights)[0]
             if name not in chosen:
@@ -97,5 +97,6 @@ class Storm:
         self._world.changed(f"FAULT {self._under_way.pop(fault)} is over")
 
 
-def _lasts_s(kind: Kind, rng: random.Random) -> float:
-    return rng.uniform(*kind.lasts_s) if len(kind.lasts_s) == 2 else rng.choice(kind.lasts_s)
+def _lasts_s(fault: SimFault, rng: random.Random) -> float:
+    lasts_s = fault.drawn.lasts_s
+    return rng.uniform(*lasts_s) if len(lasts_s) == 2 else rng.choice(lasts_s)

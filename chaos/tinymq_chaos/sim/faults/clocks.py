@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 
 from tinymq.base.types import METADATA_GROUP
+from tinymq_chaos.sim.faults.action import action
 from tinymq_chaos.sim.faults.victims import anyone, both_ways, running
 from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.world import World
@@ -19,6 +20,7 @@ def _one_is_wrong(world: World) -> bool:
     return any(broker.skew_us for broker in world.brokers.values())
 
 
+@action
 def wall_jump(world: World, rng: random.Random) -> Iterator[str | None]:
     broker, hours = anyone(world, rng), rng.choice(JUMPS_H)
     if _one_is_wrong(world):
@@ -29,6 +31,7 @@ def wall_jump(world: World, rng: random.Random) -> Iterator[str | None]:
     broker.set_clock(0, broker.rate)
 
 
+@action
 def wrong_start(world: World, rng: random.Random) -> Iterator[str | None]:
     """A broker restarts with a wrong clock, and hears no other broker for a while. If there is one, the fault takes a
     broker that leads a partition of which it holds the only replica. Clients still reach the broker."""
@@ -52,6 +55,7 @@ def _leads_alone(broker: SimBroker) -> bool:
     return any(g.is_leader and len(g.membership.replicas) == 1 and g.id != METADATA_GROUP for g in broker.groups())
 
 
+@action
 def drift(world: World, rng: random.Random) -> Iterator[str | None]:
     rates = {broker: rng.choice((0.95, 1.0, 1.05)) for broker in world.brokers.values()}
     for broker, rate in rates.items():

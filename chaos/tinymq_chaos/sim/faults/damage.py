@@ -17,6 +17,7 @@ from tinymq.base.types import METADATA_GROUP
 from tinymq.format.entry import HEADER_SIZE, parse_header
 from tinymq.log.broker_files.durability_marks import DurabilityMark, load_marks
 from tinymq.log.files.layout import SEGMENT, first_index_of, group_of
+from tinymq_chaos.sim.faults.action import action
 from tinymq_chaos.sim.faults.victims import anyone, both_ways
 from tinymq_chaos.sim.virtual.disk import SimFiles
 from tinymq_chaos.sim.virtual.synced_files import Synced
@@ -41,6 +42,7 @@ def _victim(world: World, rng: random.Random) -> SimBroker | None:
     return broker if all(not b.unhealthy() for b in world.brokers.values() if b is not broker) else None
 
 
+@action
 def wipe(world: World, rng: random.Random) -> Iterator[str | None]:
     """Its disk is replaced by an empty one."""
     broker = _victim(world, rng)
@@ -54,6 +56,7 @@ def wipe(world: World, rng: random.Random) -> Iterator[str | None]:
     broker.revive()
 
 
+@action
 def old_disk(world: World, rng: random.Random) -> Iterator[str | None]:
     """Its disk is replaced by an empty one, and later the old one turns up again."""
     broker = _victim(world, rng)
@@ -73,6 +76,7 @@ def old_disk(world: World, rng: random.Random) -> Iterator[str | None]:
     broker.revive()
 
 
+@action
 def lost_config(world: World, rng: random.Random) -> Iterator[str | None]:
     """A broker comes back with an empty disk, and together with the leader of the metadata is cut off: the CONFIG that
     lists it anew is appended there, and by nobody else."""
@@ -98,6 +102,7 @@ def lost_config(world: World, rng: random.Random) -> Iterator[str | None]:
     world.mend("lost config")
 
 
+@action
 def next_disk(world: World, rng: random.Random) -> Iterator[str | None]:
     """A disk is replaced, and at the very moment when all is well again another one is, while everybody else ends."""
     first = _victim(world, rng)
@@ -128,6 +133,7 @@ def next_disk(world: World, rng: random.Random) -> Iterator[str | None]:
     over = True
 
 
+@action
 def remove_group(world: World, rng: random.Random) -> Iterator[str | None]:
     """The folder of one of its groups is gone when it starts."""
     broker = _victim(world, rng)
@@ -145,6 +151,7 @@ def remove_group(world: World, rng: random.Random) -> Iterator[str | None]:
     broker.revive()
 
 
+@action
 def flip_bits(world: World, rng: random.Random, kinds: Sequence[str] = FLIPPED) -> Iterator[str | None]:
     """A few, anywhere in what counts of one kind of file; half the time it is started again, and has to notice then."""
     broker, kind = _victim(world, rng), rng.choice(kinds)
@@ -182,6 +189,7 @@ def covered_bytes(files: SimFiles, path: str) -> int:
     return mark.position  # the marked frame is damaged already
 
 
+@action
 def read_error(world: World, rng: random.Random) -> Iterator[str | None]:
     """EIO from whatever is read of its logs."""
     broker = _victim(world, rng)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from tinymq.raft import Role
+from tinymq_chaos.sim.faults.action import action
 from tinymq_chaos.sim.faults.victims import anyone, running
 from tinymq_chaos.sim.world.brokers import DISK_S
 from tinymq_chaos.sim.world.world import World
@@ -15,6 +16,7 @@ TRIM_NOT = 0.4  # how often a log is left alone
 SYNCED = ("groups/*", "groups/*", "groups/*", "ballots-a", "ballots-b", "marks")
 
 
+@action
 def slow_disk(world: World, rng: random.Random) -> Iterator[str | None]:
     delay_s = rng.choice(((0.005, 0.02), (0.02, 0.03), (0.05, 0.3)))
     chosen = [anyone(world, rng)] if rng.random() < 0.7 else list(world.brokers.values())
@@ -25,6 +27,7 @@ def slow_disk(world: World, rng: random.Random) -> Iterator[str | None]:
         broker.set_disk(DISK_S)
 
 
+@action
 def trim(world: World, rng: random.Random) -> Iterator[str | None]:
     """The heads of some logs are removed, as far as their applied states allow: retention will do it. Who lacks what
     its leader has no more needs the leader's state instead."""
@@ -41,6 +44,7 @@ def trim(world: World, rng: random.Random) -> Iterator[str | None]:
     yield ", ".join(trimmed) or None
 
 
+@action
 def hung_disk(world: World, rng: random.Random) -> Iterator[str | None]:
     """Nothing comes to an end until the fault does."""
     broker = running(world, rng)
@@ -54,6 +58,7 @@ def hung_disk(world: World, rng: random.Random) -> Iterator[str | None]:
     hung.set_result(None)
 
 
+@action
 def fail_sync(world: World, rng: random.Random) -> Iterator[str | None]:
     """EIO once. A replica whose sync failed stays so until its broker is started again, which ends the fault."""
     broker = running(world, rng)
@@ -68,6 +73,7 @@ def fail_sync(world: World, rng: random.Random) -> Iterator[str | None]:
         rng.choice((broker.kill, broker.power_cut))()
 
 
+@action
 def disk_full(world: World, rng: random.Random) -> Iterator[str | None]:
     broker = running(world, rng)
     if broker is None:

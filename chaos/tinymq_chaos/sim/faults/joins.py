@@ -12,6 +12,7 @@ from functools import partial
 
 from tinymq.base.errors import TinymqError
 from tinymq_chaos.history import topic_key
+from tinymq_chaos.sim.faults.action import action
 from tinymq_chaos.sim.faults.load import CALL_S, Beside
 from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.world import World
@@ -23,6 +24,7 @@ WITHIN_S = (0.02, 0.1, 0.5)
 LOOK_S = 0.1
 
 
+@action
 def join(world: World, rng: random.Random) -> Iterator[str | None]:
     """A new machine, whose broker is started with --join."""
     if len(world.brokers) >= BROKERS_MAX:

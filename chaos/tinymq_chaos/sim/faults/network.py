@@ -6,12 +6,14 @@ import random
 from collections.abc import Iterator
 
 from tinymq.base.types import METADATA_GROUP
+from tinymq_chaos.sim.faults.action import action
 from tinymq_chaos.sim.faults.victims import anyone, both_ways, directions, in_words, running, sides
 from tinymq_chaos.sim.world.world import World
 
 OFFERED_S = 0.15  # from one time to the next
 
 
+@action
 def isolate(world: World, rng: random.Random) -> Iterator[str | None]:
     """From all other brokers; clients may reach it still."""
     broker = running(world, rng) or anyone(world, rng)
@@ -23,6 +25,7 @@ def isolate(world: World, rng: random.Random) -> Iterator[str | None]:
     world.mend("isolate one")
 
 
+@action
 def partition(world: World, rng: random.Random) -> Iterator[str | None]:
     few, many = sides(world, rng)
     world.cut("partition", both_ways(few, many))
@@ -30,6 +33,7 @@ def partition(world: World, rng: random.Random) -> Iterator[str | None]:
     world.mend("partition")
 
 
+@action
 def one_way(world: World, rng: random.Random) -> Iterator[str | None]:
     few, many = sides(world, rng)
     if rng.random() < 0.5:
@@ -39,6 +43,7 @@ def one_way(world: World, rng: random.Random) -> Iterator[str | None]:
     world.mend("one way")
 
 
+@action
 def unheard(world: World, rng: random.Random) -> Iterator[str | None]:
     """No message gets from the leader of a group to one of its followers. Half the time the group is the metadata
     group, which mostly rests, and which brokers without a vote also follow."""
@@ -55,6 +60,7 @@ def unheard(world: World, rng: random.Random) -> Iterator[str | None]:
     world.mend("unheard")
 
 
+@action
 def cut_link(world: World, rng: random.Random) -> Iterator[str | None]:
     a, b = rng.sample(list(world.brokers), 2)
     both = rng.random() < 0.6
@@ -63,6 +69,7 @@ def cut_link(world: World, rng: random.Random) -> Iterator[str | None]:
     world.mend("cut link")
 
 
+@action
 def chain(world: World, rng: random.Random) -> Iterator[str | None]:
     ids = rng.sample(list(world.brokers), len(world.brokers))
     world.cut("chain", [pair for at, a in enumerate(ids) for pair in both_ways([a], ids[at + 2 :])])
@@ -70,6 +77,7 @@ def chain(world: World, rng: random.Random) -> Iterator[str | None]:
     world.mend("chain")
 
 
+@action
 def star(world: World, rng: random.Random) -> Iterator[str | None]:
     centre, *rays = rng.sample(list(world.brokers), len(world.brokers))
     world.cut("star", [(a, b) for a in rays for b in rays if a != b])
@@ -77,6 +85,7 @@ def star(world: World, rng: random.Random) -> Iterator[str | None]:
     world.mend("star")
 
 
+@action
 def seesaw(world: World, rng: random.Random) -> Iterator[str | None]:
     """Again and again a minority with who leads a group is cut off, now and then together with all clients; in between
     all is well for a moment."""
@@ -108,6 +117,7 @@ def seesaw(world: World, rng: random.Random) -> Iterator[str | None]:
     world.mend("seesaw")
 
 
+@action
 def latency(world: World, rng: random.Random) -> Iterator[str | None]:
     broker_id = rng.choice(list(world.brokers))
     seconds, jitter_s = rng.choice(((0.001, 0.002), (0.01, 0.02), (0.05, 0.1), (0.1, 0.2), (0.3, 0.3)))
@@ -119,6 +129,7 @@ def latency(world: World, rng: random.Random) -> Iterator[str | None]:
         world.links(each, *world.link_s)
 
 
+@action
 def loss(world: World, rng: random.Random) -> Iterator[str | None]:
     """Packets are lost and sent again: what follows them waits."""
     share, some = rng.choice((0.01, 0.05, 0.2)), directions(world, rng)
@@ -129,6 +140,7 @@ def loss(world: World, rng: random.Random) -> Iterator[str | None]:
         world.conditions.of(direction).loss = 0.0
 
 
+@action
 def duplicate(world: World, rng: random.Random) -> Iterator[str | None]:
     """Control messages arrive twice, which TCP never does."""
     share, some = rng.choice((0.05, 0.3, 0.9)), directions(world, rng)
@@ -139,6 +151,7 @@ def duplicate(world: World, rng: random.Random) -> Iterator[str | None]:
         world.conditions.of(direction).duplicate = 0.0
 
 
+@action
 def stale(world: World, rng: random.Random) -> Iterator[str | None]:
     """What replicas say to one another arrives again, seconds later, if the connection is open still. States that were
     offered are so again and again: for a moment, who took one over has an entry behind it that is not committed."""
@@ -160,6 +173,7 @@ def stale(world: World, rng: random.Random) -> Iterator[str | None]:
         world.conditions.of(direction).stale = 0.0
 
 
+@action
 def drop(world: World, rng: random.Random) -> Iterator[str | None]:
     """Control messages are lost for good, which TCP never does."""
     share, some = rng.choice((0.02, 0.1)), directions(world, rng)
@@ -170,6 +184,7 @@ def drop(world: World, rng: random.Random) -> Iterator[str | None]:
         world.conditions.of(direction).drop = 0.0
 
 
+@action
 def reorder(world: World, rng: random.Random) -> Iterator[str | None]:
     """Great jitter: connections overtake one another; each keeps its own order."""
     some, jitter_s = directions(world, rng), rng.choice((0.05, 0.2))
@@ -180,6 +195,7 @@ def reorder(world: World, rng: random.Random) -> Iterator[str | None]:
         world.conditions.of(direction).jitter_s = world.link_s[1]
 
 
+@action
 def reset(world: World, rng: random.Random) -> Iterator[str | None]:
     some = [tuple(rng.sample(list(world.brokers), 2)) for _ in range(rng.randint(1, 4))]
     for a, b in some:
@@ -187,6 +203,7 @@ def reset(world: World, rng: random.Random) -> Iterator[str | None]:
     yield f"between {some}"
 
 
+@action
 def client_reset(world: World, rng: random.Random) -> Iterator[str | None]:
     if not world.clients.clients:
         yield None

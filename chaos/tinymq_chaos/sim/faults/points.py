@@ -14,6 +14,7 @@ from tinymq.base.types import METADATA_GROUP
 from tinymq.raft import Role
 from tinymq_chaos.history import topic_key
 from tinymq_chaos.sim.faults import damage
+from tinymq_chaos.sim.faults.action import action
 from tinymq_chaos.sim.faults.load import Beside
 from tinymq_chaos.sim.faults.victims import both_ways, running
 from tinymq_chaos.sim.virtual.disk import POINTS
@@ -31,6 +32,7 @@ CUT = "at point"
 Company = Callable[[World, random.Random], Iterator[str | None]]
 
 
+@action
 def crash_at_point(world: World, rng: random.Random, points: Sequence[str] = tuple(POINTS)) -> Iterator[str | None]:
     """In the middle of what it does to its disk."""
     broker = running(world, rng)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 
+from tinymq_chaos.sim.faults.action import action
 from tinymq_chaos.sim.faults.victims import running
 from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.world import World
@@ -16,6 +17,7 @@ PATIENCE_S = 1.0
 EACH_S = 1.0  # of a rolling restart, between one broker and the next
 
 
+@action
 def pause(world: World, rng: random.Random) -> Iterator[str | None]:
     broker = running(world, rng)
     if broker is None:
@@ -56,18 +58,22 @@ def _several(world: World, rng: random.Random) -> list[SimBroker]:
     return up if rng.random() < 0.6 else rng.sample(up, rng.randint(2, len(up)))
 
 
+@action
 def kill(world: World, rng: random.Random) -> Iterator[str | None]:
     return _down(_one(world, rng), lambda b: b.kill())
 
 
+@action
 def kill_all(world: World, rng: random.Random) -> Iterator[str | None]:
     return _down(_several(world, rng), lambda b: b.kill())
 
 
+@action
 def power_cut(world: World, rng: random.Random) -> Iterator[str | None]:
     return _lose_power(world, rng, _one(world, rng))
 
 
+@action
 def power_cut_all(world: World, rng: random.Random) -> Iterator[str | None]:
     return _lose_power(world, rng, _several(world, rng))
 
@@ -103,11 +109,13 @@ def _lose_power(world: World, rng: random.Random, brokers: list[SimBroker]) -> I
         broker.revive()
 
 
+@action
 def stop(world: World, rng: random.Random) -> Iterator[str | None]:
     """SIGTERM."""
     return _down(_one(world, rng), lambda b: b.stop_politely())
 
 
+@action
 def crash_anywhere(world: World, rng: random.Random) -> Iterator[str | None]:
     """Between any two steps of its loop."""
     broker = running(world, rng)
@@ -121,6 +129,7 @@ def crash_anywhere(world: World, rng: random.Random) -> Iterator[str | None]:
     process.forget_crash()  # it was too idle to come so far
 
 
+@action
 def rolling_restart(world: World, rng: random.Random) -> Iterator[str | None]:
     """Each is told to stop and started again, the next one once that has happened, and all is well."""
     left = rng.sample(list(world.brokers.values()), len(world.brokers))
