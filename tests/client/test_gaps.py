@@ -123,7 +123,7 @@ def test_what_waits_for_a_deleted_partition_fails_and_the_rest_goes_on(told: boo
             for delivery in kept:
                 assert (await delivery).offset == 1
             for delivery in lost:
-                with pytest.raises(UnknownPartition, match="the partition is gone"):
+                with pytest.raises(UnknownPartition, match="the partition was deleted"):
                     await delivery
             for key in KEYS[:8]:
                 assert (await (await producer.send("t", b"v", key=key))).partition == (0, 2)[keyed(key, 2)]

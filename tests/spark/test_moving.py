@@ -31,7 +31,7 @@ def test_a_plan_never_reads_another_topic_of_that_name(cluster: Cluster, mq: Cli
     send(cluster, topic, 5, first=100)
     session.close_all()
     if fails == "true":
-        with pytest.raises(UnknownTopic, match="made anew"):
+        with pytest.raises(UnknownTopic, match="created again"):
             read(reader, tasks)
     else:
         assert read(reader, tasks) == []

@@ -1,4 +1,4 @@
-"""What a client has not heard of yet, asked for before it is denied."""
+"""Look up topics and partitions that the view does not have yet, before they are reported as unknown."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LOG = logging.getLogger("tinymq.client")
 async def topic_with(
     cluster: Cluster, name: str, partitions: Iterable[int], timeout_s: float, topic_id: bytes = b""
 ) -> Topic:
-    """The topic with these partitions, asked for afresh where one is not known: it may be new. `topic_id`: of the one
-    that is meant, whatever else has its name by now.
+    """Return the topic, which has all of `partitions`. A partition that the view does not have may be new, so the
+    brokers are asked again. With `topic_id`, only the topic of that id will do, even if another one has its name now.
 
-    Raises as `Cluster.topic`, UnknownTopic (another id), UnknownPartition.
+    Raises as `Cluster.topic`; UnknownTopic if the topic has another id; UnknownPartition.
     """
     left = cluster.countdown(timeout_s)
     topic = await cluster.topic(name, left())
@@ -27,23 +27,23 @@ async def topic_with(
         view = await cluster.refresh([name], timeout_s=left(), fresh=True)
         topic = view.topics.get(name, topic)
     if topic_id and topic.topic_id != topic_id:
-        raise made_anew(name)
+        raise recreated(name)
     for number in missing:
         if topic.partition(number) is None:
             raise topic.unknown(number)
     return topic
 
 
-def made_anew(name: str) -> UnknownTopic:
-    """The error of who meant the one before."""
+def recreated(name: str) -> UnknownTopic:
+    """Return the error for offsets of a topic whose name belongs to another topic now."""
     return UnknownTopic(
-        f"topic {name!r} was deleted and made anew since",
-        hint="plan again what is to be read: the offsets that were planned are those of other records",
+        f"topic {name!r} was deleted and created again since",
+        hint="plan the read again: the planned offsets are those of the deleted topic",
     )
 
 
 async def deletion_of(cluster: Cluster, name: str, topic_id: bytes, partition: int) -> TinymqError | None:
-    """UnknownTopic or UnknownPartition if the partition was deleted. None: it exists, as far as is known."""
+    """Return UnknownTopic or UnknownPartition if the partition was deleted; None if it exists or nobody answers."""
     try:
         if await cluster.still_there(name, topic_id, cluster.attempt_s, partition):
             return None
@@ -52,5 +52,5 @@ async def deletion_of(cluster: Cluster, name: str, topic_id: bytes, partition: i
         return None
     topic = cluster.view.topics.get(name)
     if topic is not None and topic.topic_id == topic_id:
-        return UnknownPartition(f"{name}/{partition}: the partition is gone")
-    return UnknownTopic(f"topic {name!r} is gone, or was made again")
+        return UnknownPartition(f"{name}/{partition}: the partition was deleted")
+    return UnknownTopic(f"topic {name!r} was deleted, or created again")

@@ -1,7 +1,7 @@
-"""A channel that is ours: its cursor, and how far what was handed out is done with and committed.
+"""The consumer of a channel: which records it has given out, which are processed, and which are committed.
 
-Invariant: committed <= due <= handed, while nobody else moves the cursor. `Fenced`, and a channel or partition that
-is gone, are for good: the claim is dead from then on, and every call says so.
+Invariant, while nobody else moves the channel's cursor: committed <= due <= handed. `Fenced` is final, and so is a
+channel or partition that was deleted: the consumer is dead from then on, and every call raises the error.
 """
 
 from __future__ import annotations
@@ -20,87 +20,89 @@ from tinymq.proto import tinymq_pb2 as pb
 
 LOG = logging.getLogger("tinymq.client")
 
-UNSET_S_MIN = 0.1  # for the way back, when the time is up
-WAY_BACK = 0.25  # of the time that there is, kept for it: a call ends by its deadline, whatever comes of it
+UNSET_S_MIN = 0.1  # the least time for undoing a registration, even if the call's time is up
+UNDO_SHARE = 0.25  # the part of a call's time that is kept for undoing it, so that the call ends by its deadline
 
 
 class ChannelConsumer:
-    """Who we are at the channel (epoch), after which seek (generation), and how far."""
+    """One consumer of one channel, from `take` to `leave`. All calls on the loop."""
 
     def __init__(self, cluster: Cluster, channel: ChannelId, epoch: int) -> None:
         self.id = channel
-        self.committed = 0
-        self.handed = 0  # behind the last message that was handed out
-        self.due = 0  # what lies below was handed out, and more was asked for: done with
+        self.committed = 0  # the channel's cursor, as the leader last told it
+        self.handed = 0  # the offset behind the last message that the application got
+        self.due = 0  # messages below were followed by a request for more, so the application is done with them
         self._cluster = cluster
-        self._epoch = epoch
-        self._generation = 0
+        self._epoch = epoch  # fences every consumer with a lower one
+        self._generation = 0  # of the cursor; a seek raises it, and commits of an older one are refused
         self._changing = asyncio.Lock()  # one commit or seek at a time
-        self._failure: Exception | None = None  # it is dead, for this reason
-        self._told = False  # and the application knows
+        self._failure: Exception | None = None  # the consumer is dead, for this reason
+        self._told = False  # the application has got `_failure` from a call, and `leave` need not raise it again
         self._committing: asyncio.Task[None] | None = None
 
     @classmethod
     async def take(
         cls, cluster: Cluster, channel: ChannelId, consumer: str, start: KnownOffset | OffsetQuestion, timeout_s: float
     ) -> Self:
-        """Take the channel over, making it at `start` where there is none: whoever read it before is fenced."""
+        """Take the channel over, which fences the consumer before. A new channel begins at `start`."""
         left = cluster.countdown(timeout_s)
         command_id = cluster.rng.randbytes(REQUEST_ID_BYTES)
         try:
-            epoch = await cursors.set_consumer(cluster, channel, consumer, command_id, left() * (1 - WAY_BACK))
+            epoch = await cursors.set_consumer(cluster, channel, consumer, command_id, left() * (1 - UNDO_SHARE))
         except OutcomeUnknown:
             await _undo(cluster, channel, consumer, command_id, left)
             raise
-        claim = cls(cluster, channel, epoch)
+        consuming = cls(cluster, channel, epoch)
         try:
-            await claim._change(cursors.opening(epoch, start), left() * (1 - WAY_BACK))
+            await consuming._change(cursors.opening(epoch, start), left() * (1 - UNDO_SHARE))
         except TinymqError:
-            await claim._unset(max(UNSET_S_MIN, min(left(), cluster.attempt_s)))
+            await consuming._unset(max(UNSET_S_MIN, min(left(), cluster.attempt_s)))
             raise
-        claim.handed = claim.due = claim.committed
-        return claim
+        consuming.handed = consuming.due = consuming.committed
+        return consuming
 
     def check(self) -> None:
-        """Raises why it is dead."""
+        """Raise the error that ended this consumer, if it is dead."""
         if self._failure is not None:
             self._told = True
             raise self._failure
 
     async def commit(self, offset: int, timeout_s: float) -> None:
-        """What lies below `offset` is done with: on a majority of disks when this returns."""
+        """Move the cursor to `offset`. When this returns, it is on a majority of disks."""
         self.due = max(self.due, offset)
         async with self._changing:
-            await self._telling(self._commit(offset, timeout_s))
+            await self._noted(self._commit(offset, timeout_s))
 
     async def settle(self, timeout_s: float) -> None:
-        """Commit what is due, if it is not."""
-        await self._telling(self._settle(timeout_s))
+        """Commit up to `due`, unless that is committed."""
+        await self._noted(self._settle(timeout_s))
 
     async def seek(self, to: KnownOffset | OffsetQuestion, timeout_s: float) -> int:
-        """Move the cursor; where it is then."""
+        """Move the cursor to a place, and return its offset."""
         command = cursors.seeking(self._epoch, to, self._cluster.rng.randbytes(REQUEST_ID_BYTES))
         async with self._changing:
             try:
-                await self._telling(self._change(command, timeout_s))
+                await self._noted(self._change(command, timeout_s))
             except OutcomeUnknown:
-                self.due = self.handed = self.committed  # if it was done, a commit of what was would be Fenced
+                self.due = self.handed = self.committed  # if the seek was done, a commit of older messages is Fenced
                 raise
             self.due = self.handed = self.committed
         return self.committed
 
     def commit_every(self, interval_s: float, died: Callable[[Exception], None]) -> None:
-        """Settle now and then from now on. `died` is told of what the claim dies of meanwhile."""
+        """Commit what is due every `interval_s`. `died` is called with the error if the consumer dies of it."""
         self._committing = asyncio.create_task(self._commit_every(interval_s, died))
 
     def forget(self) -> None:
-        """The end of a claim whose channel is gone."""
+        """Stop the commits in the background, because the channel was deleted."""
         if self._committing is not None:
             self._committing.cancel()
 
     async def leave(self, timeout_s: float, *, settle: bool) -> None:
-        """The end: nobody reads the channel from now on, unless somebody took it over. With `settle`,
-        commits what is due first, and raises what keeps it from that, unless the application knows already."""
+        """End the consumer, and its registration unless another consumer has taken the channel over.
+
+        With `settle`, commits what is due first. Raises the error of that commit, unless a call has raised it before.
+        """
         self.forget()
         if self._committing is not None:
             await asyncio.gather(self._committing, return_exceptions=True)
@@ -111,10 +113,10 @@ class ChannelConsumer:
             await self._unset(self._cluster.attempt_s)
 
     async def _unset(self, timeout_s: float) -> None:
-        """Nobody is on record for the channel any more, as far as it was us."""
+        """Remove this consumer's registration, if it is still registered."""
         try:
             await cursors.unset_consumer(self._cluster, self.id, self._epoch, timeout_s)
-        except TinymqError as error:  # whoever comes next takes it over all the same
+        except TinymqError as error:  # the next consumer takes the channel over in any case
             LOG.debug("channel %s of %s not left: %s", self.id.channel, self.id.topic.name, error)
 
     async def _commit_every(self, interval_s: float, died: Callable[[Exception], None]) -> None:
@@ -122,16 +124,16 @@ class ChannelConsumer:
             while self._failure is None:
                 await self._cluster.clock.sleep(interval_s)
                 try:
-                    await self._settle(self._cluster.attempt_s)  # not for long: a commit by hand waits behind it
-                except TinymqError as error:  # it is tried again, unless it is dead: then the next call says so
+                    await self._settle(self._cluster.attempt_s)  # short, because a commit of the application waits
+                except TinymqError as error:  # retried after `interval_s`, unless the error ended this consumer
                     LOG.info("channel %s of %s not committed: %s", self.id.channel, self.id.topic.name, error)
-        except Exception as error:  # whatever it was, the application hears of it
+        except Exception as error:  # the application's next call raises it
             self._failure = self._failure or error
         if self._failure is not None:
             died(self._failure)
 
-    async def _telling(self, work: Awaitable[None]) -> None:
-        """For calls of the application: it need not be told again at the end."""
+    async def _noted(self, work: Awaitable[None]) -> None:
+        """Run a call of the application, and note whether it raised an error that ends the consumer."""
         try:
             await work
         except (Fenced, NotFound):
@@ -161,11 +163,14 @@ class ChannelConsumer:
 async def _undo(
     cluster: Cluster, channel: ChannelId, consumer: str, command_id: bytes, left: Callable[[], float]
 ) -> None:
-    """We may be on record for a channel that we do not read: ask what came of it (else it is done now), and end it, in
-    what is left of the time."""
+    """Undo a registration of unknown outcome in the time that is left.
+
+    The same command again is answered with the epoch of the first one, or registers now. Either way the epoch is known,
+    and the registration can be removed.
+    """
     try:
         asking_s = max(UNSET_S_MIN, min(left() / 2, cluster.attempt_s))
         epoch = await cursors.set_consumer(cluster, channel, consumer, command_id, asking_s)
         await cursors.unset_consumer(cluster, channel, epoch, max(UNSET_S_MIN, min(left(), cluster.attempt_s)))
-    except TinymqError as error:  # whoever comes next takes the channel over all the same
-        LOG.info("%s may stay on record for channel %s: %s", consumer, channel.channel, error)
+    except TinymqError as error:  # the next consumer takes the channel over in any case
+        LOG.info("%s may stay registered for channel %s: %s", consumer, channel.channel, error)

@@ -1,6 +1,7 @@
-"""What was fetched and waits for the application: chunks, and the messages of the one being taken. No I/O.
+"""The records that were fetched and wait for the application. No I/O.
 
-The loop appends to `ready`; one application thread or task takes. A deque's append and popleft are atomic.
+The loop appends chunks to `ready`. One application thread, or task, takes them, as rows or as messages. Both need no
+lock, because a deque's append and popleft are atomic.
 """
 
 from __future__ import annotations
@@ -13,36 +14,38 @@ from tinymq.client.consume.records import Chunk, Message
 
 
 class FetchBuffer:
-    """The application's end of a reader. `freed` is told how many bytes were taken, from the taking thread."""
+    """The chunks of one reader that wait, of which one may be half taken as messages."""
 
     def __init__(self, topic: str, freed: Callable[[int], None]) -> None:
+        """`freed` is called with the bytes of each chunk that was taken, in the thread that takes."""
         self.ready: deque[Chunk] = deque()
-        self.cursors: dict[int, Cursor] = {}
+        self.cursors: dict[int, Cursor] = {}  # by partition; empty until the reader is open
         self._topic = topic
         self._freed = freed
-        self._current: Chunk | None = None
-        self._messages: deque[Message] = deque()  # what is left of _current, message by message
-        self._next: dict[int, int] = {}
+        self._current: Chunk | None = None  # the chunk that `_messages` came from
+        self._messages: deque[Message] = deque()  # those of `_current` that are left
+        self._next: dict[int, int] = {}  # by partition: the offset behind the last row that left `ready`
 
     def begin(self, cursors: dict[int, Cursor]) -> None:
-        """The reader is open: it starts where the cursors are."""
+        """Start where the cursors are: the reader is open."""
         self.cursors = cursors
         self._next = {p: cursor.offset for p, cursor in cursors.items()}
 
     def take_chunk(self) -> Chunk | None:
-        """The next rows, if there are any at hand."""
-        self._settle()
+        """Take the next rows; None if none wait."""
+        self._return_messages()
         while self.ready:
             chunk = self.ready.popleft()
             self._freed(chunk.bytes)
-            wanted = chunk.cut(self._next[chunk.partition], self.cursors[chunk.partition].end)
-            if wanted is not None:
-                self._next[chunk.partition] = wanted.next_offset
-                return wanted
+            # A fetch may begin before the next offset, or go beyond an end that `to_arrow` set later.
+            rows = chunk.cut(self._next[chunk.partition], self.cursors[chunk.partition].end)
+            if rows is not None:
+                self._next[chunk.partition] = rows.next_offset
+                return rows
         return None
 
     def give_back(self, chunk: Chunk, offset: int) -> None:
-        """The rows from `offset` on are not wanted yet: they come first, next time."""
+        """Return the rows of a taken chunk from `offset` on. They are the next ones to be taken."""
         rest = chunk.cut(offset, None)
         if rest is not None:
             self._next[chunk.partition] = offset
@@ -50,7 +53,7 @@ class FetchBuffer:
             self.ready.appendleft(rest)
 
     def next_messages(self, count: int) -> list[Message]:
-        """Up to `count` messages that are at hand."""
+        """Take up to `count` messages that wait."""
         out: list[Message] = []
         messages = self._messages
         while len(out) < count:
@@ -67,14 +70,14 @@ class FetchBuffer:
         return out
 
     def next_message(self) -> Message | None:
-        """The next message, if one is at hand."""
+        """Take the next message; None if none waits."""
         if self._messages:
             return self._messages.popleft()
         found = self.next_messages(1)
         return found[0] if found else None
 
     def peek(self) -> Message | None:
-        """The message that `next_message` would give."""
+        """Return the message that `next_message` would take."""
         if not self._messages:
             self._current = self.take_chunk()
             if self._current is None:
@@ -82,8 +85,8 @@ class FetchBuffer:
             self._messages.extend(self._current.messages(self._topic))
         return self._messages[0]
 
-    def _settle(self) -> None:
-        """Messages not taken become rows again."""
+    def _return_messages(self) -> None:
+        """Turn messages that were not taken into rows again, so that a table continues where messages ended."""
         if self._messages:
             assert self._current is not None, "messages come from a chunk"
             first = self._messages[0].offset
@@ -92,12 +95,12 @@ class FetchBuffer:
 
     @property
     def empty(self) -> bool:
-        """Nothing is at hand."""
+        """Does nothing wait?"""
         return not self.ready and not self._messages
 
     @property
     def complete(self) -> bool:
-        """Everything up to every end was taken, or was gone before it could be."""
+        """Was everything up to every end taken, or removed before it could be?"""
         return (
             bool(self.cursors)
             and not self._messages
@@ -108,12 +111,13 @@ class FetchBuffer:
         )
 
     def position(self) -> dict[int, int]:
-        """The offset that comes next to the application, by partition."""
+        """Return the next offset for the application, by partition."""
         position = dict(self._next)
         if self._messages:
             position[self._messages[0].partition] = self._messages[0].offset
         return position
 
     def clear(self) -> None:
+        """Drop everything that waits."""
         self.ready.clear()
         self._messages.clear()

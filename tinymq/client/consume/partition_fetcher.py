@@ -1,8 +1,8 @@
-"""Following one partition: which replica to ask, what its answer means, when to leave it for another.
+"""Fetch one partition: choose a replica, act on its answer, and leave it for another one when it does not serve.
 
-One fetch is on its way while the last one's records are unpacked. A replica is left when it is unreachable,
-silent, behind, damaged, or quiet for long while another one has more; it is tried again after a growing while.
-The partition fails when no replica has served it for unreachable_ms_max.
+The next fetch is in flight while the records of the last one are unpacked. A replica is left when it is unreachable,
+silent, behind or damaged, or when it stays quiet while another replica has more records. It is tried again after a
+pause that grows. The partition fails when no replica has served it for unreachable_ms_max.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from tinymq.base.errors import (
     CorruptData,
     NotLeader,
     OffsetOutOfRange,
-    OutcomeUnknown,
     QuotaExceeded,
-    StorageError,
     TinymqError,
     UnknownPartition,
     UnknownTopic,
@@ -30,95 +28,71 @@ from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.routing import Partition, Topic
 from tinymq.client.common.config import ReaderConfig
 from tinymq.client.common.start_positions import END
+from tinymq.client.consume.avoided_replicas import AvoidedReplicas
+from tinymq.client.consume.fetch_policy import FetchPolicy
 from tinymq.client.consume.records import Chunk, next_offset_after, read_chunks
 from tinymq.client.net.ports import Fetched
 from tinymq.proto import tinymq_pb2 as pb
 
 LOG = logging.getLogger("tinymq.client")
 
-IDLE_TIMES_MAX = 4  # as long as fetch_wait_ms, at most, waits who reads a partition where nothing comes
 BACKOFF = Backoff(0.02, 0.5)  # between two rounds in which no replica served
-RECONSIDERED_S = 1.0
-AVOIDED = Backoff(0.2, 10.0)  # how long a replica is left alone, by its failures
+RECONSIDERED_S = 1.0  # how often a reader that is served looks whether another replica is better
 
 
 @dataclass(slots=True)
 class Cursor:
-    """How far one partition is read."""
+    """How far one partition is read. Only its fetcher writes it."""
 
     partition: int
-    offset: int  # the next to fetch
-    end: int | None  # where to stop; None: never
-    end_seen: int  # the high watermark at opening
+    offset: int  # the next one to fetch
+    end: int | None  # the first offset that is not read; None: the reader follows for ever
+    end_seen: int  # the high watermark when the reader was opened
     epoch: int = 0  # the newest leader epoch that any replica told
-    skipped: int = 0  # offsets that were gone before they were fetched
-    history: int | None = 0  # of the answer that the offset comes from; None: of none
-    served: dict[int, int] = field(default_factory=dict)  # bytes of answers that were taken, by broker
+    skipped: int = 0  # offsets that were removed before they were fetched
+    # The term of the history that `offset` belongs to, as the last answer told. Brokers compare it with theirs to find
+    # out whether records were lost. None: there was no answer yet, and any history will do.
+    history: int | None = 0
+    served: dict[int, int] = field(default_factory=dict)  # bytes of answers that were used, by broker
 
     @property
     def done(self) -> bool:
+        """Was everything below `end` fetched?"""
         return self.end is not None and self.offset >= self.end
 
     def skip_to(self, log_start: int) -> None:
-        """What lies below is gone."""
+        """Skip the offsets below `log_start`, because their records were removed."""
         upto = log_start if self.end is None else min(log_start, self.end)
         self.skipped += upto - self.offset
         self.offset = upto
 
 
-class AvoidedReplicas:
-    """Replicas that a partition is not read from for a while, each for longer the more often it failed; and the one
-    that is read from under doubt."""
-
-    def __init__(self) -> None:
-        self.doubted: int | None = None
-        self._until_s: dict[int, float] = {}
-        self._times: dict[int, int] = {}
-
-    def avoid(self, broker: int, now_s: float) -> None:
-        times = self._times[broker] = self._times.get(broker, 0) + 1
-        self._until_s[broker] = now_s + AVOIDED.pause_s(times)
-
-    def left_s(self, broker: int, now_s: float) -> float:
-        """For how much longer; 0: it may be asked."""
-        return max(0.0, self._until_s.get(broker, 0.0) - now_s)
-
-    def doubts(self, broker: int, error: TinymqError) -> bool:
-        """Is that damage, which it may have sent without having looked at it? Then it is asked once more, to look."""
-        fresh = isinstance(error, CorruptData) and self.doubted is None
-        self.doubted = broker if fresh else None
-        if fresh:
-            LOG.info("broker %d sent damage, and is asked to verify it: %s", broker, error.message)
-        return fresh
-
-    def clear(self) -> None:
-        self._until_s.clear()
-        self._times.clear()
-
-
 @dataclass(slots=True)
 class PartitionFetcher:
-    """Fetches what `cursor` wants and hands it to `deliver`, as long as there is `has_room`."""
+    """Fetches from `cursor` on and gives each chunk to `deliver`, as long as `has_room` is set."""
 
     cluster: Cluster
     config: ReaderConfig
+    policy: FetchPolicy
     topic: Topic
     cursor: Cursor
     deliver: Callable[[Chunk], None]
     has_room: asyncio.Event  # set while the application's buffer takes more
-    turn: int
+    turn: int  # rotates among equally good replicas; rises when no replica served
     _avoided: AvoidedReplicas = field(default_factory=AvoidedReplicas)
-    _refusals: dict[str, TinymqError] = field(default_factory=dict)  # the last of each address, since one served
+    _refusals: dict[str, TinymqError] = field(default_factory=dict)  # by address: its last error since one served
     _served_s: float = 0.0  # when a replica last answered without an error
-    _chosen_s: float = 0.0  # when it was last asked which replica is the best
-    _quiet_s: float = 0.0  # when records last came, or others were last asked whether there are more
+    _chosen_s: float = 0.0  # when the replicas were last ordered
+    _quiet_s: float = 0.0  # when records last came, or the replicas were last compared
     _pauses: int = 0  # since a replica last served
-    _empty: int = 0  # answers of the leader without a record, in a row
+    _empty: int = 0  # answers in a row without a record
 
     async def run(self) -> None:
-        """Until the cursor's end. Raises what stops this partition."""
+        """Fetch until the cursor's end. Raises the error that stops this partition."""
         now_s = self.cluster.clock.monotonic()
         self._served_s = self._quiet_s = now_s
+        # At most one fetch is in flight. `_use` begins it before it unpacks the records of the one before, and always
+        # asks the same broker again; another broker is only chosen here, when nothing is in flight.
         ahead: asyncio.Task[Fetched] | None = None
         broker: int | None = None
         try:
@@ -130,7 +104,7 @@ class PartitionFetcher:
                         await self._wait_for_another("no replica's address is known")
                         continue
                     ahead = self._begin(broker, self.cursor.offset)
-                assert broker is not None, "somebody was asked"
+                assert broker is not None, "a fetch is in flight to a broker"
                 fetching, ahead = ahead, None
                 try:
                     fetched = await fetching
@@ -141,41 +115,38 @@ class PartitionFetcher:
             if ahead is not None:
                 ahead.cancel()
 
+    # ---- the choice of a replica ---------------------------------------------------------------------
+
     def _at(self) -> Partition:
         number = self.cursor.partition
         view = self.cluster.view.topics.get(self.topic.name)
         now = view.partition(number) if view is not None and view.topic_id == self.topic.topic_id else None
-        at = now or self.topic.partition(number)
-        assert at is not None, "a follower begins with a partition that is there"
+        at = now or self.topic.partition(number)  # a view without the partition may only be old
+        assert at is not None, "a fetcher begins with a partition that exists"
         return at
 
     def _choose(self) -> int | None:
-        """The replica to ask now."""
-        at = self._at()
-        view = self.cluster.view
-        if self.config.replica == "leader":
-            return at.leader if at.leader in view.brokers else None
+        """Return the replica to ask now; None if no address of a replica is known."""
         now_s = self._chosen_s = self.cluster.clock.monotonic()
 
         def cost(broker: int) -> tuple[float, float]:
-            aside_s, latency_s = self.cluster.cost(broker)
-            return (max(aside_s, self._avoided.left_s(broker, now_s)), latency_s)
+            avoided_s, latency_s = self.cluster.cost(broker)
+            return (max(avoided_s, self._avoided.left_s(broker, now_s)), latency_s)
 
-        order = self._order(at, cost)
+        order = self.policy.order(self._at(), cost, self.turn)
         return order[0] if order else None
 
     def _stays(self, broker: int) -> bool:
-        """Is it still the one to ask? Looked at now and then: one that was left may be back."""
+        """Is `broker` still the best replica? Looked at now and then, because a replica that was left may be back."""
         recent = self.cluster.clock.monotonic() - self._chosen_s < RECONSIDERED_S
-        return recent or self._choose() == broker
+        if recent and not self.policy.reconsiders(self._at(), broker):
+            return True
+        return self._choose() == broker
 
-    def _order(self, at: Partition, cost: routing.Cost) -> list[int]:
-        """Whom to ask, best first."""
-        view, rack = self.cluster.view, self.cluster.config.rack
-        return routing.read_order(view, at, self.config.replica, rack=rack, cost=cost, turn=self.turn)
+    # ---- fetches -------------------------------------------------------------------------------------
 
     def _begin(self, broker: int, offset: int) -> asyncio.Task[Fetched]:
-        """A fetch on its way. Whoever stops in the meantime does not ask what became of it: it never complains."""
+        """Begin a fetch. Its error is never reported as unretrieved, because a fetcher that stops ignores it."""
         fetching = asyncio.create_task(self._fetch(broker, offset))
         fetching.add_done_callback(lambda done: done.cancelled() or done.exception())
         return fetching
@@ -184,12 +155,16 @@ class PartitionFetcher:
         address = self.cluster.view.address(broker)
         if address is None:
             raise BrokerUnreachable(f"broker {broker} has no known address")
-        wait_ms = self._wait_ms()
+        wait_ms = self.policy.wait_ms(self._empty)
         request = self._request(offset, int(wait_ms))
-        return await self.cluster.connections.fetch(address).fetch(request, wait_ms / 1000 + self.cluster.attempt_s)
+        asked_s = self.cluster.clock.monotonic()
+        stream = self.cluster.connections.fetch(address)
+        fetched = await stream.fetch(request, wait_ms / 1000 + self.cluster.attempt_s)
+        self.policy.answered(address, fetched, self.cluster.clock.monotonic() - asked_s)
+        return fetched
 
     def _request(self, offset: int, wait_ms: int) -> pb.FetchRequest:
-        return pb.FetchRequest(
+        request = pb.FetchRequest(
             topic_id=self.topic.topic_id,
             partition=self.cursor.partition,
             offset=offset,
@@ -201,26 +176,18 @@ class PartitionFetcher:
             history=self.cursor.history,
             verify=self._avoided.doubted is not None,
         )
+        self.policy.complete(request)
+        return request
 
-    def _wait_ms(self) -> float:
-        """How long an empty fetch may stay open: longer at a partition where nothing comes, for many readers that wait
-        keep their client and brokers busy with asking again. Followers are compared with others, now and then."""
-        wait_ms, config = self.config.fetch_wait_ms, self.config
-        if config.replica != "leader":
-            return wait_ms
-        most_ms = min(IDLE_TIMES_MAX * wait_ms, self.cluster.attempt_s * 1000, config.unreachable_ms_max / 4)
-        return max(wait_ms, min(wait_ms * 2.0 ** min(self._empty, 10), most_ms))
+    # ---- answers -------------------------------------------------------------------------------------
 
     async def _use(self, broker: int, fetched: Fetched) -> asyncio.Task[Fetched] | None:
-        """Take an answer: (the next fetch, begun already, when records came)."""
+        """Use an answer. Returns the next fetch if it has begun already."""
         cursor = self.cursor
         if fetched.leader_epoch >= cursor.epoch:
             cursor.epoch = fetched.leader_epoch
-            view = self.cluster.view
-            learned = routing.learn_leader(
-                view, self.topic.name, cursor.partition, fetched.leader, fetched.leader_epoch
-            )
-            self.cluster.update(learned)
+            view, epoch = self.cluster.view, fetched.leader_epoch
+            self.cluster.update(routing.learn_leader(view, self.topic.name, cursor.partition, fetched.leader, epoch))
         if fetched.error is not None:
             raise fetched.error
         cursor.history = fetched.history
@@ -228,7 +195,7 @@ class PartitionFetcher:
         after = next_offset_after(fetched.frames)
         start, cursor_end = cursor.offset, cursor.end
         if after is None:
-            await self._nothing_came(broker, fetched)
+            await self._use_empty(broker, fetched)
             return None
         self._empty = 0
         if after <= start:
@@ -239,7 +206,9 @@ class PartitionFetcher:
             ahead = self._begin(broker, after)
         try:
             if ahead is not None:
-                await asyncio.sleep(0)  # the request leaves before the unpacking begins
+                await asyncio.sleep(0)  # the request leaves before the unpacking, which does not yield, begins
+            # `read_chunks` verifies frame by frame. The cursor follows each chunk, so that damage in a later frame
+            # loses none of the earlier ones, and another replica continues exactly behind them.
             for chunk in chunks:
                 self.deliver(chunk)
                 cursor.offset = chunk.next_offset
@@ -247,14 +216,16 @@ class PartitionFetcher:
             if ahead is not None:
                 ahead.cancel()
             raise
-        cursor.offset = max(cursor.offset, after)
+        cursor.offset = max(cursor.offset, after)  # entries without records lie behind the last chunk
         cursor.served[broker] = cursor.served.get(broker, 0) + len(fetched.frames)
         self._succeeded(now_s)
         self._quiet_s = now_s
         return ahead
 
-    async def _nothing_came(self, broker: int, fetched: Fetched) -> None:
-        """There is nothing more for now, as far as this replica knows."""
+    async def _use_empty(self, broker: int, fetched: Fetched) -> None:
+        """Use an answer without records: this replica has no more of them for now."""
+        if not self.policy.counts_as_served(broker, self.cursor.offset, fetched):
+            return
         now_s = self.cluster.clock.monotonic()
         self._empty += 1
         self._succeeded(now_s)
@@ -270,12 +241,16 @@ class PartitionFetcher:
         self._refusals.clear()
 
     async def _failed(self, broker: int, error: TinymqError) -> None:
-        """`broker` did not serve: go on with another one, or raise what is for good."""
+        """Go on with another replica, because `broker` did not serve. Raises an error that every replica would give."""
+        offset = self.cursor.offset
+        if self.policy.asks_again(broker, offset, error):
+            self._avoided.doubted = None
+            return
         address = self.cluster.view.address(broker) or f"broker {broker}"
         self._refusals[address] = error
         if self._avoided.doubts(broker, error):
             return
-        if isinstance(error, QuotaExceeded):  # the broker serves, without a new record or room for a wait
+        if isinstance(error, QuotaExceeded):  # the broker serves, but it has no room for another fetch that waits
             self._served_s = self.cluster.clock.monotonic()
         if isinstance(error, NotLeader):
             if self.cluster.learn(self.topic.name, self.cursor.partition, error):
@@ -283,22 +258,21 @@ class PartitionFetcher:
         elif isinstance(error, OffsetOutOfRange) and self._skips(error):
             return
         elif isinstance(error, UnknownTopic | UnknownPartition):
-            if not await _may_be_there(self.cluster, self.topic, self.cursor.partition):
+            # A broker that lags may not have heard of a new partition. Only the registry's word ends it.
+            if not await _may_exist(self.cluster, self.topic, self.cursor.partition):
                 raise error
-        elif self._is_for_good(error):
+        elif self.policy.is_final(error, offset):
             raise error
         elif not isinstance(error, BrokerUnreachable):
             LOG.info("%s/%d: leaving broker %d: %s", self.topic.name, self.cursor.partition, broker, error.message)
         self._avoided.avoid(broker, self.cluster.clock.monotonic())
         await self._wait_for_another(error.message)
 
-    def _is_for_good(self, error: TinymqError) -> bool:
-        """Would no replica answer otherwise, however long it is asked?"""
-        return not error.retriable and not isinstance(error, StorageError | OutcomeUnknown)
-
     def _skips(self, error: OffsetOutOfRange) -> bool:
-        """Go on at the log start, if that has passed us by and we may. Not when records were lost: others come under
-        offsets that the application has had."""
+        """Skip to the log start, if retention passed the cursor and the configuration allows it.
+
+        Records that were lost are never skipped: new records have the offsets that the application has seen.
+        """
         if "history_start" in error.detail:
             return False
         log_start = error.detail.get("log_start", "")
@@ -308,31 +282,28 @@ class PartitionFetcher:
         return True
 
     async def _wait_for_another(self, reason: str) -> None:
+        """Pause, unless a replica that was not asked yet can be asked at once. Raises when the time is up."""
         now_s = self.cluster.clock.monotonic()
         if now_s - self._served_s >= self.config.unreachable_ms_max / 1000:
             where = f"{self.topic.name}/{self.cursor.partition}"
-            said = {a: error.message.removeprefix(f"{a}: ") for a, error in self._refusals.items()}
-            tried = self.cluster.trouble(said) or reason
-            raise self._failure(f"{where}: no replica served it for {now_s - self._served_s:.1f} s: {tried}")
+            reasons = {a: error.message.removeprefix(f"{a}: ") for a, error in self._refusals.items()}
+            tried = self.cluster.trouble(reasons) or reason
+            text = f"{where}: no replica served it for {now_s - self._served_s:.1f} s: {tried}"
+            raise self.policy.failure(text, list(self._refusals.values()))
         self.turn += 1
         self.cluster.refresh_soon()
-        if not self._is_fresh(self._choose(), now_s):
+        if not self._is_untried(self._choose(), now_s):
             self._pauses += 1
             await self.cluster.clock.sleep(BACKOFF.pause_s(self._pauses))
 
-    def _failure(self, text: str) -> TinymqError:
-        """None serves. Damage is worth knowing of, wherever it is."""
-        damaged = any(isinstance(error, CorruptData) for error in self._refusals.values())
-        return CorruptData(text) if damaged else BrokerUnreachable(text)
-
-    def _is_fresh(self, broker: int | None, now_s: float) -> bool:
-        """May this one be asked at once, or would that only be the same question again?"""
+    def _is_untried(self, broker: int | None, now_s: float) -> bool:
+        """Can this replica be asked at once, because it did not fail lately?"""
         if broker is None or self.config.replica == "leader":
             return False
         return not self._avoided.left_s(broker, now_s)
 
     async def _compare(self, broker: int) -> None:
-        """Nothing came for long: has another replica more? Then this one is stale."""
+        """Look whether another replica has more records than `broker`, which has sent none for long."""
         at = self._at()
         if broker == at.leader:
             self._avoided.clear()
@@ -348,8 +319,8 @@ class PartitionFetcher:
                 return
 
 
-async def _may_be_there(cluster: Cluster, topic: Topic, partition: int) -> bool:
-    """False: the registry says that it is gone."""
+async def _may_exist(cluster: Cluster, topic: Topic, partition: int) -> bool:
+    """May the partition exist? False only if the registry says that it does not."""
     try:
         return await cluster.still_there(topic.name, topic.topic_id, cluster.attempt_s, partition)
     except TinymqError as unanswered:
@@ -358,7 +329,7 @@ async def _may_be_there(cluster: Cluster, topic: Topic, partition: int) -> bool:
 
 
 async def _end_of(cluster: Cluster, topic: Topic, partition: int, broker: int) -> int | None:
-    """Up to where a broker's replica shows records. None: it does not say."""
+    """Return the end of the records that a broker's replica shows. None: it did not answer."""
     address = cluster.view.address(broker)
     if address is None:
         return None
@@ -367,6 +338,6 @@ async def _end_of(cluster: Cluster, topic: Topic, partition: int, broker: int) -
     try:
         reply = await cluster.ask_broker(address, request, cluster.attempt_s)
     except TinymqError as error:
-        LOG.debug("broker %d not asked for its end: %s", broker, error)
+        LOG.debug("broker %d did not tell its end: %s", broker, error)
         return None
     return max((int(answer.high_watermark) for answer in reply.answers), default=0)

@@ -1,7 +1,7 @@
-"""Readers, asynchronous: every partition is followed by a task of its own; what they fetch waits in one FetchBuffer.
+"""Read a topic asynchronously: a task per partition fetches, and the records wait in one FetchBuffer.
 
-What a reader promises: records of a partition come in order, each offset once; it never hangs silently, it goes
-on from another replica at the next offset or raises. How much waits untaken is bounded.
+The records of a partition come in order, each offset once. When a replica fails, reading continues from another one at
+the next offset, or raises: it never hangs silently. The bytes that wait are bounded (buffer_bytes_max).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tinymq.client.common.argument_checks import OFFSET_MAX, check_count, check_
 from tinymq.client.common.config import ReaderConfig
 from tinymq.client.common.start_positions import END, KnownOffset, OffsetQuestion, Places, by_partition, check_range
 from tinymq.client.consume.fetch_buffer import FetchBuffer
+from tinymq.client.consume.fetch_policy import FollowPolicy
 from tinymq.client.consume.partition_fetcher import Cursor, PartitionFetcher
 from tinymq.client.consume.records import Chunk, Message, to_table
 from tinymq.proto import tinymq_pb2 as pb
@@ -46,15 +47,15 @@ class AsyncReader:
         self.config = config
         self.buffer = FetchBuffer(self.topic, lambda size: wake(lambda: self._freed(size)))
         self._cluster = cluster
-        self._wanted = check_partitions(partitions)
+        self._partitions = check_partitions(partitions)
         self._start, self._end = start, end
-        check_range(start, end)  # refused here, not at the first read
+        check_range(start, end)  # here, so that not only the first read refuses it
         self._tasks: list[asyncio.Task[None]] = []
         self._opening: asyncio.Task[None] | None = None
-        self._arrived = asyncio.Event()  # something is at hand, or ended, or failed
+        self._arrived = asyncio.Event()  # set when records wait, and when a fetcher ended or failed
         self._has_room = asyncio.Event()
         self._has_room.set()
-        self._buffered_bytes = 0
+        self._buffered_bytes = 0  # written on the loop alone
         self._failure: Exception | None = None
         self._closed = False
 
@@ -62,7 +63,7 @@ class AsyncReader:
         return self
 
     async def __anext__(self) -> Message:
-        """The next message. Waits for it; ends at `end`. Raises when a partition is served by no replica any more."""
+        """Wait for the next message. Ends at `end`. Raises when no replica serves a partition any more."""
         message = self.buffer.next_message()
         while message is None:
             if not await self.arrival(None):
@@ -71,9 +72,10 @@ class AsyncReader:
         return message
 
     async def poll(self, timeout: float | None = None, max_records: int = 500) -> list[Message]:
-        """Up to `max_records` messages: at once if there are any, else after up to `timeout` seconds ([] then).
+        """Take up to `max_records` messages: at once if some wait, else as soon as one arrives.
 
-        Without a timeout it waits for one message at least; [] at once when the end is reached (`at_end`).
+        Returns [] after `timeout` seconds, and at once when the end is reached (`at_end`). Without a timeout it waits
+        until one message arrives.
         """
         check_wait(timeout)
         check_count("max_records", max_records, 1)
@@ -83,10 +85,11 @@ class AsyncReader:
         return found
 
     async def to_arrow(self, limit: int | None = None) -> pa.Table:
-        """Everything up to the end seen at opening (or `end`) as one table, by partition, then offset.
+        """Read everything up to the end (`end`, or the end when the reader was opened) as one table.
 
-        Columns: partition, offset, key, value, headers, timestamp. At most `limit` rows: calling again goes on
-        from there. A reader that was asked for a table does not tail: it ends where the table ends.
+        Rows are ordered by partition, then offset. Columns: partition, offset, key, value, headers, timestamp. With
+        `limit`, the table has at most that many rows, and the next call continues behind them. After this call the
+        reader does not follow new records: it ends where the table ends.
         """
         if limit is not None:
             check_count("limit", limit, 0, most=OFFSET_MAX)
@@ -114,21 +117,21 @@ class AsyncReader:
         return self._closed
 
     def position(self) -> dict[int, int]:
-        """The offset that comes next, for every partition that is read; empty before the first use."""
+        """Return the next offset of every partition that is read; empty before the first use."""
         return self.buffer.position()
 
     @property
     def skipped(self) -> int:
-        """Offsets that were gone before they could be read; counted with on_trimmed="skip" alone."""
+        """The number of offsets that were removed before they could be read; only counted with on_trimmed="skip"."""
         return sum(cursor.skipped for cursor in self.buffer.cursors.values())
 
     @property
     def at_end(self) -> bool:
-        """Everything up to every end was taken. Never true of a reader without `end`, unless it gave a table."""
+        """Was everything up to every end taken? Never true without `end`, unless `to_arrow` was called."""
         return self.buffer.complete
 
     async def open(self) -> None:
-        """Look the topic up and find where to start. Done by the first use, or by `async with`."""
+        """Look up the topic and the offsets to start at. The first use and `async with` do this."""
         self._cluster.check_loop()
         if self._closed:
             raise Closed("the reader is closed")
@@ -144,7 +147,7 @@ class AsyncReader:
                 self._opening = None
 
     async def close(self) -> None:
-        """Stop reading. What was fetched and not taken is dropped. Closing twice is nothing."""
+        """Stop reading, and drop the records that wait. A second call does nothing."""
         self._cluster.check_loop()
         self._closed = True
         tasks = [*self._tasks, *([self._opening] if self._opening is not None else [])]
@@ -164,7 +167,7 @@ class AsyncReader:
         await self.close()
 
     async def arrival(self, timeout_s: float | None) -> bool:
-        """Wait until something is at hand. False: time is up, or the end is reached. Raises what stopped reading."""
+        """Wait until records wait in `buffer`. False: the time is up, or the end is reached. Raises what stopped it."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self.open()
@@ -182,19 +185,21 @@ class AsyncReader:
         return True
 
     def fail(self, error: Exception) -> None:
-        """Whoever asks for more than what is at hand hears this from now on."""
+        """Raise `error` from now on in calls that need more records than those that wait."""
         self._failure = self._failure or error
         self._arrived.set()
 
     async def _open(self) -> None:
         left = self._cluster.countdown(self._cluster.config.request_timeout_ms / 1000)
-        topic = await topic_with(self._cluster, self.topic, self._wanted or (), left())
-        partitions = self._wanted if self._wanted is not None else topic.numbers
+        topic = await topic_with(self._cluster, self.topic, self._partitions or (), left())
+        partitions = self._partitions if self._partitions is not None else topic.numbers
         starts = by_partition(self._start, partitions)
-        asked = await self._ask(topic, starts, left())
-        asked = await self._confirmed(topic, starts, asked, left())
-        seen = {p: answer.high_watermark for p, answer in asked.items()}
-        offsets = {p: s.offset if isinstance(s, KnownOffset) else asked[p].offset for p, s in starts.items()}
+        # Every partition is asked, even if its start is a known offset: the answers also have the ends, the leader
+        # epochs and the histories that the fetches begin with.
+        found = await self._ask(topic, starts, left())
+        found = await self._confirm(topic, starts, found, left())
+        seen = {p: answer.high_watermark for p, answer in found.items()}
+        offsets = {p: s.offset if isinstance(s, KnownOffset) else found[p].offset for p, s in starts.items()}
         ends: dict[int, int | None] = dict.fromkeys(partitions)
         if self._end is not None:
             places = by_partition(self._end, partitions)
@@ -205,18 +210,19 @@ class AsyncReader:
                     place.offset if isinstance(place, KnownOffset) else answers[p].offset if p in times else seen[p]
                 )
         cursors = {
-            p: Cursor(p, offsets[p], ends[p], seen[p], asked[p].leader_epoch, history=asked[p].history)
+            p: Cursor(p, offsets[p], ends[p], seen[p], found[p].leader_epoch, history=found[p].history)
             for p in partitions
         }
         self.buffer.begin(cursors)
         for cursor in cursors.values():
             fetcher = PartitionFetcher(
-                self._cluster,
-                self.config,
-                topic,
-                cursor,
-                self._deliver,
-                self._has_room,
+                cluster=self._cluster,
+                config=self.config,
+                policy=FollowPolicy(self._cluster, self.config),
+                topic=topic,
+                cursor=cursor,
+                deliver=self._deliver,
+                has_room=self._has_room,
                 turn=self._cluster.rng.randrange(1 << 16),
             )
             self._tasks.append(asyncio.create_task(self._fetch_partition(fetcher)))
@@ -228,36 +234,40 @@ class AsyncReader:
         strict = self.config.replica == "leader"
         return await list_offsets(self._cluster, topic, asks, timeout_s=timeout_s, leader_only=strict)
 
-    async def _confirmed(
+    async def _confirm(
         self,
         topic: Topic,
         starts: Mapping[int, OffsetQuestion | KnownOffset],
-        asked: dict[int, pb.OffsetAnswer],
+        found: dict[int, pb.OffsetAnswer],
         timeout_s: float,
     ) -> dict[int, pb.OffsetAnswer]:
-        """`asked`, with no start beyond its end: that is asked of the leader again, for other replicas may lag."""
+        """Check that no start lies beyond its partition's end, and return the answers.
+
+        Where one does, the leader is asked again, because another replica that answered may lag. Raises
+        OffsetOutOfRange.
+        """
 
         def beyond(answers: Mapping[int, pb.OffsetAnswer]) -> dict[int, int]:
             known = {p: s.offset for p, s in starts.items() if isinstance(s, KnownOffset)}
             return {p: offset for p, offset in known.items() if offset > answers[p].high_watermark}
 
-        doubtful = dict.fromkeys(beyond(asked), END)
+        doubtful = dict.fromkeys(beyond(found), END)
         if doubtful:
-            asked |= await list_offsets(self._cluster, topic, doubtful, timeout_s=timeout_s, leader_only=True)
-        for p, offset in beyond(asked).items():
-            end = asked[p].high_watermark
+            found |= await list_offsets(self._cluster, topic, doubtful, timeout_s=timeout_s, leader_only=True)
+        for p, offset in beyond(found).items():
+            end = found[p].high_watermark
             raise OffsetOutOfRange(
                 f"{topic.name}/{p}: start={offset} lies beyond the end, {end}",
                 hint=f"start at {end} or below, or from 'latest'",
                 high_watermark=end,
-                log_start=asked[p].log_start,
+                log_start=found[p].log_start,
             )
-        return asked
+        return found
 
     async def _fetch_partition(self, fetcher: PartitionFetcher) -> None:
         try:
             await fetcher.run()
-        except Exception as error:  # whatever it was, the application hears of it: a reader never stops silently
+        except Exception as error:  # the application's next call raises it: a reader never stops silently
             self.fail(error)
         finally:
             self._arrived.set()

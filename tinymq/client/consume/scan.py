@@ -1,8 +1,8 @@
-"""Scans: one range of one partition as record batches, from whichever replica serves it, for engines that plan.
+"""Scan one range of one partition as record batches, from any replica that serves it, for engines that plan reads.
 
-A range that was planned is committed: it is the same on every replica, so one that lags or dies costs time and never
-rows. The loop fetches and verifies; who takes the batches, on the loop or in another thread, wakes nobody for it
-unless the bound of what waits was reached.
+A planned range is committed, so it is the same on every replica: a replica that lags or dies costs time, and never
+rows. The loop fetches and verifies. A task or a thread takes the batches, and wakes the loop only when the bound of
+waiting bytes was reached.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tinymq.base.errors import (
 )
 from tinymq.client.cluster import routing
 from tinymq.client.cluster.cluster import Cluster
-from tinymq.client.cluster.lookups import made_anew, topic_with
+from tinymq.client.cluster.lookups import recreated, topic_with
 from tinymq.client.cluster.routing import Cost, Partition, Topic
 from tinymq.client.common.argument_checks import (
     OFFSET_MAX,
@@ -39,6 +39,7 @@ from tinymq.client.common.argument_checks import (
     check_wait,
 )
 from tinymq.client.common.config import ReaderConfig
+from tinymq.client.consume.fetch_policy import FollowPolicy
 from tinymq.client.consume.partition_fetcher import Cursor, PartitionFetcher
 from tinymq.client.consume.records import Chunk
 from tinymq.client.net.ports import Fetched
@@ -59,17 +60,17 @@ _END = None
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What a scan is of. Offsets: from `start` up to, and not including, `end`."""
+    """The records that a scan reads, and how. Offsets go from `start` up to, and not including, `end`."""
 
     topic: str
     partition: int
     start: int
     end: int
-    scan_id: str = ""  # brokers count what they serve under it; "": they do not
+    scan_id: str = ""  # brokers count the bytes that they serve under it; "": they do not count
     replicas: tuple[tuple[int, ...], ...] | None = None  # in tiers; None: as ReaderConfig.replica says
-    wait_ms: float = WAIT_MS  # for a replica that does not show what is wanted yet
-    topic_id: bytes = b""  # of the topic that is meant; b"": whichever has the name when the scan begins
-    leader_last: bool = False  # whoever leads by then, in whichever tier
+    wait_ms: float = WAIT_MS  # how long a replica that is behind is given to catch up
+    topic_id: bytes = b""  # of the topic to scan; b"": the topic that has the name when the scan begins
+    leader_last: bool = False  # ask the current leader last, in whichever tier it is
 
 
 def read_range(
@@ -83,7 +84,7 @@ def read_range(
     topic_id: bytes = b"",
     leader_last: bool = False,
 ) -> Range:
-    """Raises InvalidRequest for what is none."""
+    """Check the arguments of a scan. Raises InvalidRequest."""
     check_topic(topic)
     check_count("start", start, 0, most=OFFSET_MAX)
     check_count("end", end, 0, most=OFFSET_MAX)
@@ -100,7 +101,17 @@ def read_range(
     tiers = None if replicas is None else _read_tiers(replicas)
     if leader_last and tiers is None:
         raise InvalidRequest("leader_last without replicas", hint="name the tiers, or set replica")
-    return Range(topic, check_partition(partition), start, end, scan_id, tiers, wait_ms, topic_id, leader_last)
+    return Range(
+        topic=topic,
+        partition=check_partition(partition),
+        start=start,
+        end=end,
+        scan_id=scan_id,
+        replicas=tiers,
+        wait_ms=wait_ms,
+        topic_id=topic_id,
+        leader_last=leader_last,
+    )
 
 
 def _read_tiers(replicas: object) -> tuple[tuple[int, ...], ...]:
@@ -110,12 +121,12 @@ def _read_tiers(replicas: object) -> tuple[tuple[int, ...], ...]:
     tiers = tuple(tuple(check_count("replicas", broker, 1, BROKERS_MAX) for broker in tier) for tier in replicas)
     named = [broker for tier in tiers for broker in tier]
     if not named or len(set(named)) != len(named):
-        raise InvalidRequest(f"replicas={replicas!r:.300} names nobody, or somebody twice", hint=hint)
+        raise InvalidRequest(f"replicas={replicas!r:.300} names no broker, or one twice", hint=hint)
     return tuple(tier for tier in tiers if tier)
 
 
 class ChunkQueue:
-    """Chunks on their way from the loop to who takes them, in any one thread; bounded in bytes. Ends once."""
+    """Chunks on their way from the loop to the one thread, or task, that takes them. Bounded in bytes; ends once."""
 
     def __init__(self, bytes_max: int, wake: Callable[[Callable[[], None]], None]) -> None:
         """`wake` makes a call on the loop, soon, from any thread."""
@@ -125,26 +136,29 @@ class ChunkQueue:
         self._chunks: SimpleQueue[Chunk | None] = SimpleQueue()
         self._bytes_max = bytes_max
         self._wake = wake
-        self._put_bytes = 0  # by the loop alone
-        self._taken_bytes = 0  # by the taker alone
+        # Two counters instead of one with a lock. What waits is the difference.
+        self._put_bytes = 0  # written by the loop
+        self._taken_bytes = 0  # written by the taker
         self._drained = False  # the taker has seen the end
 
     def put(self, chunk: Chunk) -> None:
+        """Append a chunk, on the loop."""
         self._put_bytes += chunk.bytes
         if self._put_bytes - self._taken_bytes >= self._bytes_max:
             self.has_room.clear()
-            if self._put_bytes - self._taken_bytes < self._bytes_max:  # taken in between: that taker saw room
+            # The taker may have taken chunks before `clear`, when it saw room and woke nobody.
+            if self._put_bytes - self._taken_bytes < self._bytes_max:
                 self.has_room.set()
         self._chunks.put(chunk)
         self.arrived.set()
 
     def end(self) -> None:
-        """No more comes."""
+        """Mark the end, on the loop: no chunk follows."""
         self._chunks.put(_END)
         self.arrived.set()
 
     def take(self, block: bool) -> Chunk | None:
-        """The next one; None: the end. Raises queue.Empty when there is none yet and it may not wait for it."""
+        """Take the next chunk; None at the end. Raises queue.Empty if there is none yet and `block` is False."""
         chunk = None if self._drained else self._chunks.get(block)
         if chunk is None:
             self._drained = True
@@ -155,136 +169,125 @@ class ChunkQueue:
         return chunk
 
 
-class RangeFetcher(PartitionFetcher):
-    """A Follower of a range that is known to be there: a replica that does not show all of it is behind."""
+class RangePolicy:
+    """The policy of a scan. Its range is known to be committed, so that a replica that does not show it is behind."""
 
-    def __init__(
-        self, cluster: Cluster, config: ReaderConfig, topic: Topic, cursor: Cursor, wanted: Range, chunks: ChunkQueue
-    ) -> None:
-        turn = cluster.rng.randrange(1 << 16)
-        super().__init__(cluster, config, topic, cursor, chunks.put, chunks.has_room, turn)
-        self._range = wanted
-        self._behind = (0, 0, 0.0)  # (who was, at which offset, since when)
+    def __init__(self, cluster: Cluster, config: ReaderConfig, scanned: Range) -> None:
+        self._cluster = cluster
+        self._range = scanned
+        self._follow = FollowPolicy(cluster, config)
+        self._behind = (0, 0, 0.0)  # (the broker that is behind, the offset that it lacks, since when)
 
-    def _order(self, at: Partition, cost: Cost) -> list[int]:
-        tiers = self._range.replicas
+    def order(self, at: Partition, cost: Cost, turn: int) -> list[int]:
+        tiers, last = self._range.replicas, self._range.leader_last
         if tiers is None:
-            return super()._order(at, cost)
-        last = self._range.leader_last
-        return routing.tier_order(self.cluster.view, at, tiers, cost=cost, turn=self.turn, leader_last=last)
+            return self._follow.order(at, cost, turn)
+        return routing.tier_order(self._cluster.view, at, tiers, cost=cost, turn=turn, leader_last=last)
 
-    def _stays(self, broker: int) -> bool:
-        """Whoever turns out to lead is left as soon as it has said so."""
-        leads = self._range.leader_last and self._at().leader == broker
-        return self._choose() == broker if leads else super()._stays(broker)
+    def reconsiders(self, at: Partition, broker: int) -> bool:
+        # A replica that becomes the leader is left as soon as its answer says so.
+        return (self._range.leader_last and at.leader == broker) or self._follow.reconsiders(at, broker)
 
-    def _wait_ms(self) -> float:
-        """Of one fetch: whoever is silent for long, and not behind, is found out."""
+    def wait_ms(self, empty: int) -> float:
+        # A short wait tells a broker that is silent from one that is only behind.
         return min(self._range.wait_ms, FETCH_WAIT_MS)
 
-    def _request(self, offset: int, wait_ms: int) -> pb.FetchRequest:
-        request = super()._request(offset, wait_ms)
+    def complete(self, request: pb.FetchRequest) -> None:
         request.scan_id, request.end = self._range.scan_id, self._range.end
-        return request
 
-    async def _fetch(self, broker: int, offset: int) -> Fetched:
-        asked_s = self.cluster.clock.monotonic()
-        fetched = await super()._fetch(broker, offset)
-        address = self.cluster.view.address(broker)
-        if fetched.frames and address is not None:
-            self.cluster.health.served(address, self.cluster.clock.monotonic() - asked_s)
-        return fetched
+    def answered(self, address: str, fetched: Fetched, took_s: float) -> None:
+        if fetched.frames:
+            self._cluster.health.served(address, took_s)
 
-    async def _nothing_came(self, broker: int, fetched: Fetched) -> None:
-        if self._waits_for(broker):
-            return
-        shown, wanted = fetched.high_watermark, self._range.end
-        raise OffsetNotAvailable(f"it is behind: it shows what lies below {shown}, and {wanted} is the end of the scan")
+    def counts_as_served(self, broker: int, offset: int, fetched: Fetched) -> bool:
+        if not self._gives_time(broker, offset):
+            shown, end = fetched.high_watermark, self._range.end
+            raise OffsetNotAvailable(f"it is behind: its records end at {shown}, and the scan ends at {end}")
+        return False
 
-    async def _failed(self, broker: int, error: TinymqError) -> None:
-        if isinstance(error, OffsetNotAvailable) and self._waits_for(broker):
-            self._avoided.doubted = None
-        else:
-            await super()._failed(broker, error)
+    def asks_again(self, broker: int, offset: int, error: TinymqError) -> bool:
+        return isinstance(error, OffsetNotAvailable) and self._gives_time(broker, offset)
 
-    def _waits_for(self, broker: int) -> bool:
-        """Is a replica that is behind given more time?"""
-        now_s, offset = self.cluster.clock.monotonic(), self.cursor.offset
+    def is_final(self, error: TinymqError, offset: int) -> bool:
+        if isinstance(error, OffsetOutOfRange) and not _is_gone(error, offset):
+            return False  # beyond the end of a deposed leader that does not know it yet
+        return self._follow.is_final(error, offset)
+
+    def failure(self, text: str, refusals: list[TinymqError]) -> TinymqError:
+        failure = self._follow.failure(text, refusals)
+        behind = any(isinstance(error, OffsetNotAvailable | OffsetOutOfRange) for error in refusals)
+        return OffsetNotAvailable(text) if behind and isinstance(failure, BrokerUnreachable) else failure
+
+    def _gives_time(self, broker: int, offset: int) -> bool:
+        """Is a replica that is behind still within wait_ms? The time starts again at each offset."""
+        now_s = self._cluster.clock.monotonic()
         if self._behind[:2] != (broker, offset):
             self._behind = (broker, offset, now_s)
         return now_s - self._behind[2] < self._range.wait_ms / 1000
 
-    def _is_for_good(self, error: TinymqError) -> bool:
-        if isinstance(error, OffsetOutOfRange) and not _is_gone(error, self.cursor.offset):
-            return False  # beyond the end, of one that leads no more and does not know it
-        return super()._is_for_good(error)
-
-    def _failure(self, text: str) -> TinymqError:
-        failure = super()._failure(text)
-        behind = any(isinstance(error, OffsetNotAvailable | OffsetOutOfRange) for error in self._refusals.values())
-        return OffsetNotAvailable(text) if behind and isinstance(failure, BrokerUnreachable) else failure
-
 
 def _is_gone(error: OffsetOutOfRange, offset: int) -> bool:
-    """Were the records there removed, or lost?"""
+    """Were the records at `offset` removed, or lost?"""
     log_start = error.detail.get("log_start", "")
     return "history_start" in error.detail or (log_start.isdigit() and int(log_start) > offset)
 
 
 class AsyncScan:
-    """Made by AsyncClient.scan(). Iterate over it, in `async with`: record batches of TABLE_SCHEMA, as they are stored,
-    uncopied, in the order of their offsets.
+    """A scan of one range. Made by AsyncClient.scan(); iterate over it in `async with`.
 
-    What it raises, besides: UnknownTopic (gone, or made anew since it began; with `topic_id`, since that was taken),
-    UnknownPartition; OffsetOutOfRange when records of the range are gone
-    (detail: log_start), or were lost. When no replica has served for unreachable_ms_max, an error whose text has what
-    each of them said: BrokerUnreachable, OffsetNotAvailable (those that answer are behind), CorruptData.
+    It gives record batches of TABLE_SCHEMA as they are stored, uncopied, in the order of their offsets. It raises
+    UnknownTopic if the topic was deleted, or created again since the scan began (with `topic_id`, since that was
+    taken); UnknownPartition; and OffsetOutOfRange when records of the range were removed (detail: log_start) or lost.
+    When no replica has served for unreachable_ms_max, it raises an error whose text names what each replica answered:
+    BrokerUnreachable, OffsetNotAvailable (the replicas that answer are behind) or CorruptData.
     """
 
     def __init__(
-        self, cluster: Cluster, wanted: Range, config: ReaderConfig, wake: Callable[[Callable[[], None]], None]
+        self, cluster: Cluster, scanned: Range, config: ReaderConfig, wake: Callable[[Callable[[], None]], None]
     ) -> None:
         """`wake` makes a call on the loop, soon, from any thread."""
-        self._range = wanted
+        self._range = scanned
         self._cluster = cluster
-        self._config = config if wanted.replicas is None else replace(config, replica="any")
+        self._config = config if scanned.replicas is None else replace(config, replica="any")
         self._chunks = ChunkQueue(config.buffer_bytes_max, wake)
-        # Another history than any that is known: what lies there when the first answer comes.
-        self._cursor = Cursor(wanted.partition, wanted.start, wanted.end, wanted.end, history=None)
-        self._offset = wanted.start
+        # The range was planned by somebody else: it belongs to the history that the first answer names.
+        self._cursor = Cursor(scanned.partition, scanned.start, scanned.end, scanned.end, history=None)
+        self._offset = scanned.start  # written by the taker
         self._task: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
         self._ended = False
 
     @property
     def offset(self) -> int:
-        """That of the next record to be taken; `end` once all were."""
+        """The offset of the next record to be taken; `end` once all records were taken."""
         return self._offset
 
     @property
     def served(self) -> Mapping[int, int]:
-        """Bytes of what was fetched, as stored, by the id of the broker that served them. May be ahead of what was
-        taken."""
+        """Fetched bytes, as stored, by the id of the broker that served them. May be ahead of what was taken."""
         return dict(self._cursor.served)
 
     @property
     def skipped(self) -> int:
-        """Offsets of the range that were gone before they could be read; counted with on_trimmed="skip" alone."""
+        """The number of offsets that were removed before they could be read; only counted with on_trimmed="skip"."""
         return self._cursor.skipped
 
     @property
     def closed(self) -> bool:
-        """Closed, or at its end: nothing of it runs any more."""
+        """Is the scan closed, or at its end? Then it has no running task any more."""
         return self._ended
 
     async def open(self) -> None:
-        """Start to fetch, and wait for nothing. Done by the first use, or by `async with`. Again: nothing."""
+        """Start to fetch, without waiting. The first use and `async with` do this. A second call does nothing."""
         self._cluster.check_loop()
         if self._task is None and not self._ended:
             self._task = asyncio.create_task(self._run())
 
     def take(self, block: bool) -> pa.RecordBatch | None:
-        """The next batch, in any one thread; None: the end. Raises what stopped it; queue.Empty if it may not wait."""
+        """Take the next batch, in any one thread; None at the end.
+
+        Raises the error that stopped the scan, and queue.Empty if there is no batch yet and `block` is False.
+        """
         chunk = self._chunks.take(block)
         if chunk is not None:
             self._offset = chunk.next_offset
@@ -298,7 +301,7 @@ class AsyncScan:
         return self
 
     async def __anext__(self) -> pa.RecordBatch:
-        """The next batch, of one row or more. Waits for it; ends at `end`."""
+        """Wait for the next batch, of one row or more. Ends at `end`."""
         await self.open()
         while True:
             self._chunks.arrived.clear()
@@ -312,7 +315,7 @@ class AsyncScan:
             return batch
 
     async def close(self) -> None:
-        """Stop. What was fetched and not taken may still be taken. Closing twice is nothing."""
+        """Stop fetching. Batches that wait may still be taken. A second call does nothing."""
         self._cluster.check_loop()
         if self._task is not None:
             self._task.cancel()
@@ -329,27 +332,37 @@ class AsyncScan:
         await self.close()
 
     async def _run(self) -> None:
-        wanted, cluster = self._range, self._cluster
+        scanned, cluster = self._range, self._cluster
         try:
-            if wanted.start < wanted.end:
-                patience_s = cluster.config.request_timeout_ms / 1000
-                numbers = (wanted.partition,)
-                topic = await topic_with(cluster, wanted.topic, numbers, patience_s, wanted.topic_id)
-                await self._follow(topic)
-        except Exception as error:  # whatever it was, who takes hears of it: a scan never stops silently
+            if scanned.start < scanned.end:
+                timeout_s = cluster.config.request_timeout_ms / 1000
+                numbers = (scanned.partition,)
+                topic = await topic_with(cluster, scanned.topic, numbers, timeout_s, scanned.topic_id)
+                await self._fetch(topic)
+        except Exception as error:  # `take` raises any error: a scan never stops silently
             self._end(error)
         else:
             self._end(None)
 
-    async def _follow(self, topic: Topic) -> None:
-        wanted, cluster = self._range, self._cluster
+    async def _fetch(self, topic: Topic) -> None:
+        scanned, cluster = self._range, self._cluster
+        fetcher = PartitionFetcher(
+            cluster=cluster,
+            config=self._config,
+            policy=RangePolicy(cluster, self._config, scanned),
+            topic=topic,
+            cursor=self._cursor,
+            deliver=self._chunks.put,
+            has_room=self._chunks.has_room,
+            turn=cluster.rng.randrange(1 << 16),
+        )
         try:
-            await RangeFetcher(cluster, self._config, topic, self._cursor, wanted, self._chunks).run()
+            await fetcher.run()
         except UnknownTopic:
-            now = cluster.view.topics.get(wanted.topic)
+            now = cluster.view.topics.get(scanned.topic)
             if now is None or now.topic_id == topic.topic_id:
                 raise
-            raise made_anew(wanted.topic) from None
+            raise recreated(scanned.topic) from None
 
     def _end(self, failure: Exception | None) -> None:
         if not self._ended:
