@@ -211,7 +211,7 @@ class AsyncClient:
 
     def producers(self) -> list[AsyncProducer]:
         """Return the producers that have not ended, those of queues included."""
-        queues = [each.pushing for each in self._opened if isinstance(each, AsyncQueue)]
+        queues = [each.writer.own for each in self._opened if isinstance(each, AsyncQueue)]
         made = [each for each in self._opened if isinstance(each, AsyncProducer)]
         return [each for each in (*made, *queues) if each is not None and not each.ended]
 

@@ -30,7 +30,6 @@ class Twin:
     name: str  # of the synchronous class; the asynchronous one has Async before it
     by_hand: str = ""  # the module of facade/ whose class `name` extends the generated one
     internal: frozenset[str] = frozenset()  # public names that other rooms use and applications do not
-    bases: tuple[tuple[str, str], ...] = ()
 
     @property
     def generated_name(self) -> str:
@@ -65,8 +64,7 @@ TWINS = (
         "tinymq.client.queue.queue",
         "Queue",
         by_hand="tinymq.client.facade.queue",
-        bases=(("tinymq.client.queue.partition", "AsyncPartition"),),
-        internal=frozenset({"arrival", "closed", "leave", "own_producer", "producer", "pushing", "take"}),
+        internal=frozenset({"closed", "leave"}),
     ),
     Twin(
         "tinymq.client.consume.reader",
@@ -89,14 +87,6 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def generate(twin: Twin) -> str:
     """The source text of the module that is generated for a class, not formatted yet."""
     source = _parse(twin.module)
-    for module, _ in twin.bases:
-        for node in _parse(module).body:
-            if isinstance(node, ast.ClassDef):
-                source.body.append(ast.ImportFrom(module, names=[ast.alias(node.name)], level=0))
-            elif isinstance(node, ast.Assign):
-                source.body.append(ast.ImportFrom(module, names=[ast.alias(ast.unparse(node.targets[0]))], level=0))
-            else:
-                source.body.append(node)
     wanted = _class(source, f"Async{twin.name}")
     body = [_beginning(twin), *_members(twin, wanted)]
     doc = f"The methods of {twin.name} that have the client's loop do the work."
@@ -112,7 +102,7 @@ def _members(twin: Twin, wanted: ast.ClassDef) -> list[str]:
     by_hand = _defined(_class(_parse(twin.by_hand), twin.name)) if twin.by_hand else set()
     members = []
     docs = _docs_of_attributes(wanted)
-    for node in [*wanted.body, *(node for module, base in twin.bases for node in _class(_parse(module), base).body)]:
+    for node in wanted.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             if not node.target.id.startswith("_"):
                 members.append(_attribute(node.target.id, node.annotation, docs.get(node.target.id)))
@@ -120,7 +110,6 @@ def _members(twin: Twin, wanted: ast.ClassDef) -> list[str]:
             name = RENAMED.get(node.name, node.name)
             if name not in by_hand | twin.internal and (node.name in RENAMED or not name.startswith("_")):
                 members.append(_method(node, name))
-                by_hand.add(name)
     return members
 
 

@@ -34,10 +34,11 @@ class Queue(QueueCalls):
 
     def __next__(self) -> Message:
         """The next message. Waits for it without a limit. The message before it is done with."""
-        found = self._async.take(1)
+        reader = self._async.reader
+        found = reader.take(1)
         while not found:
-            self._loop_thread.run(self._async.arrival(None))
-            found = self._async.take(1)
+            self._loop_thread.run(reader.arrival(None))
+            found = reader.take(1)
         return found[0]
 
     def poll(self, max_records: int = 1, timeout: float | None = 0.0) -> list[Message]:
@@ -50,7 +51,7 @@ class Queue(QueueCalls):
         """
         check_count("max_records", max_records, 1)
         check_wait(timeout)
-        return self._async.take(max_records) or self._loop_thread.run(self._async.poll(max_records, timeout))
+        return self._async.reader.take(max_records) or self._loop_thread.run(self._async.poll(max_records, timeout))
 
     def push(
         self,
@@ -61,7 +62,8 @@ class Queue(QueueCalls):
     ) -> RecordMetadata:
         """Write one message to the partition, and wait until a majority has it on disk. As Client.send."""
         if self._producer is None:
-            self._producer = self._loop_thread.do(self._async.producer)
+            self._async.reader.check()
+            self._producer = self._loop_thread.do(self._async.writer.producer)
         return self._send(self._producer, value, key, headers, timestamp).result()
 
     def push_nowait(
@@ -73,7 +75,9 @@ class Queue(QueueCalls):
     ) -> Delivery:
         """Write one message behind those pushed before, and do not wait for it: `flush` does. As Producer.send."""
         if self._producer is None or not self._is_own_producer:
-            self._producer, self._is_own_producer = self._loop_thread.do(self._async.own_producer), True
+            self._async.reader.check()
+            self._producer = self._loop_thread.do(self._async.writer.own_producer)
+            self._is_own_producer = True
         return self._send(self._producer, value, key, headers, timestamp)
 
     def _send(

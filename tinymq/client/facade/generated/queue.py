@@ -33,40 +33,53 @@ class QueueCalls:
         """The name of the channel."""
         return self._async.channel
 
+    def flush(self) -> None:
+        """Wait until every message pushed so far is acknowledged, and the messages that are done with are committed.
+
+        Raises NotDelivered with the messages that failed.
+        """
+        self._loop_thread.run(self._async.flush())
+
     def __iter__(self) -> Self:
         return self
 
     def peek(self) -> Message | None:
-        """The next message, which stays the next one; None when there is none. Takes the channel from nobody."""
+        """The next message, which stays the next one; None when there is none. Fences no consumer."""
         return self._loop_thread.run(self._async.peek())
 
+    def get(self, offset: OffsetLike) -> Message:
+        """The message at an offset; moves nothing. Raises OffsetOutOfRange if there is none, or none any more."""
+        return self._loop_thread.run(self._async.get(offset))
+
     def size(self) -> int:
-        """How many messages the channel has not handed out yet. Takes the channel from nobody."""
+        """The number of messages that the channel has not handed out yet. Fences no consumer."""
         return self._loop_thread.run(self._async.size())
 
     def is_empty(self) -> bool:
-        """There is no message that the channel has not handed out yet."""
+        """Has the channel handed out every message? Fences no consumer."""
         return self._loop_thread.run(self._async.is_empty())
 
     def position(self) -> int:
-        """The offset that comes next. Takes the channel from nobody."""
+        """The offset that comes next. Fences no consumer."""
         return self._loop_thread.run(self._async.position())
 
     @property
     def skipped(self) -> int:
-        """How many messages were gone before they could be handed out; counted with on_trimmed="skip" alone."""
+        """The number of messages that were removed before they could be handed out; counted with on_trimmed="skip"
+        alone.
+        """
         return self._async.skipped
 
     def open(self) -> None:
-        """Take the channel over: whoever read it before is fenced. Done by the first call that needs it.
+        """Take the channel over: the consumer that read it before is fenced. Done by the first call that needs it.
 
-        A channel that is not there is made, and starts at `start`. Raises UnknownTopic, UnknownPartition,
+        A channel that does not exist is made, and starts at `start`. Raises UnknownTopic, UnknownPartition,
         QuotaExceeded (too many channels); Fenced when yet another consumer was quicker.
         """
         self._loop_thread.run(self._async.open())
 
     def commit(self, upto: OffsetLike | Message | None = None) -> None:
-        """Commit now: all that was handed out, or all below an offset, or a Message and all before it.
+        """Commit now: all messages that were handed out, or all below an offset, or a Message and all before it.
 
         Returns when a majority has it on disk. Raises Fenced, InvalidRequest (beyond what was handed out),
         DeadlineExceeded, OutcomeUnknown.
@@ -74,38 +87,37 @@ class QueueCalls:
         self._loop_thread.run(self._async.commit(upto))
 
     def seek(self, to: Place) -> int:
-        """Go on from an Offset, "earliest", "latest" or a datetime; where that is. What is not committed stays so.
+        """Go on from an Offset, "earliest", "latest" or a datetime, and return the position.
 
-        After OutcomeUnknown nobody knows where the channel is: seek again. Raises OffsetOutOfRange, Fenced.
+        Messages that are not committed stay so. After OutcomeUnknown nobody knows where the channel is: seek again.
+        Raises OffsetOutOfRange, Fenced.
         """
         return self._loop_thread.run(self._async.seek(to))
 
-    def flush(self) -> None:
-        """Wait until everything pushed so far is acknowledged, and what is done with is committed."""
-        self._loop_thread.run(self._async.flush())
-
-    def close(self) -> None:
-        """Commit what was handed out, flush what was pushed, and leave the channel to others. Again: nothing.
-
-        Raises Fenced when another consumer took over before that, NotDelivered.
-        """
-        if self._loop_thread.alive:
-            self._loop_thread.run(self._async.close())
-
     def remove_before(self, before: Place) -> int:
-        """Remove for good what lies before an Offset, or before the first message at or after a datetime.
+        """Remove for good, for all channels, the messages before an Offset, or before the first one at or after a
+        datetime.
 
-        Returns where the partition begins afterwards, on a majority of disks. Raises Held when somebody holds records
-        that were to go, and did so all the time; OffsetOutOfRange beyond the end.
+        Returns where the partition begins afterwards, on a majority of disks. Raises Held when a hold keeps messages
+        that were to be removed, until the deadline; OffsetOutOfRange beyond the end.
         """
         return self._loop_thread.run(self._async.remove_before(before))
 
     def delete(self) -> None:
         """Delete the whole partition, for all its channels: its messages are gone, and its number is never used again.
 
-        The last partition goes with its topic alone: InvalidRequest. Raises UnknownPartition. The queue is closed then.
+        The queue is closed after that. The last partition of a topic can only be deleted with the topic:
+        InvalidRequest. Raises UnknownPartition.
         """
         self._loop_thread.run(self._async.delete())
+
+    def close(self) -> None:
+        """Commit the messages that were handed out, flush those that were pushed, and leave the channel to others.
+
+        A second call does nothing. Raises Fenced when another consumer took over before that, NotDelivered.
+        """
+        if self._loop_thread.alive:
+            self._loop_thread.run(self._async.close())
 
     def __enter__(self) -> Self:
         return self
@@ -115,7 +127,3 @@ class QueueCalls:
     ) -> None:
         if self._loop_thread.alive:
             self._loop_thread.run(self._async.__aexit__(kind, error, trace))
-
-    def get(self, offset: OffsetLike) -> Message:
-        """The message at an offset; moves nothing. Raises OffsetOutOfRange where there is none, or none any more."""
-        return self._loop_thread.run(self._async.get(offset))
