@@ -1,7 +1,7 @@
 """What an RPC does, and to what: the names by which access control decides who may call it. No decision is made here.
 
-Every method that serves an RPC declares both (tinymq/rpc/common/rpc_method.py). The operations are Kafka's, so that its rules can
-be carried over.
+Every method that serves an RPC declares both (tinymq/rpc/common/rpc_method.py). The operations are Kafka's, so that
+its rules can be carried over.
 """
 
 from __future__ import annotations
