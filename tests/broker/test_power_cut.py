@@ -73,7 +73,7 @@ async def check_partition(cluster: VirtualCluster, topic: TopicRecord, partition
     log, found, sequences = leader[1].group.log, {}, set()
     end, offset = leader[1].high_watermark, 0
     while offset < end:
-        frames = await leader[0].process.run(log.read_from_offset(offset, end, 1 << 20))
+        frames = await leader[0].process.run(log.reader.read_from_offset(offset, end, 1 << 20))
         for entry in iter_entries(frames):
             if entry.header.kind == Kind.DATA:
                 found[entry.header.base_offset] = entry.payload

@@ -28,9 +28,9 @@ def test_what_is_removed_while_it_is_read_is_not_missed(monkeypatch: pytest.Monk
     async def body(store: Store, log: Log) -> None:
         append(log, 80)
         await settle(store, log)
-        ends = [last for _, last, _, _ in log.segment_bounds()]
+        ends = [last for _, last, _, _ in log.segments.bounds()]
         assert len(ends) > 3, "else nothing can be removed"
-        real, reads = log.read, 0
+        real, reads = log.reader.read, 0
 
         async def read(index: int, bytes_max: int) -> list[Entry]:
             nonlocal reads
@@ -39,7 +39,7 @@ def test_what_is_removed_while_it_is_read_is_not_missed(monkeypatch: pytest.Monk
                 log.remove_before(ends[2] + 1)
             return await real(index, bytes_max)
 
-        monkeypatch.setattr(log, "read", read)
+        monkeypatch.setattr(log.reader, "read", read)
         found = await Undecoded().stored(log, log.last_index - 1)
         assert log.first_index > ends[0], "else nothing was removed"
         assert [entry.index for entry in found] == list(range(log.first_index, log.last_index))

@@ -333,7 +333,7 @@ async def trim(world: World) -> None:
     await world.clock.sleep(0.5)
     for broker in world.brokers.values():
         for group in broker.groups():
-            kept = [path for path in broker.files.paths() if path == group.log._segments[0].path]
+            kept = [path for path in broker.files.paths() if path == group.log.segments.first.path]
             assert kept, "its first segment is there"
             firsts = [p for p in broker.files.paths() if p.rpartition("/")[0] == kept[0].rpartition("/")[0]]
             assert group.log.first_index == 1 or not any("00000000000000000001.log" in path for path in firsts)

@@ -24,6 +24,14 @@ class FakeLog:
     def size_bytes(self) -> int:
         return sum(entry.size for entry in self.entries)
 
+    @property
+    def reader(self) -> FakeLog:
+        return self
+
+    @property
+    def time_index(self) -> FakeLog:
+        return self
+
     def tail_from_offset(self, offset: int, end_offset: int, bytes_max: int) -> bytes | None:
         return None if self.cold else self._frames(offset, end_offset, bytes_max)
 

@@ -51,7 +51,7 @@ def folder(trimmed: bool = False) -> tuple[Image, tuple[Entry, ...]]:
         await store.writer.drain()
         for index in range(1, log.last_index + 1):
             log.note_applied(index)
-            if log.ends_segment(index):
+            if log.segments.end_at(index):
                 log.save_snapshot(index, b"state at %d" % index)
         log.note_commit(30)
         await store.writer.drain()
@@ -119,7 +119,7 @@ async def _check(store: Store, opened: OpenedLog, held: Sequence[Entry]) -> None
     known = {entry.index: entry for entry in held}
     index = log.first_index
     with suppress(CorruptData):  # of an older segment, found when it is read
-        while index <= log.last_index and (entries := await log.read(index, 1 << 16)):
+        while index <= log.last_index and (entries := await log.reader.read(index, 1 << 16)):
             assert all(known[entry.index] == entry for entry in entries), "damage is served"
             index = entries[-1].index + 1
         assert index == log.last_index + 1

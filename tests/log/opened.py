@@ -35,6 +35,6 @@ async def settle(store: Store, log: Log) -> None:
     """Apply everything, and keep the state where each segment ends."""
     for index in range(1, log.last_index + 1):
         log.note_applied(index)
-        if log.ends_segment(index):
+        if log.segments.end_at(index):
             log.save_snapshot(index, b"state at %d" % index)
     await store.writer.drain()

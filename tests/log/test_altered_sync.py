@@ -237,12 +237,12 @@ class History:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._count = machine.count
-        self._held = [machine.log.crc_at(i) for i in range(1, machine.log.last_index + 1)]
+        self._held = [machine.log.reader.crc_at(i) for i in range(1, machine.log.last_index + 1)]
 
     def look(self) -> None:
         """What counts by now."""
         log = self._machine.log
-        self._held += [log.crc_at(i) for i in range(len(self._held) + 1, log.durable_index + 1)]
+        self._held += [log.reader.crc_at(i) for i in range(len(self._held) + 1, log.durable_index + 1)]
 
     def cut(self, index: int) -> None:
         """What is cut may come back: it was acknowledged, and the disk follows later."""
@@ -255,5 +255,5 @@ class History:
     def compare(self) -> None:
         machine = self._machine
         if machine.count == self._count:
-            found = [machine.log.crc_at(i) for i in range(1, machine.log.last_index + 1)]
+            found = [machine.log.reader.crc_at(i) for i in range(1, machine.log.last_index + 1)]
             assert found[: len(self._held)] == self._held

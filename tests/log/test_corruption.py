@@ -47,7 +47,7 @@ class Folder:
         store.votes.set(GROUP, 4, 1)
         for index in range(1, log.last_index + 1):
             log.note_applied(index)
-            if log.ends_segment(index):
+            if log.segments.end_at(index):
                 log.save_snapshot(index, b"state at %d" % index)
         await store.writer.drain()
         if trimmed:

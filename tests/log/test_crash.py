@@ -59,7 +59,7 @@ async def life(files: FaultyFiles, witness: Witness, ballots: dict[str, tuple[in
     log.truncate_from(24)
     await add(30, term=4)
     for index in range(1, log.last_index + 1):
-        if log.ends_segment(index):
+        if log.segments.end_at(index):
             log.save_snapshot(index, b"state at %d" % index)
     await store.writer.drain()
     log.note_commit(50)

@@ -85,7 +85,7 @@ class Life:
         log.note_commit(self.committed)
         log.note_applied(self.committed)
         for index in range(log.first_index, self.committed + 1):
-            if log.ends_segment(index):
+            if log.segments.end_at(index):
                 log.save_snapshot(index, b"state at %d" % index)
 
     async def remove(self) -> None:
@@ -109,7 +109,7 @@ class Life:
         if log.next_offset > log.log_start_offset:
             offset = self.rng.randint(log.log_start_offset, log.next_offset - 1)
             end = self.rng.randint(offset + 1, log.next_offset)
-            frames = list(iter_entries(await log.read_from_offset(offset, end, self.rng.randint(1, 3000))))
+            frames = list(iter_entries(await log.reader.read_from_offset(offset, end, self.rng.randint(1, 3000))))
             assert frames == self.between(offset, end)[: len(frames)]
             assert frames
 
@@ -252,7 +252,7 @@ class LogLife(RuleBasedStateMachine):
         self.log.note_commit(self.committed)
         self.log.note_applied(self.committed)
         for index in range(self.log.first_index, self.committed + 1):
-            if self.log.ends_segment(index):
+            if self.log.segments.end_at(index):
                 self.log.save_snapshot(index, b"state at %d" % index)
 
     @rule(back=st.integers(0, 10))
@@ -320,10 +320,10 @@ class LogLife(RuleBasedStateMachine):
             return
         with_records = [e for e in self.witness.model if e.header.record_count]
         wanted = [e for e in with_records if e.header.next_offset > offset and e.header.base_offset < end]
-        frames = list(iter_entries(self.do(log.read_from_offset(offset, end, bytes_max))))
+        frames = list(iter_entries(self.do(log.reader.read_from_offset(offset, end, bytes_max))))
         assert frames
         assert frames == wanted[: len(frames)]
-        cached = log.tail_from_offset(offset, end, bytes_max)
+        cached = log.reader.tail_from_offset(offset, end, bytes_max)
         assert cached is None or list(iter_entries(cached)) == frames
 
     @rule(time_us=st.integers(-1, 22), upto=st.integers(0, 40))
@@ -332,10 +332,10 @@ class LogLife(RuleBasedStateMachine):
         self.drain()
         end = min(self.log.next_offset, self.log.log_start_offset + upto)
         with_records = [e for e in self.witness.model if e.header.record_count and e.header.base_offset < end]
-        found = self.do(self.log.entry_for_time(time_us, end))
+        found = self.do(self.log.time_index.entry_for_time(time_us, end))
         assert found == next((e for e in with_records if e.header.max_timestamp_us >= time_us), None)
         greatest = max((e.header.max_timestamp_us for e in with_records), default=None)
-        found = self.do(self.log.entry_of_max_timestamp(end))
+        found = self.do(self.log.time_index.entry_of_max_timestamp(end))
         assert found == next((e for e in with_records if e.header.max_timestamp_us == greatest), None)
 
     @rule()

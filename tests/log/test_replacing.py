@@ -52,7 +52,7 @@ async def installed(store: Store) -> Log:
 def check_base(log: Log) -> None:
     """What the log knows of the entry before its first."""
     assert (log.first_index, log.log_start_offset) == (INDEX + 1, APPLIED.next_offset)
-    assert (log.term_at(INDEX), log.crc_at(INDEX)) == (APPLIED.entry_term, APPLIED.entry_crc)
+    assert (log.term_at(INDEX), log.reader.crc_at(INDEX)) == (APPLIED.entry_term, APPLIED.entry_crc)
 
 
 @pytest.mark.parametrize("entries", [5, INDEX - 1, INDEX, INDEX + 1, 60])
@@ -66,8 +66,8 @@ def test_an_empty_log_that_begins_behind_a_state(entries: int) -> None:
             check_base(log)
             assert (log.last_index, log.last_term, log.last_crc) == (INDEX, APPLIED.entry_term, APPLIED.entry_crc)
             assert (log.next_offset, log.durable_index, log.last_append_time_us) == (900, INDEX, 77_000)
-            assert await log.read(INDEX + 1, 100) == []
-            assert await log.read_base_snapshot() == APPLIED
+            assert await log.reader.read(INDEX + 1, 100) == []
+            assert await log.reader.read_base_snapshot() == APPLIED
             await store.close()
             files.power_cut()
             store, opened = await open_both(files)
@@ -130,10 +130,10 @@ def test_a_state_of_another_entry_of_the_same_index_is_none() -> None:
 
     async def body() -> None:
         store, log = await old_log(files, 60)
-        at = log.segment_bounds()[0][1]
+        at = log.segments.bounds()[0][1]
         await store.close()
         path = in_group(group_directory(GROUP), at + 1, SNAPSHOT)
-        state = StoredSnapshot(at, 5, log.crc_at(at) or 0, b"state")
+        state = StoredSnapshot(at, 5, log.reader.crc_at(at) or 0, b"state")
         for stored, found in ((state, at), (replace(state, entry_crc=1), 0)):
             files.open(path, create=True)
             files.put(path, pack_snapshot(stored))
@@ -304,10 +304,10 @@ def test_damage_that_a_read_found_is_known_after_a_restart() -> None:
     async def body() -> None:
         store, log = await old_log(files, 60)
         found: list[CorruptData] = []
-        log.on_damage = found.append
-        files.flip_bit(log._segments[0].path, 200)  # an older segment, which opening does not read
+        log.reader.on_damage = found.append
+        files.flip_bit(log.segments.first.path, 200)  # an older segment, which opening does not read
         with pytest.raises(CorruptData):
-            await log.read(2, 100)
+            await log.reader.read(2, 100)
         await store.mark_damaged(log, found[0])
         with pytest.raises(CorruptData):
             append(log, 1)

@@ -18,7 +18,7 @@ HOURLY = replace(DISK, segment_us=3600)  # an hour of a clock that counts second
 
 
 def firsts(log: Log) -> list[int]:
-    return [first for first, *_ in log.segment_bounds()]
+    return [first for first, *_ in log.segments.bounds()]
 
 
 async def opened(store: Store, config: LogConfig = HOURLY) -> Log:
@@ -99,7 +99,7 @@ def test_a_log_takes_other_bounds_while_it_is_open() -> None:
         assert len(firsts(log)) == 3
         store.configure(GROUP, DISK)
         append(log, 20)
-        assert len(firsts(log)) == 3 + (log.segment_bounds()[2][1] < log.last_index)
+        assert len(firsts(log)) == 3 + (log.segments.bounds()[2][1] < log.last_index)
         await store.close()
 
     run(body())
@@ -134,7 +134,7 @@ def test_no_topic_has_larger_segments_than_its_broker_allows() -> None:
         store = await open_store(faulty(), limits=LIMITS)
         log = await opened(store, DISK)
         append(log, 40)
-        assert all(size < LIMITS.segment_bytes + 200 for _, _, size, _ in log.segment_bounds())
+        assert all(size < LIMITS.segment_bytes + 200 for _, _, size, _ in log.segments.bounds())
         assert len(firsts(log)) > 2
         await store.close()
 
@@ -155,7 +155,7 @@ def test_removing_below_an_offset_keeps_every_record_from_there_on() -> None:
                 starts.append(log.log_start_offset)
                 assert log.log_start_offset == offset, "a segment goes with its last record, not later"
         assert len(starts) > 3
-        assert len(log.segment_bounds()) == 1
+        assert len(log.segments.bounds()) == 1
         await store.close()
 
     run(body())

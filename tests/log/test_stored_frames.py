@@ -83,8 +83,8 @@ def test_what_is_sent_is_what_is_read(
     tmp_path: Path, open_files: set[RealFile], offset: int, end: int, bytes_max: int
 ) -> None:
     async def check(log: Log, path: Path) -> None:
-        read = bytes(await log.read_from_offset(offset, max(end, offset + 1), bytes_max))
-        found = await log.find_from_offset(offset, max(end, offset + 1), bytes_max)
+        read = bytes(await log.reader.read_from_offset(offset, max(end, offset + 1), bytes_max))
+        found = await log.reader.find_from_offset(offset, max(end, offset + 1), bytes_max)
         entries = [entry.header for entry in iter_entries(read)]
         assert isinstance(found, StoredFrames)
         assert found.offsets == (entries[0].base_offset, entries[-1].next_offset)
@@ -95,9 +95,9 @@ def test_what_is_sent_is_what_is_read(
 
 def test_frames_in_memory_and_what_is_not_there_are_bytes(tmp_path: Path) -> None:
     async def check(log: Log, path: Path) -> None:
-        assert await log.find_from_offset(log.next_offset, 100, 1 << 20) == b""
+        assert await log.reader.find_from_offset(log.next_offset, 100, 1 << 20) == b""
         append(log, 1, SIZE, records=10)
-        assert isinstance(await log.find_from_offset(60, 70, 1 << 20), bytes)
+        assert isinstance(await log.reader.find_from_offset(60, 70, 1 << 20), bytes)
 
     on_disk(tmp_path, records, check)
 
@@ -109,10 +109,10 @@ def test_small_frames_are_read(tmp_path: Path, open_files: set[RealFile]) -> Non
         append(log, 1, SENT_FRAME_BYTES_MIN, records=10)
 
     async def check(log: Log, path: Path) -> None:
-        first = await log.find_from_offset(0, 1000, WHOLE)
+        first = await log.reader.find_from_offset(0, 1000, WHOLE)
         assert len(sent(first)) == WHOLE
-        assert not isinstance(await log.find_from_offset(10, 1000, 1 << 20), StoredFrames)
-        last = await log.find_from_offset(210, 1000, 1 << 20)
+        assert not isinstance(await log.reader.find_from_offset(10, 1000, 1 << 20), StoredFrames)
+        last = await log.reader.find_from_offset(210, 1000, 1 << 20)
         assert len(sent(last)) == SENT_FRAME_BYTES_MIN + HEADER_SIZE
 
     on_disk(tmp_path, small, check)
@@ -127,11 +127,11 @@ def test_an_entry_without_records_ends_what_is_sent_if_that_is_much(tmp_path: Pa
         append(log, 1, SIZE, records=10)
 
     async def check(log: Log, path: Path) -> None:
-        much = await log.find_from_offset(0, 30, 4 * WHOLE)
+        much = await log.reader.find_from_offset(0, 30, 4 * WHOLE)
         assert isinstance(much, StoredFrames)
         assert much.offsets == (0, 20)
         assert [e.header.kind for e in iter_entries(sent(much))] == [Kind.DATA] * 2
-        few = await log.find_from_offset(0, 30, 4 * WHOLE + 2)
+        few = await log.reader.find_from_offset(0, 30, 4 * WHOLE + 2)
         assert not isinstance(few, StoredFrames)
         assert [e.header.base_offset for e in iter_entries(few)] == [0, 10, 20]
 
@@ -142,7 +142,7 @@ def test_no_more_headers_are_looked_at_than_are_worth_it(tmp_path: Path, monkeyp
     monkeypatch.setattr(reads, "SENT_FRAMES_MAX", 2)
 
     async def check(log: Log, path: Path) -> None:
-        assert len(sent(await log.find_from_offset(0, 60, 1 << 20))) == 2 * WHOLE
+        assert len(sent(await log.reader.find_from_offset(0, 60, 1 << 20))) == 2 * WHOLE
 
     on_disk(tmp_path, records, check)
 
@@ -159,7 +159,7 @@ def test_where_files_cannot_be_sent_they_are_read(
             monkeypatch.setattr(os, "sendfile", refuse)
         else:
             monkeypatch.setattr(reads, "SENDS_FILES", False)
-        found = await log.find_from_offset(0, 60, 1 << 20)
+        found = await log.reader.find_from_offset(0, 60, 1 << 20)
         assert not isinstance(found, StoredFrames)
         assert len(found) == COUNT * WHOLE
 
@@ -181,7 +181,7 @@ def test_a_damaged_header_is_found_by_who_reads_instead(tmp_path: Path, open_fil
     async def check(log: Log, path: Path) -> None:
         flip(path, position_of(path, 4) + field)
         with pytest.raises(CorruptData) as raised:
-            await log.find_from_offset(0, 60, 1 << 20)
+            await log.reader.find_from_offset(0, 60, 1 << 20)
         assert raised.value.detail["index"] == "4"
 
     on_disk(tmp_path, records, check)
@@ -196,7 +196,7 @@ def test_frames_that_do_not_follow_one_another_are_told_by_who_reads(
     async def check(log: Log, path: Path) -> None:
         replace_fourth(path, wrong)
         with pytest.raises(CorruptData):
-            await log.find_from_offset(0, 60, 1 << 20)
+            await log.reader.find_from_offset(0, 60, 1 << 20)
 
     on_disk(tmp_path, records, check)
 
@@ -229,11 +229,11 @@ def replace_fourth(path: Path, wrong: str) -> None:
 def test_a_damaged_payload_is_sent_and_found_by_who_reads(tmp_path: Path, open_files: set[RealFile]) -> None:
     async def check(log: Log, path: Path) -> None:
         flip(path, position_of(path, 4) + HEADER_SIZE + 5)
-        found = await log.find_from_offset(0, 60, 1 << 20)
+        found = await log.reader.find_from_offset(0, 60, 1 << 20)
         with pytest.raises(CorruptData):
             list(iter_entries(sent(found)))
         with pytest.raises(CorruptData) as raised:
-            await log.read_from_offset(0, 60, 1 << 20)
+            await log.reader.read_from_offset(0, 60, 1 << 20)
         assert raised.value.detail["index"] == "4"
 
     on_disk(tmp_path, records, check)
@@ -244,7 +244,7 @@ def test_a_file_that_is_cut_short_is_told_by_who_reads(tmp_path: Path, open_file
     async def check(log: Log, path: Path) -> None:
         os.truncate(path, position_of(path, 7) + left)
         with pytest.raises(CorruptData):
-            await log.find_from_offset(50, 60, 1 << 20)  # of the seventh entry
+            await log.reader.find_from_offset(50, 60, 1 << 20)  # of the seventh entry
 
     on_disk(tmp_path, records, check)
 
@@ -252,7 +252,7 @@ def test_a_file_that_is_cut_short_is_told_by_who_reads(tmp_path: Path, open_file
 def test_what_is_dropped_keeps_no_file_open(tmp_path: Path, open_files: set[RealFile]) -> None:
     async def check(log: Log, path: Path) -> None:
         before = len(open_files)
-        found = await log.find_from_offset(0, 60, 1 << 20)
+        found = await log.reader.find_from_offset(0, 60, 1 << 20)
         assert isinstance(found, StoredFrames)
         assert len(open_files) == before + 1
         del found

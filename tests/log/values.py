@@ -61,7 +61,7 @@ async def everything(log: Log) -> list[Entry]:
     """All entries, through cold reads where they are not in memory."""
     found: list[Entry] = []
     index = log.first_index
-    while entries := await log.read(index, 1 << 16):
+    while entries := await log.reader.read(index, 1 << 16):
         found += entries
         index = entries[-1].index + 1
     return found

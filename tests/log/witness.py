@@ -53,7 +53,7 @@ class Witness:
         found = await everything(log)
         assert [e.index for e in found] == list(range(log.first_index, log.last_index + 1))
         assert log.durable_index == log.last_index
-        offset, crc = log.log_start_offset, log.crc_at(log.first_index - 1)
+        offset, crc = log.log_start_offset, log.reader.crc_at(log.first_index - 1)
         for entry in found:
             assert entry.header.header_crc in self.ever[entry.index]
             assert (entry.header.base_offset, entry.header.prev_crc) == (offset, crc)

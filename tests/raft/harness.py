@@ -443,7 +443,7 @@ class Cluster:
             log = broker.group(group).log
             index = log.first_index
             known = min(len(chosen), broker.group(group).commit_index)  # before reading, which takes a while
-            while entries := await broker.process.run(log.read(index, 1 << 20)):
+            while entries := await broker.process.run(log.reader.read(index, 1 << 20)):
                 for entry in entries:
                     if entry.index <= known:
                         held = (entry.term, entry.header.header_crc)

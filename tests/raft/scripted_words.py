@@ -186,7 +186,7 @@ def _log(broker: ScriptedBroker, before: Seen, now: Seen, names: Names, known: d
     elif gone:
         lines.append("cuts away " + " to ".join(f"{i}/t{before.entries[i]}" for i in (gone[0], gone[-1])[: len(gone)]))
     if new:
-        for entry in broker.group.log.tail(new[0], 1 << 30) or ():
+        for entry in broker.group.log.reader.tail(new[0], 1 << 30) or ():
             known[entry.index, entry.term] = name_entry(entry, names)
         lines.append("appends " + shorten(known[i, now.entries[i]] for i in new))
     cut = [index for index in gone if index >= first]

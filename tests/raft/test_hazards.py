@@ -71,7 +71,7 @@ async def an_older_append_takes_nothing_back(cluster: Cluster) -> None:
         await cluster.commit(b"%d" % i)
     await cluster.settle()
     leader, follower = cluster.leader(), cluster.followers()[0]
-    first = await leader.process.run(leader.group().log.read(2, 1))
+    first = await leader.process.run(leader.group().log.reader.read(2, 1))
     last = follower.group().log.last_index
     deliver(follower, leader.id, Append(1, 1, 0, 1, first[:1]))
     assert follower.group().log.last_index == last
@@ -464,7 +464,10 @@ def test_16_a_frame_that_is_damaged_changes_nothing() -> None:
 
 def stock_sends_a_large_entry(replica: RaftReplica) -> None:
     """In pieces of 64 KiB, to a follower that is connected and behind."""
-    assert len(replica._log.entry(replica._log.last_index).payload) > replica._SyncObj__conf.appendEntriesBatchSizeBytes
+    assert (
+        len(replica._log.reader.entry(replica._log.last_index).payload)
+        > replica._SyncObj__conf.appendEntriesBatchSizeBytes
+    )
     for node in replica._SyncObj__otherNodes:
         replica._SyncObj__connectedNodes.add(node)
         replica._SyncObj__raftNextIndex[node] = replica._log.last_index

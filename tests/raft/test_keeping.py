@@ -16,7 +16,7 @@ from tests.seeds import first_of
 from tinymq.base.errors import DiskFull
 from tinymq.log.broker_files.durability_marks import DurabilityMark, DurabilityMarks
 from tinymq.log.files.layout import SEGMENT, group_directory
-from tinymq.log.replica_log.commits import UrgentCommits
+from tinymq.log.replica_log.commit_progress import UrgentCommits
 from tinymq.log.replica_log.log import Log
 from tinymq.raft import Role
 from tinymq.raft.replica.leading import LeadingReplica
@@ -67,7 +67,7 @@ def test_it_is_noticed_when_what_is_listed_is_taken_for_a_member(monkeypatch: py
 
 
 def test_it_is_noticed_when_what_was_not_synced_is_taken_for_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Log, "sync_commit", lambda self, index: self.kept(index))
+    monkeypatch.setattr(Log, "sync_commit", lambda self, index: self.commit_synced(index))
     fails(in_a_row(Broker.power_cut))
 
 

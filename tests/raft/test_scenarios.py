@@ -103,7 +103,7 @@ def answers_before_the_ballots_sync(patch: pytest.MonkeyPatch) -> None:
 
 
 def everything_counts_as_synced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Log, "durable_index", property(lambda self: self.last_index, lambda self, index: None), raising=False)
+    patch.setattr(Log, "durable_index", property(lambda self: self.last_index))
 
 
 def votes_whoever_leads(patch: pytest.MonkeyPatch) -> None:

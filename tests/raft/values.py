@@ -65,6 +65,10 @@ class ListLog:
             return self.entries[index - 1].term
         return None
 
+    @property
+    def reader(self) -> ListLog:
+        return self
+
     def tail(self, index: int, bytes_max: int) -> list[Entry] | None:
         if index < self.cold_before:
             return None

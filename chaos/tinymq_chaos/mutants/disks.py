@@ -13,8 +13,8 @@ from tinymq.log.broker_files import durability_marks, vote_store
 from tinymq.log.files import record_file
 from tinymq.log.files.files import File
 from tinymq.log.replica_log import creation, recovery
-from tinymq.log.replica_log.operations import Disk
 from tinymq.log.segment import reads, scan, snapshot_files
+from tinymq.log.writer.disk import LogDisk
 from tinymq.log.writer.sync_batch import SyncBatches
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
@@ -48,13 +48,13 @@ class _NeverSynced:
 
 @mutant("7: logs are synced", POWER)
 def logs_are_not_synced(p: Patches) -> None:
-    real = Disk.sync
+    real = LogDisk.sync
 
-    def sync(self: Disk, also: Any) -> None:
+    def sync(self: LogDisk, also: Any) -> None:
         self._touched = {}
         real(self, also)
 
-    p.replace(Disk.sync, sync)
+    p.replace(LogDisk.sync, sync)
 
 
 @mutant("7: ballots are synced", POWER)
@@ -70,13 +70,13 @@ def ballots_are_not_synced(p: Patches) -> None:
 
 @mutant("a failed sync stops its replica and acknowledges nothing", Focus(faults=("fail_sync", "power_cut_all")))
 def failed_syncs_are_ignored(p: Patches) -> None:
-    real = Disk.sync
+    real = LogDisk.sync
 
-    def sync(self: Disk, also: Any) -> None:
+    def sync(self: LogDisk, also: Any) -> None:
         with suppress(SyncFailed):
             real(self, also)
 
-    p.replace(Disk.sync, sync)
+    p.replace(LogDisk.sync, sync)
 
 
 @mutant("a mark is written after the sync that it tells of", POWER)
@@ -185,7 +185,7 @@ def installed_logs_count_before_their_mark(p: Patches) -> None:
     real = SyncBatches.put_mark
 
     def put_mark(self: SyncBatches, mark: durability_marks.DurabilityMark) -> None:
-        self.marks.write([mark]) if mark.index and mark.state == mark.index else real(self, mark)
+        self.marks.write([mark]) if mark.index and mark.snapshot_index == mark.index else real(self, mark)
 
     p.replace(SyncBatches.put_mark, put_mark)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tinymq.format.entry import Entry, Kind
-from tinymq.log.replica_log.view import LogView
+from tinymq.log.replica_log.reader import LogReader
 from tinymq.raft.host.schedule import Schedule
 from tinymq.raft.leader import leadership
 from tinymq.raft.leader.leadership import Leadership
@@ -214,10 +214,10 @@ def heartbeats_carry_a_log_position(p: Patches) -> None:
 
 @mutant("17: a message carries a bounded slice of the log", BACKLOG)
 def slices_are_not_bounded(p: Patches) -> None:
-    tail, read = LogView.tail, LogView.read
+    tail, read = LogReader.tail, LogReader.read
     many = 1 << 26  # a real file's read makes room for as much as is asked for
-    p.set(LogView, "tail", lambda self, index, bytes_max: tail(self, index, many))
-    p.set(LogView, "read", lambda self, index, bytes_max: read(self, index, many))
+    p.set(LogReader, "tail", lambda self, index, bytes_max: tail(self, index, many))
+    p.set(LogReader, "read", lambda self, index, bytes_max: read(self, index, many))
 
 
 @mutant("18: what is out to one follower of one group is bounded", BACKLOG)

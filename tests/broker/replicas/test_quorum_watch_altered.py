@@ -149,14 +149,14 @@ class SyncedStays(TermsAlone):
         synced = 0
         for broker in self._cluster.brokers.values():
             log = broker.host.groups[group].log if broker.up and group in broker.host.groups else None
-            synced += log is not None and log.synced_index >= entry.index and log.crc_at(entry.index) == crc
+            synced += log is not None and log.synced_index >= entry.index and log.reader.crc_at(entry.index) == crc
         if 2 * synced > len(self._cluster.brokers):
             self.safe[entry.index] = crc
 
     def check(self) -> None:
         for broker in self._cluster.running:
             log = broker.group().log
-            lost = [i for i, crc in self.safe.items() if i >= log.first_index and log.crc_at(i) != crc]
+            lost = [i for i, crc in self.safe.items() if i >= log.first_index and log.reader.crc_at(i) != crc]
             assert not lost, f"broker {broker.id} lacks entries {lost[:5]}, which were synced on a majority"
 
 

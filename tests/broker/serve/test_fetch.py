@@ -188,14 +188,14 @@ def test_what_was_read_before_the_loss_still_holds(bench: Bench) -> None:
 
 def test_frames_from_disk_are_of_the_history_in_which_the_reading_began(bench: Bench) -> None:
     bench.group.log.cold = True
-    read = bench.group.log.read_from_offset
+    read = bench.group.log.reader.read_from_offset
 
     async def slow(offset: int, end_offset: int, bytes_max: int) -> bytes:
         frames = await read(offset, end_offset, bytes_max)
         take_over(bench, 7)
         return frames
 
-    bench.group.log.read_from_offset = slow  # type: ignore[method-assign]
+    bench.group.log.reader.read_from_offset = slow  # type: ignore[method-assign]
     assert asyncio.run(Reader(bench, 0).fetch.read()).recovery_term == 0
 
 
@@ -273,7 +273,7 @@ def test_one_that_reads_from_disk_meanwhile_is_told_too(bench: Bench) -> None:
                 raise CorruptData("the segment is gone")
             return b"frames"
 
-        bench.group.log.read_from_offset = read  # type: ignore[method-assign]
+        bench.group.log.reader.read_from_offset = read  # type: ignore[method-assign]
         start = bench.partition.log_start
         reader = Reader(bench, start)
         answer = asyncio.run(reader.fetch.read())

@@ -43,7 +43,7 @@ def fill(data: Path) -> None:
         log.note_commit(ENTRIES)
         log.note_applied(ENTRIES)
         for index in range(1, log.last_index + 1):
-            if log.ends_segment(index):
+            if log.segments.end_at(index):
                 log.save_snapshot(index, b"state at %d" % index)
         await store.writer.drain()
         await store.close()

@@ -44,9 +44,9 @@ async def durable(log: Log) -> None:
 async def trimmed(store: Store, log: Log) -> None:
     """Everything is applied, and what may go goes."""
     await settle(store, log)
-    await until(lambda: log.segment_bounds()[-2][1] in log._states.durable)
+    await until(lambda: log.segments.bounds()[-2][1] in log.snapshots.durable)
     log.remove_before_offset(log.next_offset)
-    assert len(log.segment_bounds()) == 1
+    assert len(log.segments.bounds()) == 1
 
 
 def with_store(body: Callable[[Store], Awaitable[None]], files: FaultyFiles | None = None) -> None:
@@ -68,7 +68,7 @@ def test_what_is_appended_is_durable_after_a_while_and_never_at_once(config: Log
         await durable(log)
         assert heard == [8]
         assert (await everything(log))[1:] == entries
-        assert await log.read_from_offset(3, 5, 1 << 20) == b"".join(e.head + e.payload for e in entries[3:5])
+        assert await log.reader.read_from_offset(3, 5, 1 << 20) == b"".join(e.head + e.payload for e in entries[3:5])
 
     with_store(body)
 
@@ -95,14 +95,14 @@ def test_a_log_that_is_closed_and_opened_again_is_the_same_one(config: LogConfig
         entries = append(first.log, 30)
         await durable(first.log)
         await settle(store, first.log)
-        await until(lambda: first.log.segment_bounds()[-2][1] in first.log._states.durable)
+        await until(lambda: first.log.segments.bounds()[-2][1] in first.log.snapshots.durable)
         await store.close_log(GROUP)
         with pytest.raises(Closed):
             append(first.log, 1)
         again = await opened(store, config)
         assert (again.count, again.damage, again.log.durable_index) == (first.count, None, 31)
         assert (again.applied_index, again.snapshot) == (
-            max(again.log._states.durable),
+            max(again.log.snapshots.durable),
             b"state at %d" % again.applied_index,
         )
         assert (await everything(again.log))[1:] == entries
@@ -138,7 +138,7 @@ def test_an_applied_state_takes_the_place_of_a_log(config: LogConfig) -> None:
         installed = await store.install(GROUP, applied)
         with pytest.raises(Closed):
             append(log, 1)
-        assert (installed.applied_index, installed.state, installed.count) == (500, b"the state", 0)
+        assert (installed.applied_index, installed.snapshot, installed.count) == (500, b"the state", 0)
         new = installed.log
         assert (new.first_index, new.last_index, new.durable_index, new.next_offset) == (501, 500, 500, 900)
         entries = append(new, 30, term=3, time_us=80_000)

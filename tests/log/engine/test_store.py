@@ -56,7 +56,7 @@ def test_another_brokers_folder_is_refused_and_left_as_it_is() -> None:
     async def body() -> None:
         files = faulty()
         first = await open_store(files)
-        await first.form(b"c" * 16)
+        await first.bind_cluster(b"c" * 16)
         await first.close()
         before = {p: files.content(p) for p in files.paths()}
         with pytest.raises(WrongBroker):
@@ -76,7 +76,7 @@ def test_a_folder_that_came_into_no_cluster_may_be_another_brokers() -> None:
         await first.close()
         second = await open_store(files, broker_id=2)
         assert (second.identity.broker_id, second.identity.cluster_id) == (2, None)
-        await second.form(b"c" * 16)
+        await second.bind_cluster(b"c" * 16)
         await second.close()
         files.power_cut()
         assert (await open_store(files, broker_id=2)).identity == second.identity

@@ -26,7 +26,7 @@ def test_a_new_log_holds_its_first_entry() -> None:
         assert (log.first_index, log.last_index, log.durable_index) == (1, 1, 1)
         assert (log.last_term, log.next_offset, log.log_start_offset) == (0, 0, 0)
         assert log.last_crc == first_entry().header.header_crc
-        assert log.entry(1) == first_entry()
+        assert log.reader.entry(1) == first_entry()
         assert await everything(log) == [first_entry()]
 
     with_log(test)
@@ -38,7 +38,7 @@ def test_what_is_appended_is_read_at_once_and_durable_after_a_sync() -> None:
         log.on_durable = lambda: heard.append(log.durable_index)
         added = append(log, 5)
         assert (log.last_index, log.durable_index, log.next_offset) == (6, 1, 5)
-        assert log.tail(2, 1 << 20) == added
+        assert log.reader.tail(2, 1 << 20) == added
         await store.writer.drain()
         assert (log.durable_index, heard) == (6, [6])
         assert (await everything(log))[1:] == added
@@ -59,14 +59,14 @@ def test_a_reopened_log_is_the_same() -> None:
 
     async def test(store: Store, log: Log) -> None:
         assert await everything(log) == before[0]
-        assert [log.entry(i) for i in range(1, log.last_index + 1)] == before[0]
+        assert [log.reader.entry(i) for i in range(1, log.last_index + 1)] == before[0]
         assert [log.term_at(i) for i in (-1, 0, 1, 2, 41, 42, 61, 62)] == [None, 0, 0, 1, 1, 7, 7, None]
-        assert [log.crc_at(e.index) for e in before[0]] == [e.header.header_crc for e in before[0]]
-        assert (log.crc_at(0), log.crc_at(62)) == (0, None)
+        assert [log.reader.crc_at(e.index) for e in before[0]] == [e.header.header_crc for e in before[0]]
+        assert (log.reader.crc_at(0), log.reader.crc_at(62)) == (0, None)
         assert log.recovered_commit == 44
-        assert log.tail(3, 100) is None
-        assert log.tail(62, 100) == []
-        assert len(log.segment_bounds()) > 4
+        assert log.reader.tail(3, 100) is None
+        assert log.reader.tail(62, 100) == []
+        assert len(log.segments.bounds()) > 4
 
     with_log(fill, files)
     reopened(test, files)
@@ -89,16 +89,16 @@ def test_an_append_that_does_not_continue_the_log_is_a_broken_invariant() -> Non
 def test_tail_and_read_give_about_as_much_as_asked_for_and_at_least_one() -> None:
     async def test(store: Store, log: Log) -> None:
         append(log, 10, size=100)
-        assert [e.index for e in log.tail(3, 164 * 3) or ()] == [3, 4, 5]
-        assert [e.index for e in log.tail(3, 1) or ()] == [3]
+        assert [e.index for e in log.reader.tail(3, 164 * 3) or ()] == [3, 4, 5]
+        assert [e.index for e in log.reader.tail(3, 1) or ()] == [3]
         await store.writer.drain()
 
     async def cold(store: Store, log: Log) -> None:
-        assert [e.index for e in await log.read(3, 164 * 3)] == [3, 4, 5]
-        assert [e.index for e in await log.read(3, 1)] == [3]
-        assert await log.read(12, 100) == []
+        assert [e.index for e in await log.reader.read(3, 164 * 3)] == [3, 4, 5]
+        assert [e.index for e in await log.reader.read(3, 1)] == [3]
+        assert await log.reader.read(12, 100) == []
         with pytest.raises(OffsetOutOfRange):
-            await log.read(0, 100)
+            await log.reader.read(0, 100)
 
     files = faulty()
     with_log(test, files, segment_bytes=1 << 20)
@@ -108,15 +108,15 @@ def test_tail_and_read_give_about_as_much_as_asked_for_and_at_least_one() -> Non
 def test_the_tail_keeps_what_is_not_durable_or_not_applied_and_little_else() -> None:
     async def test(store: Store, log: Log) -> None:
         append(log, 20, size=1000)
-        assert log.tail(2, 1) is not None
+        assert log.reader.tail(2, 1) is not None
         await store.writer.drain()
-        assert log.tail(2, 1) is not None, "not applied"
+        assert log.reader.tail(2, 1) is not None, "not applied"
         log.note_applied(10)
-        assert log.tail(10, 1) is None
-        assert log.tail(11, 1) is not None
+        assert log.reader.tail(10, 1) is None
+        assert log.reader.tail(11, 1) is not None
         log.note_applied(21)
-        assert log.tail(18, 1) is None
-        assert log.tail(20, 1) is not None
+        assert log.reader.tail(18, 1) is None
+        assert log.reader.tail(20, 1) is not None
         assert [e.index for e in await everything(log)] == list(range(1, 22))
 
     with_log(test, tail_cache_bytes_max=5000)
@@ -150,7 +150,7 @@ def test_truncation_leaves_what_is_before_and_takes_another_end(index: int, cold
         await store.writer.drain()
         assert log.durable_index == index + 14
         assert await everything(log) == kept
-        found = await log.entry_of_max_timestamp(1000)
+        found = await log.time_index.entry_of_max_timestamp(1000)
         assert found is not None
         assert found.header.max_timestamp_us == (99 if index > 2 else 7)
 
@@ -201,11 +201,11 @@ def test_a_segment_ends_with_the_entry_that_fills_it() -> None:
         ends = []
         while len(ends) < 3:
             append(log, 1)
-            if log.ends_segment(log.last_index):
+            if log.segments.end_at(log.last_index):
                 ends.append(log.last_index)
-        assert [log.ends_segment(i) for i in ends] == [True] * 3
-        assert [s[1] for s in log.segment_bounds()] == ends
-        assert all(size >= 2000 for _, _, size, _ in log.segment_bounds())
+        assert [log.segments.end_at(i) for i in ends] == [True] * 3
+        assert [s[1] for s in log.segments.bounds()] == ends
+        assert all(size >= 2000 for _, _, size, _ in log.segments.bounds())
 
     with_log(test)
 
@@ -216,7 +216,7 @@ def test_the_newest_applied_state_is_found_at_opening() -> None:
 
     async def fill(store: Store, log: Log) -> None:
         append(log, 66)
-        ends.extend(s[1] for s in log.segment_bounds()[:-1])
+        ends.extend(s[1] for s in log.segments.bounds()[:-1])
         await settle(store, log)
         log.save_snapshot(17, b"not where a segment ends")
 
@@ -231,13 +231,13 @@ def test_the_newest_applied_state_is_found_at_opening() -> None:
 def test_a_state_waits_until_its_entries_are_durable() -> None:
     async def test(store: Store, log: Log) -> None:
         append(log, 30)
-        end = log.segment_bounds()[0][1]
+        end = log.segments.bounds()[0][1]
         log.save_snapshot(end, b"early")
         log.truncate_from(end)  # it was not committed, after all
         await store.writer.drain()
         assert not any(p.endswith(".state") for p in files.paths())
         append(log, 30)
-        log.save_snapshot(log.segment_bounds()[0][1], b"early")
+        log.save_snapshot(log.segments.bounds()[0][1], b"early")
         await store.writer.drain()
         assert any(p.endswith(".state") for p in files.paths())
 
@@ -250,7 +250,7 @@ def test_segments_go_only_when_the_next_ones_state_is_durable() -> None:
 
     async def fill(store: Store, log: Log) -> None:
         append(log, 60)
-        bounds = log.segment_bounds()
+        bounds = log.segments.bounds()
         log.note_applied(61)
         await store.writer.drain()
         log.remove_before(61)
@@ -280,7 +280,7 @@ def test_segments_go_only_when_the_next_ones_state_is_durable() -> None:
 
 def test_the_last_segment_stays_even_when_it_is_full() -> None:
     async def test(store: Store, log: Log) -> None:
-        while not log.ends_segment(log.last_index):
+        while not log.segments.end_at(log.last_index):
             append(log, 1)
         await settle(store, log)
         log.remove_before(1000)
@@ -310,9 +310,9 @@ def test_cold_reads_never_return_damaged_entries() -> None:
         with pytest.raises(CorruptData):
             await everything(log)
         with pytest.raises(CorruptData):
-            await log.read_from_offset(0, 10, 1 << 20)
+            await log.reader.read_from_offset(0, 10, 1 << 20)
         with pytest.raises(CorruptData):
-            [log.entry(i) for i in range(1, 12)]
+            [log.reader.entry(i) for i in range(1, 12)]
 
     with_log(fill, files, segment_bytes=1 << 20)
     reopened(check, files, segment_bytes=1 << 20)

@@ -38,16 +38,16 @@ def test_frames_by_offset(cold: bool) -> None:
         data = [i for i in range(2, 32) if i % 5]
         for offset in range(end):
             holder = data[offset // 3]
-            assert frames(await log.read_from_offset(offset, end, 1)) == [holder]
-            several = frames(await log.read_from_offset(offset, end, 600))
+            assert frames(await log.reader.read_from_offset(offset, end, 1)) == [holder]
+            several = frames(await log.reader.read_from_offset(offset, end, 600))
             at = data.index(holder)
             assert several == data[at : at + len(several)]
-            limit = frames(await log.read_from_offset(offset, offset + 1, 1 << 20))
+            limit = frames(await log.reader.read_from_offset(offset, offset + 1, 1 << 20))
             assert limit == [holder]
-        assert await log.read_from_offset(end, end, 100) == b""
-        assert await log.read_from_offset(end + 5, end + 9, 100) == b""
-        assert await log.read_from_offset(10, 10, 100) == b""
-        warm = log.tail_from_offset(0, end, 1 << 20)
+        assert await log.reader.read_from_offset(end, end, 100) == b""
+        assert await log.reader.read_from_offset(end + 5, end + 9, 100) == b""
+        assert await log.reader.read_from_offset(10, 10, 100) == b""
+        warm = log.reader.tail_from_offset(0, end, 1 << 20)
         assert warm is None if cold else frames(warm or b"") == data
 
     with_log(fill, files, segment_bytes=1200)
@@ -64,12 +64,12 @@ def test_offsets_below_the_start_are_out_of_range() -> None:
         log.remove_before(40)
         assert log.first_index > 1
         with pytest.raises(OffsetOutOfRange):
-            await log.read_from_offset(0, 5, 100)
+            await log.reader.read_from_offset(0, 5, 100)
 
     async def check(store: Store, log: Log) -> None:
         with pytest.raises(OffsetOutOfRange):
-            await log.read_from_offset(log.log_start_offset - 1, 50, 100)
-        assert frames(await log.read_from_offset(log.log_start_offset, 50, 1)) == [log.first_index]
+            await log.reader.read_from_offset(log.log_start_offset - 1, 50, 100)
+        assert frames(await log.reader.read_from_offset(log.log_start_offset, 50, 1)) == [log.first_index]
 
     with_log(fill, files)
     reopened(check, files)
@@ -96,21 +96,21 @@ def test_the_first_entry_with_a_record_of_a_time_or_later(cold: bool) -> None:
         for end in (len(times), 33):
             for wanted in range(0, max(times) + 20, 5):
                 expected = next((i for i, t in enumerate(times[:end]) if t >= wanted), None)
-                found = await log.entry_for_time(wanted, end)
+                found = await log.time_index.entry_for_time(wanted, end)
                 assert (found and found.header.base_offset) == expected, (wanted, end)
         for end in range(1, len(times) + 1, 3):
-            found = await log.entry_of_max_timestamp(end)
+            found = await log.time_index.entry_of_max_timestamp(end)
             assert found is not None
             assert found.header.base_offset == times.index(max(times[:end]))
-        assert await log.entry_of_max_timestamp(0) is None
+        assert await log.time_index.entry_of_max_timestamp(0) is None
         for start in (0, 1, 17, 40, 78, 79, 80):
             for end in (1, 33, 79, 80):
                 within = times[start:end]
                 for wanted in (-5, 15, 95, 395, 745, 796):
                     expected = next((start + i for i, t in enumerate(within) if t >= wanted), None)
-                    found = await log.entry_for_time(wanted, end, start)
+                    found = await log.time_index.entry_for_time(wanted, end, start)
                     assert (found and found.header.base_offset) == expected, (wanted, start, end)
-                found = await log.entry_of_max_timestamp(end, start)
+                found = await log.time_index.entry_of_max_timestamp(end, start)
                 expected = start + within.index(max(within)) if within else None
                 assert (found and found.header.base_offset) == expected, (start, end)
 

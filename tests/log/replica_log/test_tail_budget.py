@@ -140,7 +140,7 @@ def test_logs_of_one_broker_share_it_those_in_memory_too() -> None:
         await store.writer.drain()
         log.note_applied(log.last_index)
         assert store.tails.bytes <= 10_000 < 20_000
-        assert log.tail(log.last_index, 1)
+        assert log.reader.tail(log.last_index, 1)
 
     with_log(test, tail_cache_bytes_max=10_000)
 

@@ -43,7 +43,7 @@ def test_hardly_more_is_read_than_is_served(bytes_max: int, monkeypatch: pytest.
         nonlocal read
         monkeypatch.setattr(FaultyFile, "read", counted)
         read = 0
-        served = await log.read_from_offset(2, log.next_offset, bytes_max)
+        served = await log.reader.read_from_offset(2, log.next_offset, bytes_max)
         assert next(iter_entries(served)).header.base_offset == 2
         assert len(served) <= max(bytes_max, PAYLOAD + 1000)
         assert read - len(served) < 70_000, "a look at the headers, and no frame that is not served"
@@ -60,10 +60,10 @@ def test_damage_behind_a_large_frame_is_told_where_it_is(field: int) -> None:
         (path,) = [path for path in files.paths() if path.endswith(".log")]
         fourth = files.content(path).index(b"4.4.4.") - HEADER_SIZE
         files.flip_bit(path, fourth + field, 3)
-        whole = await log.read_from_offset(0, log.next_offset, PAYLOAD + 1000)
+        whole = await log.reader.read_from_offset(0, log.next_offset, PAYLOAD + 1000)
         assert [entry.index for entry in iter_entries(whole)] == [2]
         with pytest.raises(CorruptData) as raised:
-            await log.read_from_offset(0, log.next_offset, BYTES)
+            await log.reader.read_from_offset(0, log.next_offset, BYTES)
         assert raised.value.detail["index"] == "4"
 
     reopened(check, files, tail_cache_bytes_max=1, segment_bytes=BYTES)

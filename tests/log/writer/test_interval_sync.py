@@ -267,7 +267,7 @@ def test_segments_go_only_when_what_follows_is_synced() -> None:
         await place.store.writer.drain()
         await place.store.writer.drain()
         log.remove_before_offset(log.next_offset)
-        assert len(log.segment_bounds()) == 1
+        assert len(log.segments.bounds()) == 1
         await place.store.writer.drain()
         await place.store.close()
 
@@ -284,7 +284,7 @@ def test_any_history_of_appends_cuts_and_power_cuts_leaves_one_chain(seed: int) 
             opened = await place.store.open_log(GROUP, first_entry(), EVERY_100_MS)
             log = opened.log
             assert opened.damage is None
-            kept = log.crc_at(log.last_index)
+            kept = log.reader.crc_at(log.last_index)
             at = log.last_index
             for _ in range(rng.randrange(12)):
                 if rng.random() < 0.2 and log.last_index > 2:
@@ -292,7 +292,7 @@ def test_any_history_of_appends_cuts_and_power_cuts_leaves_one_chain(seed: int) 
                     log.truncate_from(cut)
                     if cut <= at:
                         at = cut - 1
-                        kept = log.crc_at(at)
+                        kept = log.reader.crc_at(at)
                 append(log, rng.randrange(1, 6), term=log.last_term + rng.randrange(2))
                 if rng.random() < 0.5:
                     await place.written(log)
@@ -300,7 +300,7 @@ def test_any_history_of_appends_cuts_and_power_cuts_leaves_one_chain(seed: int) 
                     await place.written(log)
                     place.clock.advance(0.2)
                     await until(lambda log=log: log.synced_index == log.last_index)  # type: ignore[misc]
-                    at, kept = log.last_index, log.crc_at(log.last_index)
+                    at, kept = log.last_index, log.reader.crc_at(log.last_index)
             await place.store.abandon()
             power = rng.random() < 0.6
             (place.files.power_cut if power else place.files.kill)()

@@ -79,7 +79,7 @@ def test_an_applied_state_left_in_the_page_cache_is_written_again_before_it_coun
         store, opened = await open_both(files)
         append(opened.log, 40)
         await store.writer.drain()
-        end = opened.log.segment_bounds()[1][1]
+        end = opened.log.segments.bounds()[1][1]
         opened.log.note_applied(end)
         files.fail_sync("*.state")
         opened.log.save_snapshot(end, b"only in memory")
@@ -279,7 +279,7 @@ def test_a_log_deleted_in_the_middle_of_a_round_hears_nothing_more() -> None:
         runner.close()
         append(log, 40)
         log.note_applied(20)
-        log.save_snapshot(log.segment_bounds()[0][1], b"state")
+        log.save_snapshot(log.segments.bounds()[0][1], b"state")
         await until(lambda: runner.waiting)
         append(log, 5)
         deleting = asyncio.ensure_future(store.delete_log(GROUP))

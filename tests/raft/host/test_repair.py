@@ -106,7 +106,7 @@ def test_damage_that_a_read_finds_is_repaired(leads: bool) -> None:
         flip_first(broker)
         group = broker.group()
         with pytest.raises(CorruptData):
-            await broker.process.run(group.log.read(2, 10_000))
+            await broker.process.run(group.log.reader.read(2, 10_000))
         assert group.role is Role.QUARANTINED
         cluster.background(cluster.load())
         await cluster.until(lambda: whole(broker), 6.0)
@@ -125,7 +125,7 @@ def test_damage_that_a_read_found_is_known_after_a_restart() -> None:
         flip_first(broker)
         cluster.isolate(broker.id)
         with pytest.raises(CorruptData):
-            await broker.process.run(broker.group().log.read(2, 10_000))
+            await broker.process.run(broker.group().log.reader.read(2, 10_000))
         await cluster.run_for(0.5)
         broker.power_cut()
         await broker.start()
@@ -163,7 +163,7 @@ def test_damage_on_two_of_three_destroys_nothing(with_leader: bool) -> None:
         for broker in damaged:
             flip_first(broker)
             with pytest.raises(CorruptData):
-                await broker.process.run(broker.group().log.read(2, 10_000))
+                await broker.process.run(broker.group().log.reader.read(2, 10_000))
         await cluster.run_for(40.0)
         for broker in damaged:
             assert broker.group().role is Role.QUARANTINED
@@ -261,7 +261,7 @@ def test_a_group_that_is_closed_while_it_repairs_can_be_opened_again(part: int) 
             broker = cluster.followers()[0]
             flip_first(broker)
             with pytest.raises(CorruptData):
-                await broker.process.run(broker.group().log.read(2, 10_000))
+                await broker.process.run(broker.group().log.reader.read(2, 10_000))
             await cluster.run_for(seed * 0.001)
             await broker.process.run(broker.host.close_group(GROUP))
             await broker.process.run(broker.open_group(GROUP, cluster.first_entries[GROUP]))

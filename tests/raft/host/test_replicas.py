@@ -20,7 +20,7 @@ from tinymq.raft import Role
 async def found_damaged(broker: Broker) -> None:
     flip_first(broker)
     with pytest.raises(CorruptData):
-        await broker.process.run(broker.group().log.read(2, 10_000))
+        await broker.process.run(broker.group().log.reader.read(2, 10_000))
 
 
 @pytest.mark.parametrize("error", [SyncFailed, DiskFull])

@@ -167,7 +167,7 @@ class Fetch:
         if error is not None or self._ask.offset >= end:
             return self._answer(b"", error)
         upto = self._upto(end)
-        frames = self._partition.group.log.tail_from_offset(self._ask.offset, upto, self._ask.bytes_max)
+        frames = self._partition.group.log.reader.tail_from_offset(self._ask.offset, upto, self._ask.bytes_max)
         return None if frames is None else self._answer(frames, None)
 
     async def read(self, *, sends_files: bool = False) -> FetchResult:
@@ -177,8 +177,8 @@ class Fetch:
             return self._answer(b"", error)
         upto = self._upto(end)
         try:
-            log = self._partition.group.log
-            read = log.find_from_offset if sends_files else log.read_from_offset
+            reader = self._partition.group.log.reader
+            read = reader.find_from_offset if sends_files else reader.read_from_offset
             frames = await read(self._ask.offset, upto, self._ask.bytes_max)
         except TinymqError as failed:
             return self._answer(b"", self._gone() or failed)
@@ -208,7 +208,7 @@ class Fetch:
             return True
         if not self._bytes_wanted:
             upto = self._upto(partition.high_watermark)
-            there = partition.group.log.tail_from_offset(ask.offset, upto, ask.bytes_max)
+            there = partition.group.log.reader.tail_from_offset(ask.offset, upto, ask.bytes_max)
             if there is None or len(there) >= min(ask.bytes_min, ask.bytes_max) or upto < partition.high_watermark:
                 return True
             self._bytes_wanted = partition.state.record_bytes + ask.bytes_min - len(there)

@@ -71,7 +71,7 @@ async def _first_of_time(
     log: RecordLog, timestamp_us: int, start: int, end: int, offload: BlockingRunner
 ) -> tuple[int, int] | None:
     """(offset, timestamp) of the first record at or after `timestamp_us`, among those from `start` on."""
-    entry = await log.entry_for_time(timestamp_us, end, start)
+    entry = await log.time_index.entry_for_time(timestamp_us, end, start)
     if entry is None:
         return None
     found = await offload.run(partial(_first_at, entry, timestamp_us, start))
@@ -82,7 +82,7 @@ async def _first_of_time(
 
 async def _greatest(log: RecordLog, start: int, end: int, offload: BlockingRunner) -> tuple[int, int] | None:
     """(offset, timestamp) of the first record with the greatest timestamp, among those from `start` on."""
-    entry = await log.entry_of_max_timestamp(end, start)
+    entry = await log.time_index.entry_of_max_timestamp(end, start)
     if entry is None:
         return None
     found = await offload.run(partial(_first_at, entry, entry.header.max_timestamp_us, start))

@@ -15,7 +15,7 @@
         56    8 segment         u64    first index of the segment that holds it
         64    8 position        u64    where its frame begins there
         72    8 commit          u64    commit index when the mark was made
-        80    8 state           u64    applied index of the newest durable applied state; 0: none
+        80    8 snapshot_index  u64    applied index of the newest durable applied state; 0: none
 
 The invariant of a durable mark: whichever rounds of this file survive a crash, the newest surviving mark of each group
 is true:
@@ -82,7 +82,7 @@ class DurabilityMark:
     segment: int = 0
     position: int = 0
     commit: int = 0
-    state: int = 0
+    snapshot_index: int = 0
     fault_count: int | None = 0  # the count that the last fault made; None: an earlier version wrote the mark
     # invariant: fault_count <= count. If an identity with a count of at least fault_count ended, only risks ended it.
 
@@ -114,7 +114,7 @@ def pack_mark(mark: DurabilityMark) -> bytes:
         flags |= _RISKS_COUNTED | min(mark.count - mark.fault_count, _RISKS_MAX) << _FLAG_BITS
     return _RECORD.pack(
         mark.group.topic_id, mark.group.partition, mark.count, flags, mark.crc, mark.first_index, mark.index,
-        mark.term, mark.segment, mark.position, mark.commit, mark.state,
+        mark.term, mark.segment, mark.position, mark.commit, mark.snapshot_index,
     )  # fmt: skip
 
 

@@ -126,7 +126,7 @@ class DiskEngine:
         else:
             log.failed = CorruptData(recovered.damage)
         return OpenedLog(
-            log, recovered.applied_index, recovered.state, log.count, recovered.damage, recovered.tail_intact
+            log, recovered.applied_index, recovered.snapshot, log.count, recovered.damage, recovered.tail_intact
         )  # fmt: skip
 
     async def mark_damaged(self, log: Log, error: CorruptData) -> None:

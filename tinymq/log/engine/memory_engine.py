@@ -23,10 +23,10 @@ from tinymq.log.files.runner import InlineRunner
 from tinymq.log.replica_log.creation import begin_behind, create_log, remove_below
 from tinymq.log.replica_log.log import Log
 from tinymq.log.replica_log.log_config import LogConfig
-from tinymq.log.replica_log.operations import Disk
 from tinymq.log.replica_log.recovery import Recovered, recover
 from tinymq.log.replica_log.tail_budget import TailBudget
 from tinymq.log.segment.snapshot_files import Snapshot
+from tinymq.log.writer.disk import LogDisk
 
 FULL_RETRY_MS = 500  # something has to be trimmed, or deleted, first
 
@@ -52,7 +52,7 @@ class MemoryWriter:
     and nobody is called back while he still appends."""
 
     def __init__(self, files: MemoryFiles) -> None:
-        self._disk = Disk(files, ahead=False)
+        self._disk = LogDisk(files, ahead=False)
         self._dirty: dict[Log, None] = {}
         self._waking = False
         self.pending_bytes = 0  # admitted since the last turn
@@ -63,9 +63,9 @@ class MemoryWriter:
             self._waking = True
             asyncio.get_running_loop().call_soon(self._turn)
 
-    def note_mark(self, log: Log) -> None:
+    def commit_advanced(self, log: Log) -> None:
         """A commit index is not kept: who comes after this process begins anew. Until then it is as good as kept."""
-        if log.commit.pressing:
+        if log.commit.urgent:
             self.add(log)  # not at once: it is in the middle of something
 
     def drop(self, log: Log) -> None:
@@ -80,11 +80,11 @@ class MemoryWriter:
         """At once."""
         self._dirty.pop(log, None)
         if log.failed is None:
-            for operation in log.take():
+            for operation in log.take_operations():
                 self._disk.carry_out(operation)
             self._disk.sync(())
             log.written()
-            log.kept(log.commit.known)
+            log.commit_synced(log.commit.known)
 
     def _turn(self) -> None:
         self._waking = False
@@ -122,7 +122,7 @@ class MemoryEngine:
         if recovered.damage is not None:
             log.failed = CorruptData(recovered.damage)
         return OpenedLog(
-            log, recovered.applied_index, recovered.state, kept.count, recovered.damage, recovered.tail_intact
+            log, recovered.applied_index, recovered.snapshot, kept.count, recovered.damage, recovered.tail_intact
         )  # fmt: skip
 
     def _log(self, group: GroupId, recovered: Recovered, config: LogConfig, mark: DurabilityMark) -> Log:
@@ -131,7 +131,7 @@ class MemoryEngine:
             config=config, tails=self._tails,
             fault_count=0,  # whatever ends a replica in memory, the topic accepts that risk
         )  # fmt: skip
-        log.room = self._check_room
+        log.quota = self._check_room
         return log
 
     def _check_room(self, length: int) -> None:

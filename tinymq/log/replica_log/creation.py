@@ -47,7 +47,7 @@ def create_log(files: Files, group: GroupId, first: Entry, count: int) -> Recove
     sync_directories(files, group)
     segment.append(first.header)
     recovered = Recovered(segments=[segment])
-    recovered.runs.note(first.index, first.term)
+    recovered.terms.note(first.index, first.term)
     return recovered
 
 
@@ -64,7 +64,7 @@ def begin_behind(files: Files, group: GroupId, applied: Snapshot) -> Recovered:
     _sync(files, written)
     files.sync_directory(folder)
     return Recovered(
-        segments=[segment], states={applied.index}, applied_index=applied.index, state=applied.data,
+        segments=[segment], snapshots={applied.index}, applied_index=applied.index, snapshot=applied.data,
         base_time_us=applied.append_time_us,
     )  # fmt: skip
 

@@ -20,6 +20,7 @@ from tinymq.log.broker_files.durability_marks import DAMAGED, SUSPECT, Durabilit
 from tinymq.log.files.files import File, Files
 from tinymq.log.files.layout import INDEX, SEGMENT, SNAPSHOT, first_index_of, group_directory, in_group
 from tinymq.log.files.record_file import read_whole
+from tinymq.log.replica_log.segment_list import make_index
 from tinymq.log.replica_log.terms import TermRuns
 from tinymq.log.segment.index import IndexFile, pack_index, parse_index
 from tinymq.log.segment.scan import scan_segment
@@ -34,10 +35,10 @@ class Recovered:
     """A log as found. With `damage`, `segments` hold what precedes it, and nothing on disk was changed."""
 
     segments: list[Segment] = field(default_factory=list)
-    runs: TermRuns = field(default_factory=TermRuns)
-    states: set[int] = field(default_factory=set)  # applied indexes of the durable applied states
+    terms: TermRuns = field(default_factory=TermRuns)
+    snapshots: set[int] = field(default_factory=set)  # applied indexes of the durable applied states
     applied_index: int = 0
-    state: bytes | None = None
+    snapshot: bytes | None = None
     base_time_us: int = 0  # append time of the entry before the first one, when an applied state says so
     damage: str | None = None
     tail_intact: bool = True  # the marked entry is there and whole, whatever else is not
@@ -151,7 +152,7 @@ class LogRecovery:
         return None
 
     def _note(self, header: EntryHeader, position: int) -> None:
-        self._found.runs.note(header.index, header.term)
+        self._found.terms.note(header.index, header.term)
         if header.index == self._mark.index:
             self._marked = header, position
 
@@ -175,7 +176,7 @@ class LogRecovery:
         segment.max_timestamp_us = index.max_timestamp_us
         segment.sealed = True
         for first, term in index.runs:
-            self._found.runs.note(first, term)
+            self._found.terms.note(first, term)
         self._found.segments.append(segment)
         return True
 
@@ -226,8 +227,8 @@ class LogRecovery:
                 stored = read_state(self._files, path, first - 1, crc)
             except CorruptData:
                 continue  # an older one serves, with more to apply again
-            found.states.add(stored.applied_index)
-            found.applied_index, found.state = stored.applied_index, stored.state
+            found.snapshots.add(stored.applied_index)
+            found.applied_index, found.snapshot = stored.applied_index, stored.state
             if first == found.segments[0].first_index:
                 found.base_time_us = stored.append_time_us
         if found.applied_index < found.segments[0].first_index - 1:
@@ -258,8 +259,8 @@ class LogRecovery:
             for segment in self._scanned:
                 if segment.first_index >= self._mark.segment and segment in found.segments:
                     dirty += self.rewrite(segment)
-            for applied_index in found.states:
-                if applied_index > self._mark.state:
+            for applied_index in found.snapshots:
+                if applied_index > self._mark.snapshot_index:
                     dirty.append(self._rewrite_file(in_group(self._folder, applied_index + 1, SNAPSHOT)))
             if dirty:
                 self._files.sync(dirty)
@@ -303,12 +304,12 @@ class LogRecovery:
                 file = self._files.open(in_group(self._folder, segment.first_index, INDEX), create=True)
                 try:
                     file.truncate(0)
-                    file.write(0, [pack_index(_index_of(self._files, segment, self._found.runs))])
+                    file.write(0, [pack_index(_index_of(self._files, segment, self._found.terms))])
                 finally:
                     file.close()
 
 
-def _index_of(files: Files, segment: Segment, runs: TermRuns) -> IndexFile:
+def _index_of(files: Files, segment: Segment, terms: TermRuns) -> IndexFile:
     """The index of a full segment, whose last header is read from its file."""
     assert segment.last is not None
     file = files.open(segment.path)
@@ -316,13 +317,4 @@ def _index_of(files: Files, segment: Segment, runs: TermRuns) -> IndexFile:
         head = file.read(segment.last_position, 64)
     finally:
         file.close()
-    return make_index(segment, runs, head)
-
-
-def make_index(segment: Segment, runs: TermRuns, last_head: bytes) -> IndexFile:
-    """The index of a segment that has just become full."""
-    assert segment.last is not None
-    return IndexFile(
-        segment.first_index, segment.end, segment.last, last_head, segment.last_position, segment.max_timestamp_us,
-        segment.sparse, runs.between(segment.first_index, segment.last_index),
-    )  # fmt: skip
+    return make_index(segment, terms, head)

@@ -1,23 +1,31 @@
-"""What can be asked of a log by the records' own timestamps. Entries are read as they are needed, beside the loop."""
+"""Look-ups by the records' own timestamps, which need not rise. Entries are read as needed, in the executor."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
 from tinymq.format.entry import Entry, Kind
-from tinymq.log.replica_log.view import LogView
+from tinymq.log.replica_log.reader import LogReader
+from tinymq.log.replica_log.segment_list import SegmentList
 from tinymq.log.segment.index import NO_TIMESTAMP
 from tinymq.log.segment.segment import Segment
 
 SCAN_BYTES = 512 * 1024  # read at a time when looking for a timestamp
 
 
-class TimedView(LogView):
-    """A view with look-ups by time."""
+class TimeIndex:
+    """Finds entries by time: first the segment by its greatest timestamp, then a row of its sparse index, then the
+    entry."""
+
+    def __init__(self, segments: SegmentList, reader: LogReader) -> None:
+        self._segments = segments
+        self._reader = reader
 
     async def entry_for_time(self, timestamp_us: int, end_offset: int, start_offset: int = 0) -> Entry | None:
-        """The first entry with records below `end_offset`, and some at `start_offset` or above, of which one has a
-        timestamp of `timestamp_us` or later."""
+        """The first entry that has a record of `timestamp_us` or later, and records between the two offsets.
+
+        The entry begins below `end_offset` and ends above `start_offset`.
+        """
         for segment in list(self._segments):
             if segment.header.base_offset >= end_offset:
                 break
@@ -30,29 +38,32 @@ class TimedView(LogView):
         return None
 
     async def entry_of_max_timestamp(self, end_offset: int, start_offset: int = 0) -> Entry | None:
-        """The first entry below `end_offset`, with records at `start_offset` or above, with the greatest record
-        timestamp of all those."""
+        """The first entry with the greatest record timestamp of all entries that begin below `end_offset` and end above
+        `start_offset`."""
         greatest = NO_TIMESTAMP
         for segment in list(self._segments):
             base = segment.header.base_offset
             if segment.next_offset <= start_offset or base >= end_offset or segment.max_timestamp_us is None:
                 continue
+            # A segment that lies between the two offsets as a whole is not read. Nor is one that an offset cuts, unless
+            # its greatest timestamp is above all before it.
             if base >= start_offset and segment.next_offset <= end_offset:
                 greatest = max(greatest, segment.max_timestamp_us)
-            elif segment.max_timestamp_us > greatest:  # else what is within is not greater, either
+            elif segment.max_timestamp_us > greatest:
                 greatest = max(greatest, await self._greatest_within(segment, start_offset, end_offset))
         if greatest == NO_TIMESTAMP:
             return None
         return await self.entry_for_time(greatest, end_offset, start_offset)
 
     async def _greatest_within(self, segment: Segment, start_offset: int, end_offset: int) -> int:
-        """The greatest record timestamp of the segment's entries between two offsets; the whole segment's, if one of
-        them has it, is found without reading the others."""
+        """The greatest record timestamp of the segment's entries between two offsets. Reading ends with the entry that
+        has the greatest of the whole segment."""
         end_offset = min(end_offset, segment.next_offset)
         assert segment.max_timestamp_us is not None
         row = segment.sparse.row_of_offset(max(start_offset, segment.header.base_offset))
         greatest = NO_TIMESTAMP
         if start_offset <= segment.header.base_offset:
+            # Every entry before `end_offset` counts, so the sparse index already has the greatest up to its last row.
             row = max(row, segment.sparse.row_of_offset(end_offset))
             greatest = segment.sparse.timestamps[row]
         async for entry in self._data(segment.sparse.indexes[row], end_offset):
@@ -63,8 +74,9 @@ class TimedView(LogView):
         return greatest
 
     async def _data(self, index: int, end_offset: int) -> AsyncIterator[Entry]:
-        """Entries with records at or after `index`, below `end_offset`."""
-        while entries := await self.read(max(index, self.first_index), SCAN_BYTES):
+        """Entries with records from `index` on that begin below `end_offset`."""
+        # A trim may have removed entries since the caller looked: continue with the first one that is left.
+        while entries := await self._reader.read(max(index, self._segments.first.first_index), SCAN_BYTES):
             for entry in entries:
                 if entry.header.base_offset >= end_offset:
                     return

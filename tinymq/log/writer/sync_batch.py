@@ -14,7 +14,8 @@ from tinymq.log.broker_files.durability_marks import LAZY, DurabilityMark, Durab
 from tinymq.log.broker_files.vote_store import HardState, VoteFile
 from tinymq.log.files.files import File, Files, failed_paths
 from tinymq.log.files.layout import MARKS, VOTES, group_directory
-from tinymq.log.replica_log.operations import Disk, Operation, Remove, Truncate, mark_before
+from tinymq.log.replica_log.operations import Operation, Remove, Truncate, mark_before
+from tinymq.log.writer.disk import LogDisk
 
 SHARED = frozenset((*VOTES, MARKS))
 
@@ -54,7 +55,7 @@ class SyncBatches:
         self.broken: StorageError | None = None  # why the marks cannot be relied on any more
         self._files = files
         self._ballots = ballots
-        self._disk = Disk(files)
+        self._disk = LogDisk(files)
         self._boot_known = False  # the file `boot` names this start of the machine
 
     def carry_out(

@@ -25,7 +25,7 @@ from tinymq.base.clock import Clock, Timer
 from tinymq.base.errors import Closed, StorageError, TinymqError
 from tinymq.log.broker_files.vote_store import VoteStore
 from tinymq.log.files.runner import Runner
-from tinymq.log.replica_log.commits import UrgentCommits
+from tinymq.log.replica_log.commit_progress import UrgentCommits
 from tinymq.log.replica_log.log import Log
 from tinymq.log.replica_log.operations import is_small
 from tinymq.log.writer.exclusive_jobs import ExclusiveJobs
@@ -80,7 +80,7 @@ class Writer:
         self._dirty[log] = None
         self.wake()
 
-    def note_mark(self, log: Log) -> None:
+    def commit_advanced(self, log: Log) -> None:
         """`log` has a newer commit index: its mark is written again, at the latest after idling, soon if it presses."""
         if log.failed is None:
             self._pressing.add(log)
@@ -255,7 +255,7 @@ class Writer:
 
     def _work(self, log: Log, due: list[Log]) -> LogWork:
         sync = not log.mark_flags or log in due or bool(self._draining)
-        return LogWork(log.take(), log.mark(log.mark_flags), sync)
+        return LogWork(log.take_operations(), log.mark(log.mark_flags), sync)
 
     def _wrote(self, log: Log, now_s: float) -> None:
         """It may be acknowledged already, and is synced within its interval."""

@@ -32,7 +32,7 @@ class ColdReads:
     async def _read(self, group: Group, core: RaftReplica, term: int, peer: int, index: int) -> None:
         entries: list[Entry] = []
         try:
-            entries = await group.log.read(index, APPEND_BYTES)
+            entries = await group.log.reader.read(index, APPEND_BYTES)
         except OffsetOutOfRange:
             pass  # the head of the log was removed meanwhile: the follower is offered the applied state
         except Exception as error:
@@ -49,7 +49,7 @@ class ColdReads:
     async def _read_state(self, group: Group, core: RaftReplica, term: int, peer: int) -> None:
         state: Snapshot | None = None
         try:
-            state = await group.log.read_base_snapshot()
+            state = await group.log.reader.read_base_snapshot()
         except Exception as error:
             self._failed(group, core, error)
         if self._groups.get(group.id) is group:

@@ -120,7 +120,7 @@ class Replicas:
         log = group.log
         log.on_durable = lambda: self.guarded(group, group.core.durable)
         log.on_failed = lambda error: self.fail(group, error)
-        log.on_damage = lambda error: self.fail(group, error)
+        log.reader.on_damage = lambda error: self.fail(group, error)
         if opened.damage is not None:
             self.fail(group, CorruptData(opened.damage))
         self._schedule.wake(group.id)
@@ -128,7 +128,7 @@ class Replicas:
     async def close(self, group: Group) -> None:
         """Take no further part. What makes the replica anew has ended when this returns."""
         log = group.log
-        log.on_durable = log.on_failed = log.on_damage = None
+        log.on_durable = log.on_failed = log.reader.on_damage = None
         self.installs.forget(group.id)
         self._repairs.forget(group.id)
         self._jobs.pop(group.id, None)

@@ -175,7 +175,7 @@ class Leadership(Followers):
             return False
         if progress.next > self._log.last_index or progress.unanswered:
             return self._send(peer, progress, (), commit)
-        entries = self._log.tail(progress.next, APPEND_BYTES)
+        entries = self._log.reader.tail(progress.next, APPEND_BYTES)
         if entries is None:
             self._reading.add(peer)
             self._line.read_cold(peer, progress.next)

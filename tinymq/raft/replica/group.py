@@ -215,7 +215,7 @@ class Group:
 
     def _chain_crc(self) -> int:
         try:
-            return self.log.crc_at(self._core.commit_index) or 0
+            return self.log.reader.crc_at(self._core.commit_index) or 0
         except CorruptData:
             return 0  # the host has been told of it
 

@@ -47,7 +47,7 @@ async def _replay(log: Log, machine: StateMachine, configs: Configs, applied: in
     """Apply from the checkpoint up to the commit index of the last sync mark, without holding the loop."""
     high_watermark = log.log_start_offset
     if applied >= log.first_index:
-        high_watermark = (await log.read(applied, 1))[0].header.next_offset
+        high_watermark = (await log.reader.read(applied, 1))[0].header.next_offset
     commit = min(log.recovered_commit, log.last_index)
     if applied < commit:
         async for entry in _entries(log, applied):
@@ -67,7 +67,7 @@ async def _replay(log: Log, machine: StateMachine, configs: Configs, applied: in
 async def _entries(log: Log, after: int) -> AsyncIterator[Entry]:
     """All that lies above `after`. Raises CorruptData when it is not all there."""
     while after < log.last_index:
-        entries = await log.read(after + 1, REPLAY_BYTES)
+        entries = await log.reader.read(after + 1, REPLAY_BYTES)
         if not entries:
             raise CorruptData(f"{log.group}: entry {after + 1} is missing")
         for entry in entries:

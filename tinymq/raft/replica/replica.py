@@ -176,7 +176,7 @@ class RaftReplica(LeadingReplica):
             self._log.save_snapshot(applied, pack_checkpoint(self._configs.applied, self._machine.dump()))
         stop = min(self.commit_index, applied + APPLY_ENTRIES_MAX)
         while applied < stop:
-            entry = self._log.entry(applied + 1)
+            entry = self._log.reader.entry(applied + 1)
             applied = entry.index
             self._SyncObj__raftLastApplied = applied
             self._high_watermark = entry.header.next_offset

@@ -29,7 +29,7 @@ class Collector:
         index = log.first_index
         while index <= upto:
             try:
-                entries = await log.read(index, READ_BYTES)
+                entries = await log.reader.read(index, READ_BYTES)
             except OffsetOutOfRange:  # a trim, or retention: what was read before does not meet what is there
                 found, index = [], log.first_index
                 continue

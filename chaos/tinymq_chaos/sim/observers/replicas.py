@@ -20,7 +20,8 @@ from tinymq.log.broker_files.durability_marks import load_marks
 from tinymq.log.broker_files.vote_store import NO_HARD_STATE, load_votes
 from tinymq.log.files.layout import group_of
 from tinymq.log.replica_log.log import Log
-from tinymq.log.replica_log.operations import Disk, Operation, Remove, Truncate
+from tinymq.log.replica_log.operations import Operation, Remove, Truncate
+from tinymq.log.writer.disk import LogDisk
 from tinymq.raft import Group, Host
 from tinymq.raft.host.replica_env import HostReplicaEnv
 from tinymq.raft.host.replicas import Replicas
@@ -103,7 +104,7 @@ class Watcher:
         if broker is None or group.failure is not None:
             return
         disk, log = self._disk(broker), group.log
-        unsynced = [segment.path for segment in log._segments if not disk.holds_segment(segment)]
+        unsynced = [segment.path for segment in log.segments if not disk.holds_segment(segment)]
         mark = load_marks(disk).marks.get(group.id)  # type: ignore[arg-type]
         if mark is None or (mark.count, mark.first_index) != (log.count, log.first_index):
             unsynced.append(f"the mark of a log that begins with entry {log.first_index}, count {log.count}")
@@ -138,7 +139,7 @@ class Watcher:
         """The writer changes a log on the disk."""
         if not isinstance(operation, Truncate | Remove):
             return
-        group = group_of(*operation.folder.split("/")[1:])
+        group = group_of(*operation.directory.split("/")[1:])
         broker = self._judged(group) if group is not None else None
         if group is None or broker is None or self._seen.is_weak(group):
             return
@@ -182,13 +183,14 @@ class Watcher:
 
 def _entry_of(log: Log, index: int) -> Entry | None:
     """Without a trace in the log."""
-    window = log._window
+    reader = log.reader
+    window = reader._window, reader._window_cuts
     try:
-        return log.entry(index)
+        return reader.entry(index)
     except TinymqError:
         return None
     finally:
-        log._window = window
+        reader._window, reader._window_cuts = window
 
 
 def _listed_by_both(applied: Membership, newest: Membership) -> dict[int, Identity]:
@@ -293,7 +295,7 @@ def _put_state(real: Any, watcher: Watcher, world: World) -> Any:
 
 
 def _carry_out(real: Any, watcher: Watcher, world: World) -> Any:
-    def carry_out(self: Disk, operation: Operation) -> None:
+    def carry_out(self: LogDisk, operation: Operation) -> None:
         watcher.carries_out(operation)
         real(self, operation)
 
@@ -319,6 +321,6 @@ _WRAPPED: tuple[tuple[Any, str, Callable[[Any, Watcher, World], Any]], ...] = (
     (Leadership, "commit", _commit),
     (HostReplicaEnv, "send", _send),
     (Log, "save_snapshot", _put_state),
-    (Disk, "carry_out", _carry_out),
+    (LogDisk, "carry_out", _carry_out),
     (Group, "read_index", _read_index),
 )

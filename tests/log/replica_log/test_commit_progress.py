@@ -14,7 +14,7 @@ from tinymq.base.topic_config import Storage
 from tinymq.log import DISK, Log, LogConfig
 from tinymq.log.broker_files.durability_marks import DurabilityMark, DurabilityMarks
 from tinymq.log.files.layout import MARKS
-from tinymq.log.replica_log.commits import CommitProgress
+from tinymq.log.replica_log.commit_progress import CommitProgress
 
 
 async def filled(place: Place, config: LogConfig = DISK) -> Log:
@@ -49,12 +49,12 @@ def test_it_presses_from_when_it_is_known_until_it_is_kept(config: LogConfig) ->
         log.sync_commit(6)
         log.on_durable = lambda: heard.append(log.commit.durable)
         await place.store.writer.drain()
-        assert (log.commit.durable, log.commit.pressing) == (0, False), "it is not known that 6 is committed"
+        assert (log.commit.durable, log.commit.urgent) == (0, False), "it is not known that 6 is committed"
         log.note_commit(6)
-        assert log.commit.pressing
+        assert log.commit.urgent
         await until(lambda: log.commit.durable == 6)
         assert heard[-1] == 6
-        assert not log.commit.pressing
+        assert not log.commit.urgent
         await place.store.close()
 
     placed(body)
@@ -159,9 +159,9 @@ def test_who_is_closed_presses_no_more() -> None:
 
 def test_what_is_known_only_rises() -> None:
     commit = CommitProgress(4)
-    assert [commit.learn(3), commit.learn(6), commit.learn(6)] == [False, True, False]
-    commit.want(5)
-    commit.want(2)
-    assert commit.pressing
-    assert [commit.keep(4), commit.keep(5), commit.keep(1)] == [False, True, False]
-    assert (commit.known, commit.durable, commit.pressing) == (6, 5, False)
+    assert [commit.advance(3), commit.advance(6), commit.advance(6)] == [False, True, False]
+    commit.require(5)
+    commit.require(2)
+    assert commit.urgent
+    assert [commit.synced(4), commit.synced(5), commit.synced(1)] == [False, True, False]
+    assert (commit.known, commit.durable, commit.urgent) == (6, 5, False)
