@@ -1,7 +1,7 @@
-"""The client: producers, readers, admin; an async core and a synchronous facade.
+"""The client: producers, readers, queues and admin, for asyncio and for threads.
 
-Its public names are here, and in `tinymq` itself. They are loaded when they are used, so that `import tinymq`
-costs nothing.
+Its public names are here, and in `tinymq` itself. Each is loaded when it is first used, so that `import tinymq` takes
+no time.
 """
 
 from __future__ import annotations

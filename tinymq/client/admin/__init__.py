@@ -1,4 +1,4 @@
-"""Topics, channels, holds and the state of the cluster, asked and changed from outside.
+"""The admin client: topics, channels, holds and the state of the cluster.
 
-No record is sent or read here.
+It neither sends nor reads records.
 """

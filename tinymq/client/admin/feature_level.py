@@ -1,6 +1,6 @@
 """The cluster's feature level, as `client.admin` returns it. Pure: turns replies of brokers into values.
 
-A broker whose build has no feature levels does not know the call. The answer lists it with level 1.
+A broker whose build has no feature levels does not know the call. The result lists it with level 1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OLD_LEVEL = 1  # the level of a build that has no feature levels
 
 @dataclass(frozen=True, slots=True)
 class FeatureLevelMember:
-    """One broker that counts: the cluster's level is at most the level that it announces."""
+    """A broker that bounds the cluster's level: that is at most the level that the broker announces."""
 
     broker_id: int
     announced: int  # when it last registered

@@ -1,4 +1,4 @@
-"""Moving a partition's leadership by hand, wherever it is led now."""
+"""Transfers a partition's leadership on behalf of a user."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from tinymq.client.cluster.leader_calls import topic_with
 from tinymq.proto import tinymq_pb2 as pb
 
 PAUSE_S = 0.1  # between two attempts to find the leader
-ANSWER_S = 0.5  # for the answer's way: the broker gives up before the client does
+ANSWER_S = 0.5  # the broker gives up so long before the client does, so that its answer arrives
 
 
 async def transfer_leader(cluster: Cluster, name: str, partition: int, to: int, timeout_s: float) -> int:
-    """The broker that leads once it is done; `to` 0: whoever can. What is not to be done now is not tried again: it
-    raises as `AsyncAdmin.transfer_leader`."""
+    """Ask the partition's leader to make `to` the leader, and return the new leader's id.
+
+    With `to` 0 the leader chooses. A leader that cannot transfer now is not asked again: its error is raised. Only a
+    leader that is unknown or unreachable is looked for until the deadline. Raises as `AsyncAdmin.transfer_leader`.
+    """
     left = cluster.countdown(timeout_s)
     topic = await topic_with(cluster, name, partition, timeout_s)
     last: BrokerUnreachable | NotLeader  # set by the first attempt, which is always made

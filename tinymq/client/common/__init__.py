@@ -1,4 +1,4 @@
-"""Values of the client: configuration, arguments and their checks, start positions.
+"""The client's values: settings, arguments and their checks, start positions.
 
-Pure: no I/O and no other room of the client.
+It is pure. It does no I/O and uses no other room of the client.
 """

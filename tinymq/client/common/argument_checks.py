@@ -1,6 +1,7 @@
-"""What an application passes beside records, checked before it is used: names, numbers, waits. Pure.
+"""Checks of the arguments that an application passes: names, numbers, times to wait. Pure.
 
-Whatever is refused is an InvalidRequest that names the argument and says what to pass instead.
+A refused argument raises InvalidRequest, which names the argument and says what to pass instead. Each check returns the
+argument.
 """
 
 from __future__ import annotations
@@ -10,22 +11,22 @@ from typing import Any
 from tinymq.base.errors import InvalidRequest
 from tinymq.base.types import check_channel_name, check_consumer_name, check_scan_id, check_topic_name
 
-WAIT_S_MAX = 1e6  # eleven days; what may go on for longer waits without a timeout
-WAIT_S_MIN = 0.001  # of a call that has to ask a broker
+WAIT_S_MAX = 1e6  # eleven days; for longer, pass no timeout
+WAIT_S_MIN = 0.001  # for a call that has to ask a broker
 COUNT_MAX = (1 << 31) - 1
 OFFSET_MAX = (1 << 63) - 1
-FORK_HINT = "fork before the parent's first call, or start workers by spawn"  # a client does not survive a fork
+FORK_HINT = "fork before the parent's first call, or start workers by spawn"
 
 
 def check_topic(topic: object) -> str:
-    """A topic's name. Raises InvalidName too."""
+    """Check a topic's name. Raises InvalidName, too."""
     if not isinstance(topic, str):
         raise InvalidRequest(f"topic={topic!r} is {_kind(topic)}, not str", hint="pass the topic's name as text")
     return check_topic_name(topic)
 
 
 def check_channel(channel: object) -> str:
-    """A channel's name. Raises InvalidName too."""
+    """Check a channel's name. Raises InvalidName, too."""
     if not isinstance(channel, str):
         raise InvalidRequest(
             f"channel={channel!r} is {_kind(channel)}, not str", hint="pass the channel's name as text"
@@ -34,28 +35,28 @@ def check_channel(channel: object) -> str:
 
 
 def check_consumer(consumer: object) -> str:
-    """A consumer's name. Raises InvalidName too."""
+    """Check a consumer's name. Raises InvalidName, too."""
     if not isinstance(consumer, str):
         raise InvalidRequest(f"consumer={consumer!r} is {_kind(consumer)}, not str", hint="pass a name as text")
     return check_consumer_name(consumer)
 
 
 def check_scan(scan_id: object) -> str:
-    """A scan's id. Raises InvalidName too."""
+    """Check a scan's id. Raises InvalidName, too."""
     if not isinstance(scan_id, str):
         raise InvalidRequest(f"scan_id={scan_id!r:.300} is {_kind(scan_id)}, not str", hint="pass a name as text")
     return check_scan_id(scan_id)
 
 
 def check_count(name: str, value: object, least: int, most: int = COUNT_MAX) -> int:
-    """A whole number from `least` to `most`."""
+    """Check a whole number from `least` to `most`."""
     if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
         return value
     raise InvalidRequest(f"{name}={value!r}", hint=f"pass an int from {least} to {most}")
 
 
 def check_partition(partition: object) -> int:
-    """The number of a partition, whether or not the topic has it."""
+    """Check that this is the number of a partition. The topic need not have it."""
     if isinstance(partition, int) and not isinstance(partition, bool):
         return partition
     raise InvalidRequest(
@@ -64,7 +65,7 @@ def check_partition(partition: object) -> int:
 
 
 def check_partitions(partitions: object) -> tuple[int, ...] | None:
-    """The partitions to read; None: all."""
+    """Check a list of partitions to read. None means all of them."""
     if partitions is None:
         return None
     hint = "pass a list of partition numbers, such as [0, 2], or leave it out to read them all"
@@ -79,11 +80,11 @@ def check_partitions(partitions: object) -> tuple[int, ...] | None:
 
 
 def check_wait(value: Any, least_s: float = 0.0, name: str = "timeout") -> None:
-    """Seconds to wait, or None."""
+    """Check a number of seconds to wait. None means no limit."""
     if value is None:
         return
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and least_s <= value <= WAIT_S_MAX:  # which NaN is not, either
+    if number and least_s <= value <= WAIT_S_MAX:  # NaN is not, either
         return
     raise InvalidRequest(f"{name}={value!r}", hint=f"pass seconds, from {least_s:g} to {WAIT_S_MAX:g}, or None")
 

@@ -1,7 +1,7 @@
-"""What a client can be told, as small frozen values checked once. No I/O.
+"""The settings of a client, a producer, a reader and a queue, as small frozen values that are checked once. No I/O.
 
-Keyword arguments of Client, producer() and reader() are the fields here; an unknown one is an error that
-names the nearest. Units come last in names.
+The fields are the keyword arguments of Client, producer(), reader() and queue(). An unknown argument is an error that
+names the nearest field. Units come last in names.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tinymq.base.types import check_consumer_name
 from tinymq.format.batch import Codec
 
 Partitioner = Callable[[bytes | None, int], int]
-"""(key, number of partitions) -> partition. Called by the thread that sends; must not block."""
+"""(key, number of partitions) -> partition. The thread that sends calls it. It must not block."""
 
 COMPRESSION = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 ACKS = ("quorum", "leader", "none")
 PARTITIONERS = ("keyed", "round_robin", "sticky")
 REPLICAS = ("leader", "follower", "nearest", "any")
 ON_TRIMMED = ("raise", "skip")
-INFLIGHT_BATCHES_MAX = 5  # brokers remember this many batches per producer: more could not be told apart
+INFLIGHT_BATCHES_MAX = 5  # brokers remember this many batches per producer, to recognise those that are sent again
 MILLISECONDS_MAX = 1_000_000_000  # eleven days
 SWITCH_INTERVAL_MS_MIN = 0.01  # below this the interpreter would do little but switch
 HOST_LENGTH_MAX = 200
@@ -47,7 +47,7 @@ def _milliseconds(config: Any, *names: str, least: float = 1) -> None:
     for name in names:
         value = getattr(config, name)
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not least <= value <= MILLISECONDS_MAX:  # which NaN is not, either
+        if not number or not least <= value <= MILLISECONDS_MAX:  # NaN is not, either
             hint = f"a number of {least} or more, up to {MILLISECONDS_MAX}"
             raise InvalidConfig(f"{name}={value!r}", hint=hint)
 
@@ -67,15 +67,18 @@ def _kind(config: Any, name: str, kind: type) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """Of a whole client.
+    """The settings of a whole client.
 
-    request_timeout_ms: deadline of every call that names none of its own; the most that a producer looks for a topic.
-    attempt_timeout_ms: silence of one broker after which another one, or a new connection, is tried.
-    rack: where this process runs; `replica="nearest"` prefers brokers of the same rack.
-    client_id: for quotas, and the name of a channel's consumer; if empty, host and process.
-    switch_interval_ms: Client alone. Shorten the interpreter's switch interval to this, for the whole process, when the
-        client starts its thread. Another thread that computes then makes way for the client sooner. Python's own is
-        5 ms, and None leaves it alone.
+    request_timeout_ms: the deadline of every call without a `timeout` of its own. A producer looks for a topic for so
+        long at most.
+    attempt_timeout_ms: when a broker is silent for so long, the client tries another broker or a new connection.
+    metadata_max_age_ms: the client asks for fresh metadata when its own is older.
+    rack: the rack of this process. `replica="nearest"` prefers brokers in the same rack.
+    client_id: the client's name for quotas and as a channel's consumer; if empty, host and process.
+    limits: the bounds of batches and messages. Pass the brokers' own if they are not the defaults.
+    switch_interval_ms: for Client only. When its thread starts, the client shortens the interpreter's switch interval
+        to this, for the whole process. Other threads that compute then make way for the client sooner. Python's own
+        interval is 5 ms. With None the client leaves it alone.
     """
 
     request_timeout_ms: float = 30_000
@@ -101,18 +104,23 @@ class ClientConfig:
 
 @dataclass(frozen=True, slots=True)
 class ProducerConfig:
-    """Of one producer.
+    """The settings of one producer.
 
-    linger_ms: how long a record may wait for others of its batch.
+    linger_ms: how long a record may wait for other records of its batch.
+    batch_bytes_max: the size at which a batch is sent without more waiting.
     compression: "none", "lz4" or "zstd".
-    buffer_bytes_max: records not yet acknowledged; over it, send blocks up to block_ms_max, then raises BufferFull.
-    block_ms_max: the longest that send blocks, for room or for its topic to be found; 0: never for room.
-    acks: "quorum": on a majority of disks. "leader": in the leader's memory, lost when it dies at once.
-        "none": nobody answers; lost whenever anything goes wrong, and the offset is -1.
-    idempotent: a resend is never written twice; without it an unclear outcome ends as OutcomeUnknown at once.
-        Off when acks is "none".
-    delivery_timeout_ms: from send to the end of the delivery, resends included.
-    partitioner: "keyed" (CRC32 of the key; no key: one partition per batch), "round_robin", "sticky" or a callable.
+    buffer_bytes_max: the size of all records that are not acknowledged yet. Beyond it `send` blocks up to block_ms_max,
+        then raises BufferFull.
+    block_ms_max: the longest time that `send` blocks, for room or to find its topic. With 0 it never waits for room.
+    acks: when a record counts as delivered. "quorum": it is on a majority of disks. "leader": it is in the leader's
+        memory, and lost if the leader dies at once. "none": no broker confirms it, any failure loses it, and its offset
+        is -1.
+    idempotent: a batch that is sent again is never written twice. Without this, a batch of unknown outcome is not sent
+        again and ends as OutcomeUnknown. It is off when acks is "none".
+    delivery_timeout_ms: from `send` to the end of the delivery, with all attempts.
+    inflight_batches_max: batches per partition that are sent and not acknowledged.
+    partitioner: "keyed" (CRC32 of the key; records without a key: one partition per batch), "round_robin", "sticky" or
+        a callable.
     """
 
     linger_ms: float = 5
@@ -139,27 +147,30 @@ class ProducerConfig:
 
     @property
     def numbered(self) -> bool:
-        """Batches carry a producer id and sequence."""
+        """Does every batch carry a producer id and a sequence number?"""
         return self.idempotent and self.acks != "none"
 
     @property
     def inflight(self) -> int:
-        """Batches on their way per partition. Without sequences more than one could change places."""
+        """The bound on batches in flight per partition. Without sequence numbers two of them could change places."""
         return self.inflight_batches_max if self.numbered else 1
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderConfig:
-    """Of one reader.
+    """The settings of one reader.
 
-    replica: who serves: "leader", "follower" (the leader only when no follower can), "nearest" (same rack, then
-        the quickest), "any" (spread over all).
-    fetch_wait_ms: how long a broker holds an empty fetch open; up to four times as long where nothing comes.
-    buffer_bytes_max: fetched and not yet taken by the application.
-    unreachable_ms_max: a partition that no replica serves for this long raises.
-    stale_ms_max: silence of a follower after which others are asked whether there is more.
-    on_trimmed: what to do when the next record is gone, by retention, capacity or a trim: "raise" OffsetOutOfRange, or
-        "skip" to the first that is kept, and count what was skipped. What was lost, and not removed, always raises.
+    replica: which replica serves: "leader", "follower" (the leader only when no follower can), "nearest" (same rack,
+        then the quickest), "any" (spread over all).
+    fetch_bytes_max: the size of one fetch's reply. A larger batch still comes, alone.
+    fetch_min_bytes: a broker waits up to fetch_wait_ms until it has so much.
+    fetch_wait_ms: how long a broker may wait before it answers a fetch; up to four times as long for a partition
+        without new records.
+    buffer_bytes_max: the size of the records that are fetched and not taken yet.
+    unreachable_ms_max: the reader raises an error when no replica of a partition serves it for so long.
+    stale_ms_max: when a follower has had nothing new for so long, other replicas are asked whether there is more.
+    on_trimmed: when retention, capacity or a trim removed the next record: "raise" OffsetOutOfRange, or "skip" to the
+        first record that is kept and count the skipped ones. Records that were lost always raise.
     """
 
     replica: str = "leader"
@@ -183,10 +194,12 @@ class ReaderConfig:
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """Of one queue.
+    """The settings of one queue.
 
-    auto_commit: what was handed out is committed once more is asked for. Without it, only `commit` does.
-    commit_interval_ms: how often such commits are sent: what a crash delivers again.
+    auto_commit: the messages that were handed out are committed after the application has asked for more. Without it,
+        only `commit` commits.
+    commit_interval_ms: how often such commits are sent. After a crash, the messages of one interval are delivered
+        again.
     The others: see ReaderConfig.
     """
 
@@ -204,7 +217,7 @@ class QueueConfig:
         self.reader()
 
     def reader(self) -> ReaderConfig:
-        """How its records are read."""
+        """The settings of the reader behind the queue."""
         return ReaderConfig(
             replica=self.replica,
             fetch_bytes_max=self.fetch_bytes_max,
@@ -215,13 +228,13 @@ class QueueConfig:
 
 
 def default_client_id() -> str:
-    """Host and process, as a name."""
+    """A name made of host and process id."""
     host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:HOST_LENGTH_MAX]
     return f"{host}-{os.getpid()}"
 
 
 def configure(kind: type[C], settings: Mapping[str, object]) -> C:
-    """`kind(**settings)`, or InvalidConfig naming the nearest known setting."""
+    """Return `kind(**settings)`. Raises InvalidConfig; for an unknown setting it names the nearest known one."""
     known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
     for name in settings:
         if name not in known:
@@ -232,7 +245,7 @@ def configure(kind: type[C], settings: Mapping[str, object]) -> C:
 
 
 def parse_servers(servers: str | Sequence[str]) -> tuple[str, ...]:
-    """ "host:port,host:port" or a list of such, as addresses. Raises InvalidConfig."""
+    """Read "host:port,host:port", or a list of such texts, as addresses. Raises InvalidConfig."""
     parts = servers.split(",") if isinstance(servers, str) else servers
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
         raise InvalidConfig(f"servers={servers!r}", hint="such as '127.0.0.1:7070', or a list of such")

@@ -1,4 +1,4 @@
-"""The settings as keyword arguments, for type checkers: the same names as the dataclasses in config.py."""
+"""The settings as keyword arguments, for type checkers. They have the names of the dataclasses' fields in config.py."""
 
 from __future__ import annotations
 

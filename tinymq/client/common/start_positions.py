@@ -1,4 +1,4 @@
-"""Where reading starts and ends: what an application says, as a question to a broker or an offset. Pure."""
+"""Where reading starts and ends: the application's words, as an offset or as a question to a broker. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tinymq.client.common.argument_checks import OFFSET_MAX, check_count, check_
 from tinymq.client.common.values import check_timestamp
 
 Place = Literal["earliest", "latest"] | Offset | datetime
-"""The first kept record; what comes after the last; an offset; the first record at or after a time."""
+"""The first record that is kept; the end, after the last record; an offset; the first record at or after a time."""
 
 OffsetLike = Offset | int
-"""An offset, in calls where nothing else makes sense. A `Place` may also be a time, so it accepts no plain int."""
+"""An offset, in calls that take nothing else. A `Place` may also be a time, so it accepts no plain int."""
 
 Places = Place | Mapping[int, Place]
 """One place for all partitions, or one for each."""
@@ -26,20 +26,20 @@ END, EARLIEST, MAX_TIMESTAMP = -1, -2, -3  # OffsetQuery.timestamp_us
 
 @dataclass(frozen=True, slots=True)
 class KnownOffset:
-    """An offset that needs no question."""
+    """An offset that the application named. No broker has to be asked."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetQuestion:
-    """A question for ListOffsets."""
+    """A place that only a broker knows, as ListOffsets asks for it."""
 
     timestamp_us: int  # or END, EARLIEST
 
 
 def read_place(place: object) -> KnownOffset | OffsetQuestion:
-    """Raises InvalidRequest for what is not a place, OffsetOutOfRange for a negative offset."""
+    """Read a place. Raises InvalidRequest if it is none, OffsetOutOfRange for a negative offset."""
     match place:
         case "earliest":
             return OffsetQuestion(EARLIEST)
@@ -50,14 +50,16 @@ def read_place(place: object) -> KnownOffset | OffsetQuestion:
                 raise OffsetOutOfRange(f"offset {value} is negative")
             return KnownOffset(check_count("Offset", value, 0, most=OFFSET_MAX))
         case datetime():
-            return OffsetQuestion(max(0, check_timestamp(place)))  # below 0 are the sentinels; no log is that old
+            return OffsetQuestion(
+                max(0, check_timestamp(place))
+            )  # numbers below 0 have other meanings; no log is that old
     raise InvalidRequest(
         f"{place!r} is not a place to read from", hint="pass 'earliest', 'latest', Offset(5) or a datetime with a zone"
     )
 
 
 def read_offset(offset: object, name: str = "offset") -> int:
-    """The number of an offset, given as an Offset or an int. Raises InvalidRequest, OffsetOutOfRange (negative)."""
+    """Read the number of an Offset or an int. Raises InvalidRequest, OffsetOutOfRange (negative)."""
     plain = isinstance(offset, int) and not isinstance(offset, bool)
     place = read_place(Offset(offset) if plain else offset) if plain or isinstance(offset, Offset) else None  # type: ignore[arg-type]
     if not isinstance(place, KnownOffset):
@@ -66,7 +68,7 @@ def read_offset(offset: object, name: str = "offset") -> int:
 
 
 def check_range(start: object, end: object | None) -> None:
-    """Where to start and where to end, before any broker is asked. Raises InvalidRequest, OffsetOutOfRange."""
+    """Check start and end before any broker is asked. Raises InvalidRequest, OffsetOutOfRange."""
     starts = _each(start)
     ends = _each(end) if end is not None else {}
     for p in {*starts, *ends}:
@@ -80,7 +82,7 @@ def check_range(start: object, end: object | None) -> None:
 
 
 def _each(places: object) -> dict[int | None, KnownOffset | OffsetQuestion]:
-    """The places of a mapping; under None, one for all partitions."""
+    """The places by partition. A single place for all partitions has the key None."""
     if isinstance(places, Mapping):
         return {check_partition(p): read_place(place) for p, place in places.items()}
     return {None: read_place(places)}
@@ -97,7 +99,8 @@ def _contrary(start: KnownOffset | OffsetQuestion, end: KnownOffset | OffsetQues
 
 
 def by_partition(places: object, partitions: tuple[int, ...]) -> dict[int, KnownOffset | OffsetQuestion]:
-    """The place of each partition. A mapping has to name them all. Raises as `read_place`."""
+    """The place of each partition. A mapping has to name all of them, and no others. Raises as `read_place`, and
+    UnknownPartition."""
     if not isinstance(places, Mapping):
         place = read_place(places)
         return dict.fromkeys(partitions, place)
@@ -105,7 +108,7 @@ def by_partition(places: object, partitions: tuple[int, ...]) -> dict[int, Known
     missing = [p for p in partitions if p not in places]
     if unknown or missing:
         raise UnknownPartition(
-            f"places are given for partitions {sorted(places)}, and read are {list(partitions)}",
+            f"places are given for partitions {sorted(places)}, but the reader has partitions {list(partitions)}",
             hint="name every partition that is read, and no other",
         )
     return {p: read_place(places[p]) for p in partitions}

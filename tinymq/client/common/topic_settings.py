@@ -1,6 +1,6 @@
-"""A topic's settings as an application writes them, for the wire, and what a producer reads out of them. Pure.
+"""Puts a topic's settings on the wire as an application wrote them, and reads a producer's bounds from them. Pure.
 
-What a setting may be is tinymq/base/topic_config.py's business, and the broker's to refuse.
+The broker refuses settings that it does not know, or whose value is out of range (tinymq/base/topic_config.py).
 """
 
 from __future__ import annotations
@@ -16,22 +16,27 @@ from tinymq.proto import tinymq_pb2 as pb
 TEXT_CHARS_MAX = 1000
 NUMBER_MAX = (1 << 63) - 1
 KEPT_BATCHES_MIN = 8  # retention_bytes should hold at least this many batches
-AIM_BYTES_MIN = 16 * 1024  # but no batch is made smaller than this for retention's sake
+AIM_BYTES_MIN = 16 * 1024  # but retention makes no batch smaller than this
 
 
 class TopicBounds(NamedTuple):
-    """What a partition of a topic takes at all, and so the largest batch that it may take."""
+    """The bounds that a topic's settings put on one batch: no batch may be larger than a whole partition."""
 
     records_max: int = NUMBER_MAX
     bytes_max: int = NUMBER_MAX  # of a batch as stored
-    batch_bytes_aim: int = NUMBER_MAX  # the largest size of a batch of several records: retention removes whole batches
+    # The size that a batch of several records should not exceed. Retention removes whole batches, so large batches
+    # would make it keep too much or too little.
+    batch_bytes_aim: int = NUMBER_MAX
 
 
 UNBOUNDED = TopicBounds()
 
 
 def read_bounds(settings: Iterable[tuple[str, str]]) -> TopicBounds:
-    """From a topic's settings off the wire. What is missing, or no number, is no bound: the broker knows it."""
+    """Read the bounds from a topic's settings off the wire.
+
+    A setting that is missing, or no number, sets no bound here: the broker still applies its own.
+    """
     named = dict(settings)
     records_max, bytes_max, kept = (
         _bound(named.get(name, "")) for name in ("max_records", "max_bytes", "retention_bytes")
@@ -44,9 +49,9 @@ def _bound(text: str) -> int:
 
 
 def write_settings(settings: object) -> list[pb.Setting]:
-    """By name: text, a whole number, None for no bound, or a value of Storage or OnFull.
+    """Put settings by name on the wire: text, a whole number, None for no bound, or a value of Storage or OnFull.
 
-    Raises InvalidRequest, InvalidConfig for what is none of these.
+    Raises InvalidRequest; InvalidConfig for any other value.
     """
     if not isinstance(settings, Mapping):
         raise InvalidRequest(
@@ -81,5 +86,5 @@ def _kind(value: object) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """May it travel? Lone surrogates cannot."""
+    """Can it be sent? Protocol Buffers refuse lone surrogates, and long text is refused here."""
     return len(text) <= TEXT_CHARS_MAX and not any("\ud800" <= char <= "\udfff" for char in text)

@@ -1,4 +1,4 @@
-"""What an application may send as key, value, headers and timestamp, and as a place to start. Pure."""
+"""The key, value, headers and timestamp of a record, as an application gives them. Pure."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from tinymq.base.errors import InvalidRequest
 from tinymq.format.batch import TIMESTAMP_US_MAX, TIMESTAMP_US_MIN, Headers
 
 HeadersLike = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
-"""Headers as an application gives them: in order, duplicates allowed in a list."""
+"""Headers in order. A list may have a name twice."""
 
 Timestamp = datetime | int
 """A datetime with a zone, or microseconds since 1970 UTC."""
 
 HEADERS_HINT = 'pass a mapping, such as {"trace": b"..."}, or a list of (name, value)'
 TIME_HINT = "pass a datetime with a zone, or an int of microseconds since 1970 UTC"
-HEADER_OVERHEAD_BYTES = 12  # Arrow's own, per header
+HEADER_OVERHEAD_BYTES = 12  # that Arrow needs beside each header's name and value
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 def check_value(value: object) -> bytes | None:
-    """`value` as bytes, or None. Raises InvalidRequest."""
+    """Return `value` as bytes, or None. Raises InvalidRequest."""
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, bytearray | memoryview):
@@ -33,14 +33,15 @@ def check_value(value: object) -> bytes | None:
 
 
 def check_key(key: object) -> bytes:
-    """`key` as bytes. Raises InvalidRequest."""
+    """Return `key` as bytes. Raises InvalidRequest."""
     if isinstance(key, bytes | bytearray | memoryview):
         return bytes(key)
     raise InvalidRequest(f"a key is bytes or None, not {type(key).__name__}", hint="encode it first")
 
 
 def check_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
-    """`headers`, a mapping or pairs, as pairs: in order, duplicates kept, text as UTF-8. Raises InvalidRequest."""
+    """Return `headers`, a mapping or pairs, as pairs: in order, duplicates kept, text as UTF-8. Raises
+    InvalidRequest."""
     if isinstance(headers, Mapping):
         headers = list(headers.items())
     if not isinstance(headers, list | tuple):
@@ -71,12 +72,12 @@ def check_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def header_bytes(headers: Headers) -> int:
-    """What `headers` add to a batch, a little more than in truth."""
+    """The size that `headers` add to a batch, or a little more."""
     return sum(HEADER_OVERHEAD_BYTES + 4 * len(name) + len(value or b"") for name, value in headers)
 
 
 def check_timestamp(timestamp: object) -> int:
-    """`timestamp` as microseconds since 1970 UTC. Raises InvalidRequest."""
+    """Return `timestamp` as microseconds since 1970 UTC. Raises InvalidRequest."""
     if isinstance(timestamp, datetime):
         if timestamp.tzinfo is None:
             raise InvalidRequest("a time without a zone", hint="pass one with a zone: time.replace(tzinfo=UTC)")
@@ -89,5 +90,5 @@ def check_timestamp(timestamp: object) -> int:
 
 
 def as_datetime(timestamp_us: int) -> datetime:
-    """Microseconds since 1970 UTC as a datetime."""
+    """Return microseconds since 1970 UTC as a datetime."""
     return _EPOCH + timedelta(microseconds=timestamp_us)

@@ -1,4 +1,4 @@
-"""The two clients that an application sees: AsyncClient, and the synchronous Client over it.
+"""The two clients that an application sees: AsyncClient, and Client for programs with threads.
 
-Thin: every method passes on to another room.
+Only methods that are faster in the calling thread are written here; `generated` has the others of Client.
 """

@@ -1,4 +1,4 @@
-"""AsyncClient: the whole client on the caller's event loop. Everything else here is reached through it."""
+"""AsyncClient: the whole client on the caller's event loop. It makes every other object of the client."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class AsyncClient:
             await mq.send("orders", b"...")
 
     `servers`: "host:port,host:port" or a list; any one of them finds the others. Settings: see ClientConfig.
-    Connects when first used. From then on it belongs to the event loop that used it, and every call on another loop
-    raises WrongEventLoop. Only a Delivery may be awaited on any loop. Raises InvalidConfig.
+    Connects when first used. From then on the client belongs to the event loop that used it, and every call on another
+    loop raises WrongEventLoop. Only a Delivery may be awaited on any loop. Raises InvalidConfig.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class AsyncClient:
         self._rng = rng or random.Random()
         self._cluster: Cluster | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._sending: dict[bool, AsyncProducer] = {}  # one, and one apart
+        self._shared_producers: dict[bool, AsyncProducer] = {}  # behind `send`; under True, the one for nested sends
         self._opened: list[AsyncProducer | AsyncReader | AsyncScan | AsyncQueue] = []
         self._closed = False
 
     @property
     def admin(self) -> AsyncAdmin:
-        """Topics and the state of the cluster."""
+        """Topics, channels, holds and the state of the cluster."""
         return AsyncAdmin(self._core())
 
     async def send(
@@ -81,16 +81,16 @@ class AsyncClient:
     ) -> RecordMetadata:
         """Write one record and wait until a majority has it on disk. Sends at the same time share batches.
 
-        A resend is never written twice. Raises UnknownTopic, InvalidRequest, BatchTooLarge; at the deadline
-        (request_timeout_ms) QuotaExceeded or DeadlineExceeded, nothing was written, or OutcomeUnknown.
+        A record that is sent again is never written twice. Raises UnknownTopic, InvalidRequest, BatchTooLarge; at the
+        deadline (request_timeout_ms) QuotaExceeded or DeadlineExceeded if nothing was written, or OutcomeUnknown.
         """
-        producer = self.sending()
+        producer = self.shared_producer()
         delivery = await producer.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
         return await delivery
 
     def producer(self, **settings: Unpack[ProducerOptions]) -> AsyncProducer:
-        """A producer of its own buffer and settings (see ProducerConfig). Use it in `async with`."""
-        producer = AsyncProducer(self._core(), configure(ProducerConfig, settings), self._soon)
+        """A producer with its own buffer and settings (see ProducerConfig). Use it in `async with`, which flushes."""
+        producer = AsyncProducer(self._core(), configure(ProducerConfig, settings), self._call_soon)
         self._keep(producer)
         return producer
 
@@ -102,13 +102,14 @@ class AsyncClient:
         end: Places | None = None,
         **settings: Unpack[ReaderOptions],
     ) -> AsyncReader:
-        """Read `topic`: iterate over it, `poll` it, or take it as a table.
+        """A reader of `topic`: iterate over it, `poll` it, or take it as a table.
 
         start, end: "earliest", "latest", Offset(5), a datetime, or a dict of these by partition. `end` is the first
-        place that is not read; without it the reader tails. Settings: see ReaderConfig (replica= among them).
+        place that is not read; without it the reader waits for new records. Settings: see ReaderConfig (replica= among
+        them).
         """
         config = configure(ReaderConfig, settings)
-        reader = AsyncReader(self._core(), topic, config, self._soon, partitions=partitions, start=start, end=end)
+        reader = AsyncReader(self._core(), topic, config, self._call_soon, partitions=partitions, start=start, end=end)
         self._keep(reader)
         return reader
 
@@ -126,19 +127,30 @@ class AsyncClient:
         leader_last: bool = False,
         **settings: Unpack[ReaderOptions],
     ) -> AsyncScan:
-        """Read the offsets from `start` up to, and not including, `end` of one partition, as record batches; they are
-        committed already. Nothing is asked yet. Use it in `async with`.
+        """A scan of the offsets from `start` up to, and not including, `end` of one partition, as record batches.
 
-        `replicas`: tiers of broker ids, such as ((2, 3), (1,)): the next tier is asked when none of the first serves;
-        None: as the setting `replica` says. With `leader_last` whoever leads when it is asked comes after all of them.
-        A replica that is behind gets `wait_ms` milliseconds. `scan_id`: brokers
-        count what they serve under it, see admin.describe_scan. `topic_id`: of the topic that was planned; one that has
-        its name by now is refused with UnknownTopic. Settings: see ReaderConfig; fetch_bytes_max is 8 MiB
-        if not given. Raises InvalidRequest, InvalidName (scan_id).
+        These offsets have to be committed already. The first use asks the brokers. Use it in `async with`.
+
+        `replicas`: tiers of broker ids, such as ((2, 3), (1,)). The scan asks the second tier when no broker of the
+        first one serves it. None follows the setting `replica`. With `leader_last` the leader of that moment comes
+        after all of them. A replica that is behind gets `wait_ms` milliseconds. `scan_id`: brokers count under it what
+        they serve, see admin.describe_scan. `topic_id`: the id of the topic that was planned; another topic that has
+        its name by now is refused with UnknownTopic. Settings: see ReaderConfig; fetch_bytes_max is 8 MiB if not given.
+        Raises InvalidRequest, InvalidName (scan_id).
         """
-        wanted = read_range(topic, partition, start, end, scan_id, replicas, wait_ms, topic_id, leader_last)
+        wanted = read_range(
+            topic=topic,
+            partition=partition,
+            start=start,
+            end=end,
+            scan_id=scan_id,
+            replicas=replicas,
+            wait_ms=wait_ms,
+            topic_id=topic_id,
+            leader_last=leader_last,
+        )
         config = configure(ReaderConfig, {"fetch_bytes_max": FETCH_BYTES_MAX, **settings})
-        scan = AsyncScan(self._core(), wanted, config, self._soon)
+        scan = AsyncScan(self._core(), wanted, config, self._call_soon)
         self._keep(scan)
         return scan
 
@@ -152,23 +164,31 @@ class AsyncClient:
         start: Place = "earliest",
         **settings: Unpack[QueueOptions],
     ) -> AsyncQueue:
-        """A partition as a queue, read through `channel`: poll it, or iterate over it; and push.
+        """A partition as a queue, read through `channel`: push to it, and poll it or iterate over it.
 
-        Nothing is asked yet. `start`: where a channel that is not there yet begins. `consumer`: who we are, for those
-        who list channels; client_id if not given. Settings: see QueueConfig. Use it in `async with`.
+        The first use asks the brokers. `start`: where the channel begins if it does not exist yet. `consumer`: the name
+        under which lists of channels show this queue; client_id if not given. Settings: see QueueConfig. Use it in
+        `async with`.
         """
-        config = configure(QueueConfig, settings)
-        core, sending = self._core(), self.sending
         queue = AsyncQueue(
-            core, config, self._soon, sending, topic, partition, channel=channel, consumer=consumer, start=start
+            self._core(),
+            configure(QueueConfig, settings),
+            self._call_soon,
+            self.shared_producer,
+            topic=topic,
+            partition=partition,
+            channel=channel,
+            consumer=consumer,
+            start=start,
         )
         self._keep(queue)
         return queue
 
     async def close(self) -> None:
-        """Close producers (flushing them), queues, readers and connections. Raises NotDelivered. Again: nothing.
+        """Close producers (flushing them), queues, readers and connections. A second call does nothing.
 
-        A queue that is still open commits what is done with, and not what it handed out last: nobody knows of that.
+        A queue that is still open commits the messages that are done with. It does not commit those that it handed out
+        last, because the application may not have handled them. Raises NotDelivered.
         """
         if self._cluster is not None:
             self._cluster.check_loop()
@@ -198,16 +218,17 @@ class AsyncClient:
                 raise
             error.add_note(f"and {undelivered}")
 
-    def sending(self, *, apart: bool = False) -> AsyncProducer:
-        """The producer behind `send`: nothing lingers, what waits for the same answer travels together.
+    def shared_producer(self, *, nested: bool = False) -> AsyncProducer:
+        """The producer behind `send`. It sends without delay; records that wait for the same reply share a batch.
 
-        `apart`: another one, for a send within a send."""
-        sending = self._sending.get(apart)
-        if sending is None:
+        `nested`: another producer, for a send that interrupts a send of the same thread.
+        """
+        shared = self._shared_producers.get(nested)
+        if shared is None:
             timeout_ms = self.config.request_timeout_ms
-            sending = self.producer(linger_ms=0, delivery_timeout_ms=timeout_ms, block_ms_max=timeout_ms)
-            self._sending[apart] = sending
-        return sending
+            shared = self.producer(linger_ms=0, delivery_timeout_ms=timeout_ms, block_ms_max=timeout_ms)
+            self._shared_producers[nested] = shared
+        return shared
 
     def producers(self) -> list[AsyncProducer]:
         """Return the producers that have not ended, those of queues included."""
@@ -229,15 +250,15 @@ class AsyncClient:
         else:
             self._loop = asyncio.get_running_loop()
             if self._connector is None:
-                from tinymq.client.net.streams import BrokerConnector  # grpc is loaded when it is needed
+                from tinymq.client.net.streams import BrokerConnector  # loads gRPC, which takes long
 
                 client_id = self.config.client_id or default_client_id()
                 self._connector = BrokerConnector(self.config.limits, client_id, self._clock)
             self._cluster = Cluster(self.servers, self.config, self._connector, self._clock, self._rng)
         return self._cluster
 
-    def _soon(self, call: Callable[[], None]) -> None:
-        """Make `call` on the client's loop, from any thread."""
+    def _call_soon(self, call: Callable[[], None]) -> None:
+        """Make `call` on the client's loop, soon. Callable from any thread. Once the loop is closed nothing happens."""
         loop = self._loop
         assert loop is not None, "made with the core"
         try:
@@ -247,5 +268,5 @@ class AsyncClient:
         if here is loop:
             loop.call_soon(call)
         elif not loop.is_closed():
-            with contextlib.suppress(RuntimeError):  # it was closed just now
+            with contextlib.suppress(RuntimeError):  # the loop was closed in this moment
                 loop.call_soon_threadsafe(call)

@@ -57,30 +57,30 @@ class Client(ClientCalls):
     ) -> RecordMetadata:
         """Write one record and wait until a majority has it on disk. Sends at the same time share batches.
 
-        A resend is never written twice. Raises UnknownTopic, InvalidRequest, BatchTooLarge; at the deadline
-        (request_timeout_ms) QuotaExceeded or DeadlineExceeded, nothing was written, or OutcomeUnknown.
+        A record that is sent again is never written twice. Raises UnknownTopic, InvalidRequest, BatchTooLarge; at the
+        deadline (request_timeout_ms) QuotaExceeded or DeadlineExceeded if nothing was written, or OutcomeUnknown.
         """
         if self._closed:
             raise Closed("the client is closed")
         loop_thread = self._loop_thread
         loop_thread.check_thread()
         if self._direct is None:
-            self._direct = loop_thread.do(lambda: self._async.sending().direct())
+            self._direct = loop_thread.do(lambda: self._async.shared_producer().direct())
         # A signal handler that sends while this thread is inside of `send` must not wait for the interrupted record:
         # it uses another producer.
-        apart = self._direct.nested
-        delivery = None if apart else self._direct.send(topic, value, key, headers, timestamp, partition)
+        nested = self._direct.nested
+        delivery = None if nested else self._direct.send(topic, value, key, headers, timestamp, partition)
         if delivery is None:
-            sending = loop_thread.do(lambda: self._async.sending(apart=apart))
-            work = sending.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
+            producer = loop_thread.do(lambda: self._async.shared_producer(nested=nested))
+            work = producer.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
             delivery = loop_thread.run(work)
         return delivery.result()
 
     def close(self) -> None:
-        """Close producers (flushing them), queues, readers and connections. Raises NotDelivered. A second call does
-        nothing.
+        """Close producers (flushing them), queues, readers and connections. A second call does nothing.
 
-        A queue that is still open commits what is done with, but not what it handed out last.
+        A queue that is still open commits the messages that are done with. It does not commit those that it handed out
+        last, because the application may not have handled them. Raises NotDelivered.
         """
         self._closed = True
         self._loop_thread.stop()

@@ -1,9 +1,9 @@
 """Writes the synchronous classes of tinymq/client/facade/generated/ from the asynchronous ones. Run by `make proto`.
 
-A public method of an asynchronous class becomes a method of the same name, arguments and docstring, which has the
-client's loop run the asynchronous one and waits for it. What a class of facade/ defines by hand, because it can do
-better than wait for the loop, is left out. `tests/client/facade/test_generate.py` fails when the files are stale.
-docs/adr/0043 gives the reasons.
+Each public method of an asynchronous class becomes a method with the same name, signature and docstring. It runs the
+asynchronous method on the client's loop and waits for the result. A class in facade/ defines by hand the methods that
+are faster when they stay in the calling thread; the generator leaves those out. A test fails when the files are stale
+(tests/client/facade/test_generate.py). docs/adr/0043-the-synchronous-client-is-generated.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 GENERATED = "tinymq.client.facade.generated"
-ENDINGS = {"close", "release", "__aexit__"}  # these do nothing once the loop is gone: it closed everything
+ENDINGS = {"close", "release", "__aexit__"}  # they do nothing when the loop has ended, because it closed everything
 RENAMED = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__"}
 
 
 @dataclass(frozen=True)
 class Twin:
-    """An asynchronous class, and the synchronous one that is generated for it."""
+    """An asynchronous class, and the synchronous class that is generated from it."""
 
     module: str  # of the asynchronous class
     name: str  # of the synchronous class; the asynchronous one has Async before it
     by_hand: str = ""  # the module of facade/ whose class `name` extends the generated one
-    internal: frozenset[str] = frozenset()  # public names that other rooms use and applications do not
+    internal: frozenset[str] = frozenset()  # names without an underscore that only other rooms of the client use
 
     @property
     def generated_name(self) -> str:
@@ -41,7 +41,7 @@ class Twin:
 
     @property
     def home(self) -> str:
-        """The module from which applications have the synchronous class."""
+        """The module that defines the synchronous class for applications."""
         return self.by_hand or self.generated_module
 
 
@@ -51,7 +51,7 @@ TWINS = (
         "tinymq.client.facade.async_client",
         "Client",
         by_hand="tinymq.client.facade.client",
-        internal=frozenset({"sending", "producers"}),
+        internal=frozenset({"shared_producer", "producers"}),
     ),
     Twin("tinymq.client.admin.holds", "Hold"),
     Twin(
@@ -85,7 +85,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def generate(twin: Twin) -> str:
-    """The source text of the module that is generated for a class, not formatted yet."""
+    """Return the source text of a class's generated module, not formatted yet."""
     source = _parse(twin.module)
     wanted = _class(source, f"Async{twin.name}")
     body = [_beginning(twin), *_members(twin, wanted)]
@@ -147,7 +147,7 @@ def _method(node: Function, name: str) -> str:
 def _passed_on(node: Function, returns: str) -> str:
     """The statement that calls the asynchronous method."""
     call = f"self._async.{node.name}" + ("" if _is_property(node) else f"({_arguments(node.args)})")
-    if returns in SYNC:  # it makes an object of the loop, so the loop has to make it
+    if returns in SYNC:  # the object belongs to the loop, so the loop has to make it
         return f"return {SYNC[returns].name}(self._loop_thread, self._loop_thread.do(lambda: {call}))"
     if isinstance(node, ast.FunctionDef):
         return f"return {call}" if returns != "None" else call
@@ -158,14 +158,14 @@ def _passed_on(node: Function, returns: str) -> str:
 
 
 def _arguments(args: ast.arguments) -> str:
-    """The arguments of a signature as they are passed on: those that may be given by position are."""
+    """The arguments of the call that passes a signature's values on."""
     names = [arg.arg for arg in (*args.posonlyargs, *args.args)][1:]
     names += [f"{arg.arg}={arg.arg}" for arg in args.kwonlyargs]
     return ", ".join([*names, *([f"**{args.kwarg.arg}"] if args.kwarg else [])])
 
 
 def _beginning(twin: Twin) -> str:
-    if twin.name == "Client":  # its loop starts with the first use
+    if twin.name == "Client":  # it has no asynchronous client until its first use starts the loop
         return (
             "_loop_thread: LoopThread\n\n@property\ndef _async(self) -> AsyncClient:\n"
             "    return self._loop_thread.client\n"
@@ -177,7 +177,7 @@ def _beginning(twin: Twin) -> str:
 
 
 def _imports(twin: Twin, source: ast.Module, code: str) -> str:
-    """Import every name that the code uses, from the module from which the asynchronous class has it."""
+    """The import of every name that the code uses, from the module from which the asynchronous class imports it."""
     homes = {"LoopThread": "tinymq.client.facade.loop_thread", "Self": "typing"}
     modules: dict[str, str] = {}  # by their local name: `import x as y`
     for node in source.body:
@@ -213,7 +213,7 @@ def _section(module: str) -> int:
 
 
 def _in_sync_words(doc: str) -> str:
-    """A docstring of an asynchronous class, as it is for the synchronous one."""
+    """A docstring of an asynchronous class, in the words of the synchronous class."""
     doc = re.sub(r"\basync (with|for)\b", r"\1", doc).replace("await ", "")
     return re.sub(r"\bAsync(?=[A-Z])", "", doc)
 
@@ -252,7 +252,7 @@ def _parse(module: str) -> ast.Module:
 
 
 def path_of(twin: Twin) -> Path:
-    """Where the module that is generated for a class lies."""
+    """The path of a class's generated module."""
     return _path(twin.generated_module)
 
 

@@ -1,4 +1,4 @@
-"""A partition as an application uses it: as a queue, through a channel of its own.
+"""A partition as a queue: written to, and read through a channel.
 
-It puts `produce`, `consume` and `admin` together.
+It combines `produce`, `consume` and `admin`, and has no call to a broker of its own.
 """

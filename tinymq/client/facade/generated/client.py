@@ -28,11 +28,11 @@ class ClientCalls:
 
     @property
     def admin(self) -> Admin:
-        """Topics and the state of the cluster."""
+        """Topics, channels, holds and the state of the cluster."""
         return Admin(self._loop_thread, self._loop_thread.do(lambda: self._async.admin))
 
     def producer(self, **settings: Unpack[ProducerOptions]) -> Producer:
-        """A producer of its own buffer and settings (see ProducerConfig). Use it in `with`."""
+        """A producer with its own buffer and settings (see ProducerConfig). Use it in `with`, which flushes."""
         return Producer(self._loop_thread, self._loop_thread.do(lambda: self._async.producer(**settings)))
 
     def reader(
@@ -43,10 +43,11 @@ class ClientCalls:
         end: Places | None = None,
         **settings: Unpack[ReaderOptions],
     ) -> Reader:
-        """Read `topic`: iterate over it, `poll` it, or take it as a table.
+        """A reader of `topic`: iterate over it, `poll` it, or take it as a table.
 
         start, end: "earliest", "latest", Offset(5), a datetime, or a dict of these by partition. `end` is the first
-        place that is not read; without it the reader tails. Settings: see ReaderConfig (replica= among them).
+        place that is not read; without it the reader waits for new records. Settings: see ReaderConfig (replica= among
+        them).
         """
         return Reader(
             self._loop_thread,
@@ -67,15 +68,16 @@ class ClientCalls:
         leader_last: bool = False,
         **settings: Unpack[ReaderOptions],
     ) -> Scan:
-        """Read the offsets from `start` up to, and not including, `end` of one partition, as record batches; they are
-        committed already. Nothing is asked yet. Use it in `with`.
+        """A scan of the offsets from `start` up to, and not including, `end` of one partition, as record batches.
 
-        `replicas`: tiers of broker ids, such as ((2, 3), (1,)): the next tier is asked when none of the first serves;
-        None: as the setting `replica` says. With `leader_last` whoever leads when it is asked comes after all of them.
-        A replica that is behind gets `wait_ms` milliseconds. `scan_id`: brokers
-        count what they serve under it, see admin.describe_scan. `topic_id`: of the topic that was planned; one that has
-        its name by now is refused with UnknownTopic. Settings: see ReaderConfig; fetch_bytes_max is 8 MiB
-        if not given. Raises InvalidRequest, InvalidName (scan_id).
+        These offsets have to be committed already. The first use asks the brokers. Use it in `with`.
+
+        `replicas`: tiers of broker ids, such as ((2, 3), (1,)). The scan asks the second tier when no broker of the
+        first one serves it. None follows the setting `replica`. With `leader_last` the leader of that moment comes
+        after all of them. A replica that is behind gets `wait_ms` milliseconds. `scan_id`: brokers count under it what
+        they serve, see admin.describe_scan. `topic_id`: the id of the topic that was planned; another topic that has
+        its name by now is refused with UnknownTopic. Settings: see ReaderConfig; fetch_bytes_max is 8 MiB if not given.
+        Raises InvalidRequest, InvalidName (scan_id).
         """
         return Scan(
             self._loop_thread,
@@ -105,10 +107,11 @@ class ClientCalls:
         start: Place = "earliest",
         **settings: Unpack[QueueOptions],
     ) -> Queue:
-        """A partition as a queue, read through `channel`: poll it, or iterate over it; and push.
+        """A partition as a queue, read through `channel`: push to it, and poll it or iterate over it.
 
-        Nothing is asked yet. `start`: where a channel that is not there yet begins. `consumer`: who we are, for those
-        who list channels; client_id if not given. Settings: see QueueConfig. Use it in `with`.
+        The first use asks the brokers. `start`: where the channel begins if it does not exist yet. `consumer`: the name
+        under which lists of channels show this queue; client_id if not given. Settings: see QueueConfig. Use it in
+        `with`.
         """
         return Queue(
             self._loop_thread,

@@ -22,33 +22,34 @@ class ReaderCalls:
         return self
 
     def to_arrow(self, limit: int | None = None) -> pa.Table:
-        """Everything up to the end seen at opening (or `end`) as one table, by partition, then offset.
+        """Read everything up to the end (`end`, or the end when the reader was opened) as one table.
 
-        Columns: partition, offset, key, value, headers, timestamp. At most `limit` rows: calling again goes on
-        from there. A reader that was asked for a table does not tail: it ends where the table ends.
+        Rows are ordered by partition, then offset. Columns: partition, offset, key, value, headers, timestamp. With
+        `limit`, the table has at most that many rows, and the next call continues behind them. After this call the
+        reader does not follow new records: it ends where the table ends.
         """
         return self._loop_thread.run(self._async.to_arrow(limit))
 
     def position(self) -> dict[int, int]:
-        """The offset that comes next, for every partition that is read; empty before the first use."""
+        """Return the next offset of every partition that is read; empty before the first use."""
         return self._async.position()
 
     @property
     def skipped(self) -> int:
-        """Offsets that were gone before they could be read; counted with on_trimmed="skip" alone."""
+        """The number of offsets that were removed before they could be read; only counted with on_trimmed="skip"."""
         return self._async.skipped
 
     @property
     def at_end(self) -> bool:
-        """Everything up to every end was taken. Never true of a reader without `end`, unless it gave a table."""
+        """Was everything up to every end taken? Never true without `end`, unless `to_arrow` was called."""
         return self._async.at_end
 
     def open(self) -> None:
-        """Look the topic up and find where to start. Done by the first use, or by `with`."""
+        """Look up the topic and the offsets to start at. The first use and `with` do this."""
         self._loop_thread.run(self._async.open())
 
     def close(self) -> None:
-        """Stop reading. What was fetched and not taken is dropped. Closing twice is nothing."""
+        """Stop reading, and drop the records that wait. A second call does nothing."""
         if self._loop_thread.alive:
             self._loop_thread.run(self._async.close())
 

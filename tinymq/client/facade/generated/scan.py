@@ -19,26 +19,24 @@ class ScanCalls:
 
     @property
     def offset(self) -> int:
-        """That of the next record to be taken; `end` once all were."""
+        """The offset of the next record to be taken; `end` once all records were taken."""
         return self._async.offset
 
     @property
     def served(self) -> Mapping[int, int]:
-        """Bytes of what was fetched, as stored, by the id of the broker that served them. May be ahead of what was
-        taken.
-        """
+        """Fetched bytes, as stored, by the id of the broker that served them. May be ahead of what was taken."""
         return self._async.served
 
     @property
     def skipped(self) -> int:
-        """Offsets of the range that were gone before they could be read; counted with on_trimmed="skip" alone."""
+        """The number of offsets that were removed before they could be read; only counted with on_trimmed="skip"."""
         return self._async.skipped
 
     def __iter__(self) -> Self:
         return self
 
     def close(self) -> None:
-        """Stop. What was fetched and not taken may still be taken. Closing twice is nothing."""
+        """Stop fetching. Batches that wait may still be taken. A second call does nothing."""
         if self._loop_thread.alive:
             self._loop_thread.run(self._async.close())
 
