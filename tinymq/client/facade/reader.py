@@ -4,8 +4,10 @@ the calling thread."""
 from __future__ import annotations
 
 from tinymq.client.common.argument_checks import check_count, check_wait
+from tinymq.client.consume.reader import AsyncReader
 from tinymq.client.consume.records import Message
 from tinymq.client.facade.generated.reader import ReaderCalls
+from tinymq.client.facade.loop_thread import LoopThread
 
 
 class Reader(ReaderCalls):
@@ -16,14 +18,17 @@ class Reader(ReaderCalls):
             handle(message)
     """
 
+    def __init__(self, loop_thread: LoopThread, asynchronous: AsyncReader) -> None:
+        super().__init__(loop_thread, asynchronous)
+        self._buffer = asynchronous.buffer  # fetched messages; any thread may take them
+
     def __next__(self) -> Message:
         """The next message. Waits for it; ends at `end`. Raises when a partition is served by no replica any more."""
-        buffer = self._async.buffer
-        message = buffer.next_message()
+        message = self._buffer.next_message()
         while message is None:
             if not self._loop_thread.run(self._async.arrival(None)):
                 raise StopIteration
-            message = buffer.next_message()
+            message = self._buffer.next_message()
         return message
 
     def poll(self, timeout: float | None = None, max_records: int = 500) -> list[Message]:
@@ -33,5 +38,5 @@ class Reader(ReaderCalls):
         """
         check_wait(timeout)
         check_count("max_records", max_records, 1)
-        found = self._async.buffer.next_messages(max_records)
+        found = self._buffer.next_messages(max_records)
         return found or self._loop_thread.run(self._async.poll(timeout, max_records))
