@@ -30,6 +30,7 @@ from tinymq.broker.replicas.recovery import Recovery
 from tinymq.broker.replicas.transfers import Transfers
 from tinymq.broker.serve.quotas import Quotas
 from tinymq.format.entry import Entry
+from tinymq.gateway.queue_service import QueueService
 from tinymq.log.engine.store import Store
 from tinymq.log.files.files import Files, RealFiles
 from tinymq.log.files.runner import Runner, ThreadRunner
@@ -47,7 +48,6 @@ from tinymq.rpc.server.stream_server import StreamServer
 from tinymq.rpc.services.admin import AdminService
 from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
-from tinymq.rpc.services.queue import QueueService
 
 EXECUTOR_THREADS = 8
 STREAM_GRACE_S = 0.3  # for streams to send what was answered; they never end by themselves

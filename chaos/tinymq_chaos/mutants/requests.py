@@ -7,7 +7,7 @@ from typing import Any
 
 from tinymq.broker.serve import messages, quotas
 from tinymq.broker.serve.quotas import Rate
-from tinymq.rpc.services import queue
+from tinymq.gateway import queue_service as queue
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 QUOTAS = "tests/broker/serve/test_quotas.py::test_"

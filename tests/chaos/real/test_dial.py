@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from tests.broker.cluster.test_address_book import VOTERS, Dialled, Registry
-from tests.rpc.services.test_leader_routing import REPLY, Elsewhere, _never
+from tests.gateway.test_leader_calls import REPLY, Elsewhere, _never
 from tinymq.app.settings import load
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import InvalidConfig
 from tinymq.base.types import PeerAddress
 from tinymq.broker.cluster.address_book import AddressBook
 from tinymq.cli.verbs.broker import as_environment
+from tinymq.gateway.forward_mark import ForwardMarks
+from tinymq.gateway.leader_calls import Call, Leading
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.rpc.common.forward_mark import ForwardMarks
-from tinymq.rpc.services.leader_routing import Call, Leading
 from tinymq_chaos.sim.virtual.event_loop import VirtualLoop, run_virtually
 
 ELSEWHERE = (PeerAddress(2, "127.0.0.1", 9001), PeerAddress(4, "127.0.0.1", 9003))

@@ -10,6 +10,7 @@ from google.protobuf.descriptor import Descriptor
 from grpc import StatusCode
 
 from tinymq.base.errors import BrokenInvariant, UnknownTopic
+from tinymq.gateway.queue_service import QueueService
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.methods import METHODS, Method
 from tinymq.rpc.common.access import CHANNEL, CLUSTER, TOPIC, Access, Resource
@@ -19,7 +20,6 @@ from tinymq.rpc.common.statuses import TRAILER
 from tinymq.rpc.services.admin import AdminService
 from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
-from tinymq.rpc.services.queue import QueueService
 
 SERVICES: dict[str, type] = {
     "Broker": BrokerService,

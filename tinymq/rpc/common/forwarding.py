@@ -1,7 +1,7 @@
 """Calls that a broker passes on to another one, for a client that asked the wrong one. One hop, never two.
 
 The broker forwards the client's own call of QueueService, with a mark in its metadata
-(tinymq/rpc/common/forward_mark.py).
+(tinymq/gateway/forward_mark.py).
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ from tinymq.rpc.server.client_connections import ClientConnections
 from tinymq.rpc.services.admin import AdminService
 from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
-from tinymq.rpc.services.queue import QueueService
 
 HANDLED_MAX = 4096  # calls at once, over all connections
 HANDSHAKE_S = 10.0  # from accepting a connection to its first HTTP/2 settings
@@ -55,7 +54,7 @@ class Services:
     broker: BrokerService
     admin: AdminService
     channels: ChannelsService
-    queue: QueueService
+    queue: pb_grpc.QueueServiceServicer  # tinymq.gateway.queue_service
 
 
 class RpcServer:

@@ -25,11 +25,11 @@ from tinymq.raft.rules.quorum_loss import RecoveryOrder
 from tinymq.rpc.common.access import CLUSTER, TOPIC
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context
+from tinymq.rpc.common.lookup import find_queue, find_topic
 from tinymq.rpc.common.presence import leaves_zeros_out, require
 from tinymq.rpc.common.proof import check_proof, describe_proof, form_proof, survey_proof, take_over_proof
 from tinymq.rpc.common.rpc_method import item, unary
 from tinymq.rpc.services.broker import DESCRIBED_MAX, brokers_to_wire, partition_to_wire, topic_to_wire
-from tinymq.rpc.services.leader_routing import find_queue, find_topic
 
 TOPIC_TIMEOUT_S = 10.0  # when the client names none
 CALL_TIMEOUT_S_MAX = 600.0

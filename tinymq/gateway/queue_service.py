@@ -26,27 +26,27 @@ from tinymq.broker.partition.partition import Acks, Partition
 from tinymq.broker.serve import messages
 from tinymq.broker.serve.messages import StoredMessage
 from tinymq.broker.serve.quotas import Quotas
+from tinymq.gateway.forward_mark import ForwardMarks
+from tinymq.gateway.leader_calls import (
+    NOTHING_DONE,
+    RECEIVES,
+    RECEIVES_BYTES,
+    Call,
+    Leading,
+    read_call,
+    too_late,
+)
+from tinymq.gateway.topics import create_queue, delete_queue
+from tinymq.gateway.watch import LOOK_S, Watch
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.registry.state.values import TopicRecord
 from tinymq.rpc.common.access import CHANNEL, TOPIC
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context
-from tinymq.rpc.common.forward_mark import ForwardMarks
 from tinymq.rpc.common.forwarding import Forwarding
+from tinymq.rpc.common.lookup import find_topic
 from tinymq.rpc.common.rpc_method import unary
-from tinymq.rpc.services.leader_routing import (
-    NOTHING_DONE,
-    RECEIVES,
-    RECEIVES_BYTES,
-    Call,
-    Leading,
-    find_topic,
-    read_call,
-    too_late,
-)
-from tinymq.rpc.services.queue_topics import create_queue, delete_queue
-from tinymq.rpc.services.watch import LOOK_S, Watch
 
 REQUEST_ID_BYTES = 16
 MARGIN_S = 0.2  # no message is taken so shortly before the deadline: its answer would be lost

@@ -15,10 +15,10 @@ from tests.fakes.queue_client import QueueClient
 from tests.fakes.raw_client import until
 from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable, Closed, OutcomeUnknown, QuotaExceeded, TinymqError
+from tinymq.gateway.forward_mark import FORWARDED
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
 from tinymq.rpc.common.call_context import host_of
-from tinymq.rpc.common.forward_mark import FORWARDED
 from tinymq.rpc.common.forwarding import CHANNELS_MAX, GrpcForwarding
 from tinymq.rpc.common.statuses import TRAILER
 from tinymq.testing.cluster import Cluster

@@ -13,10 +13,10 @@ from grpc import StatusCode
 
 from tests.fakes.queue_client import AGAIN, QueueClient
 from tinymq.base.partitioning import keyed
+from tinymq.gateway.queue_service import PRODUCE_BYTES_MAX
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.registry_pb2 import Command, Reply
 from tinymq.registry.base_registry import BaseRegistry
-from tinymq.rpc.services.queue import PRODUCE_BYTES_MAX
 from tinymq.testing.cluster import Cluster
 
 pytest_plugins = ["tinymq.testing.fixture"]

@@ -19,12 +19,12 @@ from tinymq.base.errors import (
 )
 from tinymq.base.topic_config import TopicConfig
 from tinymq.base.types import TopicId
+from tinymq.gateway.forward_mark import ForwardMarks
+from tinymq.gateway.leader_calls import Call, Leading
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.registry.state.values import QueueRecord, TopicRecord
 from tinymq.rpc.common.broker_state import Serving, State
-from tinymq.rpc.common.forward_mark import ForwardMarks
 from tinymq.rpc.common.forwarding import Metadata
-from tinymq.rpc.services.leader_routing import Call, Leading
 from tinymq_chaos.sim.virtual.event_loop import VirtualClock, VirtualLoop, run_virtually
 
 ID = TopicId(b"t" * 16)

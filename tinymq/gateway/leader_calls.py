@@ -21,16 +21,16 @@ from tinymq.base.errors import (
     OutcomeUnknown,
     TinymqError,
     Unavailable,
-    UnknownPartition,
 )
 from tinymq.base.types import PeerAddress
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.serve.broker import Broker
-from tinymq.registry.state.values import QueueRecord, TopicRecord
+from tinymq.gateway.forward_mark import FORWARDED, ForwardMarks
+from tinymq.registry.state.values import QueueRecord
 from tinymq.rpc.common.broker_state import Serving, State
 from tinymq.rpc.common.call_context import CLIENT_ID, Context, client_of
-from tinymq.rpc.common.forward_mark import FORWARDED, ForwardMarks
 from tinymq.rpc.common.forwarding import Forwarding
+from tinymq.rpc.common.lookup import find_queue, find_topic
 
 T = TypeVar("T")
 
@@ -77,29 +77,6 @@ def read_call(broker: Broker, context: Context, marks: ForwardMarks, method: str
     client, mark = client_of(context), metadata.get(FORWARDED)
     charged = mark is not None and marks.holds(broker, str(mark), method, client, request)
     return Call(broker, client, mark is not None, deadline_s, most, charged)
-
-
-async def find_topic(broker: Broker, name: str) -> TopicRecord:
-    """A topic by name. Raises InvalidName, UnknownTopic, NotReady."""
-    broker.check_metadata_known()
-    (topic,) = await broker.topics([name])
-    if isinstance(topic, TinymqError):
-        raise topic
-    return topic
-
-
-async def find_queue(broker: Broker, topic: TopicRecord, number: int) -> QueueRecord:
-    """A queue that may have been added a moment ago. Raises UnknownPartition, NotReady."""
-    queue = topic.queue(number)
-    if queue is None:
-        await broker.refresh()
-        newer = broker.registry.get_topic_by_id(topic.topic_id)
-        queue = newer.queue(number) if newer is not None else None
-    if queue is None:
-        raise UnknownPartition(
-            f"topic {topic.name!r} has no queue {number}", hint="queues are numbered from 0, and may leave some out"
-        )
-    return queue
 
 
 class Leading:
