@@ -103,7 +103,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredEntry:
     """An entry as it lies in a replica's log."""
 
     index: int
@@ -115,7 +115,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class FinalReplica:
     """One replica's log at the end: what it shows to readers, and the entries, as far as they were collected."""
 
     log: Log
@@ -124,12 +124,12 @@ class Replica:
     high_watermark: int
     commit_index: int
     log_start: int  # offset, of what is stored
-    entries: tuple[Stored, ...]  # in a row, up to commit_index at least
+    entries: tuple[StoredEntry, ...]  # in a row, up to commit_index at least
     shown_start: int | None = None  # offset below which nobody is shown a record; None: nobody has looked
 
 
 @dataclass(slots=True)
-class Led:
+class LeaderSpan:
     """A broker was seen to lead a group: from when, and until when (None: to the end)."""
 
     log: Log
@@ -140,7 +140,7 @@ class Led:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FaultChange:
     """The surroundings changed: a fault began or ended. `paused`: these brokers do nothing from now on."""
 
     at_s: float
@@ -160,7 +160,7 @@ class FaultSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundDamage:
     """A replica found its log damaged, or short of what it had acknowledged, on a disk that nothing was done to."""
 
     at_s: float
@@ -170,7 +170,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Revival:
+class QuorumRecovery:
     """A group that had lost a majority of its replicas went on without them, and without an operator."""
 
     at_s: float
@@ -184,13 +184,13 @@ class History:
         """`now`: seconds, never going back."""
         self.now = now
         self.calls: list[Call] = []
-        self.leaders: dict[tuple[Log, int, int], Led] = {}  # by (log, term, broker)
-        self.changes: list[Change] = []  # in order
+        self.leaders: dict[tuple[Log, int, int], LeaderSpan] = {}  # by (log, term, broker)
+        self.changes: list[FaultChange] = []  # in order
         self.faults: list[FaultSpan] = []  # in the order of their beginnings; they may overlap
-        self.found: list[Found] = []  # damage without a cause
-        self.revivals: list[Revival] = []
+        self.found: list[FoundDamage] = []  # damage without a cause
+        self.revivals: list[QuorumRecovery] = []
         self.topics: dict[str, dict[str, str]] = {}  # by TOPIC: settings that are not the defaults
-        self.replicas: list[Replica] = []  # at the end
+        self.replicas: list[FinalReplica] = []  # at the end
         self.commits: dict[Log, list[tuple[float, int]]] = {}  # (when, end offset), as first known to any replica
         self.weights: dict[Log, list[tuple[int, int]]] = {}  # (end offset of a batch, bytes of all records up to it)
         self.link_s = 0.0  # that one message is on its way at least, if nothing is wrong
@@ -206,7 +206,7 @@ class History:
     def led(self, log: Log, term: int, broker: int) -> None:
         """`broker` says that it leads `log` in `term`. May be told again."""
         if (log, term, broker) not in self.leaders:
-            self.leaders[log, term, broker] = Led(log, term, broker, self.now())
+            self.leaders[log, term, broker] = LeaderSpan(log, term, broker, self.now())
 
     def leads_no_more(self, broker: int, log: Log | None = None) -> None:
         """`broker` leads `log` no more; without one, nothing: its process is gone."""
@@ -216,7 +216,7 @@ class History:
 
     def changed(self, what: str, paused: Iterable[int] = ()) -> None:
         """A fault begins or ends. `paused`: all brokers that are stopped now, and will go on some time."""
-        self.changes.append(Change(self.now(), what, tuple(paused)))
+        self.changes.append(FaultChange(self.now(), what, tuple(paused)))
 
     def fault_began(self, kind: str, what: str) -> FaultSpan:
         """Besides `changed`, which says what checkers need: this one is for who shows a run to people."""
@@ -230,12 +230,12 @@ class History:
     def damaged(self, log: Log, broker: int, reason: str) -> None:
         """A replica says that its log is damaged. Not to be told of disks that were damaged, wiped or failed to sync:
         kills and power cuts alone damage nothing."""
-        self.found.append(Found(self.now(), log, broker, reason))
+        self.found.append(FoundDamage(self.now(), log, broker, reason))
 
     def revived(self, log: Log, end_offset: int = 0) -> None:
         """A group in memory, or one that is synced at intervals, goes on with what is left of it: a log that ends at
         `end_offset`. What is committed from then on is told as ever."""
-        self.revivals.append(Revival(self.now(), log))
+        self.revivals.append(QuorumRecovery(self.now(), log))
         if log in self.commits:
             self.commits[log].append((self.now(), end_offset))
 
@@ -303,9 +303,9 @@ class History:
             elif kind == "call":
                 history.calls.append(Call(**values | {"outcome": Outcome(values["outcome"])}))
             elif kind == "revival":
-                history.revivals.append(Revival(**values))
+                history.revivals.append(QuorumRecovery(**values))
             elif kind == "found":
-                history.found.append(Found(**values))
+                history.found.append(FoundDamage(**values))
             elif kind == "commits":
                 history.commits[values["log"]] = [(at_s, end) for at_s, end in values["commits"]]
             elif kind == "fault":
@@ -313,13 +313,13 @@ class History:
             elif kind == "weights":
                 history.weights[values["log"]] = [(end, size) for end, size in values["weights"]]
             elif kind == "change":
-                history.changes.append(Change(**values | {"paused": tuple(values["paused"])}))
+                history.changes.append(FaultChange(**values | {"paused": tuple(values["paused"])}))
             elif kind == "led":
-                led = Led(**values)
+                led = LeaderSpan(**values)
                 history.leaders[led.log, led.term, led.broker] = led
             else:
-                entries = tuple(Stored(**e | {"records": tuple(e["records"])}) for e in values["entries"])
-                history.replicas.append(Replica(**values | {"entries": entries}))
+                entries = tuple(StoredEntry(**e | {"records": tuple(e["records"])}) for e in values["entries"])
+                history.replicas.append(FinalReplica(**values | {"entries": entries}))
         return history
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import zlib
 
-from tinymq_chaos.checkers import Kind, check
-from tinymq_chaos.history import Call, History, Log, Replica, Stored
+from tinymq_chaos.checkers import AnomalyKind, check
+from tinymq_chaos.history import Call, FinalReplica, History, Log, StoredEntry
 
 T = "t#" + "0f" * 16
 LOG: Log = (T, 0)
@@ -40,20 +40,22 @@ class Story:
         """An entry that all replicas hold."""
         self.entries.append((term, records))
 
-    def replica(self, broker: int, upto: int | None = None, role: str = "follower", log: Log = LOG) -> Replica:
+    def replica(self, broker: int, upto: int | None = None, role: str = "follower", log: Log = LOG) -> FinalReplica:
         """As told by `stored`, the first `upto` entries committed."""
         entries = chained(self.entries[:upto])
         end = entries[-1].base_offset + len(entries[-1].records) if entries else 0
-        return Replica(log, broker, role, end, len(entries), 0, tuple(entries))
+        return FinalReplica(
+            log, broker, role, high_watermark=end, commit_index=len(entries), log_start=0, entries=tuple(entries)
+        )
 
-    def end(self, *replicas: Replica) -> None:
+    def end(self, *replicas: FinalReplica) -> None:
         """Quiet, and the replicas as they are: by default three good ones."""
         self.history.calm()
         self.now_s += 10
         self.history.end()
         self.history.replicas = list(replicas) or [self.replica(1, role="leader"), self.replica(2), self.replica(3)]
 
-    def kinds(self) -> set[Kind]:
+    def kinds(self) -> set[AnomalyKind]:
         found = check(self.history)
         for anomaly in found:
             assert str(anomaly).startswith(anomaly.kind)
@@ -63,13 +65,13 @@ class Story:
         return {anomaly.kind for anomaly in found}
 
 
-def chained(entries: list[tuple[int, tuple[str, ...]]]) -> list[Stored]:
+def chained(entries: list[tuple[int, tuple[str, ...]]]) -> list[StoredEntry]:
     """Entries with indexes, offsets and checksums that follow from one another."""
-    made: list[Stored] = []
+    made: list[StoredEntry] = []
     crc = offset = 0
     for index, (term, records) in enumerate(entries, 1):
         header_crc = zlib.crc32(repr((crc, index, term, records)).encode())
-        made.append(Stored(index, term, offset, crc, header_crc, records))
+        made.append(StoredEntry(index, term, offset, crc, header_crc, records))
         crc, offset = header_crc, offset + len(records)
     return made
 

@@ -17,8 +17,8 @@ from tests.chaos import (
     test_ledger,
 )
 from tests.chaos.story import LOG, Story, T, chained, good
-from tinymq_chaos.checkers import CHECKERS, OF_A_KIND_MAX, Checker, Kind, check
-from tinymq_chaos.history import Replica
+from tinymq_chaos.checkers import CHECKERS, OF_A_KIND_MAX, AnomalyKind, Checker, check
+from tinymq_chaos.history import FinalReplica
 
 Spoil = Callable[[Story], None]
 
@@ -194,7 +194,7 @@ def a_broken_chain(s: Story) -> None:
 
 def terms_that_go_back(s: Story) -> None:
     entries = tuple(chained([(2, ()), (2, ("p-0", "p-1")), (1, ("q-0",)), (2, ("q-1",))]))
-    s.end(Replica(LOG, 1, "leader", 4, 4, 0, entries))
+    s.end(FinalReplica(LOG, 1, "leader", high_watermark=4, commit_index=4, log_start=0, entries=entries))
 
 
 def a_high_watermark_beyond_the_commit(s: Story) -> None:
@@ -310,54 +310,54 @@ def damaged_on_one_replica(s: Story) -> None:
     s.end(s.replica(1, role="leader"), s.replica(2), replace(one, entries=(*rest, replace(last, records=("!entry",)))))
 
 
-BAD: list[tuple[Spoil, Kind]] = [
-    (acknowledged_before_the_commit, Kind.UNCOMMITTED),
-    (shown_before_the_commit, Kind.UNCOMMITTED),
-    (an_end_told_before_the_commit, Kind.UNCOMMITTED),
-    (lost_at_the_end, Kind.LOST_WRITE),
-    (lost_and_replaced, Kind.LOST_WRITE),
-    (lost_with_every_replica, Kind.LOST_WRITE),
-    (damaged, Kind.CHANGED_RECORD),
-    (damaged_on_one_replica, Kind.CHANGED_RECORD),
-    (from_nowhere, Kind.CHANGED_RECORD),
-    (shown_damaged, Kind.CHANGED_RECORD),
-    (sent_to_another_topic, Kind.CHANGED_RECORD),
-    (reordered, Kind.REORDERED),
-    (one_left_out_of_a_row, Kind.REORDERED),
-    (half_a_batch, Kind.REORDERED),
-    (twice, Kind.DUPLICATE),
-    (failed_and_there, Kind.ABORTED_READ),
-    (failed_and_shown, Kind.ABORTED_READ),
-    (one_record_at_two_offsets, Kind.INCONSISTENT_OFFSET),
-    (shown_at_another_offset, Kind.INCONSISTENT_OFFSET),
-    (shown_and_taken_back, Kind.DIRTY_READ),
-    (an_end_taken_back, Kind.DIRTY_READ),
-    (a_follower_shows_another_record, Kind.NOT_A_PREFIX),
-    (taken_back, Kind.NONMONOTONIC_POLL),
-    (skipping, Kind.SKIPPED_POLL),
-    (skipping_within_a_poll, Kind.SKIPPED_POLL),
-    (sent_later_and_earlier_there, Kind.NONMONOTONIC_SEND),
-    (never_shown, Kind.UNSEEN_WRITE),
-    (differing_replicas, Kind.REPLICAS_DIFFER),
-    (a_missing_index, Kind.GAP),
-    (a_missing_offset, Kind.GAP),
-    (a_log_that_begins_after_its_end, Kind.GAP),
-    (a_broken_chain, Kind.BROKEN_CHAIN),
-    (terms_that_go_back, Kind.BROKEN_CHAIN),
-    (a_high_watermark_beyond_the_commit, Kind.HIGH_WATERMARK),
-    (damage_without_a_cause, Kind.INNOCENT_DAMAGE),
-    (a_replica_in_quarantine, Kind.NOT_HEALED),
-    (a_replica_that_lags, Kind.NOT_HEALED),
-    (another_leader, Kind.TWO_LEADERS),
-    (a_leader_that_lingers, Kind.LINGERING_LEADER),
-    (leaders_that_come_and_go, Kind.RESTLESS),
-    (slow_writes, Kind.SLOW),
-    (a_topic_that_is_gone, Kind.NOT_LINEARIZABLE),
-    (a_call_that_never_ends, Kind.NO_ANSWER),
-    (a_call_that_ends_late, Kind.NO_ANSWER),
-    (nothing_written_after_the_faults, Kind.NO_PROGRESS),
-    (no_topic_made_after_the_faults, Kind.NO_PROGRESS),
-    (not_read_to_the_end, Kind.NO_PROGRESS),
+BAD: list[tuple[Spoil, AnomalyKind]] = [
+    (acknowledged_before_the_commit, AnomalyKind.UNCOMMITTED),
+    (shown_before_the_commit, AnomalyKind.UNCOMMITTED),
+    (an_end_told_before_the_commit, AnomalyKind.UNCOMMITTED),
+    (lost_at_the_end, AnomalyKind.LOST_WRITE),
+    (lost_and_replaced, AnomalyKind.LOST_WRITE),
+    (lost_with_every_replica, AnomalyKind.LOST_WRITE),
+    (damaged, AnomalyKind.CHANGED_RECORD),
+    (damaged_on_one_replica, AnomalyKind.CHANGED_RECORD),
+    (from_nowhere, AnomalyKind.CHANGED_RECORD),
+    (shown_damaged, AnomalyKind.CHANGED_RECORD),
+    (sent_to_another_topic, AnomalyKind.CHANGED_RECORD),
+    (reordered, AnomalyKind.REORDERED),
+    (one_left_out_of_a_row, AnomalyKind.REORDERED),
+    (half_a_batch, AnomalyKind.REORDERED),
+    (twice, AnomalyKind.DUPLICATE),
+    (failed_and_there, AnomalyKind.ABORTED_READ),
+    (failed_and_shown, AnomalyKind.ABORTED_READ),
+    (one_record_at_two_offsets, AnomalyKind.INCONSISTENT_OFFSET),
+    (shown_at_another_offset, AnomalyKind.INCONSISTENT_OFFSET),
+    (shown_and_taken_back, AnomalyKind.DIRTY_READ),
+    (an_end_taken_back, AnomalyKind.DIRTY_READ),
+    (a_follower_shows_another_record, AnomalyKind.NOT_A_PREFIX),
+    (taken_back, AnomalyKind.NONMONOTONIC_POLL),
+    (skipping, AnomalyKind.SKIPPED_POLL),
+    (skipping_within_a_poll, AnomalyKind.SKIPPED_POLL),
+    (sent_later_and_earlier_there, AnomalyKind.NONMONOTONIC_SEND),
+    (never_shown, AnomalyKind.UNSEEN_WRITE),
+    (differing_replicas, AnomalyKind.REPLICAS_DIFFER),
+    (a_missing_index, AnomalyKind.GAP),
+    (a_missing_offset, AnomalyKind.GAP),
+    (a_log_that_begins_after_its_end, AnomalyKind.GAP),
+    (a_broken_chain, AnomalyKind.BROKEN_CHAIN),
+    (terms_that_go_back, AnomalyKind.BROKEN_CHAIN),
+    (a_high_watermark_beyond_the_commit, AnomalyKind.HIGH_WATERMARK),
+    (damage_without_a_cause, AnomalyKind.INNOCENT_DAMAGE),
+    (a_replica_in_quarantine, AnomalyKind.NOT_HEALED),
+    (a_replica_that_lags, AnomalyKind.NOT_HEALED),
+    (another_leader, AnomalyKind.TWO_LEADERS),
+    (a_leader_that_lingers, AnomalyKind.LINGERING_LEADER),
+    (leaders_that_come_and_go, AnomalyKind.RESTLESS),
+    (slow_writes, AnomalyKind.SLOW),
+    (a_topic_that_is_gone, AnomalyKind.NOT_LINEARIZABLE),
+    (a_call_that_never_ends, AnomalyKind.NO_ANSWER),
+    (a_call_that_ends_late, AnomalyKind.NO_ANSWER),
+    (nothing_written_after_the_faults, AnomalyKind.NO_PROGRESS),
+    (no_topic_made_after_the_faults, AnomalyKind.NO_PROGRESS),
+    (not_read_to_the_end, AnomalyKind.NO_PROGRESS),
     *test_checkers_channels.BAD,
     *test_checkers_queues.BAD,
     *test_checkers_moves.BAD,
@@ -366,26 +366,26 @@ BAD: list[tuple[Spoil, Kind]] = [
 
 
 @pytest.mark.parametrize(("spoil", "kind"), BAD, ids=[spoil.__name__ for spoil, _ in BAD])
-def test_it_is_found(spoil: Spoil, kind: Kind) -> None:
+def test_it_is_found(spoil: Spoil, kind: AnomalyKind) -> None:
     assert kind in bad(spoil).kinds()
 
 
 @pytest.mark.parametrize(
     ("spoil", "kind"),
-    [(s, k) for s, k in BAD if k not in (Kind.GAP, Kind.SKIPPED_POLL, Kind.NO_ANSWER)],
+    [(s, k) for s, k in BAD if k not in (AnomalyKind.GAP, AnomalyKind.SKIPPED_POLL, AnomalyKind.NO_ANSWER)],
     ids=lambda value: getattr(value, "__name__", value),
 )
-def test_it_is_called_by_its_name(spoil: Spoil, kind: Kind) -> None:
+def test_it_is_called_by_its_name(spoil: Spoil, kind: AnomalyKind) -> None:
     """A person who reads the first line is sent to the right place: what comes besides follows from it."""
     besides = {
-        Kind.DUPLICATE: {Kind.REORDERED},
-        Kind.BROKEN_CHAIN: {Kind.NO_PROGRESS},
-        Kind.CHANGED_RECORD: {Kind.LOST_WRITE},
-        Kind.NO_PROGRESS: {Kind.NO_ANSWER},
-        Kind.LOST_WRITE: {Kind.NONMONOTONIC_SEND, Kind.DIRTY_READ},
-        Kind.ABORTED_READ: {Kind.LOST_WRITE, Kind.DIRTY_READ, Kind.REORDERED},
-        Kind.HIGH_WATERMARK: {Kind.NOT_HEALED},
-        Kind.INCONSISTENT_OFFSET: {Kind.LOST_WRITE},
+        AnomalyKind.DUPLICATE: {AnomalyKind.REORDERED},
+        AnomalyKind.BROKEN_CHAIN: {AnomalyKind.NO_PROGRESS},
+        AnomalyKind.CHANGED_RECORD: {AnomalyKind.LOST_WRITE},
+        AnomalyKind.NO_PROGRESS: {AnomalyKind.NO_ANSWER},
+        AnomalyKind.LOST_WRITE: {AnomalyKind.NONMONOTONIC_SEND, AnomalyKind.DIRTY_READ},
+        AnomalyKind.ABORTED_READ: {AnomalyKind.LOST_WRITE, AnomalyKind.DIRTY_READ, AnomalyKind.REORDERED},
+        AnomalyKind.HIGH_WATERMARK: {AnomalyKind.NOT_HEALED},
+        AnomalyKind.INCONSISTENT_OFFSET: {AnomalyKind.LOST_WRITE},
     }
     found = bad(spoil).kinds()
     assert found - besides.get(kind, set()) == {kind}
@@ -393,11 +393,11 @@ def test_it_is_called_by_its_name(spoil: Spoil, kind: Kind) -> None:
 
 @pytest.mark.parametrize(
     ("takes_s", "left_s", "kinds"),
-    [(4.0, 0.1, set()), (4.0, 1.5, {Kind.NO_PROGRESS}), (1.0, 0.1, set())],
+    [(4.0, 0.1, set()), (4.0, 1.5, {AnomalyKind.NO_PROGRESS}), (1.0, 0.1, set())],
     ids=["at its deadline", "with time left", "before its deadline"],
 )
 def test_a_call_that_ended_right_after_the_faults_is_no_standstill(
-    takes_s: float, left_s: float, kinds: set[Kind]
+    takes_s: float, left_s: float, kinds: set[AnomalyKind]
 ) -> None:  # fmt: skip
     def last_of_its_time(s: Story) -> None:
         late = s.begin("a", "send", 4.0, topic=T, partition=0, records=["a-0"])
@@ -414,7 +414,7 @@ def test_a_call_that_ended_right_after_the_faults_is_no_standstill(
 
 def test_every_kind_has_a_bad_history() -> None:
     told = {kind for _, kind in (*BAD, *test_ledger.BAD, *test_elections.BAD)}
-    assert told == set(Kind)
+    assert told == set(AnomalyKind)
 
 
 @pytest.mark.parametrize("checker", CHECKERS, ids=lambda checker: checker.__name__)
@@ -491,7 +491,7 @@ def test_without_replicas_what_readers_saw_is_the_log() -> None:
     story.history.replicas = []
     assert story.kinds() == set()
     story.poll(0, "p-0", "q-0", reader="x")
-    assert story.kinds() == {Kind.INCONSISTENT_OFFSET}
+    assert story.kinds() == {AnomalyKind.INCONSISTENT_OFFSET}
 
 
 def test_a_few_of_a_kind_are_enough() -> None:

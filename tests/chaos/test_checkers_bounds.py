@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.chaos.story import LOG, Story, T, good
-from tinymq_chaos.checkers import Kind
+from tinymq_chaos.checkers import AnomalyKind
 
 Told = Callable[[Story, float], None]
 
@@ -81,21 +81,21 @@ def unanswered_while_held(s: Story, after_s: float) -> None:
 @pytest.mark.parametrize(
     ("told", "within_s", "over_s", "kind"),
     [
-        (written, 4.95, 5.05, Kind.NO_PROGRESS),
-        (topic_made, 4.95, 5.05, Kind.NO_PROGRESS),
-        (given_up, 2.45, 2.55, Kind.LINGERING_LEADER),
-        (answered, 0.15, 0.17, Kind.NO_ANSWER),
-        (quick, 0.119, 0.121, Kind.SLOW),
-        (refused_while_held, 2.19, 2.21, Kind.NO_PROGRESS),
-        (unanswered_while_held, 0.0, 1.0, Kind.NO_PROGRESS),
+        (written, 4.95, 5.05, AnomalyKind.NO_PROGRESS),
+        (topic_made, 4.95, 5.05, AnomalyKind.NO_PROGRESS),
+        (given_up, 2.45, 2.55, AnomalyKind.LINGERING_LEADER),
+        (answered, 0.15, 0.17, AnomalyKind.NO_ANSWER),
+        (quick, 0.119, 0.121, AnomalyKind.SLOW),
+        (refused_while_held, 2.19, 2.21, AnomalyKind.NO_PROGRESS),
+        (unanswered_while_held, 0.0, 1.0, AnomalyKind.NO_PROGRESS),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_bound_is_where_it_is_said_to_be(told: Told, within_s: float, over_s: float, kind: Kind) -> None:
+def test_a_bound_is_where_it_is_said_to_be(told: Told, within_s: float, over_s: float, kind: AnomalyKind) -> None:
     assert [_kinds(told, after_s) for after_s in (within_s, over_s)] == [set(), {kind}]
 
 
-def _kinds(told: Told, after_s: float) -> set[Kind]:
+def _kinds(told: Told, after_s: float) -> set[AnomalyKind]:
     story = good()
     told(story, after_s)
     calm_s = story.history.calm_s

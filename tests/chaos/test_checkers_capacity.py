@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.chaos.story import LOG, Story, T, good
-from tinymq_chaos.checkers import Kind
+from tinymq_chaos.checkers import AnomalyKind
 
 Spoil = Callable[[Story], None]
 
@@ -166,23 +166,23 @@ def a_setting_that_is_forgotten(s: Story) -> None:
     s.begin("m", "settings", topic=T).ok({"retention_ms": "20000"})
 
 
-BAD: list[tuple[Spoil, Kind]] = [
-    (too_many_bytes, Kind.OVER_CAPACITY),
-    (too_many_after_it_was_lowered, Kind.OVER_CAPACITY),
-    (too_many_bytes_dropped, Kind.REMOVED_EARLY),
-    (too_few_bytes_kept, Kind.REMOVED_EARLY),
-    (too_many_bytes_kept, Kind.KEPT_TOO_LONG),
-    (refused_with_room, Kind.REFUSED),
-    (refused_and_there, Kind.ABORTED_READ),
-    (removed_before_it_was_lengthened, Kind.REMOVED_EARLY),
-    (still_there_after_it_was_shortened, Kind.KEPT_TOO_LONG),
-    (a_trim_that_goes_too_far, Kind.REMOVED_EARLY),
-    (a_refused_trim_that_removes, Kind.REMOVED_EARLY),
-    (shown_after_a_trim, Kind.TRIMMED_READ),
-    (fetched_after_a_trim, Kind.TRIMMED_READ),
-    (counted_after_a_trim, Kind.MISCOUNTED),
-    (a_trim_that_is_undone, Kind.TRIMMED_READ),
-    (a_setting_that_is_forgotten, Kind.NOT_LINEARIZABLE),
+BAD: list[tuple[Spoil, AnomalyKind]] = [
+    (too_many_bytes, AnomalyKind.OVER_CAPACITY),
+    (too_many_after_it_was_lowered, AnomalyKind.OVER_CAPACITY),
+    (too_many_bytes_dropped, AnomalyKind.REMOVED_EARLY),
+    (too_few_bytes_kept, AnomalyKind.REMOVED_EARLY),
+    (too_many_bytes_kept, AnomalyKind.KEPT_TOO_LONG),
+    (refused_with_room, AnomalyKind.REFUSED),
+    (refused_and_there, AnomalyKind.ABORTED_READ),
+    (removed_before_it_was_lengthened, AnomalyKind.REMOVED_EARLY),
+    (still_there_after_it_was_shortened, AnomalyKind.KEPT_TOO_LONG),
+    (a_trim_that_goes_too_far, AnomalyKind.REMOVED_EARLY),
+    (a_refused_trim_that_removes, AnomalyKind.REMOVED_EARLY),
+    (shown_after_a_trim, AnomalyKind.TRIMMED_READ),
+    (fetched_after_a_trim, AnomalyKind.TRIMMED_READ),
+    (counted_after_a_trim, AnomalyKind.MISCOUNTED),
+    (a_trim_that_is_undone, AnomalyKind.TRIMMED_READ),
+    (a_setting_that_is_forgotten, AnomalyKind.NOT_LINEARIZABLE),
 ]
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.chaos.story import LOG, Story, T, good
-from tinymq_chaos.checkers import Kind
+from tinymq_chaos.checkers import AnomalyKind
 from tinymq_chaos.history import Call
 
 Spoil = Callable[[Story], None]
@@ -185,30 +185,30 @@ def lost_although_synced(s: Story) -> None:
     s.history.revived(LOG)
 
 
-BAD: list[tuple[Spoil, Kind]] = [
-    (lost_although_synced, Kind.LOST_WRITE),
-    (answered_early_long_after_a_majority, Kind.UNCOMMITTED),
-    (lost_long_after_a_majority, Kind.LOST_WRITE),
-    (a_number_that_was_given, Kind.GIVEN_TWICE),
-    (an_epoch_for_two, Kind.GIVEN_TWICE),
-    (given_up_without_need, Kind.NEEDLESS_LOSS),
-    (given_up_after_kills, Kind.NEEDLESS_LOSS),
-    (given_up_after_one_failed_sync, Kind.NEEDLESS_LOSS),
-    (a_commit_that_is_forgotten, Kind.LOST_COMMIT),
-    (a_cursor_that_goes_back, Kind.CURSOR_BACK),
-    (a_look_behind_a_seek, Kind.CURSOR_BACK),
-    (a_cursor_of_another_channel, Kind.CURSOR_STRAYED),
-    (a_consumer_that_was_replaced, Kind.NOT_FENCED),
-    (a_commit_from_before_a_seek, Kind.NOT_FENCED),
-    (one_record_to_two, Kind.TAKEN_TWICE),
-    (a_repeat_that_gets_the_next, Kind.TAKEN_TWICE),
-    (a_record_that_nobody_got, Kind.TAKEN_BY_NOBODY),
-    (a_record_that_lies_elsewhere, Kind.DIRTY_READ),
-    (removed_too_early, Kind.REMOVED_EARLY),
-    (dropped_without_need, Kind.REMOVED_EARLY),
-    (still_there, Kind.KEPT_TOO_LONG),
-    (too_many, Kind.OVER_CAPACITY),
-    (removed_while_held, Kind.BROKEN_HOLD),
+BAD: list[tuple[Spoil, AnomalyKind]] = [
+    (lost_although_synced, AnomalyKind.LOST_WRITE),
+    (answered_early_long_after_a_majority, AnomalyKind.UNCOMMITTED),
+    (lost_long_after_a_majority, AnomalyKind.LOST_WRITE),
+    (a_number_that_was_given, AnomalyKind.GIVEN_TWICE),
+    (an_epoch_for_two, AnomalyKind.GIVEN_TWICE),
+    (given_up_without_need, AnomalyKind.NEEDLESS_LOSS),
+    (given_up_after_kills, AnomalyKind.NEEDLESS_LOSS),
+    (given_up_after_one_failed_sync, AnomalyKind.NEEDLESS_LOSS),
+    (a_commit_that_is_forgotten, AnomalyKind.LOST_COMMIT),
+    (a_cursor_that_goes_back, AnomalyKind.CURSOR_BACK),
+    (a_look_behind_a_seek, AnomalyKind.CURSOR_BACK),
+    (a_cursor_of_another_channel, AnomalyKind.CURSOR_STRAYED),
+    (a_consumer_that_was_replaced, AnomalyKind.NOT_FENCED),
+    (a_commit_from_before_a_seek, AnomalyKind.NOT_FENCED),
+    (one_record_to_two, AnomalyKind.TAKEN_TWICE),
+    (a_repeat_that_gets_the_next, AnomalyKind.TAKEN_TWICE),
+    (a_record_that_nobody_got, AnomalyKind.TAKEN_BY_NOBODY),
+    (a_record_that_lies_elsewhere, AnomalyKind.DIRTY_READ),
+    (removed_too_early, AnomalyKind.REMOVED_EARLY),
+    (dropped_without_need, AnomalyKind.REMOVED_EARLY),
+    (still_there, AnomalyKind.KEPT_TOO_LONG),
+    (too_many, AnomalyKind.OVER_CAPACITY),
+    (removed_while_held, AnomalyKind.BROKEN_HOLD),
 ]
 
 
@@ -348,7 +348,7 @@ def test_a_wrong_clock_is_an_excuse_where_there_is_no_other(fault: str, brokers:
     removed_too_early(story)
     story.end()
     del story.history.replicas[brokers:]
-    assert story.kinds() == ({Kind.REMOVED_EARLY} if brokers > 1 else set())
+    assert story.kinds() == ({AnomalyKind.REMOVED_EARLY} if brokers > 1 else set())
 
 
 def test_a_log_that_begins_inside_a_batch_is_read_from_there() -> None:

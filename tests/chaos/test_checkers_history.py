@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tinymq_chaos.history import METADATA, History, Outcome, Replica, Stored, topic_key
+from tinymq_chaos.history import METADATA, FinalReplica, History, Outcome, StoredEntry, topic_key
 from tinymq_chaos.records import CHANGED, VALUE_BYTES_MIN, make_value, name_in
 
 
@@ -18,8 +18,10 @@ def a_history() -> History:
     history.invoke("r1", "poll", 9.0, reader="r1", topic=topic)
     history.led(METADATA, 1, 2)
     history.led(METADATA, 1, 2)
-    entry = Stored(1, 1, 0, 0, 77, ("p1-0", "p1-1"))
-    history.replicas.append(Replica((topic, 0), 1, "leader", 2, 1, 0, (entry,)))
+    entry = StoredEntry(1, 1, 0, 0, 77, ("p1-0", "p1-1"))
+    history.replicas.append(
+        FinalReplica((topic, 0), 1, "leader", high_watermark=2, commit_index=1, log_start=0, entries=(entry,))
+    )
     span = history.fault_began("pause", "broker 2 for 6 s")
     history.fault_began("latency", "50 ms everywhere")
     history.fault_ended(span)

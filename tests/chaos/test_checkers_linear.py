@@ -9,7 +9,7 @@ import random
 import pytest
 
 from tests.chaos.story import Story
-from tinymq_chaos.checkers import Kind, check
+from tinymq_chaos.checkers import AnomalyKind, check
 from tinymq_chaos.checkers.common.linearizability import Operation, check_linearizable
 
 Op = tuple[str, int]
@@ -128,7 +128,7 @@ def verdict_of(*told: tuple[str, str, object]) -> list[str]:
                 else:
                     ended.ok(value)
             waiting = []
-    return [str(a) for a in check(story.history) if a.kind is Kind.NOT_LINEARIZABLE]
+    return [str(a) for a in check(story.history) if a.kind is AnomalyKind.NOT_LINEARIZABLE]
 
 
 CREATE, DELETE, GET, LIST = "create_topic", "delete_topic", "get_topic", "list_topics"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.chaos.story import LOG, Story, T, good
-from tinymq_chaos.checkers import Kind
+from tinymq_chaos.checkers import AnomalyKind
 from tinymq_chaos.history import Call
 
 Spoil = Callable[[Story], None]
@@ -59,10 +59,10 @@ def moved_late(s: Story) -> None:
     kept_quiet(s)
 
 
-BAD: list[tuple[Spoil, Kind]] = [
-    (said_to_lead_and_does_not, Kind.NOT_MOVED),
-    (moved_to_another_in_quiet_times, Kind.NOT_MOVED),
-    (moved_late, Kind.NOT_MOVED),
+BAD: list[tuple[Spoil, AnomalyKind]] = [
+    (said_to_lead_and_does_not, AnomalyKind.NOT_MOVED),
+    (moved_to_another_in_quiet_times, AnomalyKind.NOT_MOVED),
+    (moved_late, AnomalyKind.NOT_MOVED),
 ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.chaos.story import LOG, Story, T, good
-from tinymq_chaos.checkers import Kind
+from tinymq_chaos.checkers import AnomalyKind
 
 Spoil = Callable[[Story], None]
 
@@ -88,19 +88,19 @@ def passed_over_by_a_reading_taker(s: Story) -> None:
     take(s, "r2", 2, "q-0")
 
 
-BAD: list[tuple[Spoil, Kind]] = [
-    (another_message_at_an_offset, Kind.INCONSISTENT_OFFSET),
-    (a_message_that_never_was, Kind.INCONSISTENT_OFFSET),
-    (an_end_that_is_taken_back, Kind.DIRTY_READ),
-    (a_message_that_is_passed_over, Kind.SKIPPED_POLL),
-    (none_where_one_is, Kind.SKIPPED_POLL),
-    (shown_before_it_is_committed, Kind.UNCOMMITTED),
-    (fewer_than_are_acknowledged, Kind.STALE),
-    (nothing_to_take_where_something_is, Kind.STALE),
-    (more_than_are_committed, Kind.MISCOUNTED),
-    (more_left_than_there_are, Kind.MISCOUNTED),
-    (fewer_left_than_were_not_taken, Kind.MISCOUNTED),
-    (passed_over_by_a_reading_taker, Kind.TAKEN_BY_NOBODY),
+BAD: list[tuple[Spoil, AnomalyKind]] = [
+    (another_message_at_an_offset, AnomalyKind.INCONSISTENT_OFFSET),
+    (a_message_that_never_was, AnomalyKind.INCONSISTENT_OFFSET),
+    (an_end_that_is_taken_back, AnomalyKind.DIRTY_READ),
+    (a_message_that_is_passed_over, AnomalyKind.SKIPPED_POLL),
+    (none_where_one_is, AnomalyKind.SKIPPED_POLL),
+    (shown_before_it_is_committed, AnomalyKind.UNCOMMITTED),
+    (fewer_than_are_acknowledged, AnomalyKind.STALE),
+    (nothing_to_take_where_something_is, AnomalyKind.STALE),
+    (more_than_are_committed, AnomalyKind.MISCOUNTED),
+    (more_left_than_there_are, AnomalyKind.MISCOUNTED),
+    (fewer_left_than_were_not_taken, AnomalyKind.MISCOUNTED),
+    (passed_over_by_a_reading_taker, AnomalyKind.TAKEN_BY_NOBODY),
 ]
 
 

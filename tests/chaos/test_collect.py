@@ -9,16 +9,16 @@ from tests.log.values import append
 from tinymq.format.entry import Entry
 from tinymq.log import Log, Store
 from tinymq_chaos.checkers.common import replica_reader
-from tinymq_chaos.checkers.common.replica_reader import Collector
-from tinymq_chaos.history import Stored
+from tinymq_chaos.checkers.common.replica_reader import ReplicaReader
+from tinymq_chaos.history import StoredEntry
 
 
-class Undecoded(Collector):
+class Undecoded(ReplicaReader):
     """These tests' records are no record batches."""
 
-    def entry(self, entry: Entry) -> Stored:
+    def entry(self, entry: Entry) -> StoredEntry:
         header = entry.header
-        return Stored(header.index, header.term, header.base_offset, header.prev_crc, header.header_crc, ())
+        return StoredEntry(header.index, header.term, header.base_offset, header.prev_crc, header.header_crc, ())
 
 
 def test_what_is_removed_while_it_is_read_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:

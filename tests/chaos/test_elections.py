@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tinymq_chaos.checkers import Kind
+from tinymq_chaos.checkers import AnomalyKind
 from tinymq_chaos.checkers.cluster.elections import (
     CONFLICTS_MAX,
     LOST_S,
     TERMS_MAX,
     UNLED_S,
     Elections,
+    HealthyReplica,
     Identity,
-    Listing,
-    Well,
+    ListedMembers,
 )
 from tinymq_chaos.checkers.common.anomaly import Anomaly
 from tinymq_chaos.history import Log
@@ -25,8 +25,8 @@ A, B, C = members = tuple((broker, b"%016d" % broker, 0) for broker in (1, 2, 3)
 B_WIPED: Identity = (2, b"another folder..", 0)
 
 
-FIRST = Listing(1, frozenset(members))
-WIPED = Listing(2, frozenset([A, B_WIPED, C]))
+FIRST = ListedMembers(1, frozenset(members))
+WIPED = ListedMembers(2, frozenset([A, B_WIPED, C]))
 
 
 class Told:
@@ -53,12 +53,17 @@ class Told:
         self.elections.committed(LOG, broker, (index, term), leads)
 
     def look(
-        self, seconds: float, *well: Identity, led: bool = False, newest: Listing = FIRST, apart: tuple[int, ...] = ()
+        self,
+        seconds: float,
+        *well: Identity,
+        led: bool = False,
+        newest: ListedMembers = FIRST,
+        apart: tuple[int, ...] = (),
     ) -> None:
         """`well` are, with `newest` as the last CONFIG of their logs; those of `apart` reach nobody."""
         until_s = self.now_s + seconds
         while self.now_s < until_s:
-            held = [Well(me, newest) for me in well]
+            held = [HealthyReplica(me, newest) for me in well]
             self.elections.looked(LOG, held, lambda a, b: a not in apart and b not in apart, led=led)
             self.now_s += 0.1
 
@@ -71,7 +76,7 @@ class Told:
         places = durable, durable if received is None else received
         self.elections.acknowledges(LOG, term, B, places, len(log), term_at)
 
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[AnomalyKind]:
         assert all(str(anomaly).startswith(anomaly.kind) for anomaly in self.anomalies)
         return [anomaly.kind for anomaly in self.anomalies]
 
@@ -232,36 +237,36 @@ def what_was_received_counts(t: Told) -> None:
     t.elections.counts(LOG, 2, 1, B, 4)
 
 
-BAD: list[tuple[Callable[[Told], None], Kind]] = [
-    (its_own_vote_alone, Kind.NOT_ELECTED),
-    (one_voter_twice, Kind.NOT_ELECTED),
-    (votes_of_another_term, Kind.NOT_ELECTED),
-    (votes_for_another, Kind.NOT_ELECTED),
-    (a_shorter_log, Kind.INCOMPLETE_LEADER),
-    (another_entry, Kind.INCOMPLETE_LEADER),
-    (a_leader_that_lags, Kind.INCOMPLETE_LEADER),
-    (a_stranger, Kind.UNLISTED_VOTE),
-    (terms_that_run_away, Kind.RESTLESS),
-    (by_a_follower, Kind.NOT_COMMITTED),
-    (an_earlier_term_by_counting, Kind.NOT_COMMITTED),
-    (one_conflict_after_another, Kind.SLOW),
-    (nobody_stands, Kind.NO_PROGRESS),
-    (nobody_stands_of_those_who_are_listed_anew, Kind.NO_PROGRESS),
-    (nobody_stands_of_those_whom_both_list, Kind.NO_PROGRESS),
-    (an_entry_of_another_leader, Kind.FALSE_ACK),
-    (an_entry_that_its_leader_began_without, Kind.FALSE_ACK),
-    (more_than_its_log, Kind.FALSE_ACK),
-    (received_from_another_leader, Kind.FALSE_ACK),
-    (an_ack_of_an_earlier_term, Kind.FALSE_ACK),
-    (an_ack_of_another_identity, Kind.FALSE_ACK),
-    (what_was_received_counts, Kind.FALSE_ACK),
-    (a_long_message, Kind.TOO_MUCH),
-    (a_long_queue, Kind.TOO_MUCH),
+BAD: list[tuple[Callable[[Told], None], AnomalyKind]] = [
+    (its_own_vote_alone, AnomalyKind.NOT_ELECTED),
+    (one_voter_twice, AnomalyKind.NOT_ELECTED),
+    (votes_of_another_term, AnomalyKind.NOT_ELECTED),
+    (votes_for_another, AnomalyKind.NOT_ELECTED),
+    (a_shorter_log, AnomalyKind.INCOMPLETE_LEADER),
+    (another_entry, AnomalyKind.INCOMPLETE_LEADER),
+    (a_leader_that_lags, AnomalyKind.INCOMPLETE_LEADER),
+    (a_stranger, AnomalyKind.UNLISTED_VOTE),
+    (terms_that_run_away, AnomalyKind.RESTLESS),
+    (by_a_follower, AnomalyKind.NOT_COMMITTED),
+    (an_earlier_term_by_counting, AnomalyKind.NOT_COMMITTED),
+    (one_conflict_after_another, AnomalyKind.SLOW),
+    (nobody_stands, AnomalyKind.NO_PROGRESS),
+    (nobody_stands_of_those_who_are_listed_anew, AnomalyKind.NO_PROGRESS),
+    (nobody_stands_of_those_whom_both_list, AnomalyKind.NO_PROGRESS),
+    (an_entry_of_another_leader, AnomalyKind.FALSE_ACK),
+    (an_entry_that_its_leader_began_without, AnomalyKind.FALSE_ACK),
+    (more_than_its_log, AnomalyKind.FALSE_ACK),
+    (received_from_another_leader, AnomalyKind.FALSE_ACK),
+    (an_ack_of_an_earlier_term, AnomalyKind.FALSE_ACK),
+    (an_ack_of_another_identity, AnomalyKind.FALSE_ACK),
+    (what_was_received_counts, AnomalyKind.FALSE_ACK),
+    (a_long_message, AnomalyKind.TOO_MUCH),
+    (a_long_queue, AnomalyKind.TOO_MUCH),
 ]
 
 
 @pytest.mark.parametrize(("tell", "kind"), BAD)
-def test_what_is_wrong_is_noted_once(tell: Callable[[Told], None], kind: Kind) -> None:
+def test_what_is_wrong_is_noted_once(tell: Callable[[Told], None], kind: AnomalyKind) -> None:
     told = Told()
     tell(told)
     assert told.kinds() == [kind]
@@ -275,7 +280,7 @@ def test_an_old_disk_makes_no_majority() -> None:
     told.look(3 * UNLED_S, A, B, C, apart=(3,))
     assert told.kinds() == []
     told.look(2 * UNLED_S, A, B, C)  # but those who are listed are one
-    assert told.kinds() == [Kind.NO_PROGRESS]
+    assert told.kinds() == [AnomalyKind.NO_PROGRESS]
 
 
 def test_who_is_replaced_by_a_config_that_is_out_makes_no_majority() -> None:
@@ -285,7 +290,7 @@ def test_who_is_replaced_by_a_config_that_is_out_makes_no_majority() -> None:
     told.look(3 * UNLED_S, A, B_WIPED, newest=WIPED)
     assert told.kinds() == []
     told.look(3 * UNLED_S, A, B)
-    assert told.kinds() == [Kind.NO_PROGRESS]
+    assert told.kinds() == [AnomalyKind.NO_PROGRESS]
 
 
 def test_a_replica_that_does_not_find_its_leader_is_noted_once() -> None:
@@ -302,4 +307,4 @@ def test_a_replica_that_does_not_find_its_leader_is_noted_once() -> None:
     look(LOST_S - 0.2, 4, 5)
     assert told.kinds() == []
     look(3 * LOST_S, 4)
-    assert told.kinds() == [Kind.NO_PROGRESS]
+    assert told.kinds() == [AnomalyKind.NO_PROGRESS]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.chaos.story import LOG, Story
-from tinymq_chaos.checkers import Kind, Ledger, check
+from tinymq_chaos.checkers import AnomalyKind, Ledger, check
 from tinymq_chaos.checkers.cluster.ledger import Ballot, Identity
 
 Spoil = Callable[[Ledger], None]
@@ -17,7 +17,9 @@ ME: dict[int, Identity] = {broker: (bytes([broker]), 0) for broker in (1, 2, 3)}
 def opens(ledger: Ledger, last: int = 5, ballot: Ballot = (2, 1), identity: Identity = ME[2], **more: object) -> None:
     """Broker 2 does, with entries 3 and later of term 2."""
     unsynced: list[str] = more.get("unsynced", [])  # type: ignore[assignment]
-    ledger.opened(LOG, 2, identity, ballot, lambda i: None if i < 2 else 1 if i < 3 else 2, last, unsynced)
+    ledger.opened(
+        LOG, 2, identity, ballot, lambda i: None if i < 2 else 1 if i < 3 else 2, last_index=last, unsynced=unsynced
+    )
 
 
 def good() -> Ledger:
@@ -152,37 +154,37 @@ def a_sequence_skipped_after_a_revival(ledger: Ledger) -> None:
     ledger.numbered(LOG, 5, 1, 0, 10, 1)
 
 
-BAD: list[tuple[Spoil, Kind]] = [
-    (another_entry, Kind.TWO_ENTRIES),
-    (another_leader, Kind.TWO_LEADERS),
-    (a_minority_counts, Kind.NO_QUORUM),
-    (half_of_four_counts, Kind.NO_QUORUM),
-    (one_that_is_not_listed_counts, Kind.NO_QUORUM),
-    (a_repaired_one_counts, Kind.NO_QUORUM),
-    (counted_before_the_sync, Kind.NOT_SYNCED),
-    (opened_before_the_sync, Kind.NOT_SYNCED),
-    (back_with_less, Kind.FORGOTTEN),
-    (back_with_another_entry, Kind.FORGOTTEN),
-    (back_with_an_older_term, Kind.FORGOTTEN),
-    (back_without_its_vote, Kind.FORGOTTEN),
-    (a_second_vote, Kind.TWO_VOTES),
-    (a_vote_before_its_sync, Kind.TWO_VOTES),
-    (a_skipped_sequence, Kind.BROKEN_SEQUENCE),
-    (a_sequence_twice, Kind.BROKEN_SEQUENCE),
-    (an_epoch_that_begins_in_the_middle, Kind.BROKEN_SEQUENCE),
-    (a_producer_that_begins_in_the_middle, Kind.BROKEN_SEQUENCE),
-    (cut_below_the_mark, Kind.NOT_SYNCED),
-    (begun_above_the_mark, Kind.NOT_SYNCED),
-    (another_entry_after_a_revival, Kind.TWO_ENTRIES),
-    (forgotten_after_a_revival, Kind.FORGOTTEN),
-    (a_sequence_skipped_after_a_revival, Kind.BROKEN_SEQUENCE),
-    (another_state, Kind.STATES_DIFFER),
-    (a_read_of_the_past, Kind.STALE),
+BAD: list[tuple[Spoil, AnomalyKind]] = [
+    (another_entry, AnomalyKind.TWO_ENTRIES),
+    (another_leader, AnomalyKind.TWO_LEADERS),
+    (a_minority_counts, AnomalyKind.NO_QUORUM),
+    (half_of_four_counts, AnomalyKind.NO_QUORUM),
+    (one_that_is_not_listed_counts, AnomalyKind.NO_QUORUM),
+    (a_repaired_one_counts, AnomalyKind.NO_QUORUM),
+    (counted_before_the_sync, AnomalyKind.NOT_SYNCED),
+    (opened_before_the_sync, AnomalyKind.NOT_SYNCED),
+    (back_with_less, AnomalyKind.FORGOTTEN),
+    (back_with_another_entry, AnomalyKind.FORGOTTEN),
+    (back_with_an_older_term, AnomalyKind.FORGOTTEN),
+    (back_without_its_vote, AnomalyKind.FORGOTTEN),
+    (a_second_vote, AnomalyKind.TWO_VOTES),
+    (a_vote_before_its_sync, AnomalyKind.TWO_VOTES),
+    (a_skipped_sequence, AnomalyKind.BROKEN_SEQUENCE),
+    (a_sequence_twice, AnomalyKind.BROKEN_SEQUENCE),
+    (an_epoch_that_begins_in_the_middle, AnomalyKind.BROKEN_SEQUENCE),
+    (a_producer_that_begins_in_the_middle, AnomalyKind.BROKEN_SEQUENCE),
+    (cut_below_the_mark, AnomalyKind.NOT_SYNCED),
+    (begun_above_the_mark, AnomalyKind.NOT_SYNCED),
+    (another_entry_after_a_revival, AnomalyKind.TWO_ENTRIES),
+    (forgotten_after_a_revival, AnomalyKind.FORGOTTEN),
+    (a_sequence_skipped_after_a_revival, AnomalyKind.BROKEN_SEQUENCE),
+    (another_state, AnomalyKind.STATES_DIFFER),
+    (a_read_of_the_past, AnomalyKind.STALE),
 ]
 
 
 @pytest.mark.parametrize(("spoil", "kind"), BAD, ids=[spoil.__name__ for spoil, _ in BAD])
-def test_it_is_found(spoil: Spoil, kind: Kind) -> None:
+def test_it_is_found(spoil: Spoil, kind: AnomalyKind) -> None:
     ledger = good()
     spoil(ledger)
     found = check(Story().history, ledger)

@@ -10,15 +10,15 @@ import pytest
 from tests.chaos.worlds import begun, in_world, write
 from tinymq.base.errors import SyncFailed
 from tinymq.simulation.faulty_files import Crash
-from tinymq_chaos.sim.virtual.disk import Disk, SimFiles
-from tinymq_chaos.sim.virtual.event_loop import Process, VirtualLoop, run_virtually
+from tinymq_chaos.sim.virtual.disk import SimDisk, SimFiles
+from tinymq_chaos.sim.virtual.event_loop import SimProcess, VirtualLoop, run_virtually
 from tinymq_chaos.sim.world.brokers import LOST
 from tinymq_chaos.sim.world.world import World
 
 
 def test_who_is_cancelled_while_the_disk_hangs_leaves_the_others_waiting() -> None:
     async def main(loop: VirtualLoop) -> None:
-        disk = Disk(loop, Process("a"), SimFiles(random.Random(1)), random.Random(1))
+        disk = SimDisk(loop, SimProcess("a"), SimFiles(random.Random(1)), random.Random(1))
         hung = disk.hung = loop.create_future()
         gone, stays = (asyncio.create_task(disk.run(lambda: "done")) for _ in range(2))
         await asyncio.wait((gone, stays), timeout=1.0)

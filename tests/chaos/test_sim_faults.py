@@ -35,8 +35,8 @@ from tinymq.raft import Role
 from tinymq.simulation.faulty_inodes import Inode
 from tinymq.simulation.memory_network import Pipe
 from tinymq_chaos.sim.faults import FAULTS
-from tinymq_chaos.sim.virtual.event_loop import Process, VirtualClock, VirtualLoop, run_virtually
-from tinymq_chaos.sim.virtual.synced_files import Synced
+from tinymq_chaos.sim.virtual.event_loop import SimProcess, VirtualClock, VirtualLoop, run_virtually
+from tinymq_chaos.sim.virtual.synced_files import SyncedFiles
 from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.world import World
 
@@ -450,7 +450,7 @@ async def crash_anywhere(world: World) -> None:
 
 def test_a_crash_after_three_steps_comes_after_three() -> None:
     async def main(loop: VirtualLoop) -> list[str]:
-        process, seen = Process("a"), list[str]()
+        process, seen = SimProcess("a"), list[str]()
         process.crash_after(3, lambda: (seen.append("crash"), process.kill()))  # type: ignore[func-returns-value]
         for n in range(6):
             process.do(lambda n=n: loop.call_later(0.1 * (n + 1), lambda: seen.append(str(n))))
@@ -524,7 +524,7 @@ async def remove_group(world: World) -> None:
     broker = world.brokers[int(broker_id)]
     lost = [path for path in broker.files.paths() if path.startswith(folder)]
     assert lost == []
-    assert Synced(broker.files).node(folder) is None
+    assert SyncedFiles(broker.files).node(folder) is None
     assert [p for p in others(world, broker.id)[0].files.paths() if p.startswith(folder)]
     next(fault, None)
     assert await world.healthy(20.0) == ""
@@ -541,7 +541,7 @@ async def flipped(world: World, kind: str) -> set[str]:
     assert files.seen() == wanted
     changed = {path for path, content in before[numbers(words)[0]].items() if wanted[path] != content}
     for path in changed:
-        node = Synced(files).node(path)
+        node = SyncedFiles(files).node(path)
         assert isinstance(node, Inode)
         assert node.durable == wanted[path]
     return changed

@@ -14,7 +14,7 @@ from tests.client.fake_cluster import FakeCluster, FakePartition
 from tinymq.client import AsyncClient
 from tinymq.format.batch import parse_batch_header
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq_chaos.checkers import Kind, check
+from tinymq_chaos.checkers import AnomalyKind, check
 from tinymq_chaos.history import History, Outcome
 from tinymq_chaos.sim.virtual.event_loop import VirtualClock, VirtualLoop, run_virtually
 from tinymq_chaos.workloads import WORKLOADS
@@ -24,7 +24,7 @@ FAKED = ("idempotent", "plain", "lone", "batches", "hasty", "churn", "metadata")
 """What a FakeCluster can do; the others run on brokers, in virtual time: test_sim_workloads.py."""
 
 
-class Surroundings:
+class StandInContext:
     """A Context over a FakeCluster."""
 
     def __init__(self, loop: VirtualLoop, name: str, cluster: FakeCluster) -> None:
@@ -58,7 +58,7 @@ def run(name: str, spoil: Any = None) -> History:
 
     async def main(loop: VirtualLoop) -> History:
         cluster = FakeCluster()
-        context = Surroundings(loop, name, cluster)
+        context = StandInContext(loop, name, cluster)
         working = asyncio.create_task(WORKLOADS[name](context))
         for second in range(int(SECONDS)):
             await context.clock.sleep(1.0)
@@ -162,11 +162,11 @@ def _stale(cluster: FakeCluster, answer: Any, broker: int, method: Any, request:
 @pytest.mark.parametrize(
     ("name", "spoil", "kind"),
     [
-        ("idempotent", lose_a_batch, Kind.LOST_WRITE),
-        ("idempotent", write_twice, Kind.DUPLICATE),
-        ("hasty", leave_numbers_out, Kind.REORDERED),
-        ("metadata", forget_topics, Kind.NOT_LINEARIZABLE),
+        ("idempotent", lose_a_batch, AnomalyKind.LOST_WRITE),
+        ("idempotent", write_twice, AnomalyKind.DUPLICATE),
+        ("hasty", leave_numbers_out, AnomalyKind.REORDERED),
+        ("metadata", forget_topics, AnomalyKind.NOT_LINEARIZABLE),
     ],
 )
-def test_a_bad_cluster_is_found_to_be_bad(name: str, spoil: Any, kind: Kind) -> None:
+def test_a_bad_cluster_is_found_to_be_bad(name: str, spoil: Any, kind: AnomalyKind) -> None:
     assert kind in {anomaly.kind for anomaly in check(run(name, spoil))}

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from tinymq.client import AsyncClient
 from tinymq_chaos.sim.campaign.run import no_collection
 from tinymq_chaos.sim.faults import FAULTS
-from tinymq_chaos.sim.network.wires import Wire
+from tinymq_chaos.sim.network.wires import MessageStream
 from tinymq_chaos.sim.virtual.event_loop import VirtualLoop, run_virtually
 from tinymq_chaos.sim.virtual.transcript import Transcript
 from tinymq_chaos.sim.world.brokers import SimBroker
-from tinymq_chaos.sim.world.world import Surroundings, World
+from tinymq_chaos.sim.world.world import World, WorldOptions
 
 Pair = tuple[int, int]
 TRIES = 60  # seeds of a fault, until it is what a test looks at
@@ -33,7 +33,7 @@ def in_world(check: Callable[[World], Awaitable[None]], nodes: int = 3) -> World
 
     async def main(loop: VirtualLoop) -> None:
         transcript.begin(loop)
-        world = World(loop, 1, Surroundings(nodes, 4096), transcript)
+        world = World(loop, 1, WorldOptions(nodes, 4096), transcript)
         kept.append(world)
         try:
             await world.form()
@@ -76,7 +76,7 @@ def others(world: World, *named: int) -> list[SimBroker]:
 
 async def travel_s(world: World, direction: Pair) -> float:
     """How long a message of a client's call takes."""
-    wire = Wire(world.conditions, direction)
+    wire = MessageStream(world.conditions, direction)
     sent_s = world.loop.time()
     wire.send(b"x")
     assert await wire.receive() == b"x"

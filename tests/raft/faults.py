@@ -14,7 +14,7 @@ from tinymq.base.errors import StorageError
 from tinymq.raft import Role
 from tinymq.raft.net.transport import Channel
 from tinymq_chaos.faults import FAULTS as FAULT_ROWS
-from tinymq_chaos.sim.virtual.event_loop import Killed
+from tinymq_chaos.sim.virtual.event_loop import ProcessKilled
 
 Fault = Callable[[Cluster], None]
 
@@ -156,7 +156,7 @@ def stop(cluster: Cluster) -> None:
     cluster.say(f"broker {broker.id} is told to stop")
 
     async def stop() -> None:
-        with contextlib.suppress(Killed):  # it may be killed meanwhile, and then somebody else starts it
+        with contextlib.suppress(ProcessKilled):  # it may be killed meanwhile, and then somebody else starts it
             await broker.stop()
             _restart_later(cluster, broker)
 

@@ -29,8 +29,15 @@ from tinymq.raft.net.transport import PeerAddress, Transport
 from tinymq.raft.rules.membership import Replica, make_first_entry
 from tinymq.simulation.faulty_files import FaultyFiles
 from tinymq.simulation.memory_network import HOST, MemoryNetwork
-from tinymq_chaos.sim.virtual.disk import Disk
-from tinymq_chaos.sim.virtual.event_loop import Gated, Killed, Process, VirtualClock, VirtualLoop, run_virtually
+from tinymq_chaos.sim.virtual.disk import SimDisk
+from tinymq_chaos.sim.virtual.event_loop import (
+    ProcessKilled,
+    ProcessTransport,
+    SimProcess,
+    VirtualClock,
+    VirtualLoop,
+    run_virtually,
+)
 
 CLUSTER_ID = b"c" * 16
 SECRET = b"a secret of the tests"
@@ -141,10 +148,10 @@ class Broker:
         self.transport: Transport | None = None  # of the newest process
         self._cluster = cluster
         self._sessions = 0
-        self._process: Process | None = None
+        self._process: SimProcess | None = None
         self._store: Store | None = None
         self._host: Host | None = None
-        self._disk: Disk | None = None
+        self._disk: SimDisk | None = None
         self._clock: VirtualClock | None = None
 
     # What runs; each asserts that something does.
@@ -158,7 +165,7 @@ class Broker:
         return self._process is None
 
     @property
-    def process(self) -> Process:
+    def process(self) -> SimProcess:
         assert self._process is not None, f"broker {self.id} is down"
         return self._process
 
@@ -173,7 +180,7 @@ class Broker:
         return self._store
 
     @property
-    def disk(self) -> Disk:
+    def disk(self) -> SimDisk:
         assert self._disk is not None, f"broker {self.id} is down"
         return self._disk
 
@@ -204,10 +211,10 @@ class Broker:
     async def open_store(self) -> None:
         """The first half of a start. Raises what the disk says."""
         loop, cluster = self._cluster.loop, self._cluster
-        self._process = process = Process(f"broker {self.id}")
+        self._process = process = SimProcess(f"broker {self.id}")
         self._clock = VirtualClock(loop, process, start_s=self.rng.uniform(10, 10_000), rate=self.rate)
         self._clock.wall_skew_us = self.skew_us
-        self._disk = Disk(loop, process, self.files, random.Random(self.rng.random()))
+        self._disk = SimDisk(loop, process, self.files, random.Random(self.rng.random()))
         self._store = await process.run(
             Store.open(
                 self.files, self._disk, self._clock, broker_id=self.id, limits=cluster.limits,
@@ -222,7 +229,7 @@ class Broker:
             if self._process is None:
                 await self.open_store()
             await self.process.run(self._start_host())
-        except Killed:
+        except ProcessKilled:
             pass
 
     async def _start_host(self) -> None:
@@ -232,7 +239,7 @@ class Broker:
         for other in cluster.brokers:
             transport.set_peer(PeerAddress(other, HOST, other))
         self.transport = transport
-        gate = Gated(transport, self.process)
+        gate = ProcessTransport(transport, self.process)
         self._host = host = Host(self.id, store, gate, self.clock, self.rng, cluster.limits, cluster.timing)
         host.on_group_changed = self._note
         host.on_failed = self.failures.append

@@ -16,7 +16,7 @@ from tinymq.raft import Role
 from tinymq.raft.leader.leadership import Leadership
 from tinymq.raft.replica.replica import RaftReplica
 from tinymq.raft.rules.read_index import Answer
-from tinymq_chaos.sim.virtual.event_loop import Killed
+from tinymq_chaos.sim.virtual.event_loop import ProcessKilled
 
 TIMEOUT_S = 2.0
 
@@ -39,7 +39,7 @@ class Reads:
             index = await broker.process.run(broker.group().read_index(TIMEOUT_S))
         except (NotLeader, DeadlineExceeded) as error:
             self.errors.append(error)
-        except Killed:
+        except ProcessKilled:
             return
         else:
             self.good += 1

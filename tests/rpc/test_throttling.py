@@ -25,7 +25,7 @@ from tinymq.testing.cluster import Cluster
 from tinymq_chaos.sim.campaign.run import no_collection
 from tinymq_chaos.sim.virtual.event_loop import VirtualLoop, run_virtually
 from tinymq_chaos.sim.virtual.transcript import Transcript
-from tinymq_chaos.sim.world.world import Surroundings, World
+from tinymq_chaos.sim.world.world import World, WorldOptions
 
 DATA = payload(1, value=b"x" * 1000)
 
@@ -160,7 +160,7 @@ def test_a_limited_client_gets_its_rate_and_its_neighbour_what_it_asks_for(
 
     async def main(loop: VirtualLoop) -> None:
         transcript.begin(loop)
-        world = World(loop, 1, Surroundings(3, 1 << 20), transcript)
+        world = World(loop, 1, WorldOptions(3, 1 << 20), transcript)
         world.limits = replace(world.limits, **{f"client_{direction}_bytes_per_s": rate})
         await world.form()
         await world.clock.sleep(1.0)
@@ -238,7 +238,7 @@ def test_a_reader_waits_on_where_brokers_have_no_room_for_its_waiting_fetches() 
 
     async def main(loop: VirtualLoop) -> None:
         transcript.begin(loop)
-        world = World(loop, 1, Surroundings(3, 1 << 20), transcript)
+        world = World(loop, 1, WorldOptions(3, 1 << 20), transcript)
         world.limits = replace(world.limits, waiting_fetches_max=1)
         await world.form()
         await world.clock.sleep(1.0)

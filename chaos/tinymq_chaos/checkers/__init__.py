@@ -12,7 +12,7 @@ from tinymq_chaos.checkers.bounds import capacity, retention, sizes, stale_reads
 from tinymq_chaos.checkers.cluster import deadlines, metadata, moves, unique_numbers
 from tinymq_chaos.checkers.cluster.ledger import Ledger
 from tinymq_chaos.checkers.common import settings
-from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.checkers.records import cursors, early_answers, reads, replicas, weak_topics, writes
 from tinymq_chaos.history import History
@@ -82,7 +82,7 @@ def check(history: History, ledger: Ledger | None = None, checkers: Iterable[Che
     for checker in checkers:
         found.extend(checker(facts))
     found = [anomaly for anomaly in found if not weak_topics.is_excused(facts, anomaly)]
-    counts: Counter[Kind] = Counter()
+    counts: Counter[AnomalyKind] = Counter()
     kept = []
     for anomaly in found:
         counts[anomaly.kind] += 1
@@ -91,4 +91,4 @@ def check(history: History, ledger: Ledger | None = None, checkers: Iterable[Che
     return kept
 
 
-__all__ = ["CHECKERS", "Anomaly", "Checker", "Facts", "History", "Kind", "Ledger", "check"]
+__all__ = ["CHECKERS", "Anomaly", "AnomalyKind", "Checker", "Facts", "History", "Ledger", "check"]

@@ -26,7 +26,7 @@ SETTLE_S = 8.0  # of a run, behind its faults
 
 
 @dataclass(frozen=True, slots=True)
-class Caught:
+class HuntResult:
     """How a mutant fared. `by` is the first anomaly; "" if it survived."""
 
     mutant: Mutant
@@ -56,7 +56,7 @@ def plan_of(mutant: Mutant, seed: int) -> Plan:
     )
 
 
-def hunt(mutant: Mutant, seeds: Iterable[int]) -> Caught:
+def hunt(mutant: Mutant, seeds: Iterable[int]) -> HuntResult:
     """Run it until something is found that the product itself, under the same plan, does not show."""
     if mutant.test:
         return _tested(mutant)
@@ -71,12 +71,12 @@ def hunt(mutant: Mutant, seeds: Iterable[int]) -> Caught:
         with _ending(RUN_S_MAX):
             control = run(plan)
         if not control.anomalies:
-            return Caught(mutant, count, virtual_s, real_s, _first(result))
+            return HuntResult(mutant, count, virtual_s, real_s, _first(result))
         print(f"{mutant.name}: no catch, without the mutant {plan.command} fails too: {_first(control)}", flush=True)
-    return Caught(mutant, count, virtual_s, real_s, "")
+    return HuntResult(mutant, count, virtual_s, real_s, "")
 
 
-def _tested(mutant: Mutant) -> Caught:
+def _tested(mutant: Mutant) -> HuntResult:
     """By its test, which has to pass without it."""
     began_s = time.monotonic()
     with mutant.applied():
@@ -85,7 +85,7 @@ def _tested(mutant: Mutant) -> Caught:
         print(f"{mutant.name}: no catch, without the mutant {mutant.test} fails too: {without[0]}", flush=True)
         found = []
     by = " ".join(found[0].split()) if found else ""
-    return Caught(mutant, 0, 0.0, time.monotonic() - began_s, by)
+    return HuntResult(mutant, 0, 0.0, time.monotonic() - began_s, by)
 
 
 @contextmanager

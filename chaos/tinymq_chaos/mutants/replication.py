@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tinymq.format.entry import Entry, Kind
@@ -96,7 +97,15 @@ def acks_tell_the_whole_log(p: Patches) -> None:
     ) -> None:
         last = self._log.durable_index if success else 0
         ack = AppendAck(
-            self.term, last, last, reset, nextNodeIdx, next_term, self.commit_index, self._me.count, self._round
+            self.term,
+            last,
+            last,
+            conflict=reset,
+            next=nextNodeIdx,
+            next_term=next_term,
+            commit=self.commit_index,
+            count=self._me.count,
+            round=self._round,
         )
         self._post(int(node.id), ack)
 
@@ -107,10 +116,7 @@ def acks_tell_the_whole_log(p: Patches) -> None:
 def _clipped(real: Any) -> Any:
     def acknowledged(self: Leadership, peer: int, ack: AppendAck) -> bool:
         last = self._log.last_index
-        clipped = AppendAck(
-            ack.term, min(ack.durable, last), min(ack.received, last), ack.conflict, ack.next, ack.next_term,
-            ack.commit, ack.count, ack.round,
-        )  # fmt: skip
+        clipped = replace(ack, durable=min(ack.durable, last), received=min(ack.received, last))
         return bool(real(self, peer, clipped))
 
     return acknowledged
@@ -125,12 +131,12 @@ def acks_before_the_sync(p: Patches) -> None:
     real: Any = replica.RaftReplica.__init__
 
     def init(self: replica.RaftReplica, group: Any, me: Any, log: Any, *rest: Any) -> None:
-        real(self, group, me, Unsynced(log), *rest)
+        real(self, group, me, AllDurableLog(log), *rest)
 
     p.set(replica.RaftReplica, "__init__", init)
 
 
-class Unsynced:
+class AllDurableLog:
     """A log that takes what is appended for durable."""
 
     def __init__(self, log: Any) -> None:
@@ -149,7 +155,7 @@ def leader_counts_itself_early(p: Patches) -> None:
 
     def commit(self: Leadership, configs: Any, me: Replica, known: int) -> int:
         log = self._log
-        self._log = Unsynced(log)  # type: ignore[assignment]
+        self._log = AllDurableLog(log)  # type: ignore[assignment]
         try:
             return real(self, configs, me, known)
         finally:

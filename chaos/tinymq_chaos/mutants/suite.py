@@ -19,7 +19,7 @@ UNUSED = ("cacheprovider", "xdist", "hypothesispytest", "junitxml", "doctest", "
 QUIET = ("-q", "--rootdir", str(ROOT), *(word for name in UNUSED for word in ("-p", f"no:{name}")))
 
 
-class Ended:
+class TestOutcomes:
     """How each test of a run ended. A plug-in."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ def failures(test: str) -> list[str]:
     """
     for name in [name for name in sys.modules if name.startswith(TESTS)]:
         del sys.modules[name]
-    ended, said = Ended(), io.StringIO()
+    ended, said = TestOutcomes(), io.StringIO()
     with redirect_stdout(said):
         pytest.main([*QUIET, str(ROOT / test)], plugins=[ended])
     shown = not ended.broken and ended.passed + len(ended.failed) > 0

@@ -23,8 +23,8 @@ from tinymq_chaos.real import outcome
 from tinymq_chaos.real.cluster.broker import check_mutants
 from tinymq_chaos.real.faults import FAULTS, RealFault
 from tinymq_chaos.real.report import BadFolder, read_run, write_comparison, write_report
-from tinymq_chaos.real.run.run import Plan, Result, Run
-from tinymq_chaos.real.systems import OFFERS, TARGETS, Offer, Wanted
+from tinymq_chaos.real.run.run import Run, RunPlan, RunResult
+from tinymq_chaos.real.systems import OFFERS, TARGETS, ClusterSpec, SystemOffer
 
 MINUTES = 10.0
 BESIDE_S = 45.0  # of these: until brokers serve, and from the last fault until all is read and checked
@@ -88,14 +88,14 @@ def main(arguments: Sequence[str]) -> int:
     folder = options.folder or Path(".tinymq") / "chaos" / f"{now:%Y%m%d-%H%M%S}-seed-{seed}"
     if wrong := cannot(options, OFFERS[options.target]()) or unfit(folder, options.against):
         return _end(2, wrong)
-    say = Saying()
+    say = Progress()
     command = command_of(options, seed)
     say(f"seed {seed}; {command} repeats the plan, and not what comes of it; all that is written is in {folder}")
     kinds = FAULTS if options.fault is None else {name: FAULTS[name] for name in options.fault}
     needs = frozenset().union(*(kind.real.needs for kind in kinds.values()))
-    plan = Plan(seed, max(LEAST_S, options.minutes * 60 - BESIDE_S), options.fault, options.workload, options.pace)
+    plan = RunPlan(seed, max(LEAST_S, options.minutes * 60 - BESIDE_S), options.fault, options.workload, options.pace)
     try:
-        subject = TARGETS[options.target](Wanted(folder / LEFT[0], options.brokers, needs, options.mutant))
+        subject = TARGETS[options.target](ClusterSpec(folder / LEFT[0], options.brokers, needs, options.mutant))
     except (TinymqError, RuntimeError, ValueError, OSError) as error:
         return _end(2, f"the cluster does not come up: {error}")
     try:
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str]) -> int:
     return _conclude(result, folder, options.against, say)
 
 
-def cannot(options: argparse.Namespace, offer: Offer) -> str:
+def cannot(options: argparse.Namespace, offer: SystemOffer) -> str:
     """What of the options makes no sense with these brokers; "" if all does."""
     lacking = {name: FAULTS[name].real.needs - offer.can_have for name in options.fault or ()}
     wrong = [f"{name} needs {', '.join(sorted(needs))}" for name, needs in lacking.items() if needs]
@@ -153,13 +153,13 @@ def _end(code: int, why: str) -> int:
     return code
 
 
-async def _run(run: Run) -> Result:
+async def _run(run: Run) -> RunResult:
     """Ctrl-C ends it in order, a second one at once; either way there is a result."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, run.interrupt)
     return await run.run()
 
 
-def _conclude(result: Result, folder: Path, against: Path | None, say: Callable[[str], None]) -> int:
+def _conclude(result: RunResult, folder: Path, against: Path | None, say: Callable[[str], None]) -> int:
     print(outcome.outcome_in_words(result), flush=True)
     code, why = outcome.exit_of(result)
     if result.interrupted and not result.judged:
@@ -174,7 +174,7 @@ def _conclude(result: Result, folder: Path, against: Path | None, say: Callable[
     return _end(code, why)
 
 
-class Saying:
+class Progress:
     """Progress, on standard error, with the time since the beginning."""
 
     def __init__(self) -> None:

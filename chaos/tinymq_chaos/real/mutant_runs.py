@@ -18,13 +18,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.history import History
 from tinymq_chaos.mutants import REAL
 from tinymq_chaos.real.faults import FAULTS, Value
-from tinymq_chaos.real.run.run import Plan, Result, Run
+from tinymq_chaos.real.run.run import Run, RunPlan, RunResult
 from tinymq_chaos.real.run.schedule import Act, Episode
-from tinymq_chaos.real.systems import TARGETS, Wanted
+from tinymq_chaos.real.systems import TARGETS, ClusterSpec
 
 FRESH_SEEDS = 1_000_000
 NODES = 3
@@ -34,10 +34,10 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Focus:
+class RealFocus:
     """Where a mutant shows, and as what at least."""
 
-    shows: frozenset[Kind]
+    shows: frozenset[AnomalyKind]
     acts: tuple[Act, ...]  # of one round, which overlap
     workloads: tuple[str, ...]
     rounds: int = 3
@@ -64,34 +64,34 @@ def _act(kind: str, after_s: float, lasts_s: float, **parameters: Value) -> Act:
 
 _SLOW_DISKS = tuple(_act("slow_sync", 0.0, 3.0, broker=float(b), seconds=0.4) for b in (1, 2, 3))
 
-FOCUS: dict[str, Focus] = {
-    "acks-before-the-sync": Focus(
-        frozenset({Kind.LOST_WRITE}),
+FOCUS: dict[str, RealFocus] = {
+    "acks-before-the-sync": RealFocus(
+        frozenset({AnomalyKind.LOST_WRITE}),
         (*_SLOW_DISKS, _act("power_cut_all", 2.0, 0.0)),  # what is written is not synced yet
         ("idempotent", "lone"),
     ),
-    "one-replica-commits": Focus(
-        frozenset({Kind.LOST_WRITE}),
+    "one-replica-commits": RealFocus(
+        frozenset({AnomalyKind.LOST_WRITE}),
         (_act("isolate", 0.0, 5.0),),  # of the leader, from brokers and not from clients
         ("idempotent", "lone"),
     ),
-    "duplicates-are-appended": Focus(
-        frozenset({Kind.DUPLICATE}),
+    "duplicates-are-appended": RealFocus(
+        frozenset({AnomalyKind.DUPLICATE}),
         (_act("reset_peer", 0.0, 2.0, where="clients"),),  # what was answered is sent again
         ("idempotent", "hasty"),
     ),
-    "followers-show-their-whole-log": Focus(
-        frozenset({Kind.DIRTY_READ, Kind.NOT_A_PREFIX, Kind.INCONSISTENT_OFFSET}),
+    "followers-show-their-whole-log": RealFocus(
+        frozenset({AnomalyKind.DIRTY_READ, AnomalyKind.NOT_A_PREFIX, AnomalyKind.INCONSISTENT_OFFSET}),
         (*_SLOW_DISKS, _act("power_cut_all", 2.0, 0.0)),  # what was shown was on no disk
         ("idempotent", "batches"),
     ),
-    "cursors-are-not-replicated": Focus(
-        frozenset({Kind.LOST_COMMIT, Kind.CURSOR_BACK, Kind.TAKEN_TWICE}),
+    "cursors-are-not-replicated": RealFocus(
+        frozenset({AnomalyKind.LOST_COMMIT, AnomalyKind.CURSOR_BACK, AnomalyKind.TAKEN_TWICE}),
         (_act("kill_leader", 0.0, 1.0),),
         ("cursors", "takers"),
     ),
-    "reads-without-a-round": Focus(
-        frozenset({Kind.STALE, Kind.MISCOUNTED}),
+    "reads-without-a-round": RealFocus(
+        frozenset({AnomalyKind.STALE, AnomalyKind.MISCOUNTED}),
         (_act("isolate", 0.0, 4.0), _act("pause", 0.2, 2.0)),  # from brokers alone; awake, it leads for some time yet
         ("counted",),
         rounds=6,
@@ -104,23 +104,23 @@ FOCUS: dict[str, Focus] = {
 assert set(FOCUS) == set(REAL)
 
 
-def run(focus: Focus, seed: int, mutants: tuple[str, ...], folder: Path, say: Say) -> Result:
+def run(focus: RealFocus, seed: int, mutants: tuple[str, ...], folder: Path, say: Say) -> RunResult:
     """One run on a cluster of its own."""
-    subject = TARGETS["tinymq"](Wanted(folder, NODES, focus.needs, mutants))
+    subject = TARGETS["tinymq"](ClusterSpec(folder, NODES, focus.needs, mutants))
     try:
         began_s = time.monotonic()
-        plan = Plan(seed, seconds=120.0, workloads=focus.workloads, pace=focus.pace, episodes=focus.episodes)
+        plan = RunPlan(seed, seconds=120.0, workloads=focus.workloads, pace=focus.pace, episodes=focus.episodes)
         return asyncio.run(Run(plan, subject, History(lambda: time.monotonic() - began_s), say).run())
     finally:
         subject.target.close()
 
 
-def kinds(result: Result) -> Counter[str]:
+def kinds(result: RunResult) -> Counter[str]:
     """What was found, by kind; what is no finding of a checker counts as itself."""
     return Counter(str(each.kind) if isinstance(each, Anomaly) else each for each in result.anomalies)
 
 
-def verdict(name: str, seed: int, whole: Result, broken: Result) -> tuple[bool, str]:
+def verdict(name: str, seed: int, whole: RunResult, broken: RunResult) -> tuple[bool, str]:
     """(caught, in words)."""
     if whole.anomalies:
         return False, f"{name}: seed {seed}: NOT CLEAN without the mutant: {_listed(kinds(whole))}"

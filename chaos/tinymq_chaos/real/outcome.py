@@ -24,7 +24,7 @@ from typing import Any
 from tinymq_chaos.checkers.common.anomaly import Anomaly
 from tinymq_chaos.history import Outcome
 from tinymq_chaos.real.processes.setup import TOXIPROXY_VERSION
-from tinymq_chaos.real.run.run import Result
+from tinymq_chaos.real.run.run import RunResult
 from tinymq_chaos.real.system.target import Target
 from tinymq_chaos.real.system.verdict import SPEED, not_judged
 
@@ -33,14 +33,14 @@ RUN = "run.json"
 PACKAGES = ("tinymq", "grpcio", "pyarrow", "pysyncobj", "toxiproxy-python")
 
 
-def write(folder: Path, result: Result, target: Target, command: str, began: str) -> None:
+def write(folder: Path, result: RunResult, target: Target, command: str, began: str) -> None:
     """Both files. `command` repeats the plan; `began`: when, for people."""
     with (folder / HISTORY).open("w") as file:
         file.writelines(f"{line}\n" for line in result.history.lines())
     (folder / RUN).write_text(json.dumps(values(result, target, command, began), indent=1) + "\n")
 
 
-def values(result: Result, target: Target, command: str, began: str) -> dict[str, Any]:
+def values(result: RunResult, target: Target, command: str, began: str) -> dict[str, Any]:
     """What run.json holds."""
     history, plan = result.history, result.plan
     return {
@@ -92,7 +92,7 @@ def machine() -> dict[str, Any]:
     return {"cpus": os.cpu_count(), "system": sys.platform, "kind": platform.machine(), "load": round(load, 1)}
 
 
-def outcome_in_words(result: Result) -> str:
+def outcome_in_words(result: RunResult) -> str:
     """The last lines of a run's progress."""
     ended = Counter(call.outcome for call in result.history.calls)
     failed = f"{ended[Outcome.FAILED]} failed, {ended[Outcome.UNKNOWN]} with an outcome that nobody knows"
@@ -114,7 +114,7 @@ def outcome_in_words(result: Result) -> str:
     return "\n".join(lines)
 
 
-def untested(result: Result) -> list[str]:
+def untested(result: RunResult) -> list[str]:
     """What was asked for, and did not come about: of that the run shows nothing."""
     wanted = result.plan.faults
     if wanted is None and result.plan.episodes is None and not result.faults:
@@ -131,7 +131,7 @@ def untested(result: Result) -> list[str]:
     return found
 
 
-def exit_of(result: Result) -> tuple[int, str]:
+def exit_of(result: RunResult) -> tuple[int, str]:
     """The exit code of a run, and why in words."""
     if result.anomalies:
         return 1, "anomalies"

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinymq_chaos.real.system.system import Subject
+from tinymq_chaos.real.system.system import SystemUnderTest
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ClusterSpec:
     """A cluster as a run asks for it."""
 
     folder: Path
@@ -20,7 +20,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class SystemOffer:
     """What a run may ask of somebody's brokers: known before one of them is started."""
 
     can_have: frozenset[str]  # of what kinds of faults need
@@ -29,13 +29,13 @@ class Offer:
     mutants: bool
 
 
-def _tinymq(wanted: Wanted) -> Subject:
+def _tinymq(wanted: ClusterSpec) -> SystemUnderTest:
     from tinymq_chaos.real.cluster.cluster import Cluster
     from tinymq_chaos.real.faults import clocks
     from tinymq_chaos.real.processes import setup
-    from tinymq_chaos.real.product.system import Ours
+    from tinymq_chaos.real.product.system import ProductSystem
 
-    has = wanted.needs & Ours.CAN_HAVE
+    has = wanted.needs & ProductSystem.CAN_HAVE
     brokers = range(1, wanted.nodes + 1)
     env = clocks.environment(setup.libfaketime(), wanted.folder, brokers) if "faketime" in has else None
     cluster = Cluster(wanted.folder, wanted.nodes, disks="disks" in has, mutants=wanted.mutants, env=env)
@@ -44,28 +44,28 @@ def _tinymq(wanted: Wanted) -> Subject:
     except BaseException:
         cluster.close()
         raise
-    return Ours(cluster, has)
+    return ProductSystem(cluster, has)
 
 
-def _nats(wanted: Wanted) -> Subject:
+def _nats(wanted: ClusterSpec) -> SystemUnderTest:
     from tinymq_chaos.real.peers.nats_system import serving
 
     return serving(wanted.folder)
 
 
-def _of_tinymq() -> Offer:
-    from tinymq_chaos.real.product.system import RUN, Ours
+def _of_tinymq() -> SystemOffer:
+    from tinymq_chaos.real.product.system import RUN, ProductSystem
 
-    return Offer(Ours.CAN_HAVE, RUN, (3, 5), mutants=True)
+    return SystemOffer(ProductSystem.CAN_HAVE, RUN, (3, 5), mutants=True)
 
 
-def _of_nats() -> Offer:
+def _of_nats() -> SystemOffer:
     from tinymq_chaos.real.peers.nats_system import SUITED
 
-    return Offer(frozenset(), SUITED, (3,), mutants=False)
+    return SystemOffer(frozenset(), SUITED, (3,), mutants=False)
 
 
-TARGETS: Mapping[str, Callable[[Wanted], Subject]] = {"tinymq": _tinymq, "nats": _nats}
+TARGETS: Mapping[str, Callable[[ClusterSpec], SystemUnderTest]] = {"tinymq": _tinymq, "nats": _nats}
 """Each brings the cluster up, and returns when it serves; the caller closes its target. Blocks."""
 
-OFFERS: Mapping[str, Callable[[], Offer]] = {"tinymq": _of_tinymq, "nats": _of_nats}
+OFFERS: Mapping[str, Callable[[], SystemOffer]] = {"tinymq": _of_tinymq, "nats": _of_nats}

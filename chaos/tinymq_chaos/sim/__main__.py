@@ -56,9 +56,16 @@ def _range(text: str) -> range:
 def _plan(options: argparse.Namespace, seed: int) -> Plan:
     nodes = 1 if options.registry == "memory" else options.brokers or nodes_of(seed)
     return Plan(
-        seed, nodes, options.run_s, options.workloads, options.faults, options.segment_bytes, options.latency_s,
-        options.pace, options.registry,
-    )  # fmt: skip
+        seed,
+        nodes,
+        options.run_s,
+        workloads=options.workloads,
+        faults=options.faults,
+        segment_bytes=options.segment_bytes,
+        latency_s=options.latency_s,
+        pace=options.pace,
+        registry=options.registry,
+    )
 
 
 def main() -> int:

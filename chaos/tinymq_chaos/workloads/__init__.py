@@ -26,7 +26,7 @@ from tinymq_chaos.workloads import (
 )
 from tinymq_chaos.workloads.context import CALL_S, Context, Workload, key_of
 from tinymq_chaos.workloads.pipelining import push
-from tinymq_chaos.workloads.producers import Numbered
+from tinymq_chaos.workloads.producers import NumberedProducer
 
 PARTITIONS = 2
 
@@ -65,7 +65,7 @@ async def _load(context: Context, senders: list[tuple[str, Any, dict[str, Any]]]
     running: list[Awaitable[None]] = [readers.follow(context, reading, name, key, replica) for replica in replicas]
     running.append(readers.look_at_ends(context, reading, name, key))
     for letter, send, settings in senders:
-        sender = Numbered(context, f"{context.name}.{letter}", name, key, PARTITIONS)
+        sender = NumberedProducer(context, f"{context.name}.{letter}", name, key, PARTITIONS)
         running.append(send(context, sender, context.client(request_timeout_ms=CALL_S * 1000), **settings))
     await asyncio.gather(*running)
     for replica in ("leader", "follower"):

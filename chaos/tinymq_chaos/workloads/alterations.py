@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from tinymq.client import AsyncClient
-from tinymq_chaos.workloads.capacity import KEPT, Beside, load, make_room
+from tinymq_chaos.workloads.capacity import KEPT, Company, load, make_room
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, pause, told
 from tinymq_chaos.workloads.producers import lone
 
@@ -29,7 +29,7 @@ async def altered(context: Context) -> None:
     )  # fmt: skip
 
 
-def altering(name: str, values: Sequence[str], *, twice: bool = False) -> Beside:
+def altering(name: str, values: Sequence[str], *, twice: bool = False) -> Company:
     """Give a setting one value after another, and sometimes ask for its value. `twice`: sometimes alter it twice in a
     row."""
 

@@ -14,7 +14,7 @@ from tinymq.client import AsyncClient
 from tinymq_chaos.history import Outcome
 from tinymq_chaos.workloads import readers
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told
-from tinymq_chaos.workloads.producers import Numbered, batches, lone
+from tinymq_chaos.workloads.producers import NumberedProducer, batches, lone
 from tinymq_chaos.workloads.trims import trim
 
 RETENTION_MS = 4_000
@@ -23,7 +23,7 @@ ROOM = 60  # records
 ROOM_BYTES = 60_000
 FULL, FULL_BYTES = 12, 12_000  # of a topic that refuses
 LEASE_S = 3.0
-Beside = Callable[[Context, AsyncClient, str, str], Awaitable[None]]
+Company = Callable[[Context, AsyncClient, str, str], Awaitable[None]]
 KEPT = {"retention_ms": "none"}  # whatever a clock that jumps by days makes of its age
 
 
@@ -63,7 +63,7 @@ async def full(context: Context) -> None:
 
 
 async def load(
-    context: Context, settings: dict[str, str], send: Any, *beside: Beside, replicas: int | None = None
+    context: Context, settings: dict[str, str], send: Any, *beside: Company, replicas: int | None = None
 ) -> None:
     """A topic with these settings, who writes and who reads it; and who does what else with it."""
     name = await context.topic(1, settings, replicas)
@@ -71,7 +71,7 @@ async def load(
     key = await key_of(context, client, name)
     context.history.topics[key] = settings
     letter = name.rsplit(".", 1)[-1]
-    sender = Numbered(context, f"{context.name}.{letter}", name, key, 1)
+    sender = NumberedProducer(context, f"{context.name}.{letter}", name, key, 1)
     await asyncio.gather(
         send(context, sender, client),
         readers.follow(context, client, name, key, "leader"),

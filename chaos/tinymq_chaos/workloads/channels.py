@@ -20,7 +20,7 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.history import Call, Outcome
 from tinymq_chaos.records import name_in
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, key_of, pause, told
-from tinymq_chaos.workloads.producers import Numbered, lone
+from tinymq_chaos.workloads.producers import NumberedProducer, lone
 from tinymq_chaos.workloads.readers import drain
 
 PARTITIONS = 2
@@ -38,7 +38,7 @@ async def cursors(context: Context) -> None:
     name = await context.topic(PARTITIONS)
     client = context.client(request_timeout_ms=CALL_S * 1000)
     key = await key_of(context, client, name)
-    sender = Numbered(context, f"{context.name}.a", name, key, PARTITIONS)
+    sender = NumberedProducer(context, f"{context.name}.a", name, key, PARTITIONS)
     consumers = [
         _consume(context, f"{context.name} {channel} {n}", name, key, channel)
         for channel in CHANNELS
@@ -117,7 +117,7 @@ async def takers(context: Context) -> None:
     name = await context.topic(1)
     client = context.client(request_timeout_ms=CALL_S * 1000)
     key = await key_of(context, client, name)
-    sender = Numbered(context, f"{context.name}.a", name, key, 1)
+    sender = NumberedProducer(context, f"{context.name}.a", name, key, 1)
     await _make(context, client, name)
     taking = [_take(context, f"{context.name} {n}", name, key) for n in range(TAKERS)]
     await asyncio.gather(lone(context, sender, client), *taking)

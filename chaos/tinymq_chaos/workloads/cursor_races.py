@@ -18,7 +18,7 @@ from tinymq.client.consume.cursors import ChannelId
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.history import Outcome
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told
-from tinymq_chaos.workloads.producers import Numbered, lone
+from tinymq_chaos.workloads.producers import NumberedProducer, lone
 
 CHANNEL = "rush"
 CONSUMERS = 2
@@ -26,7 +26,7 @@ COMMITS = 4  # at once
 
 
 @dataclass(slots=True)
-class Held:
+class ConsumerCursor:
     """A cursor, as a consumer knows it."""
 
     epoch: int
@@ -35,7 +35,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
+class SentSeek:
     """A seek that may be sent again."""
 
     epoch: int
@@ -48,7 +48,7 @@ async def rush(context: Context) -> None:
     name = await context.topic(1)
     client = context.client(request_timeout_ms=CALL_S * 1000)
     key = await key_of(context, client, name)
-    sender = Numbered(context, f"{context.name}.a", name, key, 1)
+    sender = NumberedProducer(context, f"{context.name}.a", name, key, 1)
     rushing = [Consumer(context, name, key, n).run() for n in range(CONSUMERS)]
     await asyncio.gather(lone(context, sender, client), *rushing)
 
@@ -63,7 +63,7 @@ class Consumer:
         self._topic = topic
         self._process = f"{context.name} {number}"
         self._place: dict[str, Any] = {"topic": key, "partition": 0, "channel": CHANNEL}
-        self._sought: Sought | None = None
+        self._sought: SentSeek | None = None
 
     async def run(self) -> None:
         context, held = self._context, None
@@ -81,8 +81,8 @@ class Consumer:
     async def _channel(self) -> ChannelId:
         return ChannelId(await self._cluster.topic(self._topic, CALL_S / 4), 0, CHANNEL)
 
-    async def _open(self) -> Held | None:
-        held: Held | None = None
+    async def _open(self) -> ConsumerCursor | None:
+        held: ConsumerCursor | None = None
         call = begin(self._context, self._process, "open_channel", **self._place)
         with told(call):
             channel = await self._channel()
@@ -90,15 +90,15 @@ class Consumer:
             epoch = await cursors.set_consumer(self._cluster, channel, "rush", command_id, CALL_S / 4)
             call.args["epoch"] = epoch
             outcome = await cursors.change(self._cluster, channel, cursors.opening(epoch, KnownOffset(0)), CALL_S / 4)
-            held = Held(epoch, outcome.generation, outcome.position)
+            held = ConsumerCursor(epoch, outcome.generation, outcome.position)
             call.ok(int(outcome.position))
         return held
 
-    async def _seek(self, held: Held) -> None:
+    async def _seek(self, held: ConsumerCursor) -> None:
         """Back, mostly; and then a commit from before, as one that was on its way for long."""
         rng = self._context.rng
-        before = Held(held.epoch, held.generation, held.position)
-        sought = Sought(held.epoch, rng.randbytes(16), rng.randrange(held.position + 1))
+        before = ConsumerCursor(held.epoch, held.generation, held.position)
+        sought = SentSeek(held.epoch, rng.randbytes(16), rng.randrange(held.position + 1))
         call = begin(self._context, self._process, "seek", **self._place, offset=sought.offset, epoch=held.epoch)
         with told(call):
             outcome = await self._send_seek(sought)
@@ -118,11 +118,11 @@ class Consumer:
                 outcome = await self._send_seek(sought)
                 call.ok([int(outcome.position), outcome.generation])
 
-    async def _send_seek(self, sought: Sought) -> pb.ChannelOutcome:
+    async def _send_seek(self, sought: SentSeek) -> pb.ChannelOutcome:
         command = cursors.seeking(sought.epoch, KnownOffset(sought.offset), sought.request)
         return await cursors.change(self._cluster, await self._channel(), command, CALL_S / 2)
 
-    async def _commit_some(self, held: Held) -> None:
+    async def _commit_some(self, held: ConsumerCursor) -> None:
         """At once, and in any order; behind the end they are refused."""
         rng = self._context.rng
         offsets = [held.position + rng.randrange(-2, 4) for _ in range(rng.randint(1, COMMITS))]

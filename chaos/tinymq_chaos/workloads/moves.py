@@ -7,7 +7,7 @@ import asyncio
 from tinymq.base.errors import TinymqError
 from tinymq_chaos.workloads import readers
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told
-from tinymq_chaos.workloads.producers import Numbered, lone, stream
+from tinymq_chaos.workloads.producers import NumberedProducer, lone, stream
 
 PARTITIONS = 2
 ANY = 0.3  # how often it is to be whoever can lead
@@ -19,7 +19,7 @@ async def moved(context: Context) -> None:
     name = await context.topic(PARTITIONS)
     client = context.client(request_timeout_ms=CALL_S * 1000)
     key = await key_of(context, client, name)
-    senders = [Numbered(context, f"{context.name}.{letter}", name, key, PARTITIONS) for letter in "ab"]
+    senders = [NumberedProducer(context, f"{context.name}.{letter}", name, key, PARTITIONS) for letter in "ab"]
     await asyncio.gather(
         stream(context, senders[0], context.client(request_timeout_ms=CALL_S * 1000)),
         lone(context, senders[1], client),

@@ -21,7 +21,7 @@ from tinymq.client.net.wire import batch_head, produce_batch, read_error
 from tinymq.format.batch import encode
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.workloads.context import CALL_S, Context, pause, told
-from tinymq_chaos.workloads.producers import LIFE_S, Numbered
+from tinymq_chaos.workloads.producers import LIFE_S, NumberedProducer
 
 WINDOW = 4  # fewer than a partition remembers (tinymq/broker/state/producers.py): a resend is always known
 HELD_BACK = 0.1  # of all batches
@@ -31,7 +31,7 @@ AGAIN_S = 0.02  # after a refusal
 
 
 @dataclass(slots=True)
-class Numbers:
+class Sequence:
     """What a producer numbers its batches by, in one partition."""
 
     producer_id: int
@@ -46,17 +46,17 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class NumberedBatch:
     """A number, and what is always sent under it."""
 
     head: bytes
     message: Any  # Arrow's buffer
 
 
-class Hasty:
+class PipeliningProducer:
     """One producer, one partition, two connections."""
 
-    def __init__(self, context: Context, sender: Numbered, clients: list[AsyncClient], partition: int) -> None:
+    def __init__(self, context: Context, sender: NumberedProducer, clients: list[AsyncClient], partition: int) -> None:
         self._context = context
         self._sender = sender
         self._clusters: list[Cluster] = [client._core() for client in clients]
@@ -85,15 +85,15 @@ class Hasty:
             except TinymqError:
                 await self._context.clock.sleep(0.1)
 
-    async def _open(self) -> Numbers | None:
+    async def _open(self) -> Sequence | None:
         self._lives += 1
         try:
             reply = await self._clusters[0].ask(pb.OpenProducerRequest(), timeout_s=CALL_S)
         except TinymqError:
             return None
-        return Numbers(reply.producer_id, f"{self._sender.process}.{self._partition}/{self._lives}")
+        return Sequence(reply.producer_id, f"{self._sender.process}.{self._partition}/{self._lives}")
 
-    async def _row(self, numbers: Numbers) -> None:
+    async def _row(self, numbers: Sequence) -> None:
         """One batch after another, until one is unclear, or for LIFE_S or so. All have ended then."""
         context, over = self._context, asyncio.Event()
         until_s = context.clock.monotonic() + context.rng.uniform(0.2, 1) * LIFE_S
@@ -108,7 +108,7 @@ class Hasty:
         if sending:
             await asyncio.wait(sending)
 
-    def _send(self, numbers: Numbers, over: asyncio.Event) -> asyncio.Task[None]:
+    def _send(self, numbers: Sequence, over: asyncio.Event) -> asyncio.Task[None]:
         sender = self._sender
         names = sender.records(self._context.rng.randint(1, 3))
         head = batch_head(
@@ -125,7 +125,7 @@ class Hasty:
         async def send() -> None:
             with told(call):
                 try:
-                    call.ok([self._partition, await self._deliver(Batch(head, message), deadline_s, over)])
+                    call.ok([self._partition, await self._deliver(NumberedBatch(head, message), deadline_s, over)])
                 finally:
                     if call.result is None:
                         over.set()
@@ -133,7 +133,7 @@ class Hasty:
 
         return asyncio.create_task(send())
 
-    async def _deliver(self, batch: Batch, deadline_s: float, over: asyncio.Event) -> int:
+    async def _deliver(self, batch: NumberedBatch, deadline_s: float, over: asyncio.Event) -> int:
         """Its base offset, once some attempt is answered with it. Raises OutcomeUnknown: an earlier one is unclear, and
         this one may be stuck behind it; or the time is up."""
         context = self._context
@@ -167,7 +167,7 @@ class Hasty:
             patience_s = min(1.0, patience_s * 2)
 
     def _submit(
-        self, cluster: Cluster, batch: Batch, deadline_s: float, answers: asyncio.Queue[tuple[Cluster, Any]]
+        self, cluster: Cluster, batch: NumberedBatch, deadline_s: float, answers: asyncio.Queue[tuple[Cluster, Any]]
     ) -> bool:
         """Send it, if there is a connection to the leader. False: there is none yet."""
         topic = cluster.view.topics[self._sender.topic]
@@ -192,7 +192,7 @@ class Hasty:
             cluster.refresh_soon()
 
 
-async def push(context: Context, sender: Numbered, client: AsyncClient) -> None:
+async def push(context: Context, sender: NumberedProducer, client: AsyncClient) -> None:
     """A producer for each partition."""
     clients = [client, context.client(request_timeout_ms=CALL_S * 1000)]
-    await asyncio.gather(*(Hasty(context, sender, clients, n).run() for n in range(sender.partitions)))
+    await asyncio.gather(*(PipeliningProducer(context, sender, clients, n).run() for n in range(sender.partitions)))

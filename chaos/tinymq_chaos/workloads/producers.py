@@ -23,7 +23,7 @@ LIFE_S = 8.0  # of one producer object, about: another one has another producer 
 
 
 @dataclass(slots=True)
-class Numbered:
+class NumberedProducer:
     """A process that names its records one after another."""
 
     context: Context
@@ -63,7 +63,7 @@ class Numbered:
             await self.answered.wait()
 
 
-async def stream(context: Context, sender: Numbered, client: AsyncClient, **settings: Any) -> None:
+async def stream(context: Context, sender: NumberedProducer, client: AsyncClient, **settings: Any) -> None:
     """One record after another in bursts, many on their way at once; now and then a new producer object."""
     lives, idempotent = 0, bool(settings.get("idempotent", True))
     while not context.stop.is_set():
@@ -86,7 +86,7 @@ async def stream(context: Context, sender: Numbered, client: AsyncClient, **sett
                 await pause(context, 0.0, 0.6)
 
 
-def _answer(sender: Numbered, call: Call) -> Callable[[Any], None]:
+def _answer(sender: NumberedProducer, call: Call) -> Callable[[Any], None]:
     def answer(delivery: Any) -> None:
         error = delivery.exception(0)
         if error is None:
@@ -99,7 +99,7 @@ def _answer(sender: Numbered, call: Call) -> Callable[[Any], None]:
     return answer
 
 
-async def batches(context: Context, sender: Numbered, client: AsyncClient) -> None:
+async def batches(context: Context, sender: NumberedProducer, client: AsyncClient) -> None:
     """Whole tables, one at a time."""
     async with producing(client, {}) as producer:
         while not context.stop.is_set():
@@ -115,7 +115,7 @@ async def batches(context: Context, sender: Numbered, client: AsyncClient) -> No
             await pause(context, 0.1, 1.0)
 
 
-async def lone(context: Context, sender: Numbered, client: AsyncClient) -> None:
+async def lone(context: Context, sender: NumberedProducer, client: AsyncClient) -> None:
     """Single records, each waited for: what is slow here is the latency of one write."""
     while not context.stop.is_set():
         (name,) = sender.records(1)

@@ -17,7 +17,7 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.history import Call, Outcome
 from tinymq_chaos.records import name_in
 from tinymq_chaos.workloads.context import CALL_S, Caller, Context, begin, key_of, pause, told
-from tinymq_chaos.workloads.producers import Numbered
+from tinymq_chaos.workloads.producers import NumberedProducer
 from tinymq_chaos.workloads.readers import drain
 
 QUEUES = 2
@@ -29,7 +29,7 @@ NAMED, UNNAMED = "named", "unnamed"  # channels: of requests with ids, and witho
 
 async def queues(context: Context) -> None:
     """One topic through QueueService, at whatever broker."""
-    service = Service(context, await context.topic(QUEUES))
+    service = QueueCaller(context, await context.topic(QUEUES))
     client = context.client(request_timeout_ms=CALL_S * 1000)
     service.key = await key_of(context, client, service.topic)
     takers = [service.take(f"{context.name} {n}") for n in range(TAKERS)]
@@ -38,7 +38,7 @@ async def queues(context: Context) -> None:
     await drain(context, client, service.topic, service.key, "leader", range(QUEUES))
 
 
-class Service:
+class QueueCaller:
     """The calls, each with what it writes down."""
 
     def __init__(self, context: Context, topic: str) -> None:
@@ -49,12 +49,12 @@ class Service:
     async def produce(self, process: str) -> None:
         """Single messages, each waited for: mostly until it is on a majority."""
         context, caller = self._context, self._context.caller()
-        sender = Numbered(context, process, self.topic, self.key, QUEUES)
+        sender = NumberedProducer(context, process, self.topic, self.key, QUEUES)
         while not context.stop.is_set():
             await self._put(caller, sender, context.rng.randrange(QUEUES), sure=context.rng.random() < 0.85)
             await pause(context, 0.05, 0.7)
 
-    async def _put(self, caller: Caller, sender: Numbered, queue: int, *, sure: bool) -> Call:
+    async def _put(self, caller: Caller, sender: NumberedProducer, queue: int, *, sure: bool) -> Call:
         (name,) = sender.records(1)
         method, acks = ("ProduceMessage", "quorum") if sure else ("AsyncProduceMessage", "leader")
         request = pb.ProduceMessageRequest(topic=self.topic, queue=queue, value=sender.value(name))
@@ -134,7 +134,7 @@ class Service:
         """A queue is made, written to, read, and deleted with what is in it."""
         context, caller = self._context, self._context.caller()
         process = f"{context.name}.owner"
-        sender = Numbered(context, process, self.topic, self.key, QUEUES)
+        sender = NumberedProducer(context, process, self.topic, self.key, QUEUES)
         while not context.stop.is_set():
             call = begin(context, process, "add_partition", topic=self.key)
             with _answered(call):
@@ -143,7 +143,7 @@ class Service:
                 await self._use(caller, process, sender, call.result)
             await pause(context, 0.5, 3.0)
 
-    async def _use(self, caller: Caller, process: str, sender: Numbered, queue: int) -> None:
+    async def _use(self, caller: Caller, process: str, sender: NumberedProducer, queue: int) -> None:
         for _ in range(self._context.rng.randint(1, 3)):
             await self._put(caller, sender, queue, sure=True)
         await self._consume(caller, process, NAMED, queue, self._context.rng.randbytes(8))

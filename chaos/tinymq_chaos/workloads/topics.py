@@ -7,7 +7,7 @@ import asyncio
 from tinymq.client import AsyncClient
 from tinymq_chaos.history import Outcome, topic_key
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told
-from tinymq_chaos.workloads.producers import Numbered, lone
+from tinymq_chaos.workloads.producers import NumberedProducer, lone
 from tinymq_chaos.workloads.readers import drain
 
 NAMES = 3
@@ -79,7 +79,7 @@ async def churn(context: Context) -> None:
 
 
 async def _use(context: Context, client: AsyncClient, process: str, name: str, key: str) -> None:
-    sender = Numbered(context, process, name, key, 1)
+    sender = NumberedProducer(context, process, name, key, 1)
     stop = asyncio.Event()
     writing = asyncio.ensure_future(lone(_Until(context, stop), sender, client))
     await pause(context, 0.3, 4.0)

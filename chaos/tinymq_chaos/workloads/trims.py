@@ -11,7 +11,7 @@ from tinymq.client import AsyncClient
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.workloads import readers
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told
-from tinymq_chaos.workloads.producers import Numbered, batches, lone
+from tinymq_chaos.workloads.producers import NumberedProducer, batches, lone
 
 BEYOND = 0.1  # how often a trim asks for more than there is
 LEASE_S = 2.0
@@ -22,7 +22,7 @@ async def trimmed(context: Context) -> None:
     name = await context.topic(1, {"retention_ms": "none"})
     client = context.client(request_timeout_ms=CALL_S * 1000)
     key = await key_of(context, client, name)
-    senders = [Numbered(context, f"{context.name}.{letter}", name, key, 1) for letter in "ab"]
+    senders = [NumberedProducer(context, f"{context.name}.{letter}", name, key, 1) for letter in "ab"]
     await asyncio.gather(
         lone(context, senders[0], client),
         batches(context, senders[1], client),

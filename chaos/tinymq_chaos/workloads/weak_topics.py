@@ -10,9 +10,9 @@ import asyncio
 
 from tinymq_chaos.workloads import producers, readers
 from tinymq_chaos.workloads.alterations import altering
-from tinymq_chaos.workloads.capacity import Beside
+from tinymq_chaos.workloads.capacity import Company
 from tinymq_chaos.workloads.context import CALL_S, Context, described, key_of
-from tinymq_chaos.workloads.producers import Numbered
+from tinymq_chaos.workloads.producers import NumberedProducer
 
 SYNC_MS = 200
 SYNCS = ("always", "200", "5000")  # the values of a toggled topic's `sync`
@@ -35,13 +35,13 @@ async def toggled(context: Context) -> None:
     await _load(context, {"sync": SYNCS[-1]}, altering("sync", SYNCS, twice=True))
 
 
-async def _load(context: Context, settings: dict[str, str], *beside: Beside) -> None:
+async def _load(context: Context, settings: dict[str, str], *beside: Company) -> None:
     name = await context.topic(1, settings)
     client = context.client(request_timeout_ms=CALL_S * 1000)
     key = await key_of(context, client, name)
     replicas = (await described(context, client, name)).replication_factor
     context.history.topics[key] = settings | {"replicas": str(replicas)}
-    senders = [Numbered(context, f"{context.name}.{letter}", name, key, 1) for letter in "ab"]
+    senders = [NumberedProducer(context, f"{context.name}.{letter}", name, key, 1) for letter in "ab"]
     await asyncio.gather(
         producers.lone(context, senders[0], client),
         producers.stream(context, senders[1], context.client(request_timeout_ms=CALL_S * 1000)),

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tinymq_chaos.history import History, Outcome, Replica, Stored
+from tinymq_chaos.history import FinalReplica, History, Outcome, StoredEntry
 
 TOPIC = "orders#00ff"
 
@@ -47,10 +47,18 @@ class Tape:
         self.history.led((topic, 0), term, broker)
 
     def replicas(self, records: list[str], brokers: tuple[int, ...] = (1, 2, 3), topic: str = TOPIC) -> None:
-        entries = tuple(Stored(i, 1, i, 0, 0, (record,)) for i, record in enumerate(records))
+        entries = tuple(StoredEntry(i, 1, i, 0, 0, (record,)) for i, record in enumerate(records))
         for broker in brokers:
             role = "leader" if broker == brokers[0] else "follower"
-            replica = Replica((topic, 0), broker, role, len(records), len(records), 0, entries)
+            replica = FinalReplica(
+                (topic, 0),
+                broker,
+                role,
+                high_watermark=len(records),
+                commit_index=len(records),
+                log_start=0,
+                entries=entries,
+            )
             self.history.replicas.append(replica)
 
     def end(self, at_s: float) -> None:

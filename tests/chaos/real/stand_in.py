@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tinymq_chaos.real.net.network import TOXICS, Direction
-from tinymq_chaos.real.net.probe_connections import Line
+from tinymq_chaos.real.net.probe_connections import ProbeConnection
 
 
 class StandInNet:
@@ -37,7 +37,7 @@ class StandInNet:
         self.cuts.clear()
         self.toxics.clear()
 
-    def line(self, direction: Direction) -> Line:
+    def line(self, direction: Direction) -> ProbeConnection:
         raise ConnectionError("these are words, and carry nothing")
 
 

@@ -16,7 +16,7 @@ from tinymq.testing.cluster import Cluster
 from tinymq_chaos.history import METADATA, History
 from tinymq_chaos.real.cluster.cluster import Cluster as RealCluster
 from tinymq_chaos.real.product import system
-from tinymq_chaos.real.product.replica_logs import METADATA_ID, Folders, Said, said_by, segments
+from tinymq_chaos.real.product.replica_logs import METADATA_ID, ReplicaStatus, StoppedLogs, said_by, segments
 from tinymq_chaos.records import CHANGED, make_value
 
 NAMES = [f"p-{n}" for n in range(40)]
@@ -27,7 +27,15 @@ class Stopped:
 
     def __init__(self, data: Path, topic_id: str) -> None:
         self.data = data
-        self.said = Said((f"t#{topic_id}", 0), topic_id, 1, "leader", len(NAMES), self._last_index(topic_id), 0)
+        self.said = ReplicaStatus(
+            (f"t#{topic_id}", 0),
+            topic_id,
+            1,
+            "leader",
+            high_watermark=len(NAMES),
+            commit_index=self._last_index(topic_id),
+            log_start=0,
+        )
 
     @property
     def folder(self) -> Path:
@@ -38,7 +46,7 @@ class Stopped:
         return list(segments(self.folder))[-1]
 
     def _last_index(self, topic_id: str) -> int:
-        entries, problem = Folders().entries(self.data / "groups" / topic_id / "0", 1 << 60)
+        entries, problem = StoppedLogs().entries(self.data / "groups" / topic_id / "0", 1 << 60)
         assert problem == ""
         return entries[-1].index
 
@@ -69,7 +77,7 @@ def digest(folder: Path) -> str:
 
 def test_every_record_is_found_and_nothing_is_changed(stopped: Stopped) -> None:
     before = digest(stopped.data)
-    replica, problem = Folders().replica(stopped.said, stopped.data)
+    replica, problem = StoppedLogs().replica(stopped.said, stopped.data)
     assert problem == ""
     assert [name for entry in replica.entries for name in entry.records] == NAMES
     assert (replica.log, replica.broker, replica.high_watermark) == (stopped.said.log, 1, len(NAMES))
@@ -79,14 +87,14 @@ def test_every_record_is_found_and_nothing_is_changed(stopped: Stopped) -> None:
 
 def test_no_entry_beyond_what_was_committed_counts(stopped: Stopped) -> None:
     said = replace(stopped.said, commit_index=stopped.said.commit_index - 5)
-    replica, problem = Folders().replica(said, stopped.data)
+    replica, problem = StoppedLogs().replica(said, stopped.data)
     assert problem == ""
     assert replica.entries[-1].index == said.commit_index
 
 
 def test_what_was_committed_and_is_not_there_is_said(stopped: Stopped) -> None:
     said = replace(stopped.said, commit_index=stopped.said.commit_index + 1)
-    _, problem = Folders().replica(said, stopped.data)
+    _, problem = StoppedLogs().replica(said, stopped.data)
     assert problem == f"entry {said.commit_index - 1} is the last one in 0, and {said.commit_index} was committed"
 
 
@@ -96,7 +104,7 @@ def test_a_flipped_bit_is_said_and_nothing_behind_it_is_taken(stopped: Stopped) 
     place = content.index(make_value(NAMES[20])[:8])
     content[place] ^= 1
     path.write_bytes(content)
-    replica, problem = Folders().replica(stopped.said, stopped.data)
+    replica, problem = StoppedLogs().replica(stopped.said, stopped.data)
     assert path.name in problem
     names = [name for entry in replica.entries for name in entry.records]
     assert names == NAMES[:20]
@@ -104,7 +112,7 @@ def test_a_flipped_bit_is_said_and_nothing_behind_it_is_taken(stopped: Stopped) 
 
 
 def test_a_folder_that_is_not_there_holds_nothing(stopped: Stopped) -> None:
-    replica, problem = Folders().replica(stopped.said, stopped.data / "elsewhere")
+    replica, problem = StoppedLogs().replica(stopped.said, stopped.data / "elsewhere")
     assert replica.entries == ()
     assert "was committed" in problem
 
@@ -137,12 +145,12 @@ def test_a_broker_that_does_not_say_how_its_replicas_are_is_asked_again_and_is_w
 ) -> None:
     monkeypatch.setattr(system, "ANSWER_S", 0.3)
     cluster = Asked(tmp_path, 1, 3)
-    collected = system.Ours(cast(RealCluster, cluster)).collect(History(), hurt={2})
+    collected = system.ProductSystem(cast(RealCluster, cluster)).collect(History(), hurt={2})
     assert collected.wrong == ["broker 2 does not say how its replicas are: nobody could judge them"]
     assert (collected.notes, cluster.up) == ([], set())
     assert (cluster.tries[1], cluster.tries[3]) == (2, 2)
     assert cluster.tries[2] > 2
-    whole = system.Ours(cast(RealCluster, Asked(tmp_path, 1, 2, 3))).collect(History(), hurt=())
+    whole = system.ProductSystem(cast(RealCluster, Asked(tmp_path, 1, 2, 3))).collect(History(), hurt=())
     assert whole.wrong == []
 
 
@@ -157,5 +165,7 @@ def test_a_page_names_replicas_of_topics_that_are_there() -> None:
     ]}  # fmt: skip
     said = list(said_by(2, page))
     assert [each.log for each in said] == [METADATA, (f"t#{ids[0]}", 3), (f"u#{ids[0]}", 1)]
-    assert said[1] == Said((f"t#{ids[0]}", 3), ids[0], 2, "follower", 7, 9, 2)
+    assert said[1] == ReplicaStatus(
+        (f"t#{ids[0]}", 3), ids[0], 2, "follower", high_watermark=7, commit_index=9, log_start=2
+    )
     assert (said[2].role, said[2].commit_index) == ("failed", 0)

@@ -14,7 +14,7 @@ from tinymq.log.files.files import RealFiles
 from tinymq_chaos.real.cluster.cluster import Cluster
 from tinymq_chaos.real.disks.disk_control import DiskControl, serve
 from tinymq_chaos.real.disks.disks import FaultyDisk
-from tinymq_chaos.real.disks.power_cut import Remains
+from tinymq_chaos.real.disks.power_cut import DeadDirectory
 
 TOPIC = "t"
 LOGS = "groups/*.log"
@@ -122,7 +122,7 @@ def test_a_broker_loses_what_it_had_not_synced_when_its_power_is_cut_and_nothing
             with pytest.raises(TinymqError):
                 hurried.send(TOPIC, b"3" * 500)
             assert not cluster.running(1)
-            assert Remains(cluster.data(1)).lose(Never(1)).sectors > 0
+            assert DeadDirectory(cluster.data(1)).lose(Never(1)).sectors > 0
             assert boot(cluster) != before
             cluster.up()
             assert read(client) == [b"0", b"1", b"2"]

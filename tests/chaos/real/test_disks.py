@@ -17,9 +17,9 @@ from tinymq.base.errors import DiskFull, StorageError, SyncFailed
 from tinymq.log.files.files import File, Files, RealFile, RealFiles, failed_paths
 from tinymq.simulation.faulty_files import Crash, FaultyFiles
 from tinymq_chaos.real.disks import disks
-from tinymq_chaos.real.disks.disk_faults import Faults
+from tinymq_chaos.real.disks.disk_faults import DiskFaults
 from tinymq_chaos.real.disks.disks import FaultyDisk
-from tinymq_chaos.real.disks.power_cut import Loss, Remains
+from tinymq_chaos.real.disks.power_cut import DeadDirectory, PowerCutLoss
 from tinymq_chaos.real.disks.unsynced_changes import FOLDER
 
 DEADLINE_S = 20.0
@@ -56,12 +56,12 @@ class Machine:
     def start(self) -> FaultyDisk:
         self.inner.end()
         self.inner = Opened(self.folder)
-        self.files = FaultyDisk(self.inner, self.folder, Faults(crash))
+        self.files = FaultyDisk(self.inner, self.folder, DiskFaults(crash))
         return self.files
 
-    def power_cut(self, rng: random.Random) -> Loss:
+    def power_cut(self, rng: random.Random) -> PowerCutLoss:
         self.inner.end()
-        loss = Remains(self.folder).lose(rng)
+        loss = DeadDirectory(self.folder).lose(rng)
         self.start()
         return loss
 
@@ -214,7 +214,7 @@ def test_what_is_left_is_what_is_left_in_the_simulator(machine: Machine, seed: i
     machine.power_cut(rng)
     assert machine.tree() == simulated_tree(simulated)
     assert machine.files.boot_id() != before
-    assert not Remains(machine.folder).unsynced
+    assert not DeadDirectory(machine.folder).unsynced
 
 
 # As the log's own crash tests
@@ -395,7 +395,7 @@ def test_a_torn_tail_is_a_part_of_what_was_written_last(machine: Machine, seed: 
     file = synced(machine.files, "a", b"s" * 700 + bytes(1300))
     file.write(700, [b"1" * 300])
     file.write(1000, [b"2" * 1500])
-    loss = Remains(machine.folder).tear(random.Random(seed))
+    loss = DeadDirectory(machine.folder).tear(random.Random(seed))
     assert loss.sectors > 0
     content = machine.content("a")
     whole = b"s" * 700 + b"1" * 300 + b"2" * 1500
@@ -403,12 +403,12 @@ def test_a_torn_tail_is_a_part_of_what_was_written_last(machine: Machine, seed: 
     assert 700 <= kept < len(whole)
     assert not content[kept:].strip(b"\0")
     assert len(content) == len(whole)
-    assert not Remains(machine.folder).unsynced
+    assert not DeadDirectory(machine.folder).unsynced
 
 
 def test_nothing_synced_is_torn(machine: Machine) -> None:
     synced(machine.files, "a", b"synced")
-    assert Remains(machine.folder).tear(random.Random(1)).sectors == 0
+    assert DeadDirectory(machine.folder).tear(random.Random(1)).sectors == 0
     assert machine.content("a") == b"synced"
 
 

@@ -12,15 +12,15 @@ import pytest
 from tests.chaos.real import stand_in
 from tests.chaos.real.places import Net as Places
 from tests.chaos.real.stand_in import StandIn
-from tests.chaos.real.test_faults_disks import Disked, Scene
+from tests.chaos.real.test_faults_disks import DiskTarget, Scene
 from tinymq.base.errors import StorageError
 from tinymq_chaos.history import History
-from tinymq_chaos.real.disks.disk_faults import Faults
-from tinymq_chaos.real.disks.power_cut import Loss, Remains
+from tinymq_chaos.real.disks.disk_faults import DiskFaults
+from tinymq_chaos.real.disks.power_cut import DeadDirectory, PowerCutLoss
 from tinymq_chaos.real.faults import FAULTS, Family, Value, clocks, files, processes
 from tinymq_chaos.real.faults import disks as disk_faults
 from tinymq_chaos.real.net.network import Direction
-from tinymq_chaos.real.net.probe_connections import Line
+from tinymq_chaos.real.net.probe_connections import ProbeConnection
 from tinymq_chaos.real.net.probes import Probe
 from tinymq_chaos.real.run import run as running
 from tinymq_chaos.real.run.nemesis import Nemesis
@@ -60,7 +60,7 @@ class Carrying(stand_in.StandInNet):
         super().mend(why)
         self.proxies.mend(why)
 
-    def line(self, direction: Direction) -> Line:
+    def line(self, direction: Direction) -> ProbeConnection:
         return self.proxies.line(direction)
 
 
@@ -154,13 +154,13 @@ def test_a_rolling_restart_tells_how_many_had_ended(monkeypatch: pytest.MonkeyPa
     assert effect_of(scene, "rolling_restart") == ""
 
 
-def fill(target: Disked) -> None:
+def fill(target: DiskTarget) -> None:
     target.disks[2].make_directory("groups")
     target.write(2, "groups/a.log", b"s" * 2000, synced=True)
     target.disks[2].sync_directory("groups")
 
 
-def use(target: Disked) -> None:
+def use(target: DiskTarget) -> None:
     """Write, sync and read, whatever comes of it."""
     for do in (
         lambda: target.write(2, "groups/b.log", b"n" * 2000, synced=True),
@@ -182,7 +182,7 @@ DISKS = {
 
 @pytest.mark.parametrize("kind", DISKS)
 def test_a_disk_counts_what_its_faults_did(tmp_path: Path, kind: str) -> None:
-    target = Disked(tmp_path)
+    target = DiskTarget(tmp_path)
     fill(target)
     how, effect = DISKS[kind]
     fault, _ = Scene(target).begin(kind, broker=2.0, **how)
@@ -198,11 +198,11 @@ def test_a_disk_counts_what_its_faults_did(tmp_path: Path, kind: str) -> None:
 def test_a_fault_of_a_disk_that_does_nothing_tells_so(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = Disked(tmp_path)
+    target = DiskTarget(tmp_path)
     fill(target)
     monkeypatch.setattr(disk_faults, "PATIENCE_S", 0.0)
     name = "fail_read" if kind == "read_error" else kind
-    monkeypatch.setattr(Faults, name, lambda self, *args, **kwargs: None)
+    monkeypatch.setattr(DiskFaults, name, lambda self, *args, **kwargs: None)
     fault, _ = Scene(target).begin(kind, broker=2.0)
     use(target)
     with pytest.raises(StopIteration) as end:
@@ -212,7 +212,7 @@ def test_a_fault_of_a_disk_that_does_nothing_tells_so(
 
 def test_a_power_cut_tells_what_it_took_and_what_it_might_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_faults, "WEIGHTS", (0, 0, 1))
-    target = Disked(tmp_path)
+    target = DiskTarget(tmp_path)
     fill(target)
     assert effect_of(Scene(target), "power_cut", broker=2.0) == "", "all was synced"
     target.disks[2].open("groups/a.log").write(2000, [b"n" * 2000])
@@ -221,7 +221,7 @@ def test_a_power_cut_tells_what_it_took_and_what_it_might_have(tmp_path: Path, m
     assert effect.startswith("1 of 1 processes were gone; ")
     assert effect.endswith("lost of 6 that were not synced"), "five sectors and a size"
     target.write(2, "groups/d.log", b"n" * 2000, synced=False)
-    monkeypatch.setattr(Remains, "lose", lambda self, rng: Loss(0, 0, 0))
+    monkeypatch.setattr(DeadDirectory, "lose", lambda self, rng: PowerCutLoss(0, 0, 0))
     assert effect_of(Scene(target), "power_cut", broker=2.0) == ""
 
 

@@ -18,7 +18,7 @@ from tinymq_chaos.history import History
 from tinymq_chaos.real.cluster.cluster import Cluster
 from tinymq_chaos.real.faults import FAULTS, clocks
 from tinymq_chaos.real.processes import setup
-from tinymq_chaos.real.run.stage import Recorded
+from tinymq_chaos.real.run.stage import RecordingStage
 
 DEADLINE_S = 20.0
 OFF_S_MAX = 60.0  # a slow machine
@@ -91,7 +91,7 @@ def test_a_broker_whose_clock_jumps_keeps_its_deadlines_and_its_leases(tmp_path:
     env = clocks.environment(setup.libfaketime(), tmp_path / "c", [1])
     with Cluster(tmp_path / "c", 1, env=env) as cluster:
         cluster.up()
-        stage = Recorded(cluster, History())
+        stage = RecordingStage(cluster, History())
         with Client(cluster.servers) as client, Client(cluster.servers, request_timeout_ms=5_000) as other:
             client.admin.create_topic("t", 1, 1)
             term = status(cluster)["term"]
@@ -129,7 +129,7 @@ def wait_off(client: Client, off_s: float) -> None:
 
 @pytest.mark.parametrize("hours", [1.0, -1.0])
 def test_a_jump_is_a_line_in_the_brokers_clock(tmp_path: Path, hours: float) -> None:
-    stage = Recorded(StandIn(3, tmp_path), History())
+    stage = RecordingStage(StandIn(3, tmp_path), History())
     env = clocks.environment(Path("lib"), tmp_path, [1, 2, 3])
     files = {broker: Path(env[broker]["FAKETIME_TIMESTAMP_FILE"]) for broker in (1, 2, 3)}
     assert [file.read_text() for file in files.values()] == ["+0\n"] * 3

@@ -19,10 +19,10 @@ from tinymq_chaos.faults import KILL, POWER
 from tinymq_chaos.history import History
 from tinymq_chaos.real.cluster.cluster import Cluster
 from tinymq_chaos.real.disks.disk_control import DiskControl, serve
-from tinymq_chaos.real.disks.disk_faults import Faults
+from tinymq_chaos.real.disks.disk_faults import DiskFaults
 from tinymq_chaos.real.disks.disks import FaultyDisk
 from tinymq_chaos.real.faults import FAULTS, Value, disks
-from tinymq_chaos.real.run.stage import Recorded
+from tinymq_chaos.real.run.stage import RecordingStage
 
 DEADLINE_S = 20.0
 TOPIC = "t"
@@ -30,7 +30,7 @@ LARGE = b"1" * 64 * 1024  # synced by a thread; the loop itself, which syncs sma
 IN_A_WRITE, IN_A_SYNC, AT_ONCE = (1, 0, 0), (0, 1, 0), (0, 0, 1)
 
 
-class Disked(StandIn):
+class DiskTarget(StandIn):
     """Brokers with disks that obey, on real files."""
 
     def __init__(self, folder: Path) -> None:
@@ -40,7 +40,7 @@ class Disked(StandIn):
             self._boot(broker)
 
     def _boot(self, broker: int) -> None:
-        faults = Faults(lambda: self._die(broker))
+        faults = DiskFaults(lambda: self._die(broker))
         self.disks[broker] = FaultyDisk(RealFiles(self.data(broker)), self.data(broker), faults)
         serve(self.disks[broker], self.folder / f"disk-{broker}")
 
@@ -70,7 +70,7 @@ class Scene:
     def __init__(self, target: StandIn) -> None:
         self.target = target
         self.history = History()
-        self.stage = Recorded(target, self.history)
+        self.stage = RecordingStage(target, self.history)
 
     def begin(self, kind: str, seed: int = 1, **how: Value) -> tuple[Iterator[str | None], str | None]:
         usual = {name: values[0] for name, values in FAULTS[kind].real.parameters.items()}
@@ -82,16 +82,16 @@ class Scene:
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Disked:
-    return Disked(tmp_path)
+def target(tmp_path: Path) -> DiskTarget:
+    return DiskTarget(tmp_path)
 
 
 @pytest.fixture
-def scene(target: Disked) -> Scene:
+def scene(target: DiskTarget) -> Scene:
     return Scene(target)
 
 
-def test_a_full_disk_is_so_until_its_broker_is_started_again(scene: Scene, target: Disked) -> None:
+def test_a_full_disk_is_so_until_its_broker_is_started_again(scene: Scene, target: DiskTarget) -> None:
     fault, words = scene.begin("disk_full", broker=2.0, bytes_left=3.0)
     assert words == "of broker 2: 3 bytes are left"
     with pytest.raises(DiskFull):
@@ -102,7 +102,7 @@ def test_a_full_disk_is_so_until_its_broker_is_started_again(scene: Scene, targe
     target.write(2, "a", b"1234", synced=False)
 
 
-def test_syncs_fail_until_the_end_and_then_power_goes(scene: Scene, target: Disked) -> None:
+def test_syncs_fail_until_the_end_and_then_power_goes(scene: Scene, target: DiskTarget) -> None:
     target.write(2, "a", b"old", synced=True)
     fault, _ = scene.begin("fail_sync", broker=2.0, pattern="a")
     for _ in range(2):
@@ -115,14 +115,14 @@ def test_syncs_fail_until_the_end_and_then_power_goes(scene: Scene, target: Disk
 
 
 @pytest.mark.parametrize("then", [KILL, POWER])
-def test_a_broker_that_ended_because_a_sync_failed_is_started(scene: Scene, target: Disked, then: str) -> None:
+def test_a_broker_that_ended_because_a_sync_failed_is_started(scene: Scene, target: DiskTarget, then: str) -> None:
     fault, _ = scene.begin("fail_sync", broker=2.0, then=then)
     target.up.discard(2)
     assert next(fault, None) is None
     assert target.up == {1, 2, 3}
 
 
-def test_a_slow_sync_is_let_go_at_the_end_and_other_faults_stay(scene: Scene, target: Disked) -> None:
+def test_a_slow_sync_is_let_go_at_the_end_and_other_faults_stay(scene: Scene, target: DiskTarget) -> None:
     fault, _ = scene.begin("slow_sync", broker=1.0, seconds=1000.0)
     target.disk(1).disk_full(5)
     done = threading.Event()
@@ -137,7 +137,7 @@ def test_a_slow_sync_is_let_go_at_the_end_and_other_faults_stay(scene: Scene, ta
     assert target.done == []
 
 
-def test_what_cannot_be_read_is_read_again_after_another_start(scene: Scene, target: Disked) -> None:
+def test_what_cannot_be_read_is_read_again_after_another_start(scene: Scene, target: DiskTarget) -> None:
     target.disks[3].make_directory("groups")
     target.write(3, "groups/a", b"1", synced=True)
     fault, words = scene.begin("read_error", broker=3.0)
@@ -154,7 +154,7 @@ def test_what_cannot_be_read_is_read_again_after_another_start(scene: Scene, tar
 
 @pytest.mark.parametrize(("kind", "brokers"), [("power_cut", 1), ("power_cut_all", 3)])
 def test_power_takes_what_was_not_synced(
-    scene: Scene, target: Disked, kind: str, brokers: int, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, target: DiskTarget, kind: str, brokers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disks, "WEIGHTS", AT_ONCE)
     before = {broker: target.disks[broker].boot_id() for broker in target.brokers}
@@ -179,7 +179,7 @@ def test_power_takes_what_was_not_synced(
     assert {broker for broker in before if before[broker] != after[broker]} == down
 
 
-def test_power_goes_in_the_middle_of_a_write(scene: Scene, target: Disked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_power_goes_in_the_middle_of_a_write(scene: Scene, target: DiskTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disks, "WEIGHTS", IN_A_WRITE)
     monkeypatch.setattr(disks, "PATIENCE_S", DEADLINE_S)
 
@@ -204,13 +204,13 @@ def test_power_goes_in_the_middle_of_a_write(scene: Scene, target: Disked, monke
     assert scene.said("is killed") == 3
 
 
-def test_power_goes_in_the_middle_of_a_sync(scene: Scene, target: Disked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_power_goes_in_the_middle_of_a_sync(scene: Scene, target: DiskTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disks, "WEIGHTS", IN_A_SYNC)
     monkeypatch.setattr(disks, "PATIENCE_S", DEADLINE_S)
     target.write(2, "a", b"o" * 6000, synced=True)
-    slowed, slow_sync = threading.Event(), Faults.slow_sync
+    slowed, slow_sync = threading.Event(), DiskFaults.slow_sync
 
-    def noted(faults: Faults, seconds: float, pattern: str = "*") -> None:
+    def noted(faults: DiskFaults, seconds: float, pattern: str = "*") -> None:
         slow_sync(faults, seconds, pattern)
         if faults is target.disks[2].faults:
             slowed.set()
@@ -219,7 +219,7 @@ def test_power_goes_in_the_middle_of_a_sync(scene: Scene, target: Disked, monkey
         assert slowed.wait(DEADLINE_S)
         target.write(2, "a", b"n" * 6000, synced=True)
 
-    monkeypatch.setattr(Faults, "slow_sync", noted)
+    monkeypatch.setattr(DiskFaults, "slow_sync", noted)
     writing, faults = threading.Thread(target=write), target.disks[2].faults
     writing.start()
     _, words = scene.begin("power_cut_all")
@@ -234,7 +234,7 @@ def test_power_goes_in_the_middle_of_a_sync(scene: Scene, target: Disked, monkey
 
 @pytest.mark.parametrize("when", [IN_A_WRITE, IN_A_SYNC])
 def test_an_idle_broker_loses_power_all_the_same(
-    scene: Scene, target: Disked, when: Sequence[int], monkeypatch: pytest.MonkeyPatch
+    scene: Scene, target: DiskTarget, when: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disks, "WEIGHTS", when)
     monkeypatch.setattr(disks, "PATIENCE_S", 0.01)
@@ -242,7 +242,7 @@ def test_an_idle_broker_loses_power_all_the_same(
     assert words == "broker 2, at once: 0 sectors, 0 sizes, 0 names lost"
 
 
-def test_a_disk_that_does_not_answer_is_not_befallen(scene: Scene, target: Disked) -> None:
+def test_a_disk_that_does_not_answer_is_not_befallen(scene: Scene, target: DiskTarget) -> None:
     (target.folder / "disk-1").unlink()
     for kind in ("slow_sync", "disk_full", "fail_sync"):
         _, words = scene.begin(kind, broker=1.0)

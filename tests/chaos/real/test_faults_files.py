@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.real.stand_in import StandIn
-from tests.chaos.real.test_faults_disks import Disked, Scene
+from tests.chaos.real.test_faults_disks import DiskTarget, Scene
 from tests.log.values import GROUP, append, first_entry, open_store, run
 from tinymq.format.entry import HEADER_SIZE, parse_header
 from tinymq.log.broker_files.durability_marks import load_marks
@@ -150,7 +150,7 @@ def test_amnesia_waits_until_all_are_up(scene: Scene, target: StandIn) -> None:
 
 def test_a_tail_is_torn_above_what_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_faults, "PATIENCE_S", 0.0)
-    scene = Scene(target := Disked(tmp_path))
+    scene = Scene(target := DiskTarget(tmp_path))
     target.write(2, "a.log", b"s" * 600, synced=True)
     target.disks[2].open("a.log").write(600, [b"n" * 600])
     fault, words = scene.begin("torn_tail", broker=2.0)

@@ -11,7 +11,7 @@ from tests.chaos.real.stand_in import StandIn
 from tinymq_chaos.history import History
 from tinymq_chaos.real.faults import FAULTS, Family, Value
 from tinymq_chaos.real.net.network import CLIENTS, Direction
-from tinymq_chaos.real.run.stage import Recorded
+from tinymq_chaos.real.run.stage import RecordingStage
 
 TOXICS = ("latency", "bandwidth", "slow_close", "reset_peer", "slicer", "limit_data", "timeout")
 
@@ -19,7 +19,7 @@ TOXICS = ("latency", "bandwidth", "slow_close", "reset_peer", "slicer", "limit_d
 class Scene:
     def __init__(self, nodes: int = 3) -> None:
         self.target = StandIn(nodes)
-        self.stage = Recorded(self.target, History())
+        self.stage = RecordingStage(self.target, History())
         self.stage.topics.append(("t", 0))
         self.target.leads["t", 0] = 1
 

@@ -11,14 +11,14 @@ from tests.chaos.real.stand_in import StandIn
 from tinymq_chaos.history import History
 from tinymq_chaos.real.faults import FAULTS, Value, processes
 from tinymq_chaos.real.faults.victims import Struck
-from tinymq_chaos.real.run.stage import Recorded
+from tinymq_chaos.real.run.stage import RecordingStage
 
 
 class Scene:
     def __init__(self, nodes: int = 3, target: StandIn | None = None) -> None:
         self.target = target or StandIn(nodes)
         self.history = History()
-        self.stage = Recorded(self.target, self.history)
+        self.stage = RecordingStage(self.target, self.history)
 
     def begin(self, kind: str, seed: int = 1, **how: Value) -> tuple[Iterator[str | None], str | None]:
         usual = {name: values[0] for name, values in FAULTS[kind].real.parameters.items()}

@@ -11,14 +11,14 @@ import pytest
 
 from tinymq.client import AsyncClient
 from tinymq_chaos.real.figures.__main__ import take
-from tinymq_chaos.real.figures.figure import Figure, Part, distribution, quantile, table
-from tinymq_chaos.real.figures.load import Ack, Load, Writes
+from tinymq_chaos.real.figures.figure import Figure, FigurePart, distribution, quantile, table
+from tinymq_chaos.real.figures.load import AcknowledgedWrite, Load, Writes
 from tinymq_chaos.real.figures.measures import PARTITIONS, Pauses, Trial, away, failover
 
 
 def writes(partition: int, *at_s: float) -> Writes:
     found = Writes(partition, began_s=0.0)
-    found.acks += [Ack(f"{partition}-{n}", n, at - 0.01, at) for n, at in enumerate(at_s)]
+    found.acks += [AcknowledgedWrite(f"{partition}-{n}", n, at - 0.01, at) for n, at in enumerate(at_s)]
     return found
 
 
@@ -70,13 +70,13 @@ def test_time_away_is_what_goes_beyond_a_short_pause() -> None:
 
 
 def test_a_figure_says_what_it_missed() -> None:
-    parts = (*distribution("", "s", [0.1, 0.2, 1.5], [(0.5, 0.6), (0.99, 1.0)]), Part("lost", 0, 0, ""))
+    parts = (*distribution("", "s", [0.1, 0.2, 1.5], [(0.5, 0.6), (0.99, 1.0)]), FigurePart("lost", 0, 0, ""))
     missed = Figure("f", "writes resume", parts, "3 kills")
-    reached = Figure("g", "chain", (Part("available", 99.5, 99.0, "%", least=True),), "60 s")
+    reached = Figure("g", "chain", (FigurePart("available", 99.5, 99.0, "%", least=True),), "60 s")
     assert [part.reached for part in parts] == [True, False, True, True]
     assert not missed.reached
     assert reached.reached
-    assert not Part("available", 98.9, 99.0, "%", least=True).reached
+    assert not FigurePart("available", 98.9, 99.0, "%", least=True).reached
     assert table([missed, reached]).splitlines()[2:] == [
         "| writes resume | p50 ≤ 0.600 s, p99 ≤ 1 s, lost 0 | p50 0.200 s, p99 1.500 s, max 1.500 s, lost 0 "
         "**missed** | 3 kills |",

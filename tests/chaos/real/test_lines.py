@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from tinymq_chaos.real.net.probe_connections import Line
+from tinymq_chaos.real.net.probe_connections import ProbeConnection
 
 HIGH = 1_100  # beyond the descriptors that select takes
 
@@ -23,7 +23,7 @@ def test_what_arrives_and_how_it_ends_is_seen(many_files: bool) -> None:
     sending, receiving = map(high, socket.socketpair()) if many_files else socket.socketpair()
     with receiving:
         assert max(sending.fileno(), receiving.fileno()) >= HIGH or not many_files
-        line = Line(sending, receiving)
+        line = ProbeConnection(sending, receiving)
         seen = line.send(300_000, within_s=10.0)
         assert (seen.arrived, seen.ended) == (300_000, False)
         assert line.hang_up(within_s=10.0).ended
@@ -34,5 +34,5 @@ def test_nothing_arrives_at_an_end_that_is_gone() -> None:
     receiving.close()
     other, end = socket.socketpair()
     with other, end:
-        seen = Line(sending, end).send(1_000, within_s=10.0)
+        seen = ProbeConnection(sending, end).send(1_000, within_s=10.0)
         assert (seen.arrived, seen.ended) == (0, True)

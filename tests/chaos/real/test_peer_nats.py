@@ -5,16 +5,16 @@ import time
 
 import pytest
 
-from tinymq_chaos.checkers import Facts, Kind
+from tinymq_chaos.checkers import AnomalyKind, Facts
 from tinymq_chaos.history import History, Outcome
 from tinymq_chaos.real.net.network import CLIENTS
 from tinymq_chaos.real.peers import nats_monitor as monitor
 from tinymq_chaos.real.peers import trial as running
 from tinymq_chaos.real.peers.nats import NatsCluster
 from tinymq_chaos.real.peers.nats_names import sequence_of, stream_of
-from tinymq_chaos.real.peers.nats_system import NatsSubject
-from tinymq_chaos.real.peers.trial import Plan, run
-from tinymq_chaos.real.run.context import Context, Surroundings
+from tinymq_chaos.real.peers.nats_system import NatsSystem
+from tinymq_chaos.real.peers.trial import TrialPlan, run
+from tinymq_chaos.real.run.context import Context, SharedContext
 from tinymq_chaos.real.system.verdict import Slack
 
 WAIT_S = 60.0
@@ -53,7 +53,7 @@ def cluster(shared):
 def test_a_killed_leader_under_load_is_judged(tmp_path, monkeypatch):
     """What NATS does is its own matter; that it was seen and judged, is ours."""
     monkeypatch.setattr(running, "QUIET_S", 0.5)
-    plan = Plan(seed=1, faults=("kill_leader",), sync="always", before_s=0.5, gap_s=0.0, workloads=("lone",))
+    plan = TrialPlan(seed=1, faults=("kill_leader",), sync="always", before_s=0.5, gap_s=0.0, workloads=("lone",))
     trial = asyncio.run(run(plan, tmp_path / "run", print))
     assert trial.problems == []
     assert [said.split(":")[0] for said in trial.faults] == ["kill_leader"]
@@ -75,17 +75,19 @@ def test_a_killed_leader_under_load_is_judged(tmp_path, monkeypatch):
 @pytest.mark.timeout(180)
 def test_a_message_that_is_taken_out_behind_the_producers_backs_is_found_lost(cluster):
     history = History(time.monotonic)
-    subject = NatsSubject(cluster)
+    subject = NatsSystem(cluster)
     lost = asyncio.run(_write_and_take_one_out(subject, history))
     subject.collect(history, ())
     found = [anomaly for checker in subject.checkers(Slack()) for anomaly in checker(Facts(history))]
-    assert [anomaly.records for anomaly in found if anomaly.kind is Kind.LOST_WRITE] == [(lost,)]
-    assert {anomaly.kind for anomaly in found} >= {Kind.LOST_WRITE, Kind.GAP}, "and a hole is where it was"
+    assert [anomaly.records for anomaly in found if anomaly.kind is AnomalyKind.LOST_WRITE] == [(lost,)]
+    assert {anomaly.kind for anomaly in found} >= {AnomalyKind.LOST_WRITE, AnomalyKind.GAP}, (
+        "and a hole is where it was"
+    )
 
 
 async def _write_and_take_one_out(subject, history):
     """The record that is gone."""
-    around = Surroundings(
+    around = SharedContext(
         seed=1, history=history, make_client=subject.client, make_caller=subject.caller, topics=[], pace=0.1
     )
     working = asyncio.create_task(subject.workloads["lone"](Context(around, "lone")))

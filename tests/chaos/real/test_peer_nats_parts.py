@@ -10,8 +10,8 @@ import pytest
 from tinymq.base.errors import BrokerUnreachable, DeadlineExceeded, OutcomeUnknown
 from tinymq_chaos.real.peers import loop_disk, nats_faults, nats_files, nats_names
 from tinymq_chaos.real.peers.nats_client import publish
-from tinymq_chaos.real.peers.nats_config import Listens, config
-from tinymq_chaos.real.peers.nats_wire import Ack
+from tinymq_chaos.real.peers.nats_config import ServerPorts, config
+from tinymq_chaos.real.peers.nats_wire import PublishAck
 from tinymq_chaos.records import make_value
 
 # ---- what became of a send ----------------------------------------------------------------------------------------
@@ -38,11 +38,11 @@ def send(wire, message_id="m", within_s=0.2):
 
 
 def test_an_acknowledged_send_lies_one_below_its_sequence():
-    assert send(Answers(Ack(7, False))).offset == 6
+    assert send(Answers(PublishAck(7, False))).offset == 6
 
 
 def test_a_send_is_tried_again_under_its_id_and_known_once_any_try_is_acknowledged():
-    wire = Answers(OutcomeUnknown("silence"), BrokerUnreachable("nobody"), Ack(7, True))
+    wire = Answers(OutcomeUnknown("silence"), BrokerUnreachable("nobody"), PublishAck(7, True))
     placed = send(wire, within_s=10)
     assert (placed.partition, placed.offset, placed.duplicate) == (1, 6, True)
     assert wire.ids == ["m"] * 3
@@ -62,7 +62,7 @@ def test_one_try_without_an_answer_makes_a_send_unknown():
     ("answer", "ends"), [(OutcomeUnknown("silence"), OutcomeUnknown), (BrokerUnreachable("nobody"), DeadlineExceeded)]
 )
 def test_without_an_id_nothing_is_sent_twice(answer, ends):
-    wire = Answers(answer, Ack(7, False))
+    wire = Answers(answer, PublishAck(7, False))
     with pytest.raises(ends):
         send(wire, message_id=None, within_s=10)
     assert wire.ids == [None]
@@ -80,12 +80,12 @@ def test_a_partition_is_a_stream_and_an_offset_its_sequence_less_one():
 
 
 def test_a_server_dials_what_it_is_told_and_gossips_nothing_that_leads_anywhere(tmp_path):
-    said = config("n1", Listens(1001, 1002, 1003), ["127.0.0.1:7", "127.0.0.1:8"], tmp_path, "always")
+    said = config("n1", ServerPorts(1001, 1002, 1003), ["127.0.0.1:7", "127.0.0.1:8"], tmp_path, "always")
     assert 'routes: ["nats-route://127.0.0.1:7", "nats-route://127.0.0.1:8"]' in said
     assert "no_advertise: true" in said
     assert 'advertise: "127.0.0.1:1"' in said
     assert "sync_interval: always" in said
-    assert 'sync_interval: "2m"' in config("n1", Listens(1, 2, 3), [], tmp_path, "2m")
+    assert 'sync_interval: "2m"' in config("n1", ServerPorts(1, 2, 3), [], tmp_path, "2m")
 
 
 # ---- files --------------------------------------------------------------------------------------------------------

@@ -2,22 +2,22 @@
 
 import pytest
 
-from tinymq_chaos.checkers import Anomaly, Kind
+from tinymq_chaos.checkers import Anomaly, AnomalyKind
 from tinymq_chaos.history import History
 from tinymq_chaos.real.peers import loop_disk
 from tinymq_chaos.real.peers.__main__ import main, table
-from tinymq_chaos.real.peers.trial import Plan, Trial, measure
+from tinymq_chaos.real.peers.trial import Trial, TrialPlan, measure
 
 
 def trial(seed, sync="2m", **values):
-    return Trial(Plan(seed, ("kill_all",), sync=sync), "nats 1.0", faults=["kill_all: brokers 1, 2, 3"], **values)
+    return Trial(TrialPlan(seed, ("kill_all",), sync=sync), "nats 1.0", faults=["kill_all: brokers 1, 2, 3"], **values)
 
 
 def test_a_row_for_each_kind_of_trial_and_records_are_counted():
-    lost = Anomaly(Kind.LOST_WRITE, "gone", records=("a-1", "a-2"))
+    lost = Anomaly(AnomalyKind.LOST_WRITE, "gone", records=("a-1", "a-2"))
     found = [
         trial(1, acknowledged=1000, unknown=3, pause_s=4.0, anomalies=[lost]),
-        trial(2, acknowledged=2000, failed=5, pause_s=8.0, anomalies=[lost, Anomaly(Kind.GAP, "a hole")]),
+        trial(2, acknowledged=2000, failed=5, pause_s=8.0, anomalies=[lost, Anomaly(AnomalyKind.GAP, "a hole")]),
         trial(1, sync="always", acknowledged=10),
     ]
     _, _, first, second = "\n".join(table(found)).split("\n")
@@ -49,13 +49,13 @@ def test_how_far_back_losses_reach_is_from_the_next_fault():
     for at_s in (10.0, 30.0):
         now[0] = at_s
         history.fault_ended(history.fault_began("kill_all", "all"))
-    seen = trial(1, anomalies=[Anomaly(Kind.LOST_WRITE, "gone", times_s=(s,)) for s in (4.0, 8.0, 27.0)])
+    seen = trial(1, anomalies=[Anomaly(AnomalyKind.LOST_WRITE, "gone", times_s=(s,)) for s in (4.0, 8.0, 27.0)])
     measure(seen, history)
     assert seen.lost_s == 6.0
 
 
 def test_a_plan_is_said_as_a_command_that_does_it_again():
-    plan = Plan(7, ("kill_leader", "pause"), times=2, sync="always", before_s=45)
+    plan = TrialPlan(7, ("kill_leader", "pause"), times=2, sync="always", before_s=45)
     assert plan.command == (
         "PYTHONPATH=chaos python -m tinymq_chaos.real.peers --seeds 7 --sync always --times 2 --before-s 45 "
         "--gap-s 6 --workloads idempotent,lone kill_leader,pause"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.real.reported import TOPIC, Tape, steady
-from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.history import History, Outcome
 from tinymq_chaos.real.report import (
     DamagedRun,
@@ -108,7 +108,7 @@ def test_all_that_is_lost_is_counted_however_short_the_list_of_anomalies_is(tmp_
     sent = [tape.send(i / 10, i / 10 + 0.01) for i in range(30)]
     tape.replicas(sent[:10])
     found = findings(tape, tmp_path)  # run.json names no anomalies: the checkers are asked
-    lost = [a for a in found.run.anomalies if isinstance(a, Anomaly) and a.kind is Kind.LOST_WRITE]
+    lost = [a for a in found.run.anomalies if isinstance(a, Anomaly) and a.kind is AnomalyKind.LOST_WRITE]
     assert 0 < len(lost) < 20
     assert found.lost == 20
 
@@ -117,7 +117,7 @@ def test_an_anomaly_is_counted_to_the_fault_in_whose_time_it_lies(tmp_path: Path
     tape = steady(30)
     tape.fault("pause", "broker 1", 5.0, 6.0)
     tape.fault("latency", "everywhere", 20.0, 21.0)
-    anomaly = asdict(Anomaly(Kind.STALE, "read of what was over", LOG, times_s=(20.5,)))
+    anomaly = asdict(Anomaly(AnomalyKind.STALE, "read of what was over", LOG, times_s=(20.5,)))
     found = findings(tape, tmp_path, anomalies=[anomaly, "a broker did not stop"])
     assert [span["anomalies"] for span in summary(found)["spans"]] == [0, 1]
     assert json.loads(json.dumps(summary(found)))["anomalies"][1] == "a broker did not stop"

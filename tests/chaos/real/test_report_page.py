@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.real.reported import TOPIC, Tape, steady
-from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.history import Outcome
 from tinymq_chaos.real.report import write_comparison, write_report
 from tinymq_chaos.real.report.over_time import PARTITIONS_MAX, PARTITIONS_SHOWN
@@ -85,7 +85,9 @@ def broken() -> Tape:
 
 
 def test_a_whole_page(tmp_path: Path) -> None:
-    anomaly = asdict(Anomaly(Kind.DIRTY_READ, "shown, and taken back", (TOPIC, 0), ("p-100",), (100,), ("reader 1",)))
+    anomaly = asdict(
+        Anomaly(AnomalyKind.DIRTY_READ, "shown, and taken back", (TOPIC, 0), ("p-100",), (100,), ("reader 1",))
+    )
     folder = broken().keep(
         tmp_path, seed=7, command="make chaos SEED=7", target="tinymq", nodes=3, versions={"tinymq": "0.1.0"},
         anomalies=[anomaly, "broker 3 did not stop"], not_judged={"early_reads": "nobody saw"},
@@ -153,7 +155,18 @@ def test_names_stay_text_wherever_they_come_from(tmp_path: Path) -> None:
     tape.led(0.0, 1, 1, topic)
     tape.fault(HOSTILE, HOSTILE, 0.0, 1.0)
     tape.replicas([HOSTILE], topic=topic)
-    anomaly = asdict(Anomaly(Kind.LOST_WRITE, HOSTILE, (topic, 0), (record, HOSTILE), (1,), (HOSTILE,), (0.1,), (1,)))
+    anomaly = asdict(
+        Anomaly(
+            AnomalyKind.LOST_WRITE,
+            HOSTILE,
+            (topic, 0),
+            records=(record, HOSTILE),
+            offsets=(1,),
+            processes=(HOSTILE,),
+            times_s=(0.1,),
+            brokers=(1,),
+        )
+    )
     said = dict.fromkeys(("target", "command", "machine", "seed", "nodes", "notes"), HOSTILE)
     folder = tape.keep(tmp_path / "a", anomalies=[anomaly, HOSTILE], versions={HOSTILE: HOSTILE}, **said)
     for path in (write_report(folder), write_comparison(folder, folder)):

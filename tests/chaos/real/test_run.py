@@ -14,7 +14,7 @@ import pytest
 
 from tests.chaos.real.stand_in import StandIn, StandInNet
 from tinymq_chaos.checkers import Checker
-from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.history import History, Outcome
 from tinymq_chaos.real import outcome
@@ -22,9 +22,9 @@ from tinymq_chaos.real.__main__ import cannot, command_of, main, parse_options, 
 from tinymq_chaos.real.faults import FAULTS
 from tinymq_chaos.real.run import run as running
 from tinymq_chaos.real.run import schedule
-from tinymq_chaos.real.run.run import Plan, Result, Run
+from tinymq_chaos.real.run.run import Run, RunPlan, RunResult
 from tinymq_chaos.real.run.schedule import Act, Episode, plan
-from tinymq_chaos.real.system.system import Collected
+from tinymq_chaos.real.system.system import CollectedReplicas
 from tinymq_chaos.real.system.verdict import Slack
 from tinymq_chaos.real.systems import OFFERS
 from tinymq_chaos.workloads.context import Context, Workload
@@ -65,17 +65,17 @@ class Plain:
     def checkers(self, slack: Slack) -> Sequence[Checker]:
         def odd(facts: Facts) -> Iterator[Anomaly]:
             if self.collected != 1:
-                yield Anomaly(Kind.GAP, "nothing was collected")
+                yield Anomaly(AnomalyKind.GAP, "nothing was collected")
 
         return (odd,)
 
     def watch(self, history: History, hurt: Collection[int]) -> None:
         pass
 
-    def collect(self, history: History, hurt: Collection[int]) -> Collected:
+    def collect(self, history: History, hurt: Collection[int]) -> CollectedReplicas:
         assert history.ended_s is not None
         self.collected += 1
-        return Collected(["collected"], self.silent)
+        return CollectedReplicas(["collected"], self.silent)
 
 
 @pytest.fixture(autouse=True)
@@ -85,11 +85,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "HEALED_S", 1.0)
     monkeypatch.setattr(running, "QUIET_S", 0.05)
     monkeypatch.setattr(running, "PROGRESS_S", 0.01)
-    monkeypatch.setattr(Result, "slack", Slack(progress_s=-0.9))
+    monkeypatch.setattr(RunResult, "slack", Slack(progress_s=-0.9))
 
 
-def run(subject: Plain, plan_: Plan, interrupts: int = 0) -> Result:
-    async def scenario() -> Result:
+def run(subject: Plain, plan_: RunPlan, interrupts: int = 0) -> RunResult:
+    async def scenario() -> RunResult:
         loop = asyncio.get_running_loop()
         made = Run(plan_, subject, History(loop.time), lambda line: None)
         task = asyncio.create_task(made.run())
@@ -104,7 +104,7 @@ def run(subject: Plain, plan_: Plan, interrupts: int = 0) -> Result:
 
 def test_faults_then_calm_then_the_end() -> None:
     subject = Plain()
-    result = run(subject, Plan(1, 30.0, episodes=(PAUSE, PAUSE)))
+    result = run(subject, RunPlan(1, 30.0, episodes=(PAUSE, PAUSE)))
     history = result.history
     assert result.anomalies == []
     assert result.faults == {"pause": 2}
@@ -121,7 +121,7 @@ def test_faults_then_calm_then_the_end() -> None:
 def test_the_end_waits_until_every_partition_takes_writes_again_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch, progress_s: float, waited: bool
 ) -> None:
-    monkeypatch.setattr(Result, "slack", Slack(progress_s=progress_s))
+    monkeypatch.setattr(RunResult, "slack", Slack(progress_s=progress_s))
     told_to_stop: list[bool] = []
 
     async def slow_to_write(context: Context) -> None:
@@ -133,13 +133,13 @@ def test_the_end_waits_until_every_partition_takes_writes_again_but_not_for_ever
         told_to_stop.append(context.stop.is_set())
         await context.stop.wait()
 
-    run(Plain(slow_to_write), Plan(1, 30.0, episodes=(PAUSE,)))
+    run(Plain(slow_to_write), RunPlan(1, 30.0, episodes=(PAUSE,)))
     assert told_to_stop == [not waited]
 
 
 def test_a_workload_that_breaks_ends_the_run_at_once() -> None:
     subject = Plain(breaks)
-    result = run(subject, Plan(1, 3600.0))
+    result = run(subject, RunPlan(1, 3600.0))
     assert len(result.anomalies) == 1
     assert "it is broken" in str(result.anomalies[0])
     assert subject.target.unhealthy() == ""
@@ -148,7 +148,7 @@ def test_a_workload_that_breaks_ends_the_run_at_once() -> None:
 def test_interrupted_once_it_still_reads_and_judges_what_was() -> None:
     subject = Plain()
     long = Episode((Act("kill_all", {}, 0.0, 3600.0),), 0.0)
-    result = run(subject, Plan(1, 3600.0, episodes=(long,)), interrupts=1)
+    result = run(subject, RunPlan(1, 3600.0, episodes=(long,)), interrupts=1)
     assert result.interrupted
     assert result.anomalies == []
     assert subject.collected == 1
@@ -159,17 +159,17 @@ def test_interrupted_once_it_still_reads_and_judges_what_was() -> None:
 def test_interrupted_twice_it_ends_at_once_and_is_judged_by_nobody() -> None:
     subject, entered, leave = Plain(), threading.Event(), threading.Event()
 
-    def hangs(history: History, hurt: Collection[int]) -> Collected:
+    def hangs(history: History, hurt: Collection[int]) -> CollectedReplicas:
         entered.set()
         leave.wait(DEADLINE_S)
-        return Collected()
+        return CollectedReplicas()
 
     subject.collect = hangs  # type: ignore[method-assign]
     said: list[str] = []
 
-    async def scenario() -> Result:
+    async def scenario() -> RunResult:
         loop = asyncio.get_running_loop()
-        made = Run(Plan(1, 30.0, episodes=(PAUSE,)), subject, History(loop.time), said.append)
+        made = Run(RunPlan(1, 30.0, episodes=(PAUSE,)), subject, History(loop.time), said.append)
         task = asyncio.create_task(made.run())
         while not entered.is_set():
             await asyncio.sleep(0)
@@ -202,8 +202,8 @@ def test_a_fault_that_begins_when_the_run_is_interrupted_is_waited_for_and_ended
     monkeypatch.setattr(StandIn, "pause", slowly)
     subject = Plain()
 
-    async def scenario() -> Result:
-        made = Run(Plan(1, 30.0, episodes=(PAUSE,)), subject, History(asyncio.get_running_loop().time), print)
+    async def scenario() -> RunResult:
+        made = Run(RunPlan(1, 30.0, episodes=(PAUSE,)), subject, History(asyncio.get_running_loop().time), print)
         task = asyncio.create_task(made.run())
         while not entered.is_set():
             await asyncio.sleep(0)
@@ -222,7 +222,7 @@ def test_a_fault_that_begins_when_the_run_is_interrupted_is_waited_for_and_ended
 
 def test_a_machine_that_makes_the_harness_wait_is_a_cause_for_elections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "LATE_S", -1.0)
-    result = run(Plain(), Plan(1, 30.0, episodes=(PAUSE,)))
+    result = run(Plain(), RunPlan(1, 30.0, episodes=(PAUSE,)))
     said = [change.what for change in result.history.changes]
     assert any("the machine has made the harness wait" in what for what in said), said
 
@@ -230,16 +230,16 @@ def test_a_machine_that_makes_the_harness_wait_is_a_cause_for_elections(monkeypa
 def test_a_broker_that_says_nothing_in_the_end_is_an_anomaly() -> None:
     subject = Plain()
     subject.silent.append("broker 2 does not say how its replicas are")
-    result = run(subject, Plan(1, 30.0, episodes=(PAUSE,)))
+    result = run(subject, RunPlan(1, 30.0, episodes=(PAUSE,)))
     assert result.anomalies == subject.silent
     assert outcome.exit_of(result) == (1, "anomalies")
 
 
 def test_what_was_asked_for_and_did_not_come_about_is_not_tested() -> None:
-    done = run(Plain(), Plan(1, 30.0, ("pause",), episodes=(PAUSE,)))
+    done = run(Plain(), RunPlan(1, 30.0, ("pause",), episodes=(PAUSE,)))
     assert outcome.untested(done) == []
     assert outcome.exit_of(done) == (0, "nothing was wrong")
-    never = run(Plain(), Plan(1, 30.0, ("pause", "kill_leader"), episodes=(PAUSE,)))
+    never = run(Plain(), RunPlan(1, 30.0, ("pause", "kill_leader"), episodes=(PAUSE,)))
     assert outcome.untested(never) == ["kill_leader: it never happened"]
     assert outcome.exit_of(never) == (1, "something that was asked for was not tested")
     assert "NOT TESTED kill_leader: it never happened" in outcome.outcome_in_words(never)
@@ -256,7 +256,7 @@ def test_brokers_that_do_not_come_back_are_an_anomaly(monkeypatch: pytest.Monkey
     monkeypatch.setattr(running, "HEALED_S", 0.05)
     subject = Plain()
     subject.target.ill = "a replica is missing"
-    result = run(subject, Plan(1, 30.0, episodes=()))
+    result = run(subject, RunPlan(1, 30.0, episodes=()))
     assert result.anomalies == ["not healed: a replica is missing"]
 
 
@@ -281,7 +281,7 @@ def test_a_plan_of_one_kind_has_no_pairs() -> None:
 def test_what_cannot_happen_is_tried_again_and_then_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "GAP_S", 0.01)  # between two tries
     episode = Episode((Act("kill_leader", {}, 0.0, 0.01),), 0.01)
-    result = run(Plain(), Plan(1, 30.0, episodes=(episode, PAUSE)))
+    result = run(Plain(), RunPlan(1, 30.0, episodes=(episode, PAUSE)))
     assert result.never == ["kill_leader"]
     assert result.faults == {"pause": 1}
 
@@ -320,7 +320,7 @@ def test_a_fault_goes_on_until_another_broker_leads(monkeypatch: pytest.MonkeyPa
     answers = iter((2, 2, None, 2, 3))  # while the fault is chosen, while it is verified, then as it goes on
     monkeypatch.setattr(schedule, "POLL_S", 0.001)
     monkeypatch.setattr(StandIn, "leader", lambda self, topic, partition: next(answers))
-    result = run(Writing(), Plan(1, 30.0, episodes=(LEADER_PAUSED,)))
+    result = run(Writing(), RunPlan(1, 30.0, episodes=(LEADER_PAUSED,)))
     assert result.anomalies == []
     assert result.faults == {"pause": 1}
     assert next(answers, "all were asked for") == "all were asked for"
@@ -329,20 +329,20 @@ def test_a_fault_goes_on_until_another_broker_leads(monkeypatch: pytest.MonkeyPa
 def test_a_leader_that_nobody_replaces_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "REPLACED_S_MAX", 0.05)
     monkeypatch.setattr(StandIn, "leader", lambda self, topic, partition: 2)
-    result = run(Writing(), Plan(1, 30.0, episodes=(LEADER_PAUSED,)))
+    result = run(Writing(), RunPlan(1, 30.0, episodes=(LEADER_PAUSED,)))
     assert ["TimeoutError" in str(anomaly) for anomaly in result.anomalies] == [True]
 
 
 def test_a_short_run_has_faults_however_ill_the_cluster_is() -> None:
     subject = Plain()
     subject.target.ill = "a replica is missing"
-    result = run(subject, Plan(1, 0.4, faults=("kill_all",)))
+    result = run(subject, RunPlan(1, 0.4, faults=("kill_all",)))
     assert result.faults == {"kill_all": 1}
     assert not [note for note in result.notes if "no time" in note]
 
 
 def test_what_there_was_no_time_for_is_said() -> None:
-    result = run(Plain(), Plan(1, 0.0, faults=("pause", "kill_all")))
+    result = run(Plain(), RunPlan(1, 0.0, faults=("pause", "kill_all")))
     assert result.notes == ["no time was left for pause, kill_all", "collected"]
     assert "note: no time was left for pause, kill_all" in outcome.outcome_in_words(result)
 
@@ -353,7 +353,7 @@ def test_a_fault_that_did_nothing_a_proxy_that_hung_and_a_busy_machine_are_said(
     monkeypatch.setattr(StandIn, "kill", lambda self, *brokers: None)
     monkeypatch.setattr(StandInNet, "begun_anew", 2)
     subject = Plain()
-    result = run(subject, Plan(1, 30.0, episodes=(Episode((Act("kill_all", {}, 0.0, 0.01),), 0.0),)))
+    result = run(subject, RunPlan(1, 30.0, episodes=(Episode((Act("kill_all", {}, 0.0, 0.01),), 0.0),)))
     hung = "2 times a proxy hung and was begun anew: what went through it was closed"
     assert result.notes == ["collected", "kill_all did nothing, 1 of 1 times", hung]
     result.crowd = 3.0
@@ -370,8 +370,8 @@ def test_a_fault_that_did_nothing_a_proxy_that_hung_and_a_busy_machine_are_said(
 
 def test_what_is_kept_can_be_read_again(tmp_path: Path) -> None:
     subject = Plain()
-    result = run(subject, Plan(7, 30.0, episodes=(PAUSE,)))
-    result.anomalies.append(Anomaly(Kind.GAP, "for the test", ("t", 0), ("p-1",)))
+    result = run(subject, RunPlan(7, 30.0, episodes=(PAUSE,)))
+    result.anomalies.append(Anomaly(AnomalyKind.GAP, "for the test", ("t", 0), ("p-1",)))
     outcome.write(tmp_path, result, subject.target, "make chaos SEED=7", "2026-01-01")
     said = json.loads((tmp_path / outcome.RUN).read_text())
     assert (said["seed"], said["target"], said["nodes"], said["faults"]) == (7, "stand-in", 3, {"pause": 1})

@@ -10,7 +10,7 @@ import pytest
 
 from tests.chaos.real.stand_in import StandIn
 from tinymq_chaos.history import METADATA, History
-from tinymq_chaos.real.product.leader_log import Tail, Watching, event_of, log_of, name_logs
+from tinymq_chaos.real.product.leader_log import FileTail, LeaderLog, event_of, log_of, name_logs
 
 ID = "0123456789abcdef0123456789abcdef"
 GROUP = f"{ID[:8]}/1"
@@ -24,7 +24,7 @@ class Scene:
         ticks = count()
         self.target = StandIn(3, folder)
         self.history = History(lambda: float(next(ticks)))
-        self.watching = Watching(self.target, self.history)
+        self.watching = LeaderLog(self.target, self.history)
 
     def say(self, broker: int, event: str, **values: object) -> None:
         with self.target.said(broker).open("a") as file:
@@ -102,7 +102,7 @@ def test_what_was_watched_is_named_in_the_end(scene: Scene) -> None:
 
 def test_a_file_is_read_on_line_by_line(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    tail = Tail(path)
+    tail = FileTail(path)
     assert list(tail.lines()) == []
     path.write_bytes(b"one\ntw")
     assert list(tail.lines()) == ["one"]

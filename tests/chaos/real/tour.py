@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tinymq_chaos.history import FaultSpan, History, Led, Outcome
+from tinymq_chaos.history import FaultSpan, History, LeaderSpan, Outcome
 from tinymq_chaos.real.faults import FAULTS, Value
 from tinymq_chaos.real.faults.victims import Struck
-from tinymq_chaos.real.run.run import Plan, Result, Run
+from tinymq_chaos.real.run.run import Run, RunPlan, RunResult
 from tinymq_chaos.real.run.schedule import Act, Episode
-from tinymq_chaos.real.systems import TARGETS, Wanted
+from tinymq_chaos.real.systems import TARGETS, ClusterSpec
 
 LOAD = ("idempotent", "plain", "cursors", "churn")  # the first two read from leaders, followers and the nearest, too
 LEADER: Mapping[str, Value] = {"broker": 0.0, "who": "leader"}
@@ -46,7 +46,7 @@ TAKEN = ("isolate", "pause", "kill_leader")  # each goes on until another broker
 class Toured:
     """What is left of the tour."""
 
-    result: Result
+    result: RunResult
 
     @property
     def history(self) -> History:
@@ -56,7 +56,7 @@ class Toured:
         (found,) = [span for span in self.history.faults if span.kind == kind]
         return found
 
-    def successors(self, span: FaultSpan) -> list[Led]:
+    def successors(self, span: FaultSpan) -> list[LeaderSpan]:
         """Leaderships, after the fault began, of other brokers over the partition that the struck one led."""
         struck = Struck.of(span.what)
         assert struck is not None, span
@@ -84,9 +84,9 @@ def kinds(legs: Sequence[Leg]) -> list[str]:
 def tour(legs: Sequence[Leg], folder: Path) -> Toured:
     """Make it. Waits for new brokers are most of its time: kinds that restart them are dear, others cost a second."""
     episodes = tuple(Episode(tuple(act(stop) for stop in leg.stops), GAP_S, leg.well) for leg in legs)
-    plan = Plan(1, 400.0, tuple(kinds(legs)), LOAD, pace=PACE, episodes=episodes)
+    plan = RunPlan(1, 400.0, tuple(kinds(legs)), LOAD, pace=PACE, episodes=episodes)
     needs = frozenset().union(*(kind.real.needs for kind in FAULTS.values()))
-    subject = TARGETS["tinymq"](Wanted(folder, needs=needs))
+    subject = TARGETS["tinymq"](ClusterSpec(folder, needs=needs))
     try:
         began_s = time.monotonic()
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind, times
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
 from tinymq_chaos.checkers.common.facts import Facts
-from tinymq_chaos.checkers.common.settings import Settings
+from tinymq_chaos.checkers.common.settings import SettingsHistory
 from tinymq_chaos.checkers.records.writes import acknowledged, place_of
 from tinymq_chaos.history import Call, Log, Outcome
 
@@ -39,7 +39,7 @@ def removed_early(facts: Facts) -> Iterator[Anomaly]:
             kept_s = aged[log].bounds("retention_ms", call.invoked_s, ended_s)[0] / 1000
             if (age_s := ended_s - call.invoked_s) < kept_s * (1 - CLOCKS) - SLACK_S:
                 what = f"gone after {age_s:.3f} s at most, and kept for {kept_s:g} s"
-                yield anomaly_of(Kind.REMOVED_EARLY, what, log, (base, log_start), call, look)
+                yield anomaly_of(AnomalyKind.REMOVED_EARLY, what, log, (base, log_start), call, look)
                 break
 
 
@@ -63,7 +63,7 @@ def kept_too_long(facts: Facts) -> Iterator[Anomaly]:
             due_s = max(max(call.ended_s or end_s, counted_s) + retention_s, calm_s, told.settled_s, *holds_s)
             if where == log and base >= log_start and end_s - due_s > GONE_S:
                 what = f"still there {end_s - due_s:.3f} s after its time"
-                yield anomaly_of(Kind.KEPT_TOO_LONG, what, log, (base,), call)
+                yield anomaly_of(AnomalyKind.KEPT_TOO_LONG, what, log, (base,), call)
                 break
 
 
@@ -79,7 +79,7 @@ def removed_of_the_last_bytes(facts: Facts) -> Iterator[Anomaly]:
         least = sized[log].bounds("retention_bytes", 0.0, look.ended_s or math.inf)[0]
         if kept < least:
             what = f"{kept} bytes of records are left, and {least:g} are to be kept"
-            yield anomaly_of(Kind.REMOVED_EARLY, what, log, (log_start, end), look)
+            yield anomaly_of(AnomalyKind.REMOVED_EARLY, what, log, (log_start, end), look)
 
 
 def kept_too_much(facts: Facts) -> Iterator[Anomaly]:
@@ -99,7 +99,7 @@ def kept_too_much(facts: Facts) -> Iterator[Anomaly]:
         kept = facts.weight(log, log_start, end)
         if kept is not None and kept > most * (1 + MORE) + facts.largest(log):
             what = f"{kept} bytes of records are left, and {most:g} are to be kept"
-            yield Anomaly(Kind.KEPT_TOO_LONG, what, log, (), (log_start, end))
+            yield Anomaly(AnomalyKind.KEPT_TOO_LONG, what, log, (), (log_start, end))
 
 
 def _held_until_s(facts: Facts, log: Log, end_s: float) -> list[float]:
@@ -122,7 +122,7 @@ def broken_holds(facts: Facts) -> Iterator[Anomaly]:
             ended_s = look.ended_s or 0.0
             if where == log and log_start > hold.args["offset"] and ended_s < until_s and ended_s > (hold.ended_s or 0):
                 what = f"begins at {log_start}, and {hold.args['offset']} was held"
-                yield anomaly_of(Kind.BROKEN_HOLD, what, log, (hold.args["offset"], log_start), hold, look)
+                yield anomaly_of(AnomalyKind.BROKEN_HOLD, what, log, (hold.args["offset"], log_start), hold, look)
                 break
 
 
@@ -130,13 +130,13 @@ def hold_of(call: Call) -> tuple[str, int, str]:
     return call.args["topic"], call.args["partition"], call.args["hold"]
 
 
-def logs(facts: Facts) -> Iterator[tuple[Log, Settings]]:
+def logs(facts: Facts) -> Iterator[tuple[Log, SettingsHistory]]:
     """Partitions whose topic has settings of its own, and that never went on with less than there was."""
     revived = {revival.log for revival in facts.history.revivals}
     seen = {(c.args["topic"], c.result[0]) for c in facts.sends if c.outcome is Outcome.OK}
     for log in sorted(seen | set(facts.replicas)):
         if facts.history.topics.get(log[0]) and log not in revived:
-            yield log, Settings(facts, log[0])
+            yield log, SettingsHistory(facts, log[0])
 
 
 def _clocks_were_wrong(facts: Facts) -> bool:
@@ -148,6 +148,6 @@ def _brokers(facts: Facts) -> set[int]:
     return {replica.broker for replica in facts.history.replicas}
 
 
-def anomaly_of(kind: Kind, what: str, log: Log, offsets: tuple[int, ...], *calls: Call) -> Anomaly:
+def anomaly_of(kind: AnomalyKind, what: str, log: Log, offsets: tuple[int, ...], *calls: Call) -> Anomaly:
     processes = tuple(dict.fromkeys(call.process for call in calls))
-    return Anomaly(kind, what, log, (), offsets, processes, times(*calls))
+    return Anomaly(kind, what, log, records=(), offsets=offsets, processes=processes, times_s=times(*calls))

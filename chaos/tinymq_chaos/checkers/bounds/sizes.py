@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from tinymq_chaos.checkers.bounds.stale_reads import end_at, ends_of
 from tinymq_chaos.checkers.bounds.trims import log_of
-from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind, times
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
 from tinymq_chaos.checkers.common.facts import Facts
-from tinymq_chaos.checkers.common.settings import BOUNDS, Settings
+from tinymq_chaos.checkers.common.settings import BOUNDS, SettingsHistory
 from tinymq_chaos.history import Call, Log, Outcome
 
 
@@ -33,12 +33,12 @@ def miscounted(facts: Facts) -> Iterator[Anomaly]:
         if call.result < least or (most is not None and call.result > most - gone):
             upto = "" if most is None else f", and at most {most - gone}"
             what = f"said to be {call.result}, and it was at least {max(0, least)}{upto}"
-            yield Anomaly(Kind.MISCOUNTED, what, log, processes=(call.process,), times_s=times(call))
+            yield Anomaly(AnomalyKind.MISCOUNTED, what, log, processes=(call.process,), times_s=times(call))
 
 
 def _something_went(facts: Facts, log: Log) -> bool:
     """By itself, or by a fault; or by a trim, without anybody's being told how far."""
-    return facts.heads_removed or Settings(facts, log[0]).only(*BOUNDS)
+    return facts.heads_removed or SettingsHistory(facts, log[0]).only(*BOUNDS)
 
 
 def _trimmed(facts: Facts, call: Call, log: Log) -> int:

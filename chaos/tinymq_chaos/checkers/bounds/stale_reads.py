@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from tinymq_chaos.checkers.bounds.trims import log_of
-from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind, times
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
 from tinymq_chaos.checkers.common.facts import Facts
-from tinymq_chaos.checkers.common.settings import BOUNDS, Settings
+from tinymq_chaos.checkers.common.settings import BOUNDS, SettingsHistory
 from tinymq_chaos.checkers.records.writes import acknowledged, place_of
 from tinymq_chaos.history import Call, Log, Outcome
 
@@ -34,7 +34,7 @@ def stale_reads(facts: Facts) -> Iterator[Anomaly]:
     if not (sizes or nothings) or facts.heads_removed:
         return
     bounded = {
-        topic for topic in {c.args["topic"] for c in (*sizes, *nothings)} if Settings(facts, topic).only(*BOUNDS)
+        topic for topic in {c.args["topic"] for c in (*sizes, *nothings)} if SettingsHistory(facts, topic).only(*BOUNDS)
     }
     ends, trims = ends_of(facts), _trims(facts)
     for call in sizes:
@@ -99,4 +99,4 @@ def _takings(facts: Facts) -> dict[Channel, list[float]]:
 
 
 def _anomaly(what: str, call: Call) -> Anomaly:
-    return Anomaly(Kind.STALE, what, log_of(call), processes=(call.process,), times_s=times(call))
+    return Anomaly(AnomalyKind.STALE, what, log_of(call), processes=(call.process,), times_s=times(call))

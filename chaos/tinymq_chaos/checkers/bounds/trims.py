@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from tinymq_chaos.checkers.bounds.retention import anomaly_of
-from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
-from tinymq_chaos.checkers.common.settings import Settings
+from tinymq_chaos.checkers.common.settings import SettingsHistory
 from tinymq_chaos.checkers.records.replicas import LINGER_LATE_S, LINGER_S
-from tinymq_chaos.history import Call, Change, Log, Outcome
+from tinymq_chaos.history import Call, FaultChange, Log, Outcome
 
 KNOWN_S = LINGER_S + LINGER_LATE_S  # after a trim, every leader knows of it
 
@@ -29,7 +29,7 @@ def trimmed_reads(facts: Facts) -> Iterator[Anomaly]:
             asked = shown.call if shown.call.kind == "fetch" else opened.get((shown.reader, log[0]))
             if asked is not None and _knows(facts, trim, asked, shown.call):
                 what = f"{shown.names[0]} was shown at offset {shown.base}, which was trimmed to {trim.result}"
-                yield anomaly_of(Kind.TRIMMED_READ, what, log, (shown.base, trim.result), trim, shown.call)
+                yield anomaly_of(AnomalyKind.TRIMMED_READ, what, log, (shown.base, trim.result), trim, shown.call)
                 break
 
 
@@ -39,7 +39,7 @@ def trims_undone(facts: Facts) -> Iterator[Anomaly]:
         for replica in facts.replicas.get(log, []):
             if replica.shown_start is not None and replica.shown_start < trim.result:
                 what = f"begins at {replica.shown_start}, and was trimmed to {trim.result}"
-                yield Anomaly(Kind.TRIMMED_READ, what, log, (), (trim.result,), brokers=(replica.broker,))
+                yield Anomaly(AnomalyKind.TRIMMED_READ, what, log, (), (trim.result,), brokers=(replica.broker,))
 
 
 def removed_untrimmed(facts: Facts) -> Iterator[Anomaly]:
@@ -48,18 +48,18 @@ def removed_untrimmed(facts: Facts) -> Iterator[Anomaly]:
         return
     trims = [c for c in facts.of("trim") if c.outcome is not Outcome.FAILED]
     topics = {c.args["topic"] for c in facts.of("trim")}
-    alone = {topic for topic in topics if _goes_by_trims_alone(Settings(facts, topic))}
+    alone = {topic for topic in topics if _goes_by_trims_alone(SettingsHistory(facts, topic))}
     for look, log, log_start, _ in facts.ends():
         if log[0] not in alone or not log_start:
             continue
         asked = [c.args["before"] for c in trims if log_of(c) == log and c.invoked_s <= (look.ended_s or 0.0)]
         if log_start > max(asked, default=0):
             what = f"begins at {log_start}, and was to be trimmed to {max(asked, default=0)}"
-            yield anomaly_of(Kind.REMOVED_EARLY, what, log, (log_start,), look)
+            yield anomaly_of(AnomalyKind.REMOVED_EARLY, what, log, (log_start,), look)
             break
 
 
-def _goes_by_trims_alone(told: Settings) -> bool:
+def _goes_by_trims_alone(told: SettingsHistory) -> bool:
     return not told.only("retention_ms", "retention_bytes", "max_records", "max_bytes") or (
         told.only("max_records", "max_bytes") and told.between("on_full", 0.0, float("inf")) <= {"reject", None}
     )
@@ -79,7 +79,7 @@ def _knows(facts: Facts, trim: Call, asked: Call, shown: Call) -> bool:
     return asked.invoked_s > ended_s + KNOWN_S and not _stopped(facts.history.changes, ended_s, shown.ended_s or 0.0)
 
 
-def _stopped(changes: list[Change], since_s: float, until_s: float) -> bool:
+def _stopped(changes: list[FaultChange], since_s: float, until_s: float) -> bool:
     """Was anybody paused then?"""
-    last = Change(float("inf"), "end")
+    last = FaultChange(float("inf"), "end")
     return any(a.paused and a.at_s <= until_s and b.at_s >= since_s for a, b in pairwise([*changes, last]))

@@ -8,7 +8,7 @@ from statistics import median
 
 from tinymq_chaos.checkers.bounds.capacity import QUOTA
 from tinymq_chaos.checkers.bounds.retention import CLOCKS, hold_of
-from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind, times
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.history import METADATA, Call, Log, Outcome
 
@@ -37,7 +37,15 @@ def unanswered(facts: Facts, late_s: float = LATE_S) -> Iterator[Anomaly]:
 def _late(call: Call, what: str) -> Anomaly:
     records = tuple(call.args.get("records", ()))
     at = (call.invoked_s, call.deadline_s)
-    return Anomaly(Kind.NO_ANSWER, f"{what}: {call}", None, records, (), (call.process,), at)
+    return Anomaly(
+        AnomalyKind.NO_ANSWER,
+        f"{what}: {call}",
+        None,
+        records=records,
+        offsets=(),
+        processes=(call.process,),
+        times_s=at,
+    )
 
 
 def no_progress(facts: Facts, within_s: float = PROGRESS_S) -> Iterator[Anomaly]:
@@ -55,11 +63,11 @@ def no_progress(facts: Facts, within_s: float = PROGRESS_S) -> Iterator[Anomaly]
         if waiting and not served and end_s >= until and not facts.is_gone(log):
             how = waiting[0]
             what = f"nothing was done within {within_s:g} s of the last fault, at {calm_s:.3f} s: {how}"
-            yield Anomaly(Kind.NO_PROGRESS, what, log, processes=(how.process,), times_s=times(how))
+            yield Anomaly(AnomalyKind.NO_PROGRESS, what, log, processes=(how.process,), times_s=times(how))
     for call in facts.of("drain"):
         if call.outcome is not Outcome.OK:
             what = f"could not be read to the end: {call}"
-            yield Anomaly(Kind.NO_PROGRESS, what, None, processes=(call.process,), times_s=times(call))
+            yield Anomaly(AnomalyKind.NO_PROGRESS, what, None, processes=(call.process,), times_s=times(call))
 
 
 def _held(facts: Facts, log: Log) -> list[tuple[float, float]]:
@@ -102,7 +110,7 @@ def slow_writes(facts: Facts, slow_s: float = SLOW_S) -> Iterator[Anomaly]:
     took = [c.ended_s - c.invoked_s for c in sends if c.invoked_s >= quiet_s and c.ended_s is not None]
     if len(took) >= 20 and median(took) > slow_s + SLOW_LINKS * facts.history.link_s:
         yield Anomaly(
-            Kind.SLOW, f"half of {len(took)} writes took longer than {median(took):.3f} s", times_s=(quiet_s,)
+            AnomalyKind.SLOW, f"half of {len(took)} writes took longer than {median(took):.3f} s", times_s=(quiet_s,)
         )
 
 

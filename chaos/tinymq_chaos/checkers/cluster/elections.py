@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.history import Log
 
 Identity = tuple[int, bytes, int]
@@ -26,7 +26,7 @@ UNLED_S = 4.0  # that a majority to which nothing is done may be without a leade
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ListedMembers:
     """A CONFIG entry: its epoch, and whom it lists."""
 
     epoch: int
@@ -34,11 +34,11 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class Well:
+class HealthyReplica:
     """A replica to which nothing is done: who it is, and the newest CONFIG in its log, committed or not."""
 
     me: Identity
-    newest: Listing
+    newest: ListedMembers
 
 
 class Elections:
@@ -48,7 +48,7 @@ class Elections:
         self._anomalies = anomalies
         self._now = now
         self._members: dict[Log, set[Identity]] = {}  # whom any committed CONFIG ever listed
-        self._newest: dict[Log, Listing] = {}  # that is committed
+        self._newest: dict[Log, ListedMembers] = {}  # that is committed
         self._votes: dict[tuple[Log, int, int], set[Identity]] = {}  # of (log, term, candidate)
         self._terms: dict[Log, int] = {}  # of the newest leader
         self._committed: dict[Log, dict[int, Place]] = {}  # the last that each term's leader committed
@@ -58,7 +58,7 @@ class Elections:
         self._lost_s: dict[tuple[Log, int], float] = {}  # the time since which a broker's replica has known no leader
         self._led_s: dict[Log, tuple[frozenset[Identity], float]] = {}  # who could elect, and since when unled
 
-    def listed(self, log: Log, listing: Listing) -> None:
+    def listed(self, log: Log, listing: ListedMembers) -> None:
         """A CONFIG entry was applied somewhere, for the first time or again."""
         self._members.setdefault(log, set()).update(listing.members)
         if log not in self._newest or self._newest[log].epoch < listing.epoch:
@@ -68,7 +68,7 @@ class Elections:
         """A granted vote (no pre-vote) leaves."""
         if voter not in self._members.get(log, {voter}):
             what = f"broker {voter[0]} votes in term {term}, and no committed CONFIG lists it with count {voter[2]}"
-            self._note(Kind.UNLISTED_VOTE, what, log, voter[0], candidate)
+            self._note(AnomalyKind.UNLISTED_VOTE, what, log, voter[0], candidate)
         self._votes.setdefault((log, term, candidate), set()).add(voter)
 
     def elected(
@@ -80,16 +80,20 @@ class Elections:
         voters = {*self._votes.get((log, term, broker), ()), leader} & set(listed)
         if 2 * len(voters) <= len(listed):
             who = sorted(voter[0] for voter in voters)
-            self._note(Kind.NOT_ELECTED, f"leads term {term} with votes of {who} of {len(listed)} listed", log, broker)
+            self._note(
+                AnomalyKind.NOT_ELECTED, f"leads term {term} with votes of {who} of {len(listed)} listed", log, broker
+            )
         for earlier, (index, entry_term) in self._committed.get(log, {}).items():
             if earlier < term and (index > last_index or term_at(index) not in (None, entry_term)):
                 what = f"leads term {term} without entry {index} of term {entry_term}, which term {earlier} committed"
-                self._note(Kind.INCOMPLETE_LEADER, what, log, broker)
+                self._note(AnomalyKind.INCOMPLETE_LEADER, what, log, broker)
                 break
         self._logs[log, term] = [term_at(index) for index in range(1, last_index + 1)]
         before = self._terms.get(log, term)
         if term - before > TERMS_MAX:
-            self._note(Kind.RESTLESS, f"{term - before - 1} terms without a leader after term {before}", log, broker)
+            self._note(
+                AnomalyKind.RESTLESS, f"{term - before - 1} terms without a leader after term {before}", log, broker
+            )
         self._terms[log] = max(term, before)
 
     def committed(self, log: Log, broker: int, place: Place, leads: int | None) -> None:
@@ -100,10 +104,10 @@ class Elections:
             return  # who applies another entry there is found out by the ledger
         if leads is None:
             what = f"takes entry {index} of term {entry_term} for committed, which no leader has committed"
-            self._note(Kind.NOT_COMMITTED, what, log, broker)
+            self._note(AnomalyKind.NOT_COMMITTED, what, log, broker)
         elif entry_term != leads:
             what = f"commits entry {index} of term {entry_term} by counting, and leads term {leads} (paper, 5.4.2)"
-            self._note(Kind.NOT_COMMITTED, what, log, broker)
+            self._note(AnomalyKind.NOT_COMMITTED, what, log, broker)
         if leads is not None:
             known[leads] = place
 
@@ -112,7 +116,7 @@ class Elections:
         known = max((place[0] for earlier, place in self._committed.get(log, {}).items() if earlier < term), default=0)
         if applied < known:
             what = f"accepts in term {term} when it has applied {applied}, and {known} was committed before"
-            self._note(Kind.INCOMPLETE_LEADER, what, log, broker)
+            self._note(AnomalyKind.INCOMPLETE_LEADER, what, log, broker)
 
     def acknowledges(
         self, log: Log, term: int, follower: Identity, places: tuple[int, int],
@@ -127,7 +131,7 @@ class Elections:
             if index > last_index or (None not in (ours, theirs) and ours != theirs):
                 has = f"one of term {ours}" if index <= last_index else f"{last_index} entries"
                 what = f"acknowledges entry {index} in term {term}, whose leader has one of {theirs}, and holds {has}"
-                self._note(Kind.FALSE_ACK, what, log, follower[0])
+                self._note(AnomalyKind.FALSE_ACK, what, log, follower[0])
                 break
         at = (log, term, follower)
         self._said[at] = max(self._said.get(at, 0), places[0])
@@ -137,7 +141,7 @@ class Elections:
         said = self._said.get((log, term, follower), 0)
         if match > said:
             what = f"counts entry {match} as held by broker {follower[0]}, which has acknowledged {said} in term {term}"
-            self._note(Kind.FALSE_ACK, what, log, leader)
+            self._note(AnomalyKind.FALSE_ACK, what, log, leader)
 
     def answered(self, log: Log, term: int, follower: Identity, conflict: Place | None) -> None:
         """A leader is told that a follower's log meets its own, or where it may (`conflict`). The same word twice at
@@ -150,20 +154,22 @@ class Elections:
             self._conflicts[at] = count + 1, conflict, now_s
             if count == CONFLICTS_MAX:
                 what = f"answers in term {term} for the {CONFLICTS_MAX + 1}th time in a row that the logs do not meet"
-                self._note(Kind.SLOW, what, log, follower[0])
+                self._note(AnomalyKind.SLOW, what, log, follower[0])
 
     def sent(self, log: Log, peer: int, sizes: Sequence[int], bound: int) -> None:
         """A leader sends entries of these sizes in one message: about `bound` bytes, and one at least."""
         if sum(sizes) > bound + max(sizes):
             what = f"sends {len(sizes)} entries of {sum(sizes)} bytes in one message; {bound} are enough"
-            self._note_once(Kind.TOO_MUCH, what, log, peer)
+            self._note_once(AnomalyKind.TOO_MUCH, what, log, peer)
 
     def waits(self, log: Log, peer: int, waiting: int, bound: int) -> None:
         """So many bytes of entries are on their way to one follower, and `bound` may be."""
         if waiting > bound:
-            self._note_once(Kind.TOO_MUCH, f"{waiting} bytes are on their way, and {bound} may be", log, peer)
+            self._note_once(AnomalyKind.TOO_MUCH, f"{waiting} bytes are on their way, and {bound} may be", log, peer)
 
-    def looked(self, log: Log, well: Collection[Well], reach: Callable[[int, int], bool], *, led: bool) -> None:
+    def looked(
+        self, log: Log, well: Collection[HealthyReplica], reach: Callable[[int, int], bool], *, led: bool
+    ) -> None:
         """Now and then. `reach`: do two brokers reach each other as they should; `led`: somebody leads who reaches a
         majority."""
         now_s, able = self._now(), frozenset() if led else self._able(log, well, reach)
@@ -172,7 +178,7 @@ class Elections:
             led_s = now_s
         elif now_s - led_s > UNLED_S:
             what = f"a majority that is well has had no leader for {UNLED_S:g} s"
-            self._note(Kind.NO_PROGRESS, what, log, *sorted(one[0] for one in able))
+            self._note(AnomalyKind.NO_PROGRESS, what, log, *sorted(one[0] for one in able))
             led_s = float("inf")
         self._led_s[log] = able, led_s
 
@@ -185,10 +191,12 @@ class Elections:
         for broker in brokers:
             if now_s - self._lost_s.setdefault((log, broker), now_s) > LOST_S:
                 what = f"a replica has known no leader for {LOST_S:g} s, though its broker reaches the leader's"
-                self._note(Kind.NO_PROGRESS, what, log, broker)
+                self._note(AnomalyKind.NO_PROGRESS, what, log, broker)
                 self._lost_s[log, broker] = float("inf")
 
-    def _able(self, log: Log, well: Collection[Well], reach: Callable[[int, int], bool]) -> frozenset[Identity]:
+    def _able(
+        self, log: Log, well: Collection[HealthyReplica], reach: Callable[[int, int], bool]
+    ) -> frozenset[Identity]:
         """A majority that could elect one of its own, if there is one: they reach one another, and the newest committed
         CONFIG lists them, as do those that are out: who of them counts is open. An old disk is well, and no member."""
         if (newest := self._newest.get(log)) is None:
@@ -204,9 +212,9 @@ class Elections:
                 return frozenset(some)
         return frozenset()
 
-    def _note_once(self, kind: Kind, what: str, log: Log, *brokers: int) -> None:
+    def _note_once(self, kind: AnomalyKind, what: str, log: Log, *brokers: int) -> None:
         if not any((a.kind, a.log) == (kind, log) for a in self._anomalies):
             self._note(kind, what, log, *brokers)
 
-    def _note(self, kind: Kind, what: str, log: Log, *brokers: int) -> None:
+    def _note(self, kind: AnomalyKind, what: str, log: Log, *brokers: int) -> None:
         self._anomalies.append(Anomaly(kind, what, log, brokers=brokers, times_s=(self._now(),)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.history import Log
 
 Identity = tuple[bytes | None, int]  # of a replica: its folder's incarnation, and its count
@@ -35,14 +35,14 @@ class Ledger:
         first = self._chosen.setdefault(log, {}).setdefault(index, (term, header_crc, broker))
         if first[:2] != (term, header_crc):
             what = f"broker {broker} applies an entry of term {term} as entry {index}, which was one of term {first[0]}"
-            self._note(Kind.TWO_ENTRIES, what, log, (first[2], broker))
+            self._note(AnomalyKind.TWO_ENTRIES, what, log, (first[2], broker))
         self._ends[log] = max(self._ends.get(log, 0), index)
 
     def led(self, log: Log, broker: int, term: int) -> None:
         """A broker leads."""
         first = self._leaders.setdefault((log, term), broker)
         if first != broker:
-            self._note(Kind.TWO_LEADERS, f"both lead term {term}", log, (first, broker))
+            self._note(AnomalyKind.TWO_LEADERS, f"both lead term {term}", log, (first, broker))
 
     def begins_again(self, log: Log) -> None:
         """The group goes on with what was left of it, as other replicas: what it held before is over. What they voted
@@ -66,7 +66,7 @@ class Ledger:
             return  # another replica applied it before
         if first != (due if epoch == before else 0) and self._saw_all_between(log, last, index):
             what = f"entry {index} begins with {first} of producer {producer}, epoch {epoch}; {due} of {before} was due"
-            self._note(Kind.BROKEN_SEQUENCE, what, log, ())
+            self._note(AnomalyKind.BROKEN_SEQUENCE, what, log, ())
         self._sequences[log, producer] = index, epoch, first + count
 
     def _saw_all_between(self, log: Log, last: int, index: int) -> bool:
@@ -85,7 +85,7 @@ class Ledger:
         counted = {broker: identity for broker, identity in who.items() if listed.get(broker) == identity}
         if 2 * len(counted) <= len(listed):
             what = f"broker {leader} commits entry {index}, and of {len(listed)} listed replicas {len(counted)} vouch"
-            self._note(Kind.NO_QUORUM, what, log, tuple(sorted(who)))
+            self._note(AnomalyKind.NO_QUORUM, what, log, tuple(sorted(who)))
         for broker, identity in counted.items():
             self._vouched[log, broker, identity] = index, term
 
@@ -96,7 +96,7 @@ class Ledger:
     def lacks(self, log: Log, broker: int, index: int, by: int) -> None:
         """Entry `index` was counted as being on the disk of `broker`, and its disk does not hold it."""
         what = f"entry {index} is counted by broker {by} as durable on broker {broker}, whose disk does not hold it"
-        self._note(Kind.NOT_SYNCED, what, log, (by, broker))
+        self._note(AnomalyKind.NOT_SYNCED, what, log, (by, broker))
 
     # ---- votes ---------------------------------------------------------------------------------------------
 
@@ -105,9 +105,9 @@ class Ledger:
         term, vote = ballot
         before = self._ballots.get((log, broker, identity), (0, None))
         if not durable:
-            self._note(Kind.TWO_VOTES, f"term {term}, vote {vote}: told before they are synced", log, (broker,))
+            self._note(AnomalyKind.TWO_VOTES, f"term {term}, vote {vote}: told before they are synced", log, (broker,))
         if term == before[0] and vote is not None and before[1] not in (None, vote):
-            self._note(Kind.TWO_VOTES, f"votes for {before[1]} and for {vote} in term {term}", log, (broker,))
+            self._note(AnomalyKind.TWO_VOTES, f"votes for {before[1]} and for {vote} in term {term}", log, (broker,))
         if term > before[0] or (term == before[0] and before[1] is None):
             self._ballots[log, broker, identity] = ballot
 
@@ -122,21 +122,21 @@ class Ledger:
         index, term = self._vouched.get((log, broker, identity), (0, 0))
         if index > last_index or (index and term_at(index) not in (None, term)):
             what = f"its log ends at entry {last_index}, or forks before, and it was counted for entry {index}"
-            self._note(Kind.FORGOTTEN, what, log, (broker,))
+            self._note(AnomalyKind.FORGOTTEN, what, log, (broker,))
         promised = self._ballots.get((log, broker, identity), (0, None))
         if ballot[0] < promised[0] or (ballot[0] == promised[0] and promised[1] not in (None, ballot[1])):
             what = f"it is at term {ballot[0]}, vote {ballot[1]}, and was at {promised[0]}, vote {promised[1]}"
-            self._note(Kind.FORGOTTEN, what, log, (broker,))
+            self._note(AnomalyKind.FORGOTTEN, what, log, (broker,))
         if unsynced:
             what = f"opened with what its disk may lose: {', '.join(sorted(unsynced))}"
-            self._note(Kind.NOT_SYNCED, what, log, (broker,))
+            self._note(AnomalyKind.NOT_SYNCED, what, log, (broker,))
 
     def cuts(self, log: Log, broker: int, left: tuple[int, int], marked: tuple[int, int]) -> None:
         """A replica removes what it has on disk but for the entries `left` (first, last); `marked`: what its mark, as
         the disk holds it, says to be there."""
         if marked[1] > left[1] or marked[0] < left[0]:
             what = f"cuts its log down to entries {left[0]} to {left[1]}, and the mark on its disk says {marked}"
-            self._note(Kind.NOT_SYNCED, what, log, (broker,))
+            self._note(AnomalyKind.NOT_SYNCED, what, log, (broker,))
 
     # ---- states --------------------------------------------------------------------------------------------
 
@@ -144,13 +144,13 @@ class Ledger:
         """What a replica's machine holds once it has applied entry `index`."""
         first = self._states.setdefault((log, index), (digest, broker))
         if first[0] != digest:
-            self._note(Kind.STATES_DIFFER, f"after entry {index}", log, (first[1], broker))
+            self._note(AnomalyKind.STATES_DIFFER, f"after entry {index}", log, (first[1], broker))
 
     def read(self, log: Log, broker: int, due: int, got: int) -> None:
         """A linearizable read ended with what was applied up to `got`; when it began, `due` was committed."""
         if got < due:
             what = f"broker {broker} answers from entry {got}, and {due} was committed before it was asked"
-            self._note(Kind.STALE, what, log, (broker,))
+            self._note(AnomalyKind.STALE, what, log, (broker,))
 
-    def _note(self, kind: Kind, what: str, log: Log, brokers: tuple[int, ...]) -> None:
+    def _note(self, kind: AnomalyKind, what: str, log: Log, brokers: tuple[int, ...]) -> None:
         self.anomalies.append(Anomaly(kind, what, log, brokers=brokers, times_s=(self._now(),)))

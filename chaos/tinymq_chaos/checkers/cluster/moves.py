@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tinymq_chaos.checkers.bounds.retention import anomaly_of
 from tinymq_chaos.checkers.bounds.trims import log_of
 from tinymq_chaos.checkers.cluster.deadlines import SETTLED_S
-from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.history import Call, Outcome
 
@@ -25,10 +25,10 @@ def moved_elsewhere(facts: Facts) -> Iterator[Anomaly]:
         then = [led for led in terms if led.at_s <= ended_s and (led.until_s is None or led.until_s >= call.invoked_s)]
         if terms and call.result not in {led.broker for led in then}:
             what = f"broker {call.result} is said to lead, and {sorted({led.broker for led in then})} did"
-            yield anomaly_of(Kind.NOT_MOVED, what, log, (), call)
+            yield anomaly_of(AnomalyKind.NOT_MOVED, what, log, (), call)
         elif _quiet(facts, call) and call.args["to"] not in (None, call.result):
             what = f"broker {call.result} leads, and {call.args['to']} was to"
-            yield anomaly_of(Kind.NOT_MOVED, what, log, (), call)
+            yield anomaly_of(AnomalyKind.NOT_MOVED, what, log, (), call)
 
 
 def slow_moves(facts: Facts) -> Iterator[Anomaly]:
@@ -37,7 +37,7 @@ def slow_moves(facts: Facts) -> Iterator[Anomaly]:
     for call in facts.of("transfer"):
         took_s = (call.ended_s or call.deadline_s) - call.invoked_s
         if _quiet(facts, call) and call.outcome is not Outcome.FAILED and took_s > most_s:
-            yield anomaly_of(Kind.NOT_MOVED, f"it takes {took_s:.3f} s: {call}", log_of(call), (), call)
+            yield anomaly_of(AnomalyKind.NOT_MOVED, f"it takes {took_s:.3f} s: {call}", log_of(call), (), call)
 
 
 def _done(facts: Facts) -> Iterator[Call]:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from tinymq_chaos.history import METADATA, Call, Log
 
 
-class Kind(StrEnum):
+class AnomalyKind(StrEnum):
     """What can be found. The value is how it is said."""
 
     LOST_WRITE = "lost write"  # acknowledged, and not there
@@ -73,7 +73,7 @@ class Kind(StrEnum):
 class Anomaly:
     """One finding. What does not apply is left empty."""
 
-    kind: Kind
+    kind: AnomalyKind
     what: str  # a sentence
     log: Log | None = None
     records: tuple[str, ...] = ()

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tinymq_chaos.history import METADATA, Call, History, Log, Outcome, Replica
+from tinymq_chaos.history import METADATA, Call, FinalReplica, History, Log, Outcome
 
 REMOVES_HEADS = re.compile(r"FAULT (trim:|crash_at_.*at: (head|install),)")
 WELL = ("leader", "follower", "observer")  # roles of replicas that take part
 
 
 @dataclass(frozen=True, slots=True)
-class Final:
+class FinalPartition:
     """A partition's records as they were in the end."""
 
     start: int  # the first offset
@@ -35,7 +35,7 @@ class Final:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownRecords:
     """Records that somebody was shown, in a row."""
 
     call: Call
@@ -118,16 +118,16 @@ class Facts:
     def _maybe_deleted(self, log: Log) -> bool:
         return log[0].partition("#")[0] in self.maybe_deleted or log in self.maybe_deleted_logs
 
-    def _polled(self) -> Iterator[Shown]:
+    def _polled(self) -> Iterator[ShownRecords]:
         for call in self.polls:
             for partition, base, names in call.result:
-                yield Shown(call, (call.args["topic"], partition), base, names)
+                yield ShownRecords(call, (call.args["topic"], partition), base, names)
 
-    def _fetched(self) -> Iterator[Shown]:
+    def _fetched(self) -> Iterator[ShownRecords]:
         for call in self.of("fetch"):
             if call.outcome is Outcome.OK and call.result[0] is not None:
                 offset, name = call.result[0]
-                yield Shown(call, (call.args["topic"], call.args["partition"]), offset, [name])
+                yield ShownRecords(call, (call.args["topic"], call.args["partition"]), offset, [name])
 
     def places(self, log: Log) -> dict[str, int]:
         """Offset by record; the last one, if there are two."""
@@ -137,7 +137,7 @@ class Facts:
             self._places[log] = {name: offset for offset, name in known if name is not None}
         return self._places[log]
 
-    def _finals(self) -> dict[Log, Final]:
+    def _finals(self) -> dict[Log, FinalPartition]:
         finals = {log: _longest(replicas) for log, replicas in self.replicas.items() if log != METADATA}
         shown: dict[Log, dict[int, str]] = {}
         for poll in self.polls:
@@ -149,7 +149,7 @@ class Facts:
                         at.setdefault(offset, name)
         for log, at in shown.items():
             start = min(at)
-            finals[log] = Final(start, [at.get(offset) for offset in range(start, max(at) + 1)], certain=False)
+            finals[log] = FinalPartition(start, [at.get(offset) for offset in range(start, max(at) + 1)], certain=False)
         return finals
 
 
@@ -158,14 +158,14 @@ def _below(weights: list[tuple[int, int]], offset: int) -> int:
     return weights[at - 1][1] if at else 0
 
 
-def _by_log(replicas: list[Replica]) -> dict[Log, list[Replica]]:
-    found: dict[Log, list[Replica]] = {}
+def _by_log(replicas: list[FinalReplica]) -> dict[Log, list[FinalReplica]]:
+    found: dict[Log, list[FinalReplica]] = {}
     for replica in replicas:
         found.setdefault(replica.log, []).append(replica)
     return found
 
 
-def _longest(replicas: list[Replica]) -> Final:
+def _longest(replicas: list[FinalReplica]) -> FinalPartition:
     """What the replica that shows most holds, and what others hold of before its log's start; if replicas differ,
     another checker says so."""
     best = max(replicas, key=lambda r: (r.role in WELL, r.high_watermark))
@@ -173,16 +173,16 @@ def _longest(replicas: list[Replica]) -> Final:
     names = _names(best, start, best.high_watermark)
     for other in sorted(replicas, key=_start):
         if other.role in WELL and _start(other) < start <= other.high_watermark:
-            return Final(_start(other), _names(other, _start(other), start) + names, certain=True)
-    return Final(start, names, certain=True)
+            return FinalPartition(_start(other), _names(other, _start(other), start) + names, certain=True)
+    return FinalPartition(start, names, certain=True)
 
 
-def _start(replica: Replica) -> int:
+def _start(replica: FinalReplica) -> int:
     """Of what was read: its head may have gone since it was asked where it begins."""
     return max(replica.log_start, replica.entries[0].base_offset) if replica.entries else replica.log_start
 
 
-def _names(replica: Replica, start: int, end: int) -> list[str | None]:
+def _names(replica: FinalReplica, start: int, end: int) -> list[str | None]:
     """From `start`, which may lie inside an entry, to `end`."""
     return [
         name

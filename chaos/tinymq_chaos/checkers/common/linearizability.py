@@ -28,7 +28,7 @@ class Operation(Generic[P]):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict(Generic[P]):
+class OrderVerdict(Generic[P]):
     """`stuck` is the operation that fits nowhere in the longest order found, `before` how many fit. Undecided when
     the search grew too long."""
 
@@ -68,7 +68,7 @@ class _Event(Generic[P]):
 
 def check_linearizable(
     operations: Sequence[Operation[P]], initial: S, step: Callable[[S, P], S | None], steps_max: int = STEPS_MAX
-) -> Verdict[P]:
+) -> OrderVerdict[P]:
     """`step` gives the state after an operation, or None when the operation's answer is impossible in that state.
 
     An operation that never ended may be left out.
@@ -81,7 +81,7 @@ def check_linearizable(
     event = head.next
     for _ in range(steps_max):
         if event is None:
-            return Verdict(True, before=len(order))
+            return OrderVerdict(True, before=len(order))
         if event.call is None:
             assert event.operation is not None
             after = step(state, event.operation.what)
@@ -98,12 +98,12 @@ def check_linearizable(
         if stuck is None or len(order) > best:
             best, stuck = len(order), event.call.operation
         if not order:
-            return Verdict(False, stuck=stuck, before=best)
+            return OrderVerdict(False, stuck=stuck, before=best)
         last, state = order.pop()
         done ^= 1 << last.number
         last.put_back()
         event = last.next
-    return Verdict(True, decided=False, before=best)
+    return OrderVerdict(True, decided=False, before=best)
 
 
 def _listed(operations: Sequence[Operation[P]]) -> _Event[P]:

@@ -9,23 +9,23 @@ from tinymq.base.errors import OffsetOutOfRange
 from tinymq.format.batch import decode_batch
 from tinymq.format.entry import Entry, Kind
 from tinymq.log.replica_log.log import Log
-from tinymq_chaos.history import Stored
+from tinymq_chaos.history import StoredEntry
 from tinymq_chaos.records import CHANGED, name_in
 
 READ_BYTES = 1 << 20
 
 
-class Collector:
+class ReplicaReader:
     """Replicas hold the same bytes: each batch is decoded once. `seen` is keyed by what covers all of its bytes."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
         self._seen: dict[tuple[int, int], tuple[str, ...]] = {}
 
-    async def stored(self, log: Log, upto: int) -> tuple[Stored, ...]:
+    async def stored(self, log: Log, upto: int) -> tuple[StoredEntry, ...]:
         """Entries from the log's first index up to `upto`, included; from where it begins now, when what was to be read
         next is removed meanwhile. Raises what reading raises (CorruptData)."""
-        found: list[Stored] = []
+        found: list[StoredEntry] = []
         index = log.first_index
         while index <= upto:
             try:
@@ -39,7 +39,7 @@ class Collector:
             index = entries[-1].index + 1
         return tuple(found)
 
-    def entry(self, entry: Entry) -> Stored:
+    def entry(self, entry: Entry) -> StoredEntry:
         """As histories have it. One whose bytes do not match their checksums holds a record that nobody sent."""
         header = entry.header
         place = (header.header_crc, header.payload_crc)
@@ -49,7 +49,7 @@ class Collector:
             names: tuple[str, ...] = (f"{CHANGED}entry {entry.index}",)
         else:
             names = self._seen[place] = self._seen.get(place) or self._names(entry)
-        return Stored(header.index, header.term, header.base_offset, header.prev_crc, header.header_crc, names)
+        return StoredEntry(header.index, header.term, header.base_offset, header.prev_crc, header.header_crc, names)
 
     def _names(self, entry: Entry) -> tuple[str, ...]:
         if entry.header.kind != Kind.DATA:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind, times
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.history import METADATA, Call, Outcome
 
@@ -18,7 +18,7 @@ HEARD_LATE_S = 20.0  # whatever happens
 BOUNDS = ("retention_ms", "retention_bytes", "max_records", "max_bytes")
 
 
-class Settings:
+class SettingsHistory:
     """Those of one topic."""
 
     def __init__(self, facts: Facts, topic: str) -> None:
@@ -73,9 +73,11 @@ def bound_of(value: str | None) -> float:
 def settings_of_the_past(facts: Facts) -> Iterator[Anomaly]:
     """Settings are told as of a moment during the call."""
     for call in facts.of("settings"):
-        told = Settings(facts, call.args["topic"])
+        told = SettingsHistory(facts, call.args["topic"])
         for name, value in call.result.items() if call.outcome is Outcome.OK else ():
             possible = told.between(name, call.invoked_s, call.ended_s or math.inf, heard=True)
             if value not in possible and None not in possible:
                 what = f"{name} is said to be {value}, and may be {', '.join(sorted(map(str, possible)))}"
-                yield Anomaly(Kind.NOT_LINEARIZABLE, what, METADATA, processes=(call.process,), times_s=times(call))
+                yield Anomaly(
+                    AnomalyKind.NOT_LINEARIZABLE, what, METADATA, processes=(call.process,), times_s=times(call)
+                )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind, times
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.history import Call, Log, Outcome
 
@@ -38,7 +38,7 @@ def moved_back(facts: Facts) -> Iterator[Anomaly]:
             before = [s for s in sights if s.until_s < now.call.invoked_s and s.position > now.position]
             bad = next((s for s in before if not _led_back(seeks, s, now)), None)
             if bad is not None:
-                kind = Kind.LOST_COMMIT if bad.call.kind == "commit" else Kind.CURSOR_BACK
+                kind = AnomalyKind.LOST_COMMIT if bad.call.kind == "commit" else AnomalyKind.CURSOR_BACK
                 what = f"channel {cursor[1]} is at {now.position}, and was at {bad.position}"
                 yield _anomaly(kind, what, cursor[0], (bad.position, now.position), bad.call, now.call)
                 break
@@ -64,7 +64,7 @@ def strayed(facts: Facts) -> Iterator[Anomaly]:
             places = {c.args["offset"] for c in told if c.invoked_s < seen.until_s} | {0}
             if seen.position not in places:
                 what = f"channel {cursor[1]} is at {seen.position}, where nobody put it"
-                yield _anomaly(Kind.CURSOR_STRAYED, what, cursor[0], (seen.position,), seen.call)
+                yield _anomaly(AnomalyKind.CURSOR_STRAYED, what, cursor[0], (seen.position,), seen.call)
                 break
 
 
@@ -81,7 +81,7 @@ def not_fenced(facts: Facts) -> Iterator[Anomaly]:
         before = next((c for c in others if c.ended_s is not None and c.ended_s <= call.invoked_s), None)
         if before is not None:
             what = f"channel {cursor[1]} was another consumer's, or sought anew, and a commit of before was done"
-            yield _anomaly(Kind.NOT_FENCED, what, cursor[0], (call.args["offset"],), before, call)
+            yield _anomaly(AnomalyKind.NOT_FENCED, what, cursor[0], (call.args["offset"],), before, call)
 
 
 def taken_twice(facts: Facts) -> Iterator[Anomaly]:
@@ -93,11 +93,11 @@ def taken_twice(facts: Facts) -> Iterator[Anomaly]:
         first = requests.setdefault((cursor, offset), call)
         if first.args["request"] != call.args["request"]:
             what = f"channel {cursor[1]} gave it to two"
-            yield _anomaly(Kind.TAKEN_TWICE, what, cursor[0], (offset,), first, call)
+            yield _anomaly(AnomalyKind.TAKEN_TWICE, what, cursor[0], (offset,), first, call)
         before = records.setdefault((cursor, call.args["request"]), call)
         if before.result[0] != offset:
             what = f"channel {cursor[1]} answered a repeated request by another record"
-            yield _anomaly(Kind.TAKEN_TWICE, what, cursor[0], (before.result[0], offset), before, call)
+            yield _anomaly(AnomalyKind.TAKEN_TWICE, what, cursor[0], (before.result[0], offset), before, call)
 
 
 def taken_by_nobody(facts: Facts) -> Iterator[Anomaly]:
@@ -120,7 +120,7 @@ def taken_by_nobody(facts: Facts) -> Iterator[Anomaly]:
         } - answered[cursor]
         if len(lacking) > len(unclear):
             what = f"channel {cursor[1]} passed {len(lacking)} records, and {len(unclear)} requests are unclear"
-            yield Anomaly(Kind.TAKEN_BY_NOBODY, what, cursor[0], (), tuple(sorted(lacking)))
+            yield Anomaly(AnomalyKind.TAKEN_BY_NOBODY, what, cursor[0], (), tuple(sorted(lacking)))
 
 
 def taken_as_stored(facts: Facts) -> Iterator[Anomaly]:
@@ -133,7 +133,7 @@ def taken_as_stored(facts: Facts) -> Iterator[Anomaly]:
         there = final.at(offset)
         if name and there != name:
             what = f"{name} was given at offset {offset}, where there lies {there}"
-            yield _anomaly(Kind.DIRTY_READ, what, cursor[0], (offset,), call)
+            yield _anomaly(AnomalyKind.DIRTY_READ, what, cursor[0], (offset,), call)
 
 
 def _may_take(call: Call, cursor: Cursor) -> bool:
@@ -166,6 +166,6 @@ def _cursor(call: Call) -> Cursor:
     return (call.args["topic"], call.args["partition"]), call.args["channel"]
 
 
-def _anomaly(kind: Kind, what: str, log: Log, offsets: tuple[int, ...], *calls: Call) -> Anomaly:
+def _anomaly(kind: AnomalyKind, what: str, log: Log, offsets: tuple[int, ...], *calls: Call) -> Anomaly:
     processes = tuple(dict.fromkeys(call.process for call in calls))
-    return Anomaly(kind, what, log, (), offsets, processes, times(*calls))
+    return Anomaly(kind, what, log, records=(), offsets=offsets, processes=processes, times_s=times(*calls))

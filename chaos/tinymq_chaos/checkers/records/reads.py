@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind, times
-from tinymq_chaos.checkers.common.facts import Facts, Final, Shown
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
+from tinymq_chaos.checkers.common.facts import Facts, FinalPartition, ShownRecords
 from tinymq_chaos.checkers.records.writes import acknowledged, place_of
 from tinymq_chaos.history import Call, Log, Outcome
 from tinymq_chaos.records import CHANGED
@@ -20,7 +20,7 @@ def shown_records(facts: Facts) -> Iterator[Anomaly]:
         yield from _not_in_the_log(facts, shown, final)
 
 
-def _not_in_the_log(facts: Facts, shown: Shown, final: Final) -> Iterator[Anomaly]:
+def _not_in_the_log(facts: Facts, shown: ShownRecords, final: FinalPartition) -> Iterator[Anomaly]:
     log, at = shown.log, times(shown.call)
     taken_back: list[tuple[int, str]] = []
     for offset, name in enumerate(shown.names, shown.base):
@@ -29,27 +29,29 @@ def _not_in_the_log(facts: Facts, shown: Shown, final: Final) -> Iterator[Anomal
             continue
         places = facts.places(log)
         if name.startswith(CHANGED) or name not in facts.sent:
-            kind, what = Kind.CHANGED_RECORD, "shown, and nobody sent it"
+            kind, what = AnomalyKind.CHANGED_RECORD, "shown, and nobody sent it"
         elif name in places:
-            kind, what = Kind.INCONSISTENT_OFFSET, f"shown at offset {offset}, and lies at {places[name]}"
+            kind, what = AnomalyKind.INCONSISTENT_OFFSET, f"shown at offset {offset}, and lies at {places[name]}"
         else:
             taken_back.append((offset, name))
             continue
-        yield Anomaly(kind, what, log, (name,), (offset,), (shown.reader,), at)
+        yield Anomaly(kind, what, log, records=(name,), offsets=(offset,), processes=(shown.reader,), times_s=at)
     if taken_back:
         yield _taken_back(shown, final, taken_back)
 
 
-def _taken_back(shown: Shown, final: Final, records: list[tuple[int, str]]) -> Anomaly:
+def _taken_back(shown: ShownRecords, final: FinalPartition, records: list[tuple[int, str]]) -> Anomaly:
     offset, name = records[0]
     there = final.at(offset)
     instead = f"there lies {there}" if there is not None else f"the log ends at {final.end}"
     follower = shown.call.args.get("replica") == "follower"
-    kind = Kind.NOT_A_PREFIX if follower and there is not None else Kind.DIRTY_READ
+    kind = AnomalyKind.NOT_A_PREFIX if follower and there is not None else AnomalyKind.DIRTY_READ
     what = f"{name} was shown at offset {offset}, where {instead}"
     names = tuple(name for _, name in records)
     offsets = tuple(offset for offset, _ in records)
-    return Anomaly(kind, what, shown.log, names, offsets, (shown.reader,), times(shown.call))
+    return Anomaly(
+        kind, what, shown.log, records=names, offsets=offsets, processes=(shown.reader,), times_s=times(shown.call)
+    )
 
 
 def shown_ends(facts: Facts) -> Iterator[Anomaly]:
@@ -58,10 +60,26 @@ def shown_ends(facts: Facts) -> Iterator[Anomaly]:
         final = facts.finals.get(log)
         if final is not None and final.certain and not facts.is_gone(log) and high_watermark > final.end:
             what = f"its end was said to be {high_watermark}, and is {final.end} in the end"
-            yield Anomaly(Kind.DIRTY_READ, what, log, (), (high_watermark,), (call.process,), times(call))
+            yield Anomaly(
+                AnomalyKind.DIRTY_READ,
+                what,
+                log,
+                records=(),
+                offsets=(high_watermark,),
+                processes=(call.process,),
+                times_s=times(call),
+            )
         if log_start > high_watermark:
             what = "a log that begins after its end"
-            yield Anomaly(Kind.GAP, what, log, (), (log_start, high_watermark), (call.process,), times(call))
+            yield Anomaly(
+                AnomalyKind.GAP,
+                what,
+                log,
+                records=(),
+                offsets=(log_start, high_watermark),
+                processes=(call.process,),
+                times_s=times(call),
+            )
 
 
 def skipped_fetches(facts: Facts) -> Iterator[Anomaly]:
@@ -75,7 +93,15 @@ def skipped_fetches(facts: Facts) -> Iterator[Anomaly]:
         if got != due and not (message is None and due >= end):
             what = f"asked for offset {call.args['offset']} of {log_start} to {end}, and shown {message}"
             log = (call.args["topic"], call.args["partition"])
-            yield Anomaly(Kind.SKIPPED_POLL, what, log, (), (due, got), (call.process,), times(call))
+            yield Anomaly(
+                AnomalyKind.SKIPPED_POLL,
+                what,
+                log,
+                records=(),
+                offsets=(due, got),
+                processes=(call.process,),
+                times_s=times(call),
+            )
 
 
 def steady_readers(facts: Facts) -> Iterator[Anomaly]:
@@ -94,9 +120,17 @@ def steady_readers(facts: Facts) -> Iterator[Anomaly]:
             due = expected.get((reader, log), base)
             if base != due:
                 back = base < due
-                kind = Kind.NONMONOTONIC_POLL if back else Kind.SKIPPED_POLL
+                kind = AnomalyKind.NONMONOTONIC_POLL if back else AnomalyKind.SKIPPED_POLL
                 what = f"a reader was shown offset {base} after {due - 1}" if due else f"it began at {base}, not at 0"
-                yield Anomaly(kind, what, log, tuple(names[:1]), (due, base), (reader,), times(call))
+                yield Anomaly(
+                    kind,
+                    what,
+                    log,
+                    records=tuple(names[:1]),
+                    offsets=(due, base),
+                    processes=(reader,),
+                    times_s=times(call),
+                )
             expected[reader, log] = base + len(names)
 
 
@@ -114,7 +148,15 @@ def unseen_writes(facts: Facts) -> Iterator[Anomaly]:
                 if call.ended_s > drain.invoked_s:
                     continue
                 what = f"acknowledged, and never shown to {_reader(drain)}, which read up to the end, {end}"
-                yield Anomaly(Kind.UNSEEN_WRITE, what, log, tuple(names), (base,), (call.process,), times(call, drain))
+                yield Anomaly(
+                    AnomalyKind.UNSEEN_WRITE,
+                    what,
+                    log,
+                    records=tuple(names),
+                    offsets=(base,),
+                    processes=(call.process,),
+                    times_s=times(call, drain),
+                )
 
 
 def _reader(call: Call) -> str:

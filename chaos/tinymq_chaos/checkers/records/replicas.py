@@ -7,9 +7,9 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 
-from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import WELL, Facts
-from tinymq_chaos.history import Change, Led, Log, Replica
+from tinymq_chaos.history import FaultChange, FinalReplica, LeaderSpan, Log
 from tinymq_chaos.records import CHANGED
 
 LINGER_S = 2.0  # an isolated leader has stepped down
@@ -25,21 +25,21 @@ def gaps(facts: Facts) -> Iterator[Anomaly]:
             yield from _gaps_in(log, replica)
 
 
-def _gaps_in(log: Log, replica: Replica) -> Iterator[Anomaly]:
+def _gaps_in(log: Log, replica: FinalReplica) -> Iterator[Anomaly]:
     at = (replica.broker,)
     for before, entry in zip(replica.entries, replica.entries[1:], strict=False):
         due = before.base_offset + len(before.records)
         if entry.index != before.index + 1:
-            yield Anomaly(Kind.GAP, f"entry {entry.index} comes after {before.index}", log, brokers=at)
+            yield Anomaly(AnomalyKind.GAP, f"entry {entry.index} comes after {before.index}", log, brokers=at)
         elif entry.base_offset != due:
             what = f"entry {entry.index} begins at offset {entry.base_offset}, not at {due}"
-            yield Anomaly(Kind.GAP, what, log, offsets=(due, entry.base_offset), brokers=at)
+            yield Anomaly(AnomalyKind.GAP, what, log, offsets=(due, entry.base_offset), brokers=at)
         elif entry.term < before.term:
             what = f"entry {entry.index} is of term {entry.term}, the one before of {before.term}"
-            yield Anomaly(Kind.BROKEN_CHAIN, what, log, brokers=at)
+            yield Anomaly(AnomalyKind.BROKEN_CHAIN, what, log, brokers=at)
         elif entry.prev_crc != before.header_crc:
             what = f"entry {entry.index} does not name entry {before.index} as the one before it"
-            yield Anomaly(Kind.BROKEN_CHAIN, what, log, brokers=at)
+            yield Anomaly(AnomalyKind.BROKEN_CHAIN, what, log, brokers=at)
 
 
 def replicas_differ(facts: Facts) -> Iterator[Anomaly]:
@@ -62,7 +62,7 @@ def replicas_differ(facts: Facts) -> Iterator[Anomaly]:
                     f"broker {first.broker}, of term {entry.term} with {_records(entry.records)} on {other.broker}"
                 )
                 brokers = (first.broker, other.broker)
-                yield Anomaly(Kind.REPLICAS_DIFFER, what, log, offsets=(entry.base_offset,), brokers=brokers)
+                yield Anomaly(AnomalyKind.REPLICAS_DIFFER, what, log, offsets=(entry.base_offset,), brokers=brokers)
                 break
 
 
@@ -77,7 +77,7 @@ def damaged_entries(facts: Facts) -> Iterator[Anomaly]:
             for entry in replica.entries:
                 if entry.records and entry.records[0].startswith(CHANGED):
                     what = f"entry {entry.index} is damaged, and was read without a word"
-                    yield Anomaly(Kind.CHANGED_RECORD, what, log, entry.records, brokers=(replica.broker,))
+                    yield Anomaly(AnomalyKind.CHANGED_RECORD, what, log, entry.records, brokers=(replica.broker,))
 
 
 def high_watermarks(facts: Facts) -> Iterator[Anomaly]:
@@ -88,7 +88,7 @@ def high_watermarks(facts: Facts) -> Iterator[Anomaly]:
             end = committed[-1].base_offset + len(committed[-1].records) if committed else replica.log_start
             if replica.high_watermark > end:
                 what = f"shows up to {replica.high_watermark}, and {end} is committed"
-                yield Anomaly(Kind.HIGH_WATERMARK, what, log, brokers=(replica.broker,))
+                yield Anomaly(AnomalyKind.HIGH_WATERMARK, what, log, brokers=(replica.broker,))
 
 
 def innocent_damage(facts: Facts) -> Iterator[Anomaly]:
@@ -96,7 +96,7 @@ def innocent_damage(facts: Facts) -> Iterator[Anomaly]:
     would be, by its peers, and nobody would ever know how it came about.)"""
     for found in facts.history.found:
         what = f"nothing was done to its disk, and it says: {found.reason}"
-        yield Anomaly(Kind.INNOCENT_DAMAGE, what, found.log, brokers=(found.broker,), times_s=(found.at_s,))
+        yield Anomaly(AnomalyKind.INNOCENT_DAMAGE, what, found.log, brokers=(found.broker,), times_s=(found.at_s,))
 
 
 def not_healed(facts: Facts) -> Iterator[Anomaly]:
@@ -106,22 +106,22 @@ def not_healed(facts: Facts) -> Iterator[Anomaly]:
     for log, replicas in facts.replicas.items():
         for replica in replicas:
             if replica.role not in WELL:
-                yield Anomaly(Kind.NOT_HEALED, f"the replica is {replica.role}", log, brokers=(replica.broker,))
+                yield Anomaly(AnomalyKind.NOT_HEALED, f"the replica is {replica.role}", log, brokers=(replica.broker,))
         lagging = {r.high_watermark for r in replicas if r.role in WELL}
         if len(lagging) > 1:
             what = f"replicas stand at {', '.join(f'{r.broker}: {r.high_watermark}' for r in replicas)}"
-            yield Anomaly(Kind.NOT_HEALED, what, log, brokers=tuple(r.broker for r in replicas))
+            yield Anomaly(AnomalyKind.NOT_HEALED, what, log, brokers=tuple(r.broker for r in replicas))
 
 
 def two_leaders(facts: Facts) -> Iterator[Anomaly]:
     """At most one leader of a term."""
-    known: dict[tuple[Log, int], Led] = {}
+    known: dict[tuple[Log, int], LeaderSpan] = {}
     for led in facts.history.leaders.values():
         first = known.setdefault((led.log, led.term), led)
         if first.broker != led.broker:
             what = f"both lead term {led.term}"
             brokers, at = (first.broker, led.broker), (first.at_s, led.at_s)
-            yield Anomaly(Kind.TWO_LEADERS, what, led.log, brokers=brokers, times_s=at)
+            yield Anomaly(AnomalyKind.TWO_LEADERS, what, led.log, brokers=brokers, times_s=at)
 
 
 def lingering_leaders(facts: Facts, late_s: float = LINGER_LATE_S) -> Iterator[Anomaly]:
@@ -138,13 +138,13 @@ def lingering_leaders(facts: Facts, late_s: float = LINGER_LATE_S) -> Iterator[A
             if old.term < new.term and old.broker != new.broker and both_s > LINGER_S + late_s:
                 what = f"broker {old.broker} led term {old.term} for {both_s:.1f} s beside {new.broker} in {new.term}"
                 brokers, at = (old.broker, new.broker), (new.at_s, until_s)
-                yield Anomaly(Kind.LINGERING_LEADER, what, old.log, brokers=brokers, times_s=at)
+                yield Anomaly(AnomalyKind.LINGERING_LEADER, what, old.log, brokers=brokers, times_s=at)
 
 
-def _stopped_s(changes: list[Change], broker: int, start_s: float, end_s: float) -> float:
+def _stopped_s(changes: list[FaultChange], broker: int, start_s: float, end_s: float) -> float:
     """For how long `broker` was stopped between the two; a stop costs it LINGER_S besides, to find out."""
     stopped_s = 0.0
-    for change, after in pairwise([*changes, Change(end_s, "end")]):
+    for change, after in pairwise([*changes, FaultChange(end_s, "end")]):
         if broker in change.paused:
             overlap_s = min(after.at_s, end_s) - max(change.at_s, start_s)
             stopped_s += overlap_s + LINGER_S if overlap_s > 0 else 0.0
@@ -159,7 +159,7 @@ def restless(facts: Facts) -> Iterator[Anomaly]:
     end_s = math.inf if facts.history.ended_s is None else facts.history.ended_s  # then brokers are stopped
     for log, leaders in _leaders_by_log(facts).items():
         leaders = [led for led in leaders if led.at_s <= end_s and not _by_hand(facts, led)]
-        causeless: dict[int, list[Led]] = {}
+        causeless: dict[int, list[LeaderSpan]] = {}
         for led in sorted(leaders, key=lambda led: led.at_s)[1:]:
             window = bisect_right(changes, led.at_s)
             if window and led.at_s - changes[window - 1] > CAUSE_S:
@@ -170,10 +170,10 @@ def restless(facts: Facts) -> Iterator[Anomaly]:
                 what = f"{len(found)} changes of leader, and nothing has happened since {last.what}"
                 at = (last.at_s, found[0].at_s, found[-1].at_s)
                 brokers = tuple(led.broker for led in found)
-                yield Anomaly(Kind.RESTLESS, what, log, brokers=brokers, times_s=at)
+                yield Anomaly(AnomalyKind.RESTLESS, what, log, brokers=brokers, times_s=at)
 
 
-def _by_hand(facts: Facts, led: Led) -> bool:
+def _by_hand(facts: Facts, led: LeaderSpan) -> bool:
     """Somebody was moving that leadership then."""
     return any(
         (call.args["topic"], call.args["partition"]) == led.log
@@ -182,8 +182,8 @@ def _by_hand(facts: Facts, led: Led) -> bool:
     )
 
 
-def _leaders_by_log(facts: Facts) -> dict[Log, list[Led]]:
-    found: dict[Log, list[Led]] = {}
+def _leaders_by_log(facts: Facts) -> dict[Log, list[LeaderSpan]]:
+    found: dict[Log, list[LeaderSpan]] = {}
     for led in facts.history.leaders.values():
         found.setdefault(led.log, []).append(led)
     return found

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
-from tinymq_chaos.checkers.common.settings import Settings
-from tinymq_chaos.history import Revival
+from tinymq_chaos.checkers.common.settings import SettingsHistory
+from tinymq_chaos.history import QuorumRecovery
 
 FILLED_S = 20.0  # after its end a broker's replica is filled again: one that ended before that is not missing any more
 _ENDS = re.compile(r"broker (\d+) (loses power|is killed|has ended|has stopped|loses its disk|fails to sync)")
@@ -24,8 +24,9 @@ ANSWERED_S = 1.0  # that an answer of before may be on its way
 SYNCED_S = 0.5  # what a sync takes, and who waits for it, on a disk that is well
 LOST = frozenset(
     {
-        Kind.LOST_WRITE, Kind.INCONSISTENT_OFFSET, Kind.DIRTY_READ, Kind.NOT_A_PREFIX, Kind.NONMONOTONIC_POLL,
-        Kind.SKIPPED_POLL, Kind.NONMONOTONIC_SEND, Kind.UNSEEN_WRITE, Kind.REORDERED, Kind.GAP,
+        AnomalyKind.LOST_WRITE, AnomalyKind.INCONSISTENT_OFFSET, AnomalyKind.DIRTY_READ, AnomalyKind.NOT_A_PREFIX,
+        AnomalyKind.NONMONOTONIC_POLL, AnomalyKind.SKIPPED_POLL, AnomalyKind.NONMONOTONIC_SEND,
+        AnomalyKind.UNSEEN_WRITE, AnomalyKind.REORDERED, AnomalyKind.GAP,
     }
 )  # fmt: skip
 """What a group that went on with an earlier end shows to those who know a later one."""
@@ -36,16 +37,16 @@ def is_excused(facts: Facts, anomaly: Anomaly) -> bool:
     the last moments before, and no more. What begins after that is promised as ever."""
     for revival in facts.history.revivals:
         about_before = min(anomaly.times_s, default=0.0) < revival.at_s + ANSWERED_S
-        if revival.log == anomaly.log and anomaly.kind is Kind.UNCOMMITTED and about_before:
+        if revival.log == anomaly.log and anomaly.kind is AnomalyKind.UNCOMMITTED and about_before:
             return True
         if revival.log == anomaly.log and anomaly.kind in LOST and about_before:
             since_s = _lost_since_s(facts, revival)
-            if anomaly.kind is not Kind.LOST_WRITE or since_s is None or min(anomaly.times_s) >= since_s:
+            if anomaly.kind is not AnomalyKind.LOST_WRITE or since_s is None or min(anomaly.times_s) >= since_s:
                 return True
     return False
 
 
-def _lost_since_s(facts: Facts, revival: Revival) -> float | None:
+def _lost_since_s(facts: Facts, revival: QuorumRecovery) -> float | None:
     """Return the time before which every acknowledged record was synced on a majority, before the machines of that
     majority lost power. None: no record is certain to be synced. The longest interval that may have been in force
     counts; while `sync` was `always` for certain, no interval counts."""
@@ -57,7 +58,7 @@ def _lost_since_s(facts: Facts, revival: Revival) -> float | None:
     if len(cuts) < majority:
         return None
     cut_s = cuts[majority - 1]
-    told = Settings(facts, revival.log[0])
+    told = SettingsHistory(facts, revival.log[0])
     values = told.between("sync", cut_s - _longest_s(told.between("sync", 0.0, cut_s)), cut_s)
     return cut_s - _longest_s(values) - SYNCED_S
 
@@ -74,10 +75,10 @@ def needless_losses(facts: Facts) -> Iterator[Anomaly]:
         if 2 * len(ended) < replicas:
             how = "lost power or failed to sync" if "sync" in settings else "ended"
             what = f"went on without a majority of its {replicas} replicas, and brokers {sorted(ended)} {how}"
-            yield Anomaly(Kind.NEEDLESS_LOSS, what, revival.log, times_s=(revival.at_s,))
+            yield Anomaly(AnomalyKind.NEEDLESS_LOSS, what, revival.log, times_s=(revival.at_s,))
 
 
-def _ends(facts: Facts, revival: Revival) -> dict[int, float]:
+def _ends(facts: Facts, revival: QuorumRecovery) -> dict[int, float]:
     """When each broker that may lack something ended first, since the group last went on so."""
     others = [r.at_s for r in facts.history.revivals if r.log == revival.log and r.at_s < revival.at_s]
     commits = [at_s for at_s, _ in facts.history.commits.get(revival.log, ()) if at_s < revival.at_s]

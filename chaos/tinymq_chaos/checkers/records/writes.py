@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind, times
-from tinymq_chaos.checkers.common.facts import Facts, Final
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
+from tinymq_chaos.checkers.common.facts import Facts, FinalPartition
 from tinymq_chaos.history import Call, Log, Outcome
 from tinymq_chaos.records import CHANGED
 
@@ -30,7 +30,7 @@ def lost_writes(facts: Facts) -> Iterator[Anomaly]:
         yield from _misplaced(facts, call, final)
 
 
-def _misplaced(facts: Facts, call: Call, final: Final) -> Iterator[Anomaly]:
+def _misplaced(facts: Facts, call: Call, final: FinalPartition) -> Iterator[Anomaly]:
     log, base, names = place_of(call)
     places = facts.places(log)
     lost = []
@@ -40,9 +40,9 @@ def _misplaced(facts: Facts, call: Call, final: Final) -> Iterator[Anomaly]:
             continue
         if name in places:
             yield Anomaly(
-                Kind.INCONSISTENT_OFFSET,
+                AnomalyKind.INCONSISTENT_OFFSET,
                 f"acknowledged at offset {said}, and lies at {places[name]}",
-                log, (name,), (said, places[name]), (call.process,), times(call),
+                log, records=(name,), offsets=(said, places[name]), processes=(call.process,), times_s=times(call),
             )  # fmt: skip
         else:
             lost.append((said, name, there))
@@ -54,7 +54,9 @@ def _misplaced(facts: Facts, call: Call, final: Final) -> Iterator[Anomaly]:
 
 
 def _lost(call: Call, log: Log, records: tuple[str, ...], what: str) -> Anomaly:
-    return Anomaly(Kind.LOST_WRITE, what, log, records, (), (call.process,), times(call))
+    return Anomaly(
+        AnomalyKind.LOST_WRITE, what, log, records=records, offsets=(), processes=(call.process,), times_s=times(call)
+    )
 
 
 def aborted_reads(facts: Facts) -> Iterator[Anomaly]:
@@ -69,7 +71,15 @@ def aborted_reads(facts: Facts) -> Iterator[Anomaly]:
     for name, (log, offset, how) in sorted(found.items()):
         call = failed[name]
         what = f"its send failed with {call.error}, and it {how}"
-        yield Anomaly(Kind.ABORTED_READ, what, log, (name,), (offset,), (call.process,), times(call))
+        yield Anomaly(
+            AnomalyKind.ABORTED_READ,
+            what,
+            log,
+            records=(name,),
+            offsets=(offset,),
+            processes=(call.process,),
+            times_s=times(call),
+        )
 
 
 def changed_records(facts: Facts) -> Iterator[Anomaly]:
@@ -79,7 +89,7 @@ def changed_records(facts: Facts) -> Iterator[Anomaly]:
             if name is None or ((call := facts.sent.get(name)) is not None and call.args["topic"] == log[0]):
                 continue
             what = "damaged" if name.startswith(CHANGED) else "nobody sent it" if call is None else "sent elsewhere"
-            yield Anomaly(Kind.CHANGED_RECORD, f"a record that is {what}", log, (name,), (offset,))
+            yield Anomaly(AnomalyKind.CHANGED_RECORD, f"a record that is {what}", log, (name,), (offset,))
 
 
 def duplicates(facts: Facts) -> Iterator[Anomaly]:
@@ -96,10 +106,18 @@ def duplicates(facts: Facts) -> Iterator[Anomaly]:
                 at = [(log, o) for log, f in facts.finals.items() if log[0] == topic for o in _offsets(f, name)]
                 what = f"sent once, and there {count} times"
                 offsets = tuple(offset for _, offset in at)
-                yield Anomaly(Kind.DUPLICATE, what, at[0][0], (name,), offsets, (call.process,), times(call))
+                yield Anomaly(
+                    AnomalyKind.DUPLICATE,
+                    what,
+                    at[0][0],
+                    records=(name,),
+                    offsets=offsets,
+                    processes=(call.process,),
+                    times_s=times(call),
+                )
 
 
-def _offsets(final: Final, name: str) -> list[int]:
+def _offsets(final: FinalPartition, name: str) -> list[int]:
     return [offset for offset, there in enumerate(final.names, final.start) if there == name]
 
 
@@ -119,12 +137,20 @@ def reordered(facts: Facts) -> Iterator[Anomaly]:
             elif call.number < before.number:
                 first = before.args["records"][0]
                 what = f"lies after {first}, which {producer} sent later"
-                yield Anomaly(Kind.REORDERED, what, log, (str(name),), (offset,), (producer,), times(call, before))
+                yield Anomaly(
+                    AnomalyKind.REORDERED,
+                    what,
+                    log,
+                    records=(str(name),),
+                    offsets=(offset,),
+                    processes=(producer,),
+                    times_s=times(call, before),
+                )
         yield from _inside_batches(facts, log, final)
         yield from _skipped(facts, log, final)
 
 
-def _skipped(facts: Facts, log: Log, final: Final) -> Iterator[Anomaly]:
+def _skipped(facts: Facts, log: Log, final: FinalPartition) -> Iterator[Anomaly]:
     """What was numbered in one row is there up to some number: none is left out before one that is there."""
     if final.start:
         return  # what is not there may have been removed
@@ -141,10 +167,18 @@ def _skipped(facts: Facts, log: Log, final: Final) -> Iterator[Anomaly]:
             before = missing.pop(row)
             what = f"is there, and {before.args['records'][0]}, which comes before it in row {row}, is not"
             names = tuple(call.args["records"])
-            yield Anomaly(Kind.REORDERED, what, log, names, (offset,), (call.process,), times(before, call))
+            yield Anomaly(
+                AnomalyKind.REORDERED,
+                what,
+                log,
+                records=names,
+                offsets=(offset,),
+                processes=(call.process,),
+                times_s=times(before, call),
+            )
 
 
-def _inside_batches(facts: Facts, log: Log, final: Final) -> Iterator[Anomaly]:
+def _inside_batches(facts: Facts, log: Log, final: FinalPartition) -> Iterator[Anomaly]:
     """A batch of several records lies in a row."""
     for call in facts.sends:
         names = call.args["records"]
@@ -155,7 +189,15 @@ def _inside_batches(facts: Facts, log: Log, final: Final) -> Iterator[Anomaly]:
             continue
         if final.certain and final.slice(offset, len(names)) != names:
             what = "a batch that is not in a row, or not whole"
-            yield Anomaly(Kind.REORDERED, what, log, tuple(names), (offset,), (call.process,), times(call))
+            yield Anomaly(
+                AnomalyKind.REORDERED,
+                what,
+                log,
+                records=tuple(names),
+                offsets=(offset,),
+                processes=(call.process,),
+                times_s=times(call),
+            )
 
 
 def nonmonotonic_sends(facts: Facts) -> Iterator[Anomaly]:
@@ -169,7 +211,15 @@ def nonmonotonic_sends(facts: Facts) -> Iterator[Anomaly]:
             end, other = before
             records = (other.args["records"][-1], names[0])
             what = "what was sent later was given the same or an earlier offset"
-            yield Anomaly(Kind.NONMONOTONIC_SEND, what, log, records, (end, base), (who,), times(other, call))
+            yield Anomaly(
+                AnomalyKind.NONMONOTONIC_SEND,
+                what,
+                log,
+                records=records,
+                offsets=(end, base),
+                processes=(who,),
+                times_s=times(other, call),
+            )
         else:
             last[log, who] = (base + len(names) - 1, call)
 

@@ -44,7 +44,7 @@ examples, from the project's folder, with PYTHONPATH=chaos:
 
   {PROG} --mutant logs-are-not-synced --mutant ballots-are-not-synced --disk SOCKET -- --config broker-1.toml
       two rules at once; what is not synced shows in a power cut, which is a kill -9 and then
-      tinymq_chaos.real.disks.power_cut.Remains(DATA_FOLDER).lose(random.Random(SEED))
+      tinymq_chaos.real.disks.power_cut.DeadDirectory(DATA_FOLDER).lose(random.Random(SEED))
 
 A rule that a cluster rests on as a whole is out only where every broker is the mutant.
 """

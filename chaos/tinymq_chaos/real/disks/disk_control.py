@@ -32,7 +32,7 @@ _PATH_BYTES_MAX = 100  # of a socket's address; systems allow 104 or 108
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DiskState:
     """A disk as it is."""
 
     operations: int  # that changed it, or tried to, since its process began
@@ -49,26 +49,26 @@ class DiskControl:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def slow_sync(self, seconds: float, pattern: str = "*") -> Look:
+    def slow_sync(self, seconds: float, pattern: str = "*") -> DiskState:
         return self._ask("slow_sync", seconds=seconds, pattern=pattern)
 
-    def fail_sync(self, pattern: str = "*", *, once: bool = False) -> Look:
+    def fail_sync(self, pattern: str = "*", *, once: bool = False) -> DiskState:
         return self._ask("fail_sync", pattern=pattern, once=once)
 
-    def fail_read(self, pattern: str = "*") -> Look:
+    def fail_read(self, pattern: str = "*") -> DiskState:
         return self._ask("fail_read", pattern=pattern)
 
-    def disk_full(self, bytes_left: int = 0) -> Look:
+    def disk_full(self, bytes_left: int = 0) -> DiskState:
         return self._ask("disk_full", bytes_left=bytes_left)
 
-    def die_at(self, pattern: str = "*", *, operations: int = 0, bytes_written: int = 0) -> Look:
+    def die_at(self, pattern: str = "*", *, operations: int = 0, bytes_written: int = 0) -> DiskState:
         return self._ask("die_at", pattern=pattern, operations=operations, bytes_written=bytes_written)
 
-    def mend(self, what: str = "") -> Look:
+    def mend(self, what: str = "") -> DiskState:
         """All of it, or this one."""
         return self._ask("mend", what=what)
 
-    def look(self) -> Look:
+    def look(self) -> DiskState:
         return self._ask("look")
 
     def counts(self) -> Counter[str]:
@@ -78,7 +78,7 @@ class DiskControl:
         except FileNotFoundError:
             return Counter()
 
-    def _ask(self, do: str, /, **arguments: Any) -> Look:
+    def _ask(self, do: str, /, **arguments: Any) -> DiskState:
         try:
             with socket.socket(socket.AF_UNIX) as connection, _address(self._path) as address:
                 connection.settimeout(ASK_S_MAX)
@@ -93,7 +93,7 @@ class DiskControl:
         answer = json.loads(line)
         if "error" in answer:
             raise ValueError(answer["error"])
-        return Look(answer["operations"], tuple(answer["files"]), tuple(answer["folders"]))
+        return DiskState(answer["operations"], tuple(answer["files"]), tuple(answer["folders"]))
 
 
 def serve(disk: FaultyDisk, path: Path) -> None:

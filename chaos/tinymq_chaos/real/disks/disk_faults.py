@@ -22,7 +22,7 @@ def end_process() -> None:
     threading.Event().wait()  # the signal is on its way
 
 
-class Faults:
+class DiskFaults:
     """Asked for from any thread, looked up by the disk's own. Without any it is a disk that works.
 
     Patterns are of fnmatch, over paths; a "*" goes over "/", too. `die` ends the process.

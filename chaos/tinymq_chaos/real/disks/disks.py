@@ -28,8 +28,8 @@ from pathlib import Path
 from tinymq.base.errors import DiskFull, SyncFailed
 from tinymq.log.files.files import File, Files, Lock, failed_paths, sync_failed
 from tinymq_chaos.real.disks import unsynced_changes as unsynced
-from tinymq_chaos.real.disks.disk_faults import Faults
-from tinymq_chaos.real.disks.unsynced_changes import Journal, Kind
+from tinymq_chaos.real.disks.disk_faults import DiskFaults
+from tinymq_chaos.real.disks.unsynced_changes import ChangeKind, Journal
 
 WRITEBACK_S = 30.0
 JOURNAL_BYTES = 1 << 20  # from here on it is cleared as soon as nothing young is in it
@@ -69,7 +69,7 @@ class FaultyFile:
         if taken < length:
             chunks = [b"".join(chunks)[:taken]]
         before = self._read(position, min(taken, size - position)) if position < size else b""
-        sequence = self._disk.change(self, Kind.WRITE, position, taken, size, before)
+        sequence = self._disk.change(self, ChangeKind.WRITE, position, taken, size, before)
         self.inner.write(position, chunks)
         self.node.written = sequence
         if allowed < length:
@@ -82,7 +82,7 @@ class FaultyFile:
         faults.room(before, size, whole=f"truncate {self.path}")
         faults.step(f"truncate {self.path}")
         cut = self._read(size, before - size) if size < before else b""
-        sequence = self._disk.change(self, Kind.TRUNCATE, size, 0, before, cut)
+        sequence = self._disk.change(self, ChangeKind.TRUNCATE, size, 0, before, cut)
         self.inner.truncate(size)
         self.node.written = sequence
 
@@ -106,9 +106,9 @@ class FaultyFile:
 class FaultyDisk:
     """Files of one data folder, with `faults`."""
 
-    def __init__(self, inner: Files, root: Path, faults: Faults | None = None) -> None:
+    def __init__(self, inner: Files, root: Path, faults: DiskFaults | None = None) -> None:
         """`root`: the data folder that `inner` is over."""
-        self.faults = faults or Faults()
+        self.faults = faults or DiskFaults()
         self._inner = inner
         self._root = root
         self._lock = threading.RLock()  # the journal, and names with what the journal says of them
@@ -132,7 +132,7 @@ class FaultyDisk:
     def journal_bytes(self) -> int:
         return self._journal.bytes
 
-    def change(self, file: FaultyFile, kind: Kind, a: int, b: int, c: int, before: bytes) -> int:
+    def change(self, file: FaultyFile, kind: ChangeKind, a: int, b: int, c: int, before: bytes) -> int:
         """Its content is about to change: the change's sequence number."""
         node = file.node
         with self._lock:
@@ -149,7 +149,7 @@ class FaultyDisk:
             if create and not self._inner.exists(path):
                 self.faults.step(f"create {path}")
                 node = Node(self._journal.new_file(), self._journals)
-                with self._changing_name(Kind.CREATE, path, node):
+                with self._changing_name(ChangeKind.CREATE, path, node):
                     inner = self._inner.open(path, create=True)
                 self._nodes[path] = node
             else:
@@ -167,7 +167,7 @@ class FaultyDisk:
             if not self._inner.exists(path):
                 self.make_directory(posixpath.dirname(path))
                 self.faults.step(f"mkdir {path}")
-                with self._changing_name(Kind.MAKE_FOLDER, path):
+                with self._changing_name(ChangeKind.MAKE_FOLDER, path):
                     self._inner.make_directory(path)
 
     def remove(self, path: str) -> None:
@@ -176,7 +176,7 @@ class FaultyDisk:
                 return
             self.faults.step(f"remove {path}")
             self.faults.freed((self._root / path).stat().st_size)
-            with self._changing_name(Kind.REMOVE, path, self._keep(path)):
+            with self._changing_name(ChangeKind.REMOVE, path, self._keep(path)):
                 self._inner.remove(path)
             self._nodes.pop(path)
 
@@ -188,7 +188,7 @@ class FaultyDisk:
                 child = f"{path}/{name}"
                 (self.remove_tree if (self._root / child).is_dir() else self.remove)(child)
             self.faults.step(f"rmdir {path}")
-            with self._changing_name(Kind.REMOVE_FOLDER, path):
+            with self._changing_name(ChangeKind.REMOVE_FOLDER, path):
                 self._inner.remove_tree(path)
 
     def rename(self, old: str, new: str) -> None:
@@ -197,7 +197,7 @@ class FaultyDisk:
                 raise FileNotFoundError(errno.ENOENT, "no such file", old)
             self.faults.step(f"rename {old} {new}")
             replaced = self._keep(new) if self._inner.exists(new) else None
-            with self._changing_name(Kind.RENAME, new, self._named(old), replaced, old=old):
+            with self._changing_name(ChangeKind.RENAME, new, self._named(old), replaced, old=old):
                 self._inner.rename(old, new)
             self._nodes[new] = self._nodes.pop(old)
 
@@ -235,7 +235,7 @@ class FaultyDisk:
         self._inner.sync_directory(path)
         with self._lock:
             if self._journal.bytes:
-                self._journal.add(Kind.SYNCED_FOLDER, a=upto, payload=path.encode())
+                self._journal.add(ChangeKind.SYNCED_FOLDER, a=upto, payload=path.encode())
             if self._pending.get(path, began_s) < began_s:
                 del self._pending[path]
             self._clear_journal()
@@ -262,7 +262,7 @@ class FaultyDisk:
         return node
 
     def _name(self, node: Node, path: str) -> None:
-        self._journal.add(Kind.OPEN, node.number, payload=path.encode())
+        self._journal.add(ChangeKind.OPEN, node.number, payload=path.encode())
         node.named_in = self._journals
 
     def _keep(self, path: str) -> Node:
@@ -273,7 +273,7 @@ class FaultyDisk:
 
     @contextmanager
     def _changing_name(
-        self, kind: Kind, path: str, node: Node | None = None, replaced: Node | None = None, old: str = ""
+        self, kind: ChangeKind, path: str, node: Node | None = None, replaced: Node | None = None, old: str = ""
     ) -> Iterator[None]:
         """What is done inside is in the journal before; what fails is not in it any more."""
         before = self._journal.bytes
@@ -289,7 +289,7 @@ class FaultyDisk:
     def _synced(self, node: Node, upto: int, *, failed: bool) -> None:
         if node not in self._dirty:
             return
-        self._journal.add(Kind.SYNC_FAILED if failed else Kind.SYNCED, node.number, upto)
+        self._journal.add(ChangeKind.SYNC_FAILED if failed else ChangeKind.SYNCED, node.number, upto)
         if failed:
             node.failed = True
             self._dirty[node] = math.inf

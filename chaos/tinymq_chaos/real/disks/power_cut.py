@@ -15,14 +15,14 @@ from pathlib import Path
 
 from tinymq.simulation.faulty_inodes import SECTOR_BYTES, Change, Directory, Inode
 from tinymq_chaos.real.disks import unsynced_changes as unsynced
-from tinymq_chaos.real.disks.unsynced_changes import NAMES, Kind, Record
+from tinymq_chaos.real.disks.unsynced_changes import NAMES, ChangeKind, JournalRecord
 
-_CONTENT = frozenset({Kind.WRITE, Kind.TRUNCATE, Kind.SYNCED, Kind.SYNC_FAILED})
-_CHANGES = frozenset({Kind.WRITE, Kind.TRUNCATE})
+_CONTENT = frozenset({ChangeKind.WRITE, ChangeKind.TRUNCATE, ChangeKind.SYNCED, ChangeKind.SYNC_FAILED})
+_CHANGES = frozenset({ChangeKind.WRITE, ChangeKind.TRUNCATE})
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class PowerCutLoss:
     """What a power cut took."""
 
     sectors: int  # whose content is an older one now
@@ -42,7 +42,7 @@ class Loss:
 class _Content:
     """What the journal says of one file, in order."""
 
-    records: list[Record] = field(default_factory=list)
+    records: list[JournalRecord] = field(default_factory=list)
     dirty: dict[int, tuple[int, int]] = field(default_factory=dict)  # by sector: first and last change not synced
     lost: set[int] = field(default_factory=set)  # sectors that a failed sync has called clean
     synced: dict[int, int] = field(default_factory=dict)  # by sector: the disk has it as it was after this change
@@ -51,7 +51,7 @@ class _Content:
     durable_size: int | None = None  # None: nothing says that it ever changed
 
 
-class Remains:
+class DeadDirectory:
     """A dead broker's folder, and what of it is not synced. Reads only, until `lose`."""
 
     def __init__(self, data: Path) -> None:
@@ -78,7 +78,7 @@ class Remains:
         """Whether a power cut may take anything away."""
         return bool(self._pending) or any(c.dirty or c.lost or c.resized for c in self._contents.values())
 
-    def lose(self, rng: random.Random) -> Loss:
+    def lose(self, rng: random.Random) -> PowerCutLoss:
         """Power was cut when the process died. The folder is as the disk is found after that, with another boot id."""
         names, at_stake = 0, len(self._pending)
         for _, change in self._pending:
@@ -96,9 +96,9 @@ class Remains:
                 sectors, sizes = sectors + lost, sizes + resized
         self._settle()
         unsynced.forget(self._data, rng.randbytes(16))
-        return Loss(sectors, sizes, names, at_stake)
+        return PowerCutLoss(sectors, sizes, names, at_stake)
 
-    def tear(self, rng: random.Random) -> Loss:
+    def tear(self, rng: random.Random) -> PowerCutLoss:
         """As `lose`, but names and sizes are kept, and of one file what was written last is torn off at any byte."""
         torn = [(inode, content) for inode, content in self._contents.items() if inode in self._sources]
         torn = [(inode, content) for inode, content in torn if _unsynced_writes(content)]
@@ -107,7 +107,7 @@ class Remains:
             inode, content = rng.choice(torn)
             lost = _tear(content, self._sources[inode], rng)
         unsynced.forget(self._data, rng.randbytes(16))
-        return Loss(lost, 0, 0, lost)
+        return PowerCutLoss(lost, 0, 0, lost)
 
     # The tree of names
 
@@ -127,29 +127,29 @@ class Remains:
         if last is not None and not self._was_done(last):
             self._records.remove(last)
         for record in reversed(self._records):
-            if record.kind is Kind.OPEN:
+            if record.kind is ChangeKind.OPEN:
                 node = self._folder(record.path)[0].names.get(_name(record.path))
                 if isinstance(node, Inode):
                     self._files.setdefault(record.file, node)
             elif record.kind in NAMES:
                 self._undo(record)
 
-    def _was_done(self, last: Record) -> bool:
+    def _was_done(self, last: JournalRecord) -> bool:
         folder, name = self._folder(last.path)
         there = name in folder.names
-        return there if last.kind in (Kind.CREATE, Kind.MAKE_FOLDER) else not there
+        return there if last.kind in (ChangeKind.CREATE, ChangeKind.MAKE_FOLDER) else not there
 
-    def _undo(self, record: Record) -> None:
+    def _undo(self, record: JournalRecord) -> None:
         folder, name = self._folder(record.path)
-        if record.kind in (Kind.CREATE, Kind.MAKE_FOLDER):
+        if record.kind in (ChangeKind.CREATE, ChangeKind.MAKE_FOLDER):
             node: Inode | Directory | None = folder.names.pop(name)
             if isinstance(node, Inode):
                 self._files.setdefault(record.file, node)
-        elif record.kind is Kind.REMOVE_FOLDER:
+        elif record.kind is ChangeKind.REMOVE_FOLDER:
             folder.names[name] = node = Directory()
             self._nodes[record.sequence] = None
             return
-        elif record.kind is Kind.REMOVE:
+        elif record.kind is ChangeKind.REMOVE:
             folder.names[name] = self._gone(record.file)
             node = None
         else:
@@ -170,8 +170,8 @@ class Remains:
                 self._sources[inode] = kept
         return self._files[file]
 
-    def _go_forward(self, record: Record) -> None:
-        if record.kind is Kind.SYNCED_FOLDER:
+    def _go_forward(self, record: JournalRecord) -> None:
+        if record.kind is ChangeKind.SYNCED_FOLDER:
             folder = self._node(record.path)
             keeping = [change for at, change in self._pending if change.folder is folder and at <= record.a]
             for change in keeping:
@@ -179,7 +179,7 @@ class Remains:
             self._pending = [(at, change) for at, change in self._pending if change not in keeping]
         elif record.kind in NAMES:
             node = self._nodes[record.sequence]
-            if record.kind is Kind.RENAME:
+            if record.kind is ChangeKind.RENAME:
                 change = Change(*self._folder(record.new_path), node, old=self._folder(record.path))
             else:
                 change = Change(*self._folder(record.path), node)
@@ -247,7 +247,7 @@ def _folders(folder: Directory, prefix: str = "") -> Iterator[str]:
 # The content of a file
 
 
-def _take(content: _Content, record: Record) -> None:
+def _take(content: _Content, record: JournalRecord) -> None:
     """One more record of it."""
     content.records.append(record)
     if record.kind in _CHANGES:
@@ -260,7 +260,7 @@ def _take(content: _Content, record: Record) -> None:
             content.sizes[record.sequence] = size
             content.resized = True
         return
-    upto, good = record.a, record.kind is Kind.SYNCED
+    upto, good = record.a, record.kind is ChangeKind.SYNCED
     for sector, (first, last) in list(content.dirty.items()):
         if first > upto:
             continue
@@ -279,13 +279,15 @@ def _take(content: _Content, record: Record) -> None:
     content.resized = len(covered) < len(content.sizes)
 
 
-def _size_after(record: Record) -> int:
-    return record.a if record.kind is Kind.TRUNCATE else max(record.c, record.a + record.b) if record.b else record.c
+def _size_after(record: JournalRecord) -> int:
+    return (
+        record.a if record.kind is ChangeKind.TRUNCATE else max(record.c, record.a + record.b) if record.b else record.c
+    )
 
 
-def _sectors(record: Record) -> range:
+def _sectors(record: JournalRecord) -> range:
     """That a change touches: with a write behind the end, the zeros before it, too."""
-    if record.kind is Kind.TRUNCATE:
+    if record.kind is ChangeKind.TRUNCATE:
         start, end = sorted((record.a, record.c))
     else:
         start, end = min(record.a, record.c), record.a + record.b
@@ -313,8 +315,8 @@ class _Sparse:
                 start, stop = max(position, base), min(end, base + SECTOR_BYTES)
                 sector[start - base : stop - base] = data[start - position : stop - position]
 
-    def undo(self, record: Record) -> None:
-        if record.kind is Kind.TRUNCATE:
+    def undo(self, record: JournalRecord) -> None:
+        if record.kind is ChangeKind.TRUNCATE:
             if record.a < record.c:
                 self.put(record.a, record.payload or bytes(record.c - record.a))
         else:
@@ -354,9 +356,9 @@ def _cut(content: _Content, source: Path, rng: random.Random) -> tuple[int, int]
     return len(lost), int(size != now)
 
 
-def _unsynced_writes(content: _Content) -> list[Record]:
-    upto = max((record.a for record in content.records if record.kind is Kind.SYNCED), default=0)
-    return [r for r in content.records if r.kind is Kind.WRITE and r.sequence > upto and r.b]
+def _unsynced_writes(content: _Content) -> list[JournalRecord]:
+    upto = max((record.a for record in content.records if record.kind is ChangeKind.SYNCED), default=0)
+    return [r for r in content.records if r.kind is ChangeKind.WRITE and r.sequence > upto and r.b]
 
 
 def _tear(content: _Content, source: Path, rng: random.Random) -> int:

@@ -25,7 +25,7 @@ _HEAD = struct.Struct("<IBQQQQQ")
 _PAYLOAD_BYTES_MAX = 1 << 31
 
 
-class Kind(enum.IntEnum):
+class ChangeKind(enum.IntEnum):
     """What a record tells, and what its fields a, b, c and its payload are."""
 
     OPEN = 1  # the file has this name                                        payload: path
@@ -41,13 +41,15 @@ class Kind(enum.IntEnum):
     SYNC_FAILED = 11  # a: content up to this record is called durable, and is not
 
 
-NAMES = frozenset({Kind.CREATE, Kind.MAKE_FOLDER, Kind.REMOVE, Kind.REMOVE_FOLDER, Kind.RENAME})
+NAMES = frozenset(
+    {ChangeKind.CREATE, ChangeKind.MAKE_FOLDER, ChangeKind.REMOVE, ChangeKind.REMOVE_FOLDER, ChangeKind.RENAME}
+)
 """Changes of names, which a sync of their folder makes durable."""
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    kind: Kind
+class JournalRecord:
+    kind: ChangeKind
     sequence: int  # grows from record to record, with gaps
     file: int  # a number that means one file within one journal; 0: none
     a: int
@@ -81,7 +83,7 @@ class Journal:
         self._fd = os.open(self._folder / "journal", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.ftruncate(self._fd, self.bytes)  # a record that was cut short
 
-    def add(self, kind: Kind, file: int = 0, a: int = 0, b: int = 0, c: int = 0, payload: bytes = b"") -> int:
+    def add(self, kind: ChangeKind, file: int = 0, a: int = 0, b: int = 0, c: int = 0, payload: bytes = b"") -> int:
         """The record's sequence number; the record outlives the process."""
         assert len(payload) < _PAYLOAD_BYTES_MAX, "a change of so many bytes cannot be taken back"
         self.sequence += 1
@@ -118,7 +120,7 @@ class Journal:
         os.close(self._fd)
 
 
-def read(data: Path) -> Iterator[Record]:
+def read(data: Path) -> Iterator[JournalRecord]:
     """The journal of a data folder; nothing if there is none."""
     try:
         content = (data / FOLDER / "journal").read_bytes()
@@ -130,7 +132,7 @@ def read(data: Path) -> Iterator[Record]:
         at += _HEAD.size
         if at + length > len(content):
             return
-        yield Record(Kind(kind), sequence, file, a, b, c, content[at : at + length])
+        yield JournalRecord(ChangeKind(kind), sequence, file, a=a, b=b, c=c, payload=content[at : at + length])
         at += length
 
 

@@ -53,7 +53,7 @@ def _file(folder: Path, broker: int) -> Path:
     return folder.absolute() / "clocks" / f"broker-{broker}"
 
 
-class Telling(Protocol):
+class ClockStage(Protocol):
     """The stage of a cluster whose brokers say what time it is."""
 
     def status(self, broker: int) -> Mapping[str, Any] | None: ...
@@ -96,5 +96,5 @@ def _off_s(stage: Stage, broker: int) -> float | None:
     """By how much the broker's own time is off from here. None: it does not say."""
     if getattr(stage, "status", None) is None:
         return None
-    page = cast(Telling, stage).status(broker)
+    page = cast(ClockStage, stage).status(broker)
     return None if page is None or "wall_time_s" not in page else float(page["wall_time_s"]) - time.time()

@@ -15,9 +15,9 @@ from typing import Protocol, cast
 
 from tinymq.log.files.layout import INDEX
 from tinymq_chaos.faults import KILL, POWER
-from tinymq_chaos.real.disks.disk_control import DiskControl, Look
+from tinymq_chaos.real.disks.disk_control import DiskControl, DiskState
 from tinymq_chaos.real.disks.disk_faults import READS_FAILED, SYNCS_DELAYED, SYNCS_FAILED, WRITES_REFUSED
-from tinymq_chaos.real.disks.power_cut import Loss, Remains
+from tinymq_chaos.real.disks.power_cut import DeadDirectory, PowerCutLoss
 from tinymq_chaos.real.faults.kind import Doing, Parameters, Stage, action
 from tinymq_chaos.real.faults.processes import gone, named
 from tinymq_chaos.real.faults.victims import one, up
@@ -34,16 +34,16 @@ SERVES_POLL_S = 0.05
 SERVES_S_MAX = 15.0  # for brokers that were started just now
 
 
-class Disked(Protocol):
+class DiskStage(Protocol):
     """The stage of a cluster whose disks obey."""
 
     def disk(self, broker: int) -> DiskControl: ...
 
 
-def asked(stage: Stage, broker: int, ask: Callable[[DiskControl], Look]) -> bool:
+def asked(stage: Stage, broker: int, ask: Callable[[DiskControl], DiskState]) -> bool:
     """Whether its disk heard it: one that has just been started, or is gone, does not."""
     try:
-        ask(cast(Disked, stage).disk(broker))
+        ask(cast(DiskStage, stage).disk(broker))
     except ConnectionError:
         return False
     return True
@@ -51,7 +51,7 @@ def asked(stage: Stage, broker: int, ask: Callable[[DiskControl], Look]) -> bool
 
 def counts(stage: Stage, broker: int) -> Counter[str]:
     """What faults of its disk did since its process began; which may have ended."""
-    return cast(Disked, stage).disk(broker).counts()
+    return cast(DiskStage, stage).disk(broker).counts()
 
 
 def since(stage: Stage, broker: int, before: Counter[str], what: str) -> str:
@@ -65,7 +65,7 @@ def since(stage: Stage, broker: int, before: Counter[str], what: str) -> str:
         time.sleep(SERVES_POLL_S)
 
 
-def told(stage: Stage, broker: int | None, ask: Callable[[DiskControl], Look]) -> Counter[str] | None:
+def told(stage: Stage, broker: int | None, ask: Callable[[DiskControl], DiskState]) -> Counter[str] | None:
     """What faults of this broker's disk had done until it was told of another one. None: there is nobody, or it did
     not hear."""
     if broker is None:
@@ -136,7 +136,7 @@ def read_error(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     return effect
 
 
-def _again(stage: Stage, broker: int, rng: random.Random, how: str) -> list[Loss]:
+def _again(stage: Stage, broker: int, rng: random.Random, how: str) -> list[PowerCutLoss]:
     """It ends, if it has not ended by itself, and starts."""
     with stage.alone(broker):
         stage.kill(broker)
@@ -209,7 +209,7 @@ def syncing(stage: Stage, rng: random.Random, brokers: list[int]) -> bool:
     while time.monotonic() < until_s:
         for broker in heard:
             with suppress(ConnectionError):
-                files = cast(Disked, stage).disk(broker).look().files
+                files = cast(DiskStage, stage).disk(broker).look().files
                 if not all(path.endswith(INDEX) for path in files):  # which nobody waits for
                     time.sleep(rng.uniform(0.0, HANGING_S_MAX))
                     return True
@@ -217,10 +217,10 @@ def syncing(stage: Stage, rng: random.Random, brokers: list[int]) -> bool:
     return False
 
 
-def lose_power(stage: Stage, brokers: list[int], rng: random.Random) -> list[Loss]:
+def lose_power(stage: Stage, brokers: list[int], rng: random.Random) -> list[PowerCutLoss]:
     """What was not synced, of brokers that are dead already."""
     losses = []
     for broker in brokers:
-        losses.append(Remains(stage.data(broker)).lose(random.Random(rng.random())))
+        losses.append(DeadDirectory(stage.data(broker)).lose(random.Random(rng.random())))
         stage.tell(f"broker {broker} loses power")
     return losses

@@ -19,7 +19,7 @@ from tinymq.log.broker_files.durability_marks import DurabilityMark, load_marks
 from tinymq.log.files.files import RealFiles
 from tinymq.log.files.layout import GROUPS, INDEX, MARKS, SEGMENT, SNAPSHOT, VOTES, first_index_of, group_of
 from tinymq_chaos.faults import ANY_FILE
-from tinymq_chaos.real.disks.power_cut import Remains
+from tinymq_chaos.real.disks.power_cut import DeadDirectory
 from tinymq_chaos.real.faults.disks import die_at_write, until_serving
 from tinymq_chaos.real.faults.kind import Doing, Parameters, Stage, action
 from tinymq_chaos.real.faults.processes import gone, named
@@ -155,7 +155,7 @@ def torn_tail(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     with stage.alone(broker):
         when = "in the middle of" if die_at_write(stage, rng, [broker], "write groups/*.log") else "without"
         stage.kill(broker)
-        torn = Remains(stage.data(broker)).tear(random.Random(rng.random()))
+        torn = DeadDirectory(stage.data(broker)).tear(random.Random(rng.random()))
         stage.tell(f"broker {broker} loses power")
         if not torn.sectors:
             stage.start(broker)

@@ -16,7 +16,7 @@ from tinymq_chaos.real.net.network import CLIENTS, Direction
 
 def _cut(stage: Stage, kind: str, directions: Iterable[Direction], words: str) -> Doing:
     why, directions = whose(kind), list(directions)
-    probe = probes.Probe(stage.net, directions, probes.Question())
+    probe = probes.Probe(stage.net, directions, probes.ProbeTraffic())
     try:
         stage.net.cut(why, directions)
         probe.begin()

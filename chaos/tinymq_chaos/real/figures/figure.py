@@ -15,7 +15,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FigurePart:
     """One number of a figure, and its bound."""
 
     name: str
@@ -44,7 +44,7 @@ class Figure:
 
     name: str
     what: str
-    parts: tuple[Part, ...]
+    parts: tuple[FigurePart, ...]
     basis: str  # over how many failures, records, seconds
     samples: dict[str, list[float]] = field(default_factory=dict)  # by part, in the order in which they were taken
 
@@ -66,11 +66,11 @@ class Figure:
 
 def distribution(
     name: str, unit: str, samples: Sequence[float], bounds: Iterable[tuple[float, float]]
-) -> tuple[Part, ...]:
+) -> tuple[FigurePart, ...]:
     """A part for each (share, most), then the greatest, which has no bound."""
     at: Callable[[float], str] = lambda share: f"{name} p{share * 100:g}".strip()  # noqa: E731
-    parts = [Part(at(share), quantile(samples, share), most, unit) for share, most in bounds]
-    return (*parts, Part(f"{name} max".strip(), max(samples), math.inf, unit))
+    parts = [FigurePart(at(share), quantile(samples, share), most, unit) for share, most in bounds]
+    return (*parts, FigurePart(f"{name} max".strip(), max(samples), math.inf, unit))
 
 
 def table(figures: Iterable[Figure]) -> str:

@@ -23,7 +23,7 @@ LATE_S = 1.0  # a call may end so much after its deadline, on a machine that has
 
 
 @dataclass(frozen=True, slots=True)
-class Ack:
+class AcknowledgedWrite:
     """An acknowledged write."""
 
     record: str  # its name
@@ -37,7 +37,7 @@ class Writes:
     """What became of the writes to one partition."""
 
     partition: int
-    acks: list[Ack] = field(default_factory=list)  # in order
+    acks: list[AcknowledgedWrite] = field(default_factory=list)  # in order
     failed: list[str] = field(default_factory=list)  # codes
     unknown: list[str] = field(default_factory=list)
     late: int = 0  # calls that did not end by their deadline
@@ -100,7 +100,7 @@ class Load:
             except TinymqError as error:
                 writes.failed.append(error.code)
             else:
-                writes.acks.append(Ack(name, sent.offset, began_s, clock()))
+                writes.acks.append(AcknowledgedWrite(name, sent.offset, began_s, clock()))
             writes.late += clock() - began_s > CALL_S + LATE_S
             await asyncio.sleep(max(0.0, began_s + EVERY_S - clock()))
 

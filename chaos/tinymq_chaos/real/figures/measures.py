@@ -19,8 +19,8 @@ import pyarrow as pa
 from tinymq.base.errors import TinymqError
 from tinymq.client import AsyncClient
 from tinymq_chaos.real.cluster.cluster import Cluster
-from tinymq_chaos.real.figures.figure import Figure, Part, distribution
-from tinymq_chaos.real.figures.load import Ack, Load, until
+from tinymq_chaos.real.figures.figure import Figure, FigurePart, distribution
+from tinymq_chaos.real.figures.load import AcknowledgedWrite, Load, until
 
 TOPIC = "figures"
 PARTITIONS = 6
@@ -161,7 +161,7 @@ async def paused_leader(trial: Trial, failures: int) -> Figure:
         await trial.healthy()
     return await _conclude(
         trial, "paused-leader", "after SIGSTOP of a leader for 6 s, others take over; the woken one is asked at once",
-        (*distribution("", "s", pauses.led, [(1.0, 1.5)]), Part("stale answers", stale, 0, "")),
+        (*distribution("", "s", pauses.led, [(1.0, 1.5)]), FigurePart("stale answers", stale, 0, "")),
         f"{failures} pauses", {"led": pauses.led, "elsewhere": pauses.elsewhere},
     )  # fmt: skip
 
@@ -187,7 +187,10 @@ async def chain(trial: Trial, seconds: float) -> Figure:
     share = 100 * (1 - sum(away_s) / (len(away_s) * (until_s - at_s)))
     return await _conclude(
         trial, "chain", f"a chained partition for {seconds:g} s",
-        (Part("available", share, 99.0, "% of the time", least=True), Part("changes of leader", changes, 2, "")),
+        (
+            FigurePart("available", share, 99.0, "% of the time", least=True),
+            FigurePart("changes of leader", changes, 2, ""),
+        ),
         f"{PARTITIONS} partitions", {"away": away_s},
     )  # fmt: skip
 
@@ -195,7 +198,7 @@ async def chain(trial: Trial, seconds: float) -> Figure:
 PAUSE_S = 0.25  # between two acknowledged writes: longer is not available
 
 
-def away(acks: list[Ack], since_s: float, until_s: float) -> float:
+def away(acks: list[AcknowledgedWrite], since_s: float, until_s: float) -> float:
     """Seconds in which writes paused longer than PAUSE_S."""
     at = [since_s, *(t for ack in acks if since_s < (t := ack.at_s) < until_s), until_s]
     return sum(b - a for a, b in pairwise(at) if b - a > PAUSE_S)
@@ -214,13 +217,13 @@ async def rolling_restart(trial: Trial, rounds: int) -> Figure:
     pauses = [_longest(writes.acks) for writes in trial.load.partitions]
     return await _conclude(
         trial, "rolling-restart", "rolling restart under load: errors seen by producers and consumers",
-        (Part("errors", len(trial.load.errors), 0, ""), *distribution("longest pause", "s", pauses, [])),
+        (FigurePart("errors", len(trial.load.errors), 0, ""), *distribution("longest pause", "s", pauses, [])),
         f"{rounds} rounds of {len(trial.cluster.brokers)} brokers, {trial.load.read:,} records read",
         {"pauses": pauses},
     )  # fmt: skip
 
 
-def _longest(acks: list[Ack]) -> float:
+def _longest(acks: list[AcknowledgedWrite]) -> float:
     at = [ack.at_s for ack in acks]
     return max(b - a for a, b in pairwise(at))
 
@@ -242,7 +245,7 @@ async def cold_start(trial: Trial, rounds: int, log_bytes: int = GIB) -> Figure:
     kept = min(_bytes(trial.cluster.data(broker)) for broker in trial.cluster.brokers)
     return Figure(
         "cold-start", "all brokers killed and restarted: every partition takes writes, from the last start",
-        (Part("max", max(served), 3.0), Part("median", sorted(served)[len(served) // 2], 3.0)),
+        (FigurePart("max", max(served), 3.0), FigurePart("median", sorted(served)[len(served) // 2], 3.0)),
         f"{rounds} times, {kept / GIB:.2f} GiB in each data folder", {"served": served},
     )  # fmt: skip
 
@@ -276,14 +279,14 @@ def _bytes(folder: Path) -> int:
 
 
 async def _conclude(
-    trial: Trial, name: str, what: str, parts: tuple[Part, ...], basis: str, samples: dict[str, list[float]]
+    trial: Trial, name: str, what: str, parts: tuple[FigurePart, ...], basis: str, samples: dict[str, list[float]]
 ) -> Figure:
     """With what became of the records."""
     load = trial.load
     lost, twice = await load.missing()
     parts += (
-        Part("acknowledged and lost", lost, 0, ""),
-        Part("twice", twice, 0, ""),
-        Part("calls without an answer", load.late, 0, ""),
+        FigurePart("acknowledged and lost", lost, 0, ""),
+        FigurePart("twice", twice, 0, ""),
+        FigurePart("calls without an answer", load.late, 0, ""),
     )
     return Figure(name, what, parts, f"{basis}; {load.acknowledged:,} records acknowledged", samples)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from tinymq_chaos.real.net.probe_connections import Line
+from tinymq_chaos.real.net.probe_connections import ProbeConnection
 
 CLIENTS = 0  # as a place in the network, beside broker ids 1..N
 
@@ -26,7 +26,7 @@ TOXICS: dict[str, tuple[str, ...]] = {
 """Toxiproxy's kinds of trouble and their attributes, whole numbers all."""
 
 
-class Net(Protocol):
+class Network(Protocol):
     """May be called from any thread; blocks until it is in force.
 
     Every trouble has a reason, `why`. Several may lie on one direction: mending one leaves the others.
@@ -63,6 +63,6 @@ class Net(Protocol):
         """All is well."""
         ...
 
-    def line(self, direction: Direction) -> Line:
+    def line(self, direction: Direction) -> ProbeConnection:
         """A connection of the harness's own that goes the same way, to see what a trouble does. Raises OSError."""
         ...

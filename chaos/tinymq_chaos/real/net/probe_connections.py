@@ -20,7 +20,7 @@ LOOK_S = 0.02  # how soon it is seen that nobody waits any more
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ProbeReading:
     """What became of something that was sent along a line."""
 
     arrived: int  # bytes
@@ -41,7 +41,7 @@ def _ready(sending: socket.socket | None, receiving: socket.socket, writing: boo
     return readable, writable
 
 
-class Line:
+class ProbeConnection:
     """Its two ends, as one direction sees them."""
 
     def __init__(self, sending: socket.socket, receiving: socket.socket) -> None:
@@ -49,7 +49,7 @@ class Line:
         for end in (sending, receiving):
             end.setblocking(False)
 
-    def send(self, size: int, within_s: float, enough: threading.Event | None = None) -> Seen:
+    def send(self, size: int, within_s: float, enough: threading.Event | None = None) -> ProbeReading:
         """So many bytes; until all have arrived, the line has ended, time is over or it is `enough`."""
         began_s, left, arrived, ended = time.monotonic(), size, 0, False
         while arrived < size and not ended and time.monotonic() - began_s < within_s:
@@ -65,9 +65,9 @@ class Line:
                     ended |= not got
             except OSError:
                 ended = True
-        return Seen(arrived, ended, time.monotonic() - began_s)
+        return ProbeReading(arrived, ended, time.monotonic() - began_s)
 
-    def hang_up(self, within_s: float, enough: threading.Event | None = None) -> Seen:
+    def hang_up(self, within_s: float, enough: threading.Event | None = None) -> ProbeReading:
         """End it where it sends: until the other end has seen that."""
         began_s, ended = time.monotonic(), False
         self._sending.close()
@@ -76,14 +76,14 @@ class Line:
                 ended = True
                 with suppress(OSError):
                     ended = not self._receiving.recv(PIECE_BYTES)
-        return Seen(0, ended, time.monotonic() - began_s)
+        return ProbeReading(0, ended, time.monotonic() - began_s)
 
     def close(self) -> None:
         self._sending.close()
         self._receiving.close()
 
 
-class FarEnd:
+class ProbeServer:
     """Where all lines lead to, whichever proxy they go through."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class FarEnd:
         self._dialling = threading.Lock()
         self.address = f"{HOST}:{self._listening.getsockname()[1]}"
 
-    def line(self, door: str, *, back: bool = False) -> Line:
+    def line(self, door: str, *, back: bool = False) -> ProbeConnection:
         """A new one through this door of a proxy. `back`: from here to who dialled. Raises OSError."""
         with self._dialling:  # so that who comes is who was dialled
             self._listening.settimeout(0.0)
@@ -107,7 +107,7 @@ class FarEnd:
                 raise
         for end in (dialled, accepted):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return Line(accepted, dialled) if back else Line(dialled, accepted)
+        return ProbeConnection(accepted, dialled) if back else ProbeConnection(dialled, accepted)
 
     def close(self) -> None:
         self._listening.close()

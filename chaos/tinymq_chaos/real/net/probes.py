@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
 
-from tinymq_chaos.real.net.network import Direction, Net
-from tinymq_chaos.real.net.probe_connections import Line, Seen
+from tinymq_chaos.real.net.network import Direction, Network
+from tinymq_chaos.real.net.probe_connections import ProbeConnection, ProbeReading
 
 CALM_S_MAX = 1.0  # for what is sent before
 CALM_TRIES = 5
@@ -26,7 +26,7 @@ CLOSE_S = 0.3  # an end that is so late was held back
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ProbeTraffic:
     """What is sent along a line while the fault lasts."""
 
     size: int = 1  # bytes
@@ -38,13 +38,13 @@ class Question:
 class Probe:
     """`begin` when the fault has begun, `effect` before it ends, `close` after it."""
 
-    def __init__(self, net: Net, directions: Iterable[Direction], question: Question) -> None:
+    def __init__(self, net: Network, directions: Iterable[Direction], question: ProbeTraffic) -> None:
         """Opens lines where it can, and sees that they carry something."""
         self._net = net
         self._question = question
         self._enough = threading.Event()
-        self._lines: list[tuple[Direction, Line]] = []
-        self._seen: list[Seen] = []
+        self._lines: list[tuple[Direction, ProbeConnection]] = []
+        self._seen: list[ProbeReading] = []
         self._asking: list[threading.Thread] = []
         self.before_s = 0.0  # that it took when all was well, on most lines: one may be slow by itself
         for direction in directions:
@@ -65,7 +65,7 @@ class Probe:
         for thread in self._asking:
             thread.start()
 
-    def seen(self, grace_s: float = 0.0) -> Sequence[Seen]:
+    def seen(self, grace_s: float = 0.0) -> Sequence[ProbeReading]:
         """On every line, until now, or for so much longer where it is not over. Nothing: there is no line on which it
         could have been seen."""
         until_s = time.monotonic() + grace_s
@@ -80,7 +80,7 @@ class Probe:
         for _, line in self._lines:
             line.close()
 
-    def _ask(self, direction: Direction, line: Line) -> None:
+    def _ask(self, direction: Direction, line: ProbeConnection) -> None:
         asked = self._question
         if asked.hang_up:
             self._seen.append(line.hang_up(asked.within_s, self._enough))
@@ -97,20 +97,20 @@ class Probe:
         self._seen.append(seen)
 
 
-def question(kind: str, how: Mapping[str, float]) -> Question:
+def question(kind: str, how: Mapping[str, float]) -> ProbeTraffic:
     """That shows a toxic of this kind with these attributes."""
     if kind == "latency":
-        return Question(1, within_s=10.0, slow_s=max(0.5, how["latency"] - how.get("jitter", 0.0)) / 1000)
+        return ProbeTraffic(1, within_s=10.0, slow_s=max(0.5, how["latency"] - how.get("jitter", 0.0)) / 1000)
     if kind == "bandwidth":
         size = max(1, min(BYTES_MAX, round(how["rate"] * 1000 * 2 * SLOW_S)))
-        return Question(size, within_s=10.0, slow_s=size / (how["rate"] * 1000) / 2)
+        return ProbeTraffic(size, within_s=10.0, slow_s=size / (how["rate"] * 1000) / 2)
     if kind == "slicer":
         slices = max(2, min(SLICES_MAX, round(2 * SLOW_S * 1e6 / max(1.0, how["delay"]))))
-        return Question(round(slices * how["average_size"]), within_s=10.0, slow_s=slices * how["delay"] / 1e6 / 2)
+        return ProbeTraffic(round(slices * how["average_size"]), within_s=10.0, slow_s=slices * how["delay"] / 1e6 / 2)
     if kind == "slow_close":
-        return Question(hang_up=True, within_s=how["delay"] / 1000 + CALM_S_MAX)
+        return ProbeTraffic(hang_up=True, within_s=how["delay"] / 1000 + CALM_S_MAX)
     size = round(how["bytes"]) + 1 if kind == "limit_data" else 1
-    return Question(size, within_s=how.get("timeout", 0.0) / 1000 + 10.0)
+    return ProbeTraffic(size, within_s=how.get("timeout", 0.0) / 1000 + 10.0)
 
 
 def silent(probe: Probe) -> str | None:
@@ -144,11 +144,11 @@ def ended(probe: Probe) -> str | None:
     return _told(seen, f"{words} and {found[0].arrived} bytes" if found else "")
 
 
-def _told(seen: Sequence[Seen], words: str) -> str | None:
+def _told(seen: Sequence[ProbeReading], words: str) -> str | None:
     return words if seen else None
 
 
-def teller(kind: str, asked: Question) -> Callable[[Probe], str | None]:
+def teller(kind: str, asked: ProbeTraffic) -> Callable[[Probe], str | None]:
     """Who says in words what a toxic of this kind did."""
     if asked.slow_s:
         return lambda probe: slower(probe, asked.slow_s, asked.size)

@@ -25,7 +25,7 @@ from toxiproxy.api import APIConsumer
 from toxiproxy.exceptions import InvalidToxic, NotFound, ProxyExists
 
 from tinymq_chaos.real.net.network import TOXICS, Direction
-from tinymq_chaos.real.net.probe_connections import FarEnd, Line
+from tinymq_chaos.real.net.probe_connections import ProbeConnection, ProbeServer
 from tinymq_chaos.real.processes import setup
 from tinymq_chaos.real.processes.children import POLL_S, Child, end, spawn
 from tinymq_chaos.real.processes.ports import HOST, Ports
@@ -163,7 +163,7 @@ class Proxies:
         folder.mkdir(parents=True, exist_ok=True)
         self._ports = Ports() if ports is None else ports
         self._own_ports = ports is None
-        self._far_end = FarEnd()  # behind the last door of each proxy
+        self._far_end = ProbeServer()  # behind the last door of each proxy
         self._proxies = {
             (a, b): self._proxy(f"{a}-{b}", [leads_to] if isinstance(leads_to, str) else leads_to, folder)
             for (a, b), leads_to in upstreams.items()
@@ -217,7 +217,7 @@ class Proxies:
     def mend_all(self) -> None:
         self._each(self._proxies.values(), lambda proxy: proxy.mend(None))
 
-    def line(self, direction: Direction) -> Line:
+    def line(self, direction: Direction) -> ProbeConnection:
         """Through a door of its own, with the same toxics as the others of that proxy."""
         proxy, stream = self._streams(direction)[0]
         return self._far_end.line(proxy.doors[-1][0], back=stream == DOWNSTREAM)

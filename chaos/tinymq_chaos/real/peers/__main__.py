@@ -23,12 +23,12 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
-from tinymq_chaos.checkers import Kind
+from tinymq_chaos.checkers import AnomalyKind
 from tinymq_chaos.real.peers import loop_disk
 from tinymq_chaos.real.peers.nats_config import SYNCS
 from tinymq_chaos.real.peers.nats_faults import KINDS, LOOP_DISKS
 from tinymq_chaos.real.peers.nats_system import SUITED
-from tinymq_chaos.real.peers.trial import Plan, Trial, run
+from tinymq_chaos.real.peers.trial import Trial, TrialPlan, run
 
 HEAD = (
     "| faults | sync_interval | trials | faults done | acknowledged | unknown | failed | lost | duplicates | other "
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     return 1 if broken else 0
 
 
-def _one(plan: Plan, folder: Path) -> Trial:
+def _one(plan: TrialPlan, folder: Path) -> Trial:
     own = folder / f"{'-'.join(plan.faults)}-{plan.sync}-{plan.seed}"
     own.mkdir()
     trial = asyncio.run(run(plan, own, lambda words: print(f"  {words}", file=sys.stderr)))
@@ -81,7 +81,7 @@ def table(trials: Iterable[Trial]) -> list[str]:
     lines = [HEAD]
     for (faults, sync), found in rows.items():
         counts = sum((trial.counts for trial in found), Counter[str]())
-        lost, twice = counts.pop(Kind.LOST_WRITE, 0), counts.pop(Kind.DUPLICATE, 0)
+        lost, twice = counts.pop(AnomalyKind.LOST_WRITE, 0), counts.pop(AnomalyKind.DUPLICATE, 0)
         others = ", ".join(f"{kind}: {count}" for kind, count in counts.items()) or "none"
         pauses = [trial.pause_s for trial in found]
         values = (
@@ -93,11 +93,19 @@ def table(trials: Iterable[Trial]) -> list[str]:
     return lines
 
 
-def _plans(args: argparse.Namespace) -> list[Plan]:
+def _plans(args: argparse.Namespace) -> list[TrialPlan]:
     first, _, end = args.seeds.partition(":")
     seeds = range(int(first), int(end or int(first) + 1))
     return [
-        Plan(seed, tuple(faults.split(",")), args.times, sync, args.before_s, args.gap_s, tuple(args.workloads))
+        TrialPlan(
+            seed,
+            tuple(faults.split(",")),
+            args.times,
+            sync=sync,
+            before_s=args.before_s,
+            gap_s=args.gap_s,
+            workloads=tuple(args.workloads),
+        )
         for seed in seeds
         for faults in args.faults
         for sync in args.sync

@@ -14,11 +14,11 @@ import shutil
 import signal
 from pathlib import Path
 
-from tinymq_chaos.real.net.network import CLIENTS, Direction, Net
+from tinymq_chaos.real.net.network import CLIENTS, Direction, Network
 from tinymq_chaos.real.net.toxiproxy import Proxies
 from tinymq_chaos.real.peers import nats_monitor as monitor
 from tinymq_chaos.real.peers.loop_disk import LoopDisk
-from tinymq_chaos.real.peers.nats_config import HOST, SYNCS, Listens, binary, config, version_of
+from tinymq_chaos.real.peers.nats_config import HOST, SYNCS, ServerPorts, binary, config, version_of
 from tinymq_chaos.real.peers.nats_names import stream_of
 from tinymq_chaos.real.processes.children import Child, end, spawn
 from tinymq_chaos.real.processes.ports import Ports
@@ -40,7 +40,7 @@ class NatsCluster:
         self._version = version_of(self._program)
         self._ports = Ports()
         ports = iter(self._ports.take(3 * nodes))
-        self.listens = {broker: Listens(next(ports), next(ports), next(ports)) for broker in self.brokers}
+        self.listens = {broker: ServerPorts(next(ports), next(ports), next(ports)) for broker in self.brokers}
         self._children: dict[int, Child] = {}
         self._disks: dict[int, LoopDisk] = {}
         self._proxies = Proxies(self.folder / "proxies", self._ways(), self._ports)
@@ -58,7 +58,7 @@ class NatsCluster:
         return ways | {(a, b): f"{HOST}:{self.listens[b].routes}" for a, b in pairs}
 
     @property
-    def net(self) -> Net:
+    def net(self) -> Network:
         return self._proxies
 
     @property

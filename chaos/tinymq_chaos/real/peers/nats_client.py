@@ -21,7 +21,7 @@ from typing import Any, SupportsInt
 
 from tinymq.base.errors import BrokerUnreachable, DeadlineExceeded, OutcomeUnknown, TinymqError
 from tinymq_chaos.real.peers import nats_names as names
-from tinymq_chaos.real.peers.nats_wire import Ack, State, Wire
+from tinymq_chaos.real.peers.nats_wire import JetStreamWire, PublishAck, StreamState
 
 ATTEMPT_S = 1.0  # of one send, before it is tried again
 RETRY_S = 0.05
@@ -31,7 +31,7 @@ UNREACHABLE_S = 5.0  # without any answer, after which a reader says so
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class RecordPosition:
     """Of an acknowledged record."""
 
     partition: int
@@ -40,7 +40,7 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ReceivedMessage:
     """A message, as readers get it."""
 
     partition: int
@@ -49,14 +49,14 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class TopicDescription:
     topic_id: bytes
     partitions: int
     replication_factor: int = names.REPLICAS
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class LogBounds:
     log_start: int
     high_watermark: int
 
@@ -65,7 +65,7 @@ class NatsClient:
     """Made without a connection; connects when it is first used."""
 
     def __init__(self, servers: list[str], request_timeout_ms: float = 4_000) -> None:
-        self.wire = Wire(servers)
+        self.wire = JetStreamWire(servers)
         self.admin = Admin(self.wire)
         self._timeout_s = request_timeout_ms / 1000
 
@@ -74,7 +74,7 @@ class NatsClient:
     ) -> Producer:  # what else tinymq's takes (linger, room) is not JetStream's
         return Producer(self.wire, delivery_timeout_ms / 1000, idempotent)
 
-    async def send(self, topic: str, value: bytes, *, partition: int = 0) -> Placed:
+    async def send(self, topic: str, value: bytes, *, partition: int = 0) -> RecordPosition:
         return await publish(self.wire, topic, partition, value, self._timeout_s, _message_id())
 
     def reader(
@@ -96,7 +96,7 @@ class NatsClient:
 class Admin:
     """Questions about topics, and their making."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: JetStreamWire) -> None:
         self._wire = wire
 
     async def create_topic(
@@ -107,7 +107,7 @@ class Admin:
         *,
         settings: Mapping[str, object] | None = None,
         timeout: float = 10.0,
-    ) -> Described:
+    ) -> TopicDescription:
         """Streams for all partitions; the topic is there when its first stream is, which is made last. To make it
         again, as one does who was not answered, changes nothing. Raises OutcomeUnknown for whatever went wrong."""
         assert not settings, f"JetStream has nothing that is {settings}"
@@ -115,18 +115,18 @@ class Admin:
         topic_id = hashlib.sha256(name.encode()).hexdigest()[:16]
         for partition in reversed(range(partitions)):
             await self._wire.create(names.stream_config(name, partition, partitions, topic_id), timeout)
-        return Described(bytes.fromhex(topic_id), partitions)
+        return TopicDescription(bytes.fromhex(topic_id), partitions)
 
-    async def describe_topic(self, name: str, *, timeout: float = 4.0) -> Described:
+    async def describe_topic(self, name: str, *, timeout: float = 4.0) -> TopicDescription:
         metadata = (await self._wire.state(names.stream_of(name, 0), timeout)).metadata
-        return Described(bytes.fromhex(metadata[names.TOPIC_ID]), int(metadata[names.PARTITIONS]))
+        return TopicDescription(bytes.fromhex(metadata[names.TOPIC_ID]), int(metadata[names.PARTITIONS]))
 
-    async def offsets(self, name: str, *, timeout: float = 4.0) -> dict[int, Ends]:
+    async def offsets(self, name: str, *, timeout: float = 4.0) -> dict[int, LogBounds]:
         found = await states(self._wire, name, timeout)
-        return {p: Ends(names.offset_of(s.first), names.offset_of(s.last) + 1) for p, s in found.items()}
+        return {p: LogBounds(names.offset_of(s.first), names.offset_of(s.last) + 1) for p, s in found.items()}
 
 
-async def states(wire: Wire, topic: str, within_s: float) -> dict[int, State]:
+async def states(wire: JetStreamWire, topic: str, within_s: float) -> dict[int, StreamState]:
     """Of all partitions."""
     first = await wire.state(names.stream_of(topic, 0), within_s)
     others = range(1, int(first.metadata[names.PARTITIONS]))
@@ -138,8 +138,8 @@ async def states(wire: Wire, topic: str, within_s: float) -> dict[int, State]:
 
 
 async def publish(
-    wire: Wire, topic: str, partition: int, value: bytes, within_s: float, message_id: str | None
-) -> Placed:
+    wire: JetStreamWire, topic: str, partition: int, value: bytes, within_s: float, message_id: str | None
+) -> RecordPosition:
     """Until it is acknowledged or time is up; once, without a message id. DeadlineExceeded: nothing was done."""
     loop = asyncio.get_running_loop()
     until_s, unsure = loop.time() + within_s, ""
@@ -147,8 +147,8 @@ async def publish(
     while (left_s := until_s - loop.time()) > 0:
         attempt_s = left_s if message_id is None else min(left_s, ATTEMPT_S)
         try:
-            ack: Ack = await wire.publish(names.subject_of(topic, partition), value, attempt_s, message_id)
-            return Placed(partition, names.offset_of(ack.sequence), ack.duplicate)
+            ack: PublishAck = await wire.publish(names.subject_of(topic, partition), value, attempt_s, message_id)
+            return RecordPosition(partition, names.offset_of(ack.sequence), ack.duplicate)
         except OutcomeUnknown as error:
             unsure = error.message
         except BrokerUnreachable as error:
@@ -168,7 +168,7 @@ def _message_id() -> str:
 class Delivery:
     """One record on its way."""
 
-    def __init__(self, task: asyncio.Task[Placed]) -> None:
+    def __init__(self, task: asyncio.Task[RecordPosition]) -> None:
         self._task = task
 
     def exception(self, timeout: float | None = None) -> TinymqError | None:
@@ -180,7 +180,7 @@ class Delivery:
             raise error
         return error
 
-    def result(self, timeout: float | None = None) -> Placed:
+    def result(self, timeout: float | None = None) -> RecordPosition:
         return self._task.result()
 
     def add_done_callback(self, call: Callable[[Delivery], object]) -> None:
@@ -190,11 +190,11 @@ class Delivery:
 class Producer:
     """Many sends at once, each by itself. JetStream promises their order only to who waits for each answer."""
 
-    def __init__(self, wire: Wire, timeout_s: float, idempotent: bool) -> None:
+    def __init__(self, wire: JetStreamWire, timeout_s: float, idempotent: bool) -> None:
         self._wire = wire
         self._timeout_s = timeout_s
         self._idempotent = idempotent
-        self._sending: set[asyncio.Task[Placed]] = set()
+        self._sending: set[asyncio.Task[RecordPosition]] = set()
 
     async def send(self, topic: str, value: bytes, *, partition: int = 0) -> Delivery:
         message_id = _message_id() if self._idempotent else None
@@ -217,7 +217,7 @@ class Reader:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: JetStreamWire,
         topic: str,
         partitions: Sequence[int] | None,
         by_leader: bool,
@@ -253,12 +253,12 @@ class Reader:
     def at_end(self) -> bool:
         return self._end is not None and all(self._at[p] >= int(end) for p, end in self._end.items())
 
-    async def poll(self, *, timeout: float) -> list[Shown]:
+    async def poll(self, *, timeout: float) -> list[ReceivedMessage]:
         """What comes next, up to FETCH_MAX of a partition; nothing, if nothing comes within `timeout` seconds."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout
         while (left_s := until_s - loop.time()) > 0:
-            shown: list[Shown] = []
+            shown: list[ReceivedMessage] = []
             for partition in self._at:
                 shown += await self._fetch(partition, until_s - loop.time())
             if shown or self.at_end:
@@ -268,7 +268,7 @@ class Reader:
             raise BrokerUnreachable(f"{self._topic}: no answer for {UNREACHABLE_S:g} s")
         return []
 
-    async def _fetch(self, partition: int, within_s: float) -> list[Shown]:
+    async def _fetch(self, partition: int, within_s: float) -> list[ReceivedMessage]:
         at, end = self._at[partition], None if self._end is None else self._end.get(partition)
         count = self._want if end is None else min(self._want, int(end) - at)
         if count <= 0 or within_s <= 0:
@@ -286,7 +286,7 @@ class Reader:
         self._want = min(FETCH_MAX, max(FETCH_MIN, 2 * len(records)))
         if records:
             self._at[partition] = names.offset_of(records[-1].sequence) + 1
-        return [Shown(partition, names.offset_of(record.sequence), record.value) for record in records]
+        return [ReceivedMessage(partition, names.offset_of(record.sequence), record.value) for record in records]
 
     async def close(self) -> None:
         """Nothing to end: it holds no connection of its own."""

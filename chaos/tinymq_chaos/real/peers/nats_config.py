@@ -22,7 +22,7 @@ SYNCS = ("2m", "always")
 
 
 @dataclass(frozen=True, slots=True)
-class Listens:
+class ServerPorts:
     """Ports of one server on loopback."""
 
     clients: int
@@ -47,7 +47,7 @@ def version_of(program: Path) -> str:
     return found[1]
 
 
-def config(name: str, listens: Listens, dials: Sequence[str], store: Path, sync: str) -> str:
+def config(name: str, listens: ServerPorts, dials: Sequence[str], store: Path, sync: str) -> str:
     """A server's settings file. `dials`: the addresses (host:port) at which this server reaches the others."""
     assert sync in SYNCS, sync
     routes = ", ".join(f'"nats-route://{address}"' for address in dials)

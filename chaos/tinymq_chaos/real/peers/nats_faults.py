@@ -17,7 +17,7 @@ TORN_BYTES_MAX = 400
 LOOP_DISKS = "loop disks"
 
 
-class Powered(Protocol):
+class LoopDiskStage(Protocol):
     """The stage of a cluster on disks whose power can be cut."""
 
     def cut_power(self, *brokers: int) -> None: ...
@@ -35,7 +35,7 @@ def power_cut(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str
 
 
 def _without_power(stage: Stage, brokers: list[int], words: str) -> Iterator[str | None]:
-    powered = cast(Powered, stage)
+    powered = cast(LoopDiskStage, stage)
     powered.cut_power(*brokers)
     for broker in brokers:
         powered.tell(f"broker {broker} loses power")

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinymq_chaos.history import Stored
+from tinymq_chaos.history import StoredEntry
 from tinymq_chaos.records import CHANGED, name_in
 
 _HEAD = struct.Struct("<IQqH")
@@ -40,15 +40,15 @@ def blocks(data: Path, stream: str) -> list[Path]:
     return sorted(folder.glob("*.blk"), key=lambda path: int(path.stem))
 
 
-def stored(data: Path, stream: str) -> tuple[Stored, ...]:
+def stored(data: Path, stream: str) -> tuple[StoredEntry, ...]:
     """As checkers want replicas. NATS has no hash chain: what stands for it here is a CRC of every message and the one
     before it, so that replicas differ where their messages do."""
-    found: list[Stored] = []
+    found: list[StoredEntry] = []
     chain = 0
     for message in messages(data, stream):
         before, chain = chain, zlib.crc32(b"%d %b" % (message.sequence, message.value), chain)
         offset = message.sequence - 1
-        found.append(Stored(message.sequence, 0, offset, before, chain, (name_in(message.value),)))
+        found.append(StoredEntry(message.sequence, 0, offset, before, chain, (name_in(message.value),)))
     return tuple(found)
 
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from tinymq_chaos.checkers import Checker
 from tinymq_chaos.checkers.records import reads, replicas, writes
-from tinymq_chaos.history import History, Log, Outcome, Replica
+from tinymq_chaos.history import FinalReplica, History, Log, Outcome
 from tinymq_chaos.real.peers import nats_files as files
 from tinymq_chaos.real.peers import nats_monitor as monitor
 from tinymq_chaos.real.peers.nats import NatsCluster
@@ -20,7 +20,7 @@ from tinymq_chaos.real.peers.nats_client import NatsClient
 from tinymq_chaos.real.peers.nats_config import SYNCS
 from tinymq_chaos.real.peers.nats_faults import LOOP_DISKS
 from tinymq_chaos.real.peers.nats_names import offset_of, stream_of
-from tinymq_chaos.real.system.system import Collected
+from tinymq_chaos.real.system.system import CollectedReplicas
 from tinymq_chaos.real.system.verdict import Slack
 from tinymq_chaos.workloads import WORKLOADS
 from tinymq_chaos.workloads.context import Workload
@@ -56,8 +56,8 @@ NOT_JUDGED: Mapping[str, str] = {
 """What our checkers know and nobody asks here, and why."""
 
 
-class NatsSubject:
-    """A `Subject` (system.py) over a cluster that serves."""
+class NatsSystem:
+    """A `SystemUnderTest` (system.py) over a cluster that serves."""
 
     def __init__(self, cluster: NatsCluster) -> None:
         self.cluster = cluster
@@ -101,7 +101,7 @@ class NatsSubject:
                 elif log is not None:
                     history.leads_no_more(broker, log)
 
-    def collect(self, history: History, hurt: Collection[int]) -> Collected:
+    def collect(self, history: History, hurt: Collection[int]) -> CollectedReplicas:
         """Servers are told to end, and their files are read: how far each is, it said itself before that."""
         problems: list[str] = []
         logs = logs_in(history)
@@ -121,11 +121,15 @@ class NatsSubject:
                 if (entries[-1].index if entries else 0) != last:
                     held = entries[-1].index if entries else 0
                     problems.append(f"server {broker} said that {stream} ends at {last}; its files end at {held}")
-                history.replicas.append(Replica(log, broker, role, last, last, start, entries))
-        return Collected(problems)
+                history.replicas.append(
+                    FinalReplica(
+                        log, broker, role, high_watermark=last, commit_index=last, log_start=start, entries=entries
+                    )
+                )
+        return CollectedReplicas(problems)
 
 
-def serving(folder: Path, sync: str = SYNCS[1], loop_disks: bool = False) -> NatsSubject:
+def serving(folder: Path, sync: str = SYNCS[1], loop_disks: bool = False) -> NatsSystem:
     """Three servers that have just begun to serve. Raises RuntimeError when they do not."""
     cluster = NatsCluster(folder, sync=sync, loop_disks=loop_disks)
     try:
@@ -139,7 +143,7 @@ def serving(folder: Path, sync: str = SYNCS[1], loop_disks: bool = False) -> Nat
     except BaseException:
         cluster.close()
         raise
-    return NatsSubject(cluster)
+    return NatsSystem(cluster)
 
 
 def logs_in(history: History) -> set[Log]:

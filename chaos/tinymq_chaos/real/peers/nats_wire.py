@@ -32,7 +32,7 @@ _API = "$JS.API"
 
 
 @dataclass(frozen=True, slots=True)
-class Ack:
+class PublishAck:
     """What a publish was answered."""
 
     sequence: int
@@ -40,13 +40,13 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class StreamRecord:
     sequence: int
     value: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StreamState:
     """Of a stream, by its leader. An empty stream: `last` is `first` - 1."""
 
     first: int
@@ -54,7 +54,7 @@ class State:
     metadata: Mapping[str, str]
 
 
-class Wire:
+class JetStreamWire:
     """Connects when it is first needed. Every call ends within its `within_s`."""
 
     def __init__(self, servers: list[str]) -> None:
@@ -62,28 +62,30 @@ class Wire:
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
 
-    async def publish(self, subject: str, value: bytes, within_s: float, message_id: str | None) -> Ack:
+    async def publish(self, subject: str, value: bytes, within_s: float, message_id: str | None) -> PublishAck:
         """One attempt. BrokerUnreachable: nothing came of it; OutcomeUnknown: nobody knows."""
         headers = None if message_id is None else {"Nats-Msg-Id": message_id}
         answer = await self.ask(subject, value, within_s, headers)
         if "error" in answer:
             raise OutcomeUnknown(f"the server answered {answer['error']}")
-        return Ack(int(answer["seq"]), bool(answer.get("duplicate")))
+        return PublishAck(int(answer["seq"]), bool(answer.get("duplicate")))
 
     async def create(self, config: Mapping[str, Any], within_s: float) -> None:
         """A stream as `config` says; nothing, if it is there and is so."""
         await self._api(f"STREAM.CREATE.{config['name']}", config, within_s)
 
-    async def state(self, stream: str, within_s: float) -> State:
+    async def state(self, stream: str, within_s: float) -> StreamState:
         info = await self._api(f"STREAM.INFO.{stream}", {}, within_s)
         first, last = int(info["state"]["first_seq"]), int(info["state"]["last_seq"])
-        return State(max(first, 1), last, info["config"].get("metadata") or {})
+        return StreamState(max(first, 1), last, info["config"].get("metadata") or {})
 
     async def remove(self, stream: str, sequence: int, within_s: float) -> None:
         """Take one message out of a stream."""
         await self._api(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence}, within_s)
 
-    async def from_leader(self, stream: str, subject: str, sequence: int, count: int, within_s: float) -> list[Record]:
+    async def from_leader(
+        self, stream: str, subject: str, sequence: int, count: int, within_s: float
+    ) -> list[StreamRecord]:
         """Up to `count` messages from `sequence` on, or the first one after it, asked of the stream's leader."""
         first = await self._get(stream, {"seq": sequence, "next_by_subj": subject}, within_s)
         if first is None:
@@ -91,30 +93,30 @@ class Wire:
         asked = [self._get(stream, {"seq": first.sequence + n}, within_s) for n in range(1, count)]
         found = [first]
         for record in await asyncio.gather(*asked, return_exceptions=True):
-            if not isinstance(record, Record):
+            if not isinstance(record, StreamRecord):
                 break  # the end, a hole, or silence: whoever goes on from here will see
             found.append(record)
         return found
 
-    async def _get(self, stream: str, what: Mapping[str, Any], within_s: float) -> Record | None:
+    async def _get(self, stream: str, what: Mapping[str, Any], within_s: float) -> StreamRecord | None:
         answer = await self.ask(f"{_API}.STREAM.MSG.GET.{stream}", json.dumps(what).encode(), within_s)
         message = answer.get("message")
         if message is None:
             if answer.get("error", {}).get("code") == 404:
                 return None
             raise OutcomeUnknown(f"{stream}: {answer.get('error')}")
-        return Record(int(message["seq"]), base64.b64decode(message.get("data", "")))
+        return StreamRecord(int(message["seq"]), base64.b64decode(message.get("data", "")))
 
-    async def from_any(self, stream: str, sequence: int, count: int, within_s: float) -> list[Record]:
+    async def from_any(self, stream: str, sequence: int, count: int, within_s: float) -> list[StreamRecord]:
         """Up to `count` messages from `sequence` on, or from the first one after it, from whichever replica takes the
         request (Direct Get): the client has no say in which."""
-        found: list[Record] = []
+        found: list[StreamRecord] = []
         what = json.dumps({"seq": sequence, "batch": count}).encode()
         async with contextlib.aclosing(self._answers(f"{_API}.DIRECT.GET.{stream}", what, within_s)) as answers:
             async for headers, value in answers:
                 if headers.get("Status"):
                     break  # 204: that was all; 404: there is nothing; 503: nobody serves it
-                found.append(Record(int(headers["Nats-Sequence"]), value))
+                found.append(StreamRecord(int(headers["Nats-Sequence"]), value))
         return found
 
     async def _answers(

@@ -17,14 +17,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tinymq_chaos.checkers import Anomaly, Facts, Kind
+from tinymq_chaos.checkers import Anomaly, AnomalyKind, Facts
 from tinymq_chaos.history import History, Log, Outcome
 from tinymq_chaos.real.peers.nats import NatsCluster
 from tinymq_chaos.real.peers.nats_faults import KINDS, LOOP_DISKS
-from tinymq_chaos.real.peers.nats_system import NatsSubject, serving
-from tinymq_chaos.real.run.context import Context, Surroundings
+from tinymq_chaos.real.peers.nats_system import NatsSystem, serving
+from tinymq_chaos.real.run.context import Context, SharedContext
 from tinymq_chaos.real.run.nemesis import Nemesis
-from tinymq_chaos.real.run.schedule import Act, Episode, Storm
+from tinymq_chaos.real.run.schedule import Act, Episode, ScheduleRunner
 from tinymq_chaos.real.system.verdict import Slack
 from tinymq_chaos.workloads.context import Workload
 
@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrialPlan:
     """What is tried. Real time is not the seed's: the same plan, and another history."""
 
     seed: int
@@ -59,7 +59,7 @@ class Plan:
 class Trial:
     """What came of a plan."""
 
-    plan: Plan
+    plan: TrialPlan
     version: str
     acknowledged: int = 0  # records
     unknown: int = 0
@@ -80,7 +80,7 @@ class Trial:
         return found
 
 
-async def run(plan: Plan, folder: Path, say: Say) -> Trial:
+async def run(plan: TrialPlan, folder: Path, say: Say) -> Trial:
     """Raises RuntimeError when the peer does not even start; what is wrong later is in the trial."""
     loop_disks = any(LOOP_DISKS in KINDS[kind].real.needs for kind in plan.faults)
     subject = await asyncio.to_thread(serving, folder, plan.sync, loop_disks)
@@ -105,10 +105,10 @@ async def _healthy(cluster: NatsCluster) -> str:
     return said
 
 
-async def _load(plan: Plan, subject: NatsSubject, history: History, trial: Trial, say: Say) -> None:
+async def _load(plan: TrialPlan, subject: NatsSystem, history: History, trial: Trial, say: Say) -> None:
     cluster = subject.cluster
     nemesis = Nemesis(cluster, history, random.Random(f"{plan.seed}/nemesis"), has=subject.has, faults=KINDS)
-    around = Surroundings(
+    around = SharedContext(
         seed=plan.seed, history=history, make_client=subject.client, make_caller=subject.caller,
         topics=nemesis.stage.topics, pace=PACE,
     )  # fmt: skip
@@ -116,7 +116,7 @@ async def _load(plan: Plan, subject: NatsSubject, history: History, trial: Trial
     watching = asyncio.create_task(_watch(subject, history))
     try:
         await _any_ends(writing, plan.before_s)
-        storm = Storm(nemesis, say)
+        storm = ScheduleRunner(nemesis, say)
         await storm.rage(_episodes(plan), float("inf"))
         over_s = max((span.ended_s or 0.0 for span in history.faults), default=time.monotonic())
         if said := await _healthy(cluster):
@@ -147,7 +147,7 @@ async def _work(workload: Workload, context: Any) -> None:
     await workload(context)
 
 
-def _episodes(plan: Plan) -> list[Episode]:
+def _episodes(plan: TrialPlan) -> list[Episode]:
     """Every kind with its usual parameters."""
     acts: list[Act] = []
     for kind in plan.faults * plan.times:
@@ -163,7 +163,7 @@ async def _any_ends(writing: Sequence[asyncio.Task[None]], within_s: float) -> N
         task.result()
 
 
-async def _watch(subject: NatsSubject, history: History) -> None:
+async def _watch(subject: NatsSystem, history: History) -> None:
     while True:
         await asyncio.to_thread(subject.watch, history, ())
         await asyncio.sleep(WATCH_S)
@@ -187,7 +187,7 @@ def measure(trial: Trial, history: History) -> None:
     rows = [[*sorted(times), tried[log]] for log, times in acknowledged.items()]
     gaps = [after - before for times in rows for before, after in pairwise(times)]
     trial.pause_s = max(gaps, default=0.0)
-    lost = [anomaly.times_s[0] for anomaly in trial.anomalies if anomaly.kind is Kind.LOST_WRITE]
+    lost = [anomaly.times_s[0] for anomaly in trial.anomalies if anomaly.kind is AnomalyKind.LOST_WRITE]
     began = [span.began_s for span in history.faults]
     back = [min((at_s - ended_s for at_s in began if at_s >= ended_s), default=0.0) for ended_s in lost]
     trial.lost_s = max(back, default=0.0)

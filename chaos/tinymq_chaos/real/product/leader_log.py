@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tinymq.dev.cause import STARTED
-from tinymq_chaos.history import METADATA, History, Led, Log
+from tinymq_chaos.history import METADATA, History, LeaderSpan, Log
 from tinymq_chaos.real.system.target import Target
 
 UNNAMED = "?"  # begins the TOPIC of what a line names by the beginning of its id alone
@@ -25,7 +25,7 @@ DAMAGE = ("replica_repairs", "disk_forgot")
 
 
 @dataclass(slots=True)
-class Tail:
+class FileTail:
     """A file that grows."""
 
     path: Path
@@ -47,17 +47,17 @@ class Tail:
 
 
 @dataclass(slots=True)
-class Watching:
+class LeaderLog:
     """All brokers of a target."""
 
     target: Target
     history: History
-    _tails: dict[int, Tail] = field(default_factory=dict)
+    _tails: dict[int, FileTail] = field(default_factory=dict)
 
     def look(self, hurt: Collection[int] = ()) -> None:
         """`hurt`: brokers whose disks faults have damaged, and who may say so."""
         for broker in self.target.brokers:
-            tail = self._tails.setdefault(broker, Tail(self.target.said(broker)))
+            tail = self._tails.setdefault(broker, FileTail(self.target.said(broker)))
             for line in tail.lines():
                 event = event_of(line)
                 if event is not None:
@@ -110,7 +110,7 @@ def name_logs(history: History, topics: Mapping[str, str]) -> int:
     """Give what was watched its TOPIC: `topics` by id, in hex. What nobody knows a name for (a topic whose creation
     and deletion both went unanswered) is left out; how many terms that were, is returned."""
     named = {topic_id[:8]: topic for topic_id, topic in topics.items()}
-    leaders: dict[tuple[Log, int, int], Led] = {}
+    leaders: dict[tuple[Log, int, int], LeaderSpan] = {}
     unnamed = 0
     for led in history.leaders.values():
         log = _named(led.log, named)

@@ -15,14 +15,14 @@ from tinymq.base.types import METADATA_GROUP
 from tinymq.format.entry import Entry, pack_header
 from tinymq.log.files.layout import GROUPS, SEGMENT, first_index_of
 from tinymq.log.segment.dump import DumpedEntry, dump_segment
-from tinymq_chaos.checkers.common.replica_reader import Collector
-from tinymq_chaos.history import METADATA, Log, Replica, Stored, topic_key
+from tinymq_chaos.checkers.common.replica_reader import ReplicaReader
+from tinymq_chaos.history import METADATA, FinalReplica, Log, StoredEntry, topic_key
 
 METADATA_ID = METADATA_GROUP.topic_id.hex()
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ReplicaStatus:
     """A replica by its broker's word."""
 
     log: Log
@@ -35,7 +35,7 @@ class Said:
     reason: str = ""
 
 
-def said_by(broker: int, status: Mapping[str, Any]) -> Iterator[Said]:
+def said_by(broker: int, status: Mapping[str, Any]) -> Iterator[ReplicaStatus]:
     """All replicas on a /status page, but for those whose topic the registry has deleted: nothing is promised of
     them any more. One that its broker could not open is where nothing is."""
     for replica in status["replicas"]:
@@ -43,33 +43,45 @@ def said_by(broker: int, status: Mapping[str, Any]) -> Iterator[Said]:
         if name == topic_id:
             continue
         log = METADATA if topic_id == METADATA_ID else (topic_key(name, bytes.fromhex(topic_id)), replica["partition"])
-        yield Said(
-            log, topic_id, broker, replica["role"], replica.get("high_watermark", 0), replica.get("commit_index", 0),
-            replica.get("log_start", 0), replica.get("reason", ""),
-        )  # fmt: skip
+        yield ReplicaStatus(
+            log,
+            topic_id,
+            broker,
+            role=replica["role"],
+            high_watermark=replica.get("high_watermark", 0),
+            commit_index=replica.get("commit_index", 0),
+            log_start=replica.get("log_start", 0),
+            reason=replica.get("reason", ""),
+        )
 
 
-class Folders:
+class StoppedLogs:
     """Logs of stopped brokers. Replicas hold the same bytes: each batch is decoded once."""
 
     def __init__(self, limits: Limits | None = None) -> None:
-        self._collector = Collector(limits)
+        self._collector = ReplicaReader(limits)
 
-    def replica(self, said: Said, data: Path) -> tuple[Replica, str]:
+    def replica(self, said: ReplicaStatus, data: Path) -> tuple[FinalReplica, str]:
         """What lies in the data folder of its broker, up to what it has committed; and why there is less, or ""."""
         folder = data / GROUPS / said.topic_id / str(said.log[1])
         entries, problem = self.entries(folder, said.commit_index)
         last = entries[-1].index if entries else 0
         if not problem and last < said.commit_index:
             problem = f"entry {last} is the last one in {folder.name}, and {said.commit_index} was committed"
-        found = Replica(
-            said.log, said.broker, said.role, said.high_watermark, said.commit_index, said.log_start, entries
+        found = FinalReplica(
+            said.log,
+            said.broker,
+            said.role,
+            high_watermark=said.high_watermark,
+            commit_index=said.commit_index,
+            log_start=said.log_start,
+            entries=entries,
         )
         return found, problem
 
-    def entries(self, folder: Path, upto: int) -> tuple[tuple[Stored, ...], str]:
+    def entries(self, folder: Path, upto: int) -> tuple[tuple[StoredEntry, ...], str]:
         """Entries in a group's folder up to index `upto`, and what was wrong before that, or ""."""
-        found: list[Stored] = []
+        found: list[StoredEntry] = []
         for path in segments(folder):
             try:
                 for item in dump_segment(path):

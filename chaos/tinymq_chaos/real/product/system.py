@@ -14,10 +14,10 @@ from tinymq_chaos.real.cluster.cluster import Cluster
 from tinymq_chaos.real.processes.health import Status
 from tinymq_chaos.real.product.callers import GrpcCaller
 from tinymq_chaos.real.product.counters import counted
-from tinymq_chaos.real.product.leader_log import Watching, name_logs
-from tinymq_chaos.real.product.replica_logs import Folders, Said, said_by
+from tinymq_chaos.real.product.leader_log import LeaderLog, name_logs
+from tinymq_chaos.real.product.replica_logs import ReplicaStatus, StoppedLogs, said_by
 from tinymq_chaos.real.system import verdict
-from tinymq_chaos.real.system.system import Collected
+from tinymq_chaos.real.system.system import CollectedReplicas
 from tinymq_chaos.real.system.verdict import Slack
 from tinymq_chaos.workloads import WORKLOADS
 from tinymq_chaos.workloads.context import Workload
@@ -33,7 +33,7 @@ ANSWER_S = 10.0  # in which a broker says how its replicas are; a busy one needs
 POLL_S = 0.1
 
 
-class Ours:
+class ProductSystem:
     """Around a cluster that is formed and serves. The caller closes the cluster."""
 
     CAN_HAVE = frozenset({"disks", "faketime"})
@@ -42,7 +42,7 @@ class Ours:
         self.target = cluster
         self.has = has
         self.workloads: Mapping[str, Workload] = {name: {**WORKLOADS, "counted": counted}[name] for name in RUN}
-        self._watching: Watching | None = None
+        self._watching: LeaderLog | None = None
 
     def client(self, **settings: Any) -> Any:
         return self.target.client(**settings)
@@ -55,10 +55,10 @@ class Ours:
 
     def watch(self, history: History, hurt: Collection[int]) -> None:
         if self._watching is None:
-            self._watching = Watching(self.target, history)
+            self._watching = LeaderLog(self.target, history)
         self._watching.look(hurt)
 
-    def collect(self, history: History, hurt: Collection[int]) -> Collected:
+    def collect(self, history: History, hurt: Collection[int]) -> CollectedReplicas:
         pages = self._pages()
         silent = [f"broker {n} does not say how its replicas are: nobody could judge them" for n in self.target.brokers
                   if n not in pages]  # fmt: skip
@@ -68,7 +68,7 @@ class Ours:
         self.watch(history, hurt)
         unnamed = name_logs(history, dict(_topics(history)) | {s.topic_id: s.log[0] for s in said})
         notes = [f"{unnamed} terms of topics whose name nobody came to know are left out"] if unnamed else []
-        return Collected(notes + self._read(history, hurt, said), silent)
+        return CollectedReplicas(notes + self._read(history, hurt, said), silent)
 
     def _pages(self) -> dict[int, Status]:
         """/status of each broker that has one to show."""
@@ -84,8 +84,8 @@ class Ours:
         if self.target.running(broker):
             self.target.stop(broker)
 
-    def _read(self, history: History, hurt: Collection[int], said: Sequence[Said]) -> list[str]:
-        folders, notes = Folders(), []
+    def _read(self, history: History, hurt: Collection[int], said: Sequence[ReplicaStatus]) -> list[str]:
+        folders, notes = StoppedLogs(), []
         for each in said:
             replica, problem = folders.replica(each, self.target.data(each.broker))
             if problem and each.broker in hurt:

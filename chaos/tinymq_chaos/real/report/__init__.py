@@ -18,7 +18,7 @@ from pathlib import Path
 from tinymq_chaos.real.report.compare import comparison
 from tinymq_chaos.real.report.figures import Findings, summary
 from tinymq_chaos.real.report.page import headline, report
-from tinymq_chaos.real.report.run_folder import BadFolder, DamagedRun, NoRun, Run, read_run
+from tinymq_chaos.real.report.run_folder import BadFolder, DamagedRun, FinishedRun, NoRun, read_run
 
 REPORT = "report.html"
 SUMMARY = "summary.json"
@@ -47,5 +47,17 @@ def _write(findings: Findings, path: Path) -> Path:
     return path
 
 
-__all__ = ["BadFolder", "DamagedRun", "Findings", "NoRun", "Run", "comparison", "headline", "read_run", "report",
-           "summary", "write_comparison", "write_report"]  # fmt: skip
+__all__ = [
+    "BadFolder",
+    "DamagedRun",
+    "Findings",
+    "FinishedRun",
+    "NoRun",
+    "comparison",
+    "headline",
+    "read_run",
+    "report",
+    "summary",
+    "write_comparison",
+    "write_report",
+]  # fmt: skip

@@ -22,7 +22,7 @@ NOTABLE = 1.1  # a ratio further from 1 is said to be better or worse
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparedFigure:
     """A figure of both. None: a run has none."""
 
     figure: str
@@ -47,13 +47,13 @@ class Row:
         return "better" if (self.after > self.before) == (self.good > 0) else "worse"
 
 
-def rows(before: Findings, after: Findings) -> list[Row]:
+def rows(before: Findings, after: Findings) -> list[ComparedFigure]:
     """What can be compared. Runs of another length or load are not made alike: the table says how they differ."""
 
-    def row(figure: str, of: Callable[[Findings], float | None], unit: str = "", good: int = 0) -> Row:
-        return Row(figure, of(before), of(after), unit, good)
+    def row(figure: str, of: Callable[[Findings], float | None], unit: str = "", good: int = 0) -> ComparedFigure:
+        return ComparedFigure(figure, of(before), of(after), unit, good)
 
-    def quantiles(kind: str, of: Callable[[Findings], Quantiles | None]) -> list[Row]:
+    def quantiles(kind: str, of: Callable[[Findings], Quantiles | None]) -> list[ComparedFigure]:
         return [
             row(f"{kind}, p50", lambda findings: q.p50_ms if (q := of(findings)) else None, " ms", -1),
             row(f"{kind}, p99", lambda findings: q.p99_ms if (q := of(findings)) else None, " ms", -1),
@@ -81,7 +81,7 @@ def rows(before: Findings, after: Findings) -> list[Row]:
     ]
 
 
-def _outcomes(row: Callable[..., Row], outcome: Outcome) -> Row:
+def _outcomes(row: Callable[..., ComparedFigure], outcome: Outcome) -> ComparedFigure:
     words = {Outcome.OK: "ended ok", Outcome.PENDING: "without an answer"}
     word = words.get(outcome, str(outcome))
 
@@ -91,11 +91,11 @@ def _outcomes(row: Callable[..., Row], outcome: Outcome) -> Row:
     return row(f"Calls {word}", count, good=-1 if outcome is Outcome.PENDING else 0)
 
 
-def _faults(before: Findings, after: Findings) -> list[Row]:
+def _faults(before: Findings, after: Findings) -> list[ComparedFigure]:
     """The worst that each kind of fault did that both runs had."""
     worst = [_worst(before), _worst(after)]
     kinds = [kind for kind in worst[0] if kind in worst[1]]
-    return [Row(f"Longest silence with {kind}", worst[0][kind], worst[1][kind], " s", -1) for kind in kinds]
+    return [ComparedFigure(f"Longest silence with {kind}", worst[0][kind], worst[1][kind], " s", -1) for kind in kinds]
 
 
 def _worst(findings: Findings) -> dict[str, float]:
@@ -130,7 +130,7 @@ def comparison(before: Findings, after: Findings) -> str:
     return page(f"Chaos runs compared: {before.run.name}, {after.run.name}", parts)
 
 
-def _table(found: Sequence[Row]) -> Element:
+def _table(found: Sequence[ComparedFigure]) -> Element:
     cells = [[row.figure, _value(row.before, row.unit), _value(row.after, row.unit), *_judged(row)] for row in found]
     head = ("Figure", "Before", "After", "Ratio", "")
     return element(
@@ -145,7 +145,7 @@ def _value(value: float | None, unit: str) -> str:
     return (f"{value:,}" if isinstance(value, int) else number(value)) + unit
 
 
-def _judged(row: Row) -> tuple[Child, Child]:
+def _judged(row: ComparedFigure) -> tuple[Child, Child]:
     ratio = "–" if row.ratio is None else f"{row.ratio:.2f}"
     return ratio, element("span", {"class": row.judged}, row.judged) if row.judged else ""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tinymq_chaos.checkers.common.anomaly import Anomaly
-from tinymq_chaos.history import Call, FaultSpan, History, Led, Log, Outcome
+from tinymq_chaos.history import Call, FaultSpan, History, LeaderSpan, Log, Outcome
 
 SETTLE_S = 10.0  # after a fault's end, or until the next fault begins: what goes wrong then is counted to it
 GIVEN_UP_S = 1.0  # after a failure, when nobody has asked again for so long, nobody was waiting
@@ -95,15 +95,15 @@ def _silences(log: Log, sends: Sequence[Call], end_s: float, deleted: bool) -> I
         yield Silence(log, began_s, last_s)
 
 
-def leaders_by_log(history: History) -> dict[Log, list[Led]]:
+def leaders_by_log(history: History) -> dict[Log, list[LeaderSpan]]:
     """In the order of terms."""
-    found: dict[Log, list[Led]] = {}
+    found: dict[Log, list[LeaderSpan]] = {}
     for led in sorted(history.leaders.values(), key=lambda led: (led.log, led.term, led.at_s)):
         found.setdefault(led.log, []).append(led)
     return dict(sorted(found.items()))
 
 
-def leader_changes(history: History) -> list[Led]:
+def leader_changes(history: History) -> list[LeaderSpan]:
     """All but the first leader of each partition."""
     return [later for leaders in leaders_by_log(history).values() for _, later in pairwise(leaders)]
 

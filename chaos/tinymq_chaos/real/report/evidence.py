@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tinymq_chaos.checkers.common.anomaly import Anomaly
-from tinymq_chaos.history import Call, History, Log, Replica
+from tinymq_chaos.history import Call, FinalReplica, History, Log
 
 RECORDS_MAX = 20  # of one anomaly
 CALLS_MAX = 40  # of one anomaly: the first ones
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordPlace:
     """Where a record lies. An offset stands for itself; of a replica that does not have it, there is none."""
 
     record: str
@@ -27,7 +27,7 @@ class Evidence:
     anomaly: Anomaly
     calls: Sequence[Call]
     calls_more: int  # that are not among them
-    places: Sequence[Place]
+    places: Sequence[RecordPlace]
     records_more: int
 
 
@@ -62,7 +62,7 @@ def records_of(call: Call) -> set[str]:
 _Stored = dict[tuple[str, Log, int], list[int]]
 
 
-def _stored(replicas: Iterable[Replica], wanted: set[str]) -> _Stored:
+def _stored(replicas: Iterable[FinalReplica], wanted: set[str]) -> _Stored:
     """Offsets of wanted records, by record, partition and broker, as far as a replica's log is shown or not yet."""
     found: _Stored = defaultdict(list)
     if wanted:
@@ -74,10 +74,10 @@ def _stored(replicas: Iterable[Replica], wanted: set[str]) -> _Stored:
     return found
 
 
-def _places(stored: _Stored, replicas: Iterable[Replica], record: str, log: Log | None) -> Iterator[Place]:
+def _places(stored: _Stored, replicas: Iterable[FinalReplica], record: str, log: Log | None) -> Iterator[RecordPlace]:
     """In the anomaly's own partition, whether it is there or not, and wherever else it lies."""
     logs = {where for name, where, _ in stored if name == record} | ({log} if log is not None else set())
     for where in sorted(logs):
         brokers = sorted(replica.broker for replica in replicas if replica.log == where)
         if brokers:
-            yield Place(record, where, {b: tuple(stored.get((record, where, b), ())) for b in brokers})
+            yield RecordPlace(record, where, {b: tuple(stored.get((record, where, b), ())) for b in brokers})

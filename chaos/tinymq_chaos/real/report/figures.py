@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind, log_name
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, log_name
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.checkers.records import weak_topics, writes
 from tinymq_chaos.history import Call, Log, Outcome
@@ -23,7 +23,7 @@ from tinymq_chaos.real.report.effects import (
     silences,
 )
 from tinymq_chaos.real.report.quantiles import Quantiler, Quantiles
-from tinymq_chaos.real.report.run_folder import Run
+from tinymq_chaos.real.report.run_folder import FinishedRun
 
 PARTITIONS_MAX = 20  # named for one fault: those that were silent longest
 SILENT_S = 0.05  # shorter ones are not named
@@ -33,7 +33,7 @@ SILENT_S = 0.05  # shorter ones are not named
 class Findings:
     """What is worked out of one run, each thing once."""
 
-    run: Run
+    run: FinishedRun
 
     @cached_property
     def begin_s(self) -> float:
@@ -90,7 +90,7 @@ class Findings:
         """Records that were acknowledged and are not there, where that is promised. Counted over the whole history:
         the checkers' list is cut short. What only the list knows is counted, too."""
         found = (a for a in writes.lost_writes(self.facts) if not weak_topics.is_excused(self.facts, a))
-        listed = (a for a in self.run.anomalies if isinstance(a, Anomaly) and a.kind is Kind.LOST_WRITE)
+        listed = (a for a in self.run.anomalies if isinstance(a, Anomaly) and a.kind is AnomalyKind.LOST_WRITE)
         return len({(a.log, record) for each in (found, listed) for a in each for record in a.records})
 
     @cached_property

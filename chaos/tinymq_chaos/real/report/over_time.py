@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 from tinymq_chaos.checkers.common.anomaly import log_name
-from tinymq_chaos.history import Led, Log
+from tinymq_chaos.history import LeaderSpan, Log
 from tinymq_chaos.real.report import lanes
 from tinymq_chaos.real.report.effects import Silence, leaders_by_log
 from tinymq_chaos.real.report.elements import data, element, name
@@ -152,7 +152,7 @@ def colour(brokers: Sequence[int], broker: int) -> str:
     return f"broker-{brokers.index(broker) % COLOURS + 1}"
 
 
-def _leader_row(findings: Findings, log: Log, leaders: Sequence[Led], brokers: Sequence[int]) -> Element:
+def _leader_row(findings: Findings, log: Log, leaders: Sequence[LeaderSpan], brokers: Sequence[int]) -> Element:
     bars = []
     for led, (began_s, ended_s) in zip(leaders[:BARS_MAX], _reigns(leaders, findings.end_s), strict=False):
         began_s, ended_s = findings.since(began_s), findings.since(ended_s)
@@ -164,7 +164,7 @@ def _leader_row(findings: Findings, log: Log, leaders: Sequence[Led], brokers: S
     return lanes.lane(name(log_name(log), log_name(log)), [row, below], style="leader")
 
 
-def _reigns(leaders: Sequence[Led], end_s: float) -> list[tuple[float, float]]:
+def _reigns(leaders: Sequence[LeaderSpan], end_s: float) -> list[tuple[float, float]]:
     """From when to when each one led, as far as nobody led in a later term."""
     ends = [end_s if led.until_s is None else led.until_s for led in leaders]
     for i, (_, later) in enumerate(pairwise(leaders)):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tinymq_chaos import checkers
-from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.history import History
 
 HISTORY = "history.jsonl"
@@ -52,7 +52,7 @@ class DamagedRun(BadFolder):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class FinishedRun:
     """A run that is over."""
 
     folder: Path
@@ -65,17 +65,17 @@ class Run:
         return self.folder.resolve().name
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> FinishedRun:
     """Raises NoRun, DamagedRun."""
     if not (folder / HISTORY).is_file():
         raise NoRun(f"{folder} is no folder of a run: there is no {HISTORY}")
     history = _history(folder / HISTORY)
     said = _object(folder / RUN) if (folder / RUN).is_file() else {}
     if "anomalies" not in said:
-        return Run(folder, history, said, tuple(checkers.check(history)))
+        return FinishedRun(folder, history, said, tuple(checkers.check(history)))
     if not isinstance(said["anomalies"], list):
         raise DamagedRun(f"{folder / RUN}: anomalies is no list")
-    return Run(folder, history, said, tuple(_anomaly(folder / RUN, each) for each in said["anomalies"]))
+    return FinishedRun(folder, history, said, tuple(_anomaly(folder / RUN, each) for each in said["anomalies"]))
 
 
 def _history(path: Path) -> History:
@@ -117,6 +117,8 @@ def _anomaly(path: Path, values: Any) -> Anomaly | str:
         lists = {
             name: tuple(values.get(name, ())) for name in ("records", "offsets", "processes", "times_s", "brokers")
         }
-        return Anomaly(Kind(values["kind"]), str(values["what"]), None if log is None else (log[0], log[1]), **lists)
+        return Anomaly(
+            AnomalyKind(values["kind"]), str(values["what"]), None if log is None else (log[0], log[1]), **lists
+        )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise DamagedRun(f"{path}: no anomaly: {values!r:.200}") from error

@@ -9,7 +9,7 @@ from tinymq_chaos.checkers.common.anomaly import Anomaly, log_name
 from tinymq_chaos.history import Call, Outcome
 from tinymq_chaos.real.report.effects import Effect
 from tinymq_chaos.real.report.elements import Child, element, name
-from tinymq_chaos.real.report.evidence import Evidence, Place, evidence
+from tinymq_chaos.real.report.evidence import Evidence, RecordPlace, evidence
 from tinymq_chaos.real.report.figures import Findings, calls_by_outcome
 from tinymq_chaos.real.report.lanes import seconds
 
@@ -159,7 +159,7 @@ def _listed(word: str, values: Sequence[Child]) -> list[Element]:
     return [element("dt", {}, word), element("dd", {}, *parts)]
 
 
-def _places(places: Sequence[Place]) -> Element:
+def _places(places: Sequence[RecordPlace]) -> Element:
     brokers = sorted({broker for place in places for broker in place.offsets})
     rows: list[list[Child]] = []
     for place in places:

@@ -17,7 +17,7 @@ REPLICAS = 3
 
 
 @dataclass(slots=True)
-class Surroundings:
+class SharedContext:
     """What all workloads of a run share."""
 
     seed: int
@@ -40,7 +40,7 @@ class Surroundings:
 class Context:
     """Of one workload."""
 
-    def __init__(self, around: Surroundings, name: str) -> None:
+    def __init__(self, around: SharedContext, name: str) -> None:
         self.name = name
         self.pace = around.pace
         self.rng = random.Random(f"{around.seed}/workload/{name}")

@@ -23,14 +23,14 @@ from dataclasses import dataclass
 
 from tinymq_chaos.history import FaultSpan, History
 from tinymq_chaos.real.faults import ANYBODY, FAULTS, RealFault, Value
-from tinymq_chaos.real.run.stage import Recorded
+from tinymq_chaos.real.run.stage import RecordingStage
 from tinymq_chaos.real.system.target import Target
 
 _BROKER = re.compile(r"broker (\d+)")
 
 
 @dataclass(eq=False, slots=True)
-class UnderWay:
+class ActiveFault:
     """A fault that has begun."""
 
     kind: str
@@ -39,7 +39,7 @@ class UnderWay:
     broker: int  # whose disk it damages; 0: nobody's
 
 
-def _ended(under_way: UnderWay) -> str | None:
+def _ended(under_way: ActiveFault) -> str | None:
     """It ends: what it did, as it saw it."""
     try:
         rest = next(under_way.fault)
@@ -62,7 +62,7 @@ class Nemesis:
         faults: Mapping[str, RealFault] = FAULTS,
     ) -> None:
         """`has`: what the target's brokers were started with, of what kinds need (Real.needs)."""
-        self.stage = Recorded(target, history)
+        self.stage = RecordingStage(target, history)
         self.happened: Counter[str] = Counter()  # how many of each kind began
         self.hurt: set[int] = set()  # brokers whose disks lack, or may lack, what they had vouched for
         self.scarred = 0  # the broker whose damage may lie undiscovered
@@ -70,7 +70,7 @@ class Nemesis:
         self._missing = {name: kind.real.needs - has for name, kind in faults.items() if not kind.real.needs <= has}
         self._history = history
         self._rng = rng
-        self._under_way: list[UnderWay] = []
+        self._under_way: list[ActiveFault] = []
         self._lock = threading.RLock()
         self._harming = 0  # faults that hurt somebody, from before they begin until they have ended
         self._harm = 0  # how often one of them began, or had ended
@@ -82,14 +82,14 @@ class Nemesis:
         return self._faults
 
     @property
-    def under_way(self) -> tuple[UnderWay, ...]:
+    def under_way(self) -> tuple[ActiveFault, ...]:
         return tuple(self._under_way)
 
     def watch(self, topic: str, partitions: int = 1) -> None:
         """Whoever leads one of these is meant by "the leader"."""
         self.stage.topics += [(topic, number) for number in range(partitions)]
 
-    def begin(self, kind: str, **parameters: Value) -> UnderWay | None:
+    def begin(self, kind: str, **parameters: Value) -> ActiveFault | None:
         """It lasts until `end`. None: it cannot happen now (nobody leads, say). Parameters that are not given have
         their usual values. Raises ValueError for names that are none, and for kinds that this target cannot do."""
         row = self._row(kind)
@@ -112,7 +112,7 @@ class Nemesis:
                 self._hurts_no_more(row)
         return under_way
 
-    def _begun(self, kind: str, row: RealFault, how: Mapping[str, Value], broker: int) -> UnderWay | None:
+    def _begun(self, kind: str, row: RealFault, how: Mapping[str, Value], broker: int) -> ActiveFault | None:
         self.stage.tell(f"a fault is to begin: {kind}")
         fault = row.begin(self.stage, random.Random(self._rng.random()), how)
         began_s = self._history.now()
@@ -127,12 +127,12 @@ class Nemesis:
             self.happened[kind] += 1
             span = self._history.fault_began(kind, words)
             span.began_s = began_s  # some take a while: power is cut in the middle of the next write, say
-            under_way = UnderWay(kind, span, fault, broker)
+            under_way = ActiveFault(kind, span, fault, broker)
             self._under_way.append(under_way)
         self.stage.tell(f"FAULT {kind}: {words}")
         return under_way
 
-    def end(self, under_way: UnderWay) -> None:
+    def end(self, under_way: ActiveFault) -> None:
         """What it did is undone when this returns. Once more: nothing."""
         with self._lock:
             if under_way not in self._under_way:
@@ -146,7 +146,7 @@ class Nemesis:
             self._hurts_no_more(self._faults[under_way.kind])
 
     @contextmanager
-    def fault(self, kind: str, **parameters: Value) -> Iterator[UnderWay]:
+    def fault(self, kind: str, **parameters: Value) -> Iterator[ActiveFault]:
         """While the body runs. Raises RuntimeError if it cannot happen now."""
         under_way = self.begin(kind, **parameters)
         if under_way is None:

@@ -20,10 +20,10 @@ from tinymq_chaos.checkers.cluster.deadlines import CHANGES
 from tinymq_chaos.checkers.common.anomaly import Anomaly
 from tinymq_chaos.history import METADATA, History, Outcome
 from tinymq_chaos.real.processes.threads import in_thread
-from tinymq_chaos.real.run.context import Context, Surroundings
+from tinymq_chaos.real.run.context import Context, SharedContext
 from tinymq_chaos.real.run.nemesis import Nemesis
-from tinymq_chaos.real.run.schedule import Episode, Storm, plan
-from tinymq_chaos.real.system.system import Subject
+from tinymq_chaos.real.run.schedule import Episode, ScheduleRunner, plan
+from tinymq_chaos.real.system.system import SystemUnderTest
 from tinymq_chaos.real.system.verdict import Slack, times
 from tinymq_chaos.workloads.context import Workload
 
@@ -47,7 +47,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """What is run. The seed decides all that is not said here."""
 
     seed: int
@@ -59,10 +59,10 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Result:
+class RunResult:
     """What came of it. `anomalies`: what checkers found, and sentences about what else went wrong."""
 
-    plan: Plan
+    plan: RunPlan
     history: History
     anomalies: list[Anomaly | str] = field(default_factory=list)
     faults: Mapping[str, int] = field(default_factory=dict)  # how many of each kind began
@@ -101,14 +101,14 @@ class Run:
     """Of one plan, on a running loop. `interrupt` (once: it ends in order, with everything that comes after faults;
     twice: it ends at once) may be called by a signal's handler on the loop."""
 
-    def __init__(self, plan: Plan, subject: Subject, history: History, say: Say) -> None:
-        self.result = Result(plan, history)
+    def __init__(self, plan: RunPlan, subject: SystemUnderTest, history: History, say: Say) -> None:
+        self.result = RunResult(plan, history)
         self.nemesis = Nemesis(subject.target, history, random.Random(f"{plan.seed}/nemesis"), has=subject.has)
         self._plan = plan
         self._subject = subject
         self._history = history
         self._say = say
-        self._around = Surroundings(
+        self._around = SharedContext(
             plan.seed, history, subject.client, subject.caller, self.nemesis.stage.topics, pace=plan.pace
         )
         self._raging: asyncio.Task[None] | None = None
@@ -128,7 +128,7 @@ class Run:
             self._say(TWICE)
             self._main.cancel()
 
-    async def run(self) -> Result:
+    async def run(self) -> RunResult:
         """To its end; what goes wrong is in the result, whatever it is. Cancelled: at once, and nothing is judged."""
         self._main = asyncio.current_task()
         self._looking = asyncio.create_task(self._look())
@@ -220,7 +220,7 @@ class Run:
         if self._plan.faults is not None:
             kinds = {name: kinds[name] for name in self._plan.faults}
         self._say(f"faults for {self._plan.seconds:g} s: {', '.join(kinds) or 'none'}")
-        storm = Storm(self.nemesis, self._say)
+        storm = ScheduleRunner(self.nemesis, self._say)
         episodes = plan(self._plan.seed, kinds) if self._plan.episodes is None else self._plan.episodes
         self._raging = asyncio.create_task(storm.rage(episodes, self._plan.seconds))
         watched: set[asyncio.Task[None]] = {self._raging, *self._working}
@@ -310,7 +310,7 @@ async def _leave(tasks: Collection[asyncio.Task[None]]) -> None:
             task.exception()  # looked at: what it is has been told
 
 
-def _notes(result: Result) -> list[str]:
+def _notes(result: RunResult) -> list[str]:
     """What should be known of the faults that were done."""
     notes = [f"{kind} did nothing, {n} of {result.faults[kind]} times" for kind, n in result.idle.items()]
     if result.begun_anew:

@@ -16,7 +16,7 @@ from itertools import chain
 from tinymq_chaos.real.faults import RealFault, Value
 from tinymq_chaos.real.faults.victims import Struck
 from tinymq_chaos.real.processes.threads import in_thread, to_its_end
-from tinymq_chaos.real.run.nemesis import Nemesis, UnderWay
+from tinymq_chaos.real.run.nemesis import ActiveFault, Nemesis
 
 GAP_S = 1.5  # on average, between two episodes
 GAP_S_MAX = 4.0
@@ -78,7 +78,7 @@ def _gap_s(rng: random.Random) -> float:
     return min(GAP_S_MAX, rng.expovariate(1 / GAP_S))
 
 
-class Storm:
+class ScheduleRunner:
     """Runs a plan on a loop; the nemesis's blocking calls are made in threads, and waited for whoever cancels: a fault
     that begins beside `end_all` would never end."""
 
@@ -126,7 +126,7 @@ class Storm:
             await self._well(min(end_s, _now() + WELL_S))
         self._tried[act.kind] = None
         begin = partial(self._nemesis.begin, act.kind, **act.parameters)
-        under_way: UnderWay | None = await to_its_end(begin)
+        under_way: ActiveFault | None = await to_its_end(begin)
         if under_way is None:
             self._say(f"{act.kind} cannot happen now{', it is tried later' if tried < TRIES else ''}")
             if tried < TRIES:
@@ -139,7 +139,7 @@ class Storm:
         await to_its_end(partial(self._nemesis.end, under_way))
         self._say(f"FAULT {act.kind} is over")
 
-    async def _replaced(self, under_way: UnderWay) -> None:
+    async def _replaced(self, under_way: ActiveFault) -> None:
         """Wait until another broker leads the partition that the struck one led. Raises TimeoutError after
         REPLACED_S_MAX."""
         led = Struck.of(under_way.span.what)

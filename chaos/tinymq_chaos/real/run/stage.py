@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from tinymq_chaos.history import History
-from tinymq_chaos.real.net.network import Net
+from tinymq_chaos.real.net.network import Network
 from tinymq_chaos.real.system.target import Target
 
 STOP_S = 30.0  # a polite end
 
 
-class Recorded:
+class RecordingStage:
     """Any thread may call. What cannot be done any more, since another fault did it, is passed over."""
 
     def __init__(self, target: Target, history: History) -> None:
@@ -112,7 +112,7 @@ class Recorded:
         return self._target.brokers
 
     @property
-    def net(self) -> Net:
+    def net(self) -> Network:
         return self._target.net
 
     def running(self, broker: int) -> bool:

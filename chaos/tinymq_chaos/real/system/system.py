@@ -18,14 +18,14 @@ from tinymq_chaos.workloads.context import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class CollectedReplicas:
     """In words, what was read of the replicas but is no finding of a checker."""
 
     notes: list[str] = field(default_factory=list)  # that are no anomalies, and should be known
     wrong: list[str] = field(default_factory=list)  # why nobody can judge some of them
 
 
-class Subject(Protocol):
+class SystemUnderTest(Protocol):
     """A cluster that is formed and serves. Calls block, but for `client`."""
 
     @property
@@ -58,7 +58,7 @@ class Subject(Protocol):
         whose disks faults have damaged. Called several times a second, one call at a time."""
         ...
 
-    def collect(self, history: History, hurt: Collection[int]) -> Collected:
+    def collect(self, history: History, hurt: Collection[int]) -> CollectedReplicas:
         """All is well and quiet: put every replica, as it is now, into the history; brokers end for that. What cannot
         be read is an anomaly there, but for brokers that are `hurt`, of which it is a note. A broker that says nothing
         of its replicas is wrong, whoever it is: nothing of it can be read."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from tinymq_chaos.real.net.network import CLIENTS, Net
+from tinymq_chaos.real.net.network import CLIENTS, Network
 
 __all__ = ["CLIENTS", "Target"]
 
@@ -38,7 +38,7 @@ class Target(Protocol):
         ...
 
     @property
-    def net(self) -> Net: ...
+    def net(self) -> Network: ...
 
     def start(self, *brokers: int) -> None:
         """Their processes run when this returns; nobody waits until they serve (`unhealthy` says when they do)."""

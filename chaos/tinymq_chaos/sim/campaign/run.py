@@ -26,7 +26,7 @@ from tinymq_chaos.sim.observers.elections import electing
 from tinymq_chaos.sim.observers.replicas import watched
 from tinymq_chaos.sim.virtual.event_loop import VirtualLoop, run_virtually
 from tinymq_chaos.sim.virtual.transcript import Transcript, digest
-from tinymq_chaos.sim.world.world import LINK_S, Surroundings, World
+from tinymq_chaos.sim.world.world import LINK_S, World, WorldOptions
 from tinymq_chaos.workloads.context import Caller, Workload
 
 SECONDS = 30.0  # virtual, of a whole run
@@ -145,7 +145,7 @@ def run(plan: Plan) -> Result:
 
     async def main(loop: VirtualLoop) -> None:
         transcript.begin(loop)
-        surroundings = Surroundings(plan.nodes, plan.segment_bytes, plan.latency_s, registry=plan.registry)
+        surroundings = WorldOptions(plan.nodes, plan.segment_bytes, plan.latency_s, registry=plan.registry)
         world = World(loop, plan.seed, surroundings, transcript)
         kept.append(world)
         try:

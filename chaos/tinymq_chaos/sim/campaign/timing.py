@@ -206,11 +206,11 @@ def failovers(scenario: str, world: Change, fault: Fault, seeds: Sequence[int]) 
     return Row(
         scenario,
         len(seeds),
-        took[len(took) // 2],
-        took[min(len(took) - 1, int(len(took) * 0.99))],
-        took[-1],
-        elections,
-        max(held, default=None),
+        p50_s=took[len(took) // 2],
+        p99_s=took[min(len(took) - 1, int(len(took) * 0.99))],
+        max_s=took[-1],
+        elections=elections,
+        held_s=max(held, default=None),
     )
 
 

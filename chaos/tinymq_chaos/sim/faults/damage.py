@@ -20,7 +20,7 @@ from tinymq.log.files.layout import SEGMENT, first_index_of, group_of
 from tinymq_chaos.sim.faults.action import action
 from tinymq_chaos.sim.faults.victims import anyone, both_ways
 from tinymq_chaos.sim.virtual.disk import SimFiles
-from tinymq_chaos.sim.virtual.synced_files import Synced
+from tinymq_chaos.sim.virtual.synced_files import SyncedFiles
 from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.world import World
 
@@ -181,7 +181,7 @@ def covered_bytes(files: SimFiles, path: str) -> int:
     group = group_of(*path.split("/")[1:3]) if first is not None else None
     if first is None or group is None:
         return len(content)
-    mark = load_marks(Synced(files)).marks.get(group, DurabilityMark(group))  # type: ignore[arg-type]
+    mark = load_marks(SyncedFiles(files)).marks.get(group, DurabilityMark(group))  # type: ignore[arg-type]
     if first != mark.segment:
         return len(content) if first < mark.segment else 0
     with contextlib.suppress(CorruptData):

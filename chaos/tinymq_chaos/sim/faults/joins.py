@@ -13,10 +13,10 @@ from functools import partial
 from tinymq.base.errors import TinymqError
 from tinymq_chaos.history import topic_key
 from tinymq_chaos.sim.faults.action import action
-from tinymq_chaos.sim.faults.load import CALL_S, Beside
+from tinymq_chaos.sim.faults.load import CALL_S, BackgroundLoad
 from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.world import World
-from tinymq_chaos.workloads.producers import Numbered, lone
+from tinymq_chaos.workloads.producers import NumberedProducer, lone
 
 BROKERS_MAX = 5
 ENDS = 0.5  # how often it ends while it joins, within so many seconds; it is started again
@@ -38,7 +38,7 @@ def join(world: World, rng: random.Random) -> Iterator[str | None]:
         end = rng.choice((broker.kill, broker.power_cut))
         world.clock.call_later(after_s, partial(_end, broker, process, end))
         words = f", and ends after {after_s:.3f} s"
-    beside = Beside(world, random.Random(rng.random()), stop)
+    beside = BackgroundLoad(world, random.Random(rng.random()), stop)
     asyncio.ensure_future(_use(beside, broker))  # noqa: RUF006
     yield f"broker {broker.id}{words}"
     stop.set()
@@ -50,7 +50,7 @@ def _end(broker: SimBroker, process: object, end: object) -> None:
         end()
 
 
-async def _use(beside: Beside, broker: SimBroker) -> None:
+async def _use(beside: BackgroundLoad, broker: SimBroker) -> None:
     """Once it is there, write into a topic that is made then."""
     while not beside.stop.is_set() and not broker.serves:
         await beside.clock.sleep(LOOK_S)
@@ -63,4 +63,4 @@ async def _use(beside: Beside, broker: SimBroker) -> None:
         return
     brokers = sorted({replica for partition in found.partitions for replica in partition.replicas})
     beside.world.say(f"topic {name} is on {brokers}")
-    await lone(beside, Numbered(beside, name, name, topic_key(name, found.topic_id), 1), client)
+    await lone(beside, NumberedProducer(beside, name, name, topic_key(name, found.topic_id), 1), client)

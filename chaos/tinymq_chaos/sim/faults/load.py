@@ -16,7 +16,7 @@ from tinymq_chaos.workloads.context import Caller
 CALL_S = 2.0
 
 
-class Beside:
+class BackgroundLoad:
     """What goes on beside, until `stop`: a workload's Context, too."""
 
     pace = 0.1

@@ -15,12 +15,12 @@ from tinymq.raft import Role
 from tinymq_chaos.history import topic_key
 from tinymq_chaos.sim.faults import damage
 from tinymq_chaos.sim.faults.action import action
-from tinymq_chaos.sim.faults.load import Beside
+from tinymq_chaos.sim.faults.load import BackgroundLoad
 from tinymq_chaos.sim.faults.victims import both_ways, running
 from tinymq_chaos.sim.virtual.disk import POINTS
 from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.world import World
-from tinymq_chaos.workloads.producers import Numbered, batches
+from tinymq_chaos.workloads.producers import NumberedProducer, batches
 
 LATELY = 0.5  # how often it is a point that this disk has passed lately, if the seed has the choice
 RARELY_SKIPPED = ("set-aside", "install", "forming", "topic creation", "cut", "head")  # seldom passed many times
@@ -51,7 +51,7 @@ def crash_at_point(world: World, rng: random.Random, points: Sequence[str] = tup
     if damaged is not None:
         words, broker = damaged
     elif point in BESIDE:
-        asyncio.ensure_future(BESIDE[point](Beside(world, random.Random(rng.random()), stop), broker))  # noqa: RUF006
+        asyncio.ensure_future(BESIDE[point](BackgroundLoad(world, random.Random(rng.random()), stop), broker))  # noqa: RUF006
     after, skip = rng.randrange(rng.choice((2, 5))), rng.randrange(2 if point in RARELY_SKIPPED else 3)
     broker.files.crash_at(point, skip=skip, operations_after=after, bytes_written=rng.randrange(600))
     broker.wanted = True
@@ -87,14 +87,14 @@ def _remove_heads_of(broker: SimBroker) -> None:
             broker.process.do(partial(group.log.remove_before, group.applied_index))
 
 
-async def _remove_heads(beside: Beside, broker: SimBroker) -> None:
+async def _remove_heads(beside: BackgroundLoad, broker: SimBroker) -> None:
     """Of all its logs, again and again."""
     while not beside.stop.is_set():
         _remove_heads_of(broker)
         await beside.clock.sleep(EACH_S)
 
 
-async def _cut_off(beside: Beside, broker: SimBroker) -> None:
+async def _cut_off(beside: BackgroundLoad, broker: SimBroker) -> None:
     """What it appends while others elect another leader is cut later."""
     world, others = beside.world, [n for n in beside.world.brokers if n != broker.id]
     while not beside.stop.is_set():
@@ -104,12 +104,12 @@ async def _cut_off(beside: Beside, broker: SimBroker) -> None:
         await world.clock.sleep(EACH_S)
 
 
-async def _cut_off_leader(beside: Beside, broker: SimBroker) -> None:
+async def _cut_off_leader(beside: BackgroundLoad, broker: SimBroker) -> None:
     """Again and again another one, so that there are votes."""
     await _cut_off(beside, beside.world.leader(METADATA_GROUP) or broker)
 
 
-async def _make_topics(beside: Beside, broker: SimBroker) -> None:
+async def _make_topics(beside: BackgroundLoad, broker: SimBroker) -> None:
     """And delete them."""
     client = beside.client()
     while not beside.stop.is_set():
@@ -120,12 +120,12 @@ async def _make_topics(beside: Beside, broker: SimBroker) -> None:
         await beside.clock.sleep(EACH_S)
 
 
-async def _write_much(beside: Beside, broker: SimBroker) -> None:
+async def _write_much(beside: BackgroundLoad, broker: SimBroker) -> None:
     """Into one topic."""
     client, name = beside.client(), await beside.topic()
     with contextlib.suppress(TinymqError):
         key = topic_key(name, (await client.admin.describe_topic(name, timeout=CALL_S)).topic_id)
-        await batches(beside, Numbered(beside, name, name, key, 1), client)
+        await batches(beside, NumberedProducer(beside, name, name, key, 1), client)
 
 
 DAMAGE: dict[str, tuple[Company, ...]] = {
@@ -133,7 +133,7 @@ DAMAGE: dict[str, tuple[Company, ...]] = {
     "install": (damage.remove_group, partial(damage.flip_bits, kinds=(".state", ".log"))),
     "set-aside": (partial(damage.flip_bits, kinds=(".state", ".log")),),
 }
-BESIDE: dict[str, Callable[[Beside, SimBroker], Coroutine[None, None, None]]] = {
+BESIDE: dict[str, Callable[[BackgroundLoad, SimBroker], Coroutine[None, None, None]]] = {
     "head": _remove_heads,
     "cut": _cut_off,
     "ballots": _cut_off_leader,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinymq.base.errors import OutcomeUnknown
 from tinymq.rpc.common.statuses import TRAILER
-from tinymq_chaos.sim.network.wires import Wire
+from tinymq_chaos.sim.network.wires import MessageStream
 
 if TYPE_CHECKING:
     from tinymq_chaos.sim.network.servers import ClientNetwork, MemoryServer
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 DONE, FAILED = b"\0", b"\1"  # the first byte of what answers a unary call: a reply follows, or a packed Error
 
 
-class Aborted(Exception):
+class AbortedCall(Exception):
     """A servicer ended its call with a status."""
 
 
 class ServerCall:
     """A call as a servicer sees it: what it reads, and the `context` that it writes to."""
 
-    def __init__(self, call: Call, kind: Any) -> None:
+    def __init__(self, call: SimCall, kind: Any) -> None:
         self._call = call
         self._up = call.up
         self._down = call.down
@@ -52,10 +52,10 @@ class ServerCall:
 
     async def abort(self, code: object, details: str, trailing_metadata: tuple[tuple[str, Any], ...] = ()) -> None:
         self._down.send(FAILED + dict(trailing_metadata)[TRAILER])
-        raise Aborted(details)
+        raise AbortedCall(details)
 
 
-class Call:
+class SimCall:
     """Both directions of one call between a client and a broker's process."""
 
     def __init__(
@@ -70,8 +70,8 @@ class Call:
         self.server = server
         self.metadata = metadata
         self._until_s = None if timeout_s is None else net.clock.monotonic() + timeout_s
-        self.up = Wire(net.conditions, (client, server.broker_id))
-        self.down = Wire(net.conditions, (server.broker_id, client))
+        self.up = MessageStream(net.conditions, (client, server.broker_id))
+        self.down = MessageStream(net.conditions, (server.broker_id, client))
         self.task: asyncio.Task[None] | None = None
         self._net = net
         net.calls[self] = None
@@ -80,16 +80,16 @@ class Call:
         """Until its deadline, if it has one."""
         return None if self._until_s is None else max(0.0, self._until_s - self._net.clock.monotonic())
 
-    def serve(self, handle: Callable[[Call], Awaitable[None]]) -> None:
+    def serve(self, handle: Callable[[SimCall], Awaitable[None]]) -> None:
         """Run the servicer's side, in the broker's process."""
         self.server.process.call(lambda: self._begin(handle))
 
-    def _begin(self, handle: Callable[[Call], Awaitable[None]]) -> None:
+    def _begin(self, handle: Callable[[SimCall], Awaitable[None]]) -> None:
         if self.up.broken is None:
             self.task = asyncio.ensure_future(self._run(handle))
 
-    async def _run(self, handle: Callable[[Call], Awaitable[None]]) -> None:
-        with contextlib.suppress(OutcomeUnknown, Aborted):  # the client went away in the middle of a read
+    async def _run(self, handle: Callable[[SimCall], Awaitable[None]]) -> None:
+        with contextlib.suppress(OutcomeUnknown, AbortedCall):  # the client went away in the middle of a read
             await handle(self)
         self.down.send(None)
 

@@ -21,7 +21,7 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
 from tinymq.proto.methods import METHODS, method_of
 from tinymq.rpc.common.forwarding import SERVICE, Metadata
-from tinymq_chaos.sim.network.calls import DONE, FAILED, Call, ServerCall
+from tinymq_chaos.sim.network.calls import DONE, FAILED, ServerCall, SimCall
 
 if TYPE_CHECKING:
     from tinymq_chaos.sim.network.servers import ClientNetwork, MemoryServer
@@ -61,7 +61,7 @@ class MemoryLink:
     async def ask(self, path: str, request: Any, timeout_s: float, metadata: tuple[tuple[str, str], ...] = ()) -> Any:
         """Any unary call, by its path, such as "tinymq.v1.QueueService/ConsumeMessage". Raises what ended it as a
         status, BrokerUnreachable, OutcomeUnknown."""
-        call: Call | None = None
+        call: SimCall | None = None
         try:
             async with asyncio.timeout(timeout_s):
                 call = await self._dial(timeout_s, metadata)
@@ -92,7 +92,7 @@ class MemoryLink:
     async def close(self) -> None:
         self._known = None
 
-    async def _open(self, name: str, timeout_s: float) -> Call:
+    async def _open(self, name: str, timeout_s: float) -> SimCall:
         try:
             async with asyncio.timeout(timeout_s):
                 call = await self._dial()
@@ -102,7 +102,7 @@ class MemoryLink:
         call.serve(lambda served: _stream(served, servicer, _STREAMS[name]))
         return call
 
-    async def _dial(self, timeout_s: float | None = None, metadata: tuple[tuple[str, str], ...] = ()) -> Call:
+    async def _dial(self, timeout_s: float | None = None, metadata: tuple[tuple[str, str], ...] = ()) -> SimCall:
         """Connect, unless that was done: a round trip, or as long as nobody answers."""
         known = self._known
         server = self._net.reach(self._client, self._address) if known is not None and known.listening else None
@@ -112,17 +112,17 @@ class MemoryLink:
             while (server := self._net.reach(self._client, self._address)) is None:
                 await self._net.clock.sleep(CONNECT_POLL_S)
             self._known = server
-        return Call(self._net, self._client, server, timeout_s, metadata)
+        return SimCall(self._net, self._client, server, timeout_s, metadata)
 
 
-async def _answer(call: Call, servicer: Any, kind: Any) -> None:
+async def _answer(call: SimCall, servicer: Any, kind: Any) -> None:
     data = await call.up.receive()
     assert data is not None
     reply = await servicer(kind.FromString(data), ServerCall(call, kind))
     call.down.send(DONE + reply.SerializeToString())
 
 
-async def _stream(call: Call, servicer: Any, kind: Any) -> None:
+async def _stream(call: SimCall, servicer: Any, kind: Any) -> None:
     served = ServerCall(call, kind)
     await servicer(served.requests(), served)
 
@@ -130,7 +130,7 @@ async def _stream(call: Call, servicer: Any, kind: Any) -> None:
 class _StreamCall:
     """What a client's streams share."""
 
-    def __init__(self, call: Call, address: str) -> None:
+    def __init__(self, call: SimCall, address: str) -> None:
         self._call = call
         self._address = address
 

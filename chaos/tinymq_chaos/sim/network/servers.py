@@ -14,9 +14,9 @@ from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable
 from tinymq.rpc.server.server import Services
 from tinymq.simulation.link_conditions import NetworkConditions
-from tinymq_chaos.sim.network.calls import Call
+from tinymq_chaos.sim.network.calls import SimCall
 from tinymq_chaos.sim.network.links import MemoryConnector
-from tinymq_chaos.sim.virtual.event_loop import Process, VirtualClock, VirtualLoop
+from tinymq_chaos.sim.virtual.event_loop import SimProcess, VirtualClock, VirtualLoop
 
 CLIENTS_FROM = 100
 
@@ -26,7 +26,7 @@ class MemoryServer:
 
     places = None  # simulated connections take no file descriptors
 
-    def __init__(self, net: ClientNetwork, broker_id: int, process: Process, services: Services) -> None:
+    def __init__(self, net: ClientNetwork, broker_id: int, process: SimProcess, services: Services) -> None:
         self.broker_id = broker_id
         self.process = process
         self.address = ""
@@ -66,7 +66,7 @@ class ClientNetwork:
     def __init__(self, loop: VirtualLoop, conditions: NetworkConditions) -> None:
         self.conditions = conditions
         self.clock = VirtualClock(loop)
-        self.calls: dict[Call, None] = {}
+        self.calls: dict[SimCall, None] = {}
         self._servers: dict[str, MemoryServer] = {}
         self._clients = CLIENTS_FROM
 
@@ -92,7 +92,7 @@ class ClientNetwork:
         if self._servers.get(server.address) is server:
             del self._servers[server.address]
 
-    def calls_of(self, server: MemoryServer) -> list[Call]:
+    def calls_of(self, server: MemoryServer) -> list[SimCall]:
         return [call for call in self.calls if call.server is server]
 
     def crash(self, broker_id: int, silently: bool) -> None:
@@ -125,7 +125,7 @@ class ClientNetwork:
         return None if server.process.paused else server
 
 
-def make_server(net: ClientNetwork, broker_id: int, process: Process) -> Callable[..., MemoryServer]:
+def make_server(net: ClientNetwork, broker_id: int, process: SimProcess) -> Callable[..., MemoryServer]:
     """For `tinymq.app.broker_app.MachineEnv.server`."""
 
     def make(limits: Limits, services: Services) -> MemoryServer:

@@ -12,7 +12,7 @@ from tinymq.simulation.link_conditions import NetworkConditions
 WINDOW_BYTES = 256 << 10  # unread by the other end: over it, a writer waits
 
 
-class Wire:
+class MessageStream:
     """One direction of a call: messages arrive in their order, when the network lets them. None is the end."""
 
     def __init__(self, conditions: NetworkConditions, direction: tuple[int, int]) -> None:

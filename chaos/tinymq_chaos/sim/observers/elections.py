@@ -23,7 +23,7 @@ from tinymq.raft.replica.group import Group
 from tinymq.raft.replica.replica import RaftReplica
 from tinymq.raft.rules.membership import Membership, Replica, parse_membership
 from tinymq.raft.rules.messages import Append, AppendAck, Message, Vote
-from tinymq_chaos.checkers.cluster.elections import Elections, Identity, Listing, Well
+from tinymq_chaos.checkers.cluster.elections import Elections, HealthyReplica, Identity, ListedMembers
 from tinymq_chaos.history import Log
 from tinymq_chaos.sim.virtual.event_loop import running_process
 from tinymq_chaos.sim.world.brokers import DISK_S
@@ -60,8 +60,8 @@ def _identities(membership: Membership) -> list[Identity]:
     return [_identity(replica) for replica in membership.replicas]
 
 
-def _listing(membership: Membership) -> Listing:
-    return Listing(membership.epoch, frozenset(_identities(membership)))
+def _listing(membership: Membership) -> ListedMembers:
+    return ListedMembers(membership.epoch, frozenset(_identities(membership)))
 
 
 class _Watch:
@@ -205,7 +205,7 @@ class _Watch:
     async def look(self) -> None:
         """Whether majorities to which nothing is done have leaders."""
         world = self._world
-        replicas: dict[GroupId, list[Well]] = {}
+        replicas: dict[GroupId, list[HealthyReplica]] = {}
         while not world.over:
             await world.clock.sleep(LOOK_S)
             replicas = {group_id: [] for group_id in replicas}  # those that nobody holds just now, too
@@ -224,7 +224,7 @@ class _Watch:
                         lost.setdefault(group.id, []).append(broker.id)
                     if well and group.role in (Role.LEADER, Role.FOLLOWER, Role.CANDIDATE):
                         newest = _listing(group.core.newest_membership)
-                        replicas.setdefault(group.id, []).append(Well(_identity(group.core.me), newest))
+                        replicas.setdefault(group.id, []).append(HealthyReplica(_identity(group.core.me), newest))
             for group_id, held in replicas.items():
                 log = self._log(group_id)
                 if log is not None:

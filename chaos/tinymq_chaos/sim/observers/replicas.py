@@ -31,7 +31,7 @@ from tinymq.raft.rules.membership import Membership, Replica
 from tinymq.raft.rules.messages import Message, RequestVote, Vote
 from tinymq_chaos.checkers.cluster.ledger import Ballot, Identity
 from tinymq_chaos.sim.virtual.event_loop import running_process
-from tinymq_chaos.sim.virtual.synced_files import Synced
+from tinymq_chaos.sim.virtual.synced_files import SyncedFiles
 from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.observations import broker_of
 from tinymq_chaos.sim.world.world import World
@@ -47,7 +47,7 @@ class Watcher:
     def __init__(self, world: World) -> None:
         self._world, self._seen = world, world.seen
         self._entries: dict[tuple[GroupId, int], Entry] = {}  # that a leader committed
-        self._disks: dict[int, tuple[object, Synced]] = {}  # by broker
+        self._disks: dict[int, tuple[object, SyncedFiles]] = {}  # by broker
         self._durable: dict[tuple[object, GroupId], Ballot] = {}  # as found on a disk
 
     # ---- entries -------------------------------------------------------------------------------------------
@@ -109,9 +109,14 @@ class Watcher:
         if mark is None or (mark.count, mark.first_index) != (log.count, log.first_index):
             unsynced.append(f"the mark of a log that begins with entry {log.first_index}, count {log.count}")
         self._world.ledger.opened(
-            self._seen.log_of(group.id), broker.id, identity_of(group.core.me), (group.term, group.core.voted_for),
-            log.term_at, log.last_index, () if self._seen.is_weak(group.id) else unsynced,
-        )  # fmt: skip
+            self._seen.log_of(group.id),
+            broker.id,
+            identity_of(group.core.me),
+            ballot=(group.term, group.core.voted_for),
+            term_at=log.term_at,
+            last_index=log.last_index,
+            unsynced=() if self._seen.is_weak(group.id) else unsynced,
+        )
 
     def sends(self, group: GroupId, message: Message, peer: int) -> None:
         """A message leaves: what it rests on has to be on the disk."""
@@ -173,10 +178,10 @@ class Watcher:
             return None
         return self._world.brokers[broker_of(process)]
 
-    def _disk(self, broker: SimBroker) -> Synced:
+    def _disk(self, broker: SimBroker) -> SyncedFiles:
         files, disk = self._disks.get(broker.id, (None, None))
         if disk is None or files is not broker.files:
-            disk = Synced(broker.files)
+            disk = SyncedFiles(broker.files)
             self._disks[broker.id] = broker.files, disk
         return disk
 

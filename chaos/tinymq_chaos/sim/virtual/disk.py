@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from tinymq.base.errors import SyncFailed, TinymqError
 from tinymq.log.files.files import File
 from tinymq.simulation.faulty_files import Crash, FaultyFiles
-from tinymq_chaos.sim.virtual.event_loop import Process, VirtualClock, VirtualLoop
+from tinymq_chaos.sim.virtual.event_loop import SimProcess, VirtualClock, VirtualLoop
 
 T = TypeVar("T")
 
@@ -43,10 +43,10 @@ POINTS: dict[str, tuple[str, str]] = {  # name: (what it looks like, what it mus
 RECENT = 300  # operations: what a disk did so lately, it is likely to do again soon
 
 
-class Disk:
+class SimDisk:
     """Blocking work of a process: it takes time, takes effect somewhere within, and dies with the process."""
 
-    def __init__(self, loop: VirtualLoop, process: Process, files: FaultyFiles, rng: random.Random) -> None:
+    def __init__(self, loop: VirtualLoop, process: SimProcess, files: FaultyFiles, rng: random.Random) -> None:
         self.delay_s = (0.000_05, 0.002)  # of each of the two halves: before the effect, and after it
         self.hung: asyncio.Future[None] | None = None  # while set, nothing comes to an end
         self.on_crash: Callable[[], None] | None = None  # the files crash in the middle of a call: end the process

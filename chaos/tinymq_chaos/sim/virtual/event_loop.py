@@ -21,10 +21,10 @@ SPINS_MAX = 200_000  # turns of the loop without time passing: something feeds i
 RAISED_MAX = 5  # that are told
 WALL_START_US = 1_700_000_000_000_000
 
-_process: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+_process: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("process", default=None)
 
 
-class Killed(Exception):
+class ProcessKilled(Exception):
     """The process in which this was to run is gone."""
 
 
@@ -143,7 +143,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if isinstance(error, Crash | Killed):
+        if isinstance(error, Crash | ProcessKilled):
             return
         self.raised.append(f"t={self._now_s:.3f} {context.get('message')}: {error!r}")
 
@@ -156,7 +156,7 @@ def _timer_of(due: _Due) -> Any:
 class NumberedTask(asyncio.Task[T]):
     """Sets of tasks are walked in an order that follows from the run, not from addresses."""
 
-    process: Process | None = None
+    process: SimProcess | None = None
 
     def __init__(self, coro: Coroutine[Any, Any, T], *, number: int, **options: Any) -> None:
         self.number = number  # before anything hashes it
@@ -174,12 +174,12 @@ def _make_task(loop: VirtualLoop, coro: Coroutine[Any, Any, T], **options: Any) 
     return task
 
 
-def running_process() -> Process | None:
+def running_process() -> SimProcess | None:
     """In whose context this call is made."""
     return _process.get()
 
 
-class Process:
+class SimProcess:
     """One run of one program: whatever happens in it belongs to it, so that it can be stopped at any moment.
 
     A paused process does nothing; what fell due meanwhile happens when it goes on, in order. A killed one does nothing
@@ -216,21 +216,21 @@ class Process:
     def do(self, call: Callable[[], T]) -> T:
         """Make `call` in this process, and return what it returns. Raises Killed when it is gone."""
         if not self.alive:
-            raise Killed(self.name)
+            raise ProcessKilled(self.name)
         return self.context.copy().run(call)
 
     async def run(self, coro: Coroutine[Any, Any, T]) -> T:
         """Run `coro` as a task of this process. Raises Killed when the process is killed before its end."""
         if not self.alive:
             coro.close()
-            raise Killed(self.name)
+            raise ProcessKilled(self.name)
         if self._died is None:
             self._died = asyncio.get_running_loop().create_future()
         task = self.spawn(coro)
         either: list[asyncio.Future[Any]] = [task, self._died]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not task.done() or task.cancelled():
-            raise Killed(self.name)
+            raise ProcessKilled(self.name)
         return task.result()
 
     def spawn(self, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -270,10 +270,10 @@ class Process:
         loop.dead += [task for task in asyncio.all_tasks() if _process_of(task) is self]
 
 
-class Gated:
+class ProcessTransport:
     """A broker's transport, whose callbacks are made in its process: they wait while that is paused."""
 
-    def __init__(self, inner: object, process: Process) -> None:
+    def __init__(self, inner: object, process: SimProcess) -> None:
         self.__dict__.update(_inner=inner, _process=process)
 
     def __getattr__(self, name: str) -> Any:
@@ -291,7 +291,7 @@ class VirtualClock:
     """A process's sense of time: its own starting point, rate and wall clock. Without a process, the world's."""
 
     def __init__(
-        self, loop: VirtualLoop, process: Process | None = None, start_s: float = 0.0, rate: float = 1.0
+        self, loop: VirtualLoop, process: SimProcess | None = None, start_s: float = 0.0, rate: float = 1.0
     ) -> None:
         self.wall_skew_us = 0  # may be moved at any time
         self._loop = loop
@@ -365,7 +365,7 @@ def _end_all(loop: VirtualLoop) -> None:
         asyncio._set_running_loop(None)
 
 
-def _process_of(task: asyncio.Task[Any]) -> Process | None:
+def _process_of(task: asyncio.Task[Any]) -> SimProcess | None:
     assert isinstance(task, NumberedTask)
     return task.process
 

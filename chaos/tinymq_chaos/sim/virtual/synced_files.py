@@ -12,7 +12,7 @@ from tinymq.simulation.faulty_files import FaultyFiles
 from tinymq.simulation.faulty_inodes import Directory, Inode
 
 
-class Synced:
+class SyncedFiles:
     """One disk's durable half, read-only: as much of `Files` as reading ballots asks for."""
 
     def __init__(self, files: FaultyFiles) -> None:

@@ -25,8 +25,8 @@ from tinymq.raft.net.transport import PeerAddress
 from tinymq.registry.state.values import BrokerRecord, TopicRecord
 from tinymq.simulation.faulty_files import FaultyFiles
 from tinymq.simulation.memory_network import HOST, MemoryNetwork
-from tinymq_chaos.sim.virtual.disk import Disk
-from tinymq_chaos.sim.virtual.event_loop import Gated, Process, VirtualClock, VirtualLoop, run_virtually
+from tinymq_chaos.sim.virtual.disk import SimDisk
+from tinymq_chaos.sim.virtual.event_loop import ProcessTransport, SimProcess, VirtualClock, VirtualLoop, run_virtually
 
 CLUSTER_ID = b"c" * 16
 SECRET = b"a secret of the tests"
@@ -45,14 +45,14 @@ class VirtualBroker:
         self._rng = random.Random(f"{cluster.seed}/broker/{broker_id}")
         self._cluster = cluster
         self._sessions = 0
-        self._process: Process | None = None
-        self._disk: Disk | None = None
+        self._process: SimProcess | None = None
+        self._disk: SimDisk | None = None
         self._formation: Formation | None = None
         self._means: MemberEnv | None = None
         self._member: MetadataMember | None = None
 
     @property
-    def process(self) -> Process:
+    def process(self) -> SimProcess:
         assert self._process is not None, f"broker {self.id} is down"
         return self._process
 
@@ -75,17 +75,25 @@ class VirtualBroker:
         """As `BrokerApp` does it; an unformed one waits for `join`."""
         loop, cluster = self._cluster.loop, self._cluster
         self._sessions += 1
-        self._process = process = Process(f"broker {self.id}")
+        self._process = process = SimProcess(f"broker {self.id}")
         clock = VirtualClock(loop, process, start_s=self._rng.uniform(10, 10_000))
         clock.wall_skew_us = self.skew_us
-        self._disk = Disk(loop, process, self.files, random.Random(self._rng.random()))
+        self._disk = SimDisk(loop, process, self.files, random.Random(self._rng.random()))
         store = await process.run(
             Store.open(self.files, self._disk, clock, broker_id=self.id, limits=LIMITS, rng=self._rng)
         )
         transport = cluster.network.transport(lambda: store.identity, SECRET, self.id * 1000 + self._sessions)
         for voter in VOTERS:
             transport.set_peer(voter)
-        host = Host(self.id, store, Gated(transport, process), clock, self._rng, LIMITS, cluster.timing)
+        host = Host(
+            self.id,
+            store,
+            ProcessTransport(transport, process),
+            clock=clock,
+            rng=self._rng,
+            limits=LIMITS,
+            timing=cluster.timing,
+        )
         host.on_failed = self.failures.append
         host.on_group_changed = lambda group: self._member.group_changed(group) if self._member else None
         await process.run(host.start())

@@ -20,8 +20,8 @@ from tinymq.raft.net.transport import Transport
 from tinymq.rpc.common.broker_state import State
 from tinymq_chaos.sim.network.links import make_forwarding
 from tinymq_chaos.sim.network.servers import MemoryServer, make_server
-from tinymq_chaos.sim.virtual.disk import Disk, SimFiles
-from tinymq_chaos.sim.virtual.event_loop import Gated, Killed, Process, VirtualClock
+from tinymq_chaos.sim.virtual.disk import SimDisk, SimFiles
+from tinymq_chaos.sim.virtual.event_loop import ProcessKilled, ProcessTransport, SimProcess, VirtualClock
 
 if TYPE_CHECKING:
     from tinymq_chaos.sim.world.world import World
@@ -70,9 +70,9 @@ class SimBroker:
         self.server: MemoryServer | None = None
         self.starts = 0
         self.happened: Counter[str] = Counter()  # what faults that wait for their moment came to
-        self._process: Process | None = None
+        self._process: SimProcess | None = None
         self._app: SimApp | None = None
-        self._disk: Disk | None = None
+        self._disk: SimDisk | None = None
         self._clock: VirtualClock | None = None
 
     # ---- what runs -----------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class SimBroker:
         return self._process is not None
 
     @property
-    def process(self) -> Process:
+    def process(self) -> SimProcess:
         assert self._process is not None, f"broker {self.id} is down"
         return self._process
 
@@ -93,7 +93,7 @@ class SimBroker:
         return self._app
 
     @property
-    def disk(self) -> Disk:
+    def disk(self) -> SimDisk:
         assert self._disk is not None, f"broker {self.id} is down"
         return self._disk
 
@@ -154,26 +154,26 @@ class SimBroker:
         assert self._process is None, f"broker {self.id} runs"
         world = self.world
         self.starts += 1
-        self._process = process = Process(f"broker {self.id}")
+        self._process = process = SimProcess(f"broker {self.id}")
         world.changed(f"broker {self.id} starts")
         self._clock = VirtualClock(world.loop, process, start_s=self.rng.uniform(10, 10_000), rate=self.rate)
         self._clock.wall_skew_us = self.skew_us
-        self._disk = Disk(world.loop, process, self.files, random.Random(self.rng.random()))
+        self._disk = SimDisk(world.loop, process, self.files, random.Random(self.rng.random()))
         self._disk.delay_s = self.disk_s
         self._disk.on_crash = lambda: self._crashed(process)
         env = MachineEnv(
-            self._clock, random.Random(self.rng.random()), self.files, self._disk, self._transport,
-            make_server(world.clients, self.id, process), make_forwarding(world.clients, self.id),
+            self._clock, random.Random(self.rng.random()), self.files, runner=self._disk, transport=self._transport,
+            server=make_server(world.clients, self.id, process), forwarding=make_forwarding(world.clients, self.id),
         )  # fmt: skip
         self._app = app = process.do(lambda: SimApp(world.config(self.id), env, self))
         process.spawn(self._live(process, app))
 
     def _transport(self, store: Store, session: int) -> Transport:
         inner = self.world.network.transport(lambda: store.identity, self.world.secret, session, port=self.id)
-        gated: Transport = Gated(inner, self.process)
+        gated: Transport = ProcessTransport(inner, self.process)
         return gated
 
-    async def _live(self, process: Process, app: SimApp) -> None:
+    async def _live(self, process: SimProcess, app: SimApp) -> None:
         """What `tinymq broker` does with its application."""
         try:
             await app.start()
@@ -242,7 +242,7 @@ class SimBroker:
         process = self.process
         process.crash_after(steps, lambda: self._crashed(process, power))
 
-    def _crashed(self, process: Process, power: bool | None = None) -> None:
+    def _crashed(self, process: SimProcess, power: bool | None = None) -> None:
         if process is self._process:
             self.happened[BETWEEN_STEPS if power is not None else f"crash at {self.files.struck}"] += 1
             if self.rng.random() < 0.5 if power is None else power:
@@ -294,4 +294,4 @@ class SimBroker:
         return broker.env.replica_host.get(topic_id, number) if broker is not None else None
 
 
-__all__ = ["DISK_S", "Killed", "SimApp", "SimBroker"]
+__all__ = ["DISK_S", "ProcessKilled", "SimApp", "SimBroker"]

@@ -16,14 +16,13 @@ from tinymq.log.replica_log.log_config import DISK, LogConfig
 from tinymq.proto import peer_pb2
 from tinymq.simulation.memory_network import MemoryNetwork
 from tinymq_chaos.checkers.cluster.ledger import Ledger
-from tinymq_chaos.checkers.common.replica_reader import Collector
-from tinymq_chaos.history import METADATA, History, Log
-from tinymq_chaos.history import Replica as SeenReplica
-from tinymq_chaos.sim.virtual.event_loop import Killed, Process, running_process
+from tinymq_chaos.checkers.common.replica_reader import ReplicaReader
+from tinymq_chaos.history import METADATA, FinalReplica, History, Log
+from tinymq_chaos.sim.virtual.event_loop import ProcessKilled, SimProcess, running_process
 from tinymq_chaos.sim.world.brokers import SimBroker
 
 
-class Seen:
+class Observations:
     """What was seen of the groups of these brokers, of which there may be more later."""
 
     def __init__(
@@ -111,23 +110,29 @@ class Seen:
 
     async def collect(self, limits: Limits) -> None:
         """Read every replica of every broker into the history."""
-        collector = Collector(limits)
+        collector = ReplicaReader(limits)
         # Before anything is read: a flipped bit that nobody has read yet makes a leader step down, and others stand.
         seen = [(broker, group, group.status()) for broker in self._brokers.values() for group in broker.groups()]
         for broker, group, status in seen:
             try:
                 entries = await broker.process.run(collector.stored(group.log, status.commit_index))
-            except (Killed, TinymqError) as error:
+            except (ProcessKilled, TinymqError) as error:
                 if group in broker.groups() and not (broker.scarred and isinstance(error, CorruptData)):
                     raise
                 continue  # its topic was deleted meanwhile; or flipped bits that nobody has read before
             log_start = group.log.log_start_offset  # as it is now: retention goes on while others are read
             self._history.replicas.append(
-                SeenReplica(
-                    self.log_of(group.id), broker.id, status.role.value, status.high_watermark,
-                    status.commit_index, log_start, entries, broker.shown_start(group.id),
+                FinalReplica(
+                    self.log_of(group.id),
+                    broker.id,
+                    role=status.role.value,
+                    high_watermark=status.high_watermark,
+                    commit_index=status.commit_index,
+                    log_start=log_start,
+                    entries=entries,
+                    shown_start=broker.shown_start(group.id),
                 )
-            )  # fmt: skip
+            )
 
 
 def _is_ack_of_earlier_term(group: GroupId, term: int, message: peer_pb2.Peer) -> bool:
@@ -135,6 +140,6 @@ def _is_ack_of_earlier_term(group: GroupId, term: int, message: peer_pb2.Peer) -
     return 0 < ack.term < term and (ack.group.topic_id, ack.group.partition) == (group.topic_id, group.partition)
 
 
-def broker_of(process: Process) -> int:
+def broker_of(process: SimProcess) -> int:
     """Whose process it is."""
     return int(process.name.rsplit(" ", 1)[1])

@@ -24,10 +24,10 @@ from tinymq_chaos.checkers.cluster.ledger import Ledger
 from tinymq_chaos.history import History
 from tinymq_chaos.sim.network.links import AnyBroker, MemoryConnector
 from tinymq_chaos.sim.network.servers import ClientNetwork
-from tinymq_chaos.sim.virtual.event_loop import Process, VirtualClock, VirtualLoop
+from tinymq_chaos.sim.virtual.event_loop import SimProcess, VirtualClock, VirtualLoop
 from tinymq_chaos.sim.virtual.transcript import Transcript
 from tinymq_chaos.sim.world.brokers import SimBroker
-from tinymq_chaos.sim.world.observations import Seen
+from tinymq_chaos.sim.world.observations import Observations
 
 LINK_S = (0.0002, 0.0005)  # delay and jitter, if nothing is wrong
 SEGMENT_BYTES = (4 * KIB, 16 * KIB, 64 * KIB)  # small: a run writes some hundred records
@@ -39,7 +39,7 @@ VOTERS, JOINING = 3, 0.5  # of worlds with more brokers, so many have three vote
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class WorldOptions:
     """What a world is made like."""
 
     nodes: int = 3
@@ -52,7 +52,7 @@ class Surroundings:
 class World:
     """Brokers 1 to `nodes`. Must be made inside the running loop."""
 
-    def __init__(self, loop: VirtualLoop, seed: int, like: Surroundings, transcript: Transcript) -> None:
+    def __init__(self, loop: VirtualLoop, seed: int, like: WorldOptions, transcript: Transcript) -> None:
         self.loop = loop
         self.seed = seed
         self.rng = random.Random(f"{seed}/world")
@@ -78,7 +78,7 @@ class World:
         self.faults: Counter[str] = Counter()  # how many of each kind began
         self.over = False  # nobody is started any more
         self.brokers = {n: SimBroker(self, n) for n in range(1, like.nodes + 1)}
-        self.seen = Seen(self.brokers, self.network, self.history, self.ledger)
+        self.seen = Observations(self.brokers, self.network, self.history, self.ledger)
         joining = random.Random(f"{seed}/joining").random() < JOINING if like.joining is None else like.joining
         self.voters = [*self.brokers][:VOTERS] if joining else [*self.brokers]
         self.replication_factor = like.nodes if like.nodes <= 3 else self.rng.choice((3, 5))
@@ -197,7 +197,7 @@ class World:
         others = [*self.brokers, *self.clients.clients]
         self.cut(f"pause {broker.id}", [(n, broker.id) for n in others if n != broker.id])
 
-    def resume(self, broker: SimBroker, process: Process) -> None:
+    def resume(self, broker: SimBroker, process: SimProcess) -> None:
         """SIGCONT, if it is the same process still."""
         self.mend(f"pause {broker.id}")
         process.resume()
