@@ -15,7 +15,7 @@ from tinymq.log.files.files import File
 from tinymq.log.replica_log import creation, recovery
 from tinymq.log.segment import reads, scan, snapshot_files
 from tinymq.log.writer.disk import LogDisk
-from tinymq.log.writer.sync_batch import SyncBatches
+from tinymq.log.writer.sync_batch import SyncBatch, SyncBatches, SyncOutcome
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 CRASHES = ("kill", "power_cut", "power_cut_all")
@@ -83,12 +83,12 @@ def failed_syncs_are_ignored(p: Patches) -> None:
 def marks_before_the_sync(p: Patches) -> None:
     real = SyncBatches.carry_out
 
-    def carry_out(self: SyncBatches, works: Any, changes: Any, *, with_marks: bool, **rest: Any) -> Any:
-        for work in works:
+    def carry_out(self: SyncBatches, batch: SyncBatch) -> SyncOutcome:
+        for work in batch.works:
             self.marks.note(work.mark)
         self.marks.flush()
         self.marks.sync()
-        return real(self, works, changes, with_marks=with_marks, **rest)
+        return real(self, batch)
 
     p.replace(SyncBatches.carry_out, carry_out)
 

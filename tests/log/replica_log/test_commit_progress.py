@@ -97,7 +97,7 @@ def test_it_says_no_more_than_is_durable() -> None:
         append(log, 3)
         log.note_commit(9)  # a leader says so, of what is not synced here
         log.sync_commit(9)
-        works = place.store.writer._rounds
+        works = place.store.writer._batches
         works.marks.note_commits({log.group: 9})
         works.marks.flush()
         assert known(place, log) == 6
@@ -151,7 +151,7 @@ def test_who_is_closed_presses_no_more() -> None:
         log = await filled(place)
         log.sync_commit(5)
         await place.store.close_log(log.group)
-        assert not place.store.writer._pressing
+        assert not place.store.writer._urgent_commits
         await place.store.close()
 
     placed(body)

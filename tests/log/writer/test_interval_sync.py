@@ -307,7 +307,7 @@ def test_any_history_of_appends_cuts_and_power_cuts_leaves_one_chain(seed: int) 
             await place.start()
             found = (await place.store.open_log(GROUP, first_entry(), EVERY_100_MS)).log
             assert found.last_index >= at
-            assert found.crc_at(at) == kept, "what was synced is there"
+            assert found.reader.crc_at(at) == kept, "what was synced is there"
             await everything(found)
             await place.store.close_log(GROUP)
         await place.store.close()

@@ -50,11 +50,11 @@ class DiskIncarnationCounts:
     the marks are lost. See memory_engine.Counts."""
 
     def __init__(
-        self, files: Files, writer: Writer, rounds: SyncBatches, delete: Callable[[GroupId], Awaitable[None]]
+        self, files: Files, writer: Writer, batches: SyncBatches, delete: Callable[[GroupId], Awaitable[None]]
     ) -> None:
         self._files = files
         self._writer = writer
-        self._rounds = rounds
+        self._batches = batches
         self._delete = delete
 
     async def next(self, group: GroupId) -> int:
@@ -67,7 +67,7 @@ class DiskIncarnationCounts:
         await self._delete(group)
 
     def _put(self, group: GroupId, count: int | None) -> int:
-        mark = self._rounds.marks.get(group)
+        mark = self._batches.marks.get(group)
         if count is None:
             count = 0 if mark is None else 1 + max(mark.count, count_on_disk(self._files, group))
         folder = group_directory(group)
@@ -80,7 +80,7 @@ class DiskIncarnationCounts:
             finally:
                 file.close()
         sync_directories(self._files, group)
-        self._rounds.put_mark(DurabilityMark(group, count=count))
+        self._batches.put_mark(DurabilityMark(group, count=count))
         for name in before:
             if name != count_name(count):
                 self._files.remove(f"{folder}/{name}")
@@ -92,18 +92,18 @@ class DiskEngine:
 
     outlives = True
 
-    def __init__(self, files: Files, runner: Runner, writer: Writer, rounds: SyncBatches, tails: TailBudget) -> None:
+    def __init__(self, files: Files, runner: Runner, writer: Writer, batches: SyncBatches, tails: TailBudget) -> None:
         self._files = files
         self._runner = runner
         self._writer = writer
-        self._rounds = rounds
-        self._marks = rounds.marks
+        self._batches = batches
+        self._marks = batches.marks
         self._tails = tails
 
     async def open(self, group: GroupId, first_entry: Entry, config: LogConfig) -> OpenedLog:
         mark = self._marks.get(group)
         if mark is not None and mark.flags & (SUSPECT | DELETING | QUARANTINING):
-            mark = await self._writer.run_exclusive(partial(settle, self._files, mark, self._rounds.put_mark))
+            mark = await self._writer.run_exclusive(partial(settle, self._files, mark, self._batches.put_mark))
         if mark is not None and mark.index and not self._files.exists(group_directory(group)):
             mark = DurabilityMark(group, count=mark.count).raised_by_fault()
             await self._put_mark(mark)  # durable before a new log exists that could be taken for the lost one
@@ -136,7 +136,7 @@ class DiskEngine:
         def put() -> None:
             mark = self._marks.get(log.group)
             if mark is not None and not log.closed:
-                self._rounds.put_mark(replace(mark, flags=mark.flags | DAMAGED))
+                self._batches.put_mark(replace(mark, flags=mark.flags | DAMAGED))
 
         await self._writer.run_exclusive(put)
 
@@ -148,19 +148,19 @@ class DiskEngine:
         self._let_go(log)
 
         def put() -> None:
-            self._rounds.forget(log.group)
-            self._rounds.put_mark(mark)
+            self._batches.forget(log.group)
+            self._batches.put_mark(mark)
 
         await self._writer.run_exclusive(put)
 
     async def quarantine(self, group: GroupId) -> None:
         def put() -> None:
-            self._rounds.forget(group)
+            self._batches.forget(group)
             mark = self._marks.get(group) or DurabilityMark(group)
             flags = DELETING if has_quarantined(self._files, group) else QUARANTINING
             if flags == QUARANTINING:
                 prepare_quarantine(self._files, group, mark.commit)
-            self._rounds.put_mark(DurabilityMark(group, count=mark.count + 1, flags=flags))
+            self._batches.put_mark(DurabilityMark(group, count=mark.count + 1, flags=flags))
 
         await self._writer.run_exclusive(put)
 
@@ -188,9 +188,9 @@ class DiskEngine:
         self._let_go(log)
 
         def install() -> Recovered:
-            self._rounds.forget(group)
+            self._batches.forget(group)
             recovered = begin_behind(self._files, group, applied)
-            self._rounds.put_mark(mark)
+            self._batches.put_mark(mark)
             remove_below(self._files, group, applied.index + 1)
             return recovered
 
@@ -220,7 +220,7 @@ class DiskEngine:
         log.close()
 
         def close() -> None:
-            self._rounds.forget(log.group)
+            self._batches.forget(log.group)
             if mark is not None:
                 self._marks.write([mark])
 
@@ -228,10 +228,10 @@ class DiskEngine:
 
     async def delete(self, group: GroupId) -> None:
         def delete() -> None:
-            self._rounds.forget(group)
+            self._batches.forget(group)
             mark = self._marks.get(group)
             if mark is not None:  # first: a crash in the middle of the removal is no damage
-                self._rounds.put_mark(replace(mark, flags=mark.flags | DELETING))
+                self._batches.put_mark(replace(mark, flags=mark.flags | DELETING))
             remove_quarantined(self._files, group)
             self._files.remove_tree(group_directory(group))
             if self._files.exists(topic_directory(group)):
@@ -240,12 +240,12 @@ class DiskEngine:
                     self._files.remove_tree(topic_directory(group))
                     self._files.sync_directory(GROUPS)
             if mark is not None:
-                self._rounds.put_mark(DurabilityMark(group, flags=FORGOTTEN))
+                self._batches.put_mark(DurabilityMark(group, flags=FORGOTTEN))
 
         await self._writer.run_exclusive(delete)
 
     async def _put_mark(self, mark: DurabilityMark) -> None:
-        await self._writer.run_exclusive(lambda: self._rounds.put_mark(mark))
+        await self._writer.run_exclusive(lambda: self._batches.put_mark(mark))
 
 
 def _recover_or_create(

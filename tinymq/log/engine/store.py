@@ -47,8 +47,8 @@ class _Shared:
     lock: Lock
     identity: Identity
     marks: DurabilityMarks
-    ballot_file: VoteFile
-    ballots: LoadedVotes
+    vote_file: VoteFile
+    votes: LoadedVotes
 
 
 class Store:
@@ -67,9 +67,9 @@ class Store:
     ):
         self.identity = shared.identity
         self._changing_identity = asyncio.Lock()
-        self.votes = VoteStore(dict(shared.ballots.hard_states), lambda: self.writer.wake())
-        rounds = SyncBatches(files, shared.marks, shared.ballot_file)
-        self.writer = Writer(runner, clock, rounds, self.votes, idle_mark_s=idle_mark_s, mark_every_s=mark_every_s)
+        self.votes = VoteStore(dict(shared.votes.hard_states), lambda: self.writer.wake())
+        batches = SyncBatches(files, shared.marks, shared.vote_file)
+        self.writer = Writer(runner, clock, batches, self.votes, idle_mark_s=idle_mark_s, mark_every_s=mark_every_s)
         self._files = files
         self._runner = runner
         self._limits = limits
@@ -78,9 +78,9 @@ class Store:
         self._logs: dict[GroupId, Log] = {}  # open ones
         self._engines: dict[GroupId, StorageEngine] = {}  # of groups that this process has opened
         self.tails = TailBudget(limits.tail_cache_bytes_max)
-        self._disk = DiskEngine(files, runner, self.writer, rounds, self.tails)
+        self._disk = DiskEngine(files, runner, self.writer, batches, self.tails)
         self._memory = MemoryEngine(
-            DiskIncarnationCounts(files, self.writer, rounds, self._disk.delete), limits, self.tails
+            DiskIncarnationCounts(files, self.writer, batches, self._disk.delete), limits, self.tails
         )
 
     @classmethod
@@ -242,21 +242,21 @@ def _open_shared(files: Files, broker_id: int, incarnation: bytes) -> _Shared:
                 raise CorruptData("the data folder has logs, but its broker.json is gone")
             identity = Identity(broker_id, incarnation)
             marks = DurabilityMarks(files, LoadedMarks({}, 0, complete=True))
-            ballots = LoadedVotes({}, 0, amnesia=False)
-            ballot_file = VoteFile(files, ballots)
+            votes = LoadedVotes({}, 0, amnesia=False)
+            vote_file = VoteFile(files, votes)
             write_identity(files, identity)  # last: with it the folder is whole
-            return _Shared(lock, identity, marks, ballot_file, ballots)
+            return _Shared(lock, identity, marks, vote_file, votes)
         if identity.broker_id != broker_id:
             if identity.cluster_id is not None or on_disk:
                 raise WrongBroker(f"the data folder belongs to broker {identity.broker_id}, not {broker_id}")
             identity = Identity(broker_id, incarnation)  # what a start left that came into no cluster binds nobody
             write_identity(files, identity)
-        ballots = load_votes(files)
+        votes = load_votes(files)
         boot = files.boot_id()
         same_boot = boot != b"" and boot == read_boot(files)
-        loaded = _distrusted(load_marks(files), on_disk, amnesia=ballots.amnesia, same_boot=same_boot)
+        loaded = _distrusted(load_marks(files), on_disk, amnesia=votes.amnesia, same_boot=same_boot)
         marks = DurabilityMarks(files, loaded)
-        return _Shared(lock, identity, marks, VoteFile(files, ballots), ballots)
+        return _Shared(lock, identity, marks, VoteFile(files, votes), votes)
     except BaseException:
         lock.close()
         raise

@@ -1,4 +1,4 @@
-"""The writer job of a broker: what all logs have to write, in batches of one sync each.
+"""The writer job of a broker: it writes what all logs have queued, in batches of one sync each.
 
-The only room that syncs logs while a broker runs.
+No other room syncs logs while a broker runs.
 """

@@ -1,4 +1,4 @@
-"""Calls that want the disk to themselves, between two rounds of the writer."""
+"""Calls that need the disk to themselves, between two sync batches of the writer."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from tinymq.log.files.runner import Runner
 
 
 class ExclusiveJobs:
-    """In the order in which they were asked for. On the loop; the calls are made in the executor."""
+    """A queue of calls, first in, first out. It lives on the loop; the calls run in the executor."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._waiting: list[tuple[Callable[[], Any], asyncio.Future[Any]]] = []
+        self._queued: list[tuple[Callable[[], Any], asyncio.Future[Any]]] = []
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._queued)
 
     def add(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
-        """What it returns, or raises, once it was made."""
+        """Queue `call`. The future ends with what it returns or raises."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((call, future))
+        self._queued.append((call, future))
         return future
 
     async def run(self, on_error: Callable[[], None]) -> None:
-        """Make all that were asked for before this. `on_error`: one has raised, and nobody was told yet."""
-        waiting, self._waiting = self._waiting, []
-        for call, future in waiting:
+        """Run every call that was queued before this one. `on_error` is called after a call has raised, and before its
+        caller is told."""
+        queued, self._queued = self._queued, []
+        for call, future in queued:
             try:
                 result = await self._runner.run(call)
-            except BaseException as error:  # whatever it is, it belongs to whoever waits, if anybody still does
+            except BaseException as error:  # any error belongs to the caller, if it still waits
                 on_error()
                 if not future.done():
                     future.set_exception(error)
@@ -43,8 +44,8 @@ class ExclusiveJobs:
                     future.set_result(result)
 
     def refuse(self, error: TinymqError) -> None:
-        """None of those that wait will be made."""
-        for _, future in self._waiting:
-            if not future.done():  # else whoever asked was cancelled
+        """End every queued call with `error`, without running it."""
+        for _, future in self._queued:
+            if not future.done():  # the caller may have been cancelled
                 future.set_exception(error)
-        self._waiting.clear()
+        self._queued.clear()

@@ -1,4 +1,7 @@
-"""One round of the writer: what it does to the disk, in the order that writer.py draws. Runs in the executor."""
+"""Sync batches of the writer: what one batch does to the disk, in the order that writer.py draws.
+
+Runs in the executor.
+"""
 
 from __future__ import annotations
 
@@ -14,126 +17,145 @@ from tinymq.log.broker_files.durability_marks import LAZY, DurabilityMark, Durab
 from tinymq.log.broker_files.vote_store import HardState, VoteFile
 from tinymq.log.files.files import File, Files, failed_paths
 from tinymq.log.files.layout import MARKS, VOTES, group_directory
-from tinymq.log.replica_log.operations import Operation, Remove, Truncate, mark_before
+from tinymq.log.replica_log.operations import Operation, Remove, Truncate, is_small, mark_before
 from tinymq.log.writer.disk import LogDisk
 
-SHARED = frozenset((*VOTES, MARKS))
+SHARED = frozenset((*VOTES, MARKS))  # files that all groups need
 
 
 @value
 class LogWork:
-    """One log's part of a round."""
+    """One log's part of a sync batch."""
 
     operations: list[Operation]
-    mark: DurabilityMark  # true once they are synced
-    sync: bool = True  # else that is due another time: it counts once it is written
+    mark: DurabilityMark  # true once the operations are synced
+    sync: bool = True  # False: this batch writes the log, and a later one syncs it
 
     @property
     def cuts(self) -> bool:
-        """Whether something that may be marked as durable goes."""
+        """Whether it removes entries that the durable mark may claim."""
         return any(isinstance(operation, Truncate | Remove) for operation in self.operations)
+
+
+@value
+class SyncBatch:
+    """The work of one sync batch."""
+
+    works: list[LogWork]
+    votes: dict[GroupId, HardState]  # that have changed
+    commits: Mapping[GroupId, int]  # commit indexes that the marks of these groups have to say
+    with_marks: bool  # write and sync the marks that earlier batches have noted, too
+    unsynced: Sequence[GroupId] = ()  # groups that earlier batches wrote, and a later one syncs
+
+    @property
+    def groups(self) -> list[GroupId]:
+        """Every group with unsynced entries. A failed sync may have lost any of them."""
+        return [*(work.mark.group for work in self.works), *self.unsynced]
+
+    @property
+    def is_lone(self) -> bool:
+        """Whether the batch writes one small entry of one log, and nothing else."""
+        return len(self.works) == 1 and not (self.votes or self.with_marks) and is_small(self.works[0].operations)
 
 
 @dataclass(slots=True)
 class SyncOutcome:
-    """How a round ended: which groups failed, and whether the files that all of them share did."""
+    """How a sync batch has ended."""
 
     failed: dict[GroupId, TinymqError] = field(default_factory=dict)
-    shared: TinymqError | None = None
-    kept: dict[GroupId, int] = field(default_factory=dict)  # the commit indexes that marks say, synced, as was asked
+    shared: TinymqError | None = None  # why the files that all groups need have failed
+    commits: dict[GroupId, int] = field(default_factory=dict)  # commit indexes of its marks, durable now
 
     def fail(self, groups: Iterable[GroupId], error: TinymqError) -> None:
-        """Whoever takes part in a failed sync fails: which pages were lost cannot be told."""
+        """Fail all of `groups`. After a failed sync nobody can tell which pages were lost."""
         self.failed = dict.fromkeys(groups, error)
 
 
 class SyncBatches:
-    """Carries rounds out. Owned by the writer job: no two calls at once, never on the loop while one runs."""
+    """Carries sync batches out. Owned by the writer job: no two calls run at once, and none on the loop while a batch
+    runs."""
 
-    def __init__(self, files: Files, marks: DurabilityMarks, ballots: VoteFile) -> None:
+    def __init__(self, files: Files, marks: DurabilityMarks, votes: VoteFile) -> None:
         self.marks = marks
-        self.broken: StorageError | None = None  # why the marks cannot be relied on any more
+        self.broken: StorageError | None = None  # why nobody can rely on the marks any more
         self._files = files
-        self._ballots = ballots
+        self._votes = votes
         self._disk = LogDisk(files)
-        self._boot_known = False  # the file `boot` names this start of the machine
+        self._boot_known = False  # the file `boot` names the present start of the machine
 
-    def carry_out(
-        self,
-        works: list[LogWork],
-        votes: dict[GroupId, HardState],
-        known: Mapping[GroupId, int],
-        *,
-        with_marks: bool,
-        unsynced: Sequence[GroupId] = (),
-    ) -> SyncOutcome:
-        """One round; `with_marks` takes along what earlier ones noted, and the commit indexes that are `known`, and
-        `unsynced` are groups that earlier ones wrote, to be synced another time. A disk that refuses is an outcome, not
-        an exception."""
+    def carry_out(self, batch: SyncBatch) -> SyncOutcome:
+        """Carry out one batch. A disk that refuses is an outcome, not an exception."""
         outcome = SyncOutcome()
-        everybody = [*(work.mark.group for work in works), *unsynced]
+        works = batch.works
         self._disk.later = frozenset(
-            map(group_directory, (*unsynced, *(work.mark.group for work in works if not work.sync)))
+            map(group_directory, (*batch.unsynced, *(work.mark.group for work in works if not work.sync)))
         )
         try:
             self.lower_marks(works)
-            shared: list[File] = self._ballots.write(votes) if votes else []
-            if with_marks:
-                self.marks.note_commits(known)
+            shared: list[File] = self._votes.write(batch.votes) if batch.votes else []
+            if batch.with_marks:
+                self.marks.note_commits(batch.commits)
                 shared += self.marks.flush()
-        except StorageError as error:  # of files that all logs need
+        except StorageError as error:  # of files that all groups need
             outcome.shared = error
-            outcome.fail(everybody, error)
+            outcome.fail(batch.groups, error)
             return outcome
         try:
             self._write(works, outcome)
             self._disk.sync(shared)
         except SyncFailed as error:
-            outcome.fail(everybody, error)
+            # The kernel reports a failed write to one sync, which may have been of any file, and then calls the pages
+            # clean. So every group with unsynced entries fails, also those whose own files were synced well.
+            outcome.fail(batch.groups, error)
             if failed_paths(error) & SHARED:
                 outcome.shared = error
-            self._confess(everybody)
+            self._raise_counts(batch.groups)
             return outcome
-        except OutOfDescriptors as error:  # for syncing a folder: only its names may be lost
-            outcome.fail(everybody, error)
+        except OutOfDescriptors as error:  # while a directory was opened to sync it: only its names may be lost
+            outcome.fail(batch.groups, error)
             return outcome
-        if with_marks:
+        if batch.with_marks:
             self.marks.synced()
-            outcome.kept = self._kept(known)
+            outcome.commits = self._durable_commits(batch.commits)
         for work in works:
+            # The mark is only noted. A later batch makes it durable: it may lag behind the log, but never lead it.
             if work.sync and work.mark.group not in outcome.failed:
                 self.marks.cover(work.mark.group)
                 self.marks.note(work.mark)
         return outcome
 
-    def _confess(self, groups: Iterable[GroupId]) -> None:
-        """A sync failed: what was acknowledged before it may be lost, though this start of the machine goes on. If the
-        marks fail, too, the broker ends, and what it finds then is what the disk has of it."""
+    def _raise_counts(self, groups: Iterable[GroupId]) -> None:
+        """After a failed sync, give a new identity to every replica that has acknowledged unsynced entries.
+
+        They may be lost, although the machine keeps running, and the file `boot` tells of its restarts only. If the
+        marks cannot be written either, the broker ends, and finds at its next start what the disk has.
+        """
         marks = [self.marks.get(group) for group in groups]
         with suppress(StorageError):
             self.marks.write([forgetful(mark) for mark in marks if mark is not None and mark.flags & LAZY])
             self.marks.sync()
 
-    def _kept(self, known: Mapping[GroupId, int]) -> dict[GroupId, int]:
-        """Of these groups, as the file says; all of it is synced."""
-        return {group: mark.commit for group in known if (mark := self.marks.get(group)) is not None}
+    def _durable_commits(self, groups: Iterable[GroupId]) -> dict[GroupId, int]:
+        """The commit indexes of these groups in the file of marks, which is synced."""
+        return {group: mark.commit for group in groups if (mark := self.marks.get(group)) is not None}
 
-    def idle(self, marks: list[DurabilityMark], known: Mapping[GroupId, int]) -> SyncOutcome:
-        """Make the marks durable, with the commit indexes that are `known`."""
+    def idle(self, marks: list[DurabilityMark], commits: Mapping[GroupId, int]) -> SyncOutcome:
+        """Make the marks durable, and with them the commit indexes."""
         outcome = SyncOutcome()
         try:
             for mark in marks:
                 self.marks.note(mark)
-            self.marks.note_commits(known)
+            self.marks.note_commits(commits)
             self.marks.flush()
             self.marks.sync()
-            outcome.kept = self._kept(known)
+            outcome.commits = self._durable_commits(commits)
         except StorageError as error:
             outcome.shared = error
         return outcome
 
     def put_mark(self, mark: DurabilityMark) -> None:
-        """Write it, synced. Raises StorageError: but for DiskFull it is unknown then what the file says."""
+        """Write one mark, and sync it. Raises StorageError. After DiskFull the file is as before; after any other error
+        nobody knows what it says, and `broken` is set."""
         try:
             self.marks.write([mark])
             self.marks.sync()
@@ -151,10 +173,11 @@ class SyncBatches:
 
     def close(self) -> None:
         self._disk.close()
-        self._ballots.close()
+        self._votes.close()
         self.marks.close()
 
     def lower_marks(self, works: list[LogWork]) -> None:
+        """Before entries are removed, or written that count unsynced: make marks durable that do not claim too much."""
         lowered = []
         for work in works:
             mark = needed = self.marks.get(work.mark.group)
@@ -164,9 +187,12 @@ class SyncBatches:
                 self.marks.unnote(work.mark.group)
                 needed = mark_before(work.operations, mark)
             if not work.sync:
+                # The entries of this batch may be acknowledged before their sync. A mark with LAZY lets the next start
+                # of the machine see that. It compares the id of the start with the file `boot`, so that is written
+                # first.
                 self.marks.expose(work.mark.group)
                 if not mark.flags & LAZY:
-                    self._know_boot()
+                    self._store_boot()
                     needed = replace(needed, flags=needed.flags | LAZY)
             if needed != mark:
                 lowered.append(needed)
@@ -174,18 +200,19 @@ class SyncBatches:
             self.marks.write(lowered)
             self.marks.sync()
 
-    def _know_boot(self) -> None:
+    def _store_boot(self) -> None:
         if not self._boot_known:
             if (boot := self._files.boot_id()) and read_boot(self._files) != boot:
                 write_boot(self._files, boot)
             self._boot_known = True
 
     def _write(self, works: list[LogWork], outcome: SyncOutcome) -> None:
+        """Carry out all operations. An error ends one log only, and the others go on."""
         for work in works:
             try:
                 for operation in work.operations:
                     self._disk.carry_out(operation)
-            except SyncFailed:  # some had to be synced early, to open no more files than may be open
+            except SyncFailed:  # too many files were open, so some were synced early: this concerns all logs
                 raise
             except StorageError as error:
                 outcome.failed[work.mark.group] = error
