@@ -47,7 +47,8 @@ class Job:
         try:
             self._say(f"starting {BROKERS} brokers, each a process with its own data folder under {self.folder}")
             cluster = dev_cluster.up(self.folder, BROKERS, self._say)
-            with Client(cluster.servers) as client:
+            # This thread computes all the time. With a short interval the client's thread reacts to a dead broker at once.
+            with Client(cluster.servers, switch_interval_ms=0.5) as client:
                 well = self._work(flights, client, cluster)
         finally:
             self._stop(well)
