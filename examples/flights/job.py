@@ -47,7 +47,7 @@ class Job:
         try:
             self._say(f"starting {BROKERS} brokers, each a process with its own data folder under {self.folder}")
             cluster = dev_cluster.up(self.folder, BROKERS, self._say)
-            # This thread computes all the time. With a short interval the client's thread reacts to a dead broker at once.
+            # This thread computes all the time. The client's thread reacts sooner to a dead broker with this setting.
             with Client(cluster.servers, switch_interval_ms=0.5) as client:
                 well = self._work(flights, client, cluster)
         finally:
