@@ -10,93 +10,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tinymq.client import (
-        AsyncClient,
-        AsyncHold,
-        AsyncProducer,
-        AsyncQueue,
-        AsyncReader,
-        AsyncScan,
-        BatchDelivery,
-        BatchMetadata,
-        Broker,
-        BrokerStatus,
-        ChannelDescription,
-        Client,
-        ClientConfig,
-        ClusterStatus,
-        ConsumerDescription,
-        Delivery,
-        Hold,
-        HoldDescription,
-        Message,
-        NotDelivered,
-        Offset,
-        PartitionOffsets,
-        Producer,
-        ProducerConfig,
-        Queue,
-        QueueConfig,
-        Reader,
-        ReaderConfig,
-        RecordMetadata,
-        ReplicaStatus,
-        Scan,
-        ScanDescription,
-        ScanSummary,
-        ServedBy,
-        TinymqError,
-        TopicDescription,
-        Unsent,
-    )
+from tinymq import client
 
-__all__ = [
-    "AsyncClient",
-    "AsyncHold",
-    "AsyncProducer",
-    "AsyncQueue",
-    "AsyncReader",
-    "AsyncScan",
-    "BatchDelivery",
-    "BatchMetadata",
-    "Broker",
-    "BrokerStatus",
-    "ChannelDescription",
-    "Client",
-    "ClientConfig",
-    "ClusterStatus",
-    "ConsumerDescription",
-    "Delivery",
-    "Hold",
-    "HoldDescription",
-    "Message",
-    "NotDelivered",
-    "Offset",
-    "PartitionOffsets",
-    "Producer",
-    "ProducerConfig",
-    "Queue",
-    "QueueConfig",
-    "Reader",
-    "ReaderConfig",
-    "RecordMetadata",
-    "ReplicaStatus",
-    "Scan",
-    "ScanDescription",
-    "ScanSummary",
-    "ServedBy",
-    "TinymqError",
-    "TopicDescription",
-    "Unsent",
-]
+if TYPE_CHECKING:
+    from tinymq.client import *  # noqa: F403
+
+__all__ = []
+__all__ += client.__all__  # the public names, each loaded from tinymq.client when it is first used
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'tinymq' has no attribute {name!r}")
-    from tinymq import client
-
     value = globals()[name] = getattr(client, name)
     return value
 
