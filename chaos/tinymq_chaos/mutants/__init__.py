@@ -1,12 +1,12 @@
-"""The product with one rule taken out at a time: who checks the checks. Nothing of it ships.
+"""Mutants: the product without one of its rules, to check the checks. No mutant ships.
 
     make mutants                       all of them; exit 1 if one survives
     make mutants MUTANT=no-pre-votes   one
     make mutants MUTANT=--list         their names and rules
-    python -m tinymq_chaos.real.cluster.broker --help    a broker that is one, as a process of its own
+    python -m tinymq_chaos.real.cluster.broker --help    run a broker with a mutant, as a process of its own
 
-MUTANTS is the table. A mutant's focus narrows what happens in its runs; the checkers are those of all runs.
-A catch counts only if the same plan without the mutant is clean.
+MUTANTS is the table. A mutant's focus narrows what happens in its runs; its runs have the same checkers as all others.
+A catch counts only if the same plan is clean without the mutant.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tinymq_chaos.mutants import (
 )
 from tinymq_chaos.mutants.mutant import MUTANTS, Focus, Mutant, Patches, find, mutant
 
-# Imported for what they enter into MUTANTS.
+# Importing a module enters its mutants into MUTANTS.
 ROOMS = (
     replication,
     elections,
@@ -42,13 +42,13 @@ ROOMS = (
 )
 
 REAL = (
-    "acks-before-the-sync",  # shows when machines lose power
+    "acks-before-the-sync",  # visible only when machines lose power
     "one-replica-commits",
     "duplicates-are-appended",
     "followers-show-their-whole-log",
     "cursors-are-not-replicated",
     "reads-without-a-round",
 )
-"""Those that the harness of real processes has to catch: each can be a broker's process."""
+"""The mutants that the harness of real processes has to catch. A broker's process can run each of them."""
 
 __all__ = ["MUTANTS", "REAL", "ROOMS", "Focus", "Mutant", "Patches", "find", "mutant"]

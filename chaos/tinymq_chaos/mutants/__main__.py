@@ -1,6 +1,7 @@
-"""`make mutants`: each mutant meets one seed after another until the simulator notices; exit 1 if it never does.
+"""`make mutants`: run each mutant with one seed after another until the simulator finds an anomaly; exit 1 if it finds
+none.
 
-A few that the simulator is the wrong place for meet the test of the suite that is named with them, which has to fail.
+Some rules cannot show in the simulator. Their mutants name a test of the suite, which has to fail.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from tinymq_chaos.sim.world.world import LINK_S
 
 SEEDS_MAX = 100
 RUN_S_MAX = 60.0
-SETTLE_S = 8.0  # of a run, behind its faults
+SETTLE_S = 8.0  # of a run, after its faults
 
 
 @dataclass(frozen=True, slots=True)
 class HuntResult:
-    """How a mutant fared. `by` is the first anomaly; "" if it survived."""
+    """What came of a mutant. `by` is the first anomaly; "" if the mutant survived."""
 
     mutant: Mutant
     seeds: int
@@ -42,7 +43,7 @@ class HuntResult:
 
 
 def plan_of(mutant: Mutant, seed: int) -> Plan:
-    """A run with this mutant's focus."""
+    """Return the plan of a run with this mutant's focus."""
     focus = mutant.focus
     return Plan(
         seed,
@@ -57,7 +58,7 @@ def plan_of(mutant: Mutant, seed: int) -> Plan:
 
 
 def hunt(mutant: Mutant, seeds: Iterable[int]) -> HuntResult:
-    """Run it until something is found that the product itself, under the same plan, does not show."""
+    """Run the mutant until a run finds an anomaly that the product does not show under the same plan."""
     if mutant.test:
         return _tested(mutant)
     count, virtual_s, real_s = 0, 0.0, 0.0
@@ -77,7 +78,7 @@ def hunt(mutant: Mutant, seeds: Iterable[int]) -> HuntResult:
 
 
 def _tested(mutant: Mutant) -> HuntResult:
-    """By its test, which has to pass without it."""
+    """Run the mutant's test, which has to fail with the mutant and pass without it."""
     began_s = time.monotonic()
     with mutant.applied():
         found = suite.failures(mutant.test)
@@ -90,7 +91,7 @@ def _tested(mutant: Mutant) -> HuntResult:
 
 @contextmanager
 def _ending(seconds: float) -> Iterator[None]:
-    """A mutant may turn for ever: after so much of the processor's time the run fails."""
+    """Fail the run after so many seconds of CPU time: a mutant may loop for ever."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise AssertionError(f"no end within {seconds:g} s of the processor's time")

@@ -1,4 +1,4 @@
-"""Mutants of the client: the broker that it asks, and the time when it asks again."""
+"""Mutants of the client: which broker it asks, and when it asks again."""
 
 from __future__ import annotations
 

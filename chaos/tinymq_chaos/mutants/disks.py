@@ -1,4 +1,4 @@
-"""Mutants of durability: what is synced before what, and what is believed of a disk that is read again."""
+"""Mutants of durability: the order of syncs, and what recovery trusts on a disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FLIPS = Focus(faults=("flip_bits", "kill", "isolate"), segment_bytes=16 << 10, s
 
 
 class _NeverSynced:
-    """Files of which a sync does nothing."""
+    """Files whose syncs do nothing."""
 
     def __init__(self, files: Any) -> None:
         self._files = files
@@ -100,7 +100,7 @@ def marks_stay_high(p: Patches) -> None:
 
 @mutant("a torn tail is cut off", FOUND)
 def torn_tails_stay(p: Patches) -> None:
-    """What is not whole is taken for whole: neither checksum nor chain is looked at behind the mark."""
+    """Take a torn frame for a whole one: check neither checksum nor chain above the mark."""
     p.replace(crc32c, _any_crc, within=[scan])
 
 
@@ -137,7 +137,7 @@ def the_page_cache_is_taken_for_the_disk(p: Patches) -> None:
 
 @mutant("ballots found at a start are written again and synced", Focus(faults=("crash_at_ballots", "kill", "isolate")))
 def ballots_are_believed_as_found(p: Patches) -> None:
-    """They may be in the page cache alone, and what rests on them goes out at once."""
+    """The votes may be in the page cache only, and messages that rest on them leave at once."""
 
     real: Any = vote_store.VoteFile.__init__
 
@@ -166,7 +166,7 @@ def lost_folders_are_made_anew(p: Patches) -> None:
 
 @mutant("a checkpoint has a checksum, and one that does not match is not used", STATES)
 def checkpoints_are_not_verified(p: Patches) -> None:
-    """Neither that of the file nor that of the partition in it: either would do."""
+    """Skip the checksums of the file and of the partition's state in it: either of them alone finds the damage."""
     p.replace(crc32c, _any_crc, within=[snapshot_files, broker_state])
 
 
@@ -200,9 +200,9 @@ def repaired_replicas_keep_their_count(p: Patches) -> None:
     p.replace(SyncBatches.put_mark, put_mark)
 
 
-# What has no mutant, by reasoning and not by a run:
+# Two rules have no mutant, because no run can show them:
 #
-# - the mark of a log that is set aside is synced before its files are moved: without it, a power cut in between leaves
-#   the old mark and no log, which is damage, and the count is raised for that (tests/log/test_replacing.py)
-# - the checksums of a state's pieces, and of the whole: nothing here changes bytes on their way, as TCP's checksum and
-#   the framing's would have to let pass (tests/raft/replica/test_snapshot_receiver.py)
+# - The mark of a quarantined log is synced before its files are moved. Otherwise a power cut in between leaves the old
+#   mark and no log. Recovery treats that as damage and raises the count (tests/log/test_replacing.py).
+# - A snapshot's chunks have checksums, and so has the whole. No fault changes bytes on their way: TCP's checksum
+#   and the framing's would have to miss the change (tests/raft/replica/test_snapshot_receiver.py).

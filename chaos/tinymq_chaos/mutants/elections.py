@@ -1,9 +1,9 @@
-"""Mutants of elections and of membership: who votes, who stands, who counts, who leads on."""
+"""Mutants of elections and of membership: votes, candidacies, quorums, and leaders that step down."""
 
-# Two rules have no mutant here. That a leader learns a commit from an ack no further than the ack shows logs to match
-# is redundant within one history: what anybody knows to be committed is in the log of every later leader. It counts, as
-# the generation of a take-over does, once an operator has accepted loss, which nobody does in the simulator: scenario
-# `taking_over` (tests/raft) has a mutant for the generation.
+# Two rules have no mutant here. The first: a leader learns a commit from an ack only as far as the ack proves that the
+# logs match. It is redundant within one history, because every later leader's log has each entry that anyone knows to
+# be committed. It matters, like the recovery epoch, once an operator has accepted a loss, which never happens in the
+# simulator. Scenario `taking_over` (tests/raft) has a mutant for the recovery epoch.
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def votes_are_counted(p: Patches) -> None:
 
 @mutant("4: a vote counts in the candidacy that asked for it", LEADERLESS)
 def any_vote_counts(p: Patches) -> None:
-    """A pre-vote for a vote, and one of an earlier term."""
+    """Count a pre-vote as a vote, and a vote of an earlier term as one of this term."""
     real = voting.VotingReplica._on_vote
 
     def on_vote(self: voting.VotingReplica, peer: int, vote: Any) -> None:
@@ -91,7 +91,7 @@ def votes_for_any_log(p: Patches) -> None:
     "8: membership is what CONFIG entries say, after a restart as before", Focus(faults=("wipe", "kill", "power_cut"))
 )
 def membership_of_the_first_entry(p: Patches) -> None:
-    """As stock falls back to its constructor's peers."""
+    """Fall back to the first entry's members, as stock PySyncObj falls back to its constructor's peers."""
     p.set(configs.Configs, "apply", lambda self, entry: None)
 
 
@@ -118,7 +118,7 @@ def no_pre_votes(p: Patches) -> None:
 
 @mutant("20: a CONFIG follows from the one before it", Focus(faults=("kill",)))
 def any_config_is_taken(p: Patches) -> None:
-    """A stray one, which leaves a broker out, is taken by everybody."""
+    """Accept a stray CONFIG, which leaves a broker out."""
     from tinymq.format.entry import Kind
     from tinymq.raft.rules.membership import pack_membership
 
@@ -150,7 +150,7 @@ def any_incarnation_is_a_member(p: Patches) -> None:
 
 @mutant("22: a replica that was repaired is another one, on the same disk", DAMAGE)
 def repaired_replicas_are_members(p: Patches) -> None:
-    """Its folder's id is looked at, and not its count."""
+    """Check the incarnation of a replica's data directory, and not its count."""
 
     def lists(self: Membership, broker_id: int, incarnation: bytes | None, count: int) -> bool:
         replica = self.replica(broker_id)
@@ -193,7 +193,7 @@ def learners_count(p: Patches) -> None:
 
 @mutant("a broker that no CONFIG lists observes: what it acknowledges counts for nothing", OBSERVED)
 def observers_count(p: Patches) -> None:
-    """Wherever it would have to: as members of the term, by identity, and in the one quorum function."""
+    """Count observers everywhere: as members of the term, by identity, and in the one quorum function."""
     real = Followers.observe
 
     def observe(self: Followers, peer: int) -> bool:
@@ -223,7 +223,7 @@ def unlisted_replicas_stay_who_they_are(p: Patches) -> None:
     Focus(faults=("next_disk",), seconds=16.0),
 )
 def what_is_listed_is_a_member(p: Patches) -> None:
-    """The next disk may go when its replica follows."""
+    """Report a listed replica as a member: the next disk may then be replaced once the replica follows."""
     p.set(configs.Configs, "has_kept", configs.Configs.lists)
 
 
@@ -253,7 +253,9 @@ def truncated_configs_stay(p: Patches) -> None:
     Focus(faults=("lost_config",), seconds=16.0),
 )
 def configs_count_when_appended(p: Patches) -> None:
-    """As in the paper: a new identity counts at once, the commit jumps over the CONFIG that lists it."""
+    """Let a CONFIG count when it is appended, as in the Raft paper: a new identity counts at once, and the commit index
+    jumps over the CONFIG that lists it.
+    """
 
     def commit(self: Leadership, known: configs.Configs, me: Replica, commit: int) -> int:
         match = {

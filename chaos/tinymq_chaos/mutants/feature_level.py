@@ -1,6 +1,6 @@
 """Mutants of the feature level: what a cluster may propose while some of its brokers run an older build (adr/0037).
 
-The simulator runs one build, so all brokers in its runs know the same level.
+All brokers of a simulated run have the same build and know the same level, so tests of the suite catch these mutants.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tinymq_chaos.mutants.mutant import Patches, mutant
 
 
 def _nothing(*_: Any) -> None:
-    """A check that never fails."""
+    """Replace a check by one that never fails."""
 
 
 @mutant(

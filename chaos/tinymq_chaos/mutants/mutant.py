@@ -99,7 +99,10 @@ Patch = Callable[[Patches], None]
 
 @dataclass(frozen=True, slots=True)
 class Focus:
-    """Where a mutant shows soonest. It narrows what happens, never what is checked. Empty: all there is."""
+    """Where a mutant shows soonest.
+
+    A focus narrows what happens, never what is checked. An empty field narrows nothing.
+    """
 
     faults: tuple[str, ...] = ()  # names in the simulator's table
     workloads: tuple[str, ...] = ()
@@ -112,18 +115,22 @@ class Focus:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One rule taken out."""
+    """A mutant of the product: one rule is missing."""
 
     name: str
-    rule: str  # what the code says, and the mutant does not do; with the hazard's number (docs/raft.md), if it is one
+    rule: str  # what the product does and the mutant does not; with the number of a hazard (docs/raft.md), if it is one
     patch: Patch = field(repr=False)
     focus: Focus = field(default_factory=Focus)
-    needs_simulator: str = ""  # why; "": a broker in a process of its own can be it, too
-    test: str = ""  # of the suite: it notices, where the simulator is the wrong place to; "": the simulator does
+    needs_simulator: str = ""  # why only the simulator can run it; "": the process of a broker can, too
+    # a test of the suite that fails with the mutant, if no simulated run can show it; "": the simulator shows it
+    test: str = ""
 
     @contextmanager
     def applied(self) -> Iterator[Patches]:
-        """The product is the mutant. Whatever was made before may still be right: start brokers inside."""
+        """Turn the product into the mutant while the block runs.
+
+        Start brokers inside: objects from before keep the rule.
+        """
         patches = Patches()
         try:
             self.patch(patches)
@@ -138,7 +145,7 @@ MUTANTS: dict[str, Mutant] = {}
 def mutant(
     rule: str, focus: Focus | None = None, needs_simulator: str = "", test: str = ""
 ) -> Callable[[Patch], Patch]:
-    """Enters a patch into MUTANTS, under its own name."""
+    """Enter a patch into MUTANTS, under its own name."""
 
     def enter(patch: Patch) -> Patch:
         name = patch.__name__.replace("_", "-")
@@ -150,7 +157,7 @@ def mutant(
 
 
 def find(name: str) -> Mutant:
-    """The mutant of that name. Raises InvalidRequest, which names the nearest."""
+    """Return the mutant of that name. Raises InvalidRequest, which names the nearest one."""
     if name not in MUTANTS:
         near = difflib.get_close_matches(name, MUTANTS, n=3, cutoff=0.4)
         nearest = f"the nearest: {', '.join(near)}; " if near else ""

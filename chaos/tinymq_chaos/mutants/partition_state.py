@@ -1,4 +1,4 @@
-"""Mutants of channels, and of what partitions keep: cursors, who may move them, what goes by age and for room."""
+"""Mutants of a partition's state: cursors and who may move them, retention, holds, and capacity."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def requests_are_forgotten(p: Patches) -> None:
 
 @mutant("a cursor's move is an entry of the log", Focus(faults=LOST_ANSWERS, workloads=("cursors",), pace=0.3))
 def cursors_are_not_replicated(p: Patches) -> None:
-    """A leader moves it, and tells nobody."""
+    """The leader moves the cursor and tells no other broker."""
 
     def command(self: Partition, said: Any, timeout_s: float, done: Any) -> None:
         names = [each.WhichOneof("command") for each in said]
@@ -208,7 +208,7 @@ def bytes_are_kept(p: Patches) -> None:
 )
 def alterations_are_not_heard(p: Patches) -> None:
     def configure(self: Partition, config: TopicConfig) -> None:
-        if self.config == TopicConfig():  # as it was made
+        if self.config == TopicConfig():  # the settings with which the topic was created
             real(self, config)
 
     real = Partition.configure

@@ -1,4 +1,4 @@
-"""Mutants above the logs: partitions, duplicates, high watermarks, the registry, what readers are told."""
+"""Mutants of the broker above its logs: partitions, duplicates, high watermarks, the registry, and reads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def duplicates_in_flight_are_appended(p: Patches) -> None:
         try:
             return real(known, header)
         except TinymqError:
-            return None  # ahead of what is committed: the overlay would have said what comes next
+            # the sequence is ahead of the committed state: the uncommitted producer state would have the next one
+            return None
 
     p.replace(Partition.latest_producer, projected)
     p.replace(producers.judge, judge)
@@ -127,7 +128,7 @@ def batches_wait_for_leadership(p: Patches) -> None:
 
 @mutant("the high watermark is never beyond the commit")
 def high_watermark_beyond_the_commit(p: Patches) -> None:
-    """All that lies in the log is shown."""
+    """Show everything in the log."""
     p.replace(Partition.high_watermark, property(lambda self: self.group.log.next_offset))
 
 
@@ -149,7 +150,7 @@ def metadata_of_the_past(p: Patches) -> None:
 
 @mutant("13: a leader answers for the cluster once a majority has said that it still leads", METADATA)
 def reads_without_a_round(p: Patches) -> None:
-    """Whoever believes to lead answers at once."""
+    """Answer at once if this broker believes that it leads."""
 
     async def read_index(self: Group, timeout_s: float) -> int:
         if not self.is_leader:

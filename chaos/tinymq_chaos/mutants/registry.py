@@ -1,4 +1,4 @@
-"""Mutants of what the registry gives once."""
+"""Mutants of the numbers that the registry gives only once."""
 
 from __future__ import annotations
 

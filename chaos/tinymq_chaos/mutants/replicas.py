@@ -1,7 +1,7 @@
-"""Mutants of groups that come back by themselves, of leaders that come home, and of who is told what was lost.
+"""Mutants of broker/replicas: automatic quorum recovery, preferred leaders, and errors that report a loss.
 
-Most of them are rules for what is rare (a majority ends while the last holder is silent) or only unwelcome (a leader
-moves for nothing): a simulated run shows neither for certain, and a test of the suite does.
+Most of these rules matter in rare cases (a majority ends while the last holder is silent), or prevent harmless but
+unwelcome moves of a leader. A simulated run shows neither for certain, so tests of the suite catch them.
 """
 
 from __future__ import annotations
@@ -158,7 +158,9 @@ def replicas_of_the_past_answer(p: Patches) -> None:
     p.replace(fetch.divergence_error, of_another_history)
 
 
-# ---- leaders that come home --------------------------------------------------------------------------------------
+# Mutants of broker/replicas: automatic quorum recovery, preferred leaders, and errors that report a loss. | Most of
+# these rules matter in rare cases (a majority ends while the last holder is silent), or prevent harmless but unwelcome
+# moves of a leader. A simulated run shows neither for certain, so tests of the suite catch them.
 
 
 @mutant(

@@ -1,4 +1,4 @@
-"""Mutants of what leaders and followers tell one another, and of what they commit."""
+"""Mutants of the messages between leaders and followers, and of commits."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def acks_of_other_terms_count(p: Patches) -> None:
 
 @mutant("3: what a follower acknowledges was verified in this term", OVERTAKEN)
 def acks_tell_the_whole_log(p: Patches) -> None:
-    """As stock: the index of its last entry, whoever wrote it."""
+    """Acknowledge the index of the last entry, whoever wrote it, as stock PySyncObj does."""
 
     def send(
         self: Any, node: Any, reset: bool = False, nextNodeIdx: int = 0, success: bool = False, next_term: int = 0
@@ -127,7 +127,7 @@ def _clipped(real: Any) -> Any:
     Focus(faults=("power_cut_all", "slow_disk"), workloads=("idempotent",), pace=0.5),
 )
 def acks_before_the_sync(p: Patches) -> None:
-    """Followers and the leader itself."""
+    """Followers acknowledge before their sync, and the leader counts its own entries before its sync."""
     real: Any = replica.RaftReplica.__init__
 
     def init(self: replica.RaftReplica, group: Any, me: Any, log: Any, *rest: Any) -> None:
@@ -137,7 +137,7 @@ def acks_before_the_sync(p: Patches) -> None:
 
 
 class AllDurableLog:
-    """A log that takes what is appended for durable."""
+    """A log that reports every appended entry as durable."""
 
     def __init__(self, log: Any) -> None:
         object.__setattr__(self, "_log", log)
@@ -187,7 +187,7 @@ def conflicts_back_off_by_one(p: Patches) -> None:
     needs_simulator="what the heartbeat carries besides does not travel: all brokers have to be in one process",
 )
 def heartbeats_carry_a_log_position(p: Patches) -> None:
-    """It overtakes appends: its commit index is taken up to the follower's own last entry."""
+    """A heartbeat carries a commit index and overtakes appends: the follower takes it up to its own last entry."""
     from tinymq.raft.host.host import Host
 
     said: dict[tuple[int, int, int], dict[Any, tuple[int, int]]] = {}  # (sender, receiver, sequence): log positions
@@ -221,7 +221,7 @@ def heartbeats_carry_a_log_position(p: Patches) -> None:
 @mutant("17: a message carries a bounded slice of the log", BACKLOG)
 def slices_are_not_bounded(p: Patches) -> None:
     tail, read = LogReader.tail, LogReader.read
-    many = 1 << 26  # a real file's read makes room for as much as is asked for
+    many = 1 << 26  # reading a real file allocates as many bytes as are asked for
     p.set(LogReader, "tail", lambda self, index, bytes_max: tail(self, index, many))
     p.set(LogReader, "read", lambda self, index, bytes_max: read(self, index, many))
 
@@ -238,7 +238,7 @@ def followers_are_not_waited_for(p: Patches) -> None:
 
 @mutant("15: what happens is acted upon at once")
 def ticks_come_in_turns(p: Patches) -> None:
-    """Every 100 ms, as stock sends."""
+    """Send every 100 ms, as stock PySyncObj does."""
 
     def wake(self: Schedule, group: Any) -> None:
         self._due[group] = None
@@ -247,7 +247,7 @@ def ticks_come_in_turns(p: Patches) -> None:
             self._clock.call_later(0.1, self._turn)
 
     p.set(Schedule, "wake", wake)
-    p.set(Leadership, "nothing_out", lambda self: False)  # else a lone write does not wait for its turn
+    p.set(Leadership, "nothing_out", lambda self: False)  # otherwise a lone write does not wait for its turn
 
 
 @mutant("entries of earlier terms are committed with one of the leader's own (paper, 5.4.2)", SEESAW)
@@ -265,7 +265,7 @@ def a_minority_commits(p: Patches) -> None:
 
 @mutant("a majority commits, and not whoever has it first", Focus(faults=CUTS))
 def one_replica_commits(p: Patches) -> None:
-    """Elections need a majority still."""
+    """Commit what one replica holds. Elections still need a majority."""
 
     def commit(self: Leadership, configs: Configs, me: Replica, known: int) -> int:
         reached = max(self._log.durable_index, *(self.progress[m].match for m in self.members))
@@ -304,7 +304,10 @@ def leads_before_its_noop_is_applied(p: Patches) -> None:
 
 @mutant("9, 10: an entry that cannot be applied ends its replica, and is not tried again", Focus(faults=("kill",)))
 def apply_is_tried_again(p: Patches) -> None:
-    """One broker's apply fails now and then; that is swallowed, as stock does, and the entry is met again."""
+    """One broker's apply fails now and then.
+
+    The failure is ignored, as in stock PySyncObj, and the entry is applied again.
+    """
     real_apply, real_all = replica.RaftReplica._apply, replica.RaftReplica._SyncObj__applyLogEntries
 
     def apply(self: replica.RaftReplica, entry: Entry) -> None:

@@ -1,4 +1,4 @@
-"""Mutants of what clients may ask for: how much of it, how often, and what is counted and remembered for them."""
+"""Mutants of the bounds on client requests: quotas, request ids, and what the broker remembers per client."""
 
 from __future__ import annotations
 

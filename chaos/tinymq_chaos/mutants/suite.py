@@ -1,7 +1,7 @@
-"""Tests of the suite, with a rule taken out: for mutants that the simulator is the wrong place to notice.
+"""Run tests of the suite while a mutant is applied, for mutants that no simulated run can show.
 
-A test has noticed when it fails in its own body. One that is not there, or whose surroundings do not come about, has
-noticed nothing: that is an error here.
+A test notices a mutant when the test fails in its own body. A test that does not exist, or whose fixtures fail, notices
+nothing: that is an error here.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-TESTS = "tests."  # how the modules of tests are named
+TESTS = "tests."  # the package of all test modules
 UNUSED = ("cacheprovider", "xdist", "hypothesispytest", "junitxml", "doctest", "unittest", "logging")  # plug-ins
 QUIET = ("-q", "--rootdir", str(ROOT), *(word for name in UNUSED for word in ("-p", f"no:{name}")))
 
 
 class TestOutcomes:
-    """How each test of a run ended. A plug-in."""
+    """A pytest plug-in that records how each test of a run ended."""
 
     def __init__(self) -> None:
         self.passed = 0
-        self.failed: list[str] = []  # what each said
-        self.broken: list[str] = []  # those that did not get as far as their own body, and modules without tests
+        self.failed: list[str] = []  # the messages of the failures
+        self.broken: list[str] = []  # tests that failed outside their own body, and modules that were not collected
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and report.when == "call":
@@ -41,10 +41,11 @@ class TestOutcomes:
 
 
 def failures(test: str) -> list[str]:
-    """What those say that fail, of the tests that `test` names ("tests/x/test_y.py::test_z"), in this process as it is.
+    """Run the tests that `test` names ("tests/x/test_y.py::test_z") in this process; return the messages of those that
+    fail.
 
-    Raises AssertionError where nothing is shown. Modules of tests are imported anew: what they know by name is what the
-    product's modules have at the moment.
+    Raises AssertionError if no test ran. Modules of tests are imported again, so that the names that they import from
+    the product are those of the mutant.
     """
     for name in [name for name in sys.modules if name.startswith(TESTS)]:
         del sys.modules[name]

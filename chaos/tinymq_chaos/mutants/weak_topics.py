@@ -1,4 +1,4 @@
-"""Mutants of topics that promise less: in memory, and synced at intervals."""
+"""Mutants of topics with weaker durability: in memory, or synced at intervals."""
 
 from __future__ import annotations
 

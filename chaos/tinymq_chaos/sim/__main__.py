@@ -1,5 +1,7 @@
-"""`make sim`: fresh seeds for a while, a range of seeds, or one seed with its transcript. Exit code 1: anomalies;
-130: interrupted."""
+"""`make sim`: fresh seeds for a while, a range of seeds, or one seed with its transcript.
+
+Exit code 1: anomalies; 130: interrupted.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ def _plan(options: argparse.Namespace, seed: int) -> Plan:
 
 
 def main() -> int:
-    if os.environ.get("PYTHONHASHSEED") != "0":  # sets are walked in another order in every process otherwise
+    if os.environ.get("PYTHONHASHSEED") != "0":  # with random hashes every process would walk its sets in another order
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tinymq_chaos.sim", *sys.argv[1:]])
     options = parse_options(sys.argv[1:])
@@ -87,13 +89,13 @@ def main() -> int:
         from tinymq_chaos.sim.campaign import timing
 
         print(TIMING_FOLLOWS, flush=True)
-        with Transcript().listening():  # brokers' log lines would stand between the rows
+        with Transcript().listening():  # log lines of brokers would stand between the rows
             timing.print_table(options.timing)
     return 1 if failed else 0
 
 
 def verdict(result: Result) -> str:
-    """What a replay ends with: nobody has to look for it in the transcript."""
+    """Return the last lines of a replay, so that nobody searches the transcript for the result."""
     if not result.anomalies:
         return "no anomalies"
     count = len(result.anomalies)

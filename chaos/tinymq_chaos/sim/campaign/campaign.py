@@ -1,4 +1,4 @@
-"""Many runs, side by side on the machine's cores: progress, totals, and how to replay what failed."""
+"""Many runs side by side on the machine's cores: progress, totals, and the commands that replay failed runs."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from typing import Any
 from tinymq_chaos.sim.campaign.run import Plan, run
 
 PROGRESS_S = 5.0
-LOOK_S = 0.5  # at least so often the campaign looks whether it was interrupted
-RUNS_PER_PROCESS = 100  # then another one takes its place: memory is bounded
-FAILURES_MAX = 20  # after which there is enough to look at
+LOOK_S = 0.5  # how often the campaign checks for an interrupt, at least
+RUNS_PER_PROCESS = 100  # then a new process replaces it, which bounds the memory
+FAILURES_MAX = 20  # failed runs, after which the campaign ends
 
 
 def nodes_of(seed: int) -> int:
-    """One run in five has five brokers."""
+    """Return the number of brokers for a seed: one run in five has five."""
     return 5 if seed % 5 == 0 else 3
 
 
 def _leave_interrupts() -> None:
-    """Ctrl-C reaches every process of a terminal: the campaign ends its own."""
+    """Ignore SIGINT: Ctrl-C reaches every process of a terminal, and the campaign ends its own processes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def run_one(plan: Plan) -> tuple[str, dict[str, Any]]:
-    """In a process of its own: (the command that replays it, what came of it)."""
+    """Run one plan in a process of the pool; return the command that replays it, and its result."""
     return plan.command, run(plan).values()
 
 
 class Campaign:
-    """Runs `plans`, for `seconds` of real time or (None) all of them."""
+    """Runs `plans`, for `seconds` of real time, or all of them if `seconds` is None."""
 
     def __init__(
         self,
@@ -66,8 +66,11 @@ class Campaign:
         self.failures: list[str] = []
 
     def run(self) -> list[str]:
-        """To the end. The commands that replay what failed. Raises KeyboardInterrupt on Ctrl-C, once what was done by
-        then is told; the pool's threads are of no use then, and may wait for ever: leave by os._exit."""
+        """Run to the end; return the commands that replay the failed runs.
+
+        On Ctrl-C, print the totals and raise KeyboardInterrupt. The threads of the pool may then wait for ever: leave
+        by os._exit.
+        """
         pool = ProcessPoolExecutor(
             self._processes, initializer=_leave_interrupts, max_tasks_per_child=RUNS_PER_PROCESS
         )  # fmt: skip
@@ -77,7 +80,7 @@ class Campaign:
         except (KeyboardInterrupt, BrokenProcessPool) as ended:
             if not self._interrupted:
                 raise
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would break off the end
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would interrupt the end
             print("interrupted", flush=True)
             for child in multiprocessing.active_children():
                 child.kill()

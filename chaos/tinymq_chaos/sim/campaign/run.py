@@ -1,4 +1,4 @@
-"""One run: from a seed to what was wrong with it. The phases of README.md, in their order."""
+"""One run: from a seed to its anomalies. The phases are those of README.md, in order."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from tinymq_chaos.sim.world.world import LINK_S, World, WorldOptions
 from tinymq_chaos.workloads.context import Caller, Workload
 
 SECONDS = 30.0  # virtual, of a whole run
-QUIET_S = 6.0  # of it: after the last fault, with load, before workloads are told to stop
-END_S = 30.0  # workloads that are told to stop, and brokers that are to heal, get so long
-FROZEN_GROWTH_MAX = 100_000  # objects: what some ten results hold, 25 MB each
+QUIET_S = 6.0  # of it: after the last fault, with load, until workloads stop
+END_S = 30.0  # limit for workloads to stop, and for brokers to recover
+FROZEN_GROWTH_MAX = 100_000  # objects: what about ten results hold, 25 MB each
 WORKLOADS_AT_ONCE = 2
 TOPIC_TRIES_MAX = 6  # of 10 virtual seconds
 UNREPLICATED = "unreplicated"
@@ -41,21 +41,21 @@ PACES = (2.0, 3.0, 5.0)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is run. The seed decides all that is not said here."""
+    """What a run does. The seed decides whatever the plan leaves open."""
 
     seed: int
     nodes: int = 3
     seconds: float = SECONDS
-    workloads: tuple[str, ...] = ()  # (): the seed's choice
-    faults: tuple[str, ...] | None = None  # kinds; None: the seed's choice, (): none
-    segment_bytes: int | None = None  # None: the seed's choice
-    latency_s: float = LINK_S[0]  # of every link, if nothing is wrong
-    pace: float | None = None  # pauses of workloads are so many times as long; None: the seed's choice
+    workloads: tuple[str, ...] = ()  # (): the seed chooses
+    faults: tuple[str, ...] | None = None  # names of faults; None: the seed chooses, (): none
+    segment_bytes: int | None = None  # None: the seed chooses
+    latency_s: float = LINK_S[0]  # of every link, without faults
+    pace: float | None = None  # factor for the pauses of workloads; None: the seed chooses
     registry: str = "replicated"  # or "memory", for one broker
 
     @property
     def command(self) -> str:
-        """What replays it."""
+        """Return the command that replays the run."""
         words = [f"make sim SEED={self.seed} BROKERS={self.nodes}"]
         words += [f"RUN_S={self.seconds:g}"] if self.seconds != SECONDS else []
         words += [f"WORKLOADS={','.join(self.workloads)}"] if self.workloads else []
@@ -69,26 +69,26 @@ class Plan:
 
 @dataclass(slots=True)
 class Result:
-    """What came of it."""
+    """The result of a run."""
 
     plan: Plan
     anomalies: list[str] = field(default_factory=list)
     transcript: list[str] = field(default_factory=list)
     faults: Mapping[str, int] = field(default_factory=dict)
-    happened: Mapping[str, int] = field(default_factory=dict)  # what faults that wait for their moment came to
+    happened: Mapping[str, int] = field(default_factory=dict)  # how often faults that wait for a moment found it
     virtual_s: float = 0.0
-    real_s: float = 0.0  # of this process's CPU
+    real_s: float = 0.0  # CPU time of this process
     steps: int = 0
-    calls: Mapping[str, int] = field(default_factory=dict)  # by how they ended
+    calls: Mapping[str, int] = field(default_factory=dict)  # by outcome
     records: int = 0  # acknowledged
     elections: int = 0
     healed_s: float = 0.0  # from the last fault's end until all was well
     digest: str = ""
     history: History | None = None
-    queued_bytes_max: int = 0  # at once on one connection between brokers
+    queued_bytes_max: int = 0  # the most at one time on one connection between brokers
 
     def values(self) -> dict[str, Any]:
-        """For a line of JSON. Real seconds are CPU time of the process that ran it."""
+        """Return the values of a line of JSON. Real seconds are CPU time of the process that ran the plan."""
         return {
             "seed": self.plan.seed, "brokers": self.plan.nodes, "anomalies": self.anomalies,
             "faults": dict(self.faults), "happened": dict(self.happened),
@@ -99,7 +99,7 @@ class Result:
 
 
 class Context:
-    """What a workload is given: see ../workloads/context.py."""
+    """The context of one workload: see ../workloads/context.py."""
 
     def __init__(self, world: World, name: str, stop: asyncio.Event, pace: float) -> None:
         self.name = name
@@ -123,7 +123,7 @@ class Context:
                 await client.admin.create_topic(name, partitions, factor, settings=settings, timeout=10.0)
                 return name
             except TinymqError as error:
-                if error.code == "TopicExists":  # by an earlier try
+                if error.code == "TopicExists":  # an earlier attempt created it
                     return name
                 self._world.say(f"topic {name}: {error.code}")
                 await self._world.clock.sleep(0.1)  # some broker is not registered yet
@@ -137,7 +137,7 @@ class Context:
 
 
 def run(plan: Plan) -> Result:
-    """Run it to its end. What is wrong is in the result, whatever it is."""
+    """Run the plan to its end. Every failure is in the result."""
     result = Result(plan)
     transcript = Transcript()
     kept: list[World] = []
@@ -160,7 +160,7 @@ def run(plan: Plan) -> Result:
             run_virtually(main)
         except AssertionError as error:
             result.anomalies.append(f"failed: {error}")
-        except Exception as error:  # whatever it is, the run has failed, and the seed shows it again
+        except Exception as error:  # any error fails the run, and the seed repeats it
             where = traceback.extract_tb(error.__traceback__)[-1]
             result.anomalies.append(f"raised: {error!r} at {where.filename.rsplit('/', 1)[-1]}:{where.lineno}")
     result.anomalies += [f"broken invariant: {line}" for line in transcript.broken]
@@ -231,16 +231,16 @@ async def _work(workload: Workload, context: Context) -> None:
 
 
 class _Frozen:
-    """All present objects, modules above all, which the collection after a run can skip."""
+    """The objects that exist between two runs (modules above all), which a garbage collection after a run can skip."""
 
     def __init__(self) -> None:
-        self._objects = 0  # as of the last time when none of them was garbage
+        self._objects = 0  # when none of them was garbage
 
     def renew(self) -> None:
-        """Collect what the result of the run before held until now, and freeze the rest."""
+        """Collect what the previous result held until now, and freeze the rest."""
         full = gc.get_freeze_count() > self._objects + FROZEN_GROWTH_MAX
         if full:
-            gc.unfreeze()  # a frozen result that its caller has dropped since is garbage that no collection finds
+            gc.unfreeze()  # a frozen result that the caller has dropped since is garbage that no collection finds
         gc.collect()
         gc.freeze()
         if full:
@@ -252,8 +252,10 @@ _FROZEN = _Frozen()
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """What is left of a run is collected after it, and not at moments of the collector's choice: what coroutines do
-    on their way out would be part of the run. What they complain of then is of no interest."""
+    """Collect garbage after the run, and never at moments that the collector chooses.
+
+    Otherwise the clean-up of coroutines would be part of the run. Errors that the clean-up reports are ignored.
+    """
     hook = sys.unraisablehook
     try:
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""When which fault happens: the seed's choice of kinds, alone or in pairs, one episode after another. Then calm."""
+"""The schedule of a run's faults: the seed chooses kinds, alone or in pairs, one episode after another. Then calm."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from tinymq_chaos.sim.faults import DAMAGE, FAULTS, SimFault
 from tinymq_chaos.sim.world.world import World
 
 GAP_S = 0.7  # on average, between two episodes
-TRIM_SHARE = 0.3  # of all runs, besides: who comes back then may need a state instead of entries
+TRIM_SHARE = 0.3  # of all runs remove heads of logs as well: a replica that returns may then need a snapshot
 WRONG_START = "wrong_start"
-ALONE, PAIR, ANY = 4, 5, 1  # how often a run has faults of one kind, of two kinds side by side, of any two kinds
+ALONE, PAIR, ANY = 4, 5, 1  # how often a run has faults of one kind, of two kinds side by side, of all kinds
 
 
 class Storm:
-    """All faults of one run."""
+    """The faults of one run."""
 
     def __init__(self, world: World, kinds: Sequence[str] | None, spare: Collection[str] = ()) -> None:
-        """`kinds`: of the table's rows; None: the seed chooses, among all but those to `spare`."""
+        """Choose the faults: those of `kinds`, or if it is None those that the seed draws, without the ones to
+        `spare`."""
         self._world = world
         self._rng = random.Random(f"{world.seed}/storm")
         self._under_way: dict[Iterator[str | None], str] = {}
@@ -42,11 +43,11 @@ class Storm:
 
     @property
     def starts_wrong(self) -> bool:
-        """Will a broker start with a wrong clock? Only topics with one replica show that."""
+        """Return whether a broker will start with a wrong clock. Only topics with one replica show that."""
         return WRONG_START in self._kinds
 
     async def rage(self, seconds: float) -> None:
-        """Faults for so long; then every one of them ends, and whoever is down starts again."""
+        """Do faults for `seconds`, then end all of them and start every broker that is down."""
         world, rng = self._world, self._rng
         end_s = world.loop.time() + seconds
         while self._kinds and world.loop.time() < end_s:
@@ -61,7 +62,7 @@ class Storm:
             broker.revive()
 
     async def _episode(self, end_s: float) -> None:
-        """One fault, or two that overlap."""
+        """Do one fault, or two that overlap."""
         world, rng = self._world, self._rng
         names = rng.sample(self._kinds, min(2, len(self._kinds)))
         begin_s, moments = world.loop.time(), []

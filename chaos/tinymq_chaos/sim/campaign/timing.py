@@ -1,10 +1,11 @@
-"""How soon a lost leader is replaced, and what causes an election that nobody needs: measured in virtual time.
+"""Measure in virtual time how soon a lost leader is replaced, and how many elections are unwanted.
 
-    python -m tinymq_chaos.sim.campaign.timing           from the project's folder; 200 seeds a row, a few minutes
-    python -m tinymq_chaos.sim.campaign.timing 20        so many seeds
+    python -m tinymq_chaos.sim.campaign.timing           200 seeds a row, a few minutes
+    python -m tinymq_chaos.sim.campaign.timing 20        20 seeds a row
 
-Whole Raft hosts of three brokers, on the disks and links of the simulator. A *failover* begins with the fault and ends
-when another leader has acknowledged a write. An election is *unwanted* when every broker was up, connected and running.
+Each run has the complete Raft hosts of three brokers, on simulated disks and links. A *failover* begins with the fault
+and ends when another leader has acknowledged a write. An election is *unwanted* when every broker was up, connected and
+running.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tinymq_chaos.sim.virtual.transcript import Transcript
 
 SEEDS = 200
 STEADY_SEEDS = 20
-STEADY_S = 60.0  # virtual, under load, each seed
+STEADY_S = 60.0  # virtual seconds under load for each seed
 LIMIT_S = 20.0
 
 Change = Callable[[Cluster], None]
@@ -29,27 +30,27 @@ Fault = Callable[[Cluster, Broker], None]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One scenario over many seeds. Seconds are virtual; None where nothing was to be replaced."""
+    """One scenario over many seeds. Seconds are virtual; None where no leader was replaced."""
 
     scenario: str
     seeds: int
     p50_s: float | None
     p99_s: float | None
     max_s: float | None
-    elections: int  # unwanted ones: terms that began and should not have
-    held_s: float | None = None  # at most so long did the old leader believe to lead
+    elections: int  # unwanted ones
+    held_s: float | None = None  # the longest time for which the old leader believed that it leads
 
 
 # ---- what happens ------------------------------------------------------------------------------------------
 
 
 def kill(cluster: Cluster, leader: Broker) -> None:
-    """kill -9: the machine lives on and refuses connections."""
+    """kill -9: the machine stays up and refuses connections."""
     leader.kill()
 
 
 def power_loss(cluster: Cluster, leader: Broker) -> None:
-    """Silence: nothing answers, nothing refuses."""
+    """Power loss: nothing answers and nothing refuses."""
     cluster.pause(leader.id)
 
 
@@ -64,14 +65,14 @@ def isolation(cluster: Cluster, leader: Broker) -> None:
 
 
 def deaf(cluster: Cluster, leader: Broker) -> None:
-    """It is heard, and hears nobody."""
+    """Cut the leader off from all incoming messages."""
     for other in cluster.brokers:
         if other != leader.id:
             cluster.cut(other, leader.id, both=False)
 
 
 def mute(cluster: Cluster, leader: Broker) -> None:
-    """It hears, and is heard by nobody."""
+    """Cut the leader off from all outgoing messages."""
     for other in cluster.brokers:
         if other != leader.id:
             cluster.cut(leader.id, other, both=False)
@@ -99,19 +100,19 @@ def delayed(seconds: float, jitter_s: float) -> Change:
 
 
 def slow_disks(cluster: Cluster) -> None:
-    """50 ms for each sync, and each write before it."""
+    """Make each sync, and each write before it, take 50 ms."""
     for broker in cluster.brokers.values():
         broker.disk.delay_s = (0.02, 0.03)
 
 
 def drifting(cluster: Cluster) -> None:
-    """Clocks that run up to 5 % fast or slow."""
+    """Make clocks run up to 5 % fast or slow."""
     for broker, rate in zip(cluster.brokers.values(), cluster.rng.sample((0.95, 1.0, 1.05), 3), strict=False):
         broker.clock.drift(rate)
 
 
 def stalls(longest_s: float) -> Change:
-    """Every broker's loop stands still now and then, as for a long validation or a busy machine."""
+    """Stall every broker's loop now and then, as a long validation or a busy machine does."""
 
     def change(cluster: Cluster) -> None:
         for broker in cluster.brokers.values():
@@ -215,7 +216,7 @@ def failovers(scenario: str, world: Change, fault: Fault, seeds: Sequence[int]) 
 
 
 async def _until_it_steps_down(cluster: Cluster, leader: Broker, follow: object, held: list[float]) -> None:
-    """Note how long a leader that runs on believes to lead."""
+    """Note how long a leader that keeps running believes that it leads."""
     begun = cluster.loop.time()
     while leader.up and not leader.process.paused:
         if leader.machine().leading is None:
@@ -225,7 +226,7 @@ async def _until_it_steps_down(cluster: Cluster, leader: Broker, follow: object,
 
 
 async def _next_write(cluster: Cluster, old: Broker) -> None:
-    """Write until another leader has acknowledged it, as a client that tries again at once."""
+    """Write until another leader has acknowledged it, like a client that retries at once."""
     begun = cluster.loop.time()
     while cluster.loop.time() - begun < LIMIT_S:
         for broker in cluster.leaders():
@@ -263,7 +264,7 @@ def steady(scenario: str, world: Change, seeds: Sequence[int]) -> Row:
 
 
 def measure(seeds: int = SEEDS, steady_seeds: int = STEADY_SEEDS, on_row: Callable[[Row], None] = print) -> list[Row]:
-    """All scenarios, each over its seeds; `on_row` is told of each as it is done."""
+    """Run all scenarios, each with its seeds; call `on_row` after each."""
     rows = []
     for name, (world, fault) in FAILOVERS.items():
         rows.append(failovers(name, world, fault, range(seeds)))
@@ -286,13 +287,13 @@ def print_row(row: Row) -> None:
 
 
 def print_table(seeds: int) -> None:
-    """Each row over so many seeds, and a tenth of them for what takes a minute."""
+    """Print each row, over `seeds` seeds, or a tenth of them for scenarios that take a minute."""
     print(f"{'ms of virtual time':<46} {'seeds':>5} {'p50':>7} {'p99':>7} {'max':>7} {'held':>9} {'unwanted':>9}")
     measure(seeds, max(1, seeds // 10), print_row)
 
 
 def main() -> None:
-    with Transcript().listening():  # brokers' log lines would stand between the rows
+    with Transcript().listening():  # log lines of brokers would stand between the rows
         print_table(int(sys.argv[1]) if len(sys.argv) > 1 else SEEDS)
 
 

@@ -33,8 +33,11 @@ def wall_jump(world: World, rng: random.Random) -> Iterator[str | None]:
 
 @action
 def wrong_start(world: World, rng: random.Random) -> Iterator[str | None]:
-    """A broker restarts with a wrong clock, and hears no other broker for a while. If there is one, the fault takes a
-    broker that leads a partition of which it holds the only replica. Clients still reach the broker."""
+    """A broker restarts with a wrong clock and hears no other broker for a while.
+
+    The fault prefers a broker that leads a partition of which it holds the only replica. Clients still reach the
+    broker.
+    """
     alone = [b for b in world.brokers.values() if _leads_alone(b)]
     broker, hours = rng.choice(alone) if alone else running(world, rng), rng.choice(JUMPS_H)
     if broker is None or _one_is_wrong(world):

@@ -1,8 +1,8 @@
-"""Faults that take away what was synced: wiped disks, lost folders, flipped bits, sectors that cannot be read.
+"""Faults that take synced bytes: wiped disks, lost directories, flipped bits, unreadable sectors.
 
-What is promised is promised as long as a majority of disks is readable. So only one broker at a time is damaged, and
-another one only once that has recovered: it is a member of all its groups again. Flipped bits may lie undiscovered,
-so a broker that had some stays the only one for the rest of the run.
+The promises of tinymq need a majority of readable disks. So only one broker at a time is damaged, and another one only
+after it has recovered, as a member of all its groups. Flipped bits may stay undiscovered, so a broker that had some is
+the only one damaged for the rest of the run.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.world import World
 
 BITS_MAX = 3
-LOOKS_S = 0.000_5  # how often an impatient operator looks whether all is well
+LOOKS_S = 0.000_5  # how often an impatient operator checks the cluster's health
 FLIPPED = (".log", ".log", ".log", ".index", ".state", "ballots-a", "ballots-b", "marks")
 
 
 def _victim(world: World, rng: random.Random) -> SimBroker | None:
-    """Whose disk may be damaged now."""
+    """Return the broker whose disk may be damaged now. None: no broker's."""
     for broker in world.brokers.values():
         if broker.damaged and not broker.scarred and not broker.unhealthy():
             broker.damaged = False
@@ -44,7 +44,7 @@ def _victim(world: World, rng: random.Random) -> SimBroker | None:
 
 @action
 def wipe(world: World, rng: random.Random) -> Iterator[str | None]:
-    """Its disk is replaced by an empty one."""
+    """Replace the disk by an empty one."""
     broker = _victim(world, rng)
     if broker is None:
         yield None
@@ -58,7 +58,7 @@ def wipe(world: World, rng: random.Random) -> Iterator[str | None]:
 
 @action
 def old_disk(world: World, rng: random.Random) -> Iterator[str | None]:
-    """Its disk is replaced by an empty one, and later the old one turns up again."""
+    """Replace the disk by an empty one; later the old disk comes back."""
     broker = _victim(world, rng)
     if broker is None:
         yield None
@@ -69,7 +69,7 @@ def old_disk(world: World, rng: random.Random) -> Iterator[str | None]:
     yield f"broker {broker.id}"
     others = [other for other in world.brokers.values() if other is not broker]
     if any(other.damaged and (other.scarred or other.unhealthy()) for other in others):
-        return  # two at once are too many: the old one stays away
+        return  # a second damaged disk would be too many: the old one stays away
     broker.kill("gets its old disk back")
     broker.files = files
     broker.damaged = True
@@ -78,8 +78,9 @@ def old_disk(world: World, rng: random.Random) -> Iterator[str | None]:
 
 @action
 def lost_config(world: World, rng: random.Random) -> Iterator[str | None]:
-    """A broker comes back with an empty disk, and together with the leader of the metadata is cut off: the CONFIG that
-    lists it anew is appended there, and by nobody else."""
+    """A broker returns with an empty disk and is cut off together with the metadata leader: no other broker gets the
+    CONFIG that lists its new replica.
+    """
     broker, leader = _victim(world, rng), world.leader(METADATA_GROUP)
     if broker is None or leader in (None, broker):
         yield None
@@ -104,7 +105,7 @@ def lost_config(world: World, rng: random.Random) -> Iterator[str | None]:
 
 @action
 def next_disk(world: World, rng: random.Random) -> Iterator[str | None]:
-    """A disk is replaced, and at the very moment when all is well again another one is, while everybody else ends."""
+    """Replace a disk. At the very moment when all is well again, replace another one while all other brokers end."""
     first = _victim(world, rng)
     if first is None:
         yield None
@@ -135,7 +136,7 @@ def next_disk(world: World, rng: random.Random) -> Iterator[str | None]:
 
 @action
 def remove_group(world: World, rng: random.Random) -> Iterator[str | None]:
-    """The folder of one of its groups is gone when it starts."""
+    """Remove the directory of one of its groups before the broker starts."""
     broker = _victim(world, rng)
     folders = sorted({posixpath.dirname(p) for p in broker.files.paths() if p.endswith(".log")}) if broker else []
     if broker is None or not folders:
@@ -153,7 +154,8 @@ def remove_group(world: World, rng: random.Random) -> Iterator[str | None]:
 
 @action
 def flip_bits(world: World, rng: random.Random, kinds: Sequence[str] = FLIPPED) -> Iterator[str | None]:
-    """A few, anywhere in what counts of one kind of file; half the time it is started again, and has to notice then."""
+    """Flip a few bits in the used bytes of one kind of file. Half the time the broker restarts, and has to notice
+    then."""
     broker, kind = _victim(world, rng), rng.choice(kinds)
     files = broker.files.files_of(lambda path: path.endswith(kind)) if broker is not None else []
     files = [path for path in files if broker is not None and broker.files.content(path)]
@@ -174,8 +176,11 @@ def flip_bits(world: World, rng: random.Random, kinds: Sequence[str] = FLIPPED) 
 
 
 def covered_bytes(files: SimFiles, path: str) -> int:
-    """How much of a file may be damaged. Entries that no mark on the disk covers yet are left alone: a flip there, and
-    a crash at once, is taken for a torn tail, a limit that is written down (docs/adr/0005)."""
+    """Return how many bytes of a file may be damaged.
+
+    Entries that no mark on the disk covers yet are excluded. After a flip there and an immediate crash, recovery takes
+    them for a torn tail: a documented limit (docs/adr/0005).
+    """
     content = files.content(path)
     first = first_index_of(posixpath.basename(path), SEGMENT)
     group = group_of(*path.split("/")[1:3]) if first is not None else None
@@ -191,7 +196,7 @@ def covered_bytes(files: SimFiles, path: str) -> int:
 
 @action
 def read_error(world: World, rng: random.Random) -> Iterator[str | None]:
-    """EIO from whatever is read of its logs."""
+    """Fail every read of its logs with EIO."""
     broker = _victim(world, rng)
     if broker is None:
         yield None

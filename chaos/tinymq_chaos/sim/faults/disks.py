@@ -29,8 +29,10 @@ def slow_disk(world: World, rng: random.Random) -> Iterator[str | None]:
 
 @action
 def trim(world: World, rng: random.Random) -> Iterator[str | None]:
-    """The heads of some logs are removed, as far as their applied states allow: retention will do it. Who lacks what
-    its leader has no more needs the leader's state instead."""
+    """Remove the heads of some logs, as far as their snapshots allow, as retention does.
+
+    A replica that lacks entries which its leader has removed needs the leader's snapshot instead.
+    """
     trimmed = []
     for broker in world.brokers.values():
         for group in broker.groups() if broker.up and not broker.process.paused else ():
@@ -46,7 +48,7 @@ def trim(world: World, rng: random.Random) -> Iterator[str | None]:
 
 @action
 def hung_disk(world: World, rng: random.Random) -> Iterator[str | None]:
-    """Nothing comes to an end until the fault does."""
+    """No operation of the disk ends before the fault does."""
     broker = running(world, rng)
     if broker is None:
         yield None
@@ -60,7 +62,7 @@ def hung_disk(world: World, rng: random.Random) -> Iterator[str | None]:
 
 @action
 def fail_sync(world: World, rng: random.Random) -> Iterator[str | None]:
-    """EIO once. A replica whose sync failed stays so until its broker is started again, which ends the fault."""
+    """Fail one sync with EIO. The replica stays failed until its broker restarts, which ends the fault."""
     broker = running(world, rng)
     if broker is None:
         yield None

@@ -1,6 +1,6 @@
-"""Brokers that join a running cluster under load, with whatever else happens to it; some end in the middle of it.
+"""Brokers that join a running cluster under load, together with other faults. Some of them end while they join.
 
-What comes of one is shown by topics that are made afterwards: they are placed on it, too.
+Topics created afterwards are placed on the new broker, too, and so show its state.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tinymq_chaos.sim.world.world import World
 from tinymq_chaos.workloads.producers import NumberedProducer, lone
 
 BROKERS_MAX = 5
-ENDS = 0.5  # how often it ends while it joins, within so many seconds; it is started again
+ENDS = 0.5  # how often the broker ends while it joins, within so many seconds; it restarts
 WITHIN_S = (0.02, 0.1, 0.5)
 LOOK_S = 0.1
 
 
 @action
 def join(world: World, rng: random.Random) -> Iterator[str | None]:
-    """A new machine, whose broker is started with --join."""
+    """A new machine joins: its broker starts with --join."""
     if len(world.brokers) >= BROKERS_MAX:
         yield None
         return
@@ -51,7 +51,7 @@ def _end(broker: SimBroker, process: object, end: object) -> None:
 
 
 async def _use(beside: BackgroundLoad, broker: SimBroker) -> None:
-    """Once it is there, write into a topic that is made then."""
+    """Wait until the broker serves; then create a topic and write to it."""
     while not beside.stop.is_set() and not broker.serves:
         await beside.clock.sleep(LOOK_S)
     if beside.stop.is_set():

@@ -1,4 +1,4 @@
-"""Load that a fault brings along, because it would come to nothing without."""
+"""Load that a fault brings along, because the fault would have no effect without it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CALL_S = 2.0
 
 
 class BackgroundLoad:
-    """What goes on beside, until `stop`: a workload's Context, too."""
+    """The load, until `stop`. It is the Context of a workload, too."""
 
     pace = 0.1
 
@@ -29,7 +29,7 @@ class BackgroundLoad:
     async def topic(
         self, partitions: int = 1, settings: Mapping[str, str] | None = None, replicas: int | None = None
     ) -> str:
-        """Nobody else's, and in no history."""
+        """Create a topic for this load alone, which is in no history."""
         with contextlib.suppress(TinymqError):
             await self.client().admin.create_topic(self.name, partitions, self.world.replication_factor, timeout=CALL_S)
         return self.name

@@ -10,12 +10,12 @@ from tinymq_chaos.sim.faults.action import action
 from tinymq_chaos.sim.faults.victims import anyone, both_ways, directions, in_words, running, sides
 from tinymq_chaos.sim.world.world import World
 
-OFFERED_S = 0.15  # from one time to the next
+OFFERED_S = 0.15  # between two offers of a snapshot
 
 
 @action
 def isolate(world: World, rng: random.Random) -> Iterator[str | None]:
-    """From all other brokers; clients may reach it still."""
+    """Cut one broker off from all others. Clients may still reach it."""
     broker = running(world, rng) or anyone(world, rng)
     alone, others = [broker.id], [n for n in world.brokers if n != broker.id]
     if rng.random() < 0.3:
@@ -45,8 +45,10 @@ def one_way(world: World, rng: random.Random) -> Iterator[str | None]:
 
 @action
 def unheard(world: World, rng: random.Random) -> Iterator[str | None]:
-    """No message gets from the leader of a group to one of its followers. Half the time the group is the metadata
-    group, which mostly rests, and which brokers without a vote also follow."""
+    """No message gets from the leader of a group to one of its followers.
+
+    Half the time the group is the metadata group, which is mostly idle, and which brokers without a vote follow, too.
+    """
     groups = sorted({g.id for b in world.brokers.values() for g in b.groups()}, key=str)
     group = METADATA_GROUP if rng.random() < 0.5 else rng.choice(groups or [METADATA_GROUP])
     leader = world.leader(group)
@@ -87,8 +89,10 @@ def star(world: World, rng: random.Random) -> Iterator[str | None]:
 
 @action
 def seesaw(world: World, rng: random.Random) -> Iterator[str | None]:
-    """Again and again a minority with who leads a group is cut off, now and then together with all clients; in between
-    all is well for a moment."""
+    """Cut off a minority that includes a group's leader again and again, sometimes together with all clients.
+
+    In between all is well for a moment.
+    """
     groups = sorted({g.id for b in world.brokers.values() for g in b.groups()}, key=str)
     if not groups:
         yield None
@@ -131,7 +135,7 @@ def latency(world: World, rng: random.Random) -> Iterator[str | None]:
 
 @action
 def loss(world: World, rng: random.Random) -> Iterator[str | None]:
-    """Packets are lost and sent again: what follows them waits."""
+    """Packets are lost and sent again, which delays all packets after them."""
     share, some = rng.choice((0.01, 0.05, 0.2)), directions(world, rng)
     for direction in some:
         world.conditions.of(direction).loss = share
@@ -153,8 +157,11 @@ def duplicate(world: World, rng: random.Random) -> Iterator[str | None]:
 
 @action
 def stale(world: World, rng: random.Random) -> Iterator[str | None]:
-    """What replicas say to one another arrives again, seconds later, if the connection is open still. States that were
-    offered are so again and again: for a moment, who took one over has an entry behind it that is not committed."""
+    """Messages between replicas arrive again, seconds later, if the connection is still open.
+
+    Snapshots are offered again and again. For a moment, a replica that installed one has an uncommitted entry behind
+    it.
+    """
     share, some = rng.choice((0.1, 0.5)), [(a, b) for a in world.brokers for b in world.brokers if a != b]
     over = False
 
@@ -186,7 +193,7 @@ def drop(world: World, rng: random.Random) -> Iterator[str | None]:
 
 @action
 def reorder(world: World, rng: random.Random) -> Iterator[str | None]:
-    """Great jitter: connections overtake one another; each keeps its own order."""
+    """Add great jitter: connections overtake one another, and each keeps its own order."""
     some, jitter_s = directions(world, rng), rng.choice((0.05, 0.2))
     for direction in some:
         world.conditions.of(direction).jitter_s = jitter_s

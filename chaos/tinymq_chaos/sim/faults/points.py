@@ -1,5 +1,7 @@
-"""Crashes at named points of disk work, in the company of what passes them: few points are passed at any moment, so a
-crash there alone would hardly ever happen."""
+"""Crashes at named points of disk work, together with load that reaches these points.
+
+A disk passes few of the points at any moment, so a crash alone would hardly ever hit one.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,10 @@ from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.world import World
 from tinymq_chaos.workloads.producers import NumberedProducer, batches
 
-LATELY = 0.5  # how often it is a point that this disk has passed lately, if the seed has the choice
-RARELY_SKIPPED = ("set-aside", "install", "forming", "topic creation", "cut", "head")  # seldom passed many times
-ALONE_S = 1.6  # a leader is cut off for so long: another one is elected, and its own tail is cut then
-EACH_S = 0.3  # between one removal or change and the next
+LATELY = 0.5  # how often the fault takes a point that this disk has passed lately
+RARELY_SKIPPED = ("set-aside", "install", "forming", "topic creation", "cut", "head")  # disks pass these seldom
+ALONE_S = 1.6  # how long a leader is cut off: others elect another one, and its own tail is cut afterwards
+EACH_S = 0.3  # between two removals or changes
 CALL_S = 2.0
 CUT = "at point"
 
@@ -34,7 +36,7 @@ Company = Callable[[World, random.Random], Iterator[str | None]]
 
 @action
 def crash_at_point(world: World, rng: random.Random, points: Sequence[str] = tuple(POINTS)) -> Iterator[str | None]:
-    """In the middle of what it does to its disk."""
+    """Crash a broker in the middle of its disk work."""
     broker = running(world, rng)
     if broker is None:
         yield None
@@ -63,7 +65,10 @@ def crash_at_point(world: World, rng: random.Random, points: Sequence[str] = tup
 
 
 def _damaging(world: World, rng: random.Random, point: str) -> tuple[str, SimBroker] | None:
-    """Damage that is repaired by way of this point, and whose: None if there is none, or must not be any now."""
+    """Return damage whose repair passes this point, and the damaged broker.
+
+    None if there is no such damage, or if no broker may be damaged now.
+    """
     faults = DAMAGE.get(point)
     if faults is None:
         return None
@@ -88,14 +93,14 @@ def _remove_heads_of(broker: SimBroker) -> None:
 
 
 async def _remove_heads(beside: BackgroundLoad, broker: SimBroker) -> None:
-    """Of all its logs, again and again."""
+    """Remove the heads of all its logs, again and again."""
     while not beside.stop.is_set():
         _remove_heads_of(broker)
         await beside.clock.sleep(EACH_S)
 
 
 async def _cut_off(beside: BackgroundLoad, broker: SimBroker) -> None:
-    """What it appends while others elect another leader is cut later."""
+    """Cut the broker off. What it appends while the others elect another leader is cut later."""
     world, others = beside.world, [n for n in beside.world.brokers if n != broker.id]
     while not beside.stop.is_set():
         world.cut(CUT, both_ways([broker.id], others))
@@ -105,12 +110,12 @@ async def _cut_off(beside: BackgroundLoad, broker: SimBroker) -> None:
 
 
 async def _cut_off_leader(beside: BackgroundLoad, broker: SimBroker) -> None:
-    """Again and again another one, so that there are votes."""
+    """Cut off one leader after another, so that brokers vote."""
     await _cut_off(beside, beside.world.leader(METADATA_GROUP) or broker)
 
 
 async def _make_topics(beside: BackgroundLoad, broker: SimBroker) -> None:
-    """And delete them."""
+    """Create topics and delete them."""
     client = beside.client()
     while not beside.stop.is_set():
         await beside.topic()
@@ -121,7 +126,7 @@ async def _make_topics(beside: BackgroundLoad, broker: SimBroker) -> None:
 
 
 async def _write_much(beside: BackgroundLoad, broker: SimBroker) -> None:
-    """Into one topic."""
+    """Write into one topic."""
     client, name = beside.client(), await beside.topic()
     with contextlib.suppress(TinymqError):
         key = topic_key(name, (await client.admin.describe_topic(name, timeout=CALL_S)).topic_id)

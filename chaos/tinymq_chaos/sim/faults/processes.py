@@ -1,4 +1,4 @@
-"""Faults of processes and machines: they pause, end, lose power, at any point; and start again."""
+"""Faults of processes and machines: they pause, end or lose power at any point, and start again."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from tinymq_chaos.sim.faults.victims import running
 from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.world import World
 
-STEPS_MEAN = (20.0, 100.0, 400.0)  # of a broker's loop, to a crash anywhere: an idle one makes about 100 in a second
-AT_WRITE = 0.5  # how often a power cut waits until something is not synced, among so many operations, and so long
+# steps of a broker's loop before a crash anywhere: an idle loop makes about 100 per second
+STEPS_MEAN = (20.0, 100.0, 400.0)
+AT_WRITE = 0.5  # how often a power cut waits for an unsynced write: for so many operations, and so long
 OPERATIONS_MAX = 6
 PATIENCE_S = 1.0
-EACH_S = 1.0  # of a rolling restart, between one broker and the next
+EACH_S = 1.0  # of a rolling restart, between two brokers
 
 
 @action
@@ -30,7 +31,7 @@ def pause(world: World, rng: random.Random) -> Iterator[str | None]:
 
 
 def _down(brokers: list[SimBroker], end: Callable[[SimBroker], None]) -> Iterator[str | None]:
-    """They end, and start again when the fault is over."""
+    """End the brokers, and start them when the fault ends."""
     if not brokers:
         yield None
         return
@@ -51,7 +52,7 @@ def _one(world: World, rng: random.Random) -> list[SimBroker]:
 
 
 def _several(world: World, rng: random.Random) -> list[SimBroker]:
-    """All, or some but more than one."""
+    """Return all brokers that are up, or some, but more than one."""
     up = [b for b in world.brokers.values() if b.up]
     if len(up) < 2:
         return []
@@ -79,7 +80,7 @@ def power_cut_all(world: World, rng: random.Random) -> Iterator[str | None]:
 
 
 def _lose_power(world: World, rng: random.Random, brokers: list[SimBroker]) -> Iterator[str | None]:
-    """All at one moment: half the time where one of them has written something that is not synced yet."""
+    """Cut the power of all of them at one moment; half the time when one of them has an unsynced write."""
     processes = {broker: broker.process for broker in brokers}
 
     def cut() -> None:
@@ -117,7 +118,7 @@ def stop(world: World, rng: random.Random) -> Iterator[str | None]:
 
 @action
 def crash_anywhere(world: World, rng: random.Random) -> Iterator[str | None]:
-    """Between any two steps of its loop."""
+    """End a broker's process between any two steps of its loop."""
     broker = running(world, rng)
     if broker is None:
         yield None
@@ -126,12 +127,12 @@ def crash_anywhere(world: World, rng: random.Random) -> Iterator[str | None]:
     process = broker.process
     broker.crash_soon(steps, power)
     yield f"broker {broker.id} after {steps} steps, {'power cut' if power else 'kill -9'}"
-    process.forget_crash()  # it was too idle to come so far
+    process.forget_crash()  # the broker was too idle to get there
 
 
 @action
 def rolling_restart(world: World, rng: random.Random) -> Iterator[str | None]:
-    """Each is told to stop and started again, the next one once that has happened, and all is well."""
+    """Stop and start one broker after another, the next one when all is well."""
     left = rng.sample(list(world.brokers.values()), len(world.brokers))
     over = False
 
@@ -139,7 +140,7 @@ def rolling_restart(world: World, rng: random.Random) -> Iterator[str | None]:
         if not over and left and not world.unhealthy():
             broker = left.pop()
             broker.stop_politely()
-            broker.wanted = True  # its supervisor starts it
+            broker.wanted = True  # the supervisor starts the broker
         if not over and left:
             world.clock.call_later(EACH_S, go_on)
 

@@ -1,4 +1,4 @@
-"""Whom a fault befalls."""
+"""Choose the brokers that a fault strikes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.world import World
 
-LEADER_SHARE = 0.4  # how often it is one that leads something, if the dice did not fall so anyway
+LEADER_SHARE = 0.4  # how often the fault takes a broker that leads a group, apart from chance
 
 
 def anyone(world: World, rng: random.Random) -> SimBroker:
@@ -15,7 +15,7 @@ def anyone(world: World, rng: random.Random) -> SimBroker:
 
 
 def running(world: World, rng: random.Random) -> SimBroker | None:
-    """One that has a process which is not paused; leaders rather than others."""
+    """Return a broker whose process runs and is not paused; a leader rather than another."""
     up = [b for b in world.brokers.values() if b.up and not b.process.paused]
     leading = [b for b in up if any(g.is_leader for g in b.groups())]
     if leading and rng.random() < LEADER_SHARE:
@@ -24,7 +24,7 @@ def running(world: World, rng: random.Random) -> SimBroker | None:
 
 
 def sides(world: World, rng: random.Random) -> tuple[list[int], list[int]]:
-    """A minority of brokers, and the others; some clients are on one of the sides alone."""
+    """Return a minority of the brokers, and the others. Some clients are on one side only."""
     ids = list(world.brokers)
     rng.shuffle(ids)
     cut = rng.randint(1, len(ids) // 2)
@@ -36,7 +36,7 @@ def sides(world: World, rng: random.Random) -> tuple[list[int], list[int]]:
 
 
 def directions(world: World, rng: random.Random) -> list[tuple[int, int]]:
-    """Between brokers: all, or two."""
+    """Return directions between brokers: all of them, or two."""
     every = [(a, b) for a in world.brokers for b in world.brokers if a != b]
     return every if rng.random() < 0.4 else rng.sample(every, 2)
 

@@ -1,6 +1,6 @@
-"""One call between a client and a broker, in the place of gRPC's: both directions of it, and its servicer's end.
+"""One call between a client and a broker, which replaces gRPC's: both of its directions, and the servicer's end.
 
-It has what the network has: delays, cuts, resets, and an end when a process ends.
+The simulated network delays, cuts and resets the call, and the end of a process ends it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tinymq_chaos.sim.network.wires import MessageStream
 if TYPE_CHECKING:
     from tinymq_chaos.sim.network.servers import ClientNetwork, MemoryServer
 
-DONE, FAILED = b"\0", b"\1"  # the first byte of what answers a unary call: a reply follows, or a packed Error
+DONE, FAILED = b"\0", b"\1"  # the first byte of the answer to a unary call: a reply follows, or a packed Error
 
 
 class AbortedCall(Exception):
@@ -25,7 +25,7 @@ class AbortedCall(Exception):
 
 
 class ServerCall:
-    """A call as a servicer sees it: what it reads, and the `context` that it writes to."""
+    """A call as a servicer sees it: the requests, and the `context` that the servicer writes to."""
 
     def __init__(self, call: SimCall, kind: Any) -> None:
         self._call = call
@@ -77,7 +77,7 @@ class SimCall:
         net.calls[self] = None
 
     def left_s(self) -> float | None:
-        """Until its deadline, if it has one."""
+        """Return the seconds until the call's deadline, if it has one."""
         return None if self._until_s is None else max(0.0, self._until_s - self._net.clock.monotonic())
 
     def serve(self, handle: Callable[[SimCall], Awaitable[None]]) -> None:
@@ -89,7 +89,7 @@ class SimCall:
             self.task = asyncio.ensure_future(self._run(handle))
 
     async def _run(self, handle: Callable[[SimCall], Awaitable[None]]) -> None:
-        with contextlib.suppress(OutcomeUnknown, AbortedCall):  # the client went away in the middle of a read
+        with contextlib.suppress(OutcomeUnknown, AbortedCall):  # the client went away during a read
             await handle(self)
         self.down.send(None)
 
@@ -97,7 +97,7 @@ class SimCall:
         self.break_off("the stream was closed here")
 
     def break_off(self, why: str) -> None:
-        """The connection is gone: both ends learn it (the broker as the cancelling of its call)."""
+        """End both sides: the connection is gone. The broker's side is cancelled."""
         self._net.calls.pop(self, None)
         self.up.break_off(why)
         self.down.break_off(why)

@@ -1,7 +1,7 @@
-"""A client's end of the network, in the place of gRPC: the same serialised messages, over virtual links.
+"""The client's end of the simulated network, which replaces gRPC's: the same serialised messages over virtual links.
 
-A client's `Connector` (tinymq.client.net.ports), a broker's way to the others, and calls by their paths, as those of no
-client of ours are made.
+It has a client's `Connector` (tinymq.client.net.ports), a broker's link to the other brokers, and calls by the path of
+a method, as programs without tinymq's client make them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tinymq_chaos.sim.network.calls import DONE, FAILED, ServerCall, SimCall
 if TYPE_CHECKING:
     from tinymq_chaos.sim.network.servers import ClientNetwork, MemoryServer
 
-CONNECT_POLL_S = 0.05  # how often a connection that cannot come about is tried again
+CONNECT_POLL_S = 0.05  # between two attempts to connect
 
 _STREAMS: dict[str, Any] = {"Produce": pb.ProduceRequest, "Fetch": pb.FetchRequest}
 
@@ -49,7 +49,7 @@ class MemoryLink:
         self._net = net
         self._client = client
         self._address = address
-        self._known: MemoryServer | None = None  # connected to it already
+        self._known: MemoryServer | None = None  # the server that this link is connected to
 
     @property
     def address(self) -> str:
@@ -59,8 +59,10 @@ class MemoryLink:
         return await self.ask(method_of(request).path[1:], request, timeout_s)
 
     async def ask(self, path: str, request: Any, timeout_s: float, metadata: tuple[tuple[str, str], ...] = ()) -> Any:
-        """Any unary call, by its path, such as "tinymq.v1.QueueService/ConsumeMessage". Raises what ended it as a
-        status, BrokerUnreachable, OutcomeUnknown."""
+        """Make a unary call by its path, such as "tinymq.v1.QueueService/ConsumeMessage".
+
+        Raises the error of the call's status, BrokerUnreachable, or OutcomeUnknown.
+        """
         call: SimCall | None = None
         try:
             async with asyncio.timeout(timeout_s):
@@ -87,7 +89,7 @@ class MemoryLink:
         return FetchCall(await self._open("Fetch", timeout_s), self._address)
 
     async def open_blocking(self, timeout_s: float) -> None:
-        return None  # there are no threads here
+        return None  # the simulation has no threads
 
     async def close(self) -> None:
         self._known = None
@@ -103,7 +105,7 @@ class MemoryLink:
         return call
 
     async def _dial(self, timeout_s: float | None = None, metadata: tuple[tuple[str, str], ...] = ()) -> SimCall:
-        """Connect, unless that was done: a round trip, or as long as nobody answers."""
+        """Connect, if the link is not connected: one round trip, or until a broker answers."""
         known = self._known
         server = self._net.reach(self._client, self._address) if known is not None and known.listening else None
         if server is None or server is not known:
@@ -128,7 +130,7 @@ async def _stream(call: SimCall, servicer: Any, kind: Any) -> None:
 
 
 class _StreamCall:
-    """What a client's streams share."""
+    """The common part of a client's streams."""
 
     def __init__(self, call: SimCall, address: str) -> None:
         self._call = call
@@ -186,7 +188,7 @@ class AnyBroker:
 
 
 class MemoryForwarding:
-    """A broker's way to the client ports of the others: see tinymq.rpc.common.forwarding.Forwarding."""
+    """A broker's link to the client ports of the others: see tinymq.rpc.common.forwarding.Forwarding."""
 
     def __init__(self, net: ClientNetwork, broker_id: int) -> None:
         self._net = net
@@ -205,5 +207,5 @@ class MemoryForwarding:
 
 
 def make_forwarding(net: ClientNetwork, broker_id: int) -> Callable[[Limits], MemoryForwarding]:
-    """For `tinymq.app.broker_app.MachineEnv.forwarding`."""
+    """Make the value of `tinymq.app.broker_app.MachineEnv.forwarding`."""
     return lambda limits: MemoryForwarding(net, broker_id)

@@ -1,7 +1,6 @@
-"""Who listens for clients, and what is open to them: the brokers' end of the network in the place of gRPC's server.
+"""The brokers' end of the simulated network, which replaces gRPC's server: listening servers and open calls.
 
-Clients have numbers from CLIENTS_FROM on, so that links between them and brokers are cut and slowed by the same calls
-as those between brokers.
+Clients have numbers from CLIENTS_FROM on, so that one set of methods cuts and slows links to clients and to brokers.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ CLIENTS_FROM = 100
 
 
 class MemoryServer:
-    """A broker's server for clients, as `tinymq.rpc.RpcServer` is one: from `start` to `stop`."""
+    """A broker's server for clients, like `tinymq.rpc.RpcServer`: from `start` to `stop`."""
 
     places = None  # simulated connections take no file descriptors
 
@@ -45,7 +44,7 @@ class MemoryServer:
         return port
 
     async def set_serving(self, serving: bool) -> None:
-        pass  # grpc.health.v1 is gRPC's own
+        pass  # grpc.health.v1 needs gRPC's own server
 
     async def stop(self, grace_s: float | None) -> None:
         self._net.leave(self)
@@ -55,13 +54,13 @@ class MemoryServer:
             call.break_off("the server has stopped")
 
     def servicer(self, path: str) -> Any:
-        """What answers "tinymq.v1.Broker/Metadata" and the like."""
+        """Return the servicer of a path such as "tinymq.v1.Broker/Metadata"."""
         service, name = path.rsplit(".", 1)[-1].split("/")
         return getattr(self._services[service], name)
 
 
 class ClientNetwork:
-    """Who listens where, and every call that is open. Belongs to the world, not to a process."""
+    """All listening servers and open calls of a world. No process owns it."""
 
     def __init__(self, loop: VirtualLoop, conditions: NetworkConditions) -> None:
         self.conditions = conditions
@@ -71,17 +70,17 @@ class ClientNetwork:
         self._clients = CLIENTS_FROM
 
     def connector(self) -> MemoryConnector:
-        """Of a new client."""
+        """Return the connector of a new client."""
         self._clients += 1
         return MemoryConnector(self, self._clients)
 
     @property
     def clients(self) -> range:
-        """The numbers of all clients so far."""
+        """Return the numbers of all clients so far."""
         return range(CLIENTS_FROM + 1, self._clients + 1)
 
     def listen(self, server: MemoryServer) -> None:
-        """A process begins to serve. What was connected to an earlier one, that vanished, learns of it."""
+        """Let a process serve. Connections to an earlier process of the broker, which vanished, break now."""
         for call in [c for c in self.calls if server.broker_id in (c.server.broker_id, c.client)]:
             call.break_off("connection reset by peer")
         self._servers[server.address] = server
@@ -96,7 +95,7 @@ class ClientNetwork:
         return [call for call in self.calls if call.server is server]
 
     def crash(self, broker_id: int, silently: bool) -> None:
-        """A broker's process is gone. With the whole machine, nobody is told."""
+        """A broker's process is gone. If its machine is gone with it, no client is told."""
         for server in [s for s in self._servers.values() if s.broker_id == broker_id]:
             self.leave(server)
         if not silently:
@@ -104,18 +103,19 @@ class ClientNetwork:
                 call.break_off("connection reset by peer")
 
     def reset(self, a: int, b: int) -> None:
-        """Close what is open between a client and a broker, whichever is which."""
+        """Close all open calls between a client and a broker, in either order."""
         for call in [c for c in self.calls if {c.client, c.server.broker_id} == {a, b}]:
             call.break_off("connection reset by peer")
 
     def healed(self) -> None:
-        """Cuts have ended: what was held goes on."""
+        """Deliver messages that cuts held back."""
         for call in list(self.calls):
             call.up.schedule()
             call.down.schedule()
 
     def reach(self, client: int, address: str) -> MemoryServer | None:
-        """Who answers there now: None while nobody can tell. Raises BrokerUnreachable when refused."""
+        """Return the server that answers at an address. None: nothing answers. Raises BrokerUnreachable if it
+        refuses."""
         broker_id = int(address.rsplit(":", 1)[1])
         if self.conditions.is_cut((client, broker_id)) or self.conditions.is_cut((broker_id, client)):
             return None
@@ -126,7 +126,7 @@ class ClientNetwork:
 
 
 def make_server(net: ClientNetwork, broker_id: int, process: SimProcess) -> Callable[..., MemoryServer]:
-    """For `tinymq.app.broker_app.MachineEnv.server`."""
+    """Make the value of `tinymq.app.broker_app.MachineEnv.server`."""
 
     def make(limits: Limits, services: Services) -> MemoryServer:
         return MemoryServer(net, broker_id, process, services)

@@ -1,4 +1,4 @@
-"""One direction of a call between a client and a broker: messages in their order, when the network lets them."""
+"""One direction of a call between a client and a broker: messages arrive in order, when the network lets them pass."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from tinymq.base.clock import Timer
 from tinymq.base.errors import OutcomeUnknown
 from tinymq.simulation.link_conditions import NetworkConditions
 
-WINDOW_BYTES = 256 << 10  # unread by the other end: over it, a writer waits
+WINDOW_BYTES = 256 << 10  # unread by the other end; above it, a writer waits
 
 
 class MessageStream:
-    """One direction of a call: messages arrive in their order, when the network lets them. None is the end."""
+    """One direction of a call: messages arrive in order, when the network lets them pass. None is the end."""
 
     def __init__(self, conditions: NetworkConditions, direction: tuple[int, int]) -> None:
         self._conditions = conditions
         self._direction = direction
-        self._queue: deque[tuple[float, bytes | None]] = deque()  # (due, message): under way
+        self._queue: deque[tuple[float, bytes | None]] = deque()  # (due time, message) in flight
         self._inbox: deque[bytes | None] = deque()
-        self._bytes = 0  # of both
+        self._bytes = 0  # in flight and unread
         self._timer: Timer | None = None
-        self._more: asyncio.Future[None] | None = None  # the receiver waits
-        self._room: asyncio.Future[None] | None = None  # the sender waits
+        self._more: asyncio.Future[None] | None = None  # resolved when the waiting receiver may read
+        self._room: asyncio.Future[None] | None = None  # resolved when the waiting sender may write
         self.broken: str | None = None
 
     def send(self, data: bytes | None) -> None:
@@ -35,13 +35,13 @@ class MessageStream:
         self.schedule()
 
     async def room(self) -> None:
-        """Return when more may be sent, or the wire is broken."""
+        """Wait until the sender may send more, or the connection is broken."""
         while self._bytes > WINDOW_BYTES and self.broken is None:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
 
     async def receive(self) -> bytes | None:
-        """The next message. Raises OutcomeUnknown when the connection is gone."""
+        """Return the next message. Raises OutcomeUnknown when the connection is gone."""
         while not self._inbox:
             if self.broken is not None:
                 raise OutcomeUnknown(self.broken)
@@ -55,7 +55,7 @@ class MessageStream:
         return data
 
     def schedule(self) -> None:
-        """Look at the queue when its first message is due; called again when a cut is healed."""
+        """Deliver the queue when its first message is due. Called again when a cut ends."""
         if self._timer is None and self._queue and not self._conditions.is_cut(self._direction):
             wait_s = self._queue[0][0] - self._conditions.clock.monotonic()
             self._timer = self._conditions.clock.call_later(wait_s, self._arrive)

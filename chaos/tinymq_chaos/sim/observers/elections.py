@@ -1,6 +1,6 @@
-"""What every replica does to be elected, to commit, and to send, told to `checkers.elections` as it happens.
+"""Observe how replicas are elected, commit and send, and report it to `checkers.elections` at once.
 
-It wraps what runs, mutants included, and changes nothing but one bound that is too wide for small disks.
+The observers wrap the running code, mutants included. They change one bound only, which is too wide for small disks.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from tinymq_chaos.sim.world.brokers import DISK_S
 from tinymq_chaos.sim.world.observations import broker_of
 from tinymq_chaos.sim.world.world import World
 
-APPEND_BYTES = 16 * KIB  # of the product's bounds: a backlog of seconds is not larger here
-WINDOWS_MAX = 8  # on one connection: of this term, and of the earlier ones in which it led and that a cut holds back
+APPEND_BYTES = 16 * KIB  # of the product's bounds: here a backlog of seconds is no larger
+WINDOWS_MAX = 8  # on one connection: for this term, and for earlier terms of the leader whose messages a cut holds back
 LOOK_S = 0.1
 _ABSENT = object()
 
 
 @contextlib.contextmanager
 def electing(world: World) -> Iterator[None]:
-    """Watch, until the block ends. Inside the running loop."""
+    """Observe until the block ends. Call it inside the running loop."""
     watch = _Watch(world)
     before = [(owner, name, vars(owner).get(name, _ABSENT)) for owner, name, _ in watch.wrapped]
     for owner, name, wrapper in watch.wrapped:
@@ -65,7 +65,7 @@ def _listing(membership: Membership) -> ListedMembers:
 
 
 class _Watch:
-    """Wrappers, and a look around now and then."""
+    """The wrappers, and a periodic look at all replicas."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -82,7 +82,7 @@ class _Watch:
         ]
 
     def _log(self, group: GroupId) -> Log | None:
-        """None: nobody judges it any more."""
+        """Return the group's name in the history. None: the group is not judged any more."""
         world = self._world
         return None if world.seen.is_deleted(group) or world.seen.is_revived(group) else world.seen.log_of(group)
 
@@ -121,9 +121,9 @@ class _Watch:
         return apply
 
     def _watch_machine(self, core: RaftReplica) -> None:
-        """`lead` of the state machine behind a replica: from then on it accepts."""
+        """Wrap `lead` of the state machine behind a replica: from that call on the replica accepts writes."""
         machine: Any = core._machine
-        machine.watched_core = core  # a replica that is made anew keeps its machine
+        machine.watched_core = core  # a replica that is created again keeps its machine
         if "lead" in vars(machine):
             return
         real = machine.lead
@@ -151,7 +151,7 @@ class _Watch:
         return acknowledged
 
     def _said(self, real: Any) -> Any:
-        """Before it waits for the ballot's sync: by then the log may be another."""
+        """Report a vote before it waits for its sync: the log may change meanwhile."""
 
         def post(core: RaftReplica, peer: int, message: Message) -> None:
             log = self._log(core._group)
@@ -203,12 +203,12 @@ class _Watch:
     # ---- looking around ----------------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """Whether majorities to which nothing is done have leaders."""
+        """Check whether majorities that no fault strikes have leaders."""
         world = self._world
         replicas: dict[GroupId, list[HealthyReplica]] = {}
         while not world.over:
             await world.clock.sleep(LOOK_S)
-            replicas = {group_id: [] for group_id in replicas}  # those that nobody holds just now, too
+            replicas = {group_id: [] for group_id in replicas}  # groups without a replica at the moment count, too
             led: dict[GroupId, int] = {}
             lost: dict[GroupId, list[int]] = {}
             for broker in world.brokers.values():
@@ -216,7 +216,8 @@ class _Watch:
                     continue
                 hung = broker.disk.hung is not None
                 for group in broker.groups():
-                    able = not hung or group.log.durable_index == group.log.last_index  # nothing to sync keeps nobody
+                    # a hung disk keeps no replica that has nothing to sync
+                    able = not hung or group.log.durable_index == group.log.last_index
                     if group.is_leader and able and self._reaches_a_majority(broker.id, group):
                         led[group.id] = broker.id
                     well = not hung and broker.disk_s == DISK_S
@@ -234,7 +235,7 @@ class _Watch:
                     self._elections.lost(log, near)
 
     def _reaches_a_majority(self, broker_id: int, group: Group) -> bool:
-        """However slowly."""
+        """Return whether a leader reaches a majority, however slowly."""
         conditions, members = self._world.conditions, [r.broker_id for r in group.membership.replicas]
         reached = [n for n in members if not (conditions.is_cut((n, broker_id)) or conditions.is_cut((broker_id, n)))]
         return 2 * len(reached) > len(members)

@@ -1,7 +1,7 @@
-"""How a world learns what its replicas do: calls of the product, watched on their way. Nothing is changed by it.
+"""Observe what replicas do, by wrapping calls of the product. The wrappers change nothing.
 
-What is watched is told to the ledger (../checkers/ledger.py), together with what only a simulator knows: whether the
-disks that a replica speaks for hold what it says.
+The observations go to the ledger (../checkers/ledger.py), together with what only a simulator knows: whether the disk
+of a replica has stored what the replica claims.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ def identity_of(replica: Replica) -> Identity:
 
 
 class Watcher:
-    """Turns what was watched into what the ledger is told."""
+    """Turns observed calls into reports to the ledger."""
 
     def __init__(self, world: World) -> None:
         self._world, self._seen = world, world.seen
-        self._entries: dict[tuple[GroupId, int], Entry] = {}  # that a leader committed
+        self._entries: dict[tuple[GroupId, int], Entry] = {}  # entries that a leader committed
         self._disks: dict[int, tuple[object, SyncedFiles]] = {}  # by broker
         self._durable: dict[tuple[object, GroupId], Ballot] = {}  # as found on a disk
 
     # ---- entries -------------------------------------------------------------------------------------------
 
     def applied(self, group: GroupId, entry: Entry) -> None:
-        """A replica applies it."""
+        """A replica applies an entry."""
         if entry.header.kind == Kind.DATA and not self._seen.is_deleted(group):
             batch = parse_batch_header(entry.payload)
             if batch.producer_id:
@@ -63,11 +63,11 @@ class Watcher:
                 )  # fmt: skip
 
     def commits(self, leadership: Leadership, configs: Configs, me: Replica, known: int, commit: int) -> None:
-        """A leader has found that more is committed."""
+        """A leader has advanced its commit index."""
         log, group = leadership._log, leadership._log.group
         broker = self._judged(group)
         if broker is None or commit <= known or configs.imposed is not None:
-            return  # whom an operator, or a revival, imposes is listed by nobody yet
+            return  # members that an operator or an automatic recovery forces are not listed yet
         for index in range(known + 1, commit + 1):
             if (entry := _entry_of(log, index)) is not None:
                 self._entries[group, index] = entry
@@ -81,9 +81,9 @@ class Watcher:
         ledger.counted(name, broker.id, commit, log.term_at(commit) or 0, who, listed)
 
     def _look_at_disk(self, group: GroupId, voter: int, looked: int, commit: int, leader: int) -> None:
-        """Does its disk hold what it is counted for, as far as nobody has looked before?"""
+        """Check that a broker's disk has stored the entries that count on it, as far as it is not checked yet."""
         if self._world.brokers[voter].damaged or self._seen.is_weak(group):
-            return  # what was taken from it was no promise of its own; and what is not synced is not looked for
+            return  # a damaged disk breaks no promise of its replica, and unsynced bytes are not looked for
         disk = self._disk(self._world.brokers[voter])
         for index in range(looked + 1, commit + 1):
             entry = self._entries.get((group, index))
@@ -94,12 +94,12 @@ class Watcher:
     # ---- replicas ------------------------------------------------------------------------------------------
 
     def revives(self, group: GroupId) -> None:
-        """What it committed before is over."""
+        """A group recovers without its quorum: what it committed before is void."""
         for key in [key for key in self._entries if key[0] == group]:
             del self._entries[key]
 
     def opens(self, group: Group) -> None:
-        """A replica was made, around a log that is not damaged."""
+        """A replica was opened, with a log that is not damaged."""
         broker = self._judged(group.id)
         if broker is None or group.failure is not None:
             return
@@ -119,7 +119,7 @@ class Watcher:
         )
 
     def sends(self, group: GroupId, message: Message, peer: int) -> None:
-        """A message leaves: what it rests on has to be on the disk."""
+        """A message leaves: everything that it claims has to be on the disk."""
         broker = self._judged(group)
         if broker is None or (isinstance(message, Vote | RequestVote) and message.pre):
             return
@@ -163,7 +163,7 @@ class Watcher:
     # ---- reads ---------------------------------------------------------------------------------------------
 
     def due(self, group: GroupId) -> int:
-        """What a read that begins now has to see."""
+        """Return the offset that a read which begins now has to see."""
         return self._world.ledger.end(self._seen.log_of(group))
 
     def reads(self, group: Group, due: int) -> None:
@@ -172,7 +172,7 @@ class Watcher:
             self._world.ledger.read(self._seen.log_of(group.id), broker.id, due, group.applied_index)
 
     def _judged(self, group: GroupId) -> SimBroker | None:
-        """The broker in whose process this is called; None where nothing is judged."""
+        """Return the broker in whose process this call is made. None: the replica is not judged."""
         process = running_process()
         if process is None or self._seen.is_deleted(group):
             return None
@@ -187,7 +187,7 @@ class Watcher:
 
 
 def _entry_of(log: Log, index: int) -> Entry | None:
-    """Without a trace in the log."""
+    """Read an entry of a log without a trace in the log's own state."""
     reader = log.reader
     window = reader._window, reader._window_cuts
     try:
@@ -199,7 +199,7 @@ def _entry_of(log: Log, index: int) -> Entry | None:
 
 
 def _listed_by_both(applied: Membership, newest: Membership) -> dict[int, Identity]:
-    """Brokers of the group; who is not listed alike by both counts as nobody."""
+    """Return the brokers of the group that both configurations list alike."""
     other = {r.broker_id: identity_of(r) for r in newest.replicas}
     mine = {r.broker_id: identity_of(r) for r in applied.replicas}
     return {broker: identity if other.get(broker) == identity else (None, -1) for broker, identity in mine.items()}
@@ -211,7 +211,7 @@ def _covers(durable: Ballot, ballot: Ballot) -> bool:
 
 @contextmanager
 def watched(world: World) -> Iterator[None]:
-    """Tell the world what its replicas do, from their opening on."""
+    """Report what the replicas do, from the moment they open."""
     watcher = Watcher(world)
     with ExitStack() as stack:
         for owner, name, wrap in _WRAPPED:

@@ -1,4 +1,4 @@
-"""A loop, disks and a transcript in virtual time.
+"""An event loop, disks and a transcript in virtual time.
 
-Nothing here knows of brokers' faults or of workloads.
+Faults of brokers and workloads are above this room.
 """

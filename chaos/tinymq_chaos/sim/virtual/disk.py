@@ -1,7 +1,7 @@
 """A broker's disk in virtual time: work that takes time, and files with named points at which the process may die.
 
-A point is a pattern over the operations that change a disk, as FaultyFiles names them ("create groups/..."). When one
-is reached the process dies there, or a few operations later.
+A point is a pattern over the operations that change a disk, as FaultyFiles names them ("create groups/..."). A process
+that reaches the point dies there, or a few operations later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 FIRST_SEGMENT = "00000000000000000001.log"
 
-POINTS: dict[str, tuple[str, str]] = {  # name: (what it looks like, what it must not look like)
+POINTS: dict[str, tuple[str, str]] = {  # name: (pattern that the operation matches, pattern that it must not match)
     "append": ("write groups/*/*/*.log", ""),
     "cut": ("truncate groups/*/*/*.log", ""),
     "head": ("remove groups/*/*/*.log", ""),
@@ -40,16 +40,17 @@ POINTS: dict[str, tuple[str, str]] = {  # name: (what it looks like, what it mus
     "ballots": ("* ballots-*", ""),
     "forming": ("* metadata-first-entry*", ""),
 }
-RECENT = 300  # operations: what a disk did so lately, it is likely to do again soon
+RECENT = 300  # operations: the points that a disk passed among these are likely to come again soon
 
 
 class SimDisk:
-    """Blocking work of a process: it takes time, takes effect somewhere within, and dies with the process."""
+    """Blocking work of a process. It takes time, has its effect at some moment within, and ends with the process."""
 
     def __init__(self, loop: VirtualLoop, process: SimProcess, files: FaultyFiles, rng: random.Random) -> None:
-        self.delay_s = (0.000_05, 0.002)  # of each of the two halves: before the effect, and after it
-        self.hung: asyncio.Future[None] | None = None  # while set, nothing comes to an end
-        self.on_crash: Callable[[], None] | None = None  # the files crash in the middle of a call: end the process
+        self.delay_s = (0.000_05, 0.002)  # of each half: before the effect and after it
+        self.hung: asyncio.Future[None] | None = None  # while set, no operation ends
+        # called when the files crash in the middle of a call: it ends the process
+        self.on_crash: Callable[[], None] | None = None
         self._loop = loop
         self._process = process
         self._files = files
@@ -59,7 +60,7 @@ class SimDisk:
         self._count = 0
 
     async def run(self, call: Callable[[], T]) -> T:
-        """The effect comes at the beginning or at the end of the time that it takes."""
+        """Do blocking work, with its effect at the beginning or at the end of the time that the work takes."""
         takes_s = self._rng.uniform(*self.delay_s) + self._rng.uniform(*self.delay_s)
         if self.hung is None and self._rng.random() < 0.5:
             try:
@@ -71,7 +72,7 @@ class SimDisk:
         self._begun[number] = call
         await self._clock.sleep(takes_s)
         if self.hung is not None:
-            await asyncio.shield(self.hung)  # others wait for it, too: who is cancelled leaves it as it is
+            await asyncio.shield(self.hung)  # other operations wait for it, too, so a cancelled one must not cancel it
         if not self._process.alive or number not in self._begun:
             raise asyncio.CancelledError
         del self._begun[number]
@@ -91,7 +92,7 @@ class SimDisk:
         return await self.run(call)
 
     def die(self) -> None:
-        """The machine stops: what was under way is done up to some point."""
+        """Stop the machine: every operation in flight is done up to some point."""
         for number in list(self._begun):
             call = self._begun.pop(number)
             if self._rng.random() < 0.7:
@@ -103,12 +104,12 @@ class SimDisk:
 
 
 class SimFiles(FaultyFiles):
-    """One machine's disk, for as long as it is not wiped."""
+    """The disk of one machine, until it is wiped."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
-        self.struck: str | None = None  # the point at which it crashes, or has crashed
-        self._passed: dict[str, int] = {}  # by point: the number of the last operation that was one
+        self.struck: str | None = None  # the point at which the disk crashes, or has crashed
+        self._passed: dict[str, int] = {}  # by point: the number of the last operation that passed it
         self._point: str | None = None
         self._skip = 0
         self._operations_after = 0
@@ -116,12 +117,15 @@ class SimFiles(FaultyFiles):
         self.on_failed_sync: Callable[[], None] = lambda: None
 
     def crash_at(self, point: str, *, skip: int, operations_after: int, bytes_written: int) -> None:
-        """Stop at this point of POINTS, after it was passed `skip` times, and so many operations further on."""
+        """Crash at this point of POINTS, after `skip` passes, and `operations_after` operations later."""
         self._point = point
         self._skip, self._operations_after, self._bytes_written = skip, operations_after, bytes_written
 
     def forget_crash(self) -> None:
-        """The point is no longer waited for. Where it was passed, the crash comes all the same, and is one at it."""
+        """Stop waiting for the point.
+
+        If the disk has passed it already, the crash still comes and counts as one at the point.
+        """
         self._point = None
 
     def step(self, what: str, length: int = 0) -> int:
@@ -132,7 +136,7 @@ class SimFiles(FaultyFiles):
                 self.struck, self._point = self._point, None
                 self.crash_after(self._operations_after, bytes_written=self._bytes_written)
             self._skip -= 1
-        del self.trace[:]  # hours of operations are not kept
+        del self.trace[:]  # hours of operations would fill the memory
         return super().step(what, length)
 
     def sync(self, files: Sequence[File]) -> None:
@@ -153,21 +157,21 @@ class SimFiles(FaultyFiles):
 
     @property
     def passed_lately(self) -> list[str]:
-        """Points, in their order in POINTS."""
+        """Return the points that the disk has passed lately, in the order of POINTS."""
         since = self.operations - RECENT
         return [point for point in POINTS if self._passed.get(point, -1) >= max(0, since)]
 
     @property
     def unsynced(self) -> bool:
-        """Whether a power cut may take anything away now."""
+        """Return whether a power cut may take anything away now."""
         return bool(self._pending) or any(inode.dirty or inode.sized for _, inode in self._root.files())
 
     def seen(self) -> dict[str, bytes]:
-        """All files, as programs see them."""
+        """Return all files as programs see them."""
         return {path: bytes(inode.content) for path, inode in self._root.files()}
 
     def lose_folder(self, folder: str) -> None:
-        """As if it had never been: no crash brings it back."""
+        """Remove a directory as if it had never existed: no crash brings it back."""
         self.remove_tree(folder)
         self.sync_directory(posixpath.dirname(folder))
 
@@ -180,7 +184,7 @@ class SimFiles(FaultyFiles):
 
 @lru_cache(maxsize=4096)
 def points_of(what: str) -> tuple[str, ...]:
-    """Which of POINTS an operation is."""
+    """Return the points of POINTS that an operation passes."""
     return tuple(
         point
         for point, (pattern, unless) in POINTS.items()

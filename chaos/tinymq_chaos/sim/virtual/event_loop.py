@@ -1,6 +1,6 @@
 """Virtual time: an event loop whose clock jumps to the next timer, and processes that can be paused and killed.
 
-Nothing here knows of Raft. Same calls, same order, same times: what runs on it can be replayed.
+This module does not know Raft. The same calls give the same order and the same times, so a run can be replayed.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tinymq.simulation.faulty_files import Crash
 
 T = TypeVar("T")
 
-SPINS_MAX = 200_000  # turns of the loop without time passing: something feeds itself
-RAISED_MAX = 5  # that are told
+SPINS_MAX = 200_000  # turns of the loop without time passing, after which the run fails: something feeds itself
+RAISED_MAX = 5  # errors that a failure reports
 WALL_START_US = 1_700_000_000_000_000
 
 _process: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("process", default=None)
 
 
 class ProcessKilled(Exception):
-    """The process in which this was to run is gone."""
+    """The process of this call is gone."""
 
 
 class _Due(float):
@@ -36,13 +36,13 @@ class _Due(float):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """Runs what is ready; when nothing is, it is at once the time of the next timer.
+    """An event loop in virtual time. When no callback is ready, the time is at once that of the next timer.
 
-    Every callback belongs to the process in whose context it was asked for. What belongs to a paused process is held
-    until that goes on; what belongs to a killed one never runs.
+    Every callback belongs to the process in whose context it was scheduled. The loop holds the callbacks of a paused
+    process until the process goes on, and never runs those of a killed one.
     """
 
-    _ready: deque[asyncio.Handle]  # these three are BaseEventLoop's own
+    _ready: deque[asyncio.Handle]  # these three belong to BaseEventLoop
     _scheduled: list[_Due]  # a heap of timers, by time
     _timer_cancelled_count: int
 
@@ -52,9 +52,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._spins = 0
         self._clock_resolution = 1e-9
         self.tasks_made = 0
-        self.dead: list[asyncio.Task[Any]] = []  # of killed processes: kept, to be collected at no moment of chance
+        # of killed processes: kept, so that no garbage collection runs their clean-up at a random moment
+        self.dead: list[asyncio.Task[Any]] = []
         self.steps = 0  # callbacks run so far: the same in two runs of one seed
-        self.raised: list[str] = []  # by callbacks and tasks, out of anybody's reach
+        self.raised: list[str] = []  # errors of callbacks and tasks that no caller receives
         self.set_exception_handler(self._note)
         self.set_task_factory(_make_task)  # type: ignore[arg-type]
 
@@ -76,7 +77,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.call_at(self._now_s + delay, callback, *args, context=context)
 
     def _run_once(self) -> None:
-        """One turn: what is due and ready now. Replaces BaseEventLoop's, which would ask a selector."""
+        """Run what is due and ready, once. It replaces BaseEventLoop's method, which would use a selector."""
         ready, scheduled = self._ready, self._scheduled
         if self._timer_cancelled_count > 100 and self._timer_cancelled_count * 2 > len(scheduled):
             self._drop_cancelled_timers()
@@ -135,7 +136,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._timer_cancelled_count = 0
 
     def go_on(self, handles: Iterable[asyncio.Handle]) -> None:
-        """Make ready what a process held while it was paused."""
+        """Schedule the callbacks that a process held while it was paused."""
         self._ready.extend(handles)
 
     def _write_to_self(self) -> None:
@@ -154,12 +155,12 @@ def _timer_of(due: _Due) -> Any:
 
 
 class NumberedTask(asyncio.Task[T]):
-    """Sets of tasks are walked in an order that follows from the run, not from addresses."""
+    """A task with a number as its hash: sets of tasks are walked in an order that the run determines, not addresses."""
 
     process: SimProcess | None = None
 
     def __init__(self, coro: Coroutine[Any, Any, T], *, number: int, **options: Any) -> None:
-        self.number = number  # before anything hashes it
+        self.number = number  # before anything hashes the task
         super().__init__(coro, **options)
 
     def __hash__(self) -> int:
@@ -175,24 +176,24 @@ def _make_task(loop: VirtualLoop, coro: Coroutine[Any, Any, T], **options: Any) 
 
 
 def running_process() -> SimProcess | None:
-    """In whose context this call is made."""
+    """Return the process in whose context this call is made."""
     return _process.get()
 
 
 class SimProcess:
-    """One run of one program: whatever happens in it belongs to it, so that it can be stopped at any moment.
+    """One run of one program. Everything that happens in it belongs to it, so it can stop at any moment.
 
-    A paused process does nothing; what fell due meanwhile happens when it goes on, in order. A killed one does nothing
-    ever again: no `finally` of it runs.
+    A paused process does nothing; callbacks that fell due meanwhile run when it goes on, in order. A killed process
+    never does anything again: not even a `finally` of it runs.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
-        self.held: deque[asyncio.Handle] | None = None  # None: it runs
+        self.held: deque[asyncio.Handle] | None = None  # callbacks of a paused process; None: it runs
         self.context = contextvars.copy_context()
         self.context.run(_process.set, self)
-        self._died: asyncio.Future[None] | None = None  # somebody waits for its end
+        self._died: asyncio.Future[None] | None = None  # resolved when the process ends
         self._steps_left = 0
         self._crash: Callable[[], None] | None = None
 
@@ -214,13 +215,13 @@ class SimProcess:
             self.context.copy().run(call)
 
     def do(self, call: Callable[[], T]) -> T:
-        """Make `call` in this process, and return what it returns. Raises Killed when it is gone."""
+        """Make `call` in this process, and return its result. Raises ProcessKilled when the process is gone."""
         if not self.alive:
             raise ProcessKilled(self.name)
         return self.context.copy().run(call)
 
     async def run(self, coro: Coroutine[Any, Any, T]) -> T:
-        """Run `coro` as a task of this process. Raises Killed when the process is killed before its end."""
+        """Run `coro` as a task of this process. Raises ProcessKilled when the process is killed before its end."""
         if not self.alive:
             coro.close()
             raise ProcessKilled(self.name)
@@ -238,14 +239,14 @@ class SimProcess:
         return asyncio.get_running_loop().create_task(coro, context=self.context.copy())
 
     def step(self) -> None:
-        """A callback of this process is about to run, and one of the next ones is to be its last."""
+        """Count a callback of this process that is about to run, while the process waits for its crash."""
         self._steps_left -= 1
         if self._crash is not None and self._steps_left <= 0:
             crash, self._crash = self._crash, None
             asyncio.get_running_loop().call_soon(crash, context=contextvars.Context())
 
     def crash_after(self, steps: int, crash: Callable[[], None]) -> None:
-        """Call `crash` once so many callbacks of this process have begun to run: between any two awaits."""
+        """Call `crash` after so many callbacks of this process have begun: between any two awaits."""
         self._steps_left, self._crash = steps, crash
 
     def forget_crash(self) -> None:
@@ -271,7 +272,7 @@ class SimProcess:
 
 
 class ProcessTransport:
-    """A broker's transport, whose callbacks are made in its process: they wait while that is paused."""
+    """A broker's transport that makes its callbacks in the broker's process: they wait while the process is paused."""
 
     def __init__(self, inner: object, process: SimProcess) -> None:
         self.__dict__.update(_inner=inner, _process=process)
@@ -288,12 +289,12 @@ class ProcessTransport:
 
 
 class VirtualClock:
-    """A process's sense of time: its own starting point, rate and wall clock. Without a process, the world's."""
+    """The clock of a process, with its own start, rate and wall clock; without a process, the clock of the world."""
 
     def __init__(
         self, loop: VirtualLoop, process: SimProcess | None = None, start_s: float = 0.0, rate: float = 1.0
     ) -> None:
-        self.wall_skew_us = 0  # may be moved at any time
+        self.wall_skew_us = 0  # faults change it at any time
         self._loop = loop
         self._base_s = start_s + loop.time() * rate
         self._since_s = loop.time()
@@ -328,7 +329,7 @@ def _wake(woken: asyncio.Future[None]) -> None:
 
 
 def run_virtually(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
-    """Run `main` to its end on a loop of its own, and fail for whatever was raised beside it."""
+    """Run `main` to its end on a loop of its own, and fail for any error that no caller received."""
     loop = VirtualLoop()
     try:
         asyncio.set_event_loop(loop)
@@ -355,7 +356,7 @@ def _end_all(loop: VirtualLoop) -> None:
     asyncio._set_running_loop(loop)
     closed: set[asyncio.Task[Any]] = set()
     try:
-        while left:  # a coroutine that ends may begin others on its way out
+        while left:  # a coroutine that ends may start others on its way out
             for task in left:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 _close(task)
@@ -371,12 +372,12 @@ def _process_of(task: asyncio.Task[Any]) -> SimProcess | None:
 
 
 def _close(task: asyncio.Task[Any]) -> None:
-    """End its coroutine here and now: at no moment of the garbage collector's choice."""
+    """End the task's coroutine now, and not at a moment that the garbage collector chooses."""
     coro = task.get_coro()
     assert isinstance(coro, Coroutine)
     try:
         coro.close()
-    except (RuntimeError, Crash, TinymqError) as error:  # it would go on: nobody will ask it to
+    except (RuntimeError, Crash, TinymqError) as error:  # the coroutine would go on, but nothing asks it to
         task.set_name(f"{task.get_name()}, left with {error!r}")
 
 

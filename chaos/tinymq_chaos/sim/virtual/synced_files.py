@@ -1,4 +1,4 @@
-"""What of a disk a power cut would leave, whatever the dice: synced sectors under synced names."""
+"""The synced part of a disk, which every power cut leaves: synced sectors under synced names."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tinymq.simulation.faulty_inodes import Directory, Inode
 
 
 class SyncedFiles:
-    """One disk's durable half, read-only: as much of `Files` as reading ballots asks for."""
+    """The durable part of one disk, read-only: as much of `Files` as reading votes needs."""
 
     def __init__(self, files: FaultyFiles) -> None:
         self._files = files
-        self._found: dict[str, int] = {}  # by path: where the last frame that was looked for ended
+        self._found: dict[str, int] = {}  # by path: the end of the last frame that was looked for
 
     def open(self, path: str) -> SyncedFile:
         node = self.node(path)
@@ -32,7 +32,7 @@ class SyncedFiles:
         return node
 
     def holds(self, group: GroupId, entry: Entry) -> bool:
-        """This very entry, or a log that begins behind it."""
+        """Return whether the disk holds this entry, or a log that begins after it."""
         path = group_directory(group)
         folder = self.node(path)
         names = folder.durable if isinstance(folder, Directory) else {}
@@ -41,7 +41,7 @@ class SyncedFiles:
         begins = _firsts(seen.names if isinstance(seen, Directory) else {}, SEGMENT)[:1]
         both = {*_firsts(names, SEGMENT)} & {*_firsts(names, SNAPSHOT)}
         if begins and begins[0] > entry.index and begins[0] in both:
-            return True  # a state stands for it, whether or not the removal of what lay before is synced
+            return True  # a snapshot replaces it, whether or not the removal of the log's head is synced
         below = [(first, name) for first, name in firsts if first <= entry.index]
         if not below:
             return bool(firsts)
@@ -61,7 +61,7 @@ class SyncedFiles:
         return True
 
     def holds_segment(self, segment: Segment) -> bool:
-        """All of it that counts, as programs see it."""
+        """Return whether the disk holds all used bytes of the segment, as programs see them."""
         node = self.node(segment.path)
         if not isinstance(node, Inode) or node is not self._files._node(segment.path):
             return False
@@ -69,7 +69,7 @@ class SyncedFiles:
 
 
 def _firsts(names: Iterable[str], kind: str) -> list[int]:
-    """First indexes of a group's files of one kind."""
+    """Return the first indexes of a group's files of one kind."""
     return sorted(first for name in names if (first := first_index_of(name, kind)) is not None)
 
 

@@ -1,6 +1,6 @@
-"""What happened in a run, line by line, in virtual time: faults, what brokers logged, and how calls ended.
+"""The transcript of a run, line by line in virtual time: faults, log lines of brokers, and how calls ended.
 
-Two runs of one seed give the same bytes. Brokers' own log lines are taken from structlog, in whose process they are.
+Two runs of one seed give the same bytes. Log lines come from structlog, with the process that wrote them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Transcript:
     """Lines with their times, in order."""
 
     def __init__(self) -> None:
-        self.broken: list[str] = []  # invariants that brokers found broken: whatever else holds, the run has failed
+        self.broken: list[str] = []  # invariants that brokers found broken: they fail the run
         self._loop: VirtualLoop | None = None
         self._lines: list[tuple[float, str]] = []
 
@@ -31,14 +31,14 @@ class Transcript:
         self._lines.append((at_s, ADDRESS.sub("", line)))
 
     def lines(self, history: History) -> list[str]:
-        """All of it, with the ends of all calls."""
+        """Return all lines, with the ends of all calls."""
         calls = [(c.ended_s if c.ended_s is not None else c.deadline_s, f"call {c}") for c in history.calls]
         merged = sorted([*self._lines, *calls], key=lambda line: line[0])
         return [f"{at_s:10.6f} {line}" for at_s, line in merged]
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take down what brokers log, from `begin` to `end`; nothing of it is printed."""
+        """Record the log lines of brokers, and print none of them."""
 
         def take(logger: object, name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
             if self._loop is not None:
@@ -72,5 +72,5 @@ class Transcript:
 
 
 def digest(lines: list[str]) -> str:
-    """Of a whole transcript."""
+    """Return the digest of a complete transcript."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""Three brokers in virtual time, from the disk up to the partitions: everything of `BrokerApp` but gRPC.
+"""Three brokers in virtual time, from the disk up to the partitions: all of `BrokerApp` except gRPC.
 
-Disks are faulty, the network is in memory, and one seed is one run. Nothing here decides what is right: tests do.
+The disks are faulty, the network is in memory, and one seed is one run. Tests decide what is right.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class VirtualBroker:
         self.id = broker_id
         self.files = FaultyFiles(random.Random(f"{cluster.seed}/disk/{broker_id}"))
         self.skew_us = 0  # the error of its wall clock from the next start on
-        self.failures: list[BaseException] = []  # that ended the broker
+        self.failures: list[BaseException] = []  # errors that ended the broker
         self._rng = random.Random(f"{cluster.seed}/broker/{broker_id}")
         self._cluster = cluster
         self._sessions = 0
@@ -72,7 +72,7 @@ class VirtualBroker:
         return self._means.host
 
     async def start(self) -> None:
-        """As `BrokerApp` does it; an unformed one waits for `join`."""
+        """Start the broker as `BrokerApp` does. A broker without a cluster waits for `join`."""
         loop, cluster = self._cluster.loop, self._cluster
         self._sessions += 1
         self._process = process = SimProcess(f"broker {self.id}")
@@ -104,7 +104,7 @@ class VirtualBroker:
             await self.join()
 
     async def join(self) -> None:
-        """The folder belongs to the cluster: take part in it."""
+        """Join the cluster to which the data directory belongs."""
         first, means = self.formation.first_entry, self._means
         assert first is not None
         assert means is not None
@@ -114,7 +114,7 @@ class VirtualBroker:
         await self.process.run(self._member.start(first))
 
     def power_cut(self) -> None:
-        """What was synced is kept, and a random part of what was not."""
+        """Cut the power: synced bytes stay, and a random part of the others."""
         self.process.kill()
         self._cluster.network.crash(self.id)
         if self._disk is not None:
@@ -127,7 +127,7 @@ class VirtualBroker:
 
 
 class VirtualCluster:
-    """Brokers 1 to 3. A leader is who may accept, as far as it knows."""
+    """Brokers 1 to 3. A leader is a broker that may accept writes, as far as it knows."""
 
     def __init__(self, loop: VirtualLoop, seed: int) -> None:
         self.loop = loop
@@ -142,7 +142,7 @@ class VirtualCluster:
         await asyncio.gather(*(b.start() for b in self.brokers.values()))
 
     async def form(self) -> None:
-        """Once, after the first start: what `tinymq cluster init` does."""
+        """Form the cluster once, after the first start, as `tinymq cluster init` does."""
         replicas = [Replica(b.id, b.formation.incarnation) for b in self.brokers.values()]
         entry = make_first_entry(METADATA_GROUP, replicas, 1_000_000)
         for broker in self.brokers.values():
@@ -157,12 +157,12 @@ class VirtualCluster:
         return topic
 
     def leader(self, topic: TopicRecord, number: int) -> tuple[VirtualBroker, Partition] | None:
-        """The one of the newest term."""
+        """Return the leader of the newest term."""
         held = [(b, p) for b in self.brokers.values() if (p := b.partition(topic, number)) is not None and p.leading]
         return max(held, key=lambda pair: pair[1].group.term) if held else None
 
     async def produce(self, topic: TopicRecord, number: int, data: bytes, wait_s: float = 1.0) -> Produced | None:
-        """One attempt, answered when it is on a quorum; None: it was not, or nobody knows."""
+        """Write once; return the answer when a quorum has it. None: no answer, or an unknown outcome."""
         leader = self.leader(topic, number)
         if leader is None:
             await self.clock.sleep(0.01)
@@ -185,7 +185,7 @@ class VirtualCluster:
         return outcome if isinstance(outcome, Produced) else None
 
     def power_cut(self) -> None:
-        """All of them, at one instant."""
+        """Cut the power of all brokers at one instant."""
         for broker in self.brokers.values():
             broker.power_cut()
 
@@ -198,7 +198,7 @@ class VirtualCluster:
 
 
 def simulate(scenario: Callable[[VirtualCluster], Awaitable[None]], seed: int) -> None:
-    """Run a scenario on a new formed cluster. Raises what went wrong anywhere."""
+    """Run a scenario on a new cluster. Raises the first error from anywhere."""
 
     async def main(loop: VirtualLoop) -> None:
         cluster = VirtualCluster(loop, seed)

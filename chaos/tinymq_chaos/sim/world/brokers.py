@@ -1,5 +1,6 @@
-"""One broker of the simulation over its whole life: a machine with a disk, and processes of `BrokerApp` that come and
-go on it. What a supervisor does, too: a process that ends is started again, for as long as it is wanted.
+"""One simulated broker over its whole life: a machine with a disk, and processes of `BrokerApp` that come and go on it.
+
+It includes a supervisor, which restarts a process that ends, as long as the broker is wanted.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from tinymq_chaos.sim.virtual.event_loop import ProcessKilled, ProcessTransport,
 if TYPE_CHECKING:
     from tinymq_chaos.sim.world.world import World
 
-DISK_S = (0.000_05, 0.002)  # each half of a piece of disk work, if nothing is wrong
-RESTART_S = 1.0  # a supervisor's patience
+DISK_S = (0.000_05, 0.002)  # each half of a disk operation, without faults
+RESTART_S = 1.0  # the supervisor waits so long
 POWER_CUT, UNSYNCED, LOST = "power cut", "power cut with unsynced writes", "power cut that lost some"
 BETWEEN_STEPS = "crash between two steps"
 
 
 class SimApp(BrokerApp):
-    """The application, with an eye on its replicas."""
+    """The application, with observers on its replicas."""
 
     def __init__(self, config: BrokerConfig, env: MachineEnv, broker: SimBroker) -> None:
         super().__init__(config, env)
@@ -60,16 +61,16 @@ class SimBroker:
         self.rng = random.Random(f"{world.seed}/broker/{broker_id}")
         self.files = SimFiles(random.Random(f"{world.seed}/disk/{broker_id}"))
         self.files.on_failed_sync = lambda: world.changed(f"broker {broker_id} fails to sync")
-        self.wanted = True  # started again when it ends
-        self.damaged = False  # its disk was wiped or damaged, and it has not recovered yet
-        self.scarred = False  # damage may lie undiscovered on it
-        self.tampered = False  # anything was done to its disk that may have cost a replica
+        self.wanted = True  # the supervisor restarts it
+        self.damaged = False  # its disk was wiped or damaged, and the broker has not recovered yet
+        self.scarred = False  # its disk may have undiscovered damage
+        self.tampered = False  # a fault touched its disk and may have cost a replica
         self.skew_us = 0
         self.rate = 1.0
         self.disk_s = DISK_S
         self.server: MemoryServer | None = None
         self.starts = 0
-        self.happened: Counter[str] = Counter()  # what faults that wait for their moment came to
+        self.happened: Counter[str] = Counter()  # how often faults that wait for a moment found it
         self._process: SimProcess | None = None
         self._app: SimApp | None = None
         self._disk: SimDisk | None = None
@@ -79,7 +80,7 @@ class SimBroker:
 
     @property
     def up(self) -> bool:
-        """There is a process; it may be starting, failing or paused."""
+        """Return whether there is a process; it may be starting, failing or paused."""
         return self._process is not None
 
     @property
@@ -104,16 +105,16 @@ class SimBroker:
 
     @property
     def running(self) -> bool:
-        """It serves, and is not paused."""
+        """Return whether the broker serves and is not paused."""
         return self._app is not None and self._app.state is State.RUNNING and not self.process.paused
 
     @property
     def serves(self) -> bool:
-        """It has joined its cluster, runs, and takes part in what it holds."""
+        """Return whether the broker has joined its cluster, runs, and takes part in all its groups."""
         return not self.unhealthy()
 
     def groups(self) -> list[Group]:
-        """Replicas that are open."""
+        """Return the open replicas."""
         app = self._app
         return list(app.host.groups.values()) if app is not None and app._host is not None else []
 
@@ -121,7 +122,7 @@ class SimBroker:
         return [group.status() for group in self.groups()]
 
     def unhealthy(self) -> str:
-        """What is not as it should be when nothing is wrong; "" when all is well."""
+        """Return how the broker differs from a healthy one; "" when all is well."""
         if not self.running:
             return f"broker {self.id} is {self._app.state.value if self._app is not None else 'down'}"
         broker = self.app.serving.broker
@@ -137,7 +138,9 @@ class SimBroker:
         return f"broker {self.id} does not hold {sorted(map(str, missing))}" if missing else ""
 
     def _held(self) -> set[GroupId]:
-        """What it is to hold, as that broker knows which has applied most of the metadata: a new disk knows nothing."""
+        """Return the groups that the broker has to hold, according to the broker that has applied most of the metadata:
+        one with a new disk knows nothing.
+        """
         registries = {}
         for other in self.world.brokers.values():
             broker = other._app.serving.broker if other._app is not None else None
@@ -150,7 +153,7 @@ class SimBroker:
     # ---- life ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """A process begins, on the disk as it is."""
+        """Start a process on the disk as it is."""
         assert self._process is None, f"broker {self.id} runs"
         world = self.world
         self.starts += 1
@@ -174,7 +177,7 @@ class SimBroker:
         return gated
 
     async def _live(self, process: SimProcess, app: SimApp) -> None:
-        """What `tinymq broker` does with its application."""
+        """Run the application as `tinymq broker` does."""
         try:
             await app.start()
             reason = await app.wait_failed()
@@ -204,7 +207,7 @@ class SimBroker:
         process.spawn(stop())
 
     def kill(self, how: str = "is killed") -> None:
-        """kill -9: what was written is kept, synced or not."""
+        """kill -9: all written bytes stay, synced or not."""
         if self._process is not None:
             disk = self.disk
             self._end(how)
@@ -212,7 +215,7 @@ class SimBroker:
             self.files.kill()
 
     def power_cut(self, how: str = "loses power") -> None:
-        """What was synced is kept, and of what was not any sectors; nobody is told."""
+        """Cut the power: synced bytes stay, and any sectors of the others. No other broker is told."""
         if self._process is not None:
             disk = self.disk
             self._end(how, silently=True)
@@ -226,19 +229,20 @@ class SimBroker:
                 self.happened[LOST] += 1
 
     def power_cut_at_write(self, operations: int, cut: Callable[[], None]) -> None:
-        """Call `cut`, which is to cut its power, where its disk has done so many more operations: something is not
-        synced then. What is not written by then never is."""
+        """Call `cut`, which cuts the broker's power, after so many more operations of its disk, the last of them
+        unsynced.
+        """
         self.files.crash_after(operations, bytes_written=self.rng.randrange(2048))
         self.disk.on_crash = cut
 
     def wipe(self) -> None:
-        """Its disk is replaced by an empty one."""
+        """Replace the disk by an empty one."""
         self.kill("loses its disk")
         self.files = SimFiles(random.Random(self.rng.random()))
         self.damaged = self.tampered = True
 
     def crash_soon(self, steps: int, power: bool) -> None:
-        """Between two of the next steps of its loop."""
+        """End the process between two of the next steps of its loop."""
         process = self.process
         process.crash_after(steps, lambda: self._crashed(process, power))
 
@@ -265,27 +269,27 @@ class SimBroker:
         self.world.clock.call_later(RESTART_S * self.rng.uniform(0.2, 1.0), self.revive)
 
     def revive(self) -> None:
-        """Start it, if it is to run and does not."""
+        """Start the broker if it is wanted and has no process."""
         if self.wanted and self._process is None and not self.world.over:
             self.start()
 
     # ---- its senses ----------------------------------------------------------------------------------
 
     def set_clock(self, skew_us: int, rate: float) -> None:
-        """From now on, later processes included."""
+        """Set the clock for this and all later processes."""
         self.skew_us, self.rate = skew_us, rate
         if self._clock is not None:
             self._clock.wall_skew_us = skew_us
             self._clock.drift(rate)
 
     def set_disk(self, delay_s: tuple[float, float]) -> None:
-        """How long each half of a piece of disk work takes."""
+        """Set how long each half of a disk operation takes."""
         self.disk_s = delay_s
         if self._disk is not None:
             self._disk.delay_s = delay_s
 
     def shown_start(self, group: GroupId) -> int | None:
-        """The offset below which it shows no record of a group; None: it shows none at all."""
+        """Return the offset below which the broker shows no record of a group; None: it shows none at all."""
         partition = self.partition(group.topic_id, group.partition)
         return partition.log_start if partition is not None else None
 

@@ -1,6 +1,6 @@
-"""What was seen of a world's groups: names, leaders, what is applied, and which are judged by less, or not at all.
+"""Observations of a world's groups: names, leaders, applied entries, and the groups with weaker or no checks.
 
-Told by those who watch (brokers.py, replicas.py); kept in the history and the ledger, which checkers judge.
+The observers (brokers.py, replicas.py) report them; the history and the ledger keep them for the checkers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tinymq_chaos.sim.world.brokers import SimBroker
 
 
 class Observations:
-    """What was seen of the groups of these brokers, of which there may be more later."""
+    """Observations of the groups of these brokers. More brokers may join later."""
 
     def __init__(
         self, brokers: Mapping[int, SimBroker], network: MemoryNetwork, history: History, ledger: Ledger
@@ -38,7 +38,7 @@ class Observations:
         self._weak: set[GroupId] = set()  # in memory, or synced at intervals
 
     def log_of(self, group: GroupId) -> Log:
-        """A group as histories name it."""
+        """Return the name of a group in histories."""
         known = self._names.get(group)
         if known is None:
             for broker in self._brokers.values():
@@ -51,7 +51,7 @@ class Observations:
         return known
 
     def leads(self, broker_id: int, group: GroupId, term: int | None) -> None:
-        """A replica's role is another: it leads in this term, or not (None)."""
+        """The role of a replica has changed: it leads in this term, or does not lead (None)."""
         log = self.log_of(group)
         if term is None:
             self._history.leads_no_more(broker_id, log)
@@ -71,21 +71,27 @@ class Observations:
                 self._history.weighed(log, entry.header.next_offset, entry.header.length)
 
     def is_deleted(self, group: GroupId) -> bool:
-        """Some replica has deleted its data: the group is not judged any more."""
+        """Return whether some replica has deleted the group's data: the group is not judged any more."""
         return group in self._deleted
 
     def is_weak(self, group: GroupId) -> bool:
-        """Its replicas vouch for what a power cut, or the end of their process, may take: they come back as others."""
+        """Return whether a power cut or the end of a process may take what the replicas acknowledged.
+
+        They return as other replicas.
+        """
         return group in self._weak
 
     def opened(self, group: GroupId, config: LogConfig = DISK) -> None:
-        """A replica is opened, whose log is kept like this."""
+        """A replica with this configuration was opened."""
         if config.takes_risks:
             self._weak.add(group)
 
     def revived(self, group: GroupId, end_offset: int) -> None:
-        """It goes on with the log of who was left, if anybody was, without an operator: a log that ends there. What it
-        applies, commits and shows is judged from then on anew; its elections, which it had one without, no more."""
+        """A group has recovered without a quorum and without an operator, from the remaining log, if there is one.
+
+        What the group applies, commits and shows is judged from that log's end on. Its elections are not judged any
+        more, because one leader had no election.
+        """
         if self.is_weak(group):
             log = self.log_of(group)
             self._history.revived(log, end_offset)
@@ -93,17 +99,19 @@ class Observations:
             self._revived.add(group)
 
     def is_revived(self, group: GroupId) -> bool:
-        """It went on once without a majority."""
+        """Return whether the group has recovered without a quorum."""
         return group in self._revived
 
     def deleted(self, group: GroupId) -> None:
-        """A replica deletes its data: the registry has decided that nobody needs the group any more. One that restarts
-        may make it anew, until it hears of that; what is in it then is not judged."""
+        """A replica deletes its data, because the registry deleted the topic.
+
+        A replica that restarts may create it again before it hears of the deletion. The content is not judged then.
+        """
         self._deleted.add(group)
         self.closed(group)
 
     def closed(self, group: GroupId) -> None:
-        """A replica, in whose process this is called, takes part no more."""
+        """A replica, in whose process this is called, has closed."""
         process = running_process()
         if process is not None:
             self.leads(broker_of(process), group, None)
@@ -111,7 +119,7 @@ class Observations:
     async def collect(self, limits: Limits) -> None:
         """Read every replica of every broker into the history."""
         collector = ReplicaReader(limits)
-        # Before anything is read: a flipped bit that nobody has read yet makes a leader step down, and others stand.
+        # Take the status before anything is read: a read that finds a flipped bit makes a leader step down.
         seen = [(broker, group, group.status()) for broker in self._brokers.values() for group in broker.groups()]
         for broker, group, status in seen:
             try:
@@ -119,8 +127,8 @@ class Observations:
             except (ProcessKilled, TinymqError) as error:
                 if group in broker.groups() and not (broker.scarred and isinstance(error, CorruptData)):
                     raise
-                continue  # its topic was deleted meanwhile; or flipped bits that nobody has read before
-            log_start = group.log.log_start_offset  # as it is now: retention goes on while others are read
+                continue  # the topic was deleted meanwhile, or a read found flipped bits
+            log_start = group.log.log_start_offset  # as it is now: retention goes on during the reads
             self._history.replicas.append(
                 FinalReplica(
                     self.log_of(group.id),
@@ -141,5 +149,5 @@ def _is_ack_of_earlier_term(group: GroupId, term: int, message: peer_pb2.Peer) -
 
 
 def broker_of(process: SimProcess) -> int:
-    """Whose process it is."""
+    """Return the broker of a process."""
     return int(process.name.rsplit(" ", 1)[1])

@@ -29,28 +29,28 @@ from tinymq_chaos.sim.virtual.transcript import Transcript
 from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.observations import Observations
 
-LINK_S = (0.0002, 0.0005)  # delay and jitter, if nothing is wrong
+LINK_S = (0.0002, 0.0005)  # delay and jitter, without faults
 SEGMENT_BYTES = (4 * KIB, 16 * KIB, 64 * KIB)  # small: a run writes some hundred records
 TAIL_SEGMENTS = (0.5, 1, 4)  # of all groups of a broker together: replicas further behind get entries from the disk
-INFLIGHT_BYTES = 32 * KIB  # as small as segments are: else no follower would ever be too slow
+INFLIGHT_BYTES = 32 * KIB  # as small as segments: otherwise no follower would ever be too slow
 POLL_S = 0.02
 RETENTION_CHECK_S = 1.0  # a run is short
-VOTERS, JOINING = 3, 0.5  # of worlds with more brokers, so many have three voters, whom the others join
+VOTERS, JOINING = 3, 0.5  # this share of the worlds with more brokers has three voters, which the others join
 
 
 @dataclass(frozen=True, slots=True)
 class WorldOptions:
-    """What a world is made like."""
+    """The options of a world."""
 
     nodes: int = 3
-    segment_bytes: int | None = None  # None: the seed's choice
+    segment_bytes: int | None = None  # None: the seed chooses
     latency_s: float = LINK_S[0]  # of every link
-    joining: bool | None = None  # are there only VOTERS voters; None: the seed's choice
-    registry: str = "replicated"  # or "memory", of one broker alone
+    joining: bool | None = None  # whether there are only VOTERS voters; None: the seed chooses
+    registry: str = "replicated"  # or "memory", for one broker alone
 
 
 class World:
-    """Brokers 1 to `nodes`. Must be made inside the running loop."""
+    """Brokers 1 to `nodes`. Make it inside the running loop."""
 
     def __init__(self, loop: VirtualLoop, seed: int, like: WorldOptions, transcript: Transcript) -> None:
         self.loop = loop
@@ -75,8 +75,8 @@ class World:
         self.history = History(self.clock.monotonic)
         self.history.link_s = like.latency_s
         self.ledger = Ledger(self.clock.monotonic)
-        self.faults: Counter[str] = Counter()  # how many of each kind began
-        self.over = False  # nobody is started any more
+        self.faults: Counter[str] = Counter()  # how many faults of each kind began
+        self.over = False  # no broker starts any more
         self.brokers = {n: SimBroker(self, n) for n in range(1, like.nodes + 1)}
         self.seen = Observations(self.brokers, self.network, self.history, self.ledger)
         joining = random.Random(f"{seed}/joining").random() < JOINING if like.joining is None else like.joining
@@ -84,13 +84,13 @@ class World:
         self.replication_factor = like.nodes if like.nodes <= 3 else self.rng.choice((3, 5))
         self.registry = like.registry
         self._opened: list[AsyncClient] = []
-        self._cuts: dict[str, frozenset[Direction]] = {}  # by who wants them
+        self._cuts: dict[str, frozenset[Direction]] = {}  # by the name of the fault that cuts them
 
     def say(self, line: str) -> None:
         self.transcript.add(self.loop.time(), line)
 
     def changed(self, what: str) -> None:
-        """A fault began or ended, or a broker started: said, and known to the history."""
+        """Report that a fault began or ended, or that a broker started."""
         self.say(what)
         self.history.changed(what, [b.id for b in self.brokers.values() if b.up and b.process.paused])
 
@@ -106,7 +106,10 @@ class World:
         )  # fmt: skip
 
     async def form(self) -> None:
-        """Start every broker, and do what `tinymq cluster init` does with the voters: the others join by themselves."""
+        """Start every broker, and form the cluster of the voters as `tinymq cluster init` does.
+
+        The others join by themselves.
+        """
         for broker_id in self.brokers:
             self.links(broker_id, *self.link_s)
             self.brokers[broker_id].start()
@@ -135,7 +138,7 @@ class World:
         return await broker.process.run(ports.server.servicer(f"tinymq.v1.Admin/{method}")(request, None))  # type: ignore[attr-defined]
 
     def add_broker(self) -> SimBroker:
-        """One more machine, whose broker joins the voters once it is started."""
+        """Add a machine whose broker joins the voters when it starts."""
         broker_id = max(self.brokers) + 1
         broker = self.brokers[broker_id] = SimBroker(self, broker_id)
         self.links(broker_id, *self.link_s)
@@ -144,14 +147,14 @@ class World:
         return broker
 
     def client(self, rng: random.Random, **settings: Any) -> AsyncClient:
-        """A new client with a place of its own in the network."""
+        """Return a new client with a place of its own in the network."""
         servers, connector = [f"{HOST}:{n}" for n in self.brokers], self._connector()
         client = AsyncClient(servers, connector=connector, clock=VirtualClock(self.loop), rng=rng, **settings)
         self._opened.append(client)
         return client
 
     def caller(self, rng: random.Random) -> AnyBroker:
-        """Who has no client of ours, with a place of its own in the network."""
+        """Return a caller without tinymq's client, with a place of its own in the network."""
         connector = self._connector()
         return AnyBroker([connector.link(f"{HOST}:{n}") for n in self.brokers], rng)
 
@@ -173,13 +176,13 @@ class World:
     # ---- links ---------------------------------------------------------------------------------------
 
     def links(self, broker_id: int, seconds: float, jitter_s: float) -> None:
-        """How long messages take between this broker and the others."""
+        """Set how long messages between this broker and the others take."""
         for other in self.brokers:
             if other != broker_id:
                 self.network.delay(broker_id, other, seconds, jitter_s)
 
     def cut(self, why: str, directions: Iterable[Direction]) -> None:
-        """Cut these until `mend(why)`."""
+        """Cut these directions until `mend(why)`."""
         self._cuts[why] = frozenset(directions)
         self.conditions.cut(self._cuts[why])
 
@@ -192,20 +195,20 @@ class World:
             self.clients.healed()
 
     def pause(self, broker: SimBroker) -> None:
-        """SIGSTOP: it does nothing, and what it is sent waits in buffers."""
+        """SIGSTOP: the broker does nothing, and messages to it wait in buffers."""
         broker.process.pause()
         others = [*self.brokers, *self.clients.clients]
         self.cut(f"pause {broker.id}", [(n, broker.id) for n in others if n != broker.id])
 
     def resume(self, broker: SimBroker, process: SimProcess) -> None:
-        """SIGCONT, if it is the same process still."""
+        """SIGCONT, if the process is still the same."""
         self.mend(f"pause {broker.id}")
         process.resume()
 
     # ---- how it does ---------------------------------------------------------------------------------
 
     def unhealthy(self) -> str:
-        """What is not as it should be, of all brokers; "" when all is well."""
+        """Return how the brokers differ from healthy ones; "" when all is well."""
         for broker in self.brokers.values():
             if bad := broker.unhealthy():
                 return bad
@@ -217,14 +220,14 @@ class World:
         return f"{behind} is applied up to {sorted(commits[behind])}" if behind is not None else ""
 
     def leader(self, group: GroupId) -> SimBroker | None:
-        """Who leads, by its own account; of the newest term."""
+        """Return the broker that believes it leads, in the newest term."""
         led = [
             (g.term, b.id) for b in self.brokers.values() for g in b.groups() if g.id == group and g.role is Role.LEADER
         ]
         return self.brokers[max(led)[1]] if led else None
 
     async def healthy(self, within_s: float) -> str:
-        """Wait until all is well; what is not, after `within_s`."""
+        """Wait until all is well; return what is not, after `within_s`."""
         end_s = self.loop.time() + within_s
         while (bad := self.unhealthy()) and self.loop.time() < end_s:
             await self.clock.sleep(POLL_S)
