@@ -19,7 +19,8 @@ from tinymq.base.errors import DeadlineExceeded
 from tinymq.client.produce import batcher, buffer_pool, delivery, owners, topic_buffers
 from tinymq.client.produce import send_queue as queue
 from tinymq.client.produce.batcher import UNFINISHED_S
-from tinymq.client.produce.delivery import Delivery, ProducerBatch
+from tinymq.client.produce.delivery import Delivery
+from tinymq.client.produce.producer_batch import ProducerBatch
 from tinymq.client.produce.send_queue import SendQueue
 from tinymq.format import batch
 from tinymq.format.batch import SCHEMA

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from tinymq.client.facade.queue import Queue
     from tinymq.client.facade.reader import Reader
     from tinymq.client.facade.scan import Scan
-    from tinymq.client.produce.delivery import BatchDelivery, BatchMetadata, Delivery
+    from tinymq.client.produce.delivery import BatchDelivery, Delivery
     from tinymq.client.produce.producer import AsyncProducer
+    from tinymq.client.produce.producer_batch import BatchMetadata
     from tinymq.client.queue.queue import AsyncQueue
 
 _HOMES = {
@@ -41,7 +42,7 @@ _HOMES = {
     "AsyncReader": "tinymq.client.consume.reader",
     "AsyncScan": "tinymq.client.consume.scan",
     "BatchDelivery": "tinymq.client.produce.delivery",
-    "BatchMetadata": "tinymq.client.produce.delivery",
+    "BatchMetadata": "tinymq.client.produce.producer_batch",
     "Broker": "tinymq.client.cluster.routing",
     "BrokerStatus": "tinymq.client.admin.cluster_status",
     "ChannelDescription": "tinymq.client.consume.cursors",

@@ -16,8 +16,8 @@ from tinymq.client.common.config import ProducerConfig
 from tinymq.client.common.topic_settings import UNBOUNDED, TopicBounds
 from tinymq.client.consume.records import Chunk
 from tinymq.client.produce.batcher import Batcher
-from tinymq.client.produce.delivery import ProducerBatch
 from tinymq.client.produce.partitioner import keyed
+from tinymq.client.produce.producer_batch import ProducerBatch
 from tinymq.client.produce.send_queue import SendQueue
 from tinymq.format.batch import HEADER_SIZE, decode_batch, pack_batch
 

@@ -29,7 +29,7 @@ from tinymq.client.produce import batcher, blocking_sender, delivery, owners, se
 from tinymq.client.produce import send_queue as queue
 from tinymq.client.produce.batcher import Batcher
 from tinymq.client.produce.blocking_sender import LONE_SENDS_MIN, BlockingSender
-from tinymq.client.produce.delivery import ProducerBatch
+from tinymq.client.produce.producer_batch import ProducerBatch
 from tinymq.client.produce.send_queue import Owner, SendQueue
 from tinymq.client.produce.sender import Sender
 from tinymq.net import frame_socket

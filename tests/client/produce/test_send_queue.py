@@ -21,7 +21,7 @@ from tinymq.base.errors import (
     UnknownProducer,
 )
 from tinymq.broker.state.producers import Producer, extend, judge
-from tinymq.client.produce.delivery import ProducerBatch
+from tinymq.client.produce.producer_batch import ProducerBatch
 from tinymq.client.produce.send_queue import SendQueue
 from tinymq.format.batch import BatchHeader
 

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from tinymq.base.errors import CorruptData, InvalidBatch, UnsupportedVersion
 from tinymq.base.value import value
+from tinymq.client.common.rows import rows_of
 from tinymq.client.common.values import as_datetime
-from tinymq.client.produce.delivery import rows_of
 from tinymq.format.batch import SCHEMA, BatchLimits, decode_batch
 from tinymq.format.entry import HEADER_SIZE, EntryHeader, Kind, crc32c_of, parse_header
 

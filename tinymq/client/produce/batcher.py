@@ -1,16 +1,15 @@
-"""Records become batches: by partition, until one is full, due or flushed. No I/O; the time is an argument.
+"""Collect records into batches, by partition, until a batch is full, due or flushed. No I/O; the time is an argument.
 
-`append` is the hot path, called by the threads that send, about a microsecond a record: one uncontended lock,
-a few list appends, no future and no call to another thread. A full batch is encoded by the thread that filled
-it; one that is due, by the loop. `wake` is called when the loop has something to do, at most once until
-`woken` is called.
+`append` is the hot path. Sending threads call it, and it takes about a microsecond: one uncontended lock and a few list
+appends, with no future and no call to another thread. The thread that fills a batch encodes it; the loop encodes a
+batch that is due. `wake` is called when the loop has something to do, and at most once until `woken` is called.
 
-Order within a partition is that of the appends: a batch takes its place in its send queue's queue under the lock,
-and is encoded afterwards; the send queue sends its first one only when that is encoded.
+A batch takes its place in the send queue under the lock, and is encoded afterwards. The queue sends its first batch
+only when it is encoded, so that the order within a partition is the order of the appends.
 
-Who appends may be interrupted (Ctrl-C, a signal's handler that raises) wherever Python looks for signals: where a
-function begins, where a call has returned, where a loop goes back. What has to be whole is done between two such
-places, and a batch that its thread did not finish is finished by the loop.
+A thread that appends may be interrupted (Ctrl-C, a signal handler that raises) wherever Python checks for signals: at
+the start of a function, after a call, and at the end of a loop's pass. State that has to change as a whole changes
+between two such points, and the loop finishes a batch that its thread did not finish.
 """
 
 from __future__ import annotations
@@ -37,20 +36,21 @@ from tinymq.client.common.values import (
 )
 from tinymq.client.produce import partitioner
 from tinymq.client.produce.buffer_pool import BufferPool
-from tinymq.client.produce.delivery import Delivery, ProducerBatch
+from tinymq.client.produce.delivery import Delivery
 from tinymq.client.produce.owners import Owners
+from tinymq.client.produce.producer_batch import ProducerBatch
 from tinymq.client.produce.send_queue import Owner, SendQueue
 from tinymq.client.produce.topic_buffers import BATCH_OVERHEAD_BYTES, TopicBuffer, TopicBuffers
 from tinymq.format.batch import Codec, encode_record_batch
 
 LOG = logging.getLogger("tinymq.client")
 
-UNFINISHED_S = 0.1  # so long a sealed batch is left to the thread that fills the next one
-RECORD_OVERHEAD_BYTES = 24  # Arrow's own, per record: offsets, timestamp, bits (a little less in truth)
+UNFINISHED_S = 0.1  # how long the thread that sealed a batch has to encode it, before the loop does
+RECORD_OVERHEAD_BYTES = 24  # Arrow's, per record: offsets, timestamp, validity bits (a little less in truth)
 
 
 class Batcher:
-    """The open and sealed batches of one producer, within one bound."""
+    """The open and sealed batches of one producer, within the bound of its buffer pool."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class Batcher:
         if config.batch_bytes_max > limits.batch_bytes_max - BATCH_OVERHEAD_BYTES:
             most = limits.batch_bytes_max - BATCH_OVERHEAD_BYTES
             raise InvalidConfig(f"batch_bytes_max={config.batch_bytes_max}", hint=f"brokers take up to {most}")
-        self.open_queues: dict[SendQueue, None] = {}  # those with an open batch, the oldest first
-        self.ready: list[SendQueue] = []  # those with a newly encoded batch
+        self.open_queues: dict[SendQueue, None] = {}  # queues with an open batch, the oldest first
+        self.ready: list[SendQueue] = []  # queues that the loop has to look at: a batch was encoded, or they were left
         self._unfinished: dict[
             ProducerBatch, float
         ] = {}  # sealed, not known to the loop yet; and when it looks after them
@@ -91,16 +91,19 @@ class Batcher:
         self._wall_us = wall_us
         self._rng = rng
         self._wake = wake
-        self._awake = False  # `wake` was called, and `woken` not yet
-        self._timed = False  # the loop comes by itself when the next open batch is due
+        self._awake = False  # `wake` was called, and `woken` was not yet
+        self._timed = False  # the loop has a timer for the next open batch that is due
         self._closed = False
 
     def append(
         self, topic: str, value: bytes | None, key: bytes | None, headers: HeadersLike | None,
         timestamp: Timestamp | None, partition: int | None, alone: bool = False,
     ) -> Delivery | None:  # fmt: skip
-        """Take one record. None: not now (topic not open, partition not known, buffer full). What never will do raises
-        InvalidRequest, BatchTooLarge or UnknownPartition. `alone`: the thread looks whether it got the send queue."""
+        """Append one record. None: not now, because the topic is not open, the partition not known, or the buffer full.
+
+        Raises InvalidRequest, BatchTooLarge or UnknownPartition for a record that can never be appended. With `alone`,
+        the thread may get the queue for a lone record, and finds that by `Owners.claimed`.
+        """
         try:
             buffer = self._buffer_of(topic)
         except TypeError as error:
@@ -119,7 +122,7 @@ class Batcher:
         time_us = self._wall_us() if timestamp is None else check_timestamp(timestamp)
         if size > self._record_bytes_max:
             raise BatchTooLarge(f"record of {size} bytes with its framing; at most {self._record_bytes_max}")
-        full, free = None, False  # free: the record may go to any partition
+        full, free = None, False  # free: the record may go to any partition; full: a batch to encode
         try:
             with self.lock:
                 if partition is not None:
@@ -141,7 +144,8 @@ class Batcher:
                     batch = queue.open or self._open(queue)
                 if not free:
                     batch.bound = True
-                row = batch.count  # from here on nothing is called
+                # From here on nothing is called, so that an interrupt leaves all of the record or nothing.
+                row = batch.count
                 if pairs:
                     batch.headers[row] = pairs
                 batch.cells += (value, key, time_us)
@@ -149,12 +153,12 @@ class Batcher:
             if full is not None:
                 self._finish(full)
         except BaseException:
-            self._wake()  # it may have been about to
+            self._wake()  # the interrupt may have struck just before the loop was woken
             raise
         return Delivery(batch, row)
 
     def append_batch(self, buffer: TopicBuffer, partition: int | None, batch: pa.RecordBatch) -> ProducerBatch | None:
-        """Take a whole record batch of SCHEMA as one batch; what was appended before goes before. None: not now."""
+        """Append a record batch of SCHEMA as one batch, behind everything appended before. None: not now."""
         if self.pool.taken_bytes >= self.pool.bytes_max:
             return None
         message = encode_record_batch(batch, self._codec)
@@ -176,7 +180,8 @@ class Batcher:
                 pending = ProducerBatch(queue, now_s, now_s + self._delivery_s)
                 pending.message, pending.codec, pending.count, pending.bytes = message, self._codec, count, size
                 pending.bound = partition is not None
-                self.pool.taken_bytes += size  # from here on one thing is called
+                # From here on only the last statement is a call, so that an interrupt leaves all of it or nothing.
+                self.pool.taken_bytes += size
                 self._unfinished[pending] = now_s + UNFINISHED_S
                 queue.sealed.append(pending)
             if full is not None:
@@ -193,7 +198,7 @@ class Batcher:
         now_s = self._monotonic()
         batch = queue.open = ProducerBatch(queue, now_s, now_s + self._delivery_s)
         self.open_queues[queue] = None
-        if not self._awake and not self._timed:  # otherwise the loop comes anyway, at the latest after linger_ms
+        if not self._awake and not self._timed:  # otherwise the loop comes by itself, after linger_ms at the latest
             self._awake = True
             self._wake()
         return batch
@@ -201,20 +206,20 @@ class Batcher:
     def _seal(self, queue: SendQueue) -> ProducerBatch:
         batch, now_s = queue.open, self._monotonic()
         assert batch is not None, "sealed twice"
-        queue.open = None  # from here on one thing is called
+        queue.open = None  # from here on only the last statement is a call
         del self.open_queues[queue]
         self._unfinished[batch] = now_s + UNFINISHED_S
         queue.sealed.append(batch)
         return batch
 
     def _finish(self, batch: ProducerBatch) -> None:
-        """Encode a sealed batch and hand it to the loop. Outside the lock: its place is taken already."""
+        """Encode a sealed batch, which has its place in the queue, and wake the loop. Called without the lock."""
         batch.encode(self._codec)
         self.hand_over(batch.queue)
         self._unfinished.pop(batch, None)
 
     def hand_over(self, queue: SendQueue) -> None:
-        """The loop is to look at the send queue."""
+        """Tell the loop to look at the queue."""
         self.ready.append(queue)
         if not self._awake:
             self._awake = True
@@ -223,7 +228,7 @@ class Batcher:
     # ---- the side of a thread that delivers by itself ---------------------------------------------
 
     def _claim_queue(self, buffer: TopicBuffer, queue: SendQueue, free: bool) -> ProducerBatch | None:
-        """The send queue, for the calling thread, with a batch that nothing joins. None: the record is not alone."""
+        """Give the queue to the calling thread, with a batch that no other record joins. None: it is no lone record."""
         if self._closed or self.pool.taken_bytes or queue.sealed or not self.owners.may_claim(queue):
             return None
         now_s = self._monotonic()
@@ -235,11 +240,12 @@ class Batcher:
         return batch
 
     def give_back(self, batch: ProducerBatch) -> None:
-        """Its thread is done with the batch, which has ended, and with the send queue."""
+        """End the calling thread's ownership of the queue: its batch has ended."""
         queue = batch.queue
 
         def tell() -> bool:
-            self.pool.taken_bytes, batch.bytes = self.pool.taken_bytes - batch.bytes, 0  # interrupted, it comes again
+            # Both in one step: an interrupted thread calls this again, and must not free the bytes twice.
+            self.pool.taken_bytes, batch.bytes = self.pool.taken_bytes - batch.bytes, 0
             return queue.open is not None or bool(queue.sealed) or self.pool.awaited
 
         if self.owners.pass_on(queue, Owner.NOBODY, tell):
@@ -248,20 +254,20 @@ class Batcher:
     # ---- the loop's side -------------------------------------------------------------------------
 
     def woken(self) -> list[SendQueue]:
-        """The loop has come to look: send queues with newly encoded batches. `wake` may be called again from now on."""
+        """Return the queues that the loop has to look at. `wake` may be called again from now on."""
         self._awake = False
         ready, self.ready = self.ready, []
         if self.pool.awaited:
-            self.pool.release(0)  # a thread that gives back tells nobody of the room there is
+            self.pool.release(0)  # `give_back` only frees the bytes; the waiting calls are made here, on the loop
         return ready
 
     def seal_due(self, now_s: float, *, all_open: bool = False) -> tuple[list[SendQueue], float | None]:
-        """Seal and encode what has lingered long enough (or everything), and what its thread has left unfinished:
-        (their send queues, when to look again).
+        """Seal and encode the batches that are due (or all), and those that their threads have left unfinished.
 
-        A send queue with enough on its way keeps its open batch: it could not be sent now, and will be fuller later.
+        Returns (their queues, when to look again). A queue with enough batches in flight keeps its open batch: it could
+        not be sent now, and becomes fuller.
         """
-        left = self._unfinished.copy()  # in one step: threads that finish theirs take them out meanwhile
+        left = self._unfinished.copy()  # one step of the interpreter: threads remove their batches meanwhile
         if not self.open_queues and not left:
             self._timed = False
             return [], None
@@ -272,7 +278,7 @@ class Batcher:
             for queue in list(self.open_queues):
                 assert queue.open is not None, "an open queue has an open batch"
                 due_s = queue.open.opened_s + self._linger_s
-                if not queue.open.count:  # its first record's thread was interrupted
+                if not queue.open.count:  # the thread of its first record was interrupted
                     queue.open = None
                     del self.open_queues[queue]
                 elif all_open or (due_s <= now_s and queue.takes_partial):
@@ -288,15 +294,14 @@ class Batcher:
         for batch in sealed:
             try:
                 batch.encode(self._codec)
-            except Exception:  # it ends at its deadline, and what comes behind it goes on
+            except Exception:  # the batch ends at its deadline, and the batches behind it are sent
                 LOG.exception("a batch for %s/%s cannot be encoded", batch.queue.topic, batch.queue.partition)
             self._unfinished.pop(batch, None)
         dues_s += [look_s for look_s in left.values() if look_s > now_s]
         return [batch.queue for batch in sealed], min(dues_s, default=None)
 
     def place(self, buffer: TopicBuffer, usable: Sequence[int], left: frozenset[int]) -> None:
-        """From now on send batches of records without a key to one of the partitions `usable`, and away from those in
-        `left`."""
+        """Give batches without keys to the partitions `usable` from now on, and move them away from those in `left`."""
         with self.lock:
             buffer.usable, buffer.left = usable, left
             if buffer.sticky.partition in left:
@@ -326,7 +331,7 @@ class Batcher:
         return list(targets)
 
     def close(self) -> None:
-        """Take nothing more, on the loop: an open batch may still be filled until it is sealed."""
+        """Refuse new batches from now on. On the loop. An open batch may still be filled until it is sealed."""
         with self.lock:
             self._closed = True
             self.buffers.by_topic.clear()

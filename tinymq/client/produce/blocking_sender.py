@@ -1,5 +1,6 @@
-"""Lone records of the synchronous client, delivered by the thread that sends them, over a connection of its own: the
-loop need not be woken for it, nor wake the thread (docs/adr/0028).
+"""Deliver lone records of the synchronous client in the thread that sends them, over a connection of their own.
+
+This saves waking the loop for the record, and waking the thread for the answer (docs/adr/0028).
 
 A record is *lone* when its producer has nothing else in flight. Its thread owns the partition's send queue until the
 record is acknowledged (see Owner in tinymq/client/produce/send_queue.py). If anything else happens, the loop continues
@@ -28,7 +29,8 @@ from tinymq.client.net.broker_streams import patience_s
 from tinymq.client.net.connections import suspicious_s
 from tinymq.client.net.wire import view_of
 from tinymq.client.produce.batcher import Batcher
-from tinymq.client.produce.delivery import Delivery, ProducerBatch
+from tinymq.client.produce.delivery import Delivery
+from tinymq.client.produce.producer_batch import ProducerBatch
 from tinymq.client.produce.send_queue import Owner, SendQueue
 from tinymq.client.produce.sender import ACKS, Sender, pack, partition_of
 from tinymq.net.frame_socket import FrameSocket
@@ -36,16 +38,16 @@ from tinymq.proto import tinymq_pb2 as pb
 
 LOG = logging.getLogger("tinymq.client")
 
-LONE_SENDS_MIN = 3  # to a broker, before it is connected to: who sends once needs no connection for that
+LONE_SENDS_MIN = 3  # lone records to a broker before a connection is opened: a single send is not worth one
 MOVED_S = 0.1  # how long a former leader may still answer: if it refuses, the outcome is known
-REOPEN_S = 1.0  # after a connection was lost
-NO_PORT_S = 30.0  # after there was none to be had
+REOPEN_S = 1.0  # between a lost connection and the next attempt to connect
+NO_PORT_S = 30.0  # the same if the broker has no stream port that can be reached
 TIMEOUT_S_MIN = 0.001
 LONE_RECORDS = True  # False: the loop sends every record; only benchmarks/lone_records.py sets it
 
 
 class Route(NamedTuple):
-    """Where a record goes, and by which connection."""
+    """The leader that a record goes to, and the connection."""
 
     queue: SendQueue
     leader: int
@@ -55,7 +57,7 @@ class Route(NamedTuple):
 
 
 class BlockingSender:
-    """The connections that threads deliver over, at most one to a broker."""
+    """The connections over which threads deliver lone records of one producer, at most one to each broker."""
 
     def __init__(
         self,
@@ -73,14 +75,15 @@ class BlockingSender:
         self._batcher = batcher
         self._sender = sender
         self._soon = soon
-        # By address, for the one thread that has a send queue.
+        # By address. Only the one thread that owns a queue reads and writes them, except where the loop adds or removes
+        # a connection.
         self._streams: dict[str, FrameSocket] = {}
-        self._open_after_s: dict[str, float] = {}
-        self._lone_sends: dict[str, int] = {}
-        self._silent_until_s: dict[str, float] = {}  # as a broker has said, of a quota
-        self._under_way: Route | None = None
+        self._open_after_s: dict[str, float] = {}  # no attempt to connect before this time
+        self._lone_sends: dict[str, int] = {}  # before there was a connection
+        self._silent_until_s: dict[str, float] = {}  # a throttling broker has announced when it answers again
+        self._under_way: Route | None = None  # of the record that waits for its answer
         self._inside: set[int] = set()  # threads that are in `send`
-        self._moved = False  # what is under way was broken off, since another one leads
+        self._moved = False  # the loop broke off the attempt under way, because another broker leads
         self._request_ids = itertools.count(1)
         self._background = BackgroundTasks()
         self._closed = False
@@ -97,18 +100,18 @@ class BlockingSender:
         timestamp: Timestamp | None,
         partition: int | None,
     ) -> Delivery | None:
-        """Take one record, as Batcher.append does. If it is alone, this returns once it has ended, or is the loop's."""
+        """Append one record, as Batcher.append. A lone record has ended, or belongs to the loop, when this returns."""
         me = threading.get_ident()
         try:
             self._inside.add(me)
-            self._recover()  # an interrupt may have struck while another one was dealt with
+            self._recover()  # an earlier send of this thread may have been interrupted twice
             delivery = self._batcher.append(topic, value, key, headers, timestamp, partition, alone=LONE_RECORDS)
             batch = self._batcher.owners.claimed()
             if batch is not None:
                 self._deliver(batch)
         except BaseException:
             self._recover()
-            self._soon(self._sender.pump)  # it may have been about to wake the loop
+            self._soon(self._sender.pump)  # the interrupt may have struck just before the loop was woken
             raise
         finally:
             self._inside.discard(me)
@@ -116,8 +119,8 @@ class BlockingSender:
 
     @property
     def nested(self) -> bool:
-        """Is this thread in `send` already? This is a signal's handler then, for which that waits, and what has to come
-        after it would wait for ever."""
+        """Is the calling thread in `send` already? Then the caller is a signal handler that has interrupted it, and a
+        record that it queued behind the interrupted one would wait for ever."""
         return threading.get_ident() in self._inside
 
     def _deliver(self, batch: ProducerBatch) -> None:
@@ -148,7 +151,10 @@ class BlockingSender:
         self._batcher.give_back(batch)
 
     def _recover(self) -> None:
-        """What this thread had claimed when it was interrupted: the loop's if it may have been sent, else it ends."""
+        """Give up what the calling thread owned when it was interrupted.
+
+        A batch that may have been sent goes to the loop. A batch that was not sent, or was just acknowledged, ends.
+        """
         batch = self._batcher.owners.claimed()
         if batch is None:
             return
@@ -161,7 +167,7 @@ class BlockingSender:
         self._batcher.give_back(batch)
 
     def _route(self, queue: SendQueue) -> Route | None:
-        """A connection to the leader. None: there is none now, or the broker is to be left alone."""
+        """Return the connection to the leader; None if there is none now, or if the broker has failed lately."""
         at = partition_of(self._cluster, queue)
         address = self._cluster.view.address(at.leader) if at is not None and at.leader else None
         now_s = self._now()
@@ -186,7 +192,7 @@ class BlockingSender:
         return route
 
     def _exchange(self, route: Route, batch: ProducerBatch) -> pb.ProduceResult:
-        """Send and wait for the answer. Raises what stood against that: the connection is of no more use."""
+        """Send the batch and wait for its answer. Raises an error after which the connection cannot be used."""
         address, stream = route.address, route.stream
         batch.request_id = next(self._request_ids)
         packed, _ = pack(batch.queue, batch, self._sender.producer_id, self._acks)
@@ -220,7 +226,7 @@ class BlockingSender:
             self._soon(partial(self._cluster.answered, address, latency_s))
 
     def _leave(self, batch: ProducerBatch) -> None:
-        """Leave a batch that was not sent to the loop."""
+        """Give the queue and its batch, which was not sent, to the loop."""
 
         def tell() -> bool:
             if not self._sender.closed:
@@ -231,7 +237,7 @@ class BlockingSender:
             batch.fail(Closed("the client was closed meanwhile: it was not written"))
 
     def _pass_on(self, batch: ProducerBatch, outcome: pb.ProduceResult | TinymqError, broken: str = "") -> None:
-        """Leave a batch that was sent to the loop. `broken`: the address whose connection was lost with it."""
+        """Give the queue and its batch, which was sent, to the loop. `broken`: the address of a lost connection."""
 
         def adopt() -> None:
             if broken and isinstance(outcome, TinymqError):
@@ -255,7 +261,7 @@ class BlockingSender:
     # ---- on the loop -------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Take no more; threads that wait for an answer hear of it."""
+        """Close all connections. A thread that waits for an answer gets an error."""
         self._closed = True
         self._cluster.changed.pop(self._look, None)
         self._background.close()
@@ -263,7 +269,7 @@ class BlockingSender:
             self._end(stream)
 
     def _look(self) -> None:
-        """The view has changed: wait for the answer of a former leader for MOVED_S only."""
+        """React to a changed view: wait for a former leader's answer for MOVED_S only, and leave removed brokers."""
         route = self._under_way
         if route is not None:
             at = partition_of(self._cluster, route.queue)
@@ -285,13 +291,13 @@ class BlockingSender:
     def _end(self, stream: FrameSocket) -> None:
         route = self._under_way
         if route is not None and stream is route.stream:
-            stream.shut()  # its thread closes it
+            stream.shut()  # the thread that waits closes it
         else:
-            stream.close()  # a thread that is about to use it finds it so
+            stream.close()  # a thread that is about to use it sees that it is closed
 
     def _suspect(self, address: str, silent_s: float) -> None:
         self._cluster.health.suspect(address, silent_s, self._now())
-        self._look()  # the view may have changed just before the record was under way
+        self._look()  # the view may have changed just before the record was sent
         self._cluster.refresh_soon()
 
     async def _open(self, address: str) -> None:
@@ -313,7 +319,10 @@ class BlockingSender:
 def _received(
     stream: FrameSocket, now: Callable[[], float], look_s: float, until_s: float, silent: Callable[[], None]
 ) -> bytes:
-    """The answer's head; `silent` is called at `look_s`, and then every now and again. Raises TimeoutError, others."""
+    """Wait for the head of the answer until `until_s`. `silent` is called at `look_s`, and every WATCH_S from then on.
+
+    Raises TimeoutError, and the errors of FrameSocket.receive.
+    """
     while True:
         try:
             return stream.receive(max(TIMEOUT_S_MIN, min(look_s, until_s) - now()))[0]

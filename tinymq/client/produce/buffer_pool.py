@@ -1,4 +1,4 @@
-"""How much of a producer's buffer is taken, and who waits for room in it."""
+"""The memory of a producer's buffer: how many bytes are taken, and which calls wait for room."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 
 class BufferPool:
-    """One bound. What is taken belongs to the batcher's lock."""
+    """The bytes of one producer's unacknowledged records, within one bound."""
 
     def __init__(self, bytes_max: int, enough_bytes: int, lock: threading.Lock) -> None:
-        """Who waits is told when less than `enough_bytes` are taken."""
-        self.taken_bytes = 0
+        """Waiting calls are made when less than `enough_bytes` are taken. `lock` is the batcher's."""
+        self.taken_bytes = 0  # written under the lock; read without it where an old value does no harm
         self.bytes_max = bytes_max
         self._enough_bytes = enough_bytes
         self._lock = lock
@@ -19,11 +19,11 @@ class BufferPool:
 
     @property
     def awaited(self) -> bool:
-        """Does anybody wait?"""
+        """Does a call wait for room?"""
         return bool(self._waiting)
 
     def release(self, size: int) -> None:
-        """A batch has ended: its bytes are free. On the loop, as who waits is told there."""
+        """Free the bytes of a batch that has ended. On the loop, where the waiting calls are made."""
         waiting: list[Callable[[], None]] = []
         with self._lock:
             self.taken_bytes -= size
@@ -33,7 +33,7 @@ class BufferPool:
             call()
 
     def when_free(self, call: Callable[[], None]) -> None:
-        """Call `call` once there is room, on the loop; now, if there is."""
+        """Make `call` once there is room: now, or later on the loop."""
         with self._lock:
             if self.taken_bytes >= self.bytes_max:
                 self._waiting.append(call)
@@ -41,6 +41,6 @@ class BufferPool:
         call()
 
     def close(self) -> list[Callable[[], None]]:
-        """Who waits, and is to be told that it is for nothing. Under the lock."""
+        """Return the waiting calls, which the caller makes to end their wait. Under the lock."""
         waiting, self._waiting = self._waiting, []
         return waiting

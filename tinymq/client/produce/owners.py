@@ -1,39 +1,39 @@
-"""Whose a send queue is: the loop's, or for the time of one lone record that of the thread that sends it."""
+"""The owners of a producer's send queues: the loop, or for one lone record the thread that sends it."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
-from tinymq.client.produce.delivery import ProducerBatch
+from tinymq.client.produce.producer_batch import ProducerBatch
 from tinymq.client.produce.send_queue import Owner, SendQueue
 
 
 class Owners:
-    """Of one producer's send queues, under the batcher's lock. One thread of all has a send queue, at most.
+    """The owners of one producer's queues, guarded by the batcher's lock. At most one thread owns a queue, and only one.
 
-    A thread may be interrupted between any two steps: then what it has claimed is still there to be seen by it, and
-    nobody else touches the send queue before.
+    A thread may be interrupted between any two steps. Its claim then still stands: the thread finds it by `claimed`,
+    and nobody else touches the queue before the thread has given it back.
     """
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock = lock
-        self._claim: tuple[int, ProducerBatch] | None = (
-            None  # a thread, and the one batch of its send queue; void if it has none
-        )
+        # A thread, and the one batch of the queue that it owns. Void unless the owner of that queue is THREAD.
+        self._claim: tuple[int, ProducerBatch] | None = None
 
     def may_claim(self, queue: SendQueue) -> bool:
-        """Is the send queue nobody's, and has no thread one? The caller has the lock."""
+        """Has the queue no owner, and does no thread own another one? The caller holds the lock."""
         claim = self._claim
         return queue.owner is Owner.NOBODY and (claim is None or claim[1].queue.owner is not Owner.THREAD)
 
     def claim(self, batch: ProducerBatch) -> None:
-        """Give the batch's send queue to the calling thread. The caller has the lock."""
+        """Give the batch's queue to the calling thread. The caller holds the lock."""
+        # The claim before the owner: an interrupt between them leaves a void claim, and no queue without a claim.
         self._claim = threading.get_ident(), batch
         batch.queue.owner = Owner.THREAD
 
     def claimed(self) -> ProducerBatch | None:
-        """The batch of the send queue that the calling thread has, if it has one."""
+        """Return the batch of the queue that the calling thread owns; None if it owns none."""
         claim = self._claim
         mine = claim is not None and claim[0] == threading.get_ident() and claim[1].queue.owner is Owner.THREAD
         return claim[1] if mine and claim is not None else None

@@ -1,4 +1,4 @@
-"""Which partition a record goes to: by its key (tinymq/base/partitioning.py), or in turns. Pure."""
+"""Choose the partition of a record: by its key (tinymq/base/partitioning.py), or in turns. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["RoundRobin", "keyed", "named", "pick_sticky"]
 
 
 class RoundRobin:
-    """Records take turns, whatever their keys. Called under the producer's lock."""
+    """Gives records to the partitions in turn, whatever their keys. Called under the batcher's lock."""
 
     def __init__(self) -> None:
         self._next = -1
@@ -23,11 +23,11 @@ class RoundRobin:
 
 
 def pick_sticky(last: int | None, usable: Sequence[int], rng: random.Random) -> int:
-    """The partition for the next batch of records without a key: any usable one, not twice in a row."""
+    """Choose the partition of the next batch without keys: any usable one, and not `last` if there is another."""
     others = [p for p in usable if p != last]
     return rng.choice(others or list(usable))
 
 
 def named(name: str) -> Partitioner | None:
-    """The callable behind a partitioner's name; None for "keyed" and "sticky", which the batcher does itself."""
+    """Return the callable of a partitioner's name; None for "keyed" and "sticky", which the batcher does itself."""
     return RoundRobin() if name == "round_robin" else None

@@ -1,7 +1,7 @@
-"""Chooses partitions for a producer's records without a key: those with a reachable leader, as long as there are any.
+"""Choose partitions with a reachable leader for records without a key, as long as there are any.
 
-Batches that wait for another partition move to one of those, unless they are bound to theirs or may have been written.
-All calls on the loop.
+Batches that wait at another partition move to one of these, unless they are bound to it or may have been written. All
+calls are made on the loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RENEWAL_S = 0.5  # how often to look again while some leader is unreachable
 
 
 class Placement:
-    """The placement of one producer. It calls `look` when time alone may have changed which leaders are reachable."""
+    """The placement of one producer. Calls `look` when a leader may be reachable again only because time has passed."""
 
     def __init__(self, cluster: Cluster, batcher: Batcher, look: Callable[[], None]) -> None:
         self._cluster = cluster
@@ -32,7 +32,7 @@ class Placement:
         self._closed = False
 
     def renew(self) -> None:
-        """Update all topics after the view or a connection has changed: topics, partitions and leaders come and go."""
+        """Update the partitions of all topics, because the view or a connection has changed."""
         cluster, buffers = self._cluster, self._batcher.buffers
         left = False
         for buffer in list(buffers.by_topic.values()):
@@ -69,7 +69,7 @@ class Placement:
             self._renewal.cancel()
 
     def _probe(self, at: Partition) -> None:
-        """Connect, now and then, to a leader that gets no more records, because nothing else shows that it is back."""
+        """Connect now and then to a leader that gets no records: only a connection shows that it is reachable again."""
         stream = self._cluster.produce_stream(at.leader) if at.leader else None
         if stream is not None and stream.state is State.IDLE and not self._cluster.cost(at.leader)[0]:
             stream.open()
@@ -80,8 +80,10 @@ class Placement:
 
 
 def _reach(cluster: Cluster, buffer: TopicBuffer, now_s: float, at: Partition) -> Reach:
-    """How well a partition's leader can be reached. One that has just refused because it does not lead, or is not
-    ready, counts as LOST for a while."""
+    """Return how well a partition's leader can be reached.
+
+    A leader that has just refused a batch, because it does not lead or is not ready, counts as LOST for a while.
+    """
     queue = buffer.by_number[at.partition]
     refuses = isinstance(queue.refusal, NotLeader | NotReady | BrokerUnreachable | Closed) and queue.resume_s > now_s
     return max(cluster.reach(at.leader), Reach.LOST if refuses else Reach.GOOD)

@@ -1,4 +1,4 @@
-"""Producers, asynchronous: many records on their way at once, in batches, each with a Delivery.
+"""Send records asynchronously, many at a time, in batches. Each record has a Delivery.
 
 `send` returns as soon as the record has its place in the buffer. The synchronous producer shares everything below
 `append` (tinymq/client/facade/producer.py).
@@ -24,7 +24,8 @@ from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.produce import exit, partitioner
 from tinymq.client.produce.batcher import Batcher
 from tinymq.client.produce.blocking_sender import BlockingSender
-from tinymq.client.produce.delivery import BatchDelivery, Delivery, ProducerBatch
+from tinymq.client.produce.delivery import BatchDelivery, Delivery
+from tinymq.client.produce.producer_batch import ProducerBatch
 from tinymq.client.produce.sender import Sender
 from tinymq.client.produce.table_split import by_partition, by_size
 from tinymq.client.produce.topic_buffers import BATCH_OVERHEAD_BYTES, TopicBuffer
@@ -69,10 +70,11 @@ class AsyncProducer:
         timestamp: Timestamp | None = None,
         partition: int | None = None,
     ) -> Delivery:
-        """Give one record its place in the buffer. Waits for room up to block_ms_max, then raises BufferFull.
+        """Append one record to the buffer. Waits for room up to block_ms_max, then raises BufferFull.
 
-        The Delivery ends when the record is acknowledged (`await delivery`), or fails for good. `timestamp` is a
-        datetime with a zone or microseconds; now, if not given. Raises UnknownTopic, InvalidRequest, BatchTooLarge.
+        The Delivery ends when the record is acknowledged (`await delivery`) or has failed. `timestamp` is a datetime
+        with a time zone, or microseconds since 1970 UTC; now, if not given. Raises UnknownTopic, InvalidRequest,
+        BatchTooLarge.
         """
         if asyncio.get_running_loop() is not self.loop:
             raise wrong_loop(self.loop)
@@ -89,10 +91,10 @@ class AsyncProducer:
     async def send_batch(
         self, topic: str, data: pa.Table | pa.RecordBatch, *, partition: int | None = None
     ) -> BatchDelivery:
-        """Send a whole table: columns value, and maybe key, headers, timestamp (see tinymq.format.batch.conform).
+        """Send a whole table. Columns: value, and optionally key, headers, timestamp (tinymq.format.batch.conform).
 
-        Rows go by their key as single records would, to `partition` if given. A record batch of about
-        batch_bytes_max without keys is sent as it is, in one piece. Raises as `send`.
+        Rows go to `partition` if given, else to partitions by their keys, as single records do. A record batch of about
+        batch_bytes_max without keys is sent uncut. Raises as `send`.
         """
         self._cluster.check_loop()
         check_topic(topic)
@@ -119,20 +121,23 @@ class AsyncProducer:
         return BatchDelivery(parts)
 
     def direct(self) -> BlockingSender:
-        """How threads deliver lone records themselves. To be called on the loop."""
+        """Return the object by which threads deliver lone records themselves. Called on the loop."""
         if self._direct is None:
             self._direct = BlockingSender(self._cluster, self.config, self._batcher, self._sender, self._soon)
         return self._direct
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything sent so far has ended. Raises NotDelivered with the records that failed since the
-        last flush and whose Delivery nobody asked; TimeoutError after `timeout` seconds (they go on being sent)."""
+        """Wait until everything sent so far has ended.
+
+        Raises NotDelivered with the records that failed since the last flush and whose Delivery nobody asked. After
+        `timeout` seconds it raises TimeoutError, and the records are still being sent.
+        """
         self._cluster.check_loop()
         check_wait(timeout)
         await self._sender.flush(timeout)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Flush, within `timeout` seconds (delivery_timeout_ms if None); what is left then ends as not delivered.
+        """Flush within `timeout` seconds (delivery_timeout_ms if None), then end the records that are left.
 
         Raises NotDelivered with those records. A second call waits for the first one, and raises nothing.
         """
@@ -190,8 +195,10 @@ class AsyncProducer:
         return self._batcher.buffers.waiting + self._sender.undelivered
 
     async def ready(self, topic: str, started_s: float, partition: int | None = None) -> None:
-        """Wait until `append` would take a record for this topic, and this partition. Raises what stands against it, by
-        the deadline of a send that began at `started_s`."""
+        """Wait until `append` can take a record for this topic, and this partition.
+
+        Raises the reason at the deadline of a send that began at `started_s`: UnknownTopic, BufferFull or another.
+        """
         if self._closed:
             raise Closed("the producer is closed")
         clock, config = self._cluster.clock, self.config
@@ -199,9 +206,9 @@ class AsyncProducer:
         buffer = self._batcher.buffers.by_topic.get(topic)
         if buffer is None or (partition is not None and buffer.queue(partition) is None):
             check_topic(topic)
-            wanted = () if partition is None else (partition,)
+            partitions = () if partition is None else (partition,)
             look_up_s = self._look_up_s(deadline_s - clock.monotonic())
-            known = await topic_with(self._cluster, topic, wanted, look_up_s)
+            known = await topic_with(self._cluster, topic, partitions, look_up_s)
             if self._closed:
                 raise Closed("the producer is closed")
             self._batcher.buffers.open(topic, known.topic_id, known.numbers, known.bounds)
@@ -217,7 +224,7 @@ class AsyncProducer:
             ) from None
 
     def _look_up_s(self, left_s: float) -> float:
-        """How long to look for a topic. A producer that never waits for room still has to find its topics."""
+        """Return how long to look up a topic. A producer that never waits for room still has to find its topics."""
         config, request_s = self.config, self._cluster.config.request_timeout_ms / 1000
         most_s = config.delivery_timeout_ms / 1000 if not config.block_ms_max else left_s
         return max(0.0, min(most_s, request_s))

@@ -1,16 +1,16 @@
-"""One partition of one producer: which batch goes next, and what an answer means for it. Pure.
+"""The send queue of one partition of one producer: which batch is sent next, and what an answer means. Pure.
 
     QUEUED -take-> SENT -acknowledged-> (ended)
-                   SENT -refused-> AGAIN     definitely not written: may get a new number
+                   SENT -refused-> AGAIN     certainly not written: may get a new sequence number
                    SENT -lost----> AGAIN     may have been written (unclear): keeps its sequence and epoch
                    SENT -given up> AGAIN     the same, until a late answer says that this attempt was not written
-                   AGAIN -take-> SENT        only when nothing else is on its way, and in order
-    any -its time is up-> (ended: OutcomeUnknown when unclear; else QuotaExceeded if that was the last answer;
-                          else DeadlineExceeded)
+                   AGAIN -take-> SENT        only when no other attempt is in flight, and in order
+    any -deadline-> (ended: OutcomeUnknown when unclear; else QuotaExceeded if that was the last answer;
+                    else DeadlineExceeded)
 
-Order is kept by draining: after a failure nothing is sent until every attempt on its way has ended; then all
-go again, first to last. A batch that ends with an unknown outcome leaves a hole that may or may not be one
-(`torn`): what follows it goes under a new epoch, from sequence 0, but never a batch that is itself unclear.
+Draining keeps the order: after a failure nothing is sent until every attempt in flight has ended; then all batches are
+sent again, first to last. A batch that ends with an unknown outcome may or may not leave a gap in the sequence: the
+queue is `torn`. The batches behind it get a new epoch, from sequence 0, except a batch that is itself unclear.
 Semantics: Kafka's idempotent producer (KIP-98, KIP-360). The time is an argument.
 """
 
@@ -23,26 +23,28 @@ from enum import Enum
 
 from tinymq.base.errors import DeadlineExceeded, OutcomeUnknown, QuotaExceeded, TinymqError
 from tinymq.base.retry import Backoff
-from tinymq.client.produce.delivery import ProducerBatch
+from tinymq.client.produce.producer_batch import ProducerBatch
 
 Ended = tuple[ProducerBatch, TinymqError]
 
 BACKOFF = Backoff(0.02, 1.0)
-LAST_ATTEMPT_S = 0.1  # with less time left, the answer there was is better than one that may not come
-PARTIAL_INFLIGHT_MAX = 2  # with so many on their way a batch that is not full waits: it will be fuller
+LAST_ATTEMPT_S = 0.1  # a refused batch is not sent again with less time left: it would end with no answer at all
+PARTIAL_INFLIGHT_MAX = 2  # behind this many batches in flight, a batch that is not full waits and becomes fuller
 
 
 class Owner(Enum):
-    """Who may touch what is on its way."""
+    """The owner of a send queue, which alone may touch the batches in flight."""
 
     NOBODY = 0
     LOOP = 1
-    THREAD = 2  # one that delivers a lone record by itself (tinymq/client/produce/blocking_sender.py)
+    THREAD = 2  # a thread that delivers a lone record by itself (tinymq/client/produce/blocking_sender.py)
 
 
 class SendQueue:
-    """What is queued and on its way for one partition. `open`, `sealed` and `owner` belong to the batcher's lock, the
-    rest to the owner."""
+    """The batches of one partition that wait or are in flight.
+
+    The batcher's lock guards `open`, `sealed` and `owner`. Everything else belongs to the owner.
+    """
 
     __slots__ = (
         "_draining", "_in_flight", "_limit", "_next_sequence", "_numbered", "_torn", "_written_sequence", "epoch",
@@ -59,52 +61,57 @@ class SendQueue:
         numbered: bool,
         loop_ended: Callable[[], bool] = bool,
     ) -> None:
-        """`loop_ended` returns True once the event loop that sends the send queue's batches is closed."""
+        """`limit`: batches in flight at once. `numbered`: batches get sequence numbers, and may be sent again.
+        `loop_ended` returns True once the event loop that sends the batches is closed."""
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
         self.open: ProducerBatch | None = None  # being filled
         self.sealed: deque[ProducerBatch] = deque()  # full or due, in order; sent once encoded
-        self.owner = Owner.NOBODY  # while something is sealed or on its way: not that, unless the loop was woken for it
-        self.resume_s = 0.0  # nothing is sent before
+        # Invariant: NOBODY only if nothing is sealed or in flight, or if the loop was woken to take the queue.
+        self.owner = Owner.NOBODY
+        self.resume_s = 0.0  # nothing is sent before this time
         self.failures = 0  # in a row
-        self.refusal: TinymqError | None = None  # what the last of them said
-        self.epoch = 0
+        self.refusal: TinymqError | None = None  # the error of the last failure, until a batch is acknowledged
+        self.epoch = 0  # of the producer at this partition; rises when the queue is torn
         self.loop_ended = loop_ended
         self._limit = limit
         self._numbered = numbered
         self._in_flight: list[ProducerBatch] = []  # SENT or AGAIN, in order
-        self._draining = False  # invariant: some of _flight is SENT
-        self._torn = False
-        # In this epoch. A number given twice would be answered as a duplicate, and the second batch be lost.
-        self._written_sequence = 0  # the first not known to be written
+        self._draining = False  # invariant: if True, some batch of _in_flight is SENT
+        self._torn = False  # the next number would follow a gap: a new epoch has to begin first
+        # Both are of this epoch. The broker would answer a number that is given twice as a duplicate, and the second
+        # batch would be lost.
+        self._written_sequence = 0  # the first number that is not known to be written
         self._next_sequence = 0  # invariant when a number is given: >= _written_sequence
 
     @property
     def idle(self) -> bool:
-        """Nothing is sealed or on its way."""
+        """Is nothing sealed or in flight?"""
         return not self.sealed and not self._in_flight
 
     @property
     def takes_partial(self) -> bool:
-        """Should a batch that is due, but not full, be sealed now? Behind a lone record it waits, and grows."""
+        """May a batch that is due, but not full, be sealed now? Behind a lone record it waits, and grows."""
         few = len(self._in_flight) < min(self._limit, PARTIAL_INFLIGHT_MAX)
         return few and not self.sealed and self.owner is not Owner.THREAD
 
     @property
     def in_flight(self) -> tuple[ProducerBatch, ...]:
+        """The batches that were taken and have not ended, in order."""
         return tuple(self._in_flight)
 
     @property
     def deadline_s(self) -> float:
-        """When the first batch's time is up; infinite if there is none."""
+        """The earliest deadline of a batch; infinite if there is none."""
         sealed = self.sealed[0].deadline_s if self.sealed else math.inf
         return min((b.deadline_s for b in self._in_flight), default=sealed)
 
     def take(self, now_s: float) -> ProducerBatch | None:
-        """The batch to send now, if any: marked as sent and, in a numbered send queue, with epoch and sequence."""
+        """Take the batch to send now, marked as sent and, in a numbered queue, with epoch and sequence. None: wait."""
         if self._draining or now_s < self.resume_s:
             return None
+        # A batch that failed goes before every batch that was never sent.
         for place, batch in enumerate(self._in_flight):
             if not batch.sent:
                 over = isinstance(self.refusal, QuotaExceeded) and not batch.unclear
@@ -112,15 +119,15 @@ class SendQueue:
                     return None
                 return self._again(place, batch, now_s)
         if self._torn and self._in_flight:
-            return None  # unclear batches end first: the new epoch must not come between
+            return None  # unclear batches end in their own epoch, before the new one begins
         if not self.sealed or self.sealed[0].message is None or len(self._in_flight) >= self._limit:
             return None
         if self._torn:
             self._begin_epoch()
-        elif not self._in_flight:  # what was rejected or timed out used no sequence
+        elif not self._in_flight:  # batches that were rejected or timed out have used no number
             self._next_sequence = self._written_sequence
         batch = self.sealed[0]
-        self._in_flight.append(batch)  # before it leaves the other: who flushes looks at that first
+        self._in_flight.append(batch)  # before it leaves `sealed`: `flush` reads that first, and must miss no batch
         self.sealed.popleft()
         self._number(batch)
         return self._send(batch, now_s)
@@ -129,10 +136,11 @@ class SendQueue:
         if place == 0:
             self._next_sequence = self._written_sequence
         if batch.unclear:
-            # Later ones may be acknowledged already, when a lost attempt of this one arrived after all.
+            # Later batches may be acknowledged already, if a lost attempt of this batch arrived after all.
             self._next_sequence = max(self._next_sequence, batch.first_sequence + batch.count)
             return self._send(batch, now_s)
         if self._torn:
+            # A certain batch waits for the new epoch, and the new epoch for the unclear batches of this one.
             later_unclear = next((b for b in self._in_flight if b.unclear), None)
             if later_unclear is not None:
                 return self._send(later_unclear, now_s) if not later_unclear.sent else None
@@ -159,7 +167,7 @@ class SendQueue:
         return batch
 
     def acknowledged(self, batch: ProducerBatch) -> None:
-        """The broker has it. The caller ends the delivery."""
+        """Remove a batch that the broker has written. The caller ends its delivery."""
         self._remove(batch)
         self.failures = 0
         self.refusal = None
@@ -168,11 +176,11 @@ class SendQueue:
             self._next_sequence = max(self._next_sequence, self._written_sequence)
 
     def refused(self, batch: ProducerBatch, now_s: float, delay_s: float | None = None) -> None:
-        """This attempt was definitely not written; a later one may be. `delay_s`: the broker's own wish."""
+        """Send the batch again: this attempt was certainly not written. `delay_s`: the pause that the broker wants."""
         self._fail(batch, now_s, delay_s)
 
     def lost(self, batch: ProducerBatch, now_s: float, error: TinymqError) -> list[Ended]:
-        """Nobody knows whether this attempt was written. Without sequences that is the end."""
+        """Send the batch again under its number: this attempt may have been written. Without numbers, end it."""
         if not self._numbered:
             self._remove(batch)
             return [(batch, _unknown(batch, error))]
@@ -195,9 +203,9 @@ class SendQueue:
         self.end_pause()
 
     def out_of_sequence(self, batch: ProducerBatch, now_s: float, error: TinymqError) -> list[Ended]:
-        """The broker misses what came before, or does not know this producer."""
+        """The broker lacks an earlier batch, or does not know this producer."""
         if batch is not self._in_flight[0]:
-            self._fail(batch, now_s, 0.0)  # only because an earlier one failed: it goes again behind that one
+            self._fail(batch, now_s, 0.0)  # because an earlier batch failed: this one is sent again behind it
             return []
         self._torn = True
         if batch.unknown:
@@ -215,11 +223,11 @@ class SendQueue:
         self.resume_s = max(self.resume_s, now_s + BACKOFF.pause_s(self.failures))
 
     def end_pause(self) -> None:
-        """What there was to wait for has happened: another leader is known."""
+        """Send again at once, because another leader is known."""
         self.resume_s = 0.0
 
     def rejected(self, batch: ProducerBatch, error: TinymqError) -> Ended:
-        """The broker will never take it. What follows is numbered anew, once nothing is on its way."""
+        """End a batch that the broker will never write. Later batches get new numbers once nothing is in flight."""
         self._remove(batch)
         self._drain()
         if batch.unclear:
@@ -228,7 +236,7 @@ class SendQueue:
         return (batch, error)
 
     def expire(self, now_s: float, trouble: Callable[[], str] = str) -> list[Ended]:
-        """End every batch whose time is up. `trouble` says what stood against it."""
+        """End every batch whose deadline has passed. `trouble` returns the reason for the error's text."""
         ended: list[Ended] = []
         for batch in [b for b in self._in_flight if b.deadline_s <= now_s]:
             unclear = batch.sent or batch.unclear
@@ -241,10 +249,10 @@ class SendQueue:
         return ended
 
     def abandon(self, error: TinymqError) -> list[Ended]:
-        """End everything: the topic is gone, or the producer closes. What was sent is of unknown outcome."""
+        """End every batch, because the topic was deleted or the producer closes. Sent batches may have been written."""
         ended = [(b, _unknown(b, error) if b.sent or b.unclear else error) for b in self._in_flight]
         for batch in self._in_flight:
-            batch.sent = False  # a late answer is to nobody
+            batch.sent = False  # a late answer is ignored
         self._in_flight.clear()
         self._draining = False
         while self.sealed:
@@ -253,10 +261,14 @@ class SendQueue:
         return ended
 
     def withdraw(self) -> list[ProducerBatch]:
-        """Remove and return, in order, the batches that may go to another partition: they are not bound to this one,
-        and certainly not written. The owner calls this under the batcher's lock."""
-        still = not any(batch.sent or batch.unclear for batch in self._in_flight)  # otherwise they keep their numbers
-        free = [batch for batch in self._in_flight if still and not batch.bound]
+        """Remove and return, in order, the batches that may go to another partition.
+
+        These batches are not bound to this partition, and certainly not written. The owner calls this under the
+        batcher's lock.
+        """
+        # If one attempt may have been written, the batches behind it keep their numbers, too.
+        movable = not any(batch.sent or batch.unclear for batch in self._in_flight)
+        free = [batch for batch in self._in_flight if movable and not batch.bound]
         for batch in free:
             self._remove(batch)
         waiting = [batch for batch in self.sealed if batch.message is not None and not batch.bound]
@@ -265,7 +277,7 @@ class SendQueue:
         return free + waiting
 
     def forget(self, batch: ProducerBatch) -> None:
-        """Its thread was interrupted, and nobody knows between which steps: no number of this epoch is given again."""
+        """Remove a batch whose thread was interrupted at an unknown step, and begin a new epoch with the next batch."""
         self._torn = True
         self._draining = False
         for queue in (self.sealed, self._in_flight):
@@ -280,7 +292,7 @@ class SendQueue:
         return (batch, self.unwritten(f"not delivered before the deadline, and not written{because}"))
 
     def unwritten(self, what: str, hint: str | None = None) -> TinymqError:
-        """The error of what was certainly not written, each with its own: who is over a bound hears of that."""
+        """Return the error of a batch that was certainly not written: QuotaExceeded if that was the last refusal."""
         text, last = f"{self.topic}/{self.partition}: {what}", self.refusal
         if isinstance(last, QuotaExceeded):
             return QuotaExceeded(text, hint=last.hint, **last.detail)

@@ -1,4 +1,4 @@
-"""A producer's half that lives on the loop: takes sealed batches, sends each to its leader, acts on the answers.
+"""Send a producer's sealed batches to the leaders of their partitions, and act on the answers. Runs on the loop.
 
 The send queue (tinymq/client/produce/send_queue.py) decides what an answer means. This module acts on it: it chooses
 the broker and the time of the next attempt, and ends the deliveries. Nothing here runs per record.
@@ -34,23 +34,24 @@ from tinymq.client.net.broker_streams import State
 from tinymq.client.net.ports import PackedBatch
 from tinymq.client.net.wire import batch_head, produce_batch, read_error
 from tinymq.client.produce.batcher import Batcher
-from tinymq.client.produce.delivery import ProducerBatch
 from tinymq.client.produce.placement import Placement
+from tinymq.client.produce.producer_batch import ProducerBatch
 from tinymq.client.produce.send_queue import Ended, Owner, SendQueue
 from tinymq.client.produce.undelivered import Undelivered
 from tinymq.proto import tinymq_pb2 as pb
 
 LOG = logging.getLogger("tinymq.client")
 
-TICK_S = 0.1  # deadlines are looked at this often,
-TICK_S_MIN = 0.005  # and when the next one comes, up to this often
+TICK_S = 0.1  # the longest time between two looks at the deadlines
+TICK_S_MIN = 0.005  # and the shortest
 CLOSE_HINT = "check the addresses, and that the brokers run; then send the records again"
-NOT_LOOKED, NOBODY = (0, 0), (0, -1)  # as leader and epoch: who leads was not looked up yet; nobody leads
+# In the place of a leader and its epoch: the leader was not looked up yet; the partition has no leader.
+NOT_LOOKED, NOBODY = (0, 0), (0, -1)
 ACKS = {"quorum": pb.ACKS_QUORUM, "leader": pb.ACKS_LEADER, "none": pb.ACKS_NONE}
 
 
 class Sender:
-    """The sending of one producer. All calls on the loop."""
+    """The sender of one producer. All calls are made on the loop."""
 
     def __init__(self, cluster: Cluster, config: ProducerConfig, batcher: Batcher) -> None:
         self._cluster = cluster
@@ -58,19 +59,19 @@ class Sender:
         self._config = config
         self._batcher = batcher
         self._acks = ACKS[config.acks]
-        self._active: dict[SendQueue, tuple[int, int]] = {}  # send queues with work; (leader, epoch) that they last saw
+        self._active: dict[SendQueue, tuple[int, int]] = {}  # queues with batches; (leader, epoch) last seen by each
         self._retries = Retries(cluster.clock, self._drive)
-        self._linger: Timer | None = None
-        self._tick: Timer | None = None
+        self._linger: Timer | None = None  # seals the open batch that is due next
+        self._tick: Timer | None = None  # looks at the deadlines; set while a queue is active
         self._placement = Placement(cluster, batcher, self.look)
-        self.producer_id = 0  # none yet, or none is wanted
+        self.producer_id = 0  # 0: not assigned yet, or batches have no numbers
         self._background = BackgroundTasks()
         self._undelivered = Undelivered(config.buffer_bytes_max)
         self.closed = False  # set under the batcher's lock
         cluster.changed[self.look] = None
 
     def pump(self) -> None:
-        """Batches were encoded, or one was opened, or one is due."""
+        """Send what a thread has appended: batches were encoded, or one was opened. `Batcher.wake` calls this."""
         for queue in self._batcher.woken():
             self._drive(queue)
         self._seal_due()
@@ -87,7 +88,7 @@ class Sender:
             self._linger = self._clock.call_later(max(0.0, next_s - now_s), self._seal_due)
 
     def look(self) -> None:
-        """The view or a stream has changed: whoever waited for that goes on."""
+        """Continue with every queue, because the view or a connection has changed."""
         self._placement.renew()
         for queue, seen in list(self._active.items()):
             at = partition_of(self._cluster, queue)
@@ -98,8 +99,8 @@ class Sender:
             self._drive(queue)
 
     def _leader_moved(self, queue: SendQueue, leader: int) -> None:
-        """Send to the new leader before the former one has answered, because that may be stopped. A resend is safe."""
-        self._cluster.forgive(leader)  # it was elected: whatever it did before, it is there now
+        """Send to the new leader before the former one has answered, which may never happen. A resend is safe."""
+        self._cluster.forgive(leader)  # it was elected, so it is alive, whatever it did before
         if self._config.numbered:
             for batch in queue.in_flight:
                 if batch.sent:
@@ -107,7 +108,10 @@ class Sender:
         queue.end_pause()
 
     def _drive(self, queue: SendQueue) -> None:
-        """Send what the send queue has to send, if it is the loop's: a thread that has it wakes the loop afterwards."""
+        """Send the batches of a queue, as far as possible now.
+
+        Does nothing while a thread owns the queue: the thread wakes the loop when it gives the queue back.
+        """
         idle = queue.idle
         if not self._batcher.owners.take(queue, Owner.NOBODY if idle else Owner.LOOP):
             return
@@ -123,12 +127,13 @@ class Sender:
             return
         self._move(queue)
         if queue.idle:
-            self._drive(queue)  # the send queue has no owner from now on
+            self._drive(queue)  # which gives it to nobody
             return
         at = partition_of(self._cluster, queue)
         if at is None:
             self._check(queue)
             return
+        # `look` compares the leader with the last one seen. A queue that never saw a leader has nothing to resend.
         if not at.leader and self._active[queue] == NOT_LOOKED:
             self._active[queue] = NOBODY
         stream = self._cluster.produce_stream(at.leader) if at.leader else None
@@ -138,6 +143,8 @@ class Sender:
         self._active[queue] = (at.leader, at.leader_epoch)
         if stream.state is not State.OPEN:
             if stream.state is State.IDLE:
+                # The broker may be dead and another one lead. No other broker can take the batches, so this one is
+                # tried again soon, too.
                 self._cluster.refresh_soon()
                 retry_s = self._cluster.retry_s(at.leader)
                 if retry_s:
@@ -155,7 +162,7 @@ class Sender:
             self._retries.set(queue, queue.resume_s - now_s)
 
     def _move(self, queue: SendQueue) -> None:
-        """Move batches that are not bound to a partition to send queues with a reachable leader."""
+        """Move batches that are not bound to their partition to queues with a reachable leader."""
         for other in self._placement.move(queue):
             self._drive(other)
 
@@ -171,7 +178,7 @@ class Sender:
             submit(request_id, packed, size, partial(self._answered, batch, request_id))
 
     def adopt(self, batch: ProducerBatch, outcome: pb.ProduceResult | TinymqError) -> None:
-        """Go on with a batch that a thread has sent, and not to its end. The send queue is the loop's already."""
+        """Continue with a batch that a thread has sent and that did not succeed. The loop owns the queue already."""
         self._answered(batch, batch.request_id, outcome)
         if self.closed:
             self._end_all(batch.queue.abandon(Closed("the producer was closed meanwhile")))
@@ -183,7 +190,7 @@ class Sender:
             ended = queue.expire(now_s, partial(_trouble, self._cluster, queue))
             self._end_all(ended)
             self._drive(queue)
-            if ended and queue.open is not None:  # it waited behind them, and its own time runs
+            if ended and queue.open is not None:  # it waited behind the ended ones, and may be due
                 self._seal_due()
         if self._active and self._tick is None:
             wait_s = min(TICK_S, max(TICK_S_MIN, min(queue.deadline_s for queue in self._active) - now_s))
@@ -192,6 +199,8 @@ class Sender:
     # ---- answers -------------------------------------------------------------------------------------
 
     def _answered(self, batch: ProducerBatch, request_id: int, result: pb.ProduceResult | TinymqError) -> None:
+        # Late: the attempt was given up when another leader was known, and the batch may have been sent again since.
+        # A late acknowledgement still ends the batch, and a late refusal says that this attempt was not written.
         late = batch.request_id != request_id or not batch.sent
         if late and (batch.done or request_id not in batch.unanswered):
             return  # no attempt waits for this answer
@@ -212,17 +221,16 @@ class Sender:
 
     def _failed_attempt(self, queue: SendQueue, batch: ProducerBatch, error: TinymqError) -> None:
         now_s = self._clock.monotonic()
-        if not isinstance(error, OutOfOrderSequence | UnknownProducer):  # only says that what came before was refused
+        if not isinstance(error, OutOfOrderSequence | UnknownProducer):  # these only tell that an earlier batch failed
             queue.refusal = error
         if isinstance(error, NotLeader):
-            # Note the refusal before learning the new leader, which drives the send queue: otherwise it would give this
-            # attempt up.
+            # Note the refusal first: learning the new leader calls `look`, which would give this attempt up.
             queue.refused(batch, now_s, 0.0)
             if not self._cluster.learn(queue.topic, queue.partition, error):
                 queue.back_off(now_s)
                 self._cluster.refresh_soon()
         elif isinstance(error, UnknownTopic | UnknownPartition):
-            queue.refused(batch, now_s)  # the broker may not have heard of it yet
+            queue.refused(batch, now_s)  # the partition may be too new for this broker
             self._check(queue)
         elif isinstance(error, OutOfOrderSequence | UnknownProducer):
             self._end_all(queue.out_of_sequence(batch, now_s, error))
@@ -234,7 +242,7 @@ class Sender:
         else:
             self._end_all([queue.rejected(batch, error)])
         if isinstance(error, OutcomeUnknown | BrokerUnreachable | BatchTooLarge):
-            self._cluster.refresh_soon()  # another one may lead; the topic's bounds may be other ones
+            self._cluster.refresh_soon()  # another broker may lead, or the topic's bounds may have changed
 
     def _end_all(self, ended: list[Ended]) -> None:
         for batch, error in ended:
@@ -257,7 +265,7 @@ class Sender:
         asyncio.get_running_loop().call_soon(self.look)
 
     def _check(self, queue: SendQueue) -> None:
-        """Is what it sends to still there? If not, nothing in it will ever be sent."""
+        """Look up in the background whether the queue's partition exists. If not, all its batches end."""
         self._background.run(f"check {queue.topic}/{queue.partition}", partial(self._look_for, queue))
 
     async def _look_for(self, queue: SendQueue) -> None:
@@ -281,11 +289,14 @@ class Sender:
 
     @property
     def undelivered(self) -> int:
-        """The number of records that failed since the last report and whose Delivery nobody asked."""
+        """The number of records that failed since the last report, and whose Delivery nobody asked."""
         return self._undelivered.count
 
     async def flush(self, timeout_s: float | None) -> None:
-        """Send everything appended until now. Raises TimeoutError, or NotDelivered with what failed since the last."""
+        """Send everything that was appended until now, and wait until it has ended.
+
+        Raises TimeoutError, and NotDelivered with the records that failed since the last report.
+        """
         self.pump()
         self._seal_due(all_open=True)
         pending = [b for queue in self._batcher.buffers.queues.values() for b in (*queue.sealed, *queue.in_flight)]
@@ -298,10 +309,10 @@ class Sender:
         except TimeoutError:
             left = sum(batch.count for batch in pending if not batch.done)
             raise TimeoutError(f"{quantity(left, 'record')} still unacknowledged after {timeout_s} s") from None
-        self._undelivered.tell()
+        self._undelivered.report()
 
     async def close(self, timeout_s: float) -> None:
-        """Flush, and end at the deadline what is left. Raises NotDelivered."""
+        """Flush within `timeout_s`, then end the batches that are left. Raises NotDelivered."""
         if self.closed:
             return
         self._batcher.close()
@@ -312,7 +323,7 @@ class Sender:
             late = True
         finally:
             with self._batcher.lock:
-                self.closed = True  # a thread that has a send queue still ends its batch by itself from now on
+                self.closed = True  # a thread that still owns a queue sees this and ends its batch by itself
             self._cluster.changed.pop(self.look, None)
             for timer in (self._linger, self._tick):
                 if timer is not None:
@@ -324,17 +335,17 @@ class Sender:
             for queue in self._batcher.buffers.queues.values():
                 if self._batcher.owners.take(queue):
                     self._end_all(queue.abandon(_left_behind(self._cluster, queue, timeout_s)))
-            self._undelivered.tell()
+            self._undelivered.report()
 
 
 def partition_of(cluster: Cluster, queue: SendQueue) -> Partition | None:
-    """Where a send queue's partition is, as far as the view knows; None: it, or the topic of this id, is not in it."""
+    """Return the partition of a queue as the view has it; None if the view lacks it, or has another topic id."""
     topic = cluster.view.topics.get(queue.topic)
     return topic.partition(queue.partition) if topic is not None and topic.topic_id == queue.topic_id else None
 
 
 def _trouble(cluster: Cluster, queue: SendQueue) -> str:
-    """What keeps this send queue's batches: every address that fails, and why; else what the leader said last."""
+    """Return why the batches of a queue are not acknowledged: all failing addresses, else the leader's last error."""
     topic = cluster.view.topics.get(queue.topic)
     at = topic.partition(queue.partition) if topic is not None else None
     led = at is not None and at.leader

@@ -1,4 +1,4 @@
-"""A table becomes batches: rows by partition, then by size, order kept within each partition. Pure."""
+"""Split a table into batches: by partition, then by size. The order within each partition stays. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pyarrow as pa
 def by_partition(
     batch: pa.RecordBatch, partition_of: Callable[[bytes | None], int | None]
 ) -> list[tuple[int | None, pa.RecordBatch]]:
-    """(partition, its rows) for a batch of SCHEMA. None: these rows may go anywhere, together.
+    """Split a batch of SCHEMA into (partition, rows). Partition None: these rows may go to any one partition.
 
-    Rows are copied only where they have to be: a batch whose rows all go to one place is given back as it is.
+    A batch whose rows all go to one partition is returned as it is; otherwise rows are copied.
     """
     rows: dict[int | None, list[int]] = {}
     for row, key in enumerate(batch.column(0).to_pylist()):
@@ -23,8 +23,10 @@ def by_partition(
 
 
 def by_size(batch: pa.RecordBatch, bytes_aim: int, bytes_max: int, rows_max: int) -> list[pa.RecordBatch]:
-    """`batch` in slices of about `bytes_aim` unpacked bytes, none over `bytes_max` unless it is a single row, and none
-    over `rows_max`."""
+    """Cut `batch` into slices of about `bytes_aim` unpacked bytes.
+
+    No slice has more than `rows_max` rows, and none has more than `bytes_max` unless it is a single row.
+    """
     rows = batch.num_rows
     pieces = max(1, round(batch.nbytes / bytes_aim), -(-rows // rows_max))
     if pieces > 1:

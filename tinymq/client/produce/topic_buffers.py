@@ -1,4 +1,4 @@
-"""The topics that a producer sends to: a send queue per partition, and how large their batches may be. No I/O."""
+"""The topics that a producer sends to: a send queue per partition, and the bounds of batches. No I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BATCH_OVERHEAD_BYTES = 4096  # metadata, paddings and the batch header (under 1 
 
 
 class TopicBuffer:
-    """One topic of one producer: a send queue per partition, and how large its batches may be."""
+    """One topic of one producer: a send queue per partition, and the bounds of its batches."""
 
     __slots__ = (
         "bounds",
@@ -37,16 +37,17 @@ class TopicBuffer:
         self.topic = topic
         self.topic_id = topic_id
         self.queues: tuple[SendQueue, ...] = ()  # by partition number, which may leave some out; never empty
-        self.sticky = rng.choice(queues)  # where records without a key go, until its batch is sealed
-        self.usable: Sequence[int] = ()  # partitions that keyless batches may be given to; never empty
-        self.left: frozenset[int] = frozenset()  # partitions that keyless batches leave, for one of `usable`
-        self.bounds = UNBOUNDED  # the topic's; and with them, for each batch of more than one record:
+        self.sticky = rng.choice(queues)  # gets the records without a key, until its open batch is sealed
+        self.usable: Sequence[int] = ()  # the partitions for batches without keys; never empty
+        self.left: frozenset[int] = frozenset()  # the partitions that batches without keys leave for a usable one
+        self.bounds = UNBOUNDED  # as the topic's settings have them
+        # The bounds of a batch of more than one record, from the topic's and the producer's settings.
         self.records_max = UNBOUNDED.records_max
-        self.bytes_max = UNBOUNDED.bytes_max  # as the batcher counts
+        self.bytes_max = UNBOUNDED.bytes_max  # as the batcher counts them
         self.replace(queues, rng)
 
     def replace(self, queues: Sequence[SendQueue], rng: random.Random) -> None:
-        """The topic has these partitions now."""
+        """Use these queues from now on, because the topic has other partitions."""
         self.queues = tuple(queues)
         self.by_number = {queue.partition: queue for queue in queues}
         self.usable, self.left = tuple(self.by_number), frozenset()
@@ -54,7 +55,10 @@ class TopicBuffer:
             self.turn(rng)
 
     def queue(self, partition: int) -> SendQueue | None:
-        """None: not known, and perhaps new. Raises UnknownPartition for what never is one, InvalidRequest."""
+        """Return the queue of a partition; None if the partition is not known, and perhaps new.
+
+        Raises UnknownPartition for a number that no partition can have, and InvalidRequest.
+        """
         if partition.__class__ is not int:
             partition = check_partition(partition)
         if partition < 0:
@@ -62,7 +66,7 @@ class TopicBuffer:
         return self.by_number.get(partition)
 
     def pick(self, place: int) -> SendQueue:
-        """The send queue at a place that a partitioner chose. Raises UnknownPartition, InvalidRequest."""
+        """Return the queue at the index that a partitioner chose. Raises UnknownPartition, InvalidRequest."""
         if place.__class__ is not int:
             place = check_partition(place)
         if not 0 <= place < len(self.queues):
@@ -70,14 +74,14 @@ class TopicBuffer:
         return self.queues[place]
 
     def turn(self, rng: random.Random) -> SendQueue:
-        """Another send queue for records without a key."""
+        """Choose another queue for records without a key."""
         partition = partitioner.pick_sticky(self.sticky.partition, self.usable, rng)
         self.sticky = self.by_number[partition]
         return self.sticky
 
 
 class TopicBuffers:
-    """The open topics of one producer, and every send queue there ever was. All of it belongs to the batcher's lock."""
+    """The open topics of one producer, and all queues that it ever had. The batcher's lock guards everything here."""
 
     def __init__(
         self,
@@ -101,7 +105,7 @@ class TopicBuffers:
     def open(
         self, topic: str, topic_id: bytes, partitions: Sequence[int], bounds: TopicBounds = UNBOUNDED
     ) -> TopicBuffer:
-        """Open a topic for appending, once it is known; or again, with the partitions and bounds that it has now."""
+        """Open a known topic for appending, or update its partitions and bounds."""
         with self._lock:
             buffer = self.by_topic.get(topic)
             if buffer is None or buffer.topic_id != topic_id:
@@ -125,7 +129,7 @@ class TopicBuffers:
         return count
 
     def forget(self, topic: str, topic_id: bytes) -> None:
-        """The topic is gone: the next append asks for it anew."""
+        """Forget a topic that was deleted. The next append looks it up again."""
         with self._lock:
             buffer = self.by_topic.get(topic)
             if buffer is not None and buffer.topic_id == topic_id:

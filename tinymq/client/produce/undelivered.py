@@ -1,14 +1,14 @@
-"""What a producer could not deliver, until somebody is told: bounded, for records are kept for the telling."""
+"""The records that a producer could not deliver, kept within a bound until `flush` or `close` reports them."""
 
 from __future__ import annotations
 
 from tinymq.base.errors import NotDelivered
 from tinymq.base.quantity import quantity
-from tinymq.client.produce.delivery import ProducerBatch
+from tinymq.client.produce.producer_batch import ProducerBatch
 
 
 class Undelivered:
-    """Failed batches since the last telling. Over the bound only their number is kept."""
+    """The batches that failed since the last report. Beyond the bound, only their records are counted."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -18,18 +18,19 @@ class Undelivered:
 
     @property
     def count(self) -> int:
-        """The number of failed records that were not reported to anyone."""
+        """The number of failed records that were not reported."""
         return self._left_out + sum(batch.count - len(batch.seen or ()) for batch in self._batches)
 
     def add(self, batch: ProducerBatch) -> None:
+        """Keep the records of a batch that has just failed."""
         if self._bytes + batch.bytes <= self._bytes_max:
             self._batches.append(batch)
             self._bytes += batch.bytes
         else:
             self._left_out += batch.count
 
-    def tell(self) -> None:
-        """Raise NotDelivered with the records that nobody has been told about through their Delivery, if any."""
+    def report(self) -> None:
+        """Raise NotDelivered with the failed records whose Delivery nobody asked, if there are any."""
         batches, self._batches = self._batches, []
         left_out, self._left_out = self._left_out, 0
         self._bytes = 0
