@@ -16,8 +16,7 @@ from tests.client.interrupts import Interrupts
 from tests.client.produce.test_batcher import Bench, rows
 from tinymq import Client
 from tinymq.base.errors import DeadlineExceeded
-from tinymq.client.produce import batcher, buffer_pool, delivery, owners, topic_buffers
-from tinymq.client.produce import send_queue as queue
+from tinymq.client.produce import batcher, buffer_pool, delivery, owners, producer_batch, send_queue, topic_buffers
 from tinymq.client.produce.batcher import UNFINISHED_S
 from tinymq.client.produce.delivery import Delivery
 from tinymq.client.produce.producer_batch import ProducerBatch
@@ -25,7 +24,7 @@ from tinymq.client.produce.send_queue import SendQueue
 from tinymq.format import batch
 from tinymq.format.batch import SCHEMA
 
-MODULES = (batch, batcher, delivery, queue, owners, buffer_pool, topic_buffers)
+MODULES = (batch, batcher, delivery, producer_batch, send_queue, owners, buffer_pool, topic_buffers)
 Taken = dict[bytes, tuple[ProducerBatch, int]]  # by value
 
 
@@ -136,7 +135,7 @@ def check(bench: Bench, loop: Loop, taken: Taken, where: str) -> None:
 
 def test_who_was_interrupted_while_it_encoded_has_it_done_by_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """And all that comes behind it is delivered, at once."""
-    calls, encode = itertools.count(1), delivery.encode
+    calls, encode = itertools.count(1), producer_batch.encode
 
     def interrupted(*args: object) -> pa.Buffer:
         if threading.current_thread() is threading.main_thread() and next(calls) == 3:
@@ -145,7 +144,7 @@ def test_who_was_interrupted_while_it_encoded_has_it_done_by_the_loop(monkeypatc
 
     cluster = FakeCluster()
     cluster.add_topic("t", 1)
-    monkeypatch.setattr(delivery, "encode", interrupted)
+    monkeypatch.setattr(producer_batch, "encode", interrupted)
     with (
         GrpcBrokers(cluster) as brokers,
         Client(brokers.servers) as mq,
@@ -168,7 +167,7 @@ def test_who_was_interrupted_while_it_encoded_has_it_done_by_the_loop(monkeypatc
 
 
 def test_a_batch_that_nobody_can_encode_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    encode = delivery.encode
+    encode = producer_batch.encode
 
     def refuses(keys: object, values: list[bytes], *rest: object) -> pa.Buffer:
         if b"bad" in values:
@@ -177,7 +176,7 @@ def test_a_batch_that_nobody_can_encode_ends_at_its_deadline(monkeypatch: pytest
 
     cluster = FakeCluster()
     cluster.add_topic("t", 1)
-    monkeypatch.setattr(delivery, "encode", refuses)
+    monkeypatch.setattr(producer_batch, "encode", refuses)
     with GrpcBrokers(cluster) as brokers, Client(brokers.servers) as mq:
         with mq.producer(delivery_timeout_ms=1000) as producer:
             bad = producer.send("t", b"bad")

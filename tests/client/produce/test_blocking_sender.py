@@ -25,8 +25,7 @@ from tests.fakes.raw_client import until
 from tinymq import Client, Offset, RecordMetadata
 from tinymq.base.errors import BatchTooLarge, Closed, NotDelivered, OutcomeUnknown, QuotaExceeded, TinymqError
 from tinymq.client.net.broker_streams import BrokerProduceStream
-from tinymq.client.produce import batcher, blocking_sender, delivery, owners, sender
-from tinymq.client.produce import send_queue as queue
+from tinymq.client.produce import batcher, blocking_sender, delivery, owners, producer_batch, send_queue, sender
 from tinymq.client.produce.batcher import Batcher
 from tinymq.client.produce.blocking_sender import LONE_SENDS_MIN, BlockingSender
 from tinymq.client.produce.producer_batch import ProducerBatch
@@ -34,6 +33,8 @@ from tinymq.client.produce.send_queue import Owner, SendQueue
 from tinymq.client.produce.sender import Sender
 from tinymq.net import frame_socket
 from tinymq.net.frame_socket import FrameSocket
+
+INTERRUPTED = (batcher, delivery, producer_batch, blocking_sender, frame_socket, send_queue, owners, sender)
 
 
 @pytest.fixture(autouse=True)
@@ -268,7 +269,7 @@ def test_interrupted_anywhere_nothing_is_lost_and_nothing_hangs(
     monkeypatch.setattr(blocking_sender, "REOPEN_S", 0.0)
     connected(mq, ways)
     for number in itertools.count(1):
-        interrupts = Interrupts(number, batcher, delivery, blocking_sender, frame_socket, queue, owners, sender)
+        interrupts = Interrupts(number, *INTERRUPTED)
         known = sys.gettrace()
         try:
             sys.settrace(interrupts.trace)

@@ -10,7 +10,7 @@ from tinymq.client.produce.send_queue import Owner, SendQueue
 
 
 class Owners:
-    """The owners of one producer's queues, guarded by the batcher's lock. At most one thread owns a queue, and only one.
+    """The owners of one producer's queues, guarded by the batcher's lock. At most one thread owns at most one queue.
 
     A thread may be interrupted between any two steps. Its claim then still stands: the thread finds it by `claimed`,
     and nobody else touches the queue before the thread has given it back.
