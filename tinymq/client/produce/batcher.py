@@ -144,8 +144,7 @@ class Batcher:
                     batch = queue.open or self._open(queue)
                 if not free:
                     batch.bound = True
-                # From here on nothing is called, so that an interrupt leaves all of the record or nothing.
-                row = batch.count
+                row = batch.count  # from here on nothing is called: an interrupt leaves all of the record or none
                 if pairs:
                     batch.headers[row] = pairs
                 batch.cells += (value, key, time_us)
