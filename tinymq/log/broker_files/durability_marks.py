@@ -15,7 +15,7 @@
         56    8 segment         u64    first index of the segment that holds it
         64    8 position        u64    where its frame begins there
         72    8 commit          u64    commit index when the mark was made
-        80    8 snapshot_index  u64    applied index of the newest durable applied state; 0: none
+        80    8 snapshot_index  u64    last entry of the newest durable snapshot; 0: none
 
 The invariant of a durable mark: whichever rounds of this file survive a crash, the newest surviving mark of each group
 is true:

@@ -1,4 +1,4 @@
 """One replica's log over its segments: append, truncate, trim, read, recover.
 
-It decides what is to be written. The `writer` writes it.
+This room decides what to write. The writer writes it. Files of single segments belong to `segment`.
 """

@@ -1,4 +1,4 @@
-"""How one group's log is kept: where it lies, when it is synced, when its segments are full."""
+"""How one group's log is stored: in memory or on disk, when it is synced, and when a segment is full."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from tinymq.base.config import GIB, Limits
 from tinymq.base.topic_config import SEGMENT_BYTES_MIN, Storage, TopicConfig
 
 NEVER_US = 1 << 62
-SEGMENTS_KEPT_MIN = 8  # only whole segments are removed: a bound on what is kept is met to this part of it
+SEGMENTS_KEPT_MIN = 8  # only whole segments are removed, so a bound on bytes is met to one eighth of it
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """`storage` is for good; all else may change while the log is open."""
+    """`storage` never changes. Everything else may change while the log is open."""
 
     storage: Storage = Storage.DISK
-    sync_interval_s: float = 0.0  # 0: synced before it is acknowledged; else a sync begins at most this long after it
-    segment_bytes: int = GIB  # of which no more than Limits.segment_bytes counts
-    segment_us: int = NEVER_US  # from the append time of a segment's first entry to that of the next segment's
+    sync_interval_s: float = 0.0  # 0: an entry is synced before it is acknowledged; else at most this long after it
+    segment_bytes: int = GIB  # a segment of this size is full; Limits.segment_bytes is an upper bound of it
+    segment_us: int = NEVER_US  # a segment takes no entry that is appended this long after its first one
 
     @property
     def takes_risks(self) -> bool:
-        """Are entries acknowledged that the end of the process, or a power cut, may lose?"""
+        """Whether the end of the process, or a power cut, may lose acknowledged entries."""
         return self.storage is Storage.MEMORY or self.sync_interval_s > 0
 
 
@@ -30,7 +30,7 @@ DISK = LogConfig()
 
 
 def log_config(config: TopicConfig, limits: Limits) -> LogConfig:
-    """What a topic's settings mean for the logs of its partitions."""
+    """The settings of a topic as they concern the logs of its partitions."""
     segment_bytes = min(config.segment_bytes, limits.segment_bytes)
     for bound in (config.retention_bytes, config.max_bytes):
         if bound is not None:

@@ -1,4 +1,4 @@
-"""The end of a log in memory: entries and where their frames begin, for replication and tail reads.
+"""The end of a log in memory: entries, and the positions of their frames, for replication and tail reads.
 
 All tails of a broker share one bound (tail_budget.py). The cost of an entry is its payload and the objects around it.
 """
@@ -11,7 +11,7 @@ from tinymq.format.entry import HEADER_SIZE, Entry, Kind, NewEntry, make_entry
 from tinymq.log.replica_log.tail_budget import TailBudget
 
 ENTRY_OBJECT_BYTES = 640  # memory of an entry besides its payload: header, head, numbers (560 measured, plus the head)
-_COMPACT_MIN = 1024  # dropped entries that are worth moving the others for
+_COMPACT_MIN = 1024  # the lists are cut when so many entries at their start are dropped
 _DROPPED = make_entry(NewEntry(Kind.NOOP, b""), index=1, term=0, prev_crc=0, base_offset=0, append_time_us=0)
 
 
@@ -26,9 +26,9 @@ class Tail:
         self.bytes = 0  # invariant: the sum of `cost` over all entries; the budget includes it
         self._budget = budget
         self._kept_from = 0  # entries below this index may be dropped
-        self._skip = 0  # entries before this one are dropped; the lists are cut now and then
-        self._entries: list[Entry] = []
-        self._positions: list[int] = []
+        self._skip = 0  # the first so many items of the lists are dropped entries; the lists are cut now and then
+        self._entries: list[Entry] = []  # invariant: consecutive from item `_skip`, whose index is `first_index`
+        self._positions: list[int] = []  # the frame of the entry at the same place begins there in its segment
 
     @property
     def next_index(self) -> int:
@@ -45,18 +45,19 @@ class Tail:
             budget.touch(self)
 
     def entry(self, index: int) -> Entry | None:
+        """The entry at `index`; None if it is not in memory."""
         at = index - self.first_index
         if at < 0 or index >= self.next_index:
             return None
         return self._entries[self._skip + at]
 
     def position(self, index: int) -> int:
-        """Where the frame begins in its segment. Asserts that it is here."""
+        """The position of the entry's frame in its segment. Asserts that the entry is in memory."""
         assert self.first_index <= index < self.next_index
         return self._positions[self._skip + index - self.first_index]
 
     def slice(self, index: int, bytes_max: int) -> list[Entry] | None:
-        """Entries from `index`, at least one; [] past the end; None when not in memory."""
+        """Entries from `index` on, at least one; [] past the end; None if `index` is not in memory."""
         at = index - self.first_index
         if at < 0:
             return None
@@ -71,8 +72,10 @@ class Tail:
         return entries[at:end]
 
     def frames(self, offset: int, end_offset: int, bytes_max: int) -> bytes | None:
-        """Whole frames with records, the first one holding `offset`; None when that one is not in memory."""
+        """Whole frames with records. The first one holds `offset`; None if that one is not in memory."""
         entries = self._entries
+        # An entry without records has the base offset of the next one. So the last entry whose base offset is not above
+        # `offset` holds it, unless that is past the end.
         at = bisect_right(entries, offset, lo=self._skip, key=_base_offset) - 1
         if at < self._skip:
             return None
@@ -92,7 +95,7 @@ class Tail:
         return b"".join(parts)
 
     def cut_from(self, index: int) -> None:
-        """Drop entries from `index` on."""
+        """Forget the entries from `index` on, which are truncated."""
         if index <= self.first_index:
             self.first_index = index
             self._entries.clear()
@@ -106,12 +109,12 @@ class Tail:
         del self._positions[keep:]
 
     def cut_before(self, index: int) -> None:
-        """Drop entries before `index`."""
+        """Forget the entries before `index`, whose segments are removed."""
         count = max(0, min(index, self.next_index) - self.first_index)
         self._drop(count, sum(map(cost, self._entries[self._skip : self._skip + count])))
 
     def release(self, index: int) -> None:
-        """Allow dropping entries below `index` when the budget asks for it, because they are durable and applied."""
+        """Allow the budget to drop the entries below `index`, which are durable and applied."""
         if index > self._kept_from:
             self._kept_from = index
             budget = self._budget
@@ -120,11 +123,11 @@ class Tail:
             if budget.bytes > budget.bytes_max:
                 budget.make_room()
 
-    def drop_oldest(self, wanted_bytes: int) -> bool:
+    def drop_oldest(self, excess_bytes: int) -> bool:
         """See BudgetedTail."""
         last = min(self._kept_from, self.next_index)
         count = gone_bytes = 0
-        while gone_bytes < wanted_bytes and self.first_index + count < last:
+        while gone_bytes < excess_bytes and self.first_index + count < last:
             gone_bytes += self._entries[self._skip + count].header.length + ENTRY_OBJECT_BYTES
             count += 1
         self._drop(count, gone_bytes)

@@ -15,8 +15,8 @@ class BudgetedTail(Protocol):
     listed: bool
     """True while the tail is among those that the budget may ask to drop entries. Only the budget sets this."""
 
-    def drop_oldest(self, wanted_bytes: int) -> bool:
-        """Drop the oldest droppable entries until `wanted_bytes` are free, and tell the budget. Returns True if more
+    def drop_oldest(self, excess_bytes: int) -> bool:
+        """Drop the oldest droppable entries until `excess_bytes` are free, and tell the budget. Returns True if more
         entries may be dropped."""
         ...
 

@@ -1,13 +1,13 @@
-"""Applied states: what the state machine knew where a segment begins, kept as long as that segment.
+"""Snapshots on disk: the state machine's dump where a segment begins, kept as long as that segment.
 
 offset size field
      0    8 magic         bytes "tinymqst"
      8    2 version       u16   1
     10    2 reserved      u16   0
     12    4 crc           u32   crc32c of everything else
-    16    8 applied_index u64   the last entry that the state includes
+    16    8 applied_index u64   the last entry that the snapshot includes
     24    8 append_time   i64   that entry's append time, in microseconds
-    32    4 entry_crc     u32   its header_crc: the state belongs to a log that holds this very entry
+    32    4 entry_crc     u32   its header_crc: the snapshot belongs to a log that holds this very entry
     36    4 reserved      u32   0
     40    … state
 """
@@ -32,11 +32,11 @@ assert _HEADER.size == HEADER_SIZE
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What was applied up to and including the entry `index`, and what a log that begins behind it must know of it."""
+    """The state machine's dump after the entry `index`, and the facts that a log needs to begin behind that entry."""
 
     index: int
     entry_term: int
-    entry_crc: int  # its header_crc, which the next entry chains to
+    entry_crc: int  # header_crc of the entry, to which the next one chains
     next_offset: int
     append_time_us: int
     data: bytes = field(repr=False)
@@ -45,7 +45,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class StoredSnapshot:
-    """One file, as read back."""
+    """The content of one snapshot file."""
 
     applied_index: int
     append_time_us: int
@@ -54,50 +54,53 @@ class StoredSnapshot:
 
 
 def pack_snapshot(stored: StoredSnapshot) -> bytes:
-    def head(crc: int) -> bytes:
-        return _HEADER.pack(
-            MAGIC, VERSION, 0, crc, stored.applied_index, stored.append_time_us, stored.entry_crc, 0
-        )  # fmt: skip
-
-    packed = head(0)
-    return head(crc32c(stored.state, crc32c(packed[:12] + packed[16:]))) + stored.state
+    fields = (stored.applied_index, stored.append_time_us, stored.entry_crc, 0)
+    packed = _HEADER.pack(MAGIC, VERSION, 0, 0, *fields)
+    crc = crc32c(stored.state, crc32c(packed[:12] + packed[16:]))
+    return _HEADER.pack(MAGIC, VERSION, 0, crc, *fields) + stored.state
 
 
 def parse_snapshot(head: bytes, state: bytes) -> StoredSnapshot:
-    """From a file's first HEADER_SIZE bytes, and the rest. Raises CorruptData, or UnsupportedVersion when it is whole
-    but newer."""
+    """Parse a file's first HEADER_SIZE bytes, and the rest. Raises CorruptData, or UnsupportedVersion if the file is
+    whole but newer."""
     if len(head) < HEADER_SIZE:
-        raise CorruptData("truncated applied state")
+        raise CorruptData("truncated snapshot")
     magic, version, _, crc, applied_index, append_time_us, entry_crc, _ = _HEADER.unpack(head)
     if magic != MAGIC or crc32c(state, crc32c(head[:12] + head[16:])) != crc:
-        raise CorruptData("applied state checksum mismatch")
+        raise CorruptData("snapshot checksum mismatch")
     if version != VERSION:
-        raise UnsupportedVersion(f"an applied state of version {version}; this build reads {VERSION}")
+        raise UnsupportedVersion(f"a snapshot of version {version}; this build reads {VERSION}")
     return StoredSnapshot(applied_index, append_time_us, entry_crc, state)
 
 
-def read_state(files: Files, path: str, applied_index: int, entry_crc: int) -> StoredSnapshot:
-    """The file at `path`, which is to hold the state at this very entry. Raises CorruptData. Blocks."""
+def read_snapshot(files: Files, path: str, applied_index: int, entry_crc: int) -> StoredSnapshot:
+    """Read the file at `path`, whose last entry must have this index and checksum. Raises CorruptData. Blocks."""
     try:
         file = files.open(path)
     except FileNotFoundError:
         raise CorruptData(f"{path} is missing", path=path) from None
-    try:  # two reads: to cut a large state from what is before it would copy it, and hold the loop up, too
+    try:
+        # Two reads: cutting a large dump out of one read would copy it, and hold the loop up, too.
         stored = parse_snapshot(file.read(0, HEADER_SIZE), file.read(HEADER_SIZE, max(0, file.size() - HEADER_SIZE)))
     except CorruptData as error:
         raise CorruptData(f"{path}: {error.message}", path=path) from error
     finally:
         file.close()
     if (stored.applied_index, stored.entry_crc) != (applied_index, entry_crc):
-        raise CorruptData(f"{path}: it is the state at another entry {stored.applied_index}", path=path)
+        raise CorruptData(f"{path}: it is the snapshot of another entry {stored.applied_index}", path=path)
     return stored
 
 
 def read_base_snapshot(files: Files, first: SegmentHeader) -> Snapshot:
-    """What was applied where this segment begins. Raises CorruptData. Blocks."""
+    """Read the snapshot of everything before this segment. Raises CorruptData. Blocks."""
     path = in_group(group_directory(first.group), first.first_index, SNAPSHOT)
-    stored = read_state(files, path, first.first_index - 1, first.prev_crc)
+    stored = read_snapshot(files, path, first.first_index - 1, first.prev_crc)
     return Snapshot(
-        stored.applied_index, first.prev_term, first.prev_crc, first.base_offset, stored.append_time_us, stored.state,
-        crc32c(stored.state),
-    )  # fmt: skip
+        index=stored.applied_index,
+        entry_term=first.prev_term,
+        entry_crc=first.prev_crc,
+        next_offset=first.base_offset,
+        append_time_us=stored.append_time_us,
+        data=stored.state,
+        data_crc=crc32c(stored.state),
+    )
