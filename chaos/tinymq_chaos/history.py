@@ -52,17 +52,17 @@ METADATA: Log = ("", 0)
 
 
 def topic_key(name: str, topic_id: bytes) -> str:
-    """A topic, as histories name it: made again under its old name it is another one."""
+    """Return the name of a topic in histories. A topic that is created again under its old name has another one."""
     return f"{name}#{topic_id.hex()}"
 
 
 class Outcome(StrEnum):
     """How a call ended."""
 
-    PENDING = "pending"  # not at all
+    PENDING = "pending"  # it has not ended
     OK = "ok"
-    FAILED = "failed"  # for certain nothing was done
-    UNKNOWN = "unknown"  # it may have been done, or be done yet
+    FAILED = "failed"  # certainly without effect
+    UNKNOWN = "unknown"  # it may have taken effect, or may do so later
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class Call:
     """One call of one client. Times are in seconds of the history's clock."""
 
     number: int  # in the order of invocation
-    process: str  # who called; calls of one process may overlap
+    process: str  # the caller; calls of one process may overlap
     kind: str
     args: dict[str, Any]
     invoked_s: float
@@ -78,7 +78,7 @@ class Call:
     outcome: Outcome = Outcome.PENDING
     ended_s: float | None = None
     result: Any = None
-    error: str = ""  # code of what it ended with, unless ok
+    error: str = ""  # code of the error that ended it
     _now: Callable[[], float] | None = field(default=None, repr=False, compare=False)
 
     def ok(self, result: Any = None) -> None:
@@ -104,33 +104,33 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
-    """An entry as it lies in a replica's log."""
+    """An entry in a replica's log."""
 
     index: int
     term: int
     base_offset: int
     prev_crc: int
     header_crc: int
-    records: tuple[str, ...]  # names; () of entries that hold none
+    records: tuple[str, ...]  # names; () of entries without records
 
 
 @dataclass(frozen=True, slots=True)
 class FinalReplica:
-    """One replica's log at the end: what it shows to readers, and the entries, as far as they were collected."""
+    """A replica's log at the end: what readers see of it, and the entries as far as they were collected."""
 
     log: Log
     broker: int
     role: str
     high_watermark: int
     commit_index: int
-    log_start: int  # offset, of what is stored
+    log_start: int  # offset of the first stored record
     entries: tuple[StoredEntry, ...]  # in a row, up to commit_index at least
-    shown_start: int | None = None  # offset below which nobody is shown a record; None: nobody has looked
+    shown_start: int | None = None  # offset below which no reader is shown a record; None: not observed
 
 
 @dataclass(slots=True)
 class LeaderSpan:
-    """A broker was seen to lead a group: from when, and until when (None: to the end)."""
+    """A broker was observed to lead a group: from when, and until when (None: to the end)."""
 
     log: Log
     term: int
@@ -141,7 +141,7 @@ class LeaderSpan:
 
 @dataclass(frozen=True, slots=True)
 class FaultChange:
-    """The surroundings changed: a fault began or ended. `paused`: these brokers do nothing from now on."""
+    """The faults changed: one began or ended. `paused`: these brokers do nothing from now on."""
 
     at_s: float
     what: str
@@ -150,18 +150,18 @@ class FaultChange:
 
 @dataclass(slots=True)
 class FaultSpan:
-    """A fault, from its beginning to its end (None: it had not ended when the run had)."""
+    """A fault, from its beginning to its end (None: the run ended first)."""
 
-    kind: str  # of the table of faults
-    what: str  # its parameters and whom it befell, in words
+    kind: str  # its name in the table of faults
+    what: str  # a description: its parameters and the brokers that it strikes
     began_s: float
     ended_s: float | None = None
-    effect: str | None = None  # seen where it was done, in words with numbers; "": nothing was; None: nobody looked
+    effect: str | None = None  # as observed, in words with numbers; "": it had none; None: not observed
 
 
 @dataclass(frozen=True, slots=True)
 class FoundDamage:
-    """A replica found its log damaged, or short of what it had acknowledged, on a disk that nothing was done to."""
+    """A replica found its log damaged, or lacking acknowledged entries, on a disk that no fault struck."""
 
     at_s: float
     log: Log
@@ -171,17 +171,17 @@ class FoundDamage:
 
 @dataclass(frozen=True, slots=True)
 class QuorumRecovery:
-    """A group that had lost a majority of its replicas went on without them, and without an operator."""
+    """A group that had lost a majority of its replicas recovered without them, and without an operator."""
 
     at_s: float
     log: Log
 
 
 class History:
-    """Calls in the order of invocation, and what else was seen."""
+    """Calls in the order of invocation, and all other observations."""
 
     def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
-        """`now`: seconds, never going back."""
+        """Make an empty history. `now` returns seconds that never go back."""
         self.now = now
         self.calls: list[Call] = []
         self.leaders: dict[tuple[Log, int, int], LeaderSpan] = {}  # by (log, term, broker)
@@ -193,33 +193,33 @@ class History:
         self.replicas: list[FinalReplica] = []  # at the end
         self.commits: dict[Log, list[tuple[float, int]]] = {}  # (when, end offset), as first known to any replica
         self.weights: dict[Log, list[tuple[int, int]]] = {}  # (end offset of a batch, bytes of all records up to it)
-        self.link_s = 0.0  # that one message is on its way at least, if nothing is wrong
-        self.calm_s: float | None = None  # when the last fault had ended
-        self.ended_s: float | None = None  # when the run had
+        self.link_s = 0.0  # the least time of a message on its link, without faults
+        self.calm_s: float | None = None  # when the last fault ended
+        self.ended_s: float | None = None  # when the run ended
 
     def invoke(self, process: str, kind: str, deadline_s: float, **args: Any) -> Call:
-        """A call begins now. It has to be ended with `ok`, `failed` or `unknown`."""
+        """Begin a call now. The caller has to end it with `ok`, `failed` or `unknown`."""
         call = Call(len(self.calls), process, kind, args, self.now(), deadline_s, _now=self.now)
         self.calls.append(call)
         return call
 
     def led(self, log: Log, term: int, broker: int) -> None:
-        """`broker` says that it leads `log` in `term`. May be told again."""
+        """`broker` reports that it leads `log` in `term`. Repeated reports change nothing."""
         if (log, term, broker) not in self.leaders:
             self.leaders[log, term, broker] = LeaderSpan(log, term, broker, self.now())
 
     def leads_no_more(self, broker: int, log: Log | None = None) -> None:
-        """`broker` leads `log` no more; without one, nothing: its process is gone."""
+        """`broker` leads `log` no more; without a log, it leads nothing, because its process is gone."""
         for led in self.leaders.values():
             if led.broker == broker and led.until_s is None and log in (None, led.log):
                 led.until_s = self.now()
 
     def changed(self, what: str, paused: Iterable[int] = ()) -> None:
-        """A fault begins or ends. `paused`: all brokers that are stopped now, and will go on some time."""
+        """A fault begins or ends. `paused` are all brokers that are stopped now and will go on later."""
         self.changes.append(FaultChange(self.now(), what, tuple(paused)))
 
     def fault_began(self, kind: str, what: str) -> FaultSpan:
-        """Besides `changed`, which says what checkers need: this one is for who shows a run to people."""
+        """Record a fault for the report to people. (`changed` records what checkers need.)"""
         self.faults.append(FaultSpan(kind, what, self.now()))
         return self.faults[-1]
 
@@ -228,13 +228,16 @@ class History:
         span.ended_s = self.now()
 
     def damaged(self, log: Log, broker: int, reason: str) -> None:
-        """A replica says that its log is damaged. Not to be told of disks that were damaged, wiped or failed to sync:
-        kills and power cuts alone damage nothing."""
+        """A replica reports that its log is damaged.
+
+        Do not call it for disks that a fault damaged, wiped or made fail: kills and power cuts alone damage nothing.
+        """
         self.found.append(FoundDamage(self.now(), log, broker, reason))
 
     def revived(self, log: Log, end_offset: int = 0) -> None:
-        """A group in memory, or one that is synced at intervals, goes on with what is left of it: a log that ends at
-        `end_offset`. What is committed from then on is told as ever."""
+        """A group in memory, or one that is synced at intervals, recovers with the rest of its log, which ends at
+        `end_offset`. Report later commits as usual.
+        """
         self.revivals.append(QuorumRecovery(self.now(), log))
         if log in self.commits:
             self.commits[log].append((self.now(), end_offset))
@@ -246,7 +249,7 @@ class History:
             commits.append((self.now(), end_offset))
 
     def weighed(self, log: Log, end_offset: int, size: int) -> None:
-        """A batch of `size` bytes, as stored, ends at `end_offset`. May be told again."""
+        """A batch of `size` stored bytes ends at `end_offset`. Repeated reports change nothing."""
         weights = self.weights.setdefault(log, [])
         last = weights[-1] if weights else (0, 0)
         if end_offset > last[0]:
@@ -263,7 +266,7 @@ class History:
         return (call for call in self.calls if call.kind in kinds)
 
     def lines(self) -> Iterator[str]:
-        """Everything as JSON, one line for each."""
+        """Return everything as lines of JSON."""
         yield _line("run", {"calm_s": self.calm_s, "ended_s": self.ended_s, "link_s": self.link_s})
         for topic, settings in self.topics.items():
             yield _line("topic", {"topic": topic, "settings": settings})
@@ -288,7 +291,7 @@ class History:
 
     @classmethod
     def read(cls, lines: Iterable[str]) -> History:
-        """The inverse of `lines`."""
+        """Read a history from the output of `lines`."""
         history = cls()
         for line in lines:
             values = json.loads(line)

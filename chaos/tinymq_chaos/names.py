@@ -1,4 +1,4 @@
-"""Names on a command line, with commas between them."""
+"""Lists of names on a command line, with commas between them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 
 
 def names_of(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
-    """A type for argparse: all have to be among `known`. "none", and nothing at all, are no names."""
+    """Return a type for argparse: every name has to be among `known`. "none" and an empty text mean no names."""
 
     def names(text: str) -> tuple[str, ...]:
         found = tuple(name for name in text.split(",") if name not in ("", "none"))

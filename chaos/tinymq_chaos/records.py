@@ -1,6 +1,6 @@
-"""Records that tell who they are: a value names its record, and its other bytes follow from the name.
+"""Records that name themselves: a value begins with its record's name, and its other bytes follow from the name.
 
-So a history holds names alone, and a record that came back changed shows itself where it is read.
+So a history holds names alone, and every reader finds a changed record.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 import zlib
 from functools import lru_cache
 
-VALUE_BYTES_MIN = 48  # any name fits
-CHANGED = "!"  # what begins a name that no producer gives: the value was not what its name says
+VALUE_BYTES_MIN = 48  # every name fits
+CHANGED = "!"  # the first character of a name that no producer gives: the value does not match its name
 
 
 def make_value(name: str, size: int = VALUE_BYTES_MIN) -> bytes:
-    """A value of at least `size` bytes for the record `name`, which has no spaces and does not begin with CHANGED."""
+    """Return a value of at least `size` bytes for the record `name`, which has no spaces and does not begin with
+    CHANGED.
+    """
     assert " " not in name
     head = f"{name} {size} ".encode()
     filler = b"%08x" % zlib.crc32(head)
@@ -21,9 +23,9 @@ def make_value(name: str, size: int = VALUE_BYTES_MIN) -> bytes:
     return head + (filler * (missing // len(filler) + 1))[:missing]
 
 
-@lru_cache(maxsize=1 << 16)  # a record is read by several readers, and from every replica
+@lru_cache(maxsize=1 << 16)  # several readers read a record, from every replica
 def name_in(value: bytes | None) -> str:
-    """The name of the record; CHANGED and the first bytes when this is not what `make_value` made."""
+    """Return the record's name; or CHANGED and the first bytes, if `make_value` did not make this value."""
     if value is not None:
         name, _, rest = value.partition(b" ")
         size, _, _ = rest.partition(b" ")

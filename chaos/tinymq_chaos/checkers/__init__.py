@@ -1,6 +1,6 @@
-"""What must never be found in a history: one pure function for each promise, and `check`, which asks them all.
+"""The checkers: one pure function for each promise, and `check`, which runs all of them over a history.
 
-A checker takes `Facts` and yields anomalies. A later feature adds its own to CHECKERS.
+A checker takes `Facts` and yields anomalies. A new feature adds its checkers to CHECKERS.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ CHECKERS: tuple[Checker, ...] = (
     deadlines.slow_writes,
 )
 
-OF_A_KIND_MAX = 5  # that `check` gives: the first ones tell what there is to know
+OF_A_KIND_MAX = 5  # anomalies that `check` returns; the first ones tell enough
 
 
 def check(history: History, ledger: Ledger | None = None, checkers: Iterable[Checker] = CHECKERS) -> list[Anomaly]:
-    """What is wrong with a run; nothing, it is to be hoped. At most OF_A_KIND_MAX of each kind."""
+    """Return what is wrong with a run: at most OF_A_KIND_MAX anomalies of each kind."""
     facts = Facts(history)
     found = list(ledger.anomalies) if ledger is not None else []
     for checker in checkers:

@@ -1,8 +1,8 @@
-"""What clients do while faults happen: each writes every call into a history.
+"""The workloads: what clients do during faults. Each writes every call into a history.
 
-A workload is a coroutine function of a Context; WORKLOADS is the place where a later feature adds its own. On
-`context.stop` it ends what is under way and reads everything to the end, with all faults over. It uses nothing but
-tinymq's client, so that it runs against a simulated cluster as against a real one.
+A workload is a coroutine function of a Context, with an entry in WORKLOADS. On `context.stop` it ends its calls and
+reads everything to the end; all faults are over then. It uses nothing but tinymq's client, so it runs against a
+simulated cluster and a real one.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ PARTITIONS = 2
 
 
 async def idempotent(context: Context) -> None:
-    """Two producers with many records on their way at once; readers on leaders and on followers."""
+    """Two producers with many records in flight; readers on leaders and on followers."""
     await _load(
         context, [("a", producers.stream, {}), ("b", producers.stream, {"linger_ms": 0})], ["leader", "follower"]
     )
 
 
 async def plain(context: Context) -> None:
-    """A producer without numbers: nothing is sent twice, and what is unclear stays so."""
+    """A producer without sequences: no record is sent twice, and unknown outcomes stay unknown."""
     await _load(context, [("a", producers.stream, {"idempotent": False})], ["nearest"])
 
 
 async def lone(context: Context) -> None:
-    """Single sends, each waited for."""
+    """Single sends, one after another."""
     await _load(context, [("a", producers.lone, {}), ("b", producers.lone, {})], ["any"])
 
 
 async def batches(context: Context) -> None:
-    """Whole tables."""
+    """Complete tables."""
     await _load(context, [("a", producers.batches, {})], ["follower"])
 
 
 async def hasty(context: Context) -> None:
-    """Producers of their own making: many batches on their way, sent again early, out of their order."""
+    """Producers that speak the protocol themselves: many batches in flight, early retries, out of order."""
     await _load(context, [("a", push, {})], ["leader"])
 
 
@@ -73,7 +73,7 @@ async def _load(context: Context, senders: list[tuple[str, Any, dict[str, Any]]]
 
 
 WEAK = frozenset({"volatile", "delayed", "toggled", "unreplicated"})
-"""After disks were wiped or damaged, the topics of these workloads do not come back by themselves, or not at all."""
+"""The topics of these workloads do not recover by themselves, or not at all, after disks were wiped or damaged."""
 
 OF_THREE = frozenset({"metadata", "churn", "moved"})
 """They need three brokers."""

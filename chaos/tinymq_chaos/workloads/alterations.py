@@ -1,4 +1,4 @@
-"""Topics whose settings are altered while they are written to and read: what holds when, a checker has to know."""
+"""Topics whose settings are altered during writes and reads. A checker knows which value is in force when."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FULL = ("6", "12", "none")
 
 
 async def altered(context: Context) -> None:
-    """How long records are kept, how many before the oldest are dropped, and how many before writers are refused."""
+    """Alter the retention time, the bound that drops the oldest records, and the bound that refuses writers."""
     await asyncio.gather(
         load(context, {"retention_ms": AGES_MS[1], "segment_ms": "1000"}, lone, altering("retention_ms", AGES_MS)),
         load(
@@ -30,8 +30,7 @@ async def altered(context: Context) -> None:
 
 
 def altering(name: str, values: Sequence[str], *, twice: bool = False) -> Company:
-    """Give a setting one value after another, and sometimes ask for its value. `twice`: sometimes alter it twice in a
-    row."""
+    """Set one value after another, and sometimes read it. `twice`: sometimes alter it twice in a row."""
 
     async def alter(context: Context, client: AsyncClient, topic: str, key: str) -> None:
         process = f"{context.name} alters {name}"

@@ -1,5 +1,5 @@
-"""Topics that keep what is young, or so many bytes, or as much as there is room for; readers who hold what they are
-about to read; and who makes room by hand, where writers are refused without it.
+"""Topics with retention by age or bytes, or with bounds; readers that hold what they are about to read; and trims that
+make room where writers are refused without it.
 """
 
 from __future__ import annotations
@@ -21,41 +21,42 @@ RETENTION_MS = 4_000
 RETENTION_BYTES = 40_000
 ROOM = 60  # records
 ROOM_BYTES = 60_000
-FULL, FULL_BYTES = 12, 12_000  # of a topic that refuses
+FULL, FULL_BYTES = 12, 12_000  # bounds of a topic that refuses writers
 LEASE_S = 3.0
 Company = Callable[[Context, AsyncClient, str, str], Awaitable[None]]
-KEPT = {"retention_ms": "none"}  # whatever a clock that jumps by days makes of its age
+KEPT = {"retention_ms": "none"}  # the age of records does not matter, whatever jumping clocks make of it
 
 
 async def retained(context: Context) -> None:
-    """Records go by their age, and no sooner."""
+    """Records go when their age is reached, and no sooner."""
     await load(context, {"retention_ms": str(RETENTION_MS), "segment_ms": "1000"}, lone, _hold)
 
 
 async def unreplicated(context: Context) -> None:
-    """Records of which one broker holds the only replica are removed at their age and no sooner, whatever that broker's
-    clock says."""
+    """Records with a single replica go when their age is reached and no sooner, whatever the clock of the replica's
+    broker shows.
+    """
     settings = {"retention_ms": str(RETENTION_MS), "segment_ms": "1000"}
     await load(context, settings, lone, _hold, replicas=1)
 
 
 async def sized(context: Context) -> None:
-    """So many bytes of records stay, and little more."""
+    """A number of bytes of records stays, and little more."""
     await load(context, KEPT | {"retention_bytes": str(RETENTION_BYTES)}, batches, _hold)
 
 
 async def room(context: Context) -> None:
-    """The oldest make room for the newest, and no more of them than need to; but not what is held."""
+    """The oldest records make room for the newest, no more of them than necessary, and no held ones."""
     await load(context, KEPT | {"max_records": str(ROOM), "on_full": "drop_oldest"}, batches, _hold)
 
 
 async def heavy(context: Context) -> None:
-    """The same by bytes."""
+    """The same with a bound on bytes."""
     await load(context, KEPT | {"max_bytes": str(ROOM_BYTES), "on_full": "drop_oldest"}, batches)
 
 
 async def full(context: Context) -> None:
-    """Who writes is refused as long as there is no room; now and then somebody makes some."""
+    """Writers are refused while the partition is full; now and then a trim makes room."""
     await asyncio.gather(
         load(context, KEPT | {"max_records": str(FULL), "on_full": "reject"}, lone, make_room),
         load(context, KEPT | {"max_bytes": str(FULL_BYTES), "on_full": "reject"}, lone, make_room),
@@ -65,7 +66,7 @@ async def full(context: Context) -> None:
 async def load(
     context: Context, settings: dict[str, str], send: Any, *beside: Company, replicas: int | None = None
 ) -> None:
-    """A topic with these settings, who writes and who reads it; and who does what else with it."""
+    """Run a topic with these settings: its writers, its readers, and `beside`."""
     name = await context.topic(1, settings, replicas)
     client = context.client(request_timeout_ms=CALL_S * 1000)
     key = await key_of(context, client, name)
@@ -82,15 +83,15 @@ async def load(
 
 
 async def make_room(context: Context, client: AsyncClient, topic: str, key: str) -> None:
-    """Seldom, and mostly for more than one."""
+    """Trim seldom, and mostly more than one record."""
     while not context.stop.is_set():
-        for _ in range(4):  # who is told to stop does not wait for long
+        for _ in range(4):  # in short steps, so that it stops soon
             await pause(context, 1.0, 3.0)
         await trim(context, client, f"{context.name} trims", topic, key)
 
 
 async def _hold(context: Context, client: AsyncClient, topic: str, key: str) -> None:
-    """Hold what there is, for as long as a read may take; mostly it is released before that."""
+    """Hold the present records for as long as a read may take; mostly release them earlier."""
     process, number = f"{context.name} holds", 0
     while not context.stop.is_set():
         number += 1

@@ -1,5 +1,5 @@
-"""Who reads through channels: consumers that commit, seek and take over from each other, and callers who take one
-record after another from a channel that they share.
+"""Readers of channels: consumers that commit, seek and replace each other, and callers that take one record after
+another from a shared channel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tinymq_chaos.workloads.readers import drain
 
 PARTITIONS = 2
 CHANNELS = ("red", "blue")
-CONSUMERS = 2  # of each channel, who fence each other now and then
+CONSUMERS = 2  # of each channel; they fence each other now and then
 TAKERS = 3
 TRIES = 4  # of one request
 POLL_S = 0.5
@@ -33,8 +33,10 @@ QUEUE: dict[str, Any] = {"auto_commit": False, "fetch_wait_ms": 200, "on_trimmed
 
 
 async def cursors(context: Context) -> None:
-    """Two channels of each partition, each with consumers that commit what they read, go back, and fence each other;
-    somebody looks at all cursors all the while."""
+    """Two channels of each partition.
+
+    Their consumers commit what they read, go back, and fence each other, while another client reads all cursors.
+    """
     name = await context.topic(PARTITIONS)
     client = context.client(request_timeout_ms=CALL_S * 1000)
     key = await key_of(context, client, name)
@@ -69,7 +71,7 @@ async def _consume(context: Context, process: str, topic: str, key: str, channel
 
 
 async def _turn(context: Context, process: str, queue: Any, place: dict[str, Any]) -> Call:
-    """Read some and commit them; or, now and then, go back."""
+    """Read some records and commit them; or, now and then, go back."""
     if context.rng.random() < 0.1:
         target = context.rng.randrange(await queue.position() + 1)
         call = begin(context, process, "seek", **place, offset=target)
@@ -91,7 +93,7 @@ async def _turn(context: Context, process: str, queue: Any, place: dict[str, Any
 
 
 async def _leave(queue: Any) -> None:
-    with contextlib.suppress(TinymqError):  # it is fenced, or nobody answers: it is gone in any case
+    with contextlib.suppress(TinymqError):  # it is fenced, or no broker answers: the consumer is gone in any case
         await queue.leave()
 
 
@@ -113,7 +115,8 @@ async def _look_once(context: Context, client: AsyncClient, process: str, topic:
 
 
 async def takers(context: Context) -> None:
-    """Several callers share one channel: each asks for its next record until it is answered, under one request id."""
+    """Several callers share one channel. Each asks for its next record until it gets an answer, under one request
+    id."""
     name = await context.topic(1)
     client = context.client(request_timeout_ms=CALL_S * 1000)
     key = await key_of(context, client, name)
@@ -148,7 +151,7 @@ async def _take(context: Context, process: str, topic: str, key: str) -> None:
                 taken = await _ask(cluster, known, request)
                 call.ok(None if taken is None else [taken, await _read(client, topic, taken)])
             if call.outcome in (Outcome.OK, Outcome.FAILED) and context.rng.random() < 0.8:
-                break  # else it asks again, as one who lost the answer
+                break  # otherwise it asks again, like a caller that lost the answer
             await pause(context, 0.0, 0.2)
         await pause(context, 0.0, 0.4)
 

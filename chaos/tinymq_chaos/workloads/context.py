@@ -1,4 +1,4 @@
-"""What a workload is given, and how it writes down how a call ended. No workload here."""
+"""The context of a workload, and how a call's end is recorded. No workload is here."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from tinymq.base.errors import OutcomeUnknown, TinymqError
 from tinymq.client import AsyncClient, TopicDescription
 from tinymq_chaos.history import Call, History, topic_key
 
-CALL_S = 4.0  # deadline of every call, if nothing else is said
+CALL_S = 4.0  # deadline of a call, by default
 
 
 class Caller(Protocol):
-    """Who has no client of ours: unary calls, by their paths, as any gRPC client makes them."""
+    """A caller without tinymq's client: unary calls by their paths, as any gRPC client makes them."""
 
     async def ask(self, path: str, request: Any, timeout_s: float) -> Any:
-        """The answer of any broker to `path`, such as "tinymq.v1.QueueService/ConsumeMessage".
+        """Return the answer of any broker to `path`, such as "tinymq.v1.QueueService/ConsumeMessage".
 
-        Raises the error that ended the call as a status; BrokerUnreachable when it never left, OutcomeUnknown when
-        nobody knows.
+        Raises the error of the call's status, BrokerUnreachable if the request never left, OutcomeUnknown if its
+        outcome is unknown.
         """
         ...
 
 
 class Context(Protocol):
-    """A workload's surroundings. What a workload raises fails the run; what calls end with goes to the history."""
+    """What a workload may use. An exception of the workload fails the run; errors of its calls go into the history."""
 
     @property
     def name(self) -> str:
-        """Of the workload; begins the names of its processes, topics and records."""
+        """The workload's name, with which the names of its processes, topics and records begin."""
         ...
 
     @property
     def pace(self) -> float:
-        """Pauses are so many times as long as a workload says."""
+        """Factor for the pauses of the workload."""
         ...
 
     @property
@@ -49,22 +49,24 @@ class Context(Protocol):
     def history(self) -> History: ...
     @property
     def stop(self) -> asyncio.Event:
-        """Set: end what is under way, read to the end, and return. By then all faults are over."""
+        """When set: end all calls, read to the end, and return. All faults are over by then."""
         ...
 
     async def topic(
         self, partitions: int = 1, settings: Mapping[str, str] | None = None, replicas: int | None = None
     ) -> str:
-        """Create a topic before faults begin, and return its name. `replicas`: of each partition; None: the usual
-        number."""
+        """Create a topic before faults begin, and return its name.
+
+        `replicas`: of each partition; None: the usual number.
+        """
         ...
 
     def client(self, **settings: Any) -> AsyncClient:
-        """A new client, closed by the runner."""
+        """Return a new client; the runner closes it."""
         ...
 
     def caller(self) -> Caller:
-        """Another one who calls brokers without a client."""
+        """Return a new caller without tinymq's client."""
         ...
 
 
@@ -73,7 +75,7 @@ Workload = Callable[[Context], Awaitable[None]]
 
 @contextmanager
 def told(call: Call) -> Iterator[Call]:
-    """Ends `call` by what the block raises; without that, the block does."""
+    """End `call` with the error that the block raises. Otherwise the block ends the call."""
     try:
         yield call
     except TinymqError as error:
@@ -95,13 +97,13 @@ def begin(context: Context, process: str, kind: str, within_s: float = CALL_S, *
 
 
 async def pause(context: Context, least_s: float, most_s: float) -> None:
-    """Some time between; at once when told to stop."""
+    """Pause for a random time; return at once when the workload has to stop."""
     if not context.stop.is_set():
         await context.clock.sleep(context.pace * context.rng.uniform(least_s, most_s))
 
 
 async def described(context: Context, client: AsyncClient, name: str) -> TopicDescription:
-    """A topic that is there, as soon as somebody answers: faults may have begun."""
+    """Return an existing topic as soon as a broker answers: faults may have begun."""
     while True:
         try:
             return await client.admin.describe_topic(name)
@@ -110,5 +112,5 @@ async def described(context: Context, client: AsyncClient, name: str) -> TopicDe
 
 
 async def key_of(context: Context, client: AsyncClient, name: str) -> str:
-    """A topic that is there, as histories name it."""
+    """Return an existing topic's name in histories."""
     return topic_key(name, (await described(context, client, name)).topic_id)

@@ -1,7 +1,7 @@
-"""Consumers that speak the protocol themselves, as any client may: several commits on their way at once and in any
-order, seeks that are sent again long after, and consumers that go on after another one took over.
+"""Consumers that speak the protocol themselves: several commits in flight in any order, seeks that are sent again much
+later, and consumers that go on after another one replaced them.
 
-All of that is allowed. A cursor goes forward, back by a seek that is new, and for the newest consumer alone.
+The protocol allows all of it. A cursor goes forward, goes back by a new seek, and moves for the newest consumer only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COMMITS = 4  # at once
 
 @dataclass(slots=True)
 class ConsumerCursor:
-    """A cursor, as a consumer knows it."""
+    """A cursor as a consumer knows it."""
 
     epoch: int
     generation: int
@@ -44,7 +44,7 @@ class SentSeek:
 
 
 async def rush(context: Context) -> None:
-    """One channel of one partition, and nobody who waits for anybody."""
+    """One channel of one partition, with consumers that do not wait for each other."""
     name = await context.topic(1)
     client = context.client(request_timeout_ms=CALL_S * 1000)
     key = await key_of(context, client, name)
@@ -54,7 +54,7 @@ async def rush(context: Context) -> None:
 
 
 class Consumer:
-    """Takes the channel, and moves its cursor until it is fenced; and for a while after that."""
+    """Opens the channel, and moves its cursor until it is fenced, and for a while after that."""
 
     def __init__(self, context: Context, topic: str, key: str, number: int) -> None:
         self._context = context
@@ -95,7 +95,7 @@ class Consumer:
         return held
 
     async def _seek(self, held: ConsumerCursor) -> None:
-        """Back, mostly; and then a commit from before, as one that was on its way for long."""
+        """Seek, mostly back; then send a commit from before the seek, like one that was delayed."""
         rng = self._context.rng
         before = ConsumerCursor(held.epoch, held.generation, held.position)
         sought = SentSeek(held.epoch, rng.randbytes(16), rng.randrange(held.position + 1))
@@ -110,7 +110,7 @@ class Consumer:
             await self._commit(before.epoch, before.generation, before.position)
 
     async def _seek_again(self) -> None:
-        """One that was answered: it changes nothing, unless another seek came between."""
+        """Send an answered seek again: it changes nothing, unless another seek came between."""
         sought, self._sought = self._sought, None
         if sought is not None:
             call = begin(self._context, self._process, "seek_again", **self._place, offset=sought.offset)
@@ -123,7 +123,7 @@ class Consumer:
         return await cursors.change(self._cluster, await self._channel(), command, CALL_S / 2)
 
     async def _commit_some(self, held: ConsumerCursor) -> None:
-        """At once, and in any order; behind the end they are refused."""
+        """Send several commits at once, in any order. The partition refuses commits behind its end."""
         rng = self._context.rng
         offsets = [held.position + rng.randrange(-2, 4) for _ in range(rng.randint(1, COMMITS))]
         made = [self._commit(held.epoch, held.generation, max(0, offset)) for offset in offsets]

@@ -1,4 +1,4 @@
-"""Leaders that are moved by hand, from broker to broker, while producers have many records on their way."""
+"""Leaderships that are transferred from broker to broker while producers have many records in flight."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause
 from tinymq_chaos.workloads.producers import NumberedProducer, lone, stream
 
 PARTITIONS = 2
-ANY = 0.3  # how often it is to be whoever can lead
+ANY = 0.3  # how often any able broker may become leader
 MOVE_S = 3.0
 
 
 async def moved(context: Context) -> None:
-    """Nothing is lost by it, nothing comes twice, and it takes no longer than it may."""
+    """Transfers lose nothing, duplicate nothing, and are fast."""
     name = await context.topic(PARTITIONS)
     client = context.client(request_timeout_ms=CALL_S * 1000)
     key = await key_of(context, client, name)
@@ -31,7 +31,7 @@ async def moved(context: Context) -> None:
 
 
 async def _move(context: Context, topic: str, key: str, partition: int) -> None:
-    """Of one partition, again and again."""
+    """Transfer the leadership of one partition again and again."""
     client = context.client(request_timeout_ms=CALL_S * 1000)
     process = f"{context.name} moves {partition}"
     while not context.stop.is_set():

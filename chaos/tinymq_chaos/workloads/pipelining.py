@@ -1,9 +1,9 @@
-"""Producers that speak the protocol themselves, as any client may, and try a partition's memory harder than ours does.
+"""Producers that speak the protocol themselves, and test a partition's producer state harder than tinymq's client does.
 
-Each has up to WINDOW batches on their way, and waits for none of them before the next. What is not answered soon is
-sent again under its number, over either of two connections, while what was sent before may still arrive; and now and
-then a batch is held back, as if the network had lost it, and those behind it come first. All of that is allowed: a
-partition has to refuse what came too early, answer what it has already when that is committed, and append once.
+Each has up to WINDOW batches in flight. A batch without an early answer is sent again under its number, over either of
+two connections, while earlier copies may still arrive. Now and then a batch is held back, as if the network had lost
+it, and later ones arrive first. The protocol allows all of it: a partition has to refuse a batch that is too early,
+answer a duplicate when the first copy is committed, and append once.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.workloads.context import CALL_S, Context, pause, told
 from tinymq_chaos.workloads.producers import LIFE_S, NumberedProducer
 
-WINDOW = 4  # fewer than a partition remembers (tinymq/broker/state/producers.py): a resend is always known
+WINDOW = 4  # fewer than a partition remembers (tinymq/broker/state/producers.py): it recognises every copy
 HELD_BACK = 0.1  # of all batches
 HOLD_S_MAX = 0.05
-PATIENCE_S = (0.01, 0.04, 0.2)  # without an answer, before the first resend; twice as long before each further one
+PATIENCE_S = (0.01, 0.04, 0.2)  # without an answer, before the first copy; twice as long before each further one
 AGAIN_S = 0.02  # after a refusal
 
 
 @dataclass(slots=True)
 class Sequence:
-    """What a producer numbers its batches by, in one partition."""
+    """The sequence numbers of a producer in one partition."""
 
     producer_id: int
     name: str  # of the producer, in the history
@@ -40,14 +40,14 @@ class Sequence:
     sequence: int = 0
 
     def renumber(self) -> None:
-        """What is unclear in the old epoch stays so, and never comes behind what is sent in the new one."""
+        """Start a new epoch: what is unknown in the old one stays so, and never comes after a record of the new one."""
         self.epoch += 1
         self.sequence = 0
 
 
 @dataclass(frozen=True, slots=True)
 class NumberedBatch:
-    """A number, and what is always sent under it."""
+    """A batch with its sequence number, the same for every copy."""
 
     head: bytes
     message: Any  # Arrow's buffer
@@ -64,7 +64,7 @@ class PipeliningProducer:
         self._lives = 0
 
     async def run(self) -> None:
-        """Until told to stop. What is unclear ends a row: behind it there is a new epoch, or another producer."""
+        """Run until the workload stops. An unknown outcome ends a row; a new epoch or another producer follows."""
         context, numbers = self._context, None
         for cluster in self._clusters:
             await self._know_topic(cluster)
@@ -94,7 +94,8 @@ class PipeliningProducer:
         return Sequence(reply.producer_id, f"{self._sender.process}.{self._partition}/{self._lives}")
 
     async def _row(self, numbers: Sequence) -> None:
-        """One batch after another, until one is unclear, or for LIFE_S or so. All have ended then."""
+        """Send one batch after another until one has an unknown outcome, or for about LIFE_S. All have ended on
+        return."""
         context, over = self._context, asyncio.Event()
         until_s = context.clock.monotonic() + context.rng.uniform(0.2, 1) * LIFE_S
         sending: set[asyncio.Task[None]] = set()
@@ -134,8 +135,10 @@ class PipeliningProducer:
         return asyncio.create_task(send())
 
     async def _deliver(self, batch: NumberedBatch, deadline_s: float, over: asyncio.Event) -> int:
-        """Its base offset, once some attempt is answered with it. Raises OutcomeUnknown: an earlier one is unclear, and
-        this one may be stuck behind it; or the time is up."""
+        """Return the base offset that some attempt is answered with.
+
+        Raises OutcomeUnknown if an earlier batch has an unknown outcome, which may block this one, or at the deadline.
+        """
         context = self._context
         if context.rng.random() < HELD_BACK:
             await context.clock.sleep(context.rng.uniform(0.0, HOLD_S_MAX))
@@ -160,7 +163,7 @@ class PipeliningProducer:
         raise OutcomeUnknown("sent, and not answered")
 
     def _patience(self, deadline_s: float) -> Iterator[float]:
-        """How long each attempt's answer is waited for, until the time is up."""
+        """Yield how long to wait for each attempt's answer, until the deadline."""
         patience_s = self._context.rng.choice(PATIENCE_S)
         while (left_s := deadline_s - self._context.clock.monotonic()) > 0:
             yield min(left_s, patience_s)
@@ -169,7 +172,7 @@ class PipeliningProducer:
     def _submit(
         self, cluster: Cluster, batch: NumberedBatch, deadline_s: float, answers: asyncio.Queue[tuple[Cluster, Any]]
     ) -> bool:
-        """Send it, if there is a connection to the leader. False: there is none yet."""
+        """Send it if there is a connection to the leader; return False if there is none yet."""
         topic = cluster.view.topics[self._sender.topic]
         at = topic.partition(self._partition)
         stream = cluster.produce_stream(at.leader) if at is not None and at.leader else None
@@ -193,6 +196,6 @@ class PipeliningProducer:
 
 
 async def push(context: Context, sender: NumberedProducer, client: AsyncClient) -> None:
-    """A producer for each partition."""
+    """Run a producer for each partition."""
     clients = [client, context.client(request_timeout_ms=CALL_S * 1000)]
     await asyncio.gather(*(PipeliningProducer(context, sender, clients, n).run() for n in range(sender.partitions)))

@@ -1,4 +1,4 @@
-"""Producers that number what they send, and write down what became of every record."""
+"""Producers that number their records and write down the outcome of each."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tinymq_chaos.history import Call
 from tinymq_chaos.records import VALUE_BYTES_MIN, make_value
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, pause, told
 
-OUTSTANDING_MAX = 60  # calls of one producer without an answer; over it, it waits
-LIFE_S = 8.0  # of one producer object, about: another one has another producer id
+OUTSTANDING_MAX = 60  # calls of one producer without an answer; above it, the producer waits
+LIFE_S = 8.0  # of one producer object, about; the next one has another producer id
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class NumberedProducer:
         return names
 
     def value(self, record: str) -> bytes:
-        """Small ones mostly, now and then one that fills segments."""
+        """Return a value, mostly a small one, now and then one that fills segments."""
         rng = self.context.rng
         return make_value(record, rng.choice((VALUE_BYTES_MIN, VALUE_BYTES_MIN, 200, rng.randrange(2_000))))
 
@@ -64,7 +64,7 @@ class NumberedProducer:
 
 
 async def stream(context: Context, sender: NumberedProducer, client: AsyncClient, **settings: Any) -> None:
-    """One record after another in bursts, many on their way at once; now and then a new producer object."""
+    """Send records one after another in bursts, many in flight at once; now and then with a new producer object."""
     lives, idempotent = 0, bool(settings.get("idempotent", True))
     while not context.stop.is_set():
         lives += 1
@@ -100,7 +100,7 @@ def _answer(sender: NumberedProducer, call: Call) -> Callable[[Any], None]:
 
 
 async def batches(context: Context, sender: NumberedProducer, client: AsyncClient) -> None:
-    """Whole tables, one at a time."""
+    """Send complete tables, one at a time."""
     async with producing(client, {}) as producer:
         while not context.stop.is_set():
             names = sender.records(context.rng.randint(2, 12))
@@ -116,7 +116,7 @@ async def batches(context: Context, sender: NumberedProducer, client: AsyncClien
 
 
 async def lone(context: Context, sender: NumberedProducer, client: AsyncClient) -> None:
-    """Single records, each waited for: what is slow here is the latency of one write."""
+    """Send single records one after another, so that each shows the latency of one write."""
     while not context.stop.is_set():
         (name,) = sender.records(1)
         partition = context.rng.randrange(sender.partitions)
@@ -130,7 +130,10 @@ async def lone(context: Context, sender: NumberedProducer, client: AsyncClient) 
 
 @asynccontextmanager
 async def producing(client: AsyncClient, settings: dict[str, Any]) -> AsyncIterator[Any]:
-    """A producer whose calls end within CALL_S. What it could not deliver is in the history already."""
+    """Return a producer whose calls end within CALL_S.
+
+    The history has the outcome of everything that it could not deliver.
+    """
     producer = client.producer(delivery_timeout_ms=CALL_S * 1000, block_ms_max=CALL_S * 1000, **settings)
     try:
         yield producer

@@ -1,7 +1,8 @@
-"""Callers without a client of ours: QueueService, one message at a time, at any broker.
+"""Callers without tinymq's client: QueueService, one message at a time, at any broker.
 
-They produce, take, look, count, and make and delete queues. What is taken is asked for again under its request id until
-it is answered; who gives no id, and names no queue, may lose what it took with the answer, and nothing else.
+They produce, take, read and count, and create and delete queues. A caller asks for a message again under its request id
+until it gets an answer. A caller that gives no id and names no queue may lose the message with the answer, and nothing
+else.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ QUEUES = 2
 TAKERS = 3
 TRIES = 4  # of one request
 WAIT_S = 0.5  # for a message, when there is none
-NAMED, UNNAMED = "named", "unnamed"  # channels: of requests with ids, and without
+NAMED, UNNAMED = "named", "unnamed"  # channels of requests with ids and without
 
 
 async def queues(context: Context) -> None:
-    """One topic through QueueService, at whatever broker."""
+    """Use one topic through QueueService, at any broker."""
     service = QueueCaller(context, await context.topic(QUEUES))
     client = context.client(request_timeout_ms=CALL_S * 1000)
     service.key = await key_of(context, client, service.topic)
@@ -39,15 +40,15 @@ async def queues(context: Context) -> None:
 
 
 class QueueCaller:
-    """The calls, each with what it writes down."""
+    """The calls, each with its entry in the history."""
 
     def __init__(self, context: Context, topic: str) -> None:
         self.topic = topic
-        self.key = ""  # as histories name the topic
+        self.key = ""  # the topic's name in histories
         self._context = context
 
     async def produce(self, process: str) -> None:
-        """Single messages, each waited for: mostly until it is on a majority."""
+        """Send single messages one after another, mostly with an answer from a majority."""
         context, caller = self._context, self._context.caller()
         sender = NumberedProducer(context, process, self.topic, self.key, QUEUES)
         while not context.stop.is_set():
@@ -66,19 +67,19 @@ class QueueCaller:
         return call
 
     async def take(self, process: str) -> None:
-        """The next message of one queue after another, each asked for until it is answered."""
+        """Take the next message of one queue after another; ask for each until there is an answer."""
         context, caller = self._context, self._context.caller()
         while not context.stop.is_set():
             queue, request_id = context.rng.randrange(QUEUES), context.rng.randbytes(16)
             for _ in range(TRIES):
                 call = await self._consume(caller, process, NAMED, queue, request_id)
                 if call.outcome in (Outcome.OK, Outcome.FAILED) and context.rng.random() < 0.8:
-                    break  # else it asks again, as one who lost the answer
+                    break  # otherwise it asks again, like a caller that lost the answer
                 await pause(context, 0.0, 0.2)
             await pause(context, 0.0, 0.4)
 
     async def take_any(self) -> None:
-        """The next message of any queue."""
+        """Take the next message of any queue."""
         context, caller = self._context, self._context.caller()
         for number in count():
             if context.stop.is_set():
@@ -105,7 +106,7 @@ class QueueCaller:
         return call
 
     async def look(self) -> None:
-        """What lies where, and how much there is."""
+        """Read messages at offsets, and count them."""
         context, caller = self._context, self._context.caller()
         process = f"{context.name} looks"
         while not context.stop.is_set():
@@ -131,7 +132,7 @@ class QueueCaller:
             call.ok([message, reply.log_start, reply.high_watermark])
 
     async def come_and_go(self) -> None:
-        """A queue is made, written to, read, and deleted with what is in it."""
+        """Create a queue, write to it, read it, and delete it with its content."""
         context, caller = self._context, self._context.caller()
         process = f"{context.name}.owner"
         sender = NumberedProducer(context, process, self.topic, self.key, QUEUES)
@@ -159,7 +160,7 @@ async def _ask(caller: Caller, method: str, request: Any) -> Any:
 
 @contextmanager
 def _answered(call: Call) -> Iterator[None]:
-    """As `told`; what docs/queue-service.md says may have been done for all that, is unclear."""
+    """Like `told`; an error that may come after an effect (docs/queue-service.md) is an unknown outcome."""
     with told(call):
         try:
             yield

@@ -18,8 +18,10 @@ SETTINGS: dict[str, Any] = {"unreachable_ms_max": 5_000, "fetch_wait_ms": 200, "
 
 
 async def follow(context: Context, client: AsyncClient, topic: str, key: str, replica: str) -> None:
-    """Tail a topic from its beginning. After an error, and now and then without one, another reader goes on where
-    this one was, or begins anew."""
+    """Tail a topic from its beginning.
+
+    After an error, and now and then without one, another reader continues at this one's position, or starts over.
+    """
     place: dict[int, int] = {}
     for number in count():
         if context.stop.is_set():
@@ -43,7 +45,7 @@ async def follow(context: Context, client: AsyncClient, topic: str, key: str, re
 async def drain(
     context: Context, client: AsyncClient, topic: str, key: str, replica: str, partitions: Sequence[int] | None = None
 ) -> None:
-    """From the beginning to the end that the leader knows, now that all is quiet; these partitions, or (None) all."""
+    """Read these partitions, or (None) all, from the beginning to the end that the leader knows, when all is quiet."""
     name = f"{context.name} {replica} end"
     call = begin(context, name, "drain", DRAIN_S, reader=name, topic=key, replica=replica)
     with told(call):
@@ -71,7 +73,7 @@ async def drain(
 
 
 async def _later(reader: Any, start: dict[int, Any], ends: dict[int, Offset]) -> dict[int, Any]:
-    """Where to begin after a failure: later, if that was that a replica's log begins later than another one's."""
+    """Return where to begin after a failure: later, if one replica's log begins later than another's."""
     try:
         await reader.poll(timeout=0)
     except OffsetOutOfRange as error:
@@ -84,7 +86,7 @@ async def _later(reader: Any, start: dict[int, Any], ends: dict[int, Offset]) ->
 
 
 async def _ends(client: AsyncClient, topic: str, partitions: Sequence[int] | None) -> dict[int, Offset]:
-    """As leaders know them."""
+    """Return the ends as leaders know them."""
     reader = client.reader(topic, partitions, start="latest", replica="leader")
     try:
         await reader.open()
@@ -103,7 +105,7 @@ async def _open(context: Context, reader: Any, name: str, key: str, replica: str
 
 
 async def _poll(context: Context, reader: Any, name: str, key: str, replica: str) -> bool:
-    """False: this reader is at its end."""
+    """Poll once; return False if the reader is at its end."""
     call = begin(context, name, "poll", POLL_S, reader=name, topic=key, replica=replica)
     with told(call):
         call.ok(runs(await reader.poll(timeout=POLL_S)))
@@ -112,7 +114,7 @@ async def _poll(context: Context, reader: Any, name: str, key: str, replica: str
 
 
 def runs(messages: list[Any]) -> list[list[Any]]:
-    """[partition, base offset, records] for what lies in a row."""
+    """Return [partition, base offset, records] for records in a row."""
     found: list[list[Any]] = []
     due = (-1, -1)
     for message in messages:
@@ -124,7 +126,7 @@ def runs(messages: list[Any]) -> list[list[Any]]:
 
 
 async def look_at_ends(context: Context, client: AsyncClient, topic: str, key: str) -> None:
-    """Ask now and then how long the log is, of whoever answers."""
+    """Ask any broker for the bounds of the log now and then."""
     process = f"{context.name} ends"
     while not context.stop.is_set():
         call = begin(context, process, "offsets", topic=key)

@@ -1,4 +1,4 @@
-"""Topics that come and go: who makes them writes into them, and others look at the list all the while."""
+"""Topics that come and go: the client that creates one writes to it, while others list the topics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OWNERS = 3
 
 
 async def metadata(context: Context) -> None:
-    """Several clients make, delete and look at few topics: every answer has to fit one order."""
+    """Several clients create, delete and look at a few topics: all answers have to fit one order."""
     await asyncio.gather(*(_change_and_look(context, f"{context.name} {n}") for n in range(OWNERS)))
 
 
@@ -37,7 +37,7 @@ async def _change_and_look(context: Context, process: str) -> None:
 
 
 async def partitions(context: Context) -> None:
-    """Partitions of one topic are added, written to and deleted again: no number is given twice."""
+    """Partitions of one topic are added, written to and deleted again: the registry gives no number twice."""
     name = await context.topic(1)
     client = context.client(request_timeout_ms=CALL_S * 1000)
     key, process = await key_of(context, client, name), f"{context.name}.owner"
@@ -60,8 +60,9 @@ async def partitions(context: Context) -> None:
 
 
 async def churn(context: Context) -> None:
-    """One client makes a topic, writes into it, reads it back, deletes it, and makes it again under its name: what
-    was in the old one is never seen in the new one."""
+    """One client creates a topic, writes to it, reads it, deletes it, and creates it again under its name: the new one
+    never has a record of the old one.
+    """
     client = context.client(request_timeout_ms=CALL_S * 1000)
     process, lives = f"{context.name}.owner", 0
     while not context.stop.is_set():
@@ -100,7 +101,7 @@ class _Until:
 
 
 async def create(context: Context, client: AsyncClient, process: str, name: str, partitions: int) -> str | None:
-    """The new topic's id, in hex; None: refused, or nobody knows."""
+    """Return the new topic's id, in hex; None: refused, or unknown."""
     call = begin(context, process, "create_topic", name=name, partitions=partitions)
     with told(call):
         call.ok((await client.admin.create_topic(name, partitions, 3, timeout=CALL_S)).topic_id.hex())
@@ -121,7 +122,7 @@ async def get(context: Context, client: AsyncClient, process: str, name: str) ->
 
 
 async def list_all(context: Context, client: AsyncClient, process: str) -> None:
-    """Those of this workload: others make topics, too."""
+    """List the topics of this workload: other workloads create topics, too."""
     call = begin(context, process, "list_topics", prefix=f"{context.name}-")
     with told(call):
         found = await client.admin.list_topics(timeout=CALL_S)

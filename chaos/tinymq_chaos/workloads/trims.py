@@ -1,4 +1,4 @@
-"""Heads of partitions that are trimmed by hand, while others read, hold and count what is there."""
+"""Heads of partitions that clients trim while others read, hold and count records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEASE_S = 2.0
 
 
 async def trimmed(context: Context) -> None:
-    """Two who trim, readers on leaders and on followers, one who holds, and one who counts."""
+    """Two clients trim, readers read leaders and followers, one client holds, and one counts."""
     name = await context.topic(1, {"retention_ms": "none"})
     client = context.client(request_timeout_ms=CALL_S * 1000)
     key = await key_of(context, client, name)
@@ -46,7 +46,7 @@ async def _trim(context: Context, process: str, topic: str, key: str) -> None:
 
 
 async def trim(context: Context, client: AsyncClient, process: str, topic: str, key: str) -> None:
-    """Anywhere in what there is; now and then behind the end, which is refused."""
+    """Trim anywhere in the log; now and then behind its end, which is refused."""
     try:
         ends = (await client.admin.offsets(topic, timeout=CALL_S))[0]
     except TinymqError:
@@ -55,12 +55,12 @@ async def trim(context: Context, client: AsyncClient, process: str, topic: str, 
     before = ends.high_watermark + 1000 if beyond else context.rng.randint(ends.log_start, ends.high_watermark)
     call = begin(context, process, "trim", topic=key, partition=0, before=before)
     with told(call):
-        timeout_s = context.rng.choice((CALL_S / 10, CALL_S))  # what is held is waited for, as long as this
+        timeout_s = context.rng.choice((CALL_S / 10, CALL_S))  # how long a trim waits for a hold
         call.ok(await client.admin.trim(topic, 0, Offset(before), timeout=timeout_s))
 
 
 async def _hold(context: Context, client: AsyncClient, topic: str, key: str) -> None:
-    """What is held is not trimmed."""
+    """Hold records, which no trim removes."""
     number = 0
     while not context.stop.is_set():
         await pause(context, 1.0, 3.0)
@@ -84,7 +84,7 @@ async def _hold(context: Context, client: AsyncClient, topic: str, key: str) -> 
 
 
 async def _count(context: Context, topic: str, key: str) -> None:
-    """A size is asked of a majority: it knows of every trim that was answered."""
+    """Ask a majority for the size: it knows of every trim that was answered."""
     caller = context.caller()
     while not context.stop.is_set():
         call = begin(context, f"{context.name} counts", "size", topic=key, partition=0, channel="")

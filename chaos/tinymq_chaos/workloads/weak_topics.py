@@ -1,7 +1,7 @@
-"""Topics that promise less for more speed: in memory, and synced a while after the acknowledgement. One topic's `sync`
-is altered again and again.
+"""Topics with weaker durability: in memory, or synced some time after the acknowledgement. One topic's `sync` is
+altered again and again.
 
-What is written and read is as everywhere else; how much of it may be gone, a checker knows by the topic's settings.
+Writes and reads are the usual ones. A checker knows by the topic's settings how many records may be lost.
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ MEMORY_BYTES = 8 << 20
 
 
 async def volatile(context: Context) -> None:
-    """In memory: gone when a majority of its brokers end before they are filled again."""
+    """In memory: records are lost when a majority of the brokers end before they have caught up."""
     await _load(context, {"storage": "memory", "max_bytes": str(MEMORY_BYTES)})
 
 
 async def delayed(context: Context) -> None:
-    """Synced at intervals: the last moments are gone when a majority of its machines lose power at once."""
+    """Synced at intervals: the last moments are lost when a majority of the machines lose power at once."""
     await _load(context, {"sync": str(SYNC_MS)})
 
 
 async def toggled(context: Context) -> None:
-    """Alternate between syncing at intervals and always, sometimes with two changes at once. The setting under which a
-    record was acknowledged decides whether it was at risk, not the setting when the power fails."""
+    """Alternate between syncing at intervals and always, sometimes with two changes at once.
+
+    The setting under which a record was acknowledged decides whether it was at risk, not the setting when the power
+    fails.
+    """
     await _load(context, {"sync": SYNCS[-1]}, altering("sync", SYNCS, twice=True))
 
 

@@ -1,4 +1,4 @@
 """Promises about what a partition keeps: capacity, retention, trims, sizes.
 
-It stands on `records`.
+It may import `records`.
 """

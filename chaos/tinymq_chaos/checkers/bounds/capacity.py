@@ -1,8 +1,7 @@
-"""What a bounded partition holds: never more than it has room for, and no less than it need to; and who is refused, is
-refused for want of room.
+"""The contents of a bounded partition: never more than its bounds, and no less than necessary; and refusals only if it
+is full.
 
-The bound that counts is that of the time when the newest record was appended: one that is lowered later takes nothing
-away by itself.
+The bound in force is that of the time when the newest record was appended. Lowering a bound removes nothing by itself.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from tinymq_chaos.checkers.common.settings import SettingsHistory
 from tinymq_chaos.checkers.records.writes import acknowledged, place_of
 from tinymq_chaos.history import Call, Log, Outcome
 
-SENT_AT_ONCE_MAX = 64  # batches that a leader appends, and makes room for, before one of them is seen
+SENT_AT_ONCE_MAX = 64  # batches that a leader appends, and makes room for, before an observer sees one of them
 QUOTA = "QuotaExceeded"
 
 
 def over_capacity(facts: Facts) -> Iterator[Anomaly]:
-    """A partition holds more than it has room for."""
+    """A partition holds more than its bounds allow."""
     bounded = {log: told for log, told in logs(facts) if told.only("max_records", "max_bytes")}
     appended = _appended(facts, bounded)
     for look, log, log_start, end in facts.ends():
@@ -41,7 +40,7 @@ def over_capacity(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _appended(facts: Facts, bounded: dict[Log, SettingsHistory]) -> dict[tuple[Log, int], tuple[float, float]]:
-    """When the record before an offset was appended, between these two moments."""
+    """Return two moments between which the record before an offset was appended."""
     found: dict[tuple[Log, int], tuple[float, float]] = {}
     for call in acknowledged(facts):
         log, base, names = place_of(call)
@@ -51,7 +50,7 @@ def _appended(facts: Facts, bounded: dict[Log, SettingsHistory]) -> dict[tuple[L
 
 
 def dropped_too_much(facts: Facts) -> Iterator[Anomaly]:
-    """More records were dropped than make room: less is left than the partition may hold. Trims drop what they want."""
+    """More records were dropped than necessary: fewer are left than the partition may hold. Trims may remove any."""
     if facts.heads_removed:
         return
     trimmed = {(c.args["topic"], c.args["partition"]) for c in facts.of("trim")}
@@ -75,7 +74,9 @@ def dropped_too_much(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _at_once(facts: Facts, look: Call, log: Log) -> int:
-    """Bytes for which there may be room already: of sends that were not answered by the look, and one more."""
+    """Return the bytes for which the leader may have made room already: those of sends without an answer yet, and one
+    more batch.
+    """
     until_s = look.ended_s or 0.0
     open_ = [
         c
@@ -86,9 +87,9 @@ def _at_once(facts: Facts, look: Call, log: Log) -> int:
 
 
 def refused_with_room(facts: Facts) -> Iterator[Anomaly]:
-    """A send is refused for want of room, and there was room all the while, whatever was on its way.
+    """A send is refused because the partition is full, although it had room all the while, whatever was in flight.
 
-    A fault that removes the head of one replica's log makes no room: then the offsets that are left say nothing of it.
+    A fault that removes the head of one replica's log makes no room, so the remaining offsets prove nothing then.
     """
     if facts.heads_removed:
         return
@@ -110,7 +111,7 @@ def refused_with_room(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _on_their_way(facts: Facts, log: Log, refused: Call) -> int:
-    """Records of other sends that may have been appended by the end of this one, and not be committed then."""
+    """Return how many records of other sends may have been appended by the end of this one without being committed."""
     until_s = refused.ended_s or 0.0
     return sum(
         len(call.args["records"])

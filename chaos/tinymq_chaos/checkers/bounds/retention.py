@@ -1,5 +1,5 @@
-"""What retention may take away, and when: nothing that is young enough or among the last bytes, nothing that is held;
-and what is too old, or too much, does go.
+"""What retention may remove, and when: no record that is young enough, among the last bytes, or held; and it does
+remove records that are too old or too many.
 
 The checker measures ages by the clock of the history, the leader by its own; these run up to 5 % apart. A single
 broker's clock that jumps, or that is wrong when the broker starts, excuses nothing in a cluster of several brokers.
@@ -18,10 +18,10 @@ from tinymq_chaos.checkers.common.settings import SettingsHistory
 from tinymq_chaos.checkers.records.writes import acknowledged, place_of
 from tinymq_chaos.history import Call, Log, Outcome
 
-CLOCKS = 0.1  # clocks run so far apart, of any time
+CLOCKS = 0.1  # clocks may differ by this share of any time
 SLACK_S = 0.2
-GONE_S = 4.0  # after its time, what is too old is gone: a look at it, a command, and another leader between them
-MORE = 1 / 64  # of what is to be kept, that may be kept besides: twice what docs/guarantees.md says
+GONE_S = 4.0  # after its time a record is gone: a check, a command, and a change of leader lie in between
+MORE = 1 / 64  # share of the bound by which more may be kept: twice the value in docs/guarantees.md
 WRONG_CLOCKS = ("wall_jump", "wrong_start")
 
 
@@ -44,7 +44,7 @@ def removed_early(facts: Facts) -> Iterator[Anomaly]:
 
 
 def kept_too_long(facts: Facts) -> Iterator[Anomaly]:
-    """In the end, long after the last fault, what is too old is gone."""
+    """A record that is too old is still there, long after the last fault."""
     end_s, calm_s = facts.history.ended_s, facts.history.calm_s
     if end_s is None or calm_s is None or _clocks_were_wrong(facts):
         return
@@ -68,7 +68,7 @@ def kept_too_long(facts: Facts) -> Iterator[Anomaly]:
 
 
 def removed_of_the_last_bytes(facts: Facts) -> Iterator[Anomaly]:
-    """Of a topic that keeps so many bytes of records, fewer are left."""
+    """Fewer bytes of records are left than the topic keeps."""
     if facts.heads_removed:
         return
     sized = {log: told for log, told in logs(facts) if told.only("retention_bytes")}
@@ -83,7 +83,7 @@ def removed_of_the_last_bytes(facts: Facts) -> Iterator[Anomaly]:
 
 
 def kept_too_much(facts: Facts) -> Iterator[Anomaly]:
-    """In the end, long after the last fault, there is not much more than is to be kept."""
+    """Much more is left than the topic keeps, long after the last fault."""
     end_s, calm_s = facts.history.ended_s, facts.history.calm_s
     if end_s is None or calm_s is None:
         return
@@ -108,7 +108,7 @@ def _held_until_s(facts: Facts, log: Log, end_s: float) -> list[float]:
 
 
 def broken_holds(facts: Facts) -> Iterator[Anomaly]:
-    """The log start is above what was held, before the hold was to end."""
+    """The log start is above a held offset, before the hold ended."""
     if facts.heads_removed:
         return
     holds = [c for c in facts.of("hold") if c.outcome is Outcome.OK]
@@ -131,7 +131,7 @@ def hold_of(call: Call) -> tuple[str, int, str]:
 
 
 def logs(facts: Facts) -> Iterator[tuple[Log, SettingsHistory]]:
-    """Partitions whose topic has settings of its own, and that never went on with less than there was."""
+    """Yield the partitions whose topic has settings of its own, and that never lost records in a recovery."""
     revived = {revival.log for revival in facts.history.revivals}
     seen = {(c.args["topic"], c.result[0]) for c in facts.sends if c.outcome is Outcome.OK}
     for log in sorted(seen | set(facts.replicas)):

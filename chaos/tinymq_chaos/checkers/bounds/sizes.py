@@ -1,7 +1,7 @@
-"""How much a queue is said to keep, or to have left for a channel: as much as there was at some time during the call.
+"""The reported size of a queue, or of its remainder for a channel, was true at some time during the call.
 
-A size is asked of a leader that proves to be one, so that what was over before the call is counted, trims among it.
-Nothing is said of partitions from which records go by themselves.
+A leader answers after it has proved its leadership, so the size counts everything that was over before the call, trims
+included. The checker skips partitions from which records go by themselves.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from tinymq_chaos.history import Call, Log, Outcome
 
 
 def miscounted(facts: Facts) -> Iterator[Anomaly]:
-    """Fewer left for a channel than were surely there, or more than there can have been. (Fewer kept than were
-    acknowledged: stale_reads.py.)"""
+    """Fewer records are left for a channel than certainly existed, or more than can have existed. (For fewer than were
+    acknowledged see stale_reads.py.)
+    """
     ends = ends_of(facts)
     for call in facts.of("size"):
         log = log_of(call)
@@ -37,18 +38,19 @@ def miscounted(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _something_went(facts: Facts, log: Log) -> bool:
-    """By itself, or by a fault; or by a trim, without anybody's being told how far."""
+    """Return whether records went by themselves, by a fault, or by a trim without an answer."""
     return facts.heads_removed or SettingsHistory(facts, log[0]).only(*BOUNDS)
 
 
 def _trimmed(facts: Facts, call: Call, log: Log) -> int:
-    """Where the log starts at least when the call begins."""
+    """Return the lowest log start that is possible when the call begins."""
     trims = [c for c in facts.of("trim") if c.outcome is Outcome.OK and log_of(c) == log]
     return max((c.result for c in trims if (c.ended_s or 0.0) <= call.invoked_s), default=0)
 
 
 def _takings(facts: Facts, call: Call, log: Log) -> tuple[int, int]:
-    """(how many requests may have taken one by the end of the call, how far the cursor was when it began)."""
+    """Return (how many requests may have taken a record by the end of the call, the cursor's position when it
+    began)."""
     asked: set[str] = set()
     cursor = 0
     for take in facts.of("consume"):

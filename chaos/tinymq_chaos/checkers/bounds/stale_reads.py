@@ -1,8 +1,9 @@
-"""Reads of partitions that are linearizable by promise: what was over when one began is in its answer.
+"""Linearizable reads of partitions: an answer includes everything that was over when the read began.
 
-Few are. A leader that counts a queue (GetQueueSize), or has nothing for a taker (Consume), asks a majority first if it
-leads still. Readers, offsets and FetchMessage are answered by whoever is asked, as far as that one knows: their end may
-be one of the past, and nothing is said of it here. Nor of partitions from which records go by themselves.
+Few reads promise that. A leader that counts a queue (GetQueueSize), or has no record for a taker (Consume), first
+confirms with a majority that it still leads. Any replica answers readers, offsets and FetchMessage from what it knows,
+so their ends may be of the past, and the checker skips them. It also skips partitions from which records go by
+themselves.
 """
 
 from __future__ import annotations
@@ -20,15 +21,14 @@ from tinymq_chaos.checkers.records.writes import acknowledged, place_of
 from tinymq_chaos.history import Call, Log, Outcome
 
 Ends = dict[Log, tuple[list[float], list[int]]]
-"""When writes were acknowledged, in order; and where the partition ended at least from then on."""
+"""The times at which writes were acknowledged, in order, and the least end of the partition from then on."""
 
 Channel = tuple[str, str, int | None]
-"""(TOPIC, channel, partition); None: whichever had something."""
+"""(TOPIC, channel, partition); None: any partition that had a record."""
 
 
 def stale_reads(facts: Facts) -> Iterator[Anomaly]:
-    """A size that is too small by what was acknowledged before it was asked for, and a taker that is given nothing
-    when there was something by then."""
+    """A size lacks records that were acknowledged before the request, or a taker got none although there was one."""
     sizes = [c for c in facts.of("size") if c.outcome is Outcome.OK and not c.args["channel"]]
     nothings = [c for c in facts.of("consume") if c.outcome is Outcome.OK and c.result is None]
     if not (sizes or nothings) or facts.heads_removed:
@@ -44,7 +44,8 @@ def stale_reads(facts: Facts) -> Iterator[Anomaly]:
         if call.result < due and log[0] not in bounded:
             yield _anomaly(f"said to keep {call.result}, and {due} were acknowledged before it was asked", call)
     takings = _takings(facts)
-    moved = {(c.args["topic"], c.args["channel"]) for c in facts.of("commit", "seek")}  # cursors, not by takers alone
+    # cursors that commits and seeks move, besides takers
+    moved = {(c.args["topic"], c.args["channel"]) for c in facts.of("commit", "seek")}
     for call in nothings:
         log, place = log_of(call), (call.args["topic"], call.args["channel"])
         if log[1] is None or log[0] in bounded or log in trims or log in facts.maybe_deleted_logs or place in moved:
@@ -57,7 +58,7 @@ def stale_reads(facts: Facts) -> Iterator[Anomaly]:
 
 
 def ends_of(facts: Facts) -> Ends:
-    """Of all that a quorum acknowledged."""
+    """Return the ends of all writes that a quorum acknowledged."""
     told: dict[Log, list[tuple[float, int]]] = defaultdict(list)
     for send in acknowledged(facts):
         log, base, names = place_of(send)
@@ -70,7 +71,7 @@ def ends_of(facts: Facts) -> Ends:
 
 
 def end_at(ends: Ends, log: Log, at_s: float) -> int:
-    """Where a partition surely ended then; 0 of one to which nothing was written."""
+    """Return the certain end of a partition at a time; 0 if nothing was written to it."""
     if log not in ends:
         return 0
     times_s, known = ends[log]
@@ -79,7 +80,7 @@ def end_at(ends: Ends, log: Log, at_s: float) -> int:
 
 
 def _trims(facts: Facts) -> dict[Log, list[tuple[float, int]]]:
-    """(when, up to where) records may have been trimmed."""
+    """Return (time, offset) of every trim that may have removed records."""
     found: dict[Log, list[tuple[float, int]]] = defaultdict(list)
     for call in facts.of("trim"):
         if call.outcome is not Outcome.FAILED:
@@ -88,7 +89,7 @@ def _trims(facts: Facts) -> dict[Log, list[tuple[float, int]]]:
 
 
 def _takings(facts: Facts) -> dict[Channel, list[float]]:
-    """When requests that may have taken a record were first made, in order."""
+    """Return the times, in order, of the first attempt of each request that may have taken a record."""
     first: dict[Channel, dict[str, float]] = defaultdict(dict)
     for call in facts.of("consume"):
         nothing = call.outcome is Outcome.FAILED or (call.outcome is Outcome.OK and call.result is None)

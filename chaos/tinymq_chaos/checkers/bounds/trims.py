@@ -1,7 +1,7 @@
-"""Trims: what lies below one is shown to nobody who asks a leader afterwards, and nothing at or above it goes with it.
+"""Trims: a leader that is asked afterwards shows no record below one, and no record at or above it is removed with it.
 
-Whoever leads has stepped down within LINGER_S of being replaced, the time that it was stopped apart: until then it may
-show what it knows (docs/guarantees.md).
+A replaced leader steps down within LINGER_S, not counting the time for which it was stopped. Until then it may show
+what it knows (docs/guarantees.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KNOWN_S = LINGER_S + LINGER_LATE_S  # after a trim, every leader knows of it
 
 
 def trimmed_reads(facts: Facts) -> Iterator[Anomaly]:
-    """A reader that was opened after a trim is shown what that removed."""
+    """A reader that was opened after a trim gets records that the trim removed."""
     opened = {(c.args["reader"], c.args["topic"]): c for c in facts.of("open") if c.args.get("replica") == "leader"}
     for trim, log in _done(facts):
         for shown in facts.shown:
@@ -34,7 +34,7 @@ def trimmed_reads(facts: Facts) -> Iterator[Anomaly]:
 
 
 def trims_undone(facts: Facts) -> Iterator[Anomaly]:
-    """In the end a replica's log begins below what was trimmed."""
+    """A replica's log begins below a trim at the end of the run."""
     for trim, log in _done(facts):
         for replica in facts.replicas.get(log, []):
             if replica.shown_start is not None and replica.shown_start < trim.result:
@@ -43,7 +43,7 @@ def trims_undone(facts: Facts) -> Iterator[Anomaly]:
 
 
 def removed_untrimmed(facts: Facts) -> Iterator[Anomaly]:
-    """The log begins above what anybody asked to be trimmed, and nothing else removes records."""
+    """The log begins above all requested trims, and nothing else removes records."""
     if facts.heads_removed:
         return
     trims = [c for c in facts.of("trim") if c.outcome is not Outcome.FAILED]
@@ -74,12 +74,13 @@ def log_of(call: Call) -> Log:
 
 
 def _knows(facts: Facts, trim: Call, asked: Call, shown: Call) -> bool:
-    """Whoever leads when `asked` begins has heard of the trim: nobody who was replaced leads on for so long."""
+    """Return whether every leader has heard of the trim when `asked` begins: no replaced leader leads on for so
+    long."""
     ended_s = trim.ended_s or 0.0
     return asked.invoked_s > ended_s + KNOWN_S and not _stopped(facts.history.changes, ended_s, shown.ended_s or 0.0)
 
 
 def _stopped(changes: list[FaultChange], since_s: float, until_s: float) -> bool:
-    """Was anybody paused then?"""
+    """Return whether any broker was paused between two times."""
     last = FaultChange(float("inf"), "end")
     return any(a.paused and a.at_s <= until_s and b.at_s >= since_s for a, b in pairwise([*changes, last]))

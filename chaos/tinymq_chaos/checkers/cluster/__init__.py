@@ -1,4 +1,4 @@
 """Promises about the cluster: elections, commits, metadata, leadership moves, deadlines of calls.
 
-Records belong to `records`, what is kept of them to `bounds`.
+Promises about records belong to `records`, promises about what is kept to `bounds`.
 """

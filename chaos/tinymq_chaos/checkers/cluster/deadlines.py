@@ -1,4 +1,4 @@
-"""Every call ends by its deadline, and once all faults are over the cluster serves again soon."""
+"""Every call ends by its deadline, and soon after the last fault the cluster serves again."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.history import METADATA, Call, Log, Outcome
 
-LATE_S = 0.1  # that a call may end after its deadline: what it takes to be told
-LATE_SHARE = 0.06  # of its time, besides: clocks may run 5 % apart
+LATE_S = 0.1  # by which a call may end after its deadline: the time until the caller hears of it
+LATE_SHARE = 0.06  # of the deadline, in addition: clocks may run 5 % apart
 PROGRESS_S = 5.0
-CHANCE_S = 0.5  # after the last fault, that a call must have had to be looked at
-SETTLED_S = 2.0  # after the last fault; from then on writes are as quick as ever
-SLOW_S = 0.04  # that a write may take, and what it is on its way: most take a tenth of this
-SLOW_LINKS = 2 * 4  # to the leader, to a follower, and back; in a stream one waits for those under way
+CHANCE_S = 0.5  # after the last fault, that a call must have had to be judged
+SETTLED_S = 2.0  # after the last fault; writes are fast again from then on
+SLOW_S = 0.04  # the time for a write without its links: most writes take a tenth of it
+SLOW_LINKS = 2 * 4  # to the leader, to a follower, and back; in a stream, a write waits for those in flight
 CHANGES = ("create_topic", "delete_topic")
 
 
 def unanswered(facts: Facts, late_s: float = LATE_S) -> Iterator[Anomaly]:
-    """Calls that did not end by their deadline, or `late_s` after it."""
+    """Calls that did not end by their deadline and `late_s`."""
     end = facts.history.ended_s
     for call in facts.history.calls:
         allowed_s = call.deadline_s + late_s + LATE_SHARE * (call.deadline_s - call.invoked_s)
@@ -49,8 +49,9 @@ def _late(call: Call, what: str) -> Anomaly:
 
 
 def no_progress(facts: Facts, within_s: float = PROGRESS_S) -> Iterator[Anomaly]:
-    """Something is acknowledged in every partition that is written to, and something changed in the metadata, within
-    `within_s` after the last fault; readers that were to read to the end did."""
+    """Within `within_s` after the last fault, every written partition acknowledges a write, the metadata changes, and
+    readers read to the end; report what did not.
+    """
     calm_s, end_s = facts.history.calm_s, facts.history.ended_s
     if calm_s is None or end_s is None:
         return
@@ -71,8 +72,9 @@ def no_progress(facts: Facts, within_s: float = PROGRESS_S) -> Iterator[Anomaly]
 
 
 def _held(facts: Facts, log: Log) -> list[tuple[float, float]]:
-    """The times in which a hold may keep a leader from making room (`on_full=drop_oldest`), or a producer from trying
-    again, because the producer was told to wait for the end of the lease."""
+    """Return the times in which a hold may keep a leader from making room (`on_full=drop_oldest`), or a producer from
+    retrying, because the leader told the producer to wait for the end of the lease.
+    """
     if facts.history.topics.get(log[0], {}).get("on_full") != "drop_oldest":
         return []
     released = {hold_of(c): c.ended_s for c in facts.of("release")}
@@ -93,7 +95,7 @@ def _waits_for_hold(call: Call, held: list[tuple[float, float]]) -> bool:
 
 
 def _has_time(call: Call, calm_s: float, until: float) -> bool:
-    """One that ended, or was to end, right after the faults is no sign that nothing goes on."""
+    """Return whether a call had time to show progress: one that ended right after the faults shows nothing."""
     end_s = min(call.deadline_s, until)
     if call.invoked_s < calm_s and call.ended_s is not None:
         end_s = min(end_s, call.ended_s)
@@ -101,7 +103,7 @@ def _has_time(call: Call, calm_s: float, until: float) -> bool:
 
 
 def slow_writes(facts: Facts, slow_s: float = SLOW_S) -> Iterator[Anomaly]:
-    """Half of the writes are acknowledged within `slow_s` and SLOW_LINKS times over a link, once all is quiet."""
+    """Half of the writes take longer than `slow_s` and SLOW_LINKS times a link, once all is quiet."""
     if facts.history.calm_s is None:
         return
     quiet_s = facts.history.calm_s + SETTLED_S
@@ -119,7 +121,7 @@ def _asked(facts: Facts) -> dict[Log, list[Call]]:
     full = _may_be_full(facts)
     for call in facts.sends:
         if call.args["topic"] in full:
-            continue  # who leads is there, and says no
+            continue  # the leader exists and refuses
         partition = call.result[0] if call.outcome is Outcome.OK else call.args.get("partition")
         if partition is not None:
             asked.setdefault((call.args["topic"], partition), []).append(call)
@@ -128,10 +130,10 @@ def _asked(facts: Facts) -> dict[Log, list[Call]]:
 
 
 def _may_be_full(facts: Facts) -> set[str]:
-    """Topics whose writers wait until somebody makes room."""
+    """Return the topics whose writers wait until a trim makes room."""
     return {topic for topic, told in facts.history.topics.items() if told.get("on_full") == "reject"}
 
 
 def _refused(call: Call) -> bool:
-    """Done, in a way: the registry was asked, and said no."""
+    """Return whether the registry answered the call with a refusal, which counts as progress."""
     return call.error in ("TopicExists", "UnknownTopic")

@@ -1,7 +1,7 @@
-"""Elections and what comes of them, judged as they happen: who was elected by whom, and what is taken for committed.
+"""Judge elections and commits as they happen: who elected a leader, and which entries count as committed.
 
-Told by a simulator, which can watch every replica at once. What is right is worked out from identities as CONFIG
-entries list them, and from nothing that the replicas themselves conclude: a mutant may conclude anything.
+A simulator reports them, because it can watch every replica at once. The checker works from the identities that CONFIG
+entries list and from nothing that a replica concludes: a mutant may conclude anything.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.history import Log
 
 Identity = tuple[int, bytes, int]
-"""(broker, its data folder's incarnation, the count)."""
+"""(broker, incarnation of its data directory, count)."""
 
 Place = tuple[int, int]
 """(index, term) of an entry."""
 
-TERMS_MAX = 12  # between two leaders, one after the other: candidacies that came to nothing
-TOGETHER_S = 0.05  # that answers to copies of one message may be apart
-CONFLICTS_MAX = 12  # answers of one follower in one term, in a row, that the logs do not meet
+TERMS_MAX = 12  # failed candidacies between two leaders
+TOGETHER_S = 0.05  # by which answers to copies of one message may differ in time
+CONFLICTS_MAX = 12  # answers of one follower in one term, in a row, that report a conflict of the logs
 LOST_S = 3.0  # how long a replica may know no leader while its broker and the leader's reach each other
-UNLED_S = 4.0  # that a majority to which nothing is done may be without a leader
+UNLED_S = 4.0  # for which a majority that no fault strikes may be without a leader
 
 
 @dataclass(frozen=True, slots=True)
 class ListedMembers:
-    """A CONFIG entry: its epoch, and whom it lists."""
+    """A CONFIG entry: its epoch, and the replicas that it lists."""
 
     epoch: int
     members: frozenset[Identity]
@@ -35,37 +35,41 @@ class ListedMembers:
 
 @dataclass(frozen=True, slots=True)
 class HealthyReplica:
-    """A replica to which nothing is done: who it is, and the newest CONFIG in its log, committed or not."""
+    """A replica that no fault strikes: its identity, and the newest CONFIG in its log, committed or not."""
 
     me: Identity
     newest: ListedMembers
 
 
 class Elections:
-    """Notes what is wrong into `anomalies`."""
+    """Adds what is wrong to `anomalies`."""
 
     def __init__(self, anomalies: list[Anomaly], now: Callable[[], float]) -> None:
         self._anomalies = anomalies
         self._now = now
-        self._members: dict[Log, set[Identity]] = {}  # whom any committed CONFIG ever listed
-        self._newest: dict[Log, ListedMembers] = {}  # that is committed
-        self._votes: dict[tuple[Log, int, int], set[Identity]] = {}  # of (log, term, candidate)
-        self._terms: dict[Log, int] = {}  # of the newest leader
-        self._committed: dict[Log, dict[int, Place]] = {}  # the last that each term's leader committed
-        self._logs: dict[tuple[Log, int], Sequence[int | None]] = {}  # terms of what each leader began with
-        self._said: dict[tuple[Log, int, Identity], int] = {}  # the most that a follower acknowledged in a term
-        self._conflicts: dict[tuple[Log, int, Identity], tuple[int, Place, float]] = {}  # in a row; the last, and when
+        self._members: dict[Log, set[Identity]] = {}  # the replicas that any committed CONFIG has listed
+        self._newest: dict[Log, ListedMembers] = {}  # the newest committed CONFIG
+        self._votes: dict[tuple[Log, int, int], set[Identity]] = {}  # by (log, term, candidate)
+        self._terms: dict[Log, int] = {}  # term of the newest leader
+        self._committed: dict[Log, dict[int, Place]] = {}  # the last entry that each term's leader committed
+        # terms of the entries with which each leader began
+        self._logs: dict[tuple[Log, int], Sequence[int | None]] = {}
+        # the highest entry that a follower acknowledged in a term
+        self._said: dict[tuple[Log, int, Identity], int] = {}
+        # (conflicts in a row, the last one, its time)
+        self._conflicts: dict[tuple[Log, int, Identity], tuple[int, Place, float]] = {}
         self._lost_s: dict[tuple[Log, int], float] = {}  # the time since which a broker's replica has known no leader
-        self._led_s: dict[Log, tuple[frozenset[Identity], float]] = {}  # who could elect, and since when unled
+        # the replicas that could elect a leader, and since when there is none
+        self._led_s: dict[Log, tuple[frozenset[Identity], float]] = {}
 
     def listed(self, log: Log, listing: ListedMembers) -> None:
-        """A CONFIG entry was applied somewhere, for the first time or again."""
+        """A replica applied a CONFIG entry, for the first time or again."""
         self._members.setdefault(log, set()).update(listing.members)
         if log not in self._newest or self._newest[log].epoch < listing.epoch:
             self._newest[log] = listing
 
     def voted(self, log: Log, term: int, candidate: int, voter: Identity) -> None:
-        """A granted vote (no pre-vote) leaves."""
+        """A replica sends a granted vote (not a pre-vote)."""
         if voter not in self._members.get(log, {voter}):
             what = f"broker {voter[0]} votes in term {term}, and no committed CONFIG lists it with count {voter[2]}"
             self._note(AnomalyKind.UNLISTED_VOTE, what, log, voter[0], candidate)
@@ -75,7 +79,10 @@ class Elections:
         self, log: Log, term: int, leader: Identity, listed: Collection[Identity],
         last_index: int, term_at: Callable[[int], int | None],
     ) -> None:  # fmt: skip
-        """A replica begins to lead. `listed`: by the newest CONFIG in its log; `term_at`: None where it cannot say."""
+        """A replica begins to lead.
+
+        `listed` is from the newest CONFIG in its log; `term_at` returns None where it cannot tell.
+        """
         broker = leader[0]
         voters = {*self._votes.get((log, term, broker), ()), leader} & set(listed)
         if 2 * len(voters) <= len(listed):
@@ -97,11 +104,11 @@ class Elections:
         self._terms[log] = max(term, before)
 
     def committed(self, log: Log, broker: int, place: Place, leads: int | None) -> None:
-        """A replica's commit index rose to `place`. `leads`: in which term it leads, if it does."""
+        """A replica's commit index rose to `place`. `leads` is the term in which it leads, if it does."""
         index, entry_term = place
         known = self._committed.setdefault(log, {})
-        if index <= max((last for last, _ in known.values()), default=1):  # entry 1 is there from the beginning
-            return  # who applies another entry there is found out by the ledger
+        if index <= max((last for last, _ in known.values()), default=1):  # entry 1 exists from the beginning
+            return  # the ledger finds a replica that applies another entry there
         if leads is None:
             what = f"takes entry {index} of term {entry_term} for committed, which no leader has committed"
             self._note(AnomalyKind.NOT_COMMITTED, what, log, broker)
@@ -112,7 +119,7 @@ class Elections:
             known[leads] = place
 
     def serves(self, log: Log, broker: int, term: int, applied: int) -> None:
-        """A leader accepts from now on."""
+        """A leader accepts requests from now on."""
         known = max((place[0] for earlier, place in self._committed.get(log, {}).items() if earlier < term), default=0)
         if applied < known:
             what = f"accepts in term {term} when it has applied {applied}, and {known} was committed before"
@@ -122,8 +129,11 @@ class Elections:
         self, log: Log, term: int, follower: Identity, places: tuple[int, int],
         last_index: int, term_at: Callable[[int], int | None],
     ) -> None:  # fmt: skip
-        """A follower, whose log this is, tells the leader of `term` up to where it holds that one's log, `places`:
-        (durable, received). Where the terms of an entry are equal, so is all before it."""
+        """A follower, whose log this is, tells the leader of `term` how far it holds the leader's log: `places` are
+        (durable, received).
+
+        Two logs with equal terms at one entry are equal up to that entry.
+        """
         begun = self._logs.get((log, term), ())
         for index in places if begun else ():
             theirs = term if index > len(begun) else begun[index - 1] if index else None
@@ -137,15 +147,17 @@ class Elections:
         self._said[at] = max(self._said.get(at, 0), places[0])
 
     def counts(self, log: Log, term: int, leader: int, follower: Identity, match: int) -> None:
-        """A leader takes it that a follower holds all up to `match`."""
+        """A leader counts a follower as holding every entry up to `match`."""
         said = self._said.get((log, term, follower), 0)
         if match > said:
             what = f"counts entry {match} as held by broker {follower[0]}, which has acknowledged {said} in term {term}"
             self._note(AnomalyKind.FALSE_ACK, what, log, leader)
 
     def answered(self, log: Log, term: int, follower: Identity, conflict: Place | None) -> None:
-        """A leader is told that a follower's log meets its own, or where it may (`conflict`). The same word twice at
-        one time answers a message that was sent again, and was held up."""
+        """A follower tells the leader where the logs meet, or may meet (`conflict`).
+
+        Two equal answers at one time belong to copies of one message.
+        """
         at, now_s = (log, term, follower), self._now()
         count, place, last_s = self._conflicts.get(at, (0, None, now_s))
         if conflict is None:
@@ -157,21 +169,23 @@ class Elections:
                 self._note(AnomalyKind.SLOW, what, log, follower[0])
 
     def sent(self, log: Log, peer: int, sizes: Sequence[int], bound: int) -> None:
-        """A leader sends entries of these sizes in one message: about `bound` bytes, and one at least."""
+        """A leader sends entries of these sizes in one message: about `bound` bytes, or a single entry."""
         if sum(sizes) > bound + max(sizes):
             what = f"sends {len(sizes)} entries of {sum(sizes)} bytes in one message; {bound} are enough"
             self._note_once(AnomalyKind.TOO_MUCH, what, log, peer)
 
     def waits(self, log: Log, peer: int, waiting: int, bound: int) -> None:
-        """So many bytes of entries are on their way to one follower, and `bound` may be."""
+        """Entries of so many bytes are in flight to one follower; `bound` is the limit."""
         if waiting > bound:
             self._note_once(AnomalyKind.TOO_MUCH, f"{waiting} bytes are on their way, and {bound} may be", log, peer)
 
     def looked(
         self, log: Log, well: Collection[HealthyReplica], reach: Callable[[int, int], bool], *, led: bool
     ) -> None:
-        """Now and then. `reach`: do two brokers reach each other as they should; `led`: somebody leads who reaches a
-        majority."""
+        """Called periodically.
+
+        `reach` tells whether two brokers reach each other in time; `led`, whether a leader reaches a majority.
+        """
         now_s, able = self._now(), frozenset() if led else self._able(log, well, reach)
         before, led_s = self._led_s.get(log, (able, now_s))
         if not able or able != before:
@@ -183,8 +197,10 @@ class Elections:
         self._led_s[log] = able, led_s
 
     def lost(self, log: Log, brokers: Collection[int]) -> None:
-        """Called now and then. `brokers`: those whose replicas know no leader although they and the leader reach each
-        other."""
+        """Called periodically.
+
+        `brokers` have replicas that know no leader although these brokers and the leader's reach each other.
+        """
         now_s = self._now()
         for key in [key for key in self._lost_s if key[0] == log and key[1] not in brokers]:
             del self._lost_s[key]
@@ -197,8 +213,11 @@ class Elections:
     def _able(
         self, log: Log, well: Collection[HealthyReplica], reach: Callable[[int, int], bool]
     ) -> frozenset[Identity]:
-        """A majority that could elect one of its own, if there is one: they reach one another, and the newest committed
-        CONFIG lists them, as do those that are out: who of them counts is open. An old disk is well, and no member."""
+        """Return a majority that could elect one of its own, or an empty set.
+
+        Its replicas reach one another, and the newest committed CONFIG lists them. Replicas that are down may count as
+        listed, too. A replica on an old disk is healthy but no member.
+        """
         if (newest := self._newest.get(log)) is None:
             return frozenset()
         configs = [newest, *(one.newest for one in well if one.newest.epoch > newest.epoch)]

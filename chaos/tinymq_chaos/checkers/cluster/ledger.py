@@ -1,7 +1,7 @@
-"""What replicas do and claim, judged as it happens: one sequence per group, for all time, on disks that hold it.
+"""Judge what replicas do and claim as it happens: one sequence per group, for all time, on disks that hold it.
 
-Stronger than any look at the end, because what diverged may be mended by then, and what was lost filled again by the
-others; for a simulator, which can watch.
+It finds more than a look at the end: by then replicas may have repaired a divergence, and others may have replaced a
+loss. Only a simulator can report everything that it needs.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ from collections.abc import Callable, Collection, Mapping
 from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.history import Log
 
-Identity = tuple[bytes | None, int]  # of a replica: its folder's incarnation, and its count
+Identity = tuple[bytes | None, int]  # of a replica: the incarnation of its data directory, and its count
 Ballot = tuple[int, int | None]  # term, voted for
 
 
 class Ledger:
-    """Told of every entry that any replica applies, of every leader, vote and commit, and of what is opened."""
+    """Receives every applied entry, leader, vote and commit, and every opened replica."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.anomalies: list[Anomaly] = []
         self._now = now
         self._chosen: dict[Log, dict[int, tuple[int, int, int]]] = {}  # index: (term, header crc, first broker)
-        self._ends: dict[Log, int] = {}  # the last index of each in `_chosen`
+        self._ends: dict[Log, int] = {}  # the last index of each log in `_chosen`
         self._leaders: dict[tuple[Log, int], int] = {}
-        self._vouched: dict[tuple[Log, int, Identity], tuple[int, int]] = {}  # (index, term)
-        self._ballots: dict[tuple[Log, int, Identity], Ballot] = {}  # that messages rested on
+        # (index, term) for which a replica vouched
+        self._vouched: dict[tuple[Log, int, Identity], tuple[int, int]] = {}
+        self._ballots: dict[tuple[Log, int, Identity], Ballot] = {}  # votes on which sent messages rest
         self._sequences: dict[tuple[Log, int], tuple[int, int, int]] = {}  # (index, epoch, the next sequence)
-        self._again: set[Log] = set()  # groups that went on with what was left of them
+        self._again: set[Log] = set()  # groups that recovered with part of their log
         self._states: dict[tuple[Log, int], tuple[int, int]] = {}  # (digest, first broker)
 
     def applied(self, log: Log, broker: int, index: int, term: int, header_crc: int) -> None:
@@ -45,8 +46,8 @@ class Ledger:
             self._note(AnomalyKind.TWO_LEADERS, f"both lead term {term}", log, (first, broker))
 
     def begins_again(self, log: Log) -> None:
-        """The group goes on with what was left of it, as other replicas: what it held before is over. What they voted
-        is not."""
+        """The group recovered with what was left of it, as new replicas: their log starts over, and their votes
+        stay."""
         self._again.add(log)
         self._chosen.pop(log, None)
         self._ends.pop(log, None)
@@ -55,12 +56,13 @@ class Ledger:
         self._states = {key: value for key, value in self._states.items() if key[0] != log}
 
     def end(self, log: Log) -> int:
-        """The last index that was applied anywhere; 0: none."""
+        """Return the last index that any replica applied; 0: none."""
         return self._ends.get(log, 0)
 
     def numbered(self, log: Log, index: int, producer: int, epoch: int, first: int, count: int) -> None:
-        """Entry `index` holds so many records of an idempotent producer, from its sequence `first` on."""
-        goes_on = log in self._again and (log, producer) not in self._sequences  # nobody knows from where
+        """Entry `index` holds records of an idempotent producer, from sequence `first` on."""
+        # the first sequence after a recovery is unknown
+        goes_on = log in self._again and (log, producer) not in self._sequences
         last, before, due = self._sequences.get((log, producer), (0, epoch, first if goes_on else 0))
         if index <= last:
             return  # another replica applied it before
@@ -70,9 +72,11 @@ class Ledger:
         self._sequences[log, producer] = index, epoch, first + count
 
     def _saw_all_between(self, log: Log, last: int, index: int) -> bool:
-        """Have replicas applied every entry between `last` and `index`? In a group that went on with the entries that
-        were left, one replica may begin to apply behind the last entry that another one has applied so far. Then
-        neither has applied the entries in between."""
+        """Return whether replicas applied every entry between `last` and `index`.
+
+        In a recovered group, a replica may begin to apply behind the last entry that another one has applied. Then no
+        replica has applied the entries in between.
+        """
         chosen = self._chosen.get(log, {})
         return log not in self._again or all(between in chosen for between in range(last + 1, index))
 
@@ -81,7 +85,9 @@ class Ledger:
     def counted(
         self, log: Log, leader: int, index: int, term: int, who: Mapping[int, Identity], listed: Mapping[int, Identity]
     ) -> None:
-        """`leader` commits up to the entry `index`, of `term`, because `who` vouch for it; `listed` may."""
+        """`leader` commits up to entry `index` of `term`, because the replicas `who` vouch for it; `listed` are those
+        that may.
+        """
         counted = {broker: identity for broker, identity in who.items() if listed.get(broker) == identity}
         if 2 * len(counted) <= len(listed):
             what = f"broker {leader} commits entry {index}, and of {len(listed)} listed replicas {len(counted)} vouch"
@@ -90,11 +96,11 @@ class Ledger:
             self._vouched[log, broker, identity] = index, term
 
     def vouched(self, log: Log, broker: int, identity: Identity) -> int:
-        """Up to which entry it was counted; 0: never."""
+        """Return the entry up to which the replica counted; 0: none."""
         return self._vouched.get((log, broker, identity), (0, 0))[0]
 
     def lacks(self, log: Log, broker: int, index: int, by: int) -> None:
-        """Entry `index` was counted as being on the disk of `broker`, and its disk does not hold it."""
+        """Entry `index` counted as stored by `broker`, and its disk does not hold it."""
         what = f"entry {index} is counted by broker {by} as durable on broker {broker}, whose disk does not hold it"
         self._note(AnomalyKind.NOT_SYNCED, what, log, (by, broker))
 
@@ -117,8 +123,11 @@ class Ledger:
         self, log: Log, broker: int, identity: Identity, ballot: Ballot, term_at: Callable[[int], int | None],
         last_index: int, unsynced: Collection[str],
     ) -> None:  # fmt: skip
-        """A replica takes part (again), with a log that ends at `last_index` and has terms `term_at` (None below its
-        first entry), with this ballot; its disk does not hold all of the files `unsynced`."""
+        """A replica takes part (again). Its log ends at `last_index` and has terms `term_at` (None below its first
+        entry).
+
+        `ballot` is its term and vote. Its disk does not hold all of the files `unsynced`.
+        """
         index, term = self._vouched.get((log, broker, identity), (0, 0))
         if index > last_index or (index and term_at(index) not in (None, term)):
             what = f"its log ends at entry {last_index}, or forks before, and it was counted for entry {index}"
@@ -132,8 +141,10 @@ class Ledger:
             self._note(AnomalyKind.NOT_SYNCED, what, log, (broker,))
 
     def cuts(self, log: Log, broker: int, left: tuple[int, int], marked: tuple[int, int]) -> None:
-        """A replica removes what it has on disk but for the entries `left` (first, last); `marked`: what its mark, as
-        the disk holds it, says to be there."""
+        """A replica removes what is on its disk, except the entries `left` (first, last).
+
+        `marked` is the end in its mark, as the disk holds it.
+        """
         if marked[1] > left[1] or marked[0] < left[0]:
             what = f"cuts its log down to entries {left[0]} to {left[1]}, and the mark on its disk says {marked}"
             self._note(AnomalyKind.NOT_SYNCED, what, log, (broker,))
@@ -141,13 +152,13 @@ class Ledger:
     # ---- states --------------------------------------------------------------------------------------------
 
     def state(self, log: Log, broker: int, index: int, digest: int) -> None:
-        """What a replica's machine holds once it has applied entry `index`."""
+        """The state of a replica's machine after entry `index`."""
         first = self._states.setdefault((log, index), (digest, broker))
         if first[0] != digest:
             self._note(AnomalyKind.STATES_DIFFER, f"after entry {index}", log, (first[1], broker))
 
     def read(self, log: Log, broker: int, due: int, got: int) -> None:
-        """A linearizable read ended with what was applied up to `got`; when it began, `due` was committed."""
+        """A linearizable read returned what was applied up to `got`; when it began, `due` was committed."""
         if got < due:
             what = f"broker {broker} answers from entry {got}, and {due} was committed before it was asked"
             self._note(AnomalyKind.STALE, what, log, (broker,))

@@ -1,7 +1,7 @@
-"""Topics as one linearizable register: every answer fits some one order of all changes and reads.
+"""The topics as one linearizable register: all answers fit one order of all changes and reads.
 
-The model is the registry as a client sees it: names, each with the id of its topic, or none. A creation whose outcome
-nobody knows may have made a topic under an id that only a later read tells.
+The model is the registry as a client sees it: names, each with the id of its topic, or without a topic. A creation with
+an unknown outcome may have created a topic whose id only a later read shows.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.checkers.common.linearizability import Operation, check_linearizable
 from tinymq_chaos.history import METADATA, Call, Outcome
 
-MADE = "?"  # begins an id that is not known yet: of a creation without an answer
+MADE = "?"  # the first character of an id that is not known yet, because the creation has no answer
 
 Names = tuple[tuple[str, str], ...]
 State = tuple[Names, frozenset[str]]
-"""(name, topic id) of every topic, sorted; the ids whose creation is known, which nothing else can turn out to have."""
+"""(name, topic id) of every topic, sorted; and the ids whose creation is known, which no unknown creation can turn out
+to have.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +33,12 @@ class Create:
 @dataclass(frozen=True, slots=True)
 class Delete:
     name: str
-    surely: bool  # it was answered: there was a topic
+    surely: bool  # the answer proves that there was a topic
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The name has this topic; None: none."""
+    """The name has this topic; None: it has none."""
 
     name: str
     topic_id: str | None
@@ -44,7 +46,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class ReadAll:
-    """These are all topics whose names begin so."""
+    """These are all topics whose names begin with a prefix."""
 
     topics: Names
     prefix: str
@@ -52,7 +54,7 @@ class ReadAll:
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """The name has some topic: a creation was refused."""
+    """The name has some topic, because a creation was refused."""
 
     name: str
 
@@ -61,7 +63,7 @@ Op = Create | Delete | Read | Exists | ReadAll
 
 
 def step(state: State, op: Op) -> State | None:
-    """The registry after `op`; None when it could not have answered so."""
+    """Return the registry after `op`; None if the registry could not have answered so."""
     names, found = dict(state[0]), state[1]
     if isinstance(op, Create):
         if op.name in names:
@@ -91,7 +93,7 @@ def _state(names: dict[str, str], found: frozenset[str]) -> State:
 
 
 def operations(calls: Iterable[Call]) -> list[tuple[Call, Op]]:
-    """What calls tell about the registry. Those that failed without looking tell nothing."""
+    """Return what calls prove about the registry. Calls that failed before they reached it prove nothing."""
     return [(call, op) for call in calls if (op := _op(call)) is not None]
 
 
@@ -101,7 +103,8 @@ def _op(call: Call) -> Op | None:
     if call.kind == "create_topic":
         if failed and call.error == "TopicExists":
             return Exists(name)
-        if failed and call.error != "UnknownTopic":  # that one: it was made, and deleted before this was answered
+        # UnknownTopic: the topic was created, and deleted before the answer
+        if failed and call.error != "UnknownTopic":
             return None
         return Create(name, call.result if ok else f"{MADE}{call.number}")
     if call.kind == "delete_topic":
@@ -116,7 +119,7 @@ def _op(call: Call) -> Op | None:
 
 
 def not_linearizable(facts: Facts) -> Iterator[Anomaly]:
-    """Name by name, which says most shortly what is wrong; then all names at once."""
+    """Check name by name, which gives the shortest explanation; then all names at once."""
     calls = list(facts.of("create_topic", "delete_topic", "get_topic", "list_topics"))
     known = frozenset(c.result for c in calls if c.kind == "create_topic" and c.outcome is Outcome.OK)
     ops = operations(calls)
@@ -132,7 +135,7 @@ def not_linearizable(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _of_name(op: Op, name: str) -> Op | None:
-    """What `op` tells about one name."""
+    """Return what `op` proves about one name."""
     if isinstance(op, ReadAll):
         return Read(name, dict(op.topics).get(name)) if name.startswith(op.prefix) else None
     return op if op.name == name else None
@@ -159,6 +162,6 @@ def _judge(ops: list[tuple[Call, Op]], known: frozenset[str], of_what: str) -> I
 
 
 def _end(call: Call) -> float:
-    """Without an answer it may take effect at any time since."""
+    """Return the end of a call. A call without an answer may take effect at any time after its begin."""
     certain = call.outcome in (Outcome.OK, Outcome.FAILED) and call.ended_s is not None
     return call.ended_s if certain and call.ended_s is not None else math.inf

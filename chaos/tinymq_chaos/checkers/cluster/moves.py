@@ -1,4 +1,4 @@
-"""Leaders that are moved by hand: who is said to lead does, and it does not take long when all is well."""
+"""Leadership transfers: the reported leader did lead, and a transfer is fast when all is well."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ LINKS = 8
 
 
 def moved_elsewhere(facts: Facts) -> Iterator[Anomaly]:
-    """The broker that is said to lead never did while it was asked for; or, in quiet times, it is not the one that was
-    asked for."""
+    """The broker that the answer names as leader never led during the call; or, in quiet times, it is not the requested
+    one.
+    """
     leaders = facts.history.leaders.values()
     for call in _done(facts):
         log, ended_s = log_of(call), call.ended_s or 0.0
@@ -32,7 +33,7 @@ def moved_elsewhere(facts: Facts) -> Iterator[Anomaly]:
 
 
 def slow_moves(facts: Facts) -> Iterator[Anomaly]:
-    """In quiet times a leader is moved at once."""
+    """In quiet times a transfer takes too long."""
     most_s = MOVED_S + LINKS * facts.history.link_s
     for call in facts.of("transfer"):
         took_s = (call.ended_s or call.deadline_s) - call.invoked_s

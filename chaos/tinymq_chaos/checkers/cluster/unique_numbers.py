@@ -1,4 +1,4 @@
-"""Numbers that the registry gives once: of partitions within their topic, and epochs of a channel's consumers."""
+"""Numbers that the registry gives once: those of partitions in their topic, and epochs of a channel's consumers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tinymq_chaos.history import Call, Outcome
 
 
 def given_twice(facts: Facts) -> Iterator[Anomaly]:
-    """Two calls were given one number, or a later one a lower number than an earlier one."""
+    """Two calls got the same number, or a later call a lower number than an earlier one."""
     newest: dict[Any, tuple[int, Call]] = {}
     for call in sorted(facts.of("add_partition", "open_channel"), key=lambda c: c.ended_s or 0.0):
         found = _given(call)

@@ -1,4 +1,4 @@
-"""What checkers share: anomalies, the facts of a history, settings over time, linearizability.
+"""Common parts of the checkers: anomalies, facts of a history, settings over time, linearizability.
 
 No promise is checked here.
 """

@@ -1,4 +1,4 @@
-"""What checkers of records look at, worked out once: which records were sent how, and what the logs came to hold."""
+"""The facts that checkers of records share: how each record was sent, and what the logs hold in the end."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ WELL = ("leader", "follower", "observer")  # roles of replicas that take part
 
 @dataclass(frozen=True, slots=True)
 class FinalPartition:
-    """A partition's records as they were in the end."""
+    """A partition's records at the end of the run."""
 
     start: int  # the first offset
-    names: list[str | None]  # from `start` on; None: nobody has seen that one
-    certain: bool  # read from replicas, not put together from what readers were shown
+    names: list[str | None]  # from `start` on; None: no observer saw that record
+    certain: bool  # read from replicas, not assembled from what readers were shown
 
     @property
     def end(self) -> int:
         return self.start + len(self.names)
 
     def slice(self, base: int, count: int) -> Sequence[str | None]:
-        """Up to `count` records from offset `base` on, which is not below `start`."""
+        """Return up to `count` records from offset `base` on, which is not below `start`."""
         return self.names[base - self.start : base - self.start + count]
 
     def at(self, offset: int) -> str | None:
@@ -36,7 +36,7 @@ class FinalPartition:
 
 @dataclass(frozen=True, slots=True)
 class ShownRecords:
-    """Records that somebody was shown, in a row."""
+    """Records that a client was shown, in a row."""
 
     call: Call
     log: Log
@@ -72,23 +72,24 @@ class Facts:
         self._places: dict[Log, dict[str, int]] = {}
 
     def of(self, *kinds: str) -> list[Call]:
-        """Calls of these kinds, in the order of invocation."""
+        """Return the calls of these kinds, in the order of invocation."""
         if len(kinds) == 1:
             return self._by_kind.get(kinds[0], [])
         return sorted((c for kind in kinds for c in self._by_kind.get(kind, ())), key=lambda call: call.number)
 
     @property
     def heads_removed(self) -> bool:
-        """Faults removed heads of logs, whatever was to be kept, held, or read still."""
+        """Return whether faults removed heads of logs, with kept, held or unread records."""
         return any(REMOVES_HEADS.match(change.what) for change in self.history.changes)
 
     def is_gone(self, log: Log) -> bool:
-        """Nothing is promised of it at the end: it was deleted, or may have been, by itself or with its topic."""
+        """Return whether nothing is promised of a partition at the end, because it was deleted, or may have been."""
         return log not in self.replicas and self._maybe_deleted(log)
 
     def committed_by(self, log: Log, call: Call) -> int | None:
-        """The end of what was committed when `call` ended; None where nobody looked, or where a deletion may have come
-        between."""
+        """Return the end of the commit when `call` ended; None if no observer looked, or if a deletion may have come
+        between.
+        """
         commits = self.history.commits.get(log)
         if commits is None or call.ended_s is None or self._maybe_deleted(log):
             return None
@@ -96,7 +97,7 @@ class Facts:
         return commits[at - 1][1] if at else 0
 
     def ends(self) -> Iterator[tuple[Call, Log, int, int]]:
-        """Every answer that told where a partition begins and ends: (call, partition, log start, high watermark)."""
+        """Return every answer with the bounds of a partition: (call, partition, log start, high watermark)."""
         for call in self.of("offsets"):
             if call.outcome is Outcome.OK:
                 for partition, log_start, end in call.result:
@@ -106,12 +107,12 @@ class Facts:
                 yield call, (call.args["topic"], call.args["partition"]), *call.result[1:]
 
     def weight(self, log: Log, start: int, end: int) -> int | None:
-        """Bytes of the records of all batches that end between the two, as stored; None where nobody weighed them."""
+        """Return the stored bytes of all batches that end between two offsets; None where they are not known."""
         weights = self.history.weights.get(log)
         return None if weights is None else _below(weights, end) - _below(weights, start)
 
     def largest(self, log: Log) -> int:
-        """Bytes of the largest batch."""
+        """Return the bytes of the largest batch."""
         weights = [size for _, size in self.history.weights.get(log, [])]
         return max((b - a for a, b in pairwise([0, *weights])), default=0)
 
@@ -130,7 +131,7 @@ class Facts:
                 yield ShownRecords(call, (call.args["topic"], call.args["partition"]), offset, [name])
 
     def places(self, log: Log) -> dict[str, int]:
-        """Offset by record; the last one, if there are two."""
+        """Return the offset of each record; the last one, if there are two."""
         if log not in self._places:
             final = self.finals.get(log)
             known = enumerate(final.names, final.start) if final is not None else ()
@@ -166,8 +167,9 @@ def _by_log(replicas: list[FinalReplica]) -> dict[Log, list[FinalReplica]]:
 
 
 def _longest(replicas: list[FinalReplica]) -> FinalPartition:
-    """What the replica that shows most holds, and what others hold of before its log's start; if replicas differ,
-    another checker says so."""
+    """Return the content of the replica that shows most, preceded by what other replicas hold from before its log
+    start. (Another checker compares the replicas.)
+    """
     best = max(replicas, key=lambda r: (r.role in WELL, r.high_watermark))
     start = _start(best)
     names = _names(best, start, best.high_watermark)
@@ -178,12 +180,12 @@ def _longest(replicas: list[FinalReplica]) -> FinalPartition:
 
 
 def _start(replica: FinalReplica) -> int:
-    """Of what was read: its head may have gone since it was asked where it begins."""
+    """Return the first offset of what was read: the head may have gone after the log start was asked for."""
     return max(replica.log_start, replica.entries[0].base_offset) if replica.entries else replica.log_start
 
 
 def _names(replica: FinalReplica, start: int, end: int) -> list[str | None]:
-    """From `start`, which may lie inside an entry, to `end`."""
+    """Return the names of records from `start`, which may lie inside an entry, to `end`."""
     return [
         name
         for entry in replica.entries

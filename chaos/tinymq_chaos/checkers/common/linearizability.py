@@ -1,8 +1,8 @@
-"""Is there an order of these operations, each within its own time, that a sequential model explains?
+"""Find an order of operations, each within its own time, that a sequential model explains.
 
-The search of Wing and Gong (1993) with Lowe's (2017) memory of places that were tried: an operation is taken from
-the front of the history, as early as its answer allows, and put back when nothing fits behind it. Exponential in how
-many operations overlap, not in how many there are. Knows nothing of what the operations mean.
+The algorithm is the search of Wing and Gong (1993) with Lowe's (2017) cache of visited configurations. It takes an
+operation from the front of the history, as early as its answer allows, and puts it back when nothing fits behind it. It
+is exponential in how many operations overlap, not in how many there are. It knows nothing of what the operations mean.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 S = TypeVar("S", bound=Hashable)
-P = TypeVar("P")  # what an operation is
+P = TypeVar("P")  # the content of an operation
 
 STEPS_MAX = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class Operation(Generic[P]):
-    """Something that happened between two moments; never, or at any time since, if `ended_s` is infinite."""
+    """An operation that took effect between two moments.
+
+    If `ended_s` is infinite, it took effect at any later time, or never.
+    """
 
     what: P
     invoked_s: float
@@ -29,8 +32,10 @@ class Operation(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class OrderVerdict(Generic[P]):
-    """`stuck` is the operation that fits nowhere in the longest order found, `before` how many fit. Undecided when
-    the search grew too long."""
+    """`stuck` is the operation that fits nowhere in the longest order found, and `before` is how many fit.
+
+    Undecided when the search grew too long.
+    """
 
     linearizable: bool
     decided: bool = True
@@ -39,7 +44,7 @@ class OrderVerdict(Generic[P]):
 
 
 class _Event(Generic[P]):
-    """A call or a return, in a list from which calls are lifted with their returns, and put back."""
+    """A call or a return, in a list from which the search removes calls with their returns, and puts them back."""
 
     __slots__ = ("before", "call", "next", "number", "operation", "returns")
 
@@ -69,12 +74,13 @@ class _Event(Generic[P]):
 def check_linearizable(
     operations: Sequence[Operation[P]], initial: S, step: Callable[[S, P], S | None], steps_max: int = STEPS_MAX
 ) -> OrderVerdict[P]:
-    """`step` gives the state after an operation, or None when the operation's answer is impossible in that state.
+    """Check the operations. `step` returns the state after an operation, or None if its answer is impossible in that
+    state.
 
-    An operation that never ended may be left out.
+    The order may leave out an operation that never ended.
     """
     head: _Event[P] = _listed(operations)
-    state, done = initial, 0  # bits of what is in the order
+    state, done = initial, 0  # bits of the operations in the order
     order: list[tuple[_Event[P], S]] = []
     tried: set[tuple[int, S]] = set()
     best, stuck = 0, None
@@ -107,7 +113,7 @@ def check_linearizable(
 
 
 def _listed(operations: Sequence[Operation[P]]) -> _Event[P]:
-    """All calls and returns in order of time; at one moment calls come first, so that they may overlap."""
+    """Return all calls and returns in order of time; at equal times calls come first, so that they may overlap."""
     head: _Event[P] = _Event(-1, None)
     moments: list[tuple[float, int, int, _Event[P]]] = []
     for number, operation in enumerate(operations):

@@ -1,4 +1,4 @@
-"""What lies in a replica's log, read from a tinymq log as checkers want it: for who can reach into brokers."""
+"""Read the log of a replica for the checkers."""
 
 from __future__ import annotations
 
@@ -16,21 +16,27 @@ READ_BYTES = 1 << 20
 
 
 class ReplicaReader:
-    """Replicas hold the same bytes: each batch is decoded once. `seen` is keyed by what covers all of its bytes."""
+    """Replicas hold the same bytes, so each batch is decoded once.
+
+    `seen` has the checksum of all of a batch's bytes as its key.
+    """
 
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
         self._seen: dict[tuple[int, int], tuple[str, ...]] = {}
 
     async def stored(self, log: Log, upto: int) -> tuple[StoredEntry, ...]:
-        """Entries from the log's first index up to `upto`, included; from where it begins now, when what was to be read
-        next is removed meanwhile. Raises what reading raises (CorruptData)."""
+        """Return the entries from the log's first index up to and including `upto`.
+
+        Starts over from the present first index if the next entries are removed meanwhile. Raises errors of the read
+        (CorruptData).
+        """
         found: list[StoredEntry] = []
         index = log.first_index
         while index <= upto:
             try:
                 entries = await log.reader.read(index, READ_BYTES)
-            except OffsetOutOfRange:  # a trim, or retention: what was read before does not meet what is there
+            except OffsetOutOfRange:  # a trim or retention: the entries read so far do not meet the rest
                 found, index = [], log.first_index
                 continue
             if not entries:
@@ -40,12 +46,15 @@ class ReplicaReader:
         return tuple(found)
 
     def entry(self, entry: Entry) -> StoredEntry:
-        """As histories have it. One whose bytes do not match their checksums holds a record that nobody sent."""
+        """Return the entry as histories have it.
+
+        If its bytes do not match their checksums, it holds a record that no producer sent.
+        """
         header = entry.header
         place = (header.header_crc, header.payload_crc)
         if google_crc32c.value(entry.payload) != header.payload_crc or (
             google_crc32c.value(entry.head[4:]) != header.header_crc
-        ):  # whoever read it should have said so
+        ):  # the replica should have reported it
             names: tuple[str, ...] = (f"{CHANGED}entry {entry.index}",)
         else:
             names = self._seen[place] = self._seen.get(place) or self._names(entry)

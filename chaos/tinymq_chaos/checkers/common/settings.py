@@ -1,7 +1,7 @@
-"""What a topic was told, and when: which values of a setting may have counted at a time.
+"""The settings of a topic over time: which values may have been in force at a moment.
 
-An alteration counts from somewhere between its call and HEARD_S after its answer, longer while faults keep brokers from
-hearing of it; one without an answer may count at any time since.
+An alteration takes effect between its call and HEARD_S after its answer, or later while faults keep brokers from
+hearing of it. One without an answer may take effect at any later time.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.history import METADATA, Call, Outcome
 
-HEARD_S = 3.0  # after its answer, when all is well, every broker goes by it
-HEARD_LATE_S = 20.0  # whatever happens
+HEARD_S = 3.0  # after the answer, when all is well, every broker applies it
+HEARD_LATE_S = 20.0  # with any faults
 BOUNDS = ("retention_ms", "retention_bytes", "max_records", "max_bytes")
 
 
 class SettingsHistory:
-    """Those of one topic."""
+    """The settings of one topic over time."""
 
     def __init__(self, facts: Facts, topic: str) -> None:
         self._facts = facts
@@ -28,7 +28,10 @@ class SettingsHistory:
         self._changes = [c for c in alterations if c.outcome is not Outcome.FAILED]
 
     def between(self, name: str, since_s: float, until_s: float, *, heard: bool = False) -> set[str | None]:
-        """Every value that may have counted then; None: the default. `heard`: with whoever answers for the registry."""
+        """Return every value that may have been in force between two times; None: the default.
+
+        `heard`: as the registry's leader knows them.
+        """
         known = [c for c in self._changes if name in c.args["settings"] and c.invoked_s <= until_s]
         over = [c for c in known if self._is_heard(c, since_s, heard)]
         found: set[str | None] = set() if over else {self._first.get(name)}
@@ -39,12 +42,12 @@ class SettingsHistory:
         return found
 
     def bounds(self, name: str, since_s: float, until_s: float) -> tuple[float, float]:
-        """The lowest and the highest bound that may have counted then; inf: none."""
+        """Return the lowest and the highest bound that may have been in force; inf: none."""
         values = [bound_of(value) for value in self.between(name, since_s, until_s)]
         return min(values), max(values)
 
     def only(self, *names: str) -> bool:
-        """Whether there were ever bounds of these kinds alone, and some."""
+        """Return whether the topic had only bounds of these kinds, and at least one."""
         some = {name for name in BOUNDS if self.bounds(name, 0.0, math.inf)[0] < math.inf}
         return bool(some) and some <= set(names)
 
@@ -53,7 +56,7 @@ class SettingsHistory:
 
     @property
     def settled_s(self) -> float:
-        """When the last alteration had been heard of, if all was well."""
+        """Return when all brokers had heard of the last alteration, if all was well."""
         return max((c.ended_s or c.deadline_s for c in self._changes), default=-HEARD_S) + HEARD_S
 
     def _is_heard(self, call: Call, since_s: float, heard: bool) -> bool:
@@ -71,7 +74,7 @@ def bound_of(value: str | None) -> float:
 
 
 def settings_of_the_past(facts: Facts) -> Iterator[Anomaly]:
-    """Settings are told as of a moment during the call."""
+    """A reported setting was not in force at any time during the call."""
     for call in facts.of("settings"):
         told = SettingsHistory(facts, call.args["topic"])
         for name, value in call.result.items() if call.outcome is Outcome.OK else ():

@@ -1,7 +1,7 @@
-"""What channels remember: a cursor goes forward, to where somebody told it to, and back by a seek alone; and who takes
-records from one gets each of them once.
+"""Cursors of channels: a cursor goes forward to where a call puts it, and back only by a seek; and a request that takes
+a record gets each record once.
 
-A cursor is in its channel's partition, and two never see each other.
+A cursor is in its channel's partition, and no two cursors affect each other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Cursor = tuple[Log, str]
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Where a cursor was at some time while `call` was under way."""
+    """A cursor's position at some time while `call` was running."""
 
     position: int
     call: Call
@@ -31,7 +31,7 @@ class _Seen:
 
 
 def moved_back(facts: Facts) -> Iterator[Anomaly]:
-    """A cursor is seen behind where it was before, or was committed to, and no seek since may have led there."""
+    """A cursor is behind a position that it had or that was committed, and no seek since may explain it."""
     for cursor, sights in _sights(facts).items():
         seeks = [c for c in facts.of("seek") if _cursor(c) == cursor and c.outcome is not Outcome.FAILED]
         for now in sights:
@@ -54,7 +54,7 @@ def _led_back(seeks: list[Call], before: _Seen, now: _Seen) -> bool:
 
 
 def strayed(facts: Facts) -> Iterator[Anomaly]:
-    """A cursor that only commits and seeks move is where none of them, nor its start, ever put it."""
+    """A cursor that only commits and seeks move is at an offset that none of them, nor its start, gave."""
     taking = {_cursor(call) for call in facts.of("consume")}
     for cursor, sights in _sights(facts).items():
         if cursor in taking:
@@ -69,7 +69,7 @@ def strayed(facts: Facts) -> Iterator[Anomaly]:
 
 
 def not_fenced(facts: Facts) -> Iterator[Anomaly]:
-    """A commit is done for a consumer after another one took over, or with a generation that a seek has ended."""
+    """A commit succeeds for a consumer after another one replaced it, or with a generation that a seek has ended."""
     opens = [c for c in facts.of("open_channel") if c.outcome is Outcome.OK and "epoch" in c.args]
     seeks = [c for c in facts.of("seek") if c.outcome is Outcome.OK and "generation" in c.args]
     for call in facts.of("commit"):
@@ -85,7 +85,7 @@ def not_fenced(facts: Facts) -> Iterator[Anomaly]:
 
 
 def taken_twice(facts: Facts) -> Iterator[Anomaly]:
-    """A record that was given to two requests, or two records that were given to one."""
+    """Two requests got one record, or one request got two."""
     requests: dict[tuple[Cursor, int], Call] = {}
     records: dict[tuple[Cursor, str], Call] = {}
     for call in _taken(facts):
@@ -101,8 +101,10 @@ def taken_twice(facts: Facts) -> Iterator[Anomaly]:
 
 
 def taken_by_nobody(facts: Facts) -> Iterator[Anomaly]:
-    """Records that a channel has passed, more than there are requests whose end nobody knows. Who is given messages
-    that were read for it (`reads`) is given none that was removed by then."""
+    """A channel has passed more records than requests with unknown outcomes explain.
+
+    A caller whose messages are read for it (`reads`) gets none that was removed by then.
+    """
     given: dict[Cursor, set[int]] = {}
     answered: dict[Cursor, set[str]] = {}
     for call in _taken(facts):
@@ -124,7 +126,7 @@ def taken_by_nobody(facts: Facts) -> Iterator[Anomaly]:
 
 
 def taken_as_stored(facts: Facts) -> Iterator[Anomaly]:
-    """What was given is what lies at that offset; "" is what could not be read in time."""
+    """A taken record is the one at its offset; "" is one that could not be read in time."""
     for call in _taken(facts):
         cursor, (offset, name) = _cursor(call), call.result
         final = facts.finals.get(cursor[0])
@@ -137,7 +139,7 @@ def taken_as_stored(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _may_take(call: Call, cursor: Cursor) -> bool:
-    """Does this request ask for a record of that cursor, or of any partition's?"""
+    """Return whether a request asks for a record of that cursor, or of any partition."""
     place = call.args["topic"], call.args["channel"]
     return place == (cursor[0][0], cursor[1]) and call.args["partition"] in (cursor[0][1], None)
 
@@ -147,7 +149,7 @@ def _taken(facts: Facts) -> Iterator[Call]:
 
 
 def _sights(facts: Facts) -> dict[Cursor, list[_Seen]]:
-    """Every answer that told where a cursor is, in the order of invocation."""
+    """Return every answer with a cursor's position, in the order of invocation."""
     found: dict[Cursor, list[_Seen]] = {}
     for call in facts.of("open_channel", "commit", "seek", "channels"):
         if call.outcome is Outcome.OK:

@@ -1,4 +1,4 @@
-"""Nothing is answered, and nothing shown, before it is committed somewhere: later may be never."""
+"""No answer and no read precedes the commit of its record: a later commit may never come."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tinymq_chaos.history import Call, Log
 
 
 def early_answers(facts: Facts) -> Iterator[Anomaly]:
-    """Acknowledged by a quorum, and committed later, or not at all."""
+    """Writes that a quorum acknowledged, and that were committed later, or never."""
     for call in acknowledged(facts) if facts.history.commits else ():
         log, base, names = place_of(call)
         end = facts.committed_by(log, call)
@@ -29,7 +29,7 @@ def early_answers(facts: Facts) -> Iterator[Anomaly]:
 
 
 def early_reads(facts: Facts) -> Iterator[Anomaly]:
-    """Records that readers were shown, and ends that they were told."""
+    """Records and ends that readers were shown before their commit."""
     if not facts.history.commits:
         return
     for shown in facts.shown:

@@ -1,4 +1,4 @@
-"""What readers were shown: the log and nothing else, record by record, and all of it in the end."""
+"""What readers are shown: the log and nothing else, record by record, and all of it in the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tinymq_chaos.records import CHANGED
 
 
 def shown_records(facts: Facts) -> Iterator[Anomaly]:
-    """Every record that was ever shown lies where it was shown."""
+    """Every record that was ever shown is in the log where it was shown."""
     for shown in facts.shown:
         final = facts.finals.get(shown.log)
         if final is None or shown.base < final.start or final.slice(shown.base, len(shown.names)) == shown.names:
@@ -55,7 +55,7 @@ def _taken_back(shown: ShownRecords, final: FinalPartition, records: list[tuple[
 
 
 def shown_ends(facts: Facts) -> Iterator[Anomaly]:
-    """An end that was told is never taken back."""
+    """An end that a reader was told is never taken back."""
     for call, log, log_start, high_watermark in facts.ends():
         final = facts.finals.get(log)
         if final is not None and final.certain and not facts.is_gone(log) and high_watermark > final.end:
@@ -83,7 +83,7 @@ def shown_ends(facts: Facts) -> Iterator[Anomaly]:
 
 
 def skipped_fetches(facts: Facts) -> Iterator[Anomaly]:
-    """Who asks for the message at an offset is shown that one, or the first that is kept behind it."""
+    """A fetch of an offset returns the record there, or the first kept one behind it."""
     for call in facts.of("fetch"):
         if call.outcome is not Outcome.OK:
             continue

@@ -1,4 +1,4 @@
-"""Replicas against one another: one history each, the same one, and at most one leader of a term."""
+"""Compare replicas: each has one history, all have the same, and a term has at most one leader."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from tinymq_chaos.records import CHANGED
 
 LINGER_S = 2.0  # an isolated leader has stepped down
 LINGER_LATE_S = 0.5
-CAUSE_S = 5.0  # a change of the surroundings may make leaders change for so long
+CAUSE_S = 5.0  # a fault may cause changes of leaders for so long
 CHANGES_MAX = 2  # of a log's leader without a cause
 
 
 def gaps(facts: Facts) -> Iterator[Anomaly]:
-    """Within a replica: indexes and offsets in a row, terms that never go back, each entry chained to the last."""
+    """In a replica, indexes and offsets are in a row, terms never go back, and each entry has the checksum of the one
+    before it.
+    """
     for log, replicas in facts.replicas.items():
         for replica in replicas:
             yield from _gaps_in(log, replica)
@@ -55,7 +57,7 @@ def replicas_differ(facts: Facts) -> Iterator[Anomaly]:
                 one, first = chosen.get(entry.index, (entry, other))
                 if one.header_crc == entry.header_crc:
                     if entry.index <= upto:
-                        chosen[entry.index] = entry, other  # below the first entry of those before, maybe
+                        chosen[entry.index] = entry, other  # below the first entry of earlier replicas, maybe
                     continue
                 what = (
                     f"entry {entry.index}, committed on both, is of term {one.term} with {_records(one.records)} on "
@@ -71,7 +73,7 @@ def _records(names: tuple[str, ...]) -> str:
 
 
 def damaged_entries(facts: Facts) -> Iterator[Anomaly]:
-    """What is not what was written is not passed off as it, by any replica."""
+    """No replica passes damaged bytes off as what was written."""
     for log, replicas in facts.replicas.items():
         for replica in replicas:
             for entry in replica.entries:
@@ -81,7 +83,7 @@ def damaged_entries(facts: Facts) -> Iterator[Anomaly]:
 
 
 def high_watermarks(facts: Facts) -> Iterator[Anomaly]:
-    """A high watermark is an end of what is committed."""
+    """A high watermark is an end of committed records."""
     for log, replicas in facts.replicas.items():
         for replica in replicas:
             committed = [e for e in replica.entries if e.index <= replica.commit_index]
@@ -92,15 +94,16 @@ def high_watermarks(facts: Facts) -> Iterator[Anomaly]:
 
 
 def innocent_damage(facts: Facts) -> Iterator[Anomaly]:
-    """Kills and power cuts damage nothing, and take nothing that was acknowledged: no replica has to be repaired. (It
-    would be, by its peers, and nobody would ever know how it came about.)"""
+    """Kills and power cuts damage nothing and take nothing acknowledged, so no replica has to be repaired. (Its peers
+    would repair it, and hide the cause.)
+    """
     for found in facts.history.found:
         what = f"nothing was done to its disk, and it says: {found.reason}"
         yield Anomaly(AnomalyKind.INNOCENT_DAMAGE, what, found.log, brokers=(found.broker,), times_s=(found.at_s,))
 
 
 def not_healed(facts: Facts) -> Iterator[Anomaly]:
-    """With all faults over for a while, every replica takes part, and each log has one leader."""
+    """When all faults have been over for a while, every replica takes part, and each log has one leader."""
     if facts.history.calm_s is None:
         return
     for log, replicas in facts.replicas.items():
@@ -114,7 +117,7 @@ def not_healed(facts: Facts) -> Iterator[Anomaly]:
 
 
 def two_leaders(facts: Facts) -> Iterator[Anomaly]:
-    """At most one leader of a term."""
+    """A term has at most one leader."""
     known: dict[tuple[Log, int], LeaderSpan] = {}
     for led in facts.history.leaders.values():
         first = known.setdefault((led.log, led.term), led)
@@ -125,11 +128,11 @@ def two_leaders(facts: Facts) -> Iterator[Anomaly]:
 
 
 def lingering_leaders(facts: Facts, late_s: float = LINGER_LATE_S) -> Iterator[Anomaly]:
-    """Who was replaced leads on for LINGER_S and `late_s` at most, the time that it was stopped apart."""
+    """A replaced leader leads on for LINGER_S and `late_s` at most, not counting the time for which it was stopped."""
     history = facts.history
     for log, leaders in _leaders_by_log(facts).items():
         if facts.is_gone(log):
-            continue  # who led it until it was deleted said no goodbye
+            continue  # a leader of a deleted topic does not report its end
         for old, new in pairwise(sorted(leaders, key=lambda led: led.term)):
             until_s = min(s for s in (old.until_s, new.until_s, history.ended_s, float("inf")) if s is not None)
             if until_s == float("inf"):
@@ -142,7 +145,10 @@ def lingering_leaders(facts: Facts, late_s: float = LINGER_LATE_S) -> Iterator[A
 
 
 def _stopped_s(changes: list[FaultChange], broker: int, start_s: float, end_s: float) -> float:
-    """For how long `broker` was stopped between the two; a stop costs it LINGER_S besides, to find out."""
+    """Return for how long `broker` was stopped between two times.
+
+    After a stop the broker needs LINGER_S more to find out.
+    """
     stopped_s = 0.0
     for change, after in pairwise([*changes, FaultChange(end_s, "end")]):
         if broker in change.paused:
@@ -152,11 +158,11 @@ def _stopped_s(changes: list[FaultChange], broker: int, start_s: float, end_s: f
 
 
 def restless(facts: Facts) -> Iterator[Anomaly]:
-    """Leaders change because of something: a fault that lasts causes elections when it begins, and then no more."""
+    """Leaders change only for a cause: a lasting fault causes elections when it begins, and none later."""
     changes = [change.at_s for change in facts.history.changes]
     if not changes:
         return
-    end_s = math.inf if facts.history.ended_s is None else facts.history.ended_s  # then brokers are stopped
+    end_s = math.inf if facts.history.ended_s is None else facts.history.ended_s  # brokers stop then
     for log, leaders in _leaders_by_log(facts).items():
         leaders = [led for led in leaders if led.at_s <= end_s and not _by_hand(facts, led)]
         causeless: dict[int, list[LeaderSpan]] = {}
@@ -174,7 +180,7 @@ def restless(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _by_hand(facts: Facts, led: LeaderSpan) -> bool:
-    """Somebody was moving that leadership then."""
+    """Return whether a leadership transfer was requested at that time."""
     return any(
         (call.args["topic"], call.args["partition"]) == led.log
         and call.invoked_s <= led.at_s <= (call.ended_s or call.deadline_s) + LINGER_S

@@ -1,4 +1,4 @@
-"""Topics that promise less: in memory, or synced at intervals.
+"""Topics with weaker durability: in memory, or synced at intervals.
 
 They lose only what a majority of their replicas had, and only when half of them or more ended. A replica in memory ends
 with its process. A replica that is synced at intervals ends when its machine loses power or a sync of its disk fails.
@@ -15,13 +15,13 @@ from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.checkers.common.settings import SettingsHistory
 from tinymq_chaos.history import QuorumRecovery
 
-FILLED_S = 20.0  # after its end a broker's replica is filled again: one that ended before that is not missing any more
+FILLED_S = 20.0  # after its end a broker's replica catches up: a broker that ended earlier lacks nothing
 _ENDS = re.compile(r"broker (\d+) (loses power|is killed|has ended|has stopped|loses its disk|fails to sync)")
 _UNSYNCED = {"loses power", "fails to sync"}  # either may lose unsynced entries: adr/0029
 _PROCESS = {"loses power", "is killed", "has ended", "has stopped", "loses its disk"}
 _SLOW = {"slow_disk", "hung_disk", "fail_sync", "disk_full"}
-ANSWERED_S = 1.0  # that an answer of before may be on its way
-SYNCED_S = 0.5  # what a sync takes, and who waits for it, on a disk that is well
+ANSWERED_S = 1.0  # for which an earlier answer may be in flight
+SYNCED_S = 0.5  # for a sync and its waiters, on a healthy disk
 LOST = frozenset(
     {
         AnomalyKind.LOST_WRITE, AnomalyKind.INCONSISTENT_OFFSET, AnomalyKind.DIRTY_READ, AnomalyKind.NOT_A_PREFIX,
@@ -29,12 +29,15 @@ LOST = frozenset(
         AnomalyKind.UNSEEN_WRITE, AnomalyKind.REORDERED, AnomalyKind.GAP,
     }
 )  # fmt: skip
-"""What a group that went on with an earlier end shows to those who know a later one."""
+"""The anomalies that a client sees when a group recovers with an earlier end than the client knows."""
 
 
 def is_excused(facts: Facts, anomaly: Anomaly) -> bool:
-    """Is it what was lost when this group went on without a majority? Of a topic that is synced at intervals that is
-    the last moments before, and no more. What begins after that is promised as ever."""
+    """Return whether the anomaly is part of the loss when the group recovered without a majority.
+
+    A topic that is synced at intervals may lose the last moments before, and nothing else. Calls that begin after the
+    recovery have all promises.
+    """
     for revival in facts.history.revivals:
         about_before = min(anomaly.times_s, default=0.0) < revival.at_s + ANSWERED_S
         if revival.log == anomaly.log and anomaly.kind is AnomalyKind.UNCOMMITTED and about_before:
@@ -68,7 +71,7 @@ def _longest_s(values: set[str | None]) -> float:
 
 
 def needless_losses(facts: Facts) -> Iterator[Anomaly]:
-    """A group gives up a majority of its replicas, and the brokers that held them had not ended."""
+    """A group gives up a majority of its replicas although their brokers had not ended."""
     for revival in facts.history.revivals:
         settings = facts.history.topics.get(revival.log[0], {})
         ended, replicas = _ends(facts, revival), int(settings.get("replicas", "3"))
@@ -79,10 +82,10 @@ def needless_losses(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _ends(facts: Facts, revival: QuorumRecovery) -> dict[int, float]:
-    """When each broker that may lack something ended first, since the group last went on so."""
+    """Return when each broker that may lack entries ended first, since the group's last recovery."""
     others = [r.at_s for r in facts.history.revivals if r.log == revival.log and r.at_s < revival.at_s]
     commits = [at_s for at_s, _ in facts.history.commits.get(revival.log, ()) if at_s < revival.at_s]
-    stood_s = max(commits, default=revival.at_s)  # since then the group has stood still, and filled no replica
+    stood_s = max(commits, default=revival.at_s)  # since then the group has been stuck, and no replica caught up
     since_s = max([stood_s - FILLED_S, *others])
     counted = _UNSYNCED if "sync" in facts.history.topics.get(revival.log[0], {}) else _PROCESS
     found: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""What became of every send: acknowledged ones are there, once, unchanged and in order; failed ones are not."""
+"""The outcome of every send: acknowledged records are there once, unchanged and in order; failed ones are not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tinymq_chaos.records import CHANGED
 
 
 def lost_writes(facts: Facts) -> Iterator[Anomaly]:
-    """Acknowledged by a quorum, and not at the offset that was said, or nowhere."""
+    """A quorum acknowledged a record, and it is not at the reported offset, or nowhere."""
     for call in acknowledged(facts):
         log, base, names = place_of(call)
         final = facts.finals.get(log)
@@ -26,7 +26,7 @@ def lost_writes(facts: Facts) -> Iterator[Anomaly]:
         if base < final.start or final.slice(base, len(names)) == names:
             continue
         if not final.certain and base + len(names) > final.end:
-            continue  # nobody has read so far: UNSEEN_WRITE judges that
+            continue  # no reader got so far: UNSEEN_WRITE judges it
         yield from _misplaced(facts, call, final)
 
 
@@ -60,7 +60,7 @@ def _lost(call: Call, log: Log, records: tuple[str, ...], what: str) -> Anomaly:
 
 
 def aborted_reads(facts: Facts) -> Iterator[Anomaly]:
-    """A send that failed for certain, and that is there, or was shown."""
+    """A send failed for certain, and its record is in the log, or was shown."""
     failed = {name: c for c in facts.sends if c.outcome is Outcome.FAILED for name in c.args["records"]}
     if not failed:
         return
@@ -83,7 +83,7 @@ def aborted_reads(facts: Facts) -> Iterator[Anomaly]:
 
 
 def changed_records(facts: Facts) -> Iterator[Anomaly]:
-    """A record in a log that nobody sent there."""
+    """The log has a record that no producer sent there."""
     for log, final in facts.finals.items():
         for offset, name in enumerate(final.names, final.start):
             if name is None or ((call := facts.sent.get(name)) is not None and call.args["topic"] == log[0]):
@@ -93,7 +93,7 @@ def changed_records(facts: Facts) -> Iterator[Anomaly]:
 
 
 def duplicates(facts: Facts) -> Iterator[Anomaly]:
-    """An idempotent send that lies in its topic twice."""
+    """An idempotent send is in its topic twice."""
     by_topic: dict[str, list[str | None]] = {}
     for log, final in facts.finals.items():
         by_topic.setdefault(log[0], []).extend(final.names)
@@ -122,7 +122,8 @@ def _offsets(final: FinalPartition, name: str) -> list[int]:
 
 
 def reordered(facts: Facts) -> Iterator[Anomaly]:
-    """An idempotent producer's records lie in a partition in the order of its sends, whatever became of each."""
+    """The records of an idempotent producer are in a partition in the order of its sends, whatever the outcome of
+    each."""
     sent = facts.sent
     for log, final in facts.finals.items():
         newest: dict[str, Call] = {}
@@ -151,9 +152,9 @@ def reordered(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _skipped(facts: Facts, log: Log, final: FinalPartition) -> Iterator[Anomaly]:
-    """What was numbered in one row is there up to some number: none is left out before one that is there."""
+    """The records of one row of sequences are there up to some number: none is missing before one that is there."""
     if final.start:
-        return  # what is not there may have been removed
+        return  # a missing record may have been removed
     places, known = facts.places(log), (final.names.index(None) if None in final.names else final.end)
     missing: dict[str, Call] = {}
     for call in facts.sends:
@@ -179,11 +180,11 @@ def _skipped(facts: Facts, log: Log, final: FinalPartition) -> Iterator[Anomaly]
 
 
 def _inside_batches(facts: Facts, log: Log, final: FinalPartition) -> Iterator[Anomaly]:
-    """A batch of several records lies in a row."""
+    """The records of a batch are in a row."""
     for call in facts.sends:
         names = call.args["records"]
         if len(names) < 2 or call.args["topic"] != log[0] or call.outcome is Outcome.OK:
-            continue  # of acknowledged ones `lost_writes` sees to it
+            continue  # `lost_writes` judges acknowledged ones
         offset = facts.places(log).get(names[0])
         if offset is None or not call.args.get("idempotent"):
             continue
@@ -201,7 +202,7 @@ def _inside_batches(facts: Facts, log: Log, final: FinalPartition) -> Iterator[A
 
 
 def nonmonotonic_sends(facts: Facts) -> Iterator[Anomaly]:
-    """Acknowledgements of one producer and partition: what was sent later lies later."""
+    """A later send of a producer to a partition has a lower offset than an earlier one."""
     last: dict[tuple[Log, str], tuple[int, Call]] = {}
     for call in acknowledged(facts):
         log, base, names = place_of(call)
@@ -225,7 +226,7 @@ def nonmonotonic_sends(facts: Facts) -> Iterator[Anomaly]:
 
 
 def acknowledged(facts: Facts) -> Iterator[Call]:
-    """Sends that were answered after a quorum had synced them, in the order of invocation."""
+    """Return the sends that were answered after a quorum had synced them, in the order of invocation."""
     for call in facts.sends:
         if call.outcome is Outcome.OK and call.args.get("acks", "quorum") == "quorum":
             yield call
