@@ -1,4 +1,4 @@
-"""What a broker answers: produce, fetch, single messages, offsets, quotas.
+"""The answers to clients: fetch, single messages, offsets, producer ids, quotas.
 
-No gRPC and no frames: `rpc` calls it.
+Nothing here knows gRPC or frames: `rpc` calls this room.
 """

@@ -1,4 +1,4 @@
-"""A running broker as its services see it: finds partitions, makes topics, knows who leads. Wires, decides little."""
+"""A running broker as its services see it: finds partitions, creates topics, and knows the leaders."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from tinymq.log.files.runner import Runner
 from tinymq.registry.service import DEFAULT_CONFIG, RegistryService
 from tinymq.registry.state.values import QueueRecord, TopicRecord
 
-REFRESH_S = 2.0  # for asking the registry's leader what exists
-UNKNOWN_MAX = 1000  # topics and partitions that were found not to exist
-LOOK_S = 0.01  # between two looks for the leaders of a new topic, or for brokers to hold it
-REPLICATION_FACTOR = 3  # the default, if there are as many brokers
-REGISTERED_S_MAX = 5.0  # for brokers that are heard to be registered, too: usually a second after their start
+REFRESH_S = 2.0  # deadline for a question to the registry's leader
+UNKNOWN_MAX = 1000  # remembered topics and partitions that do not exist
+LOOK_S = 0.01  # between two checks for the leaders of a new topic, or for brokers to hold it
+REPLICATION_FACTOR = 3  # the default, or the number of brokers if there are fewer
+REGISTERED_S_MAX = 5.0  # wait for live brokers to register, which they usually do a second after their start
 
 logger = structlog.get_logger("tinymq.broker")
 
 
 class Leaders(Protocol):
-    """What routing asks of the Raft host (tinymq.raft.Host)."""
+    """The part of the Raft host that routing uses (tinymq.raft.Host)."""
 
     def count_alive(self) -> int: ...
 
@@ -47,16 +47,16 @@ class Leaders(Protocol):
 
 
 class LossCounts(NamedTuple):
-    """What has become of logs that are kept in memory, or synced at intervals, since this process began."""
+    """The fate of logs in memory, or synced at intervals, since this process began."""
 
     memory_bytes: int  # that logs in memory take now
-    recovered: int  # partitions that went on from here, after a majority of their replicas had ended
-    lost: int  # those of them that had nothing left
+    recovered: int  # partitions that this broker's replica resumed after a majority of the replicas was lost
+    lost: int  # those of them whose log was empty
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerEnv:
-    """What a broker stands on."""
+    """The parts of a process that a broker uses."""
 
     broker_id: int
     cluster_id: bytes
@@ -75,7 +75,7 @@ class BrokerEnv:
 
 
 class Broker:
-    """One per process and cluster. All calls on the loop."""
+    """The broker of one process. All calls on the loop."""
 
     def __init__(self, env: BrokerEnv) -> None:
         self.env = env
@@ -89,26 +89,32 @@ class Broker:
         self.scans = Scans(env.clock)
         self.unpack_queue = UnpackQueue(env.runner)
         self.fetch_waits = FetchWaits(env.limits.waiting_fetches_max)
-        self._unknown: OrderedDict[GroupId, None] = OrderedDict()  # asked for, and not there; of topics partition 0
+        self._unknown: OrderedDict[GroupId, None] = (
+            OrderedDict()
+        )  # not in the registry; of a topic, partition 0
         self._refreshing: asyncio.Task[None] | None = None
 
     def check_metadata_known(self) -> None:
-        """Raises NotReady while this broker, with an empty folder or a damaged one, knows nothing of its cluster."""
+        """Raises NotReady while this broker's metadata is empty or damaged, so that it knows nothing of its cluster."""
         if not self.env.metadata_known():
             raise NotReady("this broker's metadata is being filled, or damaged", hint="ask another broker")
 
     def find(self, topic_id: bytes, partition: int) -> Partition:
-        """This broker's replica. Raises InvalidName, UnknownTopic, UnknownPartition, NotLeader (held elsewhere),
-        NotReady (being opened, or not known to exist yet)."""
+        """This broker's replica of a partition.
+
+        Raises InvalidName, UnknownTopic, UnknownPartition, NotLeader (other brokers hold the replicas), NotReady (the
+        replica is being opened, or this broker does not know the partition yet).
+        """
         found = self.replica_host.get(topic_id, partition)
         return found if found is not None else self._explain(topic_id, partition)
 
     def _explain(self, topic_id: bytes, partition: int) -> Partition:
-        """Raise why there is no such replica here."""
+        """Raise the reason why this broker has no such replica."""
         check_topic_id(topic_id)
         group = GroupId(TopicId(topic_id), partition)
         topic = self.registry.get_topic_by_id(group.topic_id)
         if topic is None:
+            # A topic is asked for as its partition 0, so that many partitions of it cause one question.
             raise self._missing(group._replace(partition=0), UnknownTopic(f"no topic has the id {topic_id.hex()}"))
         queue = topic.queue(partition)
         if queue is None:
@@ -129,7 +135,11 @@ class Broker:
         )
 
     def _missing(self, group: GroupId, error: TinymqError) -> TinymqError:
-        """What was made a moment ago may not have reached this broker: it asks before it says that there is none."""
+        """The error for a group that the local registry does not have.
+
+        A new topic may not have reached this broker yet. The first answer is therefore NotReady while the broker asks
+        the registry's leader, and `error` only once the leader does not have the group either.
+        """
         if self.registry.is_queue_deleted(group) or group in self._unknown:
             return error
         if self._refreshing is None:
@@ -145,12 +155,12 @@ class Broker:
                 if len(self._unknown) > UNKNOWN_MAX:
                     self._unknown.popitem(last=False)
         except TinymqError as error:
-            logger.info("registry_not_asked", error=error.code, reason=str(error))
+            logger.info("registry_unreachable", error=error.code, reason=str(error))
         finally:
             self._refreshing = None
 
     def not_opened(self) -> list[tuple[QueueRecord, TinymqError]]:
-        """Replicas that should be here and are not, and why."""
+        """The replicas that this broker should hold and could not open, with the errors."""
         queues = [queue for topic in self.registry.get_all_topics() for queue in topic.queues]
         failed = [(queue, self.replica_host.failure(queue.group)) for queue in queues]
         return [(queue, error) for queue, error in failed if error is not None]
@@ -158,16 +168,16 @@ class Broker:
     # ---- metadata ------------------------------------------------------------------------------------
 
     def leader_of(self, group: GroupId) -> tuple[int, int]:
-        """(broker, term) as far as is known here; (0, 0): nobody."""
+        """(broker, term) of the leader as far as this broker knows; (0, 0): none is known."""
         return self.env.leaders.leader_of(group) or (0, 0)
 
     def address_of(self, broker_id: int) -> str | None:
-        """Where clients dial a registered broker."""
+        """The address at which clients reach a registered broker."""
         broker = self.registry.get_broker(broker_id)
         return broker.address if broker is not None else None
 
     async def topics(self, names: list[str]) -> list[TopicRecord | TinymqError]:
-        """Topics by name, in order. A name that is not known here is asked for at the registry's leader first."""
+        """Topics by name, in the order of `names`. For an unknown name, asks the registry's leader first."""
         if any(self.registry.get_topic(name) is None for name in names):
             try:
                 await self.registry.refresh(REFRESH_S)
@@ -176,7 +186,7 @@ class Broker:
         return [self.registry.get_topic(name) or _no_topic(name) for name in names]
 
     async def refresh(self) -> None:
-        """Bring what this broker knows up to all that was acknowledged anywhere before. Raises NotReady."""
+        """Bring the local registry up to date with every change acknowledged before the call. Raises NotReady."""
         try:
             await self.registry.refresh(REFRESH_S)
         except TinymqError as error:
@@ -193,10 +203,10 @@ class Broker:
         command_id: bytes = b"",
         config: TopicConfig = DEFAULT_CONFIG,
     ) -> TopicRecord:
-        """Make a topic, and wait up to `timeout_s` for every partition to have a leader: it exists in any case.
+        """Create a topic, and wait up to `timeout_s` until every partition has a leader. The topic exists in any case.
 
-        `replication_factor` None: three, or the number of brokers if there are fewer, once that number is known. Raises
-        NotReady when it is not known in time, and as `RegistryService.register_topic`.
+        `replication_factor` None means three, or the number of brokers if there are fewer, once that number is known.
+        Raises NotReady if it is not known in time, and as `RegistryService.register_topic`.
         """
         deadline_s = self.env.clock.monotonic() + timeout_s
         if replication_factor is None:
@@ -243,18 +253,22 @@ class Broker:
     async def alter_topic(
         self, name: str, settings: Sequence[tuple[str, str]], timeout_s: float, command_id: bytes = b""
     ) -> TopicRecord:
-        """Change settings of a topic: every broker follows as its registry does. Raises as
-        `RegistryService.alter_topic`."""
+        """Change settings of a topic. Every broker applies them when its registry has them.
+
+        Raises as `RegistryService.alter_topic`.
+        """
         topic = await self.registry.alter_topic(name, settings, timeout_s, command_id)
         logger.info("topic_altered", topic=name, settings=dict(settings))
         return topic
 
     async def add_partition(self, topic: str, timeout_s: float, command_id: bytes = b"") -> QueueRecord:
-        """One more partition; waits for its leader as `create_topic` does. Raises as
-        `RegistryService.register_queue`."""
+        """Add a partition to a topic, and wait for its leader as `create_topic` does.
+
+        Raises as `RegistryService.register_queue`.
+        """
         deadline_s = self.env.clock.monotonic() + timeout_s
-        known = self.registry.get_topic(topic)
-        await self._wait_registered(1 if known is None else known.replication_factor, deadline_s)
+        record = self.registry.get_topic(topic)
+        await self._wait_registered(1 if record is None else record.replication_factor, deadline_s)
         left_s = deadline_s - self.env.clock.monotonic()
         queue = await self.registry.register_queue(topic, left_s, command_id)
         logger.info("partition_added", topic=topic, partition=queue.partition)
@@ -271,21 +285,21 @@ class Broker:
         with_topic: bool = False,
         topic_id: bytes = b"",
     ) -> None:
-        """As `RegistryService.unregister_queue`. Data goes in the background."""
+        """Delete a partition, as `RegistryService.unregister_queue` does. Its data is deleted in the background."""
         await self.registry.unregister_queue(
             topic, partition, timeout_s, command_id, with_topic=with_topic, topic_id=topic_id
         )
         logger.info("partition_removed", topic=topic, partition=partition)
 
     async def _wait_leaders(self, queues: Sequence[QueueRecord], deadline_s: float) -> None:
-        """Return once each has a leader or is deleted, or at the deadline."""
+        """Return once each partition has a leader or is deleted, or at the deadline."""
         while not all(self.leader_of(q.group)[0] or self.registry.is_queue_deleted(q.group) for q in queues):
             if self.env.clock.monotonic() >= deadline_s:
                 break
             await self.env.clock.sleep(LOOK_S)
 
     async def delete_topic(self, name: str, timeout_s: float, command_id: bytes = b"") -> None:
-        """Raises as `RegistryService.unregister_topic`. Data goes in the background."""
+        """Delete a topic. Its data is deleted in the background. Raises as `RegistryService.unregister_topic`."""
         await self.registry.unregister_topic(name, timeout_s, command_id)
         logger.info("topic_deleted", topic=name)
 

@@ -1,8 +1,8 @@
-"""Serving reads: one fetch waits until there is enough, then takes whole stored frames below the high watermark.
+"""Serves reads: a fetch waits until there are enough bytes, then takes whole stored frames below the high watermark.
 
-A waiting fetch holds no bytes and no timer of its own; it is woken by commits. Bytes are read when the answer
-can be sent and not before, so that a slow reader costs a queue of small values, never of batches. Semantics:
-Kafka's fetch with leader epochs (KIP-320) and follower fetch (KIP-392), over committed records only.
+A waiting fetch holds no bytes and no timer of its own, and commits wake it. Bytes are read only when the answer can be
+sent, so a slow reader costs a queue of small values and never a queue of batches. Semantics: Kafka's fetch with leader
+epochs (KIP-320) and follower fetch (KIP-392), over committed records only.
 """
 
 from __future__ import annotations
@@ -19,34 +19,38 @@ from tinymq.log.segment.reads import Frames
 
 @value
 class FetchQuery:
-    """What a reader asks of one partition."""
+    """A reader's request for records of one partition."""
 
     offset: int
     bytes_max: int
-    bytes_min: int
+    bytes_min: int  # wait for this many bytes, for at most `wait_s`
     wait_s: float
     leader_epoch: int = 0  # the newest that the reader knows; 0: none
     leader_only: bool = False
-    recovery_term: int | None = None  # of the answer that `offset` comes from; None: whatever lies there now
-    end: int = 0  # frames that begin at or behind it are not wanted; 0: all are
+    recovery_term: int | None = None  # of the answer that `offset` comes from; None: accept any record at `offset`
+    end: int = 0  # leave out frames that begin at or behind this offset; 0: no such limit
 
 
 @value
 class FetchResult:
-    """What a replica shows. Offsets and epochs are those known to this replica."""
+    """A replica's answer. Offsets and epochs are those that this replica knows."""
 
     high_watermark: int
     log_start: int
     leader_epoch: int
     leader: int  # 0: unknown
     frames: Frames
-    next_offset: int  # where to go on when frames holds no record
-    recovery_term: int = 0  # of the frames
+    next_offset: int  # the offset to query for next if `frames` holds no record
+    recovery_term: int = 0  # newest loss-of-quorum recovery (epoch_cache.py) when the frames were read
     error: TinymqError | None = None
 
 
-def refusal(partition: Partition, ask: FetchQuery) -> TinymqError | None:
-    """Why `ask` has no answer on this replica, as it is now; None: it has, or may get one by waiting."""
+def refusal(partition: Partition, query: FetchQuery) -> TinymqError | None:
+    """The reason why this replica refuses `query` at this moment; None: it has an answer, or may get one by waiting.
+
+    The order of the checks is part of the protocol: each error tells the reader whether to try another replica, to
+    look for the leader, or to choose another offset.
+    """
     if partition.closed is not None:
         return partition.closed
     group = partition.group
@@ -54,27 +58,29 @@ def refusal(partition: Partition, ask: FetchQuery) -> TinymqError | None:
         return NotReady(f"{partition}: this replica stopped: {group.failure.message}", hint="read from another replica")
     high_watermark = partition.high_watermark
     log_start = partition.log_start
-    if ask.leader_only and not partition.leading:
+    if query.leader_only and not partition.leading:
         return partition.not_leader()
-    if ask.leader_epoch > group.term:
+    # Only offsets of a replica that is not behind the reader mean anything, so these two come before the offset.
+    if query.leader_epoch > group.term:
         return NotReady(
-            f"{partition}: this replica knows epoch {group.term}, the reader {ask.leader_epoch}",
+            f"{partition}: this replica knows epoch {group.term}, the reader {query.leader_epoch}",
             hint="it is behind: read from another replica",
             leader_epoch=group.term,
         )
-    if ask.recovery_term is not None and ask.recovery_term != partition.state.epoch_cache.newest_term:
-        another = divergence_error(partition, ask.offset, ask.recovery_term)
+    if query.recovery_term is not None and query.recovery_term != partition.state.epoch_cache.newest_term:
+        another = divergence_error(partition, query.offset, query.recovery_term)
         if another is not None:
             return another
-    if ask.offset < log_start:
+    if query.offset < log_start:
         return OffsetOutOfRange(
-            f"{partition}: offset {ask.offset} is below the log start {log_start}",
+            f"{partition}: offset {query.offset} is below the log start {log_start}",
             log_start=log_start,
             high_watermark=high_watermark,
         )
-    if ask.offset > high_watermark and partition.leading:
+    # A follower may lag behind the replica that the reader asked before: there the offset is only not available yet.
+    if query.offset > high_watermark and partition.leading:
         return OffsetOutOfRange(
-            f"{partition}: offset {ask.offset} is beyond the end {high_watermark}",
+            f"{partition}: offset {query.offset} is beyond the end {high_watermark}",
             hint="start from 'latest', or from high_watermark in the error's detail",
             log_start=log_start,
             high_watermark=high_watermark,
@@ -82,14 +88,17 @@ def refusal(partition: Partition, ask: FetchQuery) -> TinymqError | None:
     return None
 
 
-def divergence_error(partition: Partition, offset: int, known: int) -> TinymqError | None:
-    """A reader's offset comes from a history that this replica is behind, or that was lost from some offset on."""
-    histories = partition.state.epoch_cache
-    if known > histories.newest_term:
+def divergence_error(partition: Partition, offset: int, recovery_term: int) -> TinymqError | None:
+    """The error for an offset of a reader that knows another recovery term; None: the offset means the same here.
+
+    Either this replica is behind the reader, or the reader's records from some offset on were lost in a recovery.
+    """
+    epoch_cache = partition.state.epoch_cache
+    if recovery_term > epoch_cache.newest_term:
         return NotReady(
             f"{partition}: this replica is behind what the reader has read", hint="read from another replica"
         )
-    start = histories.divergence_offset(known)
+    start = epoch_cache.divergence_offset(recovery_term)
     if start is None or offset <= start:
         return None
     return OffsetOutOfRange(
@@ -102,13 +111,17 @@ def divergence_error(partition: Partition, offset: int, known: int) -> TinymqErr
 
 
 class Fetch:
-    """One fetch, from the asking to the reading. `ready` is called once, at once or on a later commit."""
+    """One fetch, from its request until its bytes are read.
+
+    `begin` calls `ready` once, immediately or later. The caller then reads with `read_now` or `read`, when it can send
+    the answer.
+    """
 
     __slots__ = (
-        "_ask",
         "_bytes_wanted",
         "_deadlines",
         "_partition",
+        "_query",
         "_ready",
         "_recovery_term",
         "_share",
@@ -119,129 +132,142 @@ class Fetch:
     def __init__(
         self,
         partition: Partition,
-        ask: FetchQuery,
+        query: FetchQuery,
         deadlines: Deadlines,
         ready: Callable[[Fetch], None],
         share: FetchShare | None = None,
     ) -> None:
-        """`share`: the stream's share of the waiting fetches; None: this fetch never waits."""
+        """`share` is the stream's share of the waiting fetches; None: the fetch counts towards no share."""
         self._partition = partition
-        self._ask = ask
+        self._query = query
         self._deadlines = deadlines
         self._ready = ready
         self._share = share
         self._ticket: Ticket | None = None
-        self._bytes_wanted = 0
-        self._recovery_term = 0  # as it was before the bytes were read
-        self.done = False
+        self._bytes_wanted = 0  # the partition's `record_bytes` at which there is enough; 0: not computed yet
+        self._recovery_term = 0  # as of the last check before the bytes were read
+        self.done = False  # `ready` was called, or the fetch is cancelled
 
     @property
     def bytes_max(self) -> int:
-        return self._ask.bytes_max
+        return self._query.bytes_max
 
     def begin(self) -> None:
         """Call `ready` now, or watch the partition until it has enough records or the time is up.
 
-        Raises QuotaExceeded when too many fetches wait; then `ready` is not called.
+        Raises QuotaExceeded, without a call of `ready`, if too many fetches wait.
         """
-        if self._ask.wait_s <= 0 or self._is_enough():
+        if self._query.wait_s <= 0 or self._is_enough():
             self._end()
             return
         if self._share is not None:
             self._share.enter(self)
-        self._ticket = self._deadlines.add(self, self._ask.wait_s)
+        self._ticket = self._deadlines.add(self, self._query.wait_s)
         self._partition.watch(self._look)
 
     def cancel(self) -> None:
-        """Nobody wants it any more: `ready` is not called."""
+        """End the fetch without a call of `ready`."""
         self._stop_waiting()
         self.done = True
 
     def expire(self) -> None:
-        """The wait is over: answer with what there is."""
+        """End the wait: the answer has the records that there are."""
         self._end()
 
     def read_now(self) -> FetchResult | None:
-        """The answer, if no disk is needed for it; else None: `await read()`."""
+        """The answer if it needs no disk; None: call `await read()` instead."""
         error, end = self._look_again()
-        if error is not None or self._ask.offset >= end:
+        if error is not None or self._query.offset >= end:
             return self._answer(b"", error)
         upto = self._upto(end)
-        frames = self._partition.group.log.reader.tail_from_offset(self._ask.offset, upto, self._ask.bytes_max)
+        frames = self._partition.group.log.reader.tail_from_offset(self._query.offset, upto, self._query.bytes_max)
         return None if frames is None else self._answer(frames, None)
 
     async def read(self, *, sends_files: bool = False) -> FetchResult:
-        """The answer, from disk if need be; as StoredFrames, perhaps, for who can send those. Errors are in it."""
+        """The answer, from disk if necessary. An error is part of the answer.
+
+        With `sends_files`, the frames may be StoredFrames, a range of a file for the kernel to send.
+        """
         error, end = self._look_again()
-        if error is not None or self._ask.offset >= end:
+        if error is not None or self._query.offset >= end:
             return self._answer(b"", error)
         upto = self._upto(end)
         try:
             reader = self._partition.group.log.reader
             read = reader.find_from_offset if sends_files else reader.read_from_offset
-            frames = await read(self._ask.offset, upto, self._ask.bytes_max)
+            frames = await read(self._query.offset, upto, self._query.bytes_max)
         except TinymqError as failed:
             return self._answer(b"", self._gone() or failed)
         gone = self._gone()
         return self._answer(frames if gone is None else b"", gone)
 
     def _upto(self, high_watermark: int) -> int:
-        """What begins there or behind it is not read."""
-        return min(high_watermark, self._ask.end) if self._ask.end > self._ask.offset else high_watermark
+        """The offset at which reading stops."""
+        return min(high_watermark, self._query.end) if self._query.end > self._query.offset else high_watermark
 
     def _gone(self) -> TinymqError | None:
-        """The log start may have passed by while the disk was read: what was asked for is there no more."""
-        return None if self._ask.offset >= self._partition.log_start else self._look_again()[0]
+        """The error if the log start has passed the offset while the disk was read."""
+        return None if self._query.offset >= self._partition.log_start else self._look_again()[0]
 
     def _look(self) -> None:
         if not self.done and self._is_enough():
             self._end()
 
     def _is_enough(self) -> bool:
-        """Is there something to say already? Bytes are counted, not read, while the fetch waits."""
-        partition, ask = self._partition, self._ask
-        if refusal(partition, ask) is not None:
+        """Whether the fetch can be answered: with an error, or with enough bytes. Bytes are counted and not read."""
+        partition, query = self._partition, self._query
+        if refusal(partition, query) is not None:
             return True
-        if ask.offset >= partition.high_watermark:
+        if query.offset >= partition.high_watermark:
             return False
-        if ask.bytes_min <= 1:
+        if query.bytes_min <= 1:
             return True
         if not self._bytes_wanted:
             upto = self._upto(partition.high_watermark)
-            there = partition.group.log.reader.tail_from_offset(ask.offset, upto, ask.bytes_max)
-            if there is None or len(there) >= min(ask.bytes_min, ask.bytes_max) or upto < partition.high_watermark:
+            tail = partition.group.log.reader.tail_from_offset(query.offset, upto, query.bytes_max)
+            # No tail: the records are on disk only, so the reader is far behind and there is plenty.
+            if tail is None or len(tail) >= min(query.bytes_min, query.bytes_max) or upto < partition.high_watermark:
                 return True
-            self._bytes_wanted = partition.state.record_bytes + ask.bytes_min - len(there)
+            # From here on, each commit costs one comparison of the partition's byte count.
+            self._bytes_wanted = partition.state.record_bytes + query.bytes_min - len(tail)
         return partition.state.record_bytes >= self._bytes_wanted
 
     def _look_again(self) -> tuple[TinymqError | None, int]:
-        """(error, high watermark) as they are at the time of reading."""
+        """(error, high watermark) at the time of reading, which may be long after the fetch was ready."""
         partition = self._partition
         self._recovery_term = partition.state.epoch_cache.newest_term
-        error = refusal(partition, self._ask)
+        error = refusal(partition, self._query)
         end = partition.high_watermark
-        if error is None and self._ask.offset > end:
+        if error is None and self._query.offset > end:
             error = OffsetNotAvailable(
-                f"{partition}: offset {self._ask.offset} is beyond what this replica may show, {end}",
+                f"{partition}: offset {self._query.offset} is beyond what this replica may show, {end}",
                 hint="it may be behind: ask again, or another replica",
                 high_watermark=end,
             )
         return error, end
 
     def _answer(self, frames: Frames, error: TinymqError | None) -> FetchResult:
-        partition, offset = self._partition, self._ask.offset
+        partition, offset = self._partition, self._query.offset
         if partition.closed is not None:
-            return FetchResult(0, 0, 0, 0, b"", offset, error=partition.closed)
+            return FetchResult(
+                high_watermark=0,
+                log_start=0,
+                leader_epoch=0,
+                leader=0,
+                frames=b"",
+                next_offset=offset,
+                error=partition.closed,
+            )
         group = partition.group
         return FetchResult(
-            partition.high_watermark,
-            partition.log_start,
-            group.term,
-            group.leader or 0,
-            frames,
-            offset,
-            self._recovery_term,
-            error,
+            high_watermark=partition.high_watermark,
+            log_start=partition.log_start,
+            leader_epoch=group.term,
+            leader=group.leader or 0,
+            frames=frames,
+            next_offset=offset,
+            recovery_term=self._recovery_term,
+            error=error,
         )
 
     def _stop_waiting(self) -> None:

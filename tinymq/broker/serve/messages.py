@@ -1,14 +1,14 @@
-"""A partition as a queue of single messages, on the broker that leads it: put one, take one, look at one.
+"""A partition as a queue of single messages, on the broker that leads it: put, take and peek.
 
-Taking is a command in the partition's own log, remembered by its request: a repeat gets the same message. What waits
-holds no timer of its own, and is woken by commits.
+Taking a message is a command in the partition's log, which remembers the request, so that a repeat gets the same
+message. A waiting call has no timer of its own, and commits wake it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -47,7 +47,7 @@ class StoredMessage:
 
 @value
 class PeekResult:
-    """What lies at an offset, or the first behind it; and where the partition begins and ends."""
+    """The record at an offset, or the first one behind it, and the bounds of the partition."""
 
     record: StoredMessage | None
     log_start: int
@@ -58,37 +58,39 @@ class PeekResult:
 
 
 def pack_record(key: bytes | None, value: bytes | None, headers: Headers, timestamp_us: int) -> bytes:
-    """The batch of one record. Raises InvalidBatch."""
+    """Pack a batch of one record. Raises InvalidBatch."""
     message = encode([key], [value], [list(headers)] if headers else None, [timestamp_us])
     return pack_batch(message, record_count=1)
 
 
 async def put(broker: Broker, partition: Partition, payload: bytes, acks: Acks, timeout_s: float) -> Produced:
-    """Append a batch. Raises as `admit` and `Partition.produce` do, and OutcomeUnknown."""
+    """Append a batch, and wait until `acks` holds. Raises as `admit` and `Partition.produce` do, and OutcomeUnknown."""
     crc = crc32c(payload)
     checked = admit(payload, crc, broker.limits)
     answer: asyncio.Future[Produced] = asyncio.get_running_loop().create_future()
-    partition.produce(checked, payload, crc, acks, timeout_s, partial(_tell, answer))
+    partition.produce(checked, payload, crc, acks, timeout_s, partial(_resolve, answer))
     return await answer
 
 
 async def command(partition: Partition, commands: Sequence[pb.Command], timeout_s: float) -> list[CommandOutcome]:
-    """What became of each. Raises NotLeader, when nothing was done, and OutcomeUnknown."""
+    """Carry out commands, and return the outcome of each. Raises NotLeader if nothing was done, and OutcomeUnknown."""
     answer: asyncio.Future[list[CommandOutcome]] = asyncio.get_running_loop().create_future()
-    partition.command(commands, timeout_s, partial(_tell, answer))
+    partition.command(commands, timeout_s, partial(_resolve, answer))
     return await answer
 
 
 async def prove_leading(partition: Partition, timeout_s: float) -> None:
-    """Return once this replica has applied all that was acknowledged anywhere before. Raises NotLeader,
-    DeadlineExceeded."""
+    """Return once this replica has applied every write that was acknowledged before the call.
+
+    Raises NotLeader, DeadlineExceeded.
+    """
     if not partition.leading:
         raise partition.closed or partition.not_leader()
     await partition.group.read_index(timeout_s)
 
 
-def _tell(answer: asyncio.Future[Any], outcome: object) -> None:
-    if answer.done():  # whoever asked has gone
+def _resolve(answer: asyncio.Future[Any], outcome: object) -> None:
+    if answer.done():  # the caller was cancelled
         return
     if isinstance(outcome, TinymqError):
         answer.set_exception(outcome)
@@ -100,12 +102,15 @@ def _tell(answer: asyncio.Future[Any], outcome: object) -> None:
 
 
 class WaitingTakers:
-    """Who waits on this broker for channels' messages: as many are woken as there are messages, not all of them."""
+    """The calls on this broker that wait to take a message of a channel.
+
+    A commit wakes as many of them as there are messages, and not all of them.
+    """
 
     def __init__(self) -> None:
-        self._taking: Counter[Key] = Counter()  # woken, and not yet answered by the log
-        self._sent: Counter[Key] = Counter()  # given to the log, and not yet answered by it
-        self._order: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+        self._taking: Counter[Key] = Counter()  # takers that are woken and have no answer yet
+        self._proposed: Counter[Key] = Counter()  # Consume commands that the log has not answered yet
+        self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()  # gone with their last taker
 
     async def take(
         self,
@@ -117,18 +122,25 @@ class WaitingTakers:
         timeout_s: float,
         shape: Callable[[StoredMessage], T],
     ) -> T | None:
-        """The channel's next record, or the one that this request took before, in the shape that the caller wants it
-        in; None: there was none in `wait_s` seconds.
+        """Take the channel's next record and convert it with `shape`. None: no record came within `wait_s` seconds.
 
-        Makes the channel, at the earliest record. Raises NotLeader, OutcomeUnknown, QuotaExceeded (channels), and
-        OffsetOutOfRange for a record that was trimmed once it was taken. What `shape` raises for the record that comes
-        next is raised before that is taken; a record that was committed in this very moment is looked at afterwards.
+        A repeat of `request_id` gets the record that the request took before. A channel that does not exist is opened
+        at the earliest record. Raises NotLeader, OutcomeUnknown, QuotaExceeded (channels), and OffsetOutOfRange for a
+        record that was trimmed after it was taken.
+
+        An error of `shape` for the next record is raised before that record is taken. A record that is committed
+        between this check and the command is converted afterwards.
         """
         clock = broker.env.clock
         wait_until_s = clock.monotonic() + wait_s
-        take = partial(self._consume, broker, partition, channel, request_id, timeout_s, shape)
+
+        def take() -> Coroutine[Any, Any, tuple[CommandOutcome, tuple[int, T] | None]]:
+            return self._consume(broker, partition, channel, request_id, timeout_s, shape)
+
         outcome, seen = await take()
         while not outcome.taken:
+            # Several takers may wait. Each claims one message before it proposes, so that one new message does not
+            # make all of them write to the log.
             left_s = wait_until_s - clock.monotonic()
             if left_s <= 0:
                 return None
@@ -148,20 +160,24 @@ class WaitingTakers:
         timeout_s: float,
         shape: Callable[[StoredMessage], T],
     ) -> tuple[CommandOutcome, tuple[int, T] | None]:
-        """What came of a taking, and the record that it was to take, by its offset. One after the other look, and
-        give the log what they ask for; the answers are waited for side by side."""
+        """Propose one Consume. Returns its outcome, and the record that was next before, with its offset.
+
+        Takers of one channel read and propose one after the other, so that each knows which record its command will
+        get. They wait for the outcomes side by side.
+        """
         key = (partition.group.id, channel)
-        order = self._order.get(key) or self._order.setdefault(key, asyncio.Lock())
-        asked = pb.Command(consume=pb.Consume(channel=channel, request_id=request_id))
+        lock = self._locks.get(key) or self._locks.setdefault(key, asyncio.Lock())
+        consume = pb.Command(consume=pb.Consume(channel=channel, request_id=request_id))
         opening = pb.Command(open=pb.OpenChannel(channel=channel))
-        for commands in ([asked], [opening, asked]):
+        # The channel nearly always exists, so it is opened only after the log has refused.
+        for commands in ([consume], [opening, consume]):
             seen: tuple[int, T] | None = None
-            async with order:
-                offset = self._next(partition, asked)
+            async with lock:
+                offset = self._next(partition, consume)
                 if offset is not None:
-                    with suppress(OffsetOutOfRange):  # trimmed meanwhile: another one is next
+                    with suppress(OffsetOutOfRange):  # it was trimmed meanwhile, and another record is next
                         seen = offset, shape(await read_record(broker, partition, offset))
-                answer = self._send(partition, key, commands, timeout_s)
+                answer = self._propose(partition, key, commands, timeout_s)
             outcomes = await answer
             if not isinstance(outcomes[-1].error, UnknownChannel):
                 break
@@ -170,9 +186,9 @@ class WaitingTakers:
             raise failed
         return outcomes[-1], seen
 
-    def _next(self, partition: Partition, asked: pb.Command) -> int | None:
-        """Where the record lies that comes next, behind those that the log was asked for; None: not known here."""
-        verdict = partition.state.judge(asked, 0)
+    def _next(self, partition: Partition, consume: pb.Command) -> int | None:
+        """The offset of the record that `consume` will take, behind those of proposed commands; None: not known."""
+        verdict = partition.state.judge(consume, 0)
         assert verdict is not None, "a channel's command"
         outcome = verdict.outcome
         if isinstance(outcome.error, UnknownChannel):
@@ -181,20 +197,20 @@ class WaitingTakers:
             position = outcome.offset
         else:
             return None
-        offset = position + self._sent[partition.group.id, asked.consume.channel]
+        offset = position + self._proposed[partition.group.id, consume.consume.channel]
         return offset if partition.leading and offset < partition.high_watermark else None
 
-    def _send(
+    def _propose(
         self, partition: Partition, key: Key, commands: Sequence[pb.Command], timeout_s: float
     ) -> asyncio.Future[list[CommandOutcome]]:
-        """Ask the log; the answer is what became of each. Raises, and its answer does, as `command`."""
+        """Propose commands. The future has the outcome of each; it raises as `command` does, and so does this call."""
         answer: asyncio.Future[list[CommandOutcome]] = asyncio.get_running_loop().create_future()
 
         def done(outcomes: list[CommandOutcome] | TinymqError) -> None:
             self._done(key)
-            _tell(answer, outcomes)
+            _resolve(answer, outcomes)
 
-        self._sent[key] += 1
+        self._proposed[key] += 1
         try:
             partition.command(commands, timeout_s, done)
         except TinymqError:
@@ -203,17 +219,17 @@ class WaitingTakers:
         return answer
 
     def _done(self, key: Key) -> None:
-        self._sent[key] -= 1
-        if not self._sent[key]:
-            del self._sent[key]
+        self._proposed[key] -= 1
+        if not self._proposed[key]:
+            del self._proposed[key]
 
     def turn(self, partition: Partition, channel: str) -> Turn:
-        """For one taker that waits."""
+        """The turn of one waiting taker."""
         return Turn(self._taking, partition, channel)
 
 
 class Turn:
-    """One waiting taker's claim on a message: given up when it is answered, whatever the answer."""
+    """One waiting taker's claim on a message. The claim ends with the `with` block."""
 
     def __init__(self, taking: Counter[Key], partition: Partition, channel: str) -> None:
         self._taking = taking
@@ -226,7 +242,7 @@ class Turn:
         return self
 
     def claim(self) -> bool:
-        """Is there a message, by what is known here, that nobody else has been woken for? It is this taker's then."""
+        """Claim a message that no other taker has claimed. Returns whether this taker has a claim."""
         if not self.held and size_of(self._partition, self._channel) > self._taking[self._key]:
             self._taking[self._key] += 1
             self.held = True
@@ -236,13 +252,14 @@ class Turn:
         if self.held:
             self._taking[self._key] -= 1
             if size_of(self._partition, self._channel) > self._taking[self._key]:
-                self._partition.look()  # a message came while this claim still stood for one that is gone
+                # A message arrived while this claim stood for another that is gone: wake the next taker for it.
+                self._partition.look()
         if not self._taking[self._key]:
             del self._taking[self._key]
 
 
 def size_of(partition: Partition, channel: str) -> int:
-    """Records that `channel` has still to read; of a channel that is not there, or of "": all that are kept."""
+    """The number of records that `channel` has not read. For "" or an unknown channel: of all kept records."""
     cursor = partition.state.channels.get(channel) if channel else None
     position = partition.log_start if cursor is None else max(cursor.position, partition.log_start)
     return max(0, partition.high_watermark - position)
@@ -251,7 +268,7 @@ def size_of(partition: Partition, channel: str) -> int:
 async def changed(
     deadlines: Deadlines, partitions: Sequence[Partition], wait_s: float, holds: Callable[[], bool]
 ) -> None:
-    """Return once `holds()`, which is looked at whenever one of `partitions` changes, or when the time is up."""
+    """Return once `holds()` is true, or when the time is up. It is evaluated whenever one of `partitions` changes."""
     wait = _Wait(holds)
     for each in partitions:
         each.watch(wait.look)
@@ -269,7 +286,7 @@ class _Wait:
     def __init__(self, holds: Callable[[], bool]) -> None:
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._holds = holds
-        self.look = self._look  # one object: what is watched is to be unwatched
+        self.look = self._look  # one object, because `unwatch` needs the callback that `watch` got
 
     def _look(self) -> None:
         if self._holds():
@@ -284,7 +301,7 @@ class _Wait:
 
 
 async def look(broker: Broker, partition: Partition, offset: int, wait_s: float) -> PeekResult:
-    """The record at `offset`, or the first that is kept behind it; waits for one up to `wait_s` seconds.
+    """The record at `offset`, or the first kept one behind it. Waits for one for up to `wait_s` seconds.
 
     Raises NotLeader, NotReady, CorruptData.
     """
@@ -300,12 +317,12 @@ async def look(broker: Broker, partition: Partition, offset: int, wait_s: float)
 
 
 async def read_record(broker: Broker, partition: Partition, offset: int) -> StoredMessage:
-    """A committed record. Raises OffsetOutOfRange when it is below the log start, NotReady, CorruptData."""
+    """Read a committed record. Raises OffsetOutOfRange if it is below the log start, NotReady, CorruptData."""
     fetch = Fetch(partition, FetchQuery(offset, 1, 0, 0.0), broker.deadlines, lambda ready: None)
     answer = fetch.read_now() or await fetch.read()
     if answer.error is not None:
         raise answer.error
-    assert not isinstance(answer.frames, StoredFrames), "not asked for"
+    assert not isinstance(answer.frames, StoredFrames), "only with sends_files"
     for entry in iter_entries(answer.frames):
         header = entry.header
         if header.kind == Kind.DATA and header.base_offset <= offset < header.next_offset:

@@ -1,4 +1,4 @@
-"""Which offset a time stands for, exactly: found by batch in the index, then by record in the batch."""
+"""Finds the exact offset for a timestamp: the batch by the log's index, then the record in the batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ END = -1
 EARLIEST = -2
 OF_MAX_TIMESTAMP = -3
 
-# What is stored was admitted under the limits of its time: lowering a limit later must not hide it.
+# A stored batch was admitted under the limits of its time. Lowering a limit must not make it unreadable.
 STORED = Limits(
     record_bytes_max=1 << 40,
     batch_bytes_max=64 << 20,
@@ -34,7 +34,7 @@ STORED = Limits(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An offset, and the timestamp of the record there; -1 where there is no record to name."""
+    """An offset, and the timestamp of the record there; -1: the offset stands for no record."""
 
     offset: int
     timestamp_us: int
@@ -45,9 +45,10 @@ class Found:
 
 
 async def find_offset(partition: Partition, timestamp_us: int, leader_only: bool, offload: BlockingRunner) -> Found:
-    """The first offset whose timestamp is at or after `timestamp_us`, the end when there is none; or a sentinel's.
+    """The first offset whose timestamp is at or after `timestamp_us`, or the end if there is none.
 
-    Over what this replica may show. Raises NotLeader, NotReady, CorruptData.
+    `timestamp_us` may also be END, EARLIEST or OF_MAX_TIMESTAMP. Counts the records that this replica may show. Raises
+    NotLeader, NotReady, CorruptData.
     """
     start = partition.log_start if partition.closed is None else 0
     refused = refusal(partition, FetchQuery(start, 0, 0, 0.0, leader_only=leader_only))
@@ -75,7 +76,7 @@ async def _first_of_time(
     if entry is None:
         return None
     found = await offload.run(partial(_first_at, entry, timestamp_us, start))
-    if found is None:  # the batch that holds the log start has it below that
+    if found is None:  # the batch contains the log start, and its record of that time lies below the start
         return await _first_of_time(log, timestamp_us, entry.header.next_offset, end, offload)
     return found
 
@@ -88,7 +89,7 @@ async def _greatest(log: RecordLog, start: int, end: int, offload: BlockingRunne
     found = await offload.run(partial(_first_at, entry, entry.header.max_timestamp_us, start))
     if found is not None:
         return found
-    within = await offload.run(partial(_greatest_in, entry, start))  # the log start cuts off the greatest of this batch
+    within = await offload.run(partial(_greatest_in, entry, start))  # its greatest lies below the log start
     later = await _greatest(log, entry.header.next_offset, end, offload)
     return later if later is not None and later[1] > within[1] else within
 
@@ -101,8 +102,10 @@ def _times(entry: Entry) -> pa.ChunkedArray | pa.Array:
 
 
 def _first_at(entry: Entry, timestamp_us: int, start: int) -> tuple[int, int] | None:
-    """(offset, timestamp) of the entry's first record at or after `timestamp_us`: its index says that there is one.
-    None when those are all below `start`."""
+    """(offset, timestamp) of the entry's first record at or after `timestamp_us`, which its header promises to exist.
+
+    None if all such records are below `start`.
+    """
     base, times = entry.header.base_offset, _times(entry)
     skipped = max(0, start - base)
     row = pc.index(pc.greater_equal(times.slice(skipped), timestamp_us), True).as_py()

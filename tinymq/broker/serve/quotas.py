@@ -1,8 +1,8 @@
-"""Flow control by bytes per client: how long each has to wait. Pure but for the clock it is given.
+"""Byte-rate quotas per client: how long each client has to wait. Pure except for the clock.
 
-A client has a bucket of one second's bytes, refilled at its rate. What it sends or is sent is taken out, however large
-it is; a bucket below empty is a debt, and its client waits until that is paid. Nobody else waits for it. Who a client
-is, it says itself: this shares a broker among friends, and keeps no enemy out.
+A client has a bucket of one second's bytes, refilled at its rate. The bytes that it sends or receives are taken out, no
+matter how many. A bucket below zero is a debt, and its client waits until the debt is paid. No other client waits. A
+client chooses its own name, so quotas share a broker among cooperating clients and do not keep an attacker out.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tinymq.base.clock import Clock, SystemClock
 from tinymq.base.config import Limits
 from tinymq.base.errors import QuotaExceeded
 
-BURST_S = 1.0  # of its rate, that a client which was quiet may take at once
-WAIT_S_MAX = 30.0  # a debt beyond this is let go: one batch of any size is taken in this time
-CLIENTS_MAX = 10_000  # remembered; the one not seen for longest is forgotten, and may begin anew
+BURST_S = 1.0  # seconds of its rate that a client may use at once after a pause
+WAIT_S_MAX = 30.0  # a debt above this is forgiven, so a batch of any size costs at most this wait
+CLIENTS_MAX = 10_000  # remembered clients; the least recent one is forgotten, and starts with a full bucket
 CLIENT_CHARS_MAX = 249
 
 
@@ -26,7 +26,7 @@ class _Bucket:
 
     def __init__(self, level: float, at_s: float) -> None:
         self.level = level  # bytes; below 0: a debt
-        self.at_s = at_s  # when that was the level
+        self.at_s = at_s  # monotonic time at which `level` was true
 
 
 def bounded(level: float, bytes_per_s: int) -> float:
@@ -38,11 +38,11 @@ class Rate:
     """The quota of each client in one direction."""
 
     def __init__(self, clock: Clock, bytes_per_s: int) -> None:
-        """`bytes_per_s` 0: none, and nothing is remembered."""
+        """`bytes_per_s` 0: there is no quota, and no client is remembered."""
         self._clock = clock
         self.bytes_per_s = bytes_per_s
-        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()  # the one used last at the end
-        self.throttled: Callable[[float], None] = lambda wait_s: None  # told of every wait, for the metrics
+        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()  # the most recent last
+        self.throttled: Callable[[float], None] = lambda wait_s: None  # called for every wait, for the metrics
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -52,11 +52,11 @@ class Rate:
         return Share(self, client[:CLIENT_CHARS_MAX])
 
     def owed_s(self, client: str) -> float:
-        """How long `client` would have to wait before it is served."""
+        """The seconds that `client` would have to wait before it is served."""
         return max(0.0, -self._bucket(client).level / self.bytes_per_s) if self.bytes_per_s else 0.0
 
     def charge(self, client: str, size: int) -> float:
-        """Take `size` bytes; the seconds that `client` has to wait afterwards."""
+        """Take `size` bytes from the bucket, and return the seconds that `client` has to wait afterwards."""
         if not self.bytes_per_s:
             return 0.0
         bucket = self._bucket(client)
@@ -64,7 +64,7 @@ class Rate:
         return max(0.0, -bucket.level / self.bytes_per_s)
 
     def _bucket(self, client: str) -> _Bucket:
-        """As it is now: refilled."""
+        """The client's bucket, refilled up to now."""
         now_s = self._clock.monotonic()
         full = BURST_S * self.bytes_per_s
         bucket = self._buckets.get(client)
@@ -83,14 +83,14 @@ class Rate:
         self._buckets.popitem(last=False)
 
     async def wait(self, wait_s: float) -> None:
-        """Let a client wait as long as `charge` said."""
+        """Sleep for the wait that `charge` returned."""
         if wait_s > 0:
             self.throttled(wait_s)
             await self._clock.sleep(wait_s)
 
 
 class Share:
-    """One client's part in a rate."""
+    """One client's quota."""
 
     __slots__ = ("_client", "_rate")
 
@@ -100,7 +100,7 @@ class Share:
 
     @property
     def limited(self) -> bool:
-        """Is there a quota at all? Whoever asks may spare itself the counting."""
+        """Whether there is a quota. If not, the caller need not count bytes."""
         return self._rate.bytes_per_s > 0
 
     def charge(self, size: int) -> float:
@@ -112,8 +112,10 @@ class Share:
         await self._rate.wait(wait_s)
 
     async def admit(self, size: int, within_s: float) -> None:
-        """Wait for what was taken before, and take `size`. Raises QuotaExceeded when that would take too long; nothing
-        is taken then."""
+        """Wait until the present debt is paid, then take `size` bytes.
+
+        Raises QuotaExceeded, and takes nothing, if the wait would exceed `within_s`.
+        """
         owed_s = self._rate.owed_s(self._client)
         if owed_s > within_s:
             retry_after_ms = int(owed_s * 1000) + 1
@@ -121,6 +123,7 @@ class Share:
                 f"client {self._client!r} is over its bytes per second for {owed_s:.1f} s more",
                 retry_after_ms=retry_after_ms,
             )
+        # Charged before the wait: calls that arrive meanwhile see this debt, too.
         self._rate.charge(self._client, size)
         await self._rate.wait(owed_s)
 
@@ -136,6 +139,6 @@ class Quotas:
         self.fetch = Rate(clock, limits.client_fetch_bytes_per_s)
 
     def tell(self, throttled: Callable[[str, float], None]) -> None:
-        """Call `throttled` with the direction, produce or fetch, and the seconds, for every wait from now on."""
+        """Call `throttled` for every wait from now on, with the direction ("produce", "fetch") and the seconds."""
         self.produce.throttled = partial(throttled, "produce")
         self.fetch.throttled = partial(throttled, "fetch")

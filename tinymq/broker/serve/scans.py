@@ -1,7 +1,8 @@
-"""How much this broker has sent to which scan: bytes and records by partition and role, for whoever asks who served.
+"""Counts what this broker has sent to each scan: bytes and records, by partition and role.
 
-In memory only, and bounded: the scan, and in a scan the partition, that was sent nothing for longest is forgotten.
-A scan's id is chosen by who reads, and is no secret: it says what belongs together, and permits nothing.
+The counts are in memory only, and bounded: the scan with the least recent answer is forgotten, and so is the least
+recent partition of a scan. A reader chooses the id of its scan. The id is no secret and grants nothing: it only tells
+which reads belong together.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ _RECORDS, _RECORDS_AT = struct.Struct("<QI"), 36  # its base offset and record c
 
 @dataclass(slots=True)
 class Sent:
-    """What one scan was sent of one partition, in one role."""
+    """What this broker sent to one scan from one partition, in one role."""
 
     group: GroupId
-    leader: bool
+    leader: bool  # whether this broker led the partition then
     bytes: int = 0
     records: int = 0
     last_s: float = 0.0  # by the clock that `Scans` was given
@@ -36,7 +37,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What one scan was sent."""
+    """What this broker sent to one scan."""
 
     scan_id: str
     bytes: int
@@ -46,19 +47,19 @@ class Total:
 
 
 class Scans:
-    """Those of one broker."""
+    """The scans of one broker."""
 
     def __init__(
         self, clock: Clock, scans_max: int = SCANS_MAX, rows_max: int = ROWS_MAX, all_rows_max: int = ALL_ROWS_MAX
     ) -> None:
         self._clock = clock
         self._scans_max, self._rows_max, self._all_rows_max = scans_max, rows_max, all_rows_max
-        # Whatever was sent something last is at the end.
+        # The most recent scan, and in a scan the most recent row, is last.
         self._scans: OrderedDict[str, OrderedDict[tuple[GroupId, bool], Sent]] = OrderedDict()
-        self._rows = 0
+        self._rows = 0  # invariant: the number of rows of all scans
 
     def count(self, scan_id: str, group: GroupId, leader: bool, size: int, records: int) -> None:
-        """So much was sent."""
+        """Count one answer."""
         rows = self._scans.get(scan_id)
         if rows is None:
             rows = self._scans[scan_id] = OrderedDict()
@@ -77,15 +78,15 @@ class Scans:
         sent.last_s = self._clock.monotonic()
 
     def describe(self, scan_id: str) -> list[Sent]:
-        """By partition and role; nothing, if the scan is not known (any more)."""
+        """The counts of one scan by partition and role. Empty if the scan is not known, or forgotten."""
         return list(self._scans.get(scan_id, {}).values())
 
     def totals(self) -> list[Total]:
-        """Every scan that is remembered."""
+        """The totals of all remembered scans."""
         return [_total(scan_id, list(rows.values())) for scan_id, rows in self._scans.items()]
 
     def age_ms(self, last_s: float) -> int:
-        """How long ago that was."""
+        """Milliseconds since `last_s`."""
         return max(0, round((self._clock.monotonic() - last_s) * 1000))
 
     def _forget(self, newest: OrderedDict[tuple[GroupId, bool], Sent]) -> None:
@@ -108,14 +109,16 @@ def _total(scan_id: str, rows: list[Sent]) -> Total:
 
 
 def count_records(frames: Frames, offset: int, end: int) -> int:
-    """How many records from `offset` on, and below `end` (0: all), lie in the frames of one answer. Their offsets are
-    dense, so the first header and the last one tell; checksums are who reads' business."""
+    """Count the records from `offset` on and below `end` (0: no end) in the frames of one answer.
+
+    Offsets are dense, so the first and the last header suffice. The reader verifies the checksums.
+    """
     start, behind = frames.offsets if isinstance(frames, StoredFrames) else _offsets_of(frames)
     return max(0, (min(end, behind) if end else behind) - max(offset, start))
 
 
 def _offsets_of(frames: bytes | memoryview) -> tuple[int, int]:
-    """Of the first record, and behind the last one."""
+    """The offset of the first record, and the one behind the last record."""
     at = last = 0
     while at < len(frames):
         last = at
