@@ -157,7 +157,7 @@ class PartitionLife(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3), acks=acks, time=times)
     def plain(self, count: int, acks: Acks, time: int) -> None:
-        self.produce(0, 0, -1, count, acks, time, None)
+        self.produce(0, 0, -1, count, acks, time, verdict=None)
 
     @rule(producer=st.integers(1, 3), count=st.integers(1, 3), acks=acks, time=times)
     def next_one(self, producer: int, count: int, acks: Acks, time: int) -> None:
@@ -206,7 +206,8 @@ class PartitionLife(RuleBasedStateMachine):
         self.numbered(producer, epoch, sequence, count, acks, 0)
 
     def numbered(self, producer: int, epoch: int, sequence: int, count: int, acks: Acks, time: int) -> None:
-        self.produce(producer, epoch, sequence, count, acks, time, self.model.verdict(producer, epoch, sequence, count))
+        verdict = self.model.verdict(producer, epoch, sequence, count)
+        self.produce(producer, epoch, sequence, count, acks, time, verdict=verdict)
 
     def produce(
         self, producer: int, epoch: int, sequence: int, count: int, acks: Acks, time: int,

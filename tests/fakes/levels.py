@@ -25,7 +25,7 @@ class FakePeers:
         self.known = {peer: known for peer, known in self.known.items() if known >= level}
 
 
-class FakeFolder:
+class FakeStore:
     """A data folder that keeps nothing but who it is."""
 
     def __init__(self, broker_id: int) -> None:

@@ -43,7 +43,7 @@ def records(client: Client, topic: str) -> list[bytes]:
 
 def revived(cluster: Cluster) -> int:
     members = [app._member for app in cluster.brokers.values()]
-    return sum(member._revival.revived for member in members if member is not None)
+    return sum(member._quorum_watch.recovered for member in members if member is not None)
 
 
 def test_one_broker_after_the_other() -> None:

@@ -1,7 +1,7 @@
-"""One broker process, wired: configuration in, a running broker out. What belongs elsewhere is not decided here.
+"""Wires one broker process: configuration in, a running broker out. It decides nothing that another room could decide.
 
-start: folder → connections between brokers → client port → (formed, or joined?) metadata group → registry → partitions
-stop:  leave the registry → hand leaderships over → answer who waits → close ports → close the folder
+start: data directory → connections between brokers → client port → once in a cluster: metadata, registry, partitions
+stop:  leave the registry → transfer leaderships → answer waiting calls → close ports → close the data directory
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ with extras.required("a broker (tinymq.app.broker_app)"):  # before imports that
 
 from tinymq.base.clock import Clock, SystemClock
 from tinymq.base.config import BrokerConfig, Limits, format_address, parse_address
-from tinymq.base.errors import CorruptData, TinymqError
+from tinymq.base.errors import BrokenInvariant, TinymqError
 from tinymq.base.private_files import open_to_others
 from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.cluster.bootstrap import Bootstrap
@@ -55,13 +55,13 @@ STREAM_GRACE_S = 0.3  # for streams to send what was answered; they never end by
 logger = structlog.get_logger("tinymq.app.broker_app")
 
 MakeTransport = Callable[[Store, int], Transport]
-"""(data folder, session) to one broker's end of a network."""
+"""Makes one broker's end of a network from its data directory and its session."""
 MakeForwarding = Callable[[Limits], Forwarding]
 
 
 @dataclass(frozen=True, slots=True)
 class MachineEnv:
-    """Everything that a broker takes from the machine; None: the real one."""
+    """Everything that a broker uses of its machine; None: the real one."""
 
     clock: Clock = field(default_factory=SystemClock)
     rng: random.Random = field(default_factory=random.SystemRandom)
@@ -73,7 +73,7 @@ class MachineEnv:
 
 
 class BrokerApp:
-    """A broker from `start` to `stop` (or `kill`); not to be started twice. All calls on one loop."""
+    """A broker from `start` to `stop` or `kill`. It cannot be started twice. All calls on one loop."""
 
     def __init__(self, config: BrokerConfig, env: MachineEnv | None = None) -> None:
         env = env or MachineEnv()
@@ -83,7 +83,7 @@ class BrokerApp:
         self.metrics = Endpoint(self, env.clock)
         self.serving.meter = self.metrics.meter
         self._rng = env.rng
-        self.session = self._rng.getrandbits(63) | 1  # of this start: another start is another registration
+        self.session = self._rng.getrandbits(63) | 1  # of this process start, which is a registration of its own
         self._executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix=f"tinymq-{config.broker_id}")
         self._runner = env.runner or ThreadRunner(self._executor)
         self._files = env.files
@@ -98,10 +98,10 @@ class BrokerApp:
         self._host: Host | None = None
         self._ports: ClientPorts | None = None
         self._member: MetadataMember | None = None
-        self._entrance: Bootstrap | None = None
+        self._bootstrap: Bootstrap | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # ---- what others ask -----------------------------------------------------------------------------
+    # ---- state and addresses -------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
@@ -109,12 +109,12 @@ class BrokerApp:
 
     @property
     def address(self) -> str:
-        """Where clients dial, host:port."""
+        """The address for clients, host:port."""
         return self._ports.address if self._ports is not None else self.config.advertise or self.config.listen
 
     @property
     def peer_address(self) -> str:
-        """Where other brokers dial, host:port."""
+        """The address for other brokers, host:port."""
         if self.config.peer_advertise:
             return self.config.peer_advertise
         bound = self._transport.address if isinstance(self._transport, TcpTransport) else None
@@ -126,12 +126,12 @@ class BrokerApp:
         return self._host
 
     def replica_statuses(self) -> list[GroupStatus]:
-        """Every replica on this broker, the metadata group's too."""
+        """The status of every replica on this broker, the metadata group's included."""
         host = self._host
         return [host.status(group) for group in host.groups.values()] if host is not None else []
 
     def metadata_leader(self) -> int:
-        """0: not known."""
+        """The broker that leads the metadata group; 0: not known."""
         leader = self._host.leader_of(METADATA_GROUP) if self._host is not None else None
         return leader[0] if leader is not None else 0
 
@@ -157,20 +157,20 @@ class BrokerApp:
 
     @property
     def reason(self) -> str:
-        """Why it is in its state, where that is not plain: a broker without a cluster says what keeps it from one, a
-        broker whose metadata may be old says why."""
-        env = self._entrance.reason if self._entrance is not None else ""
-        return env or (self._member.reason if self._member is not None else "")
+        """Why the broker is in its state, for people: what keeps it from a cluster, or why its metadata may be out of
+        date. "" if there is no reason."""
+        no_cluster = self._bootstrap.reason if self._bootstrap is not None else ""
+        return no_cluster or (self._member.reason if self._member is not None else "")
 
     async def wait_failed(self) -> TinymqError:
-        """Return when the broker can serve no longer and must stop, with the reason."""
+        """Return the error after which the broker cannot serve and must stop, once there is one."""
         assert self._failed is not None, "not started"
         return await asyncio.shield(self._failed)
 
     # ---- start ---------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Serve. Raises, and then nothing is left open: FolderInUse, WrongBroker, PortInUse, other StorageErrors."""
+        """Start to serve. Raises FolderInUse, WrongBroker, PortInUse, other StorageErrors; then nothing stays open."""
         self._failed = asyncio.get_running_loop().create_future()
         try:
             await self._start()
@@ -192,13 +192,19 @@ class BrokerApp:
         formation = Formation(config.broker_id, [v.broker_id for v in config.voters], store, self._files, self._runner)
         await formation.load()
         host = self._host = Host(
-            config.broker_id, store, self._transport, self._clock, self._rng, config.limits, config.timing
+            broker_id=config.broker_id,
+            store=store,
+            transport=self._transport,
+            clock=self._clock,
+            rng=self._rng,
+            limits=config.limits,
+            timing=config.timing,
         )
         host.on_failed = self._fail
         host.on_group_changed = self._group_changed
         store.writer.on_synced = self.metrics.meter.synced
-        self._entrance = Bootstrap(config, formation, host, self._transport, self._clock, self._spawn)
-        self._entrance.open(lambda: self.peer_address)
+        self._bootstrap = Bootstrap(config, formation, host, self._transport, self._clock, self._spawn)
+        self._bootstrap.open(lambda: self.peer_address)
         await host.start()
         await self.metrics.start(host)
         recovery = Recovery(host, self._clock, self._rng.randbytes)
@@ -209,13 +215,13 @@ class BrokerApp:
         self._ports = ClientPorts(config, self._make_server(config.limits, services), streams)
         await self._ports.start()
         self.serving.stream_address = self._ports.stream_address
-        means = MemberEnv(config, store, host, self._clock, self._rng, self._runner)
-        if formation.first_entry is not None:  # long since, or joined meanwhile
-            await self._run(means, formation.first_entry)
+        env = MemberEnv(config, store, host, self._clock, self._rng, self._runner)
+        if formation.first_entry is not None:  # by an earlier process, or since `open`
+            await self._run(env, formation.first_entry)
         else:
             self._enter(State.UNFORMED)
-            formation.on_formed = lambda entry: self._formed(means, entry)
-        self._entrance.enter()
+            formation.on_formed = lambda entry: self._formed(env, entry)
+        self._bootstrap.enter()
 
     def _services(self, admin: AdminService) -> Services:
         config = self.config
@@ -225,28 +231,33 @@ class BrokerApp:
         broker = BrokerService(self.serving, config.limits, self.quotas)
         return Services(broker, admin, ChannelsService(self.serving), queue)
 
-    def _formed(self, means: MemberEnv, first: Entry) -> None:
-        if self.state is State.UNFORMED:  # else it is being stopped, and goes on when it is started again
-            self._spawn(self._run(means, first))
+    def _formed(self, env: MemberEnv, first: Entry) -> None:
+        if self.state is State.UNFORMED:  # otherwise it is stopping, and continues at its next start
+            self._spawn(self._run(env, first))
 
     def _tcp(self, store: Store, session: int) -> Transport:
         config = self.config
         return TcpTransport(
-            lambda: store.identity, config.secret, session, parse_address(config.peer_listen), self._clock,
-            random.Random(self._rng.getrandbits(64)), config.limits,
-        )  # fmt: skip
+            lambda: store.identity,
+            config.secret,
+            session,
+            parse_address(config.peer_listen),
+            clock=self._clock,
+            rng=random.Random(self._rng.getrandbits(64)),
+            limits=config.limits,
+        )
 
-    async def _run(self, means: MemberEnv, first: Entry) -> None:
-        """The folder belongs to a cluster: take part in it."""
+    async def _run(self, env: MemberEnv, first: Entry) -> None:
+        """Take part in the cluster to which the data directory belongs."""
         self._enter(State.STARTING)
-        incarnation = means.store.identity.incarnation
+        incarnation = env.store.identity.incarnation
         record = BrokerRecord(
             self.config.broker_id, incarnation, self.session, self.address, self.peer_address, self.config.rack
         )
-        member = self._member = MetadataMember(means, record, self._on_broken)
+        member = self._member = MetadataMember(env, record, self._on_broken)
         await member.start(first)
-        assert self._entrance is not None
-        self._entrance.follow(member.broker.registry)
+        assert self._bootstrap is not None
+        self._bootstrap.follow(member.broker.registry)
         self.serving.broker = member.broker
         self._enter(State.RUNNING)
         self._spawn(self._serve_once_ready(member))
@@ -259,7 +270,7 @@ class BrokerApp:
     # ---- stop ----------------------------------------------------------------------------------------
 
     async def stop(self, hand_over: bool = True) -> None:
-        """Leave politely: clients and other brokers lose nothing and wait for nothing. Once started, always call it."""
+        """Stop cleanly: clients and other brokers lose nothing and wait for nothing. Call it after every `start`."""
         failed = self.state is State.FAILED
         if not failed:
             self._enter(State.STOPPING)
@@ -281,12 +292,12 @@ class BrokerApp:
         self._executor.shutdown(wait=False)
 
     def _has_company(self, host: Host) -> bool:
-        """Is there anybody to hand over to? Waiting for nobody would only make the stop slow."""
+        """Whether leaderships have a broker to go to. Without one, a transfer would only delay the stop."""
         others = {r.broker_id for group in host.groups.values() for r in group.membership.replicas}
         return any(host.alive(broker_id) for broker_id in others - {self.config.broker_id})
 
     async def kill(self) -> None:
-        """Stop as a crash would: nothing is handed over, said or written. For tests, and for a start that failed."""
+        """Stop as a crash would, without transfers, messages or writes. For tests, and for a start that failed."""
         if self._ports is not None:
             await self._ports.stop(None)
         await self._forwarding.close()
@@ -308,7 +319,7 @@ class BrokerApp:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # ---- what happens --------------------------------------------------------------------------------
+    # ---- events --------------------------------------------------------------------------------------
 
     def _enter(self, state: State) -> None:
         self.serving.state = state
@@ -326,15 +337,15 @@ class BrokerApp:
             self._on_broken(error)
 
     def _on_broken(self, error: BaseException) -> None:
-        """A task ended that never should: the broker cannot go on."""
+        """Fail, because a task ended with an error and the broker cannot go on without it."""
         if isinstance(error, TinymqError):
             self._fail(error)
         else:
             logger.error("broken_invariant", broker=self.config.broker_id, exc_info=error)
-            self._fail(CorruptData(f"broken invariant: {error!r}", hint="this is a bug: please report it"))
+            self._fail(BrokenInvariant(f"broken invariant: {error!r}"))
 
     def _fail(self, error: TinymqError) -> None:
-        """The disk refused what no replica can do without: serve nothing more."""
+        """Serve nothing from now on: the disk refused a write, or an invariant is broken."""
         logger.error("broker_failed", broker=self.config.broker_id, error=error.code, reason=str(error))
         self._enter(State.FAILED)
         if self._ports is not None:

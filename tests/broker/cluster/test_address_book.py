@@ -89,18 +89,18 @@ def voter(alive: set[int] | None = None) -> tuple[AddressBook, Dialled, Registry
 def test_the_voters_are_dialled_where_configuration_says_whatever_is_said() -> None:
     mesh, dialled, registry = voter()
     registry.register(2, "elsewhere:1")
-    mesh.told(3, "elsewhere:1")
+    mesh.learn_address(3, "elsewhere:1")
     assert dialled.peers == {2: "10.0.0.1:7171", 3: "10.0.0.1:7172"}
     assert mesh.voters == VOTERS
 
 
 def test_others_are_dialled_where_they_say_and_where_the_registry_says_the_newest_last() -> None:
     mesh, dialled, registry = voter()
-    mesh.told(4, "10.0.0.4:7170")
+    mesh.learn_address(4, "10.0.0.4:7170")
     assert dialled.peers[4] == "10.0.0.4:7170"
     registry.register(5, "10.0.0.5:7170")
     registry.register(4, "10.0.0.4:7170")
-    mesh.told(4, "10.0.0.4:9999")
+    mesh.learn_address(4, "10.0.0.4:9999")
     registry.register(5, "10.0.0.5:7171")  # of 4 it says nothing new
     assert (dialled.peers[4], dialled.peers[5]) == ("10.0.0.4:9999", "10.0.0.5:7171")
 
@@ -120,16 +120,16 @@ def test_one_that_has_joined_follows_the_voters_where_they_go() -> None:
 @pytest.mark.parametrize("where", ["", "nonsense", "0.0.0.0:7170", "[::]:7170", "10.0.0.4:0", "a b:1"])
 def test_what_cannot_be_dialled_is_passed_over(where: str) -> None:
     mesh, dialled, _ = voter()
-    mesh.told(4, "10.0.0.4:7170")
-    mesh.told(4, where)
+    mesh.learn_address(4, "10.0.0.4:7170")
+    mesh.learn_address(4, where)
     assert dialled.peers[4] == "10.0.0.4:7170"
 
 
 def test_nobody_dials_itself_and_nobody_twice() -> None:
     mesh, dialled, registry = voter()
-    mesh.told(1, "10.0.0.4:7170")
-    mesh.told(4, "10.0.0.4:7170")
-    mesh.told(4, "10.0.0.4:7170")
+    mesh.learn_address(1, "10.0.0.4:7170")
+    mesh.learn_address(4, "10.0.0.4:7170")
+    mesh.learn_address(4, "10.0.0.4:7170")
     registry.register(4, "10.0.0.4:7170")
     assert (sorted(dialled.peers), dialled.calls) == ([2, 3, 4], 3)
 
@@ -161,9 +161,9 @@ def test_there_are_only_so_many() -> None:
         registry.register(broker_id, f"h:{broker_id}")
     one_more = 4 + OBSERVERS_MAX
     assert not mesh.has_room(one_more)
-    mesh.told(one_more, "h:1")
+    mesh.learn_address(one_more, "h:1")
     assert one_more not in dialled.peers
     assert mesh.has_room(4)
     assert mesh.has_room(2)
-    mesh.told(4, "h:9999")
+    mesh.learn_address(4, "h:9999")
     assert dialled.peers[4] == "h:9999", "who is known may move"

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fakes.levels import FakeFolder, FakePeers
+from tests.fakes.levels import FakePeers, FakeStore
 from tests.fakes.manual_clock import ManualClock
 from tests.registry.records import broker
 from tinymq.base.config import Timing
@@ -67,10 +67,17 @@ class Bench:
         self.clock = ManualClock()
         self.registry = MemoryRegistry(self.clock, random.Random(1), Timing())
         self.peers = FakePeers()
-        self.folder = FakeFolder(1)
+        self.store = FakeStore(1)
         self.announced: list[int] = []
         self.upgrade = FeatureLevelControl(
-            1, self.registry, self.peers, self.folder, lambda: [1, 2, 3], self.announced.append, self.clock, EVERY_S
+            1,
+            registry=self.registry,
+            peers=self.peers,
+            store=self.store,
+            voters=lambda: [1, 2, 3],
+            announce=self.announced.append,
+            clock=self.clock,
+            every_s=EVERY_S,
         )
 
     def record(self, number: int, level: int, session: int = 1) -> BrokerRecord:

@@ -225,13 +225,13 @@ def test_one_beyond_the_voters_joins_and_knows_them_when_it_is_started_again() -
         answers = Answers(GONE, NotReady("starting"), ALL)
         assert await seek(formation, answers) == tuple(VOTERS)
         assert (formation.cluster_id, len(answers.asked)) == (CLUSTER, 3)
-        again = Formation(4, (), formation._folder, files, InlineRunner())
+        again = Formation(4, (), formation._store, files, InlineRunner())
         entry = await again.load()
         assert entry is not None
         assert (entry.head + entry.payload, again.known_voters) == (FIRST, tuple(VOTERS))
         moved = Invitation(CLUSTER, FIRST, (PeerAddress(1, "::1", 1), *VOTERS[1:]))
         assert await seek(again, Answers(moved)) == moved.voters, "they have moved"
-        third = Formation(4, (), formation._folder, files, InlineRunner())
+        third = Formation(4, (), formation._store, files, InlineRunner())
         await third.load()
         assert third.known_voters == moved.voters
 
@@ -289,7 +289,7 @@ def test_a_damaged_list_of_voters_is_named_with_what_to_do(text: bytes) -> None:
         await formation.observe(ALL)
         formation._write("voters", text)
         with pytest.raises(CorruptData, match="voters is damaged") as raised:
-            await Formation(4, (), formation._folder, files, InlineRunner()).load()
+            await Formation(4, (), formation._store, files, InlineRunner()).load()
         assert "id@host:port" in raised.value.hint
 
     asyncio.run(main())

@@ -10,8 +10,8 @@ import pytest
 from tests.fakes.manual_clock import ManualClock
 from tinymq.base.types import METADATA_GROUP, GroupId, TopicId
 from tinymq.broker.replicas.preferred_leaders import (
-    ALONE_S_MAX,
-    ALONE_S_MIN,
+    BACKOFF_S_MAX,
+    BACKOFF_S_MIN,
     TRY_S,
     Backoff,
     Misplaced,
@@ -50,7 +50,7 @@ def test_not_before_it_has_led_here_for_as_long() -> None:
     [
         (AWAY, None),
         (AWAY, replace(HOME, registered=False)),
-        (AWAY, replace(HOME, alone_until_s=111.0)),
+        (AWAY, replace(HOME, backoff_until_s=111.0)),
         (replace(AWAY, ready=False), HOME),
     ],
 )
@@ -78,11 +78,11 @@ def test_what_has_been_led_here_longest_goes_first() -> None:
 
 
 def test_who_fails_again_is_left_alone_for_longer_up_to_a_bound_until_it_has_not_for_long() -> None:
-    strike = Backoff(0.0, ALONE_S_MIN)
+    strike = Backoff(0.0, BACKOFF_S_MIN)
     for _ in range(10):
-        strike = strike.again(strike.at_s + strike.alone_s + 1.0)
-    assert strike.alone_s == ALONE_S_MAX
-    assert strike.again(strike.at_s + 3 * ALONE_S_MAX).alone_s == ALONE_S_MIN
+        strike = strike.again(strike.at_s + strike.pause_s + 1.0)
+    assert strike.pause_s == BACKOFF_S_MAX
+    assert strike.again(strike.at_s + 3 * BACKOFF_S_MAX).pause_s == BACKOFF_S_MIN
 
 
 # ---- looking, on a clock -----------------------------------------------------------------------------------------
@@ -181,12 +181,12 @@ def test_one_that_is_not_taken_is_not_tried_again_soon_and_nor_are_its_neighbour
     here.homecoming.peer_changed(1, True)
     here.pass_s(12.0)
     one.is_transferring = False  # its time was up
-    here.pass_s(ALONE_S_MIN - 3.0)
+    here.pass_s(BACKOFF_S_MIN - 3.0)
     assert here.asked == [ONE]
     here.pass_s(5.0)
     assert here.asked == [ONE, ONE]
     one.is_transferring = False
-    here.pass_s(2 * ALONE_S_MIN - 3.0)
+    here.pass_s(2 * BACKOFF_S_MIN - 3.0)
     assert here.asked == [ONE, ONE]
     here.homecoming.peer_changed(1, False)
     here.homecoming.peer_changed(1, True)  # another process: it is forgiven
@@ -198,7 +198,7 @@ def test_what_a_living_preferred_broker_gave_away_is_left_here_for_a_while() -> 
     """Its disk hung, say."""
     one = FakeGroup(ONE, origin=LeadershipOrigin.TRANSFERRED)
     here = Home2(one)
-    here.pass_s(ALONE_S_MIN - 2.0)
+    here.pass_s(BACKOFF_S_MIN - 2.0)
     assert here.asked == []
     here.pass_s(4.0)
     assert here.asked == [ONE]
@@ -206,7 +206,7 @@ def test_what_a_living_preferred_broker_gave_away_is_left_here_for_a_while() -> 
     here.pass_s(5.0)
     one.origin, one.term = LeadershipOrigin.TRANSFERRED, 7
     here.changed(one)
-    here.pass_s(2 * ALONE_S_MIN - 2.0)
+    here.pass_s(2 * BACKOFF_S_MIN - 2.0)
     assert here.asked == [ONE], "longer each time"
     here.pass_s(4.0)
     assert here.asked == [ONE, ONE]
@@ -214,7 +214,7 @@ def test_what_a_living_preferred_broker_gave_away_is_left_here_for_a_while() -> 
 
 def test_many_groups_given_away_at_once_are_one_strike() -> None:
     here = Home2(*(FakeGroup(GroupId(ONE.topic_id, n), origin=LeadershipOrigin.TRANSFERRED) for n in range(20)))
-    here.pass_s(ALONE_S_MIN + 2.0)
+    here.pass_s(BACKOFF_S_MIN + 2.0)
     assert len(here.asked) == 1
 
 

@@ -19,8 +19,33 @@ from tinymq.raft.rules.quorum_loss import NOBODY, UNSEEN_TERMS_MAX, RecoveryOrde
 OLD = {n: Replica(n, bytes([n]) * 16) for n in (1, 2, 3)}
 NEW = {n: Replica(n, bytes([n + 100]) * 16) for n in (1, 2, 3)}
 CONFIG = Membership(METADATA_GROUP, 1, tuple(OLD.values()))
-SURVIVOR = ReplicaReport(OLD[1], True, False, 4, 4, 900, 7, CONFIG, CONFIG, (4, 900))
-EMPTY = {n: ReplicaReport(NEW[n], True, False, 0, 0, 1, 0, CONFIG, CONFIG, (0, 1)) for n in (1, 2, 3)}
+SURVIVOR = ReplicaReport(
+    replica=OLD[1],
+    healthy=True,
+    leads=False,
+    term=4,
+    last_term=4,
+    last_index=900,
+    high_watermark=7,
+    applied=CONFIG,
+    newest=CONFIG,
+    before_forced=(4, 900),
+)
+EMPTY = {
+    n: ReplicaReport(
+        replica=NEW[n],
+        healthy=True,
+        leads=False,
+        term=0,
+        last_term=0,
+        last_index=1,
+        high_watermark=0,
+        applied=CONFIG,
+        newest=CONFIG,
+        before_forced=(0, 1),
+    )
+    for n in (1, 2, 3)
+}
 ORDER = RecoveryOrder(METADATA_GROUP, UNSEEN_TERMS_MAX + 6, (4, 900), (OLD[1], NEW[2], NEW[3]))
 
 
@@ -82,11 +107,11 @@ BETTER = replace(EMPTY[2], last_term=4, last_index=901)
     [
         (SURVIVOR, {2: LEADER, 3: EMPTY[3]}, "it has a leader"),
         (SURVIVOR, {2: LISTED, 3: EMPTY[3]}, "can elect one"),
-        (SURVIVOR, {2: BETTER, 3: EMPTY[3]}, "not as it was looked at"),
-        (SURVIVOR, {2: EMPTY[2]}, "not as it was looked at"),  # broker 3 was there
-        (SURVIVOR, {2: EMPTY[2], 3: None}, "broker 3 lives, and does not say"),
-        (replace(SURVIVOR, last_index=901), {2: EMPTY[2], 3: EMPTY[3]}, "not as it was looked at"),
-        (replace(SURVIVOR, healthy=False), {2: EMPTY[2], 3: EMPTY[3]}, "not as it was looked at"),
+        (SURVIVOR, {2: BETTER, 3: EMPTY[3]}, "has changed since it was examined"),
+        (SURVIVOR, {2: EMPTY[2]}, "has changed since it was examined"),  # broker 3 was there
+        (SURVIVOR, {2: EMPTY[2], 3: None}, "broker 3 is alive and does not report"),
+        (replace(SURVIVOR, last_index=901), {2: EMPTY[2], 3: EMPTY[3]}, "has changed since it was examined"),
+        (replace(SURVIVOR, healthy=False), {2: EMPTY[2], 3: EMPTY[3]}, "has changed since it was examined"),
         (SURVIVOR, {}, "2 of 3 replicas must be there"),
     ],
 )

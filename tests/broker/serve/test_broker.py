@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.fakes.fake_groups import FakeGroups
-from tests.fakes.levels import FakeFolder, FakePeers
+from tests.fakes.levels import FakePeers, FakeStore
 from tests.fakes.manual_clock import ManualClock
 from tests.registry.records import broker
 from tinymq.base.config import Limits, Timing
@@ -72,7 +72,14 @@ class Bench:
             timing=Timing(),
             loss_counts=lambda: LossCounts(0, 0, 0),
             upgrade=FeatureLevelControl(
-                2, self.registry, FakePeers(), FakeFolder(2), self.voters, lambda _: None, self.clock, every_s=2.0
+                2,
+                registry=self.registry,
+                peers=FakePeers(),
+                store=FakeStore(2),
+                voters=self.voters,
+                announce=lambda _: None,
+                clock=self.clock,
+                every_s=2.0,
             ),
             voters=self.voters,
             metadata_known=lambda: True,

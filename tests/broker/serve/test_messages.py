@@ -41,8 +41,16 @@ class Queue:
     def take(self, channel: str = "c", wait_s: float = 10.0) -> asyncio.Task[StoredMessage | None]:
         self._requests += 1
         broker: Any = self
-        taking = self.takers.take(broker, self.partition, channel, ID % self._requests, wait_s, 100.0, lambda r: r)
-        return asyncio.ensure_future(taking)
+        take = self.takers.take(
+            broker,
+            self.partition,
+            channel,
+            request_id=ID % self._requests,
+            wait_s=wait_s,
+            timeout_s=100.0,
+            shape=lambda record: record,
+        )
+        return asyncio.ensure_future(take)
 
     async def push(self, records: int = 1) -> None:
         self.bench.send(records)

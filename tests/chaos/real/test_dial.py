@@ -94,7 +94,7 @@ def test_those_who_join_are_dialled_there_whatever_they_and_the_registry_say() -
     registry.register(4, "10.0.0.4:7170")
     registry.register(5, "10.0.0.5:7170")
     assert (dialled.peers[4], dialled.peers[5]) == ("127.0.0.1:9003", "10.0.0.5:7170")
-    here.told(4, "10.0.0.4:9999")
+    here.learn_address(4, "10.0.0.4:9999")
     assert dialled.peers[4] == "127.0.0.1:9003"
 
 

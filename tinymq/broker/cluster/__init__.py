@@ -1,4 +1,4 @@
-"""How a broker comes into its cluster and stays in it: formation, join, addresses, registration, feature level.
+"""How a broker enters its cluster and stays in it: formation, join, addresses, registration, feature level.
 
 Partitions belong to `replicas`.
 """

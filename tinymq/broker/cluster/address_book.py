@@ -1,11 +1,12 @@
-"""Which brokers this one dials: the voters where configuration says, all others where they, or the registry, say.
+"""The addresses at which this broker dials the others of its cluster.
 
-Every broker dials every other one of its cluster: whoever shares a partition with it is reached, and whoever leads the
-metadata group can answer it. A broker says where it is whenever it has connected, so that one that has just joined, or
-has moved, is dialled back at once; the registry tells of those that have not connected here.
+Every broker dials every other one: it may share a partition with any of them, and any of them may lead the metadata
+group. Voters are dialled at their configured addresses. Another broker announces its address whenever it connects, so
+that a broker that has just joined, or moved, is dialled back at once. The registry has the addresses of brokers that
+have not connected here.
 
-Where configuration says so (`dial`), a broker is dialled elsewhere than where all of these say that it is: through a
-tunnel, or a proxy. That is this broker's own affair, and nobody is told of it.
+The setting `dial` overrides all of these for this broker alone, for example for a tunnel or a proxy, and is not
+announced to other brokers.
 
 A broker is forgotten once it is unregistered, silent, and holds no replica of any topic.
 """
@@ -29,61 +30,65 @@ logger = structlog.get_logger("tinymq.broker")
 
 
 class DialingTransport(Protocol):
-    """What is asked of the transport."""
+    """The part of the transport that the address book uses."""
 
     def set_peer(self, address: PeerAddress) -> None: ...
     def remove_peer(self, broker_id: int) -> None: ...
 
 
 class AddressBook:
-    """One broker's. `alive`: is that broker heard? `elsewhere`: where to dial some, wherever they are said to be."""
+    """The address book of one broker. `alive` tells whether a broker is heard. `overrides` are dialled in place of any
+    announced address."""
 
     def __init__(
         self,
         broker_id: int,
-        dials: DialingTransport,
+        transport: DialingTransport,
         alive: Callable[[int], bool],
-        elsewhere: Iterable[PeerAddress] = (),
+        overrides: Iterable[PeerAddress] = (),
     ) -> None:
         self._broker_id = broker_id
-        self._dials = dials
+        self._transport = transport
         self._alive = alive
-        self._elsewhere = {peer.broker_id: peer for peer in elsewhere}
-        self._fixed: set[int] = set()  # dialled where configuration says, whatever anybody else does
-        self._voters: dict[int, PeerAddress] = {}  # this broker, too, if it is one
-        self._dialled: dict[int, PeerAddress] = {}  # where they are said to be
-        self._records: dict[int, BrokerRecord] = {}  # as last taken from the registry
+        self._overrides = {peer.broker_id: peer for peer in overrides}
+        self._configured: set[int] = set()  # announced addresses of these are ignored
+        self._voters: dict[int, PeerAddress] = {}  # by id; this broker included if it is a voter
+        self._dialled: dict[int, PeerAddress] = {}  # by id, before overrides
+        self._records: dict[int, BrokerRecord] = {}  # as last seen in the registry
         self._registry: RegistryService | None = None
 
     # ---- the voters ----------------------------------------------------------------------------------------
 
     def configure(self, voters: Iterable[PeerAddress]) -> None:
-        """Where configuration names them: what they say of themselves changes nothing."""
+        """Take the voters' addresses from the configuration. Announced addresses do not change them."""
         voters = list(voters)
-        self._fixed.update(v.broker_id for v in voters)
+        self._configured.update(v.broker_id for v in voters)
         self.learn(voters)
 
     def learn(self, voters: Iterable[PeerAddress]) -> None:
-        """Where the data folder, or the one that let this broker in, says."""
+        """Take the voters' addresses from the data directory, or from the broker that let this one in."""
         for voter in voters:
             self._voters[voter.broker_id] = voter
             self._dial(voter)
 
     @property
     def voters(self) -> list[PeerAddress]:
-        """Where they are said to be, by id."""
+        """The voters' addresses, by id."""
         return [self._voters[broker_id] for broker_id in sorted(self._voters)]
 
     # ---- the others ----------------------------------------------------------------------------------------
 
     def has_room(self, broker_id: int) -> bool:
-        """May this broker join? It may if it is known already."""
+        """Whether this broker may join: it is known already, or the cluster has a free place."""
         others = [b for b in self._dialled if b not in self._voters]
         return broker_id in self._dialled or broker_id in self._voters or len(others) < OBSERVERS_MAX
 
-    def told(self, broker_id: int, where: str) -> None:
-        """A broker is at `where`, host:port, as it, or the registry, says. What cannot be dialled is passed over."""
-        if broker_id in self._fixed or broker_id == self._broker_id:
+    def learn_address(self, broker_id: int, where: str) -> None:
+        """Take a broker's address, host:port, from the broker itself or from the registry.
+
+        An address that cannot be dialled is ignored.
+        """
+        if broker_id in self._configured or broker_id == self._broker_id:
             return
         try:
             host, port = parse_address(where)
@@ -98,7 +103,7 @@ class AddressBook:
             logger.warning("peer_refused", broker=broker_id, reason=f"there are {OBSERVERS_MAX} others")
 
     def follow(self, registry: RegistryService) -> None:
-        """From now on, know of every broker that is registered."""
+        """Take addresses from the registry, now and after each change."""
         self._registry = registry
         registry.watch(self._changed)
         self._changed(())
@@ -108,8 +113,9 @@ class AddressBook:
         for record in self._registry.get_all_brokers():
             if self._records.get(record.broker_id) != record:
                 self._records[record.broker_id] = record
-                self.told(record.broker_id, record.peer_address)
+                self.learn_address(record.broker_id, record.peer_address)
         gone = [b for b in self._dialled if b not in self._voters and self._is_gone(b)]
+        # A broker with replicas is expected back, at the same address, even if it is gone for weeks.
         if gone:
             holding = {r.broker_id for t in self._registry.get_all_topics() for q in t.queues for r in q.replicas}
             for broker_id in gone:
@@ -124,11 +130,11 @@ class AddressBook:
         logger.info("peer_forgotten", broker=broker_id)
         del self._dialled[broker_id]
         self._records.pop(broker_id, None)
-        self._dials.remove_peer(broker_id)
+        self._transport.remove_peer(broker_id)
 
     def _dial(self, address: PeerAddress) -> None:
         if self._dialled.get(address.broker_id) != address and address.broker_id != self._broker_id:
             self._dialled[address.broker_id] = address
             if address.broker_id in self._voters:
                 self._voters[address.broker_id] = address
-            self._dials.set_peer(self._elsewhere.get(address.broker_id, address))
+            self._transport.set_peer(self._overrides.get(address.broker_id, address))

@@ -1,4 +1,4 @@
-"""How this broker comes into its cluster, and lets others in: wires formation, joining and mesh. Decides nothing."""
+"""Brings this broker into its cluster, and lets others in: wires formation, join and address book. Decides nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = structlog.get_logger("tinymq.broker")
 
 
 class Bootstrap:
-    """`open` it before the host starts, `enter` after. `spawn` runs work; what that raises ends the broker."""
+    """Call `open` before the host starts, and `enter` afterwards. `spawn` runs a task whose error ends the broker."""
 
     def __init__(
         self, config: BrokerConfig, formation: Formation, host: Host, transport: Transport, clock: Clock,
@@ -32,55 +32,55 @@ class Bootstrap:
         self._host = host
         self._transport = transport
         self._spawn = spawn
-        self._mesh = AddressBook(config.broker_id, transport, host.alive, config.dial)
-        self._joining: Join | None = None
-        self._seeking: ClusterSearch | None = None
+        self._address_book = AddressBook(config.broker_id, transport, host.alive, config.dial)
+        self._join: Join | None = None
+        self._search: ClusterSearch | None = None
         if config.join:
-            self._seeking = ClusterSearch(formation, transport.ask, config.join, clock, config.timing.join_s)
+            self._search = ClusterSearch(formation, transport.ask, config.join, clock, config.timing.join_s)
         elif formation.first_entry is None:
-            self._joining = Join(formation, [v.broker_id for v in config.voters], spawn)
+            self._join = Join(formation, [v.broker_id for v in config.voters], spawn)
 
     @property
     def reason(self) -> str:
         """Why this broker belongs to no cluster, for people; "" once it does."""
-        asking = self._joining or self._seeking
-        return asking.reason if asking is not None else ""
+        attempt = self._join or self._search
+        return attempt.reason if attempt is not None else ""
 
     def open(self, here: Callable[[], str]) -> None:
-        """Know whom to dial, tell who connects where this broker is, and invite who belongs to no cluster. Raises
-        InvalidConfig when nobody is named whom it could ask, or dial."""
-        config, formation, mesh = self._config, self._formation, self._mesh
+        """Fill the address book, announce this broker's address `here` to its peers, and invite brokers without a
+        cluster. Raises InvalidConfig if neither configuration nor data directory names another broker."""
+        config, formation, book = self._config, self._formation, self._address_book
         if not (config.voters or config.join or formation.known_voters):
             hint = "name the voters, this broker among them, or with --join brokers of a cluster that is there already"
             raise InvalidConfig(f"broker {config.broker_id} knows no other broker, nor does its data folder", hint=hint)
-        mesh.configure(config.voters)
-        mesh.learn(formation.known_voters)
-        self._host.introduce(here, mesh.told)
+        book.configure(config.voters)
+        book.learn(formation.known_voters)
+        self._host.introduce(here, book.learn_address)
         self._transport.invite = self._invite
-        if self._joining is not None:
-            self._transport.on_invited = self._joining.heard
+        if self._join is not None:
+            self._transport.on_invited = self._join.heard
 
     def _invite(self, stranger: PeerIdentity) -> Invitation:
-        """What a broker is told that belongs to no cluster. Raises as `invite`, and InvalidConfig."""
-        config, mesh = self._config, self._mesh
+        """The invitation for a broker that belongs to no cluster. Raises as `invite`, and InvalidConfig."""
+        config, book = self._config, self._address_book
         if config.registry == "memory":
             why = f"broker {config.broker_id} keeps its registry in memory, and is alone in its cluster"
             raise InvalidConfig(why, hint=JOIN_REPLICATED)
-        return invite(self._formation, self._host, self._transport.identity, mesh.voters, mesh.has_room, stranger)
+        return invite(self._formation, self._host, self._transport.identity, book.voters, book.has_room, stranger)
 
     def enter(self) -> None:
-        """Ask for the cluster, where configuration names whom."""
-        if self._seeking is not None:
-            self._spawn(self._seek(self._seeking))
+        """Start to look for the cluster, if the configuration names brokers to ask."""
+        if self._search is not None:
+            self._spawn(self._find(self._search))
 
-    async def _seek(self, seeking: ClusterSearch) -> None:
+    async def _find(self, search: ClusterSearch) -> None:
         try:
-            self._mesh.learn(await seeking.run())
+            self._address_book.learn(await search.run())
         except Unavailable as error:
             if self._formation.first_entry is None:
                 raise
-            logger.info("cluster_not_asked", code=error.code, reason=error.message)  # it has joined long since
+            logger.info("cluster_unreachable", code=error.code, reason=error.message)  # it joined in an earlier process
 
     def follow(self, registry: RegistryService) -> None:
-        """From now on, know of every broker that is registered."""
-        self._mesh.follow(registry)
+        """Keep the address book up to date with the registry from now on."""
+        self._address_book.follow(registry)

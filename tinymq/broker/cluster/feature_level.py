@@ -2,9 +2,9 @@
 
 `next_level` is the rule, and it is pure: the level is the lowest one that any member announces. Members are the voters,
 every registered broker, and every broker that holds a replica. A member that is down counts with the level that it last
-announced. The leader of the metadata (with another registry: every broker) looks whenever something changes. It raises
-the level by a command that takes effect only if the state is still the one that it looked at. An operator holds the
-level by making one broker announce a lower level than its build knows.
+announced. The leader of the metadata group (with another registry: every broker) checks whenever something changes. It
+raises the level by a command that takes effect only in the state that it examined. An operator holds the level by
+making one broker announce a lower level than its build knows.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class MemberLevel:
     replicas: int  # how many replicas of partitions it holds
 
 
-class UpgradeHost(Protocol):
-    """The part of the Raft host that Upgrade uses (tinymq.raft.Host)."""
+class FeatureLevelHost(Protocol):
+    """The part of the Raft host that FeatureLevelControl uses (tinymq.raft.Host)."""
 
     feature_level: int
 
@@ -47,8 +47,8 @@ class UpgradeHost(Protocol):
     async def enter_level(self, level: int) -> None: ...
 
 
-class UpgradeStore(Protocol):
-    """The part of the data folder that Upgrade uses (tinymq.log.Store)."""
+class FeatureLevelStore(Protocol):
+    """The part of the data directory that FeatureLevelControl uses."""
 
     @property
     def identity(self) -> Identity: ...
@@ -85,15 +85,15 @@ class FeatureLevelControl:
     """Runs from `start` to `stop`. All calls on the loop."""
 
     def __init__(
-        self, broker_id: int, registry: RegistryService, peers: UpgradeHost, folder: UpgradeStore,
+        self, broker_id: int, *, registry: RegistryService, peers: FeatureLevelHost, store: FeatureLevelStore,
         voters: Callable[[], Collection[int]], announce: Callable[[int], None], clock: Clock, every_s: float,
     ) -> None:  # fmt: skip
-        """`announce` registers this broker with another level. `every_s`: the time between two looks while nothing
+        """`announce` registers this broker with another level. `every_s`: the time between two checks while nothing
         changes."""
         self._broker_id = broker_id
         self._registry = registry
         self._peers = peers
-        self._folder = folder
+        self._store = store
         self._voters = voters
         self._announce = announce
         self._clock = clock
@@ -101,7 +101,7 @@ class FeatureLevelControl:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._entered = 0  # the level that is stored durably: brokers that do not know it are refused
-        self._trouble = ""
+        self._failing = ""  # code of the last error, which is logged once
 
     def start(self) -> asyncio.Task[None]:
         """Start the task, which ends with `stop` or by a broken invariant. Raises UnsupportedVersion if the registry is
@@ -125,7 +125,7 @@ class FeatureLevelControl:
     @property
     def held(self) -> int:
         """The highest level that this broker may announce; 0: it is not held."""
-        return self._folder.identity.held_level
+        return self._store.identity.held_level
 
     def members(self) -> list[MemberLevel]:
         return members_of(self._registry, self._voters())
@@ -144,9 +144,9 @@ class FeatureLevelControl:
         await self._hold(0)
 
     async def _hold(self, level: int) -> None:
-        await self._folder.hold_feature_level(level)
+        await self._store.hold_feature_level(level)
         logger.info("feature_level_held" if level else "feature_level_released", level=level or KNOWN_LEVEL)
-        self._announce(announced_level(self._folder.identity))
+        self._announce(announced_level(self._store.identity))
         self._wake.set()
 
     # ---- the task --------------------------------------------------------------------------------------
@@ -158,28 +158,30 @@ class FeatureLevelControl:
     async def _run(self) -> None:
         while True:
             try:
-                await self._look()
-                self._trouble = ""
+                await self._check()
+                self._failing = ""
             except (NotLeader, VersionConflict):
                 pass  # another broker raises it, or a broker registered meanwhile, which wakes this task again
             except TinymqError as error:
-                if self._trouble != error.code:
+                if self._failing != error.code:
                     logger.warning("feature_level_stays", level=self.level, error=error.code, reason=str(error))
-                self._trouble = error.code
+                self._failing = error.code
             timer = self._clock.call_later(self._every_s, self._wake.set)
             await self._wake.wait()
             self._wake.clear()
             timer.cancel()
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         level, version = self._registry.feature_level, self._registry.version
+        # The level is stored here before anything of it is used, so that an older build refuses this data directory.
         if level > self._entered:
             await self._enter(level)
             return
         if level < KNOWN_LEVEL:
-            wanted = next_level(level, self.members(), self._peers.known_levels())
-            if wanted > level:
-                await self._registry.raise_feature_level(wanted, version)
+            raised = next_level(level, self.members(), self._peers.known_levels())
+            if raised > level:
+                # Takes effect only in the state of `version`: a broker with an older build may register meanwhile.
+                await self._registry.raise_feature_level(raised, version)
                 return
         for broker in self._registry.get_all_brokers():
             if broker.feature_level < level and broker.broker_id != self._broker_id:
@@ -190,6 +192,6 @@ class FeatureLevelControl:
         if level > FIRST_LEVEL:
             await self._peers.enter_level(level)
             logger.info("feature_level", level=level)
-            self._announce(announced_level(self._folder.identity))
+            self._announce(announced_level(self._store.identity))
         self._entered = level
         self._wake.set()

@@ -1,12 +1,12 @@
-"""A broker's own part in forming its cluster: what it is before, and what it accepts to become. Once, for good.
+"""Stores which cluster this broker belongs to. A data directory joins one cluster, once and for good.
 
-It is formed by `tinymq cluster init`, with the brokers that are listed from the first entry on, or joins a cluster
-that is formed already (join.py): its first entry lists another data folder for this broker, which was lost.
+`tinymq cluster init` forms a cluster from the brokers that its first entry lists. A broker joins a cluster that exists
+(join.py) if the first entry lists it with another data directory, which was lost, or does not list it at all.
 
-The metadata group's first entry is kept in a file of its own, `metadata-first-entry`, synced before the cluster id
-that makes it count: a crash between the two leaves a broker unformed, and forming it again completes it. The file is
-the same on every broker. One that no first entry lists joins, too, and keeps beside it where the voters are, `voters`,
-one `id@host:port` per line: its configuration does not say.
+The file `metadata-first-entry` has the first entry of the metadata group, and is the same on every broker. It is synced
+before the cluster id that makes it count. After a crash between the two the broker belongs to no cluster, and forming
+or joining again completes it. A broker that is not listed also keeps the addresses of the voters in the file `voters`,
+one `id@host:port` per line, because its configuration does not name them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MEND = f"copy {FIRST_ENTRY_FILE} from the data folder of another broker of this
 
 
 class FormationStore(Protocol):
-    """What forming asks of the data folder (tinymq.log.Store)."""
+    """The part of the data directory that forming uses (tinymq.log)."""
 
     @property
     def identity(self) -> Identity: ...
@@ -42,42 +42,42 @@ class FormationStore(Protocol):
 
 
 class Formation:
-    """Unformed until `form` has returned, or `load` found what an earlier process formed."""
+    """The cluster of this broker: none, until `form`, `join` or `observe` has returned, or `load` has found one."""
 
     def __init__(
-        self, broker_id: int, voters: Sequence[int], folder: FormationStore, files: Files, runner: Runner
+        self, broker_id: int, voters: Sequence[int], store: FormationStore, files: Files, runner: Runner
     ) -> None:
         self.broker_id = broker_id
-        self.first_entry: Entry | None = None  # invariant: set if and only if formed
+        self.first_entry: Entry | None = None  # of the metadata group; None: this broker belongs to no cluster
         self.on_formed: Callable[[Entry], None] | None = None
-        self.known_voters: tuple[PeerAddress, ...] = ()  # as kept here; of a broker whose configuration names none
+        self.known_voters: tuple[PeerAddress, ...] = ()  # from the file `voters`
         self._voters = sorted(voters)
-        self._folder = folder
+        self._store = store
         self._files = files
         self._runner = runner
         self._forming = asyncio.Lock()
 
     @property
     def cluster_id(self) -> bytes:
-        """b"" until formed."""
-        return self._folder.identity.cluster_id or b"" if self.first_entry is not None else b""
+        """b"": this broker belongs to no cluster."""
+        return self._store.identity.cluster_id or b"" if self.first_entry is not None else b""
 
     @property
     def incarnation(self) -> bytes:
-        return self._folder.identity.incarnation
+        return self._store.identity.incarnation
 
     async def is_empty(self) -> bool:
-        """No group is kept here."""
-        return not await self._runner.run(self._folder.list_groups)
+        """Whether the data directory has no group."""
+        return not await self._runner.run(self._store.list_groups)
 
     async def load(self) -> Entry | None:
-        """What an earlier process formed, if one did. Raises CorruptData."""
-        if self._folder.identity.cluster_id is None:
+        """Load the cluster that an earlier process of this broker joined, if any. Raises CorruptData."""
+        if self._store.identity.cluster_id is None:
             return None
         data = await self._runner.run(lambda: self._read(FIRST_ENTRY_FILE))
         if data is None:
-            what = f"{FIRST_ENTRY_FILE} is missing from the data folder of a formed broker"
-            raise CorruptData(what, hint=_MEND)
+            message = f"{FIRST_ENTRY_FILE} is missing from the data folder of a formed broker"
+            raise CorruptData(message, hint=_MEND)
         try:
             first = parse_entry(data)
         except CorruptData as error:
@@ -88,13 +88,13 @@ class Formation:
         return first
 
     async def form(self, cluster_id: bytes, packed: bytes) -> None:
-        """Join the cluster `cluster_id`, whose metadata group begins with `packed`. Doing it again is nothing. Once
-        begun it is done, also when whoever asked for it is gone: half of it would be the first entry of one cluster
-        under the id of another.
+        """Become a founding member of the cluster `cluster_id`, whose metadata group begins with `packed`.
 
-        Raises WrongCluster, WrongBroker, InvalidRequest, and then nothing has changed.
+        Repeating the same call does nothing. A call that has begun is completed even if its caller is cancelled:
+        otherwise the first entry of one cluster could lie beside the id of another. Raises WrongCluster, WrongBroker,
+        InvalidRequest, and then nothing has changed.
         """
-        await _to_its_end(self._form(cluster_id, packed))
+        await _complete(self._form(cluster_id, packed))
 
     async def _form(self, cluster_id: bytes, packed: bytes) -> None:
         async with self._forming:
@@ -102,15 +102,15 @@ class Formation:
                 self._check_same(cluster_id, packed)
                 return
             entry, membership = self._check_first(cluster_id, packed)
-            if not membership.lists(self.broker_id, self._folder.identity.incarnation, 0):
+            if not membership.lists(self.broker_id, self._store.identity.incarnation, 0):
                 message = f"the first entry does not list broker {self.broker_id} with this data folder"
                 raise WrongBroker(message, hint="a broker with a new folder joins a formed cluster by itself")
             await self._become(cluster_id, entry)
 
     async def join(self, cluster_id: bytes, packed: bytes) -> None:
-        """As `form`, with this data folder or, in its place, an earlier one of this broker listed. Such a broker has
-        no vote in any group until the group's CONFIG lists it. Raises as `form`."""
-        await _to_its_end(self._join(cluster_id, packed))
+        """As `form`, for a first entry that may list an earlier data directory of this broker. Such a broker has no
+        vote in any group until the group's CONFIG lists it. Raises as `form`."""
+        await _complete(self._join(cluster_id, packed))
 
     async def _join(self, cluster_id: bytes, packed: bytes) -> None:
         async with self._forming:
@@ -121,39 +121,42 @@ class Formation:
             await self._become(cluster_id, entry)
 
     async def observe(self, invitation: Invitation) -> None:
-        """Join a cluster whose first entry does not list this broker, and keep where its voters are. Again: keep where
-        they are now. Raises as `form`; a voter does not come in this way."""
-        await _to_its_end(self._observe(invitation))
+        """Join a cluster whose first entry does not list this broker, and store the addresses of its voters.
+
+        A further call stores their present addresses. Raises as `form`; a voter cannot join this way.
+        """
+        await _complete(self._observe(invitation))
 
     async def _observe(self, invitation: Invitation) -> None:
         async with self._forming:
             cluster_id, packed, voters = invitation.cluster_id, invitation.first_entry, invitation.voters
             if self.first_entry is not None:
                 self._check_same(cluster_id, packed)
-                await self._keep(voters)
+                await self._store_voters(voters)
                 return
             entry, membership = self._check_first(cluster_id, packed, voters)
             if membership.replica(self.broker_id) is not None:
                 raise WrongBroker(f"broker {self.broker_id} is one of this cluster's voters", hint=_TAKEN)
-            await self._keep(voters)
+            await self._store_voters(voters)
             await self._become(cluster_id, entry)
 
-    async def _keep(self, voters: Sequence[PeerAddress]) -> None:
+    async def _store_voters(self, voters: Sequence[PeerAddress]) -> None:
         if voters and tuple(voters) != self.known_voters:
             lines = [f"{v.broker_id}@{format_address(v.host, v.port)}\n" for v in voters]
             await self._runner.run(lambda: self._write(VOTERS_FILE, "".join(lines).encode()))
             self.known_voters = tuple(voters)
 
     async def _become(self, cluster_id: bytes, entry: Entry) -> None:
+        # In this order: the cluster id makes the first entry count, so that a crash in between can be repeated.
         await self._runner.run(lambda: self._write(FIRST_ENTRY_FILE, entry.head + entry.payload))
-        await self._folder.bind_cluster(cluster_id)
+        await self._store.bind_cluster(cluster_id)
         self.first_entry = entry
         if self.on_formed is not None:
             self.on_formed(entry)
 
     def _check_same(self, cluster_id: bytes, packed: bytes) -> None:
         assert self.first_entry is not None
-        if cluster_id != self._folder.identity.cluster_id:
+        if cluster_id != self._store.identity.cluster_id:
             raise WrongCluster(f"the data folder of broker {self.broker_id} belongs to another cluster")
         if packed != self.first_entry.head + self.first_entry.payload:
             raise WrongCluster(f"broker {self.broker_id} was formed with other voters")
@@ -161,7 +164,7 @@ class Formation:
     def _check_first(
         self, cluster_id: bytes, packed: bytes, observed: Sequence[PeerAddress] | None = None
     ) -> tuple[Entry, Membership]:
-        """`observed`: the voters, as a broker is told that is none of them."""
+        """Check a first entry. `observed` are the voters, for a broker that is not one of them."""
         if len(cluster_id) != 16 or not any(cluster_id):
             raise InvalidRequest("a cluster id is 16 bytes, not all zero")
         try:
@@ -183,7 +186,7 @@ class Formation:
         return entry, membership
 
     def _read(self, name: str) -> bytes | None:
-        """None: there is no such file."""
+        """The content of a file; None: there is no such file."""
         try:
             file = self._files.open(name)
         except FileNotFoundError:
@@ -213,7 +216,9 @@ def _parse_voters(data: bytes) -> tuple[PeerAddress, ...]:
         raise CorruptData(f"{VOTERS_FILE} is damaged: {error}", hint=hint) from None
 
 
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+async def _complete(work: Coroutine[Any, Any, None]) -> None:
     task = asyncio.get_running_loop().create_task(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # maybe nobody asks for it any more
+    task.add_done_callback(
+        lambda done: done.cancelled() or done.exception()
+    )  # retrieve the error: the caller may be gone
     await asyncio.shield(task)

@@ -1,11 +1,11 @@
-"""How a broker with an empty data folder comes into a cluster that is formed already, and who lets it in.
+"""Joining: how a broker with an empty data directory enters a cluster that exists, and how a member lets it in.
 
-A voter asks the voters of its configuration, over connections on which both sides prove the secret, and joins once all
-of them have answered, or could not be reached, and those who belong to a cluster agree on which. Nobody formed yet:
-it waits, for `tinymq cluster init` or for one of them. Joining gives no vote: see `tinymq.raft.rules.membership`.
+A voter asks the voters of its configuration, over connections on which both sides prove the secret. It joins once each
+of them has answered or is unreachable, and all those that belong to a cluster belong to the same one. If none of them
+does, it waits for `tinymq cluster init` or for one of them. Joining gives no vote: see `tinymq.raft.rules.membership`.
 
-Any other broker asks whoever listens at the addresses that it was given (`--join`), on the same terms, until one tells
-it, or its time is up. It never votes: see docs/adr/0014.
+Any other broker asks at the addresses of its setting `join`, on the same terms, until a broker invites it or its time
+is up. It never votes: see docs/adr/0014.
 """
 
 from __future__ import annotations
@@ -39,19 +39,20 @@ from tinymq.raft.net.transport import JOIN_RETRY_S, Invitation, PeerIdentity
 
 logger = structlog.get_logger("tinymq.broker")
 
-Told = Invitation | TinymqError
+Answer = Invitation | TinymqError
 
 
-def decide(voters: Collection[int], told: Mapping[int, Told]) -> Told:
-    """What to join, from what each voter said last; or why not (yet), the most serious reason first. Pure."""
-    invitations = {peer: answer for peer, answer in told.items() if isinstance(answer, Invitation)}
+def decide(voters: Collection[int], answers: Mapping[int, Answer]) -> Answer:
+    """The invitation to accept, by the last answer of each voter, or the most serious reason for none. Pure."""
+    invitations = {peer: answer for peer, answer in answers.items() if isinstance(answer, Invitation)}
     if len(set(invitations.values())) > 1:
         clusters = ", ".join(f"broker {peer}: {i.cluster_id.hex()}" for peer, i in sorted(invitations.items()))
         return WrongCluster(f"the voters belong to more than one cluster: {clusters}")
-    silent = [peer for peer in voters if peer not in told]
+    # An invitation is not accepted before every voter has answered: one of them may belong to another cluster.
+    silent = [peer for peer in voters if peer not in answers]
     if not silent and invitations:
         return next(iter(invitations.values()))
-    reasons = [answer for _, answer in sorted(told.items()) if isinstance(answer, TinymqError)]
+    reasons = [answer for _, answer in sorted(answers.items()) if isinstance(answer, TinymqError)]
     refusals = [error for error in reasons if not isinstance(error, Unavailable)]
     if refusals:
         return refusals[0]
@@ -60,7 +61,7 @@ def decide(voters: Collection[int], told: Mapping[int, Told]) -> Told:
 
 
 class Join:
-    """The asking side, until the broker is formed. `spawn` runs the joining itself."""
+    """A voter's side of joining, until it belongs to a cluster. `spawn` runs the storing of the invitation."""
 
     def __init__(
         self, formation: Formation, voters: Collection[int], spawn: Callable[[Coroutine[Any, Any, None]], None]
@@ -68,7 +69,7 @@ class Join:
         self._formation = formation
         self._voters = sorted(set(voters) - {formation.broker_id})
         self._spawn = spawn
-        self._told: dict[int, Told] = {}
+        self._answers: dict[int, Answer] = {}
         self._reason: TinymqError | None = None
         self._under_way = False
 
@@ -79,10 +80,10 @@ class Join:
             return ""
         return f"{self._reason.code}: {self._reason.message}"
 
-    def heard(self, peer: int, told: Told) -> None:
-        """What a peer said, or why it could not be asked."""
-        self._told[peer] = told
-        decision = decide(self._voters, self._told)
+    def heard(self, peer: int, answer: Answer) -> None:
+        """Take a peer's answer, or the reason why it could not be asked."""
+        self._answers[peer] = answer
+        decision = decide(self._voters, self._answers)
         if isinstance(decision, TinymqError):
             self._refused(decision)
         elif not self._under_way and self._formation.first_entry is None:
@@ -101,24 +102,24 @@ class Join:
     def _refused(self, reason: TinymqError) -> None:
         before, self._reason = self._reason, reason
         if before is not None and before.code == reason.code:
-            return  # it is asked for hours: say it once
-        log = logger.info if len(self._told) < len(self._voters) else logger.warning  # it has hardly asked
-        log("not_joined", code=reason.code, reason=reason.message, hint=reason.hint)
+            return  # this may go on for hours: log it once
+        log = logger.info if len(self._answers) < len(self._voters) else logger.warning  # others may still answer
+        log("join_pending", code=reason.code, reason=reason.message, hint=reason.hint)
 
 
 Ask = Callable[[str, int], Awaitable[Invitation]]
 """`transport.Transport.ask`."""
 
 
-def choose(told: Mapping[str, Told]) -> Told:
-    """What to join, from what was said at each address; or why not, the most serious reason first. Pure."""
-    invitations = {address: answer for address, answer in told.items() if isinstance(answer, Invitation)}
+def choose(answers: Mapping[str, Answer]) -> Answer:
+    """The invitation to accept, by the answer of each address, or the most serious reason for none. Pure."""
+    invitations = {address: answer for address, answer in answers.items() if isinstance(answer, Invitation)}
     if len({(i.cluster_id, i.first_entry) for i in invitations.values()}) > 1:
         clusters = ", ".join(f"{address}: {i.cluster_id.hex()}" for address, i in invitations.items())
         return WrongCluster(f"these addresses belong to more than one cluster: {clusters}")
     if invitations:
         return next(iter(invitations.values()))
-    errors = [(address, answer) for address, answer in told.items() if isinstance(answer, TinymqError)]
+    errors = [(address, answer) for address, answer in answers.items() if isinstance(answer, TinymqError)]
     why = "; ".join(f"{address}: {error.message.removeprefix(f'{address}: ')}" for address, error in errors)
     worst = min((error for _, error in errors), key=_gravity)
     if isinstance(worst, BrokerUnreachable | DeadlineExceeded):
@@ -136,14 +137,14 @@ _HINTS: Mapping[type[TinymqError], str] = {
 
 
 def _gravity(error: TinymqError) -> int:
-    """What a person has to change comes before what passes, and that before who was not to be reached."""
+    """Rank of an error, the most serious lowest: what a person has to change, what passes, what was unreachable."""
     if not isinstance(error, Unavailable):
         return 0
     return 2 if isinstance(error, BrokerUnreachable | DeadlineExceeded) else 1
 
 
 class ClusterSearch:
-    """The asking side of a broker that no list of voters names."""
+    """The joining side of a broker that is not a voter."""
 
     def __init__(
         self, formation: Formation, ask: Ask, addresses: Sequence[str], clock: Clock, patience_s: float
@@ -163,24 +164,26 @@ class ClusterSearch:
         return f"{self._reason.code}: {self._reason.message}"
 
     async def run(self) -> tuple[PeerAddress, ...]:
-        """Join, or see that the data folder belongs to this very cluster; where its voters are. Raises what a person
-        has to change, at once; and what may pass, when it did not for so long."""
-        deadline = self._clock.monotonic() + self._patience_s
+        """Join, or confirm that the data directory belongs to this cluster. Returns the addresses of the voters.
+
+        Raises at once an error that a person has to correct, and any other error when the time is up.
+        """
+        deadline_s = self._clock.monotonic() + self._patience_s
         while True:
-            answers = await asyncio.gather(*map(self._told, self._addresses))
+            answers = await asyncio.gather(*map(self._ask_one, self._addresses))
             decision = choose(dict(zip(self._addresses, answers, strict=True)))
             if isinstance(decision, Invitation):
                 await self._formation.observe(decision)
                 logger.info("cluster_joined", broker=self._formation.broker_id, cluster=decision.cluster_id.hex())
                 return decision.voters
             if self._reason is None or self._reason.code != decision.code:
-                logger.warning("not_joined", code=decision.code, reason=decision.message, hint=decision.hint)
+                logger.warning("join_pending", code=decision.code, reason=decision.message, hint=decision.hint)
             self._reason = decision
-            if not isinstance(decision, Unavailable) or self._clock.monotonic() >= deadline:
+            if not isinstance(decision, Unavailable) or self._clock.monotonic() >= deadline_s:
                 raise decision
             await self._clock.sleep(JOIN_RETRY_S)
 
-    async def _told(self, address: str) -> Told:
+    async def _ask_one(self, address: str) -> Answer:
         try:
             return await self._ask(*parse_address(address))
         except TinymqError as error:
@@ -188,7 +191,7 @@ class ClusterSearch:
 
 
 class InvitingHost(Protocol):
-    """What inviting asks of the Raft host (tinymq.raft.Host)."""
+    """The part of the Raft host that inviting uses (tinymq.raft.Host)."""
 
     def alive(self, broker_id: int) -> bool: ...
 
@@ -197,16 +200,17 @@ def invite(
     formation: Formation, life: InvitingHost, known: Callable[[int], PeerIdentity | None], voters:
     Sequence[PeerAddress], has_room: Callable[[int], bool], stranger: PeerIdentity,
 ) -> Invitation:  # fmt: skip
-    """What a broker is told that has proven the secret and belongs to no cluster. `voters`: as this one dials them.
+    """The invitation for a broker that has proven the secret and belongs to no cluster.
 
-    Raises NotReady, also for one whose number another process has that is alive, and QuotaExceeded.
+    `voters` are given as this broker dials them. Raises NotReady if this broker has no cluster either, or if a live
+    broker has the same id with another data directory; QuotaExceeded if the cluster is full.
     """
     entry = formation.first_entry
     if entry is None:
         raise NotReady(f"broker {formation.broker_id} belongs to no cluster yet")
     broker_id = stranger.broker_id
-    there = known(broker_id)
-    if there is not None and there.incarnation != stranger.incarnation and life.alive(broker_id):
+    present = known(broker_id)
+    if present is not None and present.incarnation != stranger.incarnation and life.alive(broker_id):
         raise NotReady(f"broker {broker_id} is alive with another data folder: stop it, or take another broker_id")
     if not has_room(broker_id):
         raise QuotaExceeded("this cluster has as many brokers as it can have")

@@ -1,4 +1,4 @@
-"""This broker's registration: renewed for as long as it runs, so that it ends by itself when it does not."""
+"""This broker's registration: renewed while the broker runs, so that it expires when the broker is gone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = structlog.get_logger("tinymq.broker")
 
 
 class Registration:
-    """Renews until stopped. `registered` is set once the registry knows this broker, and `on_registered` called."""
+    """Renews the registration until `stop`. Once the registry has it, sets `registered` and calls `on_registered`."""
 
     def __init__(
         self, registry: RegistryService, broker: BrokerRecord, clock: Clock, timing: Timing,
@@ -30,7 +30,7 @@ class Registration:
         tells this object that the answer may have changed."""
         self.registered = asyncio.Event()
         self._reachable = reachable
-        self._goodbye: asyncio.Task[None] | None = None  # the task that ends the registration
+        self._leaving: asyncio.Task[None] | None = None  # the task that ends the registration
         self._on_registered = on_registered
         self._registry = registry
         self._broker = broker
@@ -62,14 +62,14 @@ class Registration:
             await self._leave()
 
     async def _leave(self) -> None:
-        goodbye = self._registry.unregister_broker(self._broker.broker_id, self._broker.session)
-        self._goodbye = asyncio.get_running_loop().create_task(goodbye)
+        unregister = self._registry.unregister_broker(self._broker.broker_id, self._broker.session)
+        self._leaving = asyncio.get_running_loop().create_task(unregister)
         self.peers_changed()
         try:
-            await asyncio.wait([self._goodbye], timeout=self._timing.drain_s)
+            await asyncio.wait([self._leaving], timeout=self._timing.drain_s)
         finally:
-            self._goodbye.cancel()
-        (error,) = await asyncio.gather(self._goodbye, return_exceptions=True)
+            self._leaving.cancel()
+        (error,) = await asyncio.gather(self._leaving, return_exceptions=True)
         if isinstance(error, (asyncio.CancelledError, TinymqError)):
             logger.info("registration_left_to_expire", reason=str(error))
         elif error is not None:
@@ -78,8 +78,8 @@ class Registration:
     def peers_changed(self) -> None:
         """React to a broker that came or went: if the registry cannot be written any more, leave the registration to
         expire."""
-        if self._goodbye is not None and not self._reachable():
-            self._goodbye.cancel()
+        if self._leaving is not None and not self._reachable():
+            self._leaving.cancel()
 
     async def _renew(self) -> None:
         failing = False
@@ -87,6 +87,7 @@ class Registration:
             try:
                 await self._registry.register_broker(self._broker)
             except TinymqError as error:
+                # Logged once, and retried sooner than a renewal: the lease is running out.
                 if not failing:
                     logger.warning("registration_failing", error=error.code, reason=str(error))
                 failing = True

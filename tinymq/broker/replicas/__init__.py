@@ -1,4 +1,4 @@
-"""The partitions that this broker holds: opened, trimmed, recovered, and led where they should be.
+"""The replicas that this broker holds: opening, retention, recovery, and preferred leaders.
 
 Nothing here serves a client's call.
 """

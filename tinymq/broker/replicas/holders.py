@@ -1,4 +1,4 @@
-"""Tracks which brokers hold any replica, by the registry: their clocks tell the time (raft/cluster_time.py)."""
+"""Tracks the brokers that hold any replica: a majority of their clocks tells the time for retention (raft/rules)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Holders:
         self._registry = registry
         self._changed = changed
         self._replicas: Counter[int] = Counter()  # by broker; invariant: above 0
-        self._said: frozenset[int] = frozenset()
+        self._reported: frozenset[int] = frozenset()
 
     def start(self) -> None:
-        self._registry.watch(self._take)
-        self._take([Reloaded()])
+        self._registry.watch(self._apply)
+        self._apply([Reloaded()])
 
-    def _take(self, effects: Sequence[Effect]) -> None:
+    def _apply(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, TopicCreated):
                 self._count(effect.topic.queues, 1)
@@ -36,9 +36,9 @@ class Holders:
             elif isinstance(effect, Reloaded):
                 self._replicas.clear()
                 self._count([queue for topic in self._registry.get_all_topics() for queue in topic.queues], 1)
-        if self._replicas.keys() != self._said:
-            self._said = frozenset(self._replicas)
-            self._changed(self._said)
+        if self._replicas.keys() != self._reported:
+            self._reported = frozenset(self._replicas)
+            self._changed(self._reported)
 
     def _count(self, queues: Iterable[QueueRecord], change: int) -> None:
         for queue in queues:

@@ -1,9 +1,10 @@
-"""Leaders come home: what is led here because its preferred broker was away is given back to it, one by one.
+"""Preferred-leader election: returns leaderships to their preferred brokers, one at a time.
 
-`decide` is pure; `PreferredLeaders` looks on a clock for as long as there is something to give back. Gently: one
-hand-over at a time, each short, a pause before the next, only to a replica that would take it at once, on a broker that
-has been alive and registered for a while. One that did not take what it was given, or gave it away while it lived, is
-left alone for longer each time. What an operator moved stays (docs/adr/0014), and so does the registry's own group.
+`decide` is pure. `PreferredLeaders` checks on a clock while this broker leads a group for which another broker is
+preferred. It transfers one leadership at a time and pauses before the next. The target has to be alive and registered
+for a while, and its replica has to be able to lead at once. A broker that does not take a leadership, or gives it up
+while it is alive, is left alone, each time for longer. A leadership that an operator moved stays where it is, and so
+does that of the metadata group (docs/adr/0014).
 """
 
 from __future__ import annotations
@@ -19,65 +20,71 @@ from tinymq.base.clock import Clock, Timer
 from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.raft import Group, LeadershipOrigin
 
-LOOK_S = 1.0  # between two looks
-WATCH_S = 0.02  # between two while something is being handed over
-PAUSE_S = (0.2, 0.6)  # after a hand-over, at random: brokers that give back to the same one do not do it in step
-TRY_S = 1.0  # a hand-over that is not done by then is given up: writers wait for it
-ALONE_S_MIN = 30.0  # for how long a broker is left alone that did not keep what it was given; doubled each time
-ALONE_S_MAX = 900.0
+LOOK_S = 1.0  # between two checks
+WATCH_S = 0.02  # between two checks while a leadership is being transferred
+PAUSE_S = (0.2, 0.6)  # after a transfer, at random, so that brokers with the same target do not act in step
+TRY_S = 1.0  # after this a transfer is given up, because writers wait for it
+BACKOFF_S_MIN = 30.0  # pause for a broker that did not keep a leadership; doubles each time
+BACKOFF_S_MAX = 900.0
 
 logger = structlog.get_logger("tinymq.broker")
 
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """A group that is led here, and prefers another broker."""
+    """A group that this broker leads although another broker is preferred."""
 
     group: GroupId
     preferred: int
-    origin: LeadershipOrigin  # how it came to be led here
+    origin: LeadershipOrigin  # how this broker became its leader
     since_s: float  # monotonic time
-    ready: bool  # the preferred replica would take over at once, and nothing hangs here
+    ready: bool  # the preferred replica could take over at once
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A broker that groups may be given back to, as known here."""
+    """A live broker that is preferred for some group, as far as this broker knows."""
 
     alive_since_s: float
     registered: bool
-    alone_until_s: float = 0.0
+    backoff_until_s: float = 0.0
 
 
-def decide(away: Iterable[Misplaced], homes: Mapping[int, Target], now_s: float, return_s: float) -> Misplaced | None:
-    """What to give back now, if anything: what has been led here longest. `homes`: the brokers that are alive."""
-    able = [each for each in away if each.ready and may_return(each, homes.get(each.preferred), now_s, return_s)]
+def decide(
+    misplaced: Iterable[Misplaced], targets: Mapping[int, Target], now_s: float, return_s: float
+) -> Misplaced | None:
+    """The leadership to transfer now: of those that may return, the one that was misplaced first. None: no transfer.
+
+    `targets` are the live brokers. One transfer at a time keeps the pause of writers short.
+    """
+    able = [each for each in misplaced if each.ready and may_return(each, targets.get(each.preferred), now_s, return_s)]
     return min(able, key=lambda each: (each.since_s, each.group.topic_id, each.group.partition), default=None)
 
 
-def may_return(away: Misplaced, home: Target | None, now_s: float, return_s: float) -> bool:
+def may_return(misplaced: Misplaced, target: Target | None, now_s: float, return_s: float) -> bool:
     """Return whether a leadership may go back to its preferred broker now."""
-    if home is None or not home.registered or now_s < home.alone_until_s:
+    if target is None or not target.registered or now_s < target.backoff_until_s:
         return False
-    if away.origin is LeadershipOrigin.MANUAL and home.alive_since_s <= away.since_s:
-        return False  # taken by hand from a broker that was there, and has been since
-    return now_s - max(home.alive_since_s, away.since_s) >= return_s
+    if misplaced.origin is LeadershipOrigin.MANUAL and target.alive_since_s <= misplaced.since_s:
+        return False  # an operator moved it, and the preferred broker has not restarted since
+    return now_s - max(target.alive_since_s, misplaced.since_s) >= return_s
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """A broker did not keep what it was given."""
+    """A pause for a broker that did not keep a leadership."""
 
-    at_s: float
-    alone_s: float
+    at_s: float  # monotonic time of the last failure
+    pause_s: float
 
     def again(self, now_s: float) -> Backoff:
-        lately = now_s - self.at_s < self.alone_s + ALONE_S_MAX
-        return Backoff(now_s, min(ALONE_S_MAX, 2 * self.alone_s) if lately else ALONE_S_MIN)
+        # A failure long after the last pause is a new one, and starts with the shortest pause.
+        lately = now_s - self.at_s < self.pause_s + BACKOFF_S_MAX
+        return Backoff(now_s, min(BACKOFF_S_MAX, 2 * self.pause_s) if lately else BACKOFF_S_MIN)
 
 
 class LeadershipHost(Protocol):
-    """What giving back asks of the Raft host (tinymq.raft.Host)."""
+    """The part of the Raft host that preferred-leader election uses (tinymq.raft.Host)."""
 
     @property
     def groups(self) -> Mapping[GroupId, Group]: ...
@@ -86,8 +93,11 @@ class LeadershipHost(Protocol):
 
 
 class PreferredLeaders:
-    """One broker's. Tell it when groups and brokers change; nothing is done, and no timer set, until something is led
-    here that prefers another broker. `registered`: does the registry know that broker?"""
+    """Transfers misplaced leaderships of this broker back to their preferred brokers.
+
+    Call `group_changed` and `peer_changed`. There is no timer while no leadership is misplaced. `registered` tells
+    whether the registry has a broker.
+    """
 
     def __init__(
         self, broker_id: int, host: LeadershipHost, registered: Callable[[int], bool], clock: Clock, rng: random.Random,
@@ -99,16 +109,16 @@ class PreferredLeaders:
         self._clock = clock
         self._rng = rng
         self._return_s = return_s
-        self._since_s: dict[GroupId, tuple[int, float]] = {}  # away: led in which term, and since when
+        self._since_s: dict[GroupId, tuple[int, float]] = {}  # misplaced: (term, monotonic time since when)
         self._began_s = clock.monotonic()
-        self._alive_since_s: dict[int, float] = {}  # of those that came after that
-        self._strikes: dict[int, Backoff] = {}
-        self._trying: tuple[GroupId, int] | None = None  # what is being given back, and to whom
+        self._alive_since_s: dict[int, float] = {}  # of brokers that came alive after `_began_s`
+        self._backoffs: dict[int, Backoff] = {}
+        self._trying: tuple[GroupId, int] | None = None  # the transfer under way: (group, target)
         self._timer: Timer | None = None
         self._stopped = False
 
     def stop(self) -> None:
-        """Give nothing back any more."""
+        """Start no further transfer."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -116,39 +126,39 @@ class PreferredLeaders:
     # ---- what happens --------------------------------------------------------------------------------------
 
     def peer_changed(self, broker_id: int, alive: bool) -> None:
-        """A broker is alive (again), which forgives it everything; or it is gone."""
-        self._strikes.pop(broker_id, None)
+        """Note that a broker came alive or is gone. Either ends its backoff."""
+        self._backoffs.pop(broker_id, None)
         if alive:
             self._alive_since_s[broker_id] = self._clock.monotonic()
         else:
             self._alive_since_s.pop(broker_id, None)
 
     def group_changed(self, group: Group) -> None:
-        """Role, leader or term of a group is another."""
+        """Note that the role, leader or term of a group has changed."""
         if group.id == METADATA_GROUP:
             return
         preferred = group.membership.replicas[0].broker_id
         if not group.is_leader or preferred == self._broker_id:
             self._since_s.pop(group.id, None)
             return
-        known = self._since_s.get(group.id)
-        if known is None or known[0] != group.term:
+        before = self._since_s.get(group.id)
+        if before is None or before[0] != group.term:
             self._since_s[group.id] = group.term, self._clock.monotonic()
             if (
                 group.origin is LeadershipOrigin.TRANSFERRED
                 and self._host.alive(preferred)
                 and self._registered(preferred)
             ):
-                self.back_off(preferred)  # it is there, and does not lead: its disk hung, or it did so lately
+                self.back_off(preferred)  # it is alive and gave up the lead: its disk hung, now or lately
         if self._timer is None and not self._stopped:
             self._look_in(LOOK_S)
 
     def back_off(self, broker_id: int) -> None:
-        """Give nothing to a broker that did not keep what it got; the pause doubles each time."""
+        """Pause transfers to a broker that did not keep a leadership. The pause doubles each time."""
         now_s = self._clock.monotonic()
-        known = self._strikes.get(broker_id)
-        if known is None or known.at_s < now_s:  # many groups of one broker at one moment are one strike
-            self._strikes[broker_id] = Backoff(now_s, ALONE_S_MIN) if known is None else known.again(now_s)
+        before = self._backoffs.get(broker_id)
+        if before is None or before.at_s < now_s:  # many groups of one broker at one moment are one failure
+            self._backoffs[broker_id] = Backoff(now_s, BACKOFF_S_MIN) if before is None else before.again(now_s)
 
     # ---- looking -------------------------------------------------------------------------------------------
 
@@ -162,8 +172,8 @@ class PreferredLeaders:
         elif self._trying is not None:
             self._trying = None
             self._look_in(self._rng.uniform(*PAUSE_S))
-        elif (chosen := decide(self.misplaced(), self._homes(), self._clock.monotonic(), self._return_s)) is not None:
-            logger.info("leader_returns", group=str(chosen.group), to=chosen.preferred)
+        elif (chosen := decide(self.misplaced(), self._targets(), self._clock.monotonic(), self._return_s)) is not None:
+            logger.info("preferred_leader_elected", group=str(chosen.group), to=chosen.preferred)
             self._host.transfer(chosen.group, chosen.preferred, within_s=TRY_S)
             self._trying = chosen.group, chosen.preferred
             self._look_in(WATCH_S)
@@ -176,7 +186,7 @@ class PreferredLeaders:
             return False
         if group.is_transferring:
             return True
-        logger.warning("leader_not_returned", group=str(group_id), to=to)
+        logger.warning("preferred_leader_failed", group=str(group_id), to=to)
         self.back_off(to)
         return False
 
@@ -194,12 +204,12 @@ class PreferredLeaders:
                 )
         return found
 
-    def _homes(self) -> dict[int, Target]:
-        homes = {}
+    def _targets(self) -> dict[int, Target]:
+        targets = {}
         for broker_id in {self._host.groups[g].membership.replicas[0].broker_id: None for g in self._since_s}:
             if self._host.alive(broker_id):
                 since_s = self._alive_since_s.get(broker_id, self._began_s)
-                strike = self._strikes.get(broker_id)
-                until_s = 0.0 if strike is None else strike.at_s + strike.alone_s
-                homes[broker_id] = Target(since_s, self._registered(broker_id), until_s)
-        return homes
+                backoff = self._backoffs.get(broker_id)
+                until_s = 0.0 if backoff is None else backoff.at_s + backoff.pause_s
+                targets[broker_id] = Target(since_s, self._registered(broker_id), until_s)
+        return targets

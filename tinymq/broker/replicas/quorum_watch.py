@@ -1,9 +1,9 @@
 """Automatic quorum recovery: resumes groups that lost a majority of their replicas to a risk that their topic accepts.
 
-Every broker looks at its own groups twice a second, and asks all members of a group that stands still. The broker whose
-log survives prepares the recovery, and leads afterwards; the others wait. raft/reviving.py has the decision, and says
-why it is safe. The topic's present setting decides only how soon the members are asked: groups that take no risk now
-rarely took one before, and there may be many of them.
+Every broker checks its own groups twice a second, and asks all members of a group that is stalled. The broker whose log
+survives prepares the recovery and leads afterwards; the others wait. raft/rules/automatic_recovery.py has the decision,
+and says why it is safe. The topic's present setting decides only how soon the members are asked: groups that take no
+risk now rarely took one before, and there may be many of them.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from tinymq.raft import Group
 from tinymq.raft.rules.automatic_recovery import revive
 from tinymq.raft.rules.quorum_loss import QuorumLost, ReplicaReport
 
-METHOD = "revive.promise"  # asked of other brokers: take part in no lower term any more
+METHOD = "revive.promise"  # asked of other brokers: take part in no lower term from now on
 CHECK_S = 0.5
-LOOKS_MIN = 4  # looks before a group that takes no risk now is asked about; then after 8, 16, …
-LOOKS_MAX = 120  # from then on after every so many looks
+LOOKS_MIN = 4  # checks before the members of a group without a risk are asked; then after 8, 16, …
+LOOKS_MAX = 120  # the longest time between two questions, in checks
 PROMISE_S = 2.0
-AT_ONCE_MAX = 16  # groups that are asked about side by side
-FIRST_ENTRY = 1  # a log that ends there has nothing in it
+AT_ONCE_MAX = 16  # groups whose members are asked side by side
+FIRST_ENTRY = 1  # a log that ends there is empty
 
 logger = structlog.get_logger("tinymq.broker")
 
-Seen = tuple[int, int]  # term and commit index of a group that stands still
+Seen = tuple[int, int]  # term and commit index of a stalled group
 
 
 @dataclass(frozen=True, slots=True)
 class StalledGroup:
-    """A group that stands still."""
+    """A group that makes no progress."""
 
     seen: Seen
-    looks: int = 0  # looks after the first one that found the group unchanged, with all its brokers alive
+    looks: int = 0  # further checks that found it unchanged, with all its brokers alive
 
     def is_due(self, *, risky_now: bool) -> bool:
-        """Does this look ask the group's members?"""
+        """Whether this check asks the group's members."""
         if risky_now:
             return self.looks >= 1
         power_of_two = self.looks >= LOOKS_MIN and self.looks & (self.looks - 1) == 0
@@ -54,20 +54,20 @@ class StalledGroup:
 
 
 class QuorumWatch:
-    """One broker's. On the loop."""
+    """The watch of one broker over the groups that it holds. On the loop."""
 
     def __init__(self, broker_id: int, host: RecoveryHost, clock: Clock) -> None:
-        self.recovered = 0  # groups that went on from here
-        self.lost = 0  # those of them that had lost everything
+        self.recovered = 0  # groups that this broker resumed
+        self.lost = 0  # those of them that lost all records
         self._broker_id = broker_id
         self._host = host
         self._clock = clock
-        self._still: dict[GroupId, StalledGroup] = {}  # the groups that stood still at the last look
+        self._stalled: dict[GroupId, StalledGroup] = {}  # stalled at the last check
         self._task: asyncio.Task[None] | None = None
         host.serve(METHOD, self._promise)
 
     def start(self) -> asyncio.Task[None]:
-        """Look, from now on. The task ends with `stop`, or by a broken invariant."""
+        """Start checking. The task ends with `stop`, or by a broken invariant."""
         self._task = asyncio.get_running_loop().create_task(self._run())
         return self._task
 
@@ -84,18 +84,18 @@ class QuorumWatch:
                 await asyncio.gather(*(self._try(group) for group in stuck[at : at + AT_ONCE_MAX]))
 
     def stuck_groups(self) -> list[Group]:
-        """Return the groups that stand still and whose members are asked now. The metadata group never takes a risk."""
-        still = {
+        """The stalled groups whose members this check asks. The metadata group takes no risk, and is never asked."""
+        stalled = {
             group.id: self._again(group, seen)
             for group in self._host.groups.values()
             if group.id != METADATA_GROUP and (seen := standing_still(group)) is not None
         }
-        self._still = still
-        groups = [self._host.groups[group_id] for group_id in still]
-        return [group for group in groups if still[group.id].is_due(risky_now=group.log.config.takes_risks)]
+        self._stalled = stalled
+        groups = [self._host.groups[group_id] for group_id in stalled]
+        return [group for group in groups if stalled[group.id].is_due(risky_now=group.log.config.takes_risks)]
 
     def _again(self, group: Group, seen: Seen) -> StalledGroup:
-        before = self._still.get(group.id)
+        before = self._stalled.get(group.id)
         if before is None or before.seen != seen or not self.all_alive(_members(group)):
             return StalledGroup(seen)
         return StalledGroup(seen, before.looks + 1)
@@ -106,38 +106,43 @@ class QuorumWatch:
 
     async def _try(self, group: Group) -> None:
         try:
-            await self._revive(group)
-        except TinymqError as error:  # somebody is silent, or it goes on meanwhile: the next look tells
-            logger.info("revival_waits", group=str(group.id), error=error.code, reason=error.message)
+            await self._recover(group)
+        except TinymqError as error:  # a member is silent, or the group has a leader again: the next check decides
+            logger.info("quorum_recovery_delayed", group=str(group.id), error=error.code, reason=error.message)
 
-    async def _revive(self, group: Group) -> None:
+    async def _recover(self, group: Group) -> None:
         members, risky_now = _members(group), group.log.config.takes_risks
         found = revive(await self.collect_reports(group.id, members), members, risky_now=risky_now)
         if found is None or found.survivor.broker_id != self._broker_id:
             return
+        # Second phase: each member promises to join no lower term, and reports again. Whatever changed since the first
+        # reports shows here, and a promise cannot be taken back.
         promised = await asyncio.gather(
             *(self.ask_promise(b, group.id, found.term) for b in members if b != self._broker_id)
         )
         mine = await group.promise_term(found.term, PROMISE_S)
-        self._take_over(group, found, revive([mine, *promised], members, risky_now=risky_now))
+        self._force_leadership(group, found, revive([mine, *promised], members, risky_now=risky_now))
 
-    def _take_over(self, group: Group, found: QuorumLost, promised: QuorumLost | None) -> None:
-        """`promised`: how it goes on by what the members said with their promises. Ours came last: it still holds."""
+    def _force_leadership(self, group: Group, found: QuorumLost, promised: QuorumLost | None) -> None:
+        """Lead the group, if the reports that came with the promises lead to the same decision as those before.
+
+        This broker's own report was the last, and there is no await since, so it is still true.
+        """
         if self._host.groups.get(group.id) is not group or promised is None:
-            raise NotReady(f"{group.id} goes on without that")
+            raise NotReady(f"{group.id} resumed without a recovery")
         if promised.survivor.broker_id != self._broker_id or promised.replicas != found.replicas:
-            raise NotReady(f"{group.id} is not as it was looked at")
+            raise NotReady(f"{group.id} has changed since it was examined")
         group.force_leadership(found.term, found.replicas)
         self.recovered += 1
-        ends = promised.survivor.last_index
-        if ends <= FIRST_ENTRY:
+        last_index = promised.survivor.last_index
+        if last_index <= FIRST_ENTRY:
             self.lost += 1
             logger.warning("memory_topic_lost", group=str(group.id), term=found.term)
         else:
-            logger.warning("group_revived", group=str(group.id), term=found.term, last_index=ends)
+            logger.warning("quorum_recovered", group=str(group.id), term=found.term, last_index=last_index)
 
     async def collect_reports(self, group: GroupId, members: Sequence[int]) -> list[ReplicaReport]:
-        """Of all members. Raises NotReady when one is silent."""
+        """The reports of all members. Raises NotReady if a member does not answer."""
         if not self.all_alive(members):
             raise NotReady(f"not all of brokers {members} are alive")
         reports = await asyncio.gather(*(ask_report(self._host, broker_id, group) for broker_id in members))
@@ -152,11 +157,11 @@ class QuorumWatch:
         return report_from_wire(_parse(answer))
 
     async def _promise(self, question: bytes) -> bytes:
-        asked = _parse(question)
-        group = self._host.groups.get(group_from_wire(asked.topic_id, asked.partition))
+        request = _parse(question)
+        group = self._host.groups.get(group_from_wire(request.topic_id, request.partition))
         if group is None or group.id == METADATA_GROUP:
-            raise NotReady("no such group is open here, or it is not one that comes back by itself")
-        return report_to_wire(await group.promise_term(asked.term, PROMISE_S)).SerializeToString()
+            raise NotReady("no such group is open here, or it is the metadata group, which an operator recovers")
+        return report_to_wire(await group.promise_term(request.term, PROMISE_S)).SerializeToString()
 
 
 def _members(group: Group) -> list[int]:
@@ -164,7 +169,10 @@ def _members(group: Group) -> list[int]:
 
 
 def standing_still(group: Group) -> Seen | None:
-    """What it is at, if it has no leader here, or one here whose entries wait to be committed."""
+    """The term and commit index of a group that makes no progress; None: the group is not stalled.
+
+    A follower's group is stalled without a leader. A leader's group is stalled while entries wait for their commit.
+    """
     if group.failure is not None:
         return None
     waits = group.commit_index < group.log.last_index if group.is_leader else group.leader is None

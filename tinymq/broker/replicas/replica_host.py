@@ -1,8 +1,8 @@
-"""Which partitions this broker holds: opened as the registry places them, deleted as it deletes them.
+"""Opens and deletes this broker's replicas of partitions as the registry places and deletes them.
 
-Only a deletion that the registry recorded removes data: a registry that lags, or lost its disk, never does. Nor does
-one that lags begin a partition: after a restart of all brokers it may show a topic whose deletion only the next leader
-tells it of. Follows the registry's effects in order; all state belongs to the loop.
+Only a deletion that the registry recorded removes data. A registry that lags, or that lost its disk, removes nothing.
+A registry that lags does not create a replica either: after a restart of all brokers it may show a topic whose deletion
+it learns only from the next leader. Effects of the registry are followed in order, and all state belongs to the loop.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from tinymq.registry.state.state import (
 from tinymq.registry.state.values import QueueRecord, TopicRecord
 
 OPENING_MAX = 16  # groups opened or deleted side by side
-RETRY_S_MIN = 1.0  # the first pause before a retriable failure is tried again; each next one is twice as long
-RETRY_S_MAX = 30.0  # and at most this long
+RETRY_S_MIN = 1.0  # the first pause after a retriable failure; each further one is twice as long
+RETRY_S_MAX = 30.0  # the longest pause
 
 logger = structlog.get_logger("tinymq.broker")
 
 
 class GroupHost(Protocol):
-    """What hosting asks of the Raft host (tinymq.raft.Host)."""
+    """The part of the Raft host that the replica host uses (tinymq.raft.Host)."""
 
     async def open_group(
         self, group_id: GroupId, first_entry: Entry, machine: StateMachine, config: LogConfig
@@ -53,14 +53,14 @@ class GroupHost(Protocol):
 
 
 def first_entry_of(queue: QueueRecord) -> Entry:
-    """Entry 1 of a partition: byte for byte the same on every broker, for it comes from the registry alone."""
+    """Entry 1 of a partition. It depends on the registry alone, so its bytes are the same on every broker."""
     return make_first_entry(
         queue.group, [Replica(r.broker_id, r.incarnation) for r in queue.replicas], queue.created_us
     )
 
 
 class ReplicaHost:
-    """The open partitions, by (topic id, partition)."""
+    """The open replicas of partitions, by (topic id, partition)."""
 
     def __init__(
         self,
@@ -76,32 +76,32 @@ class ReplicaHost:
         self._broker_id = broker_id
         self._registry = registry
         self._groups = groups
-        self._on_disk: set[GroupId] = set()
+        self._on_disk: set[GroupId] = set()  # groups with data in the data directory
         self._make_partition = make_partition
         self._open: dict[tuple[bytes, int], Partition] = {}
-        self._failed: dict[GroupId, TinymqError] = {}
-        self._pending: dict[GroupId, QueueRecord | None] = {}  # to open; None: to delete
-        self._retries: dict[GroupId, tuple[float, Timer]] = {}  # (the last pause in seconds, the timer that ends it)
-        self._up_to_date = False  # the registry: what has no data here may be begun
+        self._failed: dict[GroupId, TinymqError] = {}  # not open, with the newest error
+        self._pending: dict[GroupId, QueueRecord | None] = {}  # work that is due: the record to open; None: delete
+        self._retries: dict[GroupId, tuple[float, Timer]] = {}  # (last pause in seconds, its timer)
+        self._up_to_date = False  # the registry is: replicas without data may be created
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
-        self.opened = asyncio.Event()  # set while everything known is opened, or failed to
+        self.opened = asyncio.Event()  # set while no work is due
 
     @property
     def partitions(self) -> Mapping[tuple[bytes, int], Partition]:
-        """Open now."""
+        """A view of the open partitions."""
         return MappingProxyType(self._open)
 
     def failure(self, group: GroupId) -> TinymqError | None:
-        """Why a replica that should be here could not be opened."""
+        """The error with which this broker's replica of a group could not be opened."""
         return self._failed.get(group)
 
     def get(self, topic_id: bytes, partition: int) -> Partition | None:
         return self._open.get((topic_id, partition))
 
     def start(self, on_disk: Sequence[GroupId]) -> asyncio.Task[None]:
-        """Open what the registry says, now and from now on. `on_disk`: groups whose data is here already.
+        """Open the replicas that the registry places here, now and in the future. `on_disk` are the groups with data.
 
         The task ends with `stop`, or by a broken invariant.
         """
@@ -112,9 +112,9 @@ class ReplicaHost:
         return self._task
 
     async def stop(self) -> None:
-        """Stop following the registry. Partitions stay open; who waits on them is told.
+        """Stop following the registry. Partitions stay open and refuse all calls.
 
-        What is being opened or deleted is waited for: its disk work would outlive the folder's lock.
+        Waits for replicas that are being opened or deleted: their I/O would outlive the lock of the data directory.
         """
         self._stopping = True
         for _, timer in self._retries.values():
@@ -126,12 +126,12 @@ class ReplicaHost:
             partition.close(NotReady(f"{partition}: the broker stops"))
 
     def up_to_date(self) -> None:
-        """The registry here shows all that was done before this broker started."""
+        """Note that the local registry has every change from before this broker started."""
         self._up_to_date = True
         self._wake.set()
 
     def group_changed(self, group: GroupId) -> None:
-        """The host says that a group's role, leader or term is another."""
+        """Wake the partition of a group whose role, leader or term has changed."""
         partition = self._open.get((group.topic_id, group.partition))
         if partition is not None:
             partition.look()
@@ -139,28 +139,28 @@ class ReplicaHost:
     def _changed(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, TopicCreated):
-                self._want(effect.topic.queues)
+                self._open_later(effect.topic.queues)
             elif isinstance(effect, PartitionAdded):
-                self._want([effect.queue])
+                self._open_later([effect.queue])
             elif isinstance(effect, TopicAltered):
                 self._configure(effect.topic)
             elif isinstance(effect, TopicDeleted):
                 for queue in effect.topic.queues:
-                    self._drop(queue.group)
+                    self._delete_later(queue.group)
             elif isinstance(effect, PartitionDeleted):
-                self._drop(effect.queue.group)
+                self._delete_later(effect.queue.group)
             elif isinstance(effect, Reloaded):
                 self._look_at_all()
 
     def _look_at_all(self) -> None:
         for topic in self._registry.get_all_topics():
-            self._want(topic.queues)
+            self._open_later(topic.queues)
             self._configure(topic)
         for group in [*self._on_disk, *(p.group.id for p in self._open.values())]:
             if self._registry.is_queue_deleted(group):
-                self._drop(group)
+                self._delete_later(group)
 
-    def _want(self, queues: Sequence[QueueRecord]) -> None:
+    def _open_later(self, queues: Sequence[QueueRecord]) -> None:
         for queue in queues:
             if queue.has_replica(self._broker_id) and (queue.topic_id, queue.partition) not in self._open:
                 self._pending[queue.group] = queue
@@ -168,14 +168,14 @@ class ReplicaHost:
                 self._wake.set()
 
     def _configure(self, topic: TopicRecord) -> None:
-        """What is open is kept as its topic says now."""
+        """Apply a topic's present settings to its open partitions."""
         for queue in topic.queues:
             partition = self._open.get((queue.topic_id, queue.partition))
             if partition is not None:
                 partition.configure(topic.config)
                 self._groups.configure_group(queue.group, log_config(topic.config, self._limits))
 
-    def _drop(self, group: GroupId) -> None:
+    def _delete_later(self, group: GroupId) -> None:
         partition = self._open.pop((group.topic_id, group.partition), None)
         if partition is not None:
             partition.close(self._gone(group, f"{partition}"))
@@ -185,7 +185,7 @@ class ReplicaHost:
             self._wake.set()
 
     def _gone(self, group: GroupId, name: str) -> TinymqError:
-        """What those are told who wait on a partition that is deleted."""
+        """The error for calls that wait on a deleted partition."""
         if self._registry.get_topic_by_id(group.topic_id) is None:
             return UnknownTopic(f"{name}: the topic was deleted")
         return UnknownPartition(f"{name}: the partition was deleted")
@@ -202,25 +202,25 @@ class ReplicaHost:
             self._wake.clear()
 
     def _due(self) -> list[GroupId]:
-        begun = self._on_disk
-        return [g for g, wanted in self._pending.items() if wanted is None or self._up_to_date or g in begun]
+        """The groups with work that may be done now. A replica without data waits for an up-to-date registry."""
+        return [g for g, queue in self._pending.items() if queue is None or self._up_to_date or g in self._on_disk]
 
-    async def _do(self, group: GroupId, wanted: QueueRecord | None) -> None:
+    async def _do(self, group: GroupId, queue: QueueRecord | None) -> None:
         try:
-            if wanted is None:
+            if queue is None:
                 await self._groups.delete_group(group)
                 self._on_disk.discard(group)
                 self._failed.pop(group, None)
                 logger.info("partition_deleted", group=str(group))
             elif not self._registry.is_queue_deleted(group):
-                await self._open_one(wanted)
+                await self._open_one(queue)
         except TinymqError as error:
-            self._fail(group, wanted, error)
+            self._fail(group, queue, error)
         else:
             self._retries.pop(group, None)
 
-    def _fail(self, group: GroupId, wanted: QueueRecord | None, error: TinymqError) -> None:
-        """Note the error, and try again later if it is retriable: no file descriptor is left, or the disk is full."""
+    def _fail(self, group: GroupId, queue: QueueRecord | None, error: TinymqError) -> None:
+        """Note the error. Try again later if it is retriable, such as a full disk or no free file descriptor."""
         before = self._failed.get(group)
         self._failed[group] = error
         if before is None or before.code != error.code:
@@ -228,18 +228,18 @@ class ReplicaHost:
         if error.retriable and not self._stopping:
             waited_s, _ = self._retries.get(group, (RETRY_S_MIN / 2, None))
             delay_s = min(RETRY_S_MAX, waited_s * 2)
-            self._retries[group] = delay_s, self._clock.call_later(delay_s, lambda: self._retry(group, wanted))
+            self._retries[group] = delay_s, self._clock.call_later(delay_s, lambda: self._retry(group, queue))
 
-    def _retry(self, group: GroupId, wanted: QueueRecord | None) -> None:
-        if group not in self._pending and (group.topic_id, group.partition) not in self._open:  # nothing newer to do
-            self._pending[group] = wanted
+    def _retry(self, group: GroupId, queue: QueueRecord | None) -> None:
+        if group not in self._pending and (group.topic_id, group.partition) not in self._open:  # no newer work is due
+            self._pending[group] = queue
             self.opened.clear()
             self._wake.set()
 
     async def _open_one(self, queue: QueueRecord) -> None:
         topic = self._registry.get_topic_by_id(queue.topic_id)
         if topic is None:
-            return  # deleted so long ago that the registry forgot it
+            return  # deleted so long ago that the registry has forgotten it
         partition = self._make_partition(queue)
         partition.configure(topic.config)
         kept = log_config(topic.config, self._limits)
@@ -248,8 +248,9 @@ class ReplicaHost:
         self._on_disk.add(queue.group)
         self._failed.pop(queue.group, None)
         self._open[queue.topic_id, queue.partition] = partition
+        # While the log was being opened, the topic may have been deleted or altered; no effect of that came here.
         now = self._registry.get_topic_by_id(queue.topic_id)
         if self._registry.is_queue_deleted(queue.group):
-            self._drop(queue.group)
-        elif now is not None and now.config != topic.config:  # altered meanwhile
+            self._delete_later(queue.group)
+        elif now is not None and now.config != topic.config:
             self._configure(now)

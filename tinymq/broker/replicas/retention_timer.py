@@ -1,4 +1,4 @@
-"""The broker's one timer for retention: every partition is looked at now and then, some at a time."""
+"""The broker's one timer for retention: it calls every partition in turn, some in each turn of the loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STEP = 50  # partitions in one turn of the loop
 
 
 class Retained(Protocol):
-    """What is looked at (tinymq.broker.partition.partition.Partition)."""
+    """Something with a retention (tinymq.broker.partition.partition.Partition)."""
 
     def retain(self) -> None: ...
 
@@ -20,11 +20,11 @@ class RetentionTimer:
     """From `start` to `stop`."""
 
     def __init__(self, clock: Clock, partitions: Callable[[], Iterable[Retained]], every_s: float) -> None:
-        """`partitions`: those that are open when a round begins; `every_s`: from the end of one round to the next."""
+        """`partitions` returns the open partitions when a round begins. `every_s` is the pause between two rounds."""
         self._clock = clock
         self._partitions = partitions
         self._every_s = every_s
-        self._left: list[Retained] = []  # of this round, the next one last
+        self._left: list[Retained] = []  # of this round; the next one is last
         self._timer: Timer | None = None
 
     def start(self) -> None:
@@ -42,6 +42,7 @@ class RetentionTimer:
 
     def _step(self) -> None:
         some, self._left = self._left[-STEP:], self._left[:-STEP]
+        # The timer is set first: an error of one partition must not end retention for all.
         again = self._clock.call_later(0.0, self._step) if self._left else None
         self._timer = again or self._clock.call_later(self._every_s, self._begin)
         for partition in reversed(some):

@@ -56,23 +56,25 @@ def report_to_wire(report: ReplicaReport) -> pb.SurveyedReplica:
     )
 
 
-def report_from_wire(said: pb.SurveyedReplica) -> ReplicaReport:
+def report_from_wire(message: pb.SurveyedReplica) -> ReplicaReport:
     """Raises InvalidRequest."""
-    group = group_from_wire(said.topic_id, said.partition)
-    (replica,) = replicas_from_wire([said.identity])
+    group = group_from_wire(message.topic_id, message.partition)
+    (replica,) = replicas_from_wire([message.identity])
     return ReplicaReport(
-        replica,
-        said.healthy,
-        said.leads,
-        said.term,
-        said.last_term,
-        said.last_index,
-        said.high_watermark,
-        Membership(group, said.applied_epoch, replicas_from_wire(said.applied), said.applied_generation),
-        Membership(group, said.newest_epoch, replicas_from_wire(said.newest), said.newest_generation),
-        (said.term_before_take_over, said.index_before_take_over),
-        said.reason,
-        said.fault_count if said.HasField("fault_count") else None,
+        replica=replica,
+        healthy=message.healthy,
+        leads=message.leads,
+        term=message.term,
+        last_term=message.last_term,
+        last_index=message.last_index,
+        high_watermark=message.high_watermark,
+        applied=Membership(
+            group, message.applied_epoch, replicas_from_wire(message.applied), message.applied_generation
+        ),
+        newest=Membership(group, message.newest_epoch, replicas_from_wire(message.newest), message.newest_generation),
+        before_forced=(message.term_before_take_over, message.index_before_take_over),
+        reason=message.reason,
+        fault_count=message.fault_count if message.HasField("fault_count") else None,
     )
 
 
@@ -87,7 +89,9 @@ def order_to_wire(order: RecoveryOrder) -> pb.TakeOverOrder:
     )
 
 
-def order_from_wire(said: pb.TakeOverOrder) -> RecoveryOrder:
+def order_from_wire(message: pb.TakeOverOrder) -> RecoveryOrder:
     """Raises InvalidRequest."""
-    group = group_from_wire(said.topic_id, said.partition)
-    return RecoveryOrder(group, said.term, (said.last_term, said.last_index), replicas_from_wire(said.replicas))
+    group = group_from_wire(message.topic_id, message.partition)
+    return RecoveryOrder(
+        group, message.term, (message.last_term, message.last_index), replicas_from_wire(message.replicas)
+    )

@@ -1,5 +1,7 @@
-"""Moving a leadership by hand: who can take it, and waiting until somebody else leads. What is moved so stays moved
-for as long as it is led there and the preferred broker is not started again (preferred_leaders.py)."""
+"""Moves a leadership for an operator: chooses the successor, and waits until another broker leads.
+
+A leadership that was moved this way stays where it is until the preferred broker restarts (preferred_leaders.py).
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,14 @@ from tinymq.base.types import GroupId
 from tinymq.raft import Group
 from tinymq.registry.state.values import QueueRecord
 
-LOOK_S = 0.01  # between two looks for the new leader
-ANY = 0  # whoever would take over at once, the preferred broker first
+LOOK_S = 0.01  # between two checks for the new leader
+ANY = 0  # any replica that can take over at once, the preferred broker first
 
 logger = structlog.get_logger("tinymq.broker")
 
 
 class TransferHost(Protocol):
-    """What transferring asks of the Raft host (tinymq.raft.Host)."""
+    """The part of the Raft host that transfers use (tinymq.raft.Host)."""
 
     @property
     def broker_id(self) -> int: ...
@@ -35,7 +37,10 @@ class TransferHost(Protocol):
 
 
 class Transfers:
-    """Of what this broker leads. `within_s`: for how long writers may wait for a successor that does not take over."""
+    """Transfers of the leaderships of this broker.
+
+    Writers wait during a transfer. `within_s` bounds that wait if the successor does not take over.
+    """
 
     def __init__(self, host: TransferHost, clock: Clock, within_s: float) -> None:
         self._host = host
@@ -43,32 +48,33 @@ class Transfers:
         self._within_s = within_s
 
     async def transfer(self, queue: QueueRecord, to: int, timeout_s: float) -> tuple[int, int]:
-        """(leader, term) once `to` (ANY: whoever can) leads the partition; it may lead already.
+        """Move the leadership to `to`, or to ANY replica, and return (leader, term) once it leads.
 
-        Raises NotLeader; InvalidRequest for a broker without a replica, NotReady for one that would not take over at
-        once, and then nothing was done; DeadlineExceeded when it was tried, and it is led here as before;
-        OutcomeUnknown when nobody is known to lead by then.
+        Raises, with nothing done: NotLeader, InvalidRequest for a broker without a replica, NotReady for a broker that
+        could not take over at once. DeadlineExceeded: the transfer failed, and this broker still leads. OutcomeUnknown:
+        no leader is known yet.
         """
         host, group = self._host, self._host.groups.get(queue.group)
         name = f"{queue.topic}/{queue.partition}"
         if to != ANY and not queue.has_replica(to):
-            held = named("broker", (r.broker_id for r in queue.replicas))
-            raise InvalidRequest(f"{name}: broker {to} holds no replica", hint=f"its replicas are on {held}")
+            holders = named("broker", (r.broker_id for r in queue.replicas))
+            raise InvalidRequest(f"{name}: broker {to} holds no replica", hint=f"its replicas are on {holders}")
         if group is None or not group.is_leader:
             leader = host.leader_of(queue.group)
             raise NotLeader(f"{name} is not led by broker {host.broker_id}", leader=leader[0] if leader else None)
         if to == host.broker_id:
             return to, group.term
         term, successor = group.term, self._successor(queue, group, to, name)
-        until = self._clock.monotonic() + timeout_s
-        logger.info("leader_moved_by_hand", group=str(group.id), to=successor)
+        deadline_s = self._clock.monotonic() + timeout_s
+        logger.info("leader_transfer_ordered", group=str(group.id), to=successor)
         if not host.transfer(group.id, successor, within_s=min(timeout_s, self._within_s), manual=True):
             raise NotReady(f"{name}: broker {successor} cannot take over")
-        while self._clock.monotonic() < until:
+        while self._clock.monotonic() < deadline_s:
             await self._clock.sleep(LOOK_S)
             leader = host.leader_of(queue.group)
             if leader is not None and leader[0] != host.broker_id and leader[1] > term:
                 return leader
+            # Still the leader of the same term, and no longer transferring: the successor did not take over.
             if group.is_leader and group.term == term and not group.is_transferring:
                 break
         if group.is_leader:
@@ -76,9 +82,9 @@ class Transfers:
         raise OutcomeUnknown(f"{name}: broker {host.broker_id} gave it up, and nobody is known to lead yet")
 
     def _successor(self, queue: QueueRecord, group: Group, to: int, name: str) -> int:
-        """Who is to take over, and would at once. Raises NotReady."""
-        wanted = [r.broker_id for r in queue.replicas if r.broker_id != self._host.broker_id] if to == ANY else [to]
-        reasons = {broker_id: group.transfer_obstacle(broker_id) for broker_id in wanted}
+        """A broker that can take over at once. Raises NotReady if there is none."""
+        candidates = [r.broker_id for r in queue.replicas if r.broker_id != self._host.broker_id] if to == ANY else [to]
+        reasons = {broker_id: group.transfer_obstacle(broker_id) for broker_id in candidates}
         for broker_id, reason in reasons.items():
             if not reason:
                 return broker_id

@@ -89,9 +89,7 @@ class Broker:
         self.scans = Scans(env.clock)
         self.unpack_queue = UnpackQueue(env.runner)
         self.fetch_waits = FetchWaits(env.limits.waiting_fetches_max)
-        self._unknown: OrderedDict[GroupId, None] = (
-            OrderedDict()
-        )  # not in the registry; of a topic, partition 0
+        self._unknown: OrderedDict[GroupId, None] = OrderedDict()  # not in the registry; of a topic, partition 0
         self._refreshing: asyncio.Task[None] | None = None
 
     def check_metadata_known(self) -> None:

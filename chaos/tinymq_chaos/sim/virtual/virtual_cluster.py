@@ -48,7 +48,7 @@ class VirtualBroker:
         self._process: SimProcess | None = None
         self._disk: SimDisk | None = None
         self._formation: Formation | None = None
-        self._means: MemberEnv | None = None
+        self._env: MemberEnv | None = None
         self._member: MetadataMember | None = None
 
     @property
@@ -68,8 +68,8 @@ class VirtualBroker:
 
     @property
     def host(self) -> Host:
-        assert self._means is not None, f"broker {self.id} is down"
-        return self._means.host
+        assert self._env is not None, f"broker {self.id} is down"
+        return self._env.host
 
     async def start(self) -> None:
         """Start the broker as `BrokerApp` does. A broker without a cluster waits for `join`."""
@@ -98,19 +98,19 @@ class VirtualBroker:
         host.on_group_changed = lambda group: self._member.group_changed(group) if self._member else None
         await process.run(host.start())
         config = BrokerConfig(self.id, "data", VOTERS, SECRET, limits=LIMITS, timing=cluster.timing)
-        self._means = MemberEnv(config, store, host, clock, self._rng, self._disk)
+        self._env = MemberEnv(config, store, host, clock, self._rng, self._disk)
         self._formation = Formation(self.id, [v.broker_id for v in VOTERS], store, self.files, self._disk)
         if await process.run(self._formation.load()) is not None:
             await self.join()
 
     async def join(self) -> None:
         """Join the cluster to which the data directory belongs."""
-        first, means = self.formation.first_entry, self._means
+        first, env = self.formation.first_entry, self._env
         assert first is not None
-        assert means is not None
-        incarnation = means.store.identity.incarnation
+        assert env is not None
+        incarnation = env.store.identity.incarnation
         record = BrokerRecord(self.id, incarnation, self._sessions, f"{HOST}:{self.id}", f"{HOST}:{self.id}")
-        self._member = MetadataMember(means, record, self.failures.append)
+        self._member = MetadataMember(env, record, self.failures.append)
         await self.process.run(self._member.start(first))
 
     def power_cut(self) -> None:
@@ -120,7 +120,7 @@ class VirtualBroker:
         if self._disk is not None:
             self._disk.die()
         self.files.power_cut()
-        self._process = self._disk = self._formation = self._means = self._member = None
+        self._process = self._disk = self._formation = self._env = self._member = None
 
     def partition(self, topic: TopicRecord, number: int) -> Partition | None:
         return self.broker.replica_host.get(topic.topic_id, number) if self._member is not None else None
