@@ -1,4 +1,4 @@
-"""What an application passes by mistake is refused at once, as an InvalidRequest that names the argument."""
+"""Wrong arguments are refused at once, with an InvalidRequest that names the argument."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Call = Callable[[Any], Awaitable[Any]]
 
 
 async def made(make: Callable[[], Any]) -> Any:
-    """What is refused when it is made, without a call."""
+    """For objects whose constructor refuses the argument."""
     return make()
 
 
@@ -90,13 +90,15 @@ BAD: dict[str, tuple[str, Call]] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_a_wrong_argument_is_named_and_a_right_one_hinted_at(what: str) -> None:
+def test_an_error_names_the_wrong_argument_and_hints_at_a_right_one(what: str) -> None:
     async def scenario() -> None:
         says, call = BAD[what]
         cluster = FakeCluster()
         cluster.add_topic("t", 2)
         async with client_of(cluster) as mq:
-            await mq.send("t", b"", partition=0)  # known from now on: the quick way is taken
+            await mq.send(
+                "t", b"", partition=0
+            )  # the topic is known from now on, so the next send stays in this thread
             with pytest.raises(InvalidRequest, match=says) as raised:
                 await call(mq)
             assert raised.value.code == "InvalidRequest"
@@ -105,7 +107,7 @@ def test_a_wrong_argument_is_named_and_a_right_one_hinted_at(what: str) -> None:
     run(scenario())
 
 
-def test_to_look_and_return_stays_legal() -> None:
+def test_zero_timeouts_and_limits_are_accepted() -> None:
     async def scenario() -> None:
         cluster = FakeCluster()
         cluster.add_topic("t")
@@ -120,7 +122,7 @@ def test_to_look_and_return_stays_legal() -> None:
 
 @pytest.mark.parametrize("end", ["latest", None, Offset(200)])
 @pytest.mark.parametrize("replica", ["leader", "follower"])
-def test_a_start_beyond_the_end_is_told_with_the_end(end: Any, replica: str) -> None:
+def test_a_start_beyond_the_end_raises_with_the_end(end: Any, replica: str) -> None:
     async def scenario() -> None:
         cluster = FakeCluster()
         (at,) = cluster.add_topic("t")
@@ -134,7 +136,7 @@ def test_a_start_beyond_the_end_is_told_with_the_end(end: Any, replica: str) -> 
     run(scenario())
 
 
-def test_a_replica_that_lags_does_not_make_a_start_wrong() -> None:
+def test_a_start_beyond_a_lagging_replica_is_accepted() -> None:
     async def scenario() -> None:
         cluster = FakeCluster()
         (at,) = cluster.add_topic("t")
@@ -154,7 +156,9 @@ def test_a_replica_that_lags_does_not_make_a_start_wrong() -> None:
 @pytest.mark.parametrize(
     ("what", "check"), [("topic", check_topic), ("channel", check_channel), ("consumer", check_consumer)]
 )
-def test_a_wrong_name_says_what_such_names_are(what: str, check: Callable[[str], str], name: str) -> None:
+def test_the_error_of_a_wrong_name_says_which_names_are_valid(
+    what: str, check: Callable[[str], str], name: str
+) -> None:
     with pytest.raises(InvalidName) as raised:
         check(name)
     assert what in raised.value.message

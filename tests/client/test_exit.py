@@ -1,4 +1,4 @@
-"""A program that does not close its producers loses no record that a broker takes in time, and hears of all others."""
+"""A program that does not close its producers: records are delivered in time, or counted in a report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def brokers() -> Iterator[GrpcBrokers]:
     with GrpcBrokers(FakeCluster(), framed=True) as running:
         running.cluster.add_topic("t", 3)
-        for broker, address in running.cluster.stream_addresses.items():  # a name is to be resolved at the end, too
+        for broker, address in running.cluster.stream_addresses.items():  # names have to be resolved at exit, too
             running.cluster.stream_addresses[broker] = address.replace("127.0.0.1", "localhost")
         yield running
 
@@ -66,7 +66,7 @@ mq.queue("t").push_nowait(b"pushed")
 
 
 @pytest.mark.parametrize(("count", "end", "code"), [(10, "", 0), (20_000, "raise ValueError", 1)])
-def test_what_was_sent_is_stored_when_the_program_ends(brokers: GrpcBrokers, count: int, end: str, code: int) -> None:
+def test_records_are_stored_when_the_program_ends(brokers: GrpcBrokers, count: int, end: str, code: int) -> None:
     running = script(SENDS.format(count=count, end=end), brokers.servers[0])
     _, told = running.communicate(timeout=60)
     assert running.returncode == code, told
@@ -90,7 +90,7 @@ sys.exit(child.exitcode)
 """
 
 
-def test_a_child_of_multiprocessing_which_runs_no_atexit_functions_is_no_exception(brokers: GrpcBrokers) -> None:
+def test_producers_in_a_child_of_multiprocessing_are_flushed(brokers: GrpcBrokers) -> None:
     running = script(IN_A_CHILD, brokers.servers[0])
     _, told = running.communicate(timeout=60)
     assert (running.returncode, told, stored(brokers)) == (0, "", 100)
@@ -109,7 +109,7 @@ for i in range(5):
 """
 
 
-def test_what_no_broker_took_is_counted_within_the_deadline(brokers: GrpcBrokers) -> None:
+def test_undelivered_records_are_counted_within_the_deadline(brokers: GrpcBrokers) -> None:
     running = script(UNREACHABLE, "-W", "default::ResourceWarning", brokers.servers[0])
     assert running.stdout is not None
     assert running.stdout.readline() == "sent\n"
@@ -136,7 +136,7 @@ gc.collect()
 """
 
 
-def test_what_an_event_loop_left_behind_is_counted(brokers: GrpcBrokers) -> None:
+def test_records_of_an_ended_event_loop_are_counted(brokers: GrpcBrokers) -> None:
     running = script(LOOPS, brokers.servers[0])
     _, told = running.communicate(timeout=60)
     assert running.returncode == 0
@@ -167,9 +167,7 @@ def test_a_client_that_nothing_refers_to_ends_its_thread(brokers: GrpcBrokers) -
     assert stored(brokers) == 1
 
 
-def test_a_dropped_producer_tells_what_it_could_not_deliver(
-    brokers: GrpcBrokers, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_dropped_producer_reports_undelivered_records(brokers: GrpcBrokers, caplog: pytest.LogCaptureFixture) -> None:
     with Client(brokers.servers, attempt_timeout_ms=200) as mq:
         producer = mq.producer(delivery_timeout_ms=300)
         producer.send("t", b"0").result(20)
@@ -184,7 +182,7 @@ def test_a_dropped_producer_tells_what_it_could_not_deliver(
     assert issubclass(caught[0].category, ResourceWarning)
 
 
-def test_a_dropped_client_whose_loop_has_ended_tells_it_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_dropped_client_whose_loop_has_ended_reports_once(caplog: pytest.LogCaptureFixture) -> None:
     cluster = FakeCluster()
     cluster.add_topic("t")
 
@@ -205,7 +203,7 @@ def test_a_dropped_client_whose_loop_has_ended_tells_it_once(caplog: pytest.LogC
     assert len([record for record in caplog.records if "4 records" in record.message]) == 1
 
 
-def test_a_report_of_nothing_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_report_of_no_records_is_silent(caplog: pytest.LogCaptureFixture) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         exit.report(0, "when the program ended")
@@ -226,7 +224,7 @@ class Stuck:
         await asyncio.Event().wait()
 
 
-def test_the_end_is_not_waited_for_longer_than_closing_may_take(
+def test_exit_waits_no_longer_than_close_may_take(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(exit, "LATE_S", 0.0)

@@ -1,4 +1,4 @@
-"""An AsyncClient belongs to the event loop that used it first: every other loop is told so at once."""
+"""An AsyncClient belongs to the event loop that used it first. On every other loop its calls raise at once."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tinymq.base.errors import Closed, InvalidRequest, WrongEventLoop
 from tinymq.client import AsyncClient, Delivery
 from tinymq.client.facade.async_client import AsyncProducer, AsyncQueue, AsyncReader
 
-LATE_S = 2.0  # a call that is still not answered then hangs
+LATE_S = 2.0  # a call that takes longer hangs
 
 
 class Opened:
-    """Everything that a client makes, used once on the loop that it belongs to."""
+    """Every kind of object that a client makes, each used once on the client's loop."""
 
     client: AsyncClient
     producer: AsyncProducer
@@ -78,7 +78,7 @@ async def refused(use: Awaitable[Any]) -> WrongEventLoop:
 
 @pytest.fixture
 def running() -> Iterator[Opened]:
-    """On a loop that runs in another thread."""
+    """The objects of a client whose loop runs in another thread."""
     loop, opened = asyncio.new_event_loop(), Opened()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -92,7 +92,7 @@ def running() -> Iterator[Opened]:
         loop.close()
 
 
-def test_a_second_loop_is_told_that_the_first_one_has_ended() -> None:
+def test_a_second_loop_gets_an_error_that_the_first_one_has_ended() -> None:
     opened = Opened()
     asyncio.run(opened.open())
 
@@ -112,7 +112,7 @@ def test_a_second_loop_is_told_that_the_first_one_has_ended() -> None:
         opened.lingering.result(LATE_S)
 
 
-def test_a_loop_in_another_thread_is_told_and_the_client_goes_on(running: Opened) -> None:
+def test_a_loop_in_another_thread_gets_an_error_and_the_client_keeps_working(running: Opened) -> None:
     async def use_all() -> None:
         for name, use in USES.items():
             assert "another thread" in (await refused(use(running))).message, name
@@ -133,7 +133,7 @@ def test_a_delivery_may_be_awaited_on_any_loop(running: Opened) -> None:
         assert waiting.result(10) == 1
 
 
-def test_a_client_that_no_loop_has_used_belongs_to_none() -> None:
+def test_an_unused_client_may_be_used_on_any_loop() -> None:
     cluster = FakeCluster()
     cluster.add_topic("t")
     client = AsyncClient(cluster.servers, connector=cluster, rng=random.Random(1))

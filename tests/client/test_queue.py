@@ -1,4 +1,4 @@
-"""A partition as a queue, on real brokers: what is handed out, what is committed, and who is fenced."""
+"""A partition as a queue, on real brokers: handing out, committing, fencing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def topic(mq: Client) -> str:
 
 
 def filled(mq: Client, topic: str, count: int) -> None:
-    """Values 0, 1, ..., a second apart; one batch, which a poll has at hand whole."""
+    """Write the values 0, 1, ..., a second apart, as one batch. A fetch brings all of them at once."""
     times = [FIRST + timedelta(seconds=i) for i in range(count)]
     table = pa.table({"value": [b"%d" % i for i in range(count)], "timestamp": pa.array(times, TIMESTAMP)})
     with mq.producer() as producer:
@@ -76,7 +76,7 @@ def position(mq: Client, topic: str, channel: str = "c") -> int:
 
 
 def wait_for_consumer(cluster: Cluster, mq: Client, topic: str, consumer: str) -> None:
-    """Return once the leader has heard of it from the registry."""
+    """Return once the leader knows the consumer on record from the registry."""
 
     def known() -> bool:
         found = cluster.registry(cluster.leader_of(topic) or 1).get_queue_consumer(topic, 0, "c")
@@ -86,7 +86,7 @@ def wait_for_consumer(cluster: Cluster, mq: Client, topic: str, consumer: str) -
     assert [c.consumer for c in mq.admin.list_channels(topic)] == [consumer]
 
 
-def test_what_is_pushed_is_polled_in_order_and_an_empty_poll_is_a_list(mq: Client, topic: str) -> None:
+def test_messages_are_polled_in_the_order_of_their_pushes(mq: Client, topic: str) -> None:
     with mq.queue(topic, channel="c") as queue:
         assert queue.poll() == []
         assert queue.is_empty()
@@ -112,8 +112,8 @@ def test_what_is_pushed_is_polled_in_order_and_an_empty_poll_is_a_list(mq: Clien
             queue.get(-1)
 
 
-def test_a_poll_right_after_a_push_never_misses_it(mq: Client, topic: str) -> None:
-    """[] means that there is none, whatever is on its way to the reader."""
+def test_a_poll_right_after_a_push_returns_the_message(mq: Client, topic: str) -> None:
+    """[] means that the partition has no more messages, not that none was fetched yet."""
     with mq.queue(topic, channel="c") as ours, mq.queue(topic) as theirs:
         for i in range(50):
             theirs.push(b"")
@@ -121,7 +121,7 @@ def test_a_poll_right_after_a_push_never_misses_it(mq: Client, topic: str) -> No
             assert ours.poll() == []
 
 
-def test_pushes_that_nobody_waits_for_keep_their_order_and_are_flushed(mq: Client, topic: str) -> None:
+def test_pushes_without_a_wait_keep_their_order_and_are_flushed(mq: Client, topic: str) -> None:
     with mq.queue(topic, channel="c") as queue:
         queue.push(b"0")
         sent = [queue.push_nowait(b"%d" % i) for i in range(1, 5000)]
@@ -131,7 +131,7 @@ def test_pushes_that_nobody_waits_for_keep_their_order_and_are_flushed(mq: Clien
         assert [m.value for m in drained(queue)] == [b"%d" % i for i in range(5001)]
 
 
-def test_their_order_is_kept_on_asyncio_too(cluster: Cluster, mq: Client, topic: str) -> None:
+def test_async_pushes_without_a_wait_keep_their_order(cluster: Cluster, mq: Client, topic: str) -> None:
     async def scenario() -> None:
         async with AsyncClient(cluster.servers) as client, client.queue(topic) as queue:
             for i in range(5000):
@@ -143,7 +143,7 @@ def test_their_order_is_kept_on_asyncio_too(cluster: Cluster, mq: Client, topic:
         assert [m.value for m in drained(queue)] == [b"%d" % i for i in range(5001)]
 
 
-def test_the_example_on_the_page_works(cluster: Cluster, mq: Client) -> None:
+def test_the_example_of_the_channels_page_works(cluster: Cluster, mq: Client) -> None:
     mq.admin.create_topic("orders", partitions=1, replication_factor=3)
     page = (Path(__file__).resolve().parents[2] / "docs" / "channels.md").read_text()
     (example,) = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
@@ -152,7 +152,7 @@ def test_the_example_on_the_page_works(cluster: Cluster, mq: Client) -> None:
     assert (found.channel, found.position) == ("billing", 1)
 
 
-def test_channels_never_see_each_other(mq: Client, topic: str) -> None:
+def test_channels_are_independent(mq: Client, topic: str) -> None:
     filled(mq, topic, 20)
     with mq.queue(topic, channel="a") as a, mq.queue(topic, channel="b") as b:
         seen: dict[str, list[int]] = {"a": [], "b": []}
@@ -167,7 +167,7 @@ def test_channels_never_see_each_other(mq: Client, topic: str) -> None:
     assert (position(mq, topic, "a"), position(mq, topic, "b")) == (20, 0)
 
 
-def test_leaving_cleanly_commits_and_an_exception_does_not(mq: Client, topic: str) -> None:
+def test_a_clean_exit_commits_and_an_exception_does_not(mq: Client, topic: str) -> None:
     filled(mq, topic, 10)
     with mq.queue(topic, channel="c") as queue:
         for message in queue:
@@ -182,12 +182,12 @@ def test_leaving_cleanly_commits_and_an_exception_does_not(mq: Client, topic: st
 
     with pytest.raises(AssertionError, match="this one"):
         fails_at_the_seventh()
-    assert position(mq, topic) == 6, "those before the one that failed are done with"
+    assert position(mq, topic) == 6, "the messages before the one that failed are done with"
     with mq.queue(topic, channel="c") as queue:
         assert offsets(queue.poll(2)) == [6, 7]
 
 
-def test_calls_at_the_same_time_take_the_channel_once(cluster: Cluster, mq: Client, topic: str) -> None:
+def test_concurrent_first_calls_take_the_channel_over_once(cluster: Cluster, mq: Client, topic: str) -> None:
     filled(mq, topic, 10)
 
     async def scenario() -> None:
@@ -202,7 +202,7 @@ def test_calls_at_the_same_time_take_the_channel_once(cluster: Cluster, mq: Clie
     run(scenario())
 
 
-def test_the_same_for_asyncio(cluster: Cluster, mq: Client, topic: str) -> None:
+def test_a_clean_async_exit_commits_and_an_exception_does_not(cluster: Cluster, mq: Client, topic: str) -> None:
     filled(mq, topic, 10)
 
     async def fails_at_the_second(queue: AsyncQueue) -> None:
@@ -224,7 +224,9 @@ def test_the_same_for_asyncio(cluster: Cluster, mq: Client, topic: str) -> None:
     run(scenario())
 
 
-def test_a_loop_left_without_with_leaves_the_last_one_uncommitted(cluster: Cluster, mq: Client, topic: str) -> None:
+def test_a_loop_without_a_with_block_leaves_the_last_message_uncommitted(
+    cluster: Cluster, mq: Client, topic: str
+) -> None:
     filled(mq, topic, 10)
     with cluster.client() as other:
         for message in other.queue(topic, channel="c"):
@@ -233,7 +235,7 @@ def test_a_loop_left_without_with_leaves_the_last_one_uncommitted(cluster: Clust
     assert position(mq, topic) == 3
 
 
-def test_what_was_asked_for_more_after_is_committed_by_itself(cluster: Cluster, mq: Client, topic: str) -> None:
+def test_messages_before_the_last_poll_are_committed_automatically(cluster: Cluster, mq: Client, topic: str) -> None:
     filled(mq, topic, 10)
     queue = mq.queue(topic, channel="c", commit_interval_ms=20)
     queue.poll(4)
@@ -249,7 +251,7 @@ def test_what_was_asked_for_more_after_is_committed_by_itself(cluster: Cluster, 
     cluster.wait_until(committed)
 
 
-def test_commits_by_hand(mq: Client, topic: str) -> None:
+def test_manual_commits(mq: Client, topic: str) -> None:
     filled(mq, topic, 10)
     with mq.queue(topic, channel="c", auto_commit=False, commit_interval_ms=1) as queue:
         queue.commit()
@@ -266,7 +268,7 @@ def test_commits_by_hand(mq: Client, topic: str) -> None:
             queue.commit(Offset(7))
         queue.poll(1)
         for _ in range(20):
-            assert position(mq, topic) == 4, "nothing is committed by itself"
+            assert position(mq, topic) == 4, "nothing is committed automatically"
     assert position(mq, topic) == 4
     with mq.queue(topic, channel="c", auto_commit=False) as queue:
         assert offsets(queue.poll(1)) == [4]
@@ -274,7 +276,7 @@ def test_commits_by_hand(mq: Client, topic: str) -> None:
     assert position(mq, topic) == 5
 
 
-def test_who_opens_a_channel_fences_who_had_it(cluster: Cluster, mq: Client, topic: str) -> None:
+def test_a_second_consumer_fences_the_first(cluster: Cluster, mq: Client, topic: str) -> None:
     filled(mq, topic, 10)
     first, second = mq.queue(topic, channel="c"), mq.queue(topic, channel="c", consumer="heir")
     first.poll(3)
@@ -285,14 +287,14 @@ def test_who_opens_a_channel_fences_who_had_it(cluster: Cluster, mq: Client, top
     for call in (first.poll, first.commit, first.peek, first.size, lambda: next(first)):
         with pytest.raises(Fenced):
             call()
-    first.close()  # that was said
+    first.close()  # the error was raised already
     second.commit()
     second.close()
     wait_for_consumer(cluster, mq, topic, "")
     assert position(mq, topic) == 1
 
 
-def test_a_close_that_comes_too_late_says_so(mq: Client, topic: str) -> None:
+def test_close_raises_fenced_once_another_consumer_took_over(mq: Client, topic: str) -> None:
     filled(mq, topic, 3)
     first = mq.queue(topic, channel="c")
     first.poll()
@@ -302,7 +304,7 @@ def test_a_close_that_comes_too_late_says_so(mq: Client, topic: str) -> None:
     first.close()
 
 
-def test_who_waits_for_messages_hears_that_another_one_took_over(mq: Client, topic: str) -> None:
+def test_a_waiting_poll_raises_fenced_when_another_consumer_takes_over(mq: Client, topic: str) -> None:
     filled(mq, topic, 1)
     first = mq.queue(topic, channel="c", commit_interval_ms=5)
     first.poll()
@@ -321,7 +323,7 @@ def test_who_waits_for_messages_hears_that_another_one_took_over(mq: Client, top
     assert raised
 
 
-def test_looking_and_pushing_fence_nobody(mq: Client, topic: str) -> None:
+def test_peek_size_and_push_fence_no_consumer(mq: Client, topic: str) -> None:
     filled(mq, topic, 3)
     with mq.queue(topic, channel="c") as reading:
         reading.poll(2)
@@ -340,18 +342,18 @@ def test_looking_and_pushing_fence_nobody(mq: Client, topic: str) -> None:
 @pytest.mark.parametrize(
     ("start", "at"), [("earliest", 0), ("latest", 10), (Offset(4), 4), (FIRST + timedelta(seconds=7), 7)]
 )
-def test_where_a_new_channel_begins_and_where_seeking_leads(mq: Client, topic: str, start: Offset, at: int) -> None:
+def test_a_new_channel_begins_at_start_and_seek_moves_it(mq: Client, topic: str, start: Offset, at: int) -> None:
     filled(mq, topic, 10)
     with mq.queue(topic, channel="c", start=start) as queue:
-        assert (queue.position(), queue.size()) == (at, 10 - at), "of a channel that is not there yet"
+        assert (queue.position(), queue.size()) == (at, 10 - at), "the channel does not exist yet"
         assert offsets(queue.poll(100)) == list(range(at, 10))
     with mq.queue(topic, channel="c", start="earliest") as queue:
-        assert queue.poll() == [], "it is there: it goes on"
+        assert queue.poll() == [], "an existing channel ignores start"
         assert queue.seek(start) == at
         assert offsets(queue.poll(100)) == list(range(at, 10))
 
 
-def test_after_a_seek_only_what_comes_then_is_committed(mq: Client, topic: str) -> None:
+def test_a_seek_discards_uncommitted_messages(mq: Client, topic: str) -> None:
     filled(mq, topic, 10)
     with mq.queue(topic, channel="c") as queue:
         queue.poll(8)
@@ -367,7 +369,7 @@ def test_after_a_seek_only_what_comes_then_is_committed(mq: Client, topic: str) 
     assert position(mq, topic) == 4
 
 
-def test_a_seek_by_somebody_else_fences_the_commits_of_before(mq: Client, topic: str) -> None:
+def test_a_seek_by_an_admin_fences_later_commits_of_the_consumer(mq: Client, topic: str) -> None:
     filled(mq, topic, 10)
     queue = mq.queue(topic, channel="c")
     queue.poll(5)
@@ -377,7 +379,7 @@ def test_a_seek_by_somebody_else_fences_the_commits_of_before(mq: Client, topic:
     assert offsets(mq.queue(topic, channel="c").poll(1)) == [1]
 
 
-def test_a_channel_that_was_deleted_is_not_made_again_silently(mq: Client, topic: str) -> None:
+def test_a_deleted_channel_raises_and_is_not_recreated(mq: Client, topic: str) -> None:
     filled(mq, topic, 10)
     queue = mq.queue(topic, channel="c")
     queue.poll(5)
@@ -395,7 +397,7 @@ def test_a_channel_that_was_deleted_is_not_made_again_silently(mq: Client, topic
             call()
 
 
-def test_the_whole_partition_may_be_deleted(mq: Client) -> None:
+def test_delete_removes_the_whole_partition(mq: Client) -> None:
     topic = mq.admin.create_topic(next(NAMES), partitions=2, replication_factor=3).name
     queue = mq.queue(topic, 1, "c")
     queue.push(b"")
@@ -414,7 +416,7 @@ def test_the_whole_partition_may_be_deleted(mq: Client) -> None:
         mq.queue(topic, 0).delete()
 
 
-def test_what_is_not_there_and_what_is_no_argument(mq: Client, topic: str) -> None:
+def test_unknown_topics_and_invalid_arguments_are_refused(mq: Client, topic: str) -> None:
     with pytest.raises(UnknownTopic):
         mq.queue("nowhere").poll()
     for call in (mq.queue(topic, 7).poll, mq.queue(topic, 7).peek, lambda: mq.queue(topic, 7).push(b"")):
@@ -441,7 +443,7 @@ def test_what_is_not_there_and_what_is_no_argument(mq: Client, topic: str) -> No
             bad()
     with pytest.raises(InvalidRequest) as nowhere:
         queue.get("earliest")  # type: ignore[arg-type]
-    assert nowhere.value.hint == "pass an int, or tinymq.Offset(5)", "nothing else is one message"
+    assert nowhere.value.hint == "pass an int, or tinymq.Offset(5)", "only an offset names one message"
     queue.close()
     queue.close()
     for call in (queue.poll, queue.commit, queue.flush, queue.size, lambda: queue.push(b""), lambda: next(queue)):

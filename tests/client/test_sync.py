@@ -1,4 +1,4 @@
-"""The synchronous facade, over real gRPC: thin, usable from any thread, and alive after a fork."""
+"""The synchronous client over real gRPC: from any thread, and before and after a fork."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def mq(brokers: GrpcBrokers) -> Iterator[Client]:
         yield client
 
 
-def test_the_sketch_of_the_design_works(mq: Client) -> None:
+def test_topics_records_and_tables_in_one_program(mq: Client) -> None:
     mq.admin.create_topic("orders", partitions=6, replication_factor=3)
     meta = mq.send("orders", b"first", key=b"42", headers={"trace": "abc"})
     assert (meta.topic, meta.offset) == ("orders", 0)
@@ -54,9 +54,9 @@ def test_deliveries_and_errors(mq: Client, brokers: GrpcBrokers) -> None:
     delivery = producer.send("t", b"x")
     assert delivery.result(5).offset == 0
     assert delivery.exception(5) is None
-    told = threading.Event()
-    producer.send("t", b"y").add_done_callback(lambda d: told.set())
-    assert told.wait(5)
+    called = threading.Event()
+    producer.send("t", b"y").add_done_callback(lambda d: called.set())
+    assert called.wait(5)
     brokers.cluster.refusals.append(BatchTooLarge("never"))
     assert isinstance(producer.send("t", b"z").exception(5), BatchTooLarge)
     brokers.cluster.refusals.append(BatchTooLarge("never"))
@@ -85,7 +85,7 @@ def test_many_threads_share_a_client(mq: Client, brokers: GrpcBrokers) -> None:
     assert sum(len(brokers.cluster.values("t", p)) for p in range(3)) == 400
 
 
-def test_a_callback_that_blocks_is_told_so(mq: Client, brokers: GrpcBrokers) -> None:
+def test_a_blocking_call_in_a_callback_raises(mq: Client, brokers: GrpcBrokers) -> None:
     caught: list[BaseException] = []
     done = threading.Event()
 
@@ -101,7 +101,7 @@ def test_a_callback_that_blocks_is_told_so(mq: Client, brokers: GrpcBrokers) -> 
 
     brokers.cluster.hold = held = asyncio.Event()
     with mq.producer(linger_ms=0) as producer:
-        producer.send("t", b"x").add_done_callback(call)  # not called at once, in this thread
+        producer.send("t", b"x").add_done_callback(call)  # the delivery is not done yet, so the loop's thread calls it
         brokers.run(answer())
         assert done.wait(20)
     assert "callback" in str(caught[0])
@@ -134,7 +134,7 @@ def test_failover_over_real_connections(mq: Client, brokers: GrpcBrokers) -> Non
     assert mq.reader("t", replica="follower").to_arrow().num_rows == 3000
 
 
-def test_a_closed_client_says_so(brokers: GrpcBrokers) -> None:
+def test_a_closed_client_raises_closed(brokers: GrpcBrokers) -> None:
     client = Client(brokers.servers)
     client.close()
     client.close()
@@ -215,7 +215,7 @@ producer.send("t", b"parent").result(10)
 """
 
 
-def test_what_was_made_before_a_fork_says_so_in_the_child_and_lives_in_the_parent(brokers: GrpcBrokers) -> None:
+def test_a_used_client_raises_closed_in_a_forked_child_and_works_in_the_parent(brokers: GrpcBrokers) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
     script = subprocess.run(
         [sys.executable, "-c", AFTER_USE, brokers.servers[0]],

@@ -1,4 +1,4 @@
-"""Topics and status, asked of a cluster in memory."""
+"""AsyncAdmin against a cluster in memory: topics, offsets and status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tinymq.base.errors import Closed, InvalidName, InvalidRequest, OutcomeUnkno
 from tinymq.proto import tinymq_pb2 as pb
 
 
-def test_topics_are_made_listed_described_and_deleted() -> None:
+def test_topics_are_created_listed_described_and_deleted() -> None:
     async def scenario() -> None:
         cluster = FakeCluster()
         async with client_of(cluster) as mq:
@@ -38,8 +38,8 @@ def test_topics_are_made_listed_described_and_deleted() -> None:
     run(scenario())
 
 
-def test_a_broker_that_is_forgotten_before_it_is_asked_is_asked_all_the_same() -> None:
-    """Between the choice of whom to ask and the question (found on real brokers, one of which had been wiped)."""
+def test_offsets_are_found_while_brokers_are_forgotten() -> None:
+    """A broker may be forgotten between its choice and the request (found on real brokers, one of them wiped)."""
 
     async def scenario() -> None:
         cluster = FakeCluster()
@@ -50,7 +50,7 @@ def test_a_broker_that_is_forgotten_before_it_is_asked_is_asked_all_the_same() -
             known = core.view
 
             def turn() -> None:
-                """At every turn of the loop brokers are forgotten, or known again."""
+                """Forget all brokers, or know them again, at every turn of the loop."""
                 core.update(replace(known, brokers={} if core.view.brokers else known.brokers))
                 turning[0] = loop.call_soon(turn)
 
@@ -65,7 +65,7 @@ def test_a_broker_that_is_forgotten_before_it_is_asked_is_asked_all_the_same() -
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "x" * 250, "a\n"])
-def test_bad_names_never_leave(name: str) -> None:
+def test_invalid_names_are_not_sent(name: str) -> None:
     async def scenario() -> None:
         cluster = FakeCluster()
         async with client_of(cluster) as mq:
@@ -90,8 +90,8 @@ def test_counts_below_one_are_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", [pb.CreateTopicRequest, pb.DeleteTopicRequest])
-def test_a_change_that_is_asked_for_again_is_made_once(kind: type[Message]) -> None:
-    """Also when somebody else has changed the same topic in between."""
+def test_a_repeated_change_is_made_once(kind: type[Message]) -> None:
+    """Also when another client has changed the same topic in between."""
 
     async def scenario() -> None:
         cluster = FakeCluster()
@@ -118,7 +118,7 @@ def test_a_change_that_is_asked_for_again_is_made_once(kind: type[Message]) -> N
     run(scenario())
 
 
-def test_the_status_names_those_who_do_not_answer() -> None:
+def test_cluster_status_lists_brokers_that_do_not_answer() -> None:
     async def scenario() -> None:
         cluster = FakeCluster()
         cluster.kill(2)
@@ -132,7 +132,7 @@ def test_the_status_names_those_who_do_not_answer() -> None:
     run(scenario())
 
 
-def test_a_hung_broker_does_not_stand_in_the_way() -> None:
+def test_a_hung_broker_does_not_block_other_answers() -> None:
     async def scenario() -> None:
         cluster = FakeCluster()
         cluster.add_topic("t")
@@ -144,7 +144,7 @@ def test_a_hung_broker_does_not_stand_in_the_way() -> None:
     run(scenario())
 
 
-def test_a_closed_client_says_so() -> None:
+def test_a_closed_client_raises_closed() -> None:
     async def scenario() -> None:
         cluster = FakeCluster()
         mq = client_of(cluster)
@@ -158,7 +158,7 @@ def test_a_closed_client_says_so() -> None:
 
 
 @pytest.mark.parametrize("fault", ["kill", "hang"])
-def test_where_a_leader_is_away_the_replica_that_shows_most_says_where_the_end_is(fault: str) -> None:
+def test_without_a_leader_the_replica_with_the_highest_watermark_answers(fault: str) -> None:
     async def scenario() -> None:
         cluster = FakeCluster()
         for at in cluster.add_topic("t", 3):
@@ -173,6 +173,6 @@ def test_where_a_leader_is_away_the_replica_that_shows_most_says_where_the_end_i
             cluster.kill(3, elect=False)
             partitions[2].shown = {2: 9}
             found = await mq.admin.find_offsets("t", "latest")
-            assert found == {0: 4, 1: 10, 2: 9}, "as long as one answers"
+            assert found == {0: 4, 1: 10, 2: 9}, "one replica that answers is enough"
 
     run(scenario())

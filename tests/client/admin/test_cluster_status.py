@@ -1,4 +1,4 @@
-"""What brokers say of their cluster, beside what the cluster counts on."""
+"""The brokers' reports, compared with the brokers that should exist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def on(*brokers: int) -> TopicDescription:
 def states(
     *replies: pb.ClusterStatusReply | TinymqError, topics: tuple[TopicDescription, ...] | None = ()
 ) -> dict[int, BrokerStatus]:
-    """`replies` of brokers 1, 2, ..., which alone are registered."""
+    """The states that follow from the replies of brokers 1, 2, ..., the only ones that are registered."""
     status = summarise(ID, [broker(n) for n in range(1, len(replies) + 1)], dict(enumerate(replies, 1)), topics)
     return {each.broker_id: each for each in status.brokers}
 
@@ -39,14 +39,14 @@ def test_a_voter_that_is_not_registered_is_missing() -> None:
     assert found[3].reason == "it votes on the metadata, and is not registered; last heard 12 s ago"
 
 
-def test_so_is_a_broker_with_a_replica() -> None:
+def test_a_replica_holder_that_is_not_registered_is_missing() -> None:
     found = states(reply(1, [1]), topics=(on(1, 7),))
     assert found[7].state == "missing"
     assert found[7].reason == "it has replicas, and is not registered; never heard by the brokers that answer"
     assert not found[7].votes
 
 
-def test_an_observer_without_replicas_may_go_and_old_brokers_name_no_voters() -> None:
+def test_a_former_observer_without_replicas_is_not_missing() -> None:
     assert set(states(reply(1, [1], {4: 5000}), topics=(on(1),))) == {1}
     assert set(states(reply(1, []), topics=None)) == {1}
 

@@ -1,4 +1,4 @@
-"""The feature level as a client sees it: of a mixed cluster, of brokers that do not answer, and over the wire."""
+"""The feature level as a client sees it: in a mixed cluster, with brokers that do not answer, and over the wire."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def reply(broker_id: int, level: int, held: int = 0, *announced: int) -> pb.Feat
     return pb.FeatureLevelReply(broker_id=broker_id, level=level, known=2, held=held, members=members)
 
 
-def test_a_mixed_cluster_names_whom_it_waits_for() -> None:
+def test_a_mixed_cluster_names_the_members_it_waits_for() -> None:
     old = UnsupportedVersion("h:2: Method not found!")
     found = read({1: reply(1, 1, 1, 1, 1, 2), 2: old, 3: BrokerUnreachable("nobody there")})
     assert (found.level, found.waits_for) == (1, (1, 2))
@@ -37,12 +37,12 @@ def test_the_best_informed_broker_is_believed() -> None:
 
 
 @pytest.mark.parametrize("error", [UnsupportedVersion("old"), BrokerUnreachable("gone")])
-def test_nobody_knows(error: UnsupportedVersion | BrokerUnreachable) -> None:
+def test_the_error_is_raised_when_no_broker_answers(error: UnsupportedVersion | BrokerUnreachable) -> None:
     with pytest.raises(type(error)):
         read({1: error, 2: error})
 
 
-def test_a_new_cluster_rises_by_itself_and_a_hold_comes_too_late(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_cluster_has_the_highest_level_and_a_hold_does_not_lower_it(capsys: pytest.CaptureFixture[str]) -> None:
     with Cluster(nodes=3) as cluster:
         admin = cluster.client().admin
         cluster.wait_until(lambda: cluster.registry(1).feature_level == KNOWN_LEVEL)
@@ -56,7 +56,7 @@ def test_a_new_cluster_rises_by_itself_and_a_hold_comes_too_late(capsys: pytest.
         assert (held["feature_level"], [m["held_at"] for m in held["members"]]) == (2, [2, 2, 2])
         cluster.kill(2)
         cluster.start(2)
-        assert [m.held for m in admin.feature_level().members] == [2, 2, 2], "it is in the data folder"
+        assert [m.held for m in admin.feature_level().members] == [2, 2, 2], "the data directory has it"
         assert run(["cluster", "feature-level", "release", "-s", cluster.servers]) == Exit.OK
         assert "the cluster is at feature level 2" in capsys.readouterr().err
         assert [m.held for m in admin.feature_level().members] == [0, 0, 0]

@@ -1,4 +1,4 @@
-"""Settings: what is unknown or out of range is an error that helps."""
+"""Settings: an error for an unknown name or a value out of range says what to use instead."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def test_type_checkers_know_the_same_settings(options: type[object], config: typ
     assert list(get_type_hints(options)) == [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
 
 
-def test_a_client_without_a_name_is_called_after_its_host_and_process() -> None:
+def test_the_default_client_id_has_host_and_process() -> None:
     name = default_client_id()
     assert name == check_consumer_name(name)
     assert name.endswith(f"-{os.getpid()}")
 
 
-def test_servers_are_a_text_or_a_list() -> None:
+def test_servers_may_be_text_or_a_list() -> None:
     assert parse_servers("a:1, b:2,[::1]:3") == ("a:1", "b:2", "[::1]:3")
     assert parse_servers(["a:1"]) == ("a:1",)
     bad_ones: list[Any] = ["", [], "a", "a:b", "a:1,b", 5, None, [1]]
@@ -94,7 +94,7 @@ def test_servers_are_a_text_or_a_list() -> None:
             parse_servers(bad)
 
 
-def test_without_sequences_one_batch_is_on_its_way() -> None:
+def test_without_sequence_numbers_one_batch_is_in_flight() -> None:
     assert ProducerConfig().inflight == 5
     assert ProducerConfig(idempotent=False).inflight == 1
     assert not ProducerConfig(acks="none").numbered

@@ -40,7 +40,7 @@ def test_batches_come_in_order_and_uncopied(mq: Client, buffer_bytes_max: int) -
         assert found == list(range(5, 995))
         assert (scan.skipped, list(scan)) == (0, [])
     assert set(scan.served) <= {1, 3}
-    assert len(list(mq.scan("t", 0, 0, 1000))) == 100, "as they are stored; without a block, too"
+    assert len(list(mq.scan("t", 0, 0, 1000))) == 100, "one batch for each that is stored; a `with` block is not needed"
 
 
 def test_threads_scan_side_by_side(mq: Client) -> None:
@@ -58,9 +58,9 @@ def test_threads_scan_side_by_side(mq: Client) -> None:
     assert rows == [1000] * 8
 
 
-def test_a_client_that_closes_wakes_who_waits(brokers: GrpcBrokers) -> None:
+def test_closing_the_client_wakes_a_waiting_scan(brokers: GrpcBrokers) -> None:
     client = Client(brokers.servers)
-    scan = client.scan("t", 0, 1000, 1001, wait_ms=60_000)  # not there yet
+    scan = client.scan("t", 0, 1000, 1001, wait_ms=60_000)  # this offset does not exist yet
     ended: list[TinymqError] = []
 
     def wait() -> None:
@@ -77,7 +77,7 @@ def test_a_client_that_closes_wakes_who_waits(brokers: GrpcBrokers) -> None:
     scan.close()
 
 
-def test_what_is_wrong_is_said_here(mq: Client) -> None:
+def test_wrong_arguments_are_refused_by_the_call(mq: Client) -> None:
     for wrong in ({"start": 5, "end": 4}, {"replicas": "leader"}):
         with pytest.raises(InvalidRequest):
             mq.scan(**{"topic": "t", "partition": 0, "start": 0, "end": 9, **wrong})  # type: ignore[arg-type]
@@ -105,8 +105,8 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), sum(batch.num_rows for
 """
 
 
-def test_a_child_is_told_that_nothing_comes(brokers: GrpcBrokers) -> None:
-    """In a process of its own: in this one, others may have set gRPC up for forks already."""
+def test_a_scan_raises_closed_in_a_forked_child(brokers: GrpcBrokers) -> None:
+    """In a process of its own, because other tests may have configured gRPC for forks in this one."""
     done = subprocess.run(
         [sys.executable, "-c", FORK, brokers.servers[0]], capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,4 +1,4 @@
-"""Queues while leaders die, answers get lost and all brokers restart: nothing is skipped, nothing passes unseen."""
+"""Queues while leaders die, answers get lost and all brokers restart: no message is skipped, every failure raises."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tinymq.proto.errors import to_wire
 from tinymq.registry.state import bounds
 from tinymq.testing.cluster import Cluster
 
-LOST = [pytest.param(1, marks=pytest.mark.long), 3]  # one lost answer is a part of three
+LOST = [pytest.param(1, marks=pytest.mark.long), 3]  # the case of three lost answers contains that of one
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def mq(cluster: Cluster) -> Iterator[Client]:
 
 @pytest.fixture
 def own() -> Iterator[Cluster]:
-    """A cluster of one test, which kills its brokers or changes their bounds."""
+    """A cluster for one test that kills its brokers or changes their bounds."""
     with Cluster(nodes=3) as running:
         yield running
 
@@ -59,7 +59,7 @@ def topic_client(cluster: Cluster) -> Client:
 
 
 def filled(mq: Client, count: int) -> None:
-    """One batch, which a poll has at hand whole."""
+    """Write one batch. A fetch brings all of it at once."""
     with mq.producer() as producer:
         producer.send_batch("t", pa.table({"value": [b"%d" % i for i in range(count)]}))
 
@@ -80,7 +80,9 @@ def test_the_leader_dies_between_poll_and_commit(own: Cluster) -> None:
     with mq.queue("t", channel="c") as heir:
         while found := heir.poll(7):
             seen += [m.offset for m in found]
-    assert seen == list(range(100)), "each once, in order: what was handed out was committed before somebody else read"
+    assert seen == list(range(100)), (
+        "each once and in order: the first consumer committed its messages before the second one read"
+    )
 
 
 def test_a_consumer_that_dies_has_its_last_messages_delivered_again(cluster: Cluster, mq: Client) -> None:
@@ -117,7 +119,7 @@ def test_all_brokers_restart_and_channels_go_on(own: Cluster) -> None:
     assert [c.position for c in mq.admin.list_channels("t")] == [30, 20]
 
 
-def test_without_a_quorum_a_poll_says_so_and_not_that_there_is_nothing(own: Cluster) -> None:
+def test_a_poll_without_a_quorum_raises_instead_of_returning_nothing(own: Cluster) -> None:
     mq = topic_client(own)
     filled(mq, 10)
     hasty = own.client(attempt_timeout_ms=200, request_timeout_ms=1000)
@@ -127,7 +129,7 @@ def test_without_a_quorum_a_poll_says_so_and_not_that_there_is_nothing(own: Clus
     for broker in {1, 2, 3} - {leader}:
         own.kill(broker)
     own.kill(leader)
-    with ThreadPoolExecutor() as side_by_side:  # each of them takes as long as it may
+    with ThreadPoolExecutor() as side_by_side:  # each call takes its whole timeout
         committing = side_by_side.submit(queue.commit)
         looking = [side_by_side.submit(call) for call in (queue.poll, queue.size, queue.peek)]
     assert isinstance(committing.exception(), Unavailable | OutcomeUnknown)
@@ -136,11 +138,11 @@ def test_without_a_quorum_a_poll_says_so_and_not_that_there_is_nothing(own: Clus
         own.run(own._start(broker))
     own.wait_leader("t")
     mq.send("t", b"10")
-    assert [m.offset for m in queue.poll(10)] == [10], "it goes on by itself"
+    assert [m.offset for m in queue.poll(10)] == [10], "the queue goes on without another call"
 
 
 @pytest.mark.parametrize("lost", LOST)
-def test_lost_answers_are_asked_for_again_and_nothing_is_done_twice(cluster: Cluster, mq: Client, lost: int) -> None:
+def test_requests_with_a_lost_answer_are_repeated_and_take_effect_once(cluster: Cluster, mq: Client, lost: int) -> None:
     filled(mq, 20)
 
     async def scenario() -> None:
@@ -170,12 +172,12 @@ def test_lost_answers_are_asked_for_again_and_nothing_is_done_twice(cluster: Clu
             losing.left[pb.HoldRequest] = lost
             async with client.admin.hold("t", 0, Offset(6)) as hold:
                 hold.check()
-            assert not +losing.left, "all of it was lost"
+            assert not +losing.left, "every planned answer was lost"
 
     run(scenario())
 
 
-def test_a_commit_that_nobody_answers_is_of_unknown_outcome_at_the_deadline(cluster: Cluster, mq: Client) -> None:
+def test_a_commit_without_an_answer_ends_as_outcome_unknown(cluster: Cluster, mq: Client) -> None:
     filled(mq, 5)
 
     async def scenario() -> None:
@@ -189,14 +191,14 @@ def test_a_commit_that_nobody_answers_is_of_unknown_outcome_at_the_deadline(clus
             with pytest.raises(OutcomeUnknown):
                 await queue.seek(Offset(1))
             losing.left.clear()
-            assert await queue.seek(Offset(2)) == 2, "who does not know where it is seeks again"
+            assert await queue.seek(Offset(2)) == 2, "another seek tells the position"
             assert [m.offset for m in await queue.poll(5)] == [2, 3, 4]
             await queue.commit()
 
     run(scenario())
 
 
-def test_after_a_seek_of_unknown_outcome_nothing_is_committed_until_one_is_known(cluster: Cluster, mq: Client) -> None:
+def test_no_commit_follows_a_seek_of_unknown_outcome(cluster: Cluster, mq: Client) -> None:
     filled(mq, 10)
 
     async def scenario() -> None:
@@ -209,7 +211,7 @@ def test_after_a_seek_of_unknown_outcome_nothing_is_committed_until_one_is_known
             with pytest.raises(OutcomeUnknown):
                 await queue.seek(Offset(1))
             losing.left.clear()
-            for _ in range(20):  # time for a commit of what was before
+            for _ in range(20):  # time in which a commit of the earlier messages could come
                 await client.admin.list_channels("t")
             assert await queue.seek(Offset(2)) == 2
             assert [m.offset for m in await queue.poll(100)] == list(range(2, 10))
@@ -217,14 +219,14 @@ def test_after_a_seek_of_unknown_outcome_nothing_is_committed_until_one_is_known
     run(scenario())
 
 
-def test_who_does_not_hear_that_it_may_read_does_not_stay_on_record(cluster: Cluster, mq: Client) -> None:
+def test_a_consumer_whose_assignment_got_no_answer_is_removed_again(cluster: Cluster, mq: Client) -> None:
     async def scenario() -> None:
         losing = Losing()
         client = AsyncClient(cluster.servers, connector=losing, request_timeout_ms=2000, attempt_timeout_ms=5000)
         async with client:
             await client.admin.list_channels("t")
             losing.left[pb.SetConsumerRequest] = 1
-            losing.patient = {pb.SetConsumerRequest}  # it asks no other broker: its time is up
+            losing.patient = {pb.SetConsumerRequest}  # no time is left to ask another broker
             with pytest.raises(OutcomeUnknown):
                 await client.queue("t", channel="c").poll()
             assert losing.answered[pb.SetConsumerRequest] == 2
@@ -233,8 +235,8 @@ def test_who_does_not_hear_that_it_may_read_does_not_stay_on_record(cluster: Clu
     run(scenario())
 
 
-def test_who_never_hears_that_it_may_read_is_told_by_the_deadline(cluster: Cluster, mq: Client) -> None:
-    """The way back, too, is tried within the time that there is (found on real brokers, a majority of them killed)."""
+def test_open_ends_by_its_deadline_when_no_answer_comes(cluster: Cluster, mq: Client) -> None:
+    """The removal of the assignment keeps the deadline, too (found on real brokers, a majority of them killed)."""
 
     async def scenario() -> None:
         losing = Losing()
@@ -246,12 +248,14 @@ def test_who_never_hears_that_it_may_read_is_told_by_the_deadline(cluster: Clust
             began_s = time.monotonic()
             with pytest.raises(OutcomeUnknown):
                 await client.queue("t", channel="c").open()
-            assert time.monotonic() - began_s < 1.0 + 2 * UNSET_S_MIN + 0.7, "the way back took an attempt's 5 s before"
+            assert time.monotonic() - began_s < 1.0 + 2 * UNSET_S_MIN + 0.7, (
+                "the removal may not take a whole attempt, which is 5 s"
+            )
 
     run(scenario())
 
 
-def test_a_partition_full_of_channels_says_so_at_once_and_nobody_stays_on_record(
+def test_a_refused_channel_raises_at_once_and_leaves_no_consumer_on_record(
     own: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mq = topic_client(own)
@@ -265,7 +269,9 @@ def test_a_partition_full_of_channels_says_so_at_once_and_nobody_stays_on_record
         async with AsyncClient(own.servers, connector=losing, request_timeout_ms=60_000) as client:
             with pytest.raises(QuotaExceeded):
                 await client.queue("t", channel="c").poll()
-            assert losing.answered[pb.ChannelsRequest] == 1, "it is not asked again: no time makes room"
+            assert losing.answered[pb.ChannelsRequest] == 1, (
+                "the request is not repeated, because a full partition stays full"
+            )
             assert losing.answered[pb.UnsetConsumerRequest] == 1
 
     run(scenario())
@@ -283,7 +289,7 @@ def test_a_partition_full_of_channels_says_so_at_once_and_nobody_stays_on_record
 
 
 @pytest.mark.parametrize("later", [DeadlineExceeded("no majority"), Held("still held")], ids=["too late", "again"])
-def test_a_refusal_is_not_masked_by_a_last_try_that_comes_too_late(
+def test_a_refusal_is_not_replaced_by_the_error_of_a_late_last_attempt(
     cluster: Cluster, mq: Client, later: TinymqError
 ) -> None:
     async def scenario() -> None:
@@ -295,13 +301,13 @@ def test_a_refusal_is_not_masked_by_a_last_try_that_comes_too_late(
             ]
             with pytest.raises(Held):
                 await client.admin.trim("t", 0, Offset(0))
-            assert len(losing.given_s) > 1, "it is tried again,"
-            assert min(losing.given_s) > 0.1, "but not when there is hardly time for an answer"
+            assert len(losing.given_s) > 1, "the request is repeated,"
+            assert min(losing.given_s) > 0.1, "but not when there is too little time for an answer"
 
     run(scenario())
 
 
-def test_a_hold_keeps_what_is_asked_for_and_renews_itself(own: Cluster) -> None:
+def test_a_hold_keeps_its_records_and_is_renewed(own: Cluster) -> None:
     mq = topic_client(own)
     filled(mq, 20)
     patient, hasty = mq.admin, own.client(request_timeout_ms=1500).admin
@@ -310,10 +316,10 @@ def test_a_hold_keeps_what_is_asked_for_and_renews_itself(own: Cluster) -> None:
         losing = Losing()
         client = AsyncClient(own.servers, connector=losing)
         async with client, client.admin.hold("t", 0, Offset(5), lease=1.0) as hold:
-            while losing.answered[pb.HoldRequest] < 5:  # renewed for longer than its lease
+            while losing.answered[pb.HoldRequest] < 5:  # until the hold is older than its lease
                 await client.admin.brokers()
             hold.check()
-            assert await client.admin.trim("t", 0, Offset(5)) == 5, "what lies before it may go"
+            assert await client.admin.trim("t", 0, Offset(5)) == 5, "records before the hold may be removed"
 
     run(scenario())
     assert patient.trim("t", 0, Offset(6)) == 6, "released"
@@ -326,4 +332,4 @@ def test_a_hold_keeps_what_is_asked_for_and_renews_itself(own: Cluster) -> None:
         own.wait_leader("t", other_than=leader)
         with pytest.raises(Held):
             hasty.trim("t", 0, Offset(8))
-    assert patient.trim("t", 0, Offset(8)) == 8, "released, and not run out"
+    assert patient.trim("t", 0, Offset(8)) == 8, "the hold was released; its lease of 60 s has not ended"
