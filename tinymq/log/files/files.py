@@ -1,7 +1,7 @@
-"""The disk as an argument: what the log asks of files, and the real implementation.
+"""The disk as an argument: the contract for files, and the real implementation.
 
-Only bytes and names here: nothing knows what is stored. Paths are relative to the data folder, with "/"
-between parts. Every call blocks; callers are the writer job, the executor and opening, never the loop.
+This module knows bytes and names, and not what is stored in them. Paths are relative to the data directory, with "/"
+between their parts. Every call blocks. The callers are the writer job, the executor and opening, never the loop.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tinymq.base.private_files import DIRECTORY_MODE, FILE_MODE
 from tinymq.net.descriptors import OUT_OF_DESCRIPTORS, Reserve
 
 SYNC_THREADS_MAX = 16  # 333 files of 4 KiB: 52 ms one by one, 18 ms with 16 threads
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # Linux; elsewhere there is none
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # Linux only
 _IOV_MAX = 1024  # Linux: buffers per pwritev
 
 
 class File(Protocol):
-    """An open file. Not safe for use by two threads at once, but for `read`."""
+    """An open file. Two threads may call `read` at once, and nothing else."""
 
     @property
     def path(self) -> str:
@@ -35,12 +35,14 @@ class File(Protocol):
         ...
 
     def write(self, position: int, chunks: Sequence[bytes]) -> None:
-        """Write the chunks one after the other from `position`. All of it, or raises DiskFull or StorageError
-        with any part written. Survives a power cut only after `Files.sync`."""
+        """Write the chunks one after the other from `position`. They survive a power cut only after `Files.sync`.
+
+        Raises DiskFull or StorageError, with any part of them written.
+        """
         ...
 
     def read(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes; fewer only at the file's end. Raises StorageError."""
+        """Read `length` bytes, or fewer at the file's end. Raises StorageError."""
         ...
 
     def size(self) -> int: ...
@@ -50,7 +52,7 @@ class File(Protocol):
         ...
 
     def close(self) -> None:
-        """Idempotent. Syncs nothing."""
+        """Close the file without a sync. Idempotent."""
         ...
 
 
@@ -59,62 +61,68 @@ class Lock(Protocol):
 
 
 class Files(Protocol):
-    """One data folder. What exists or changes survives a power cut only when synced:
-    contents by `sync`, names (created, renamed, removed) by `sync_directory` of the folder they are in.
+    """One data directory. A change survives a power cut only after a sync: of contents by `sync`, of names (created,
+    renamed, removed) by `sync_directory` of their directory.
 
-    Raises StorageError: DiskFull when there is no room, OutOfDescriptors when no file can be opened. A missing path
-    raises FileNotFoundError.
+    Raises StorageError: DiskFull if there is no room, OutOfDescriptors if no file can be opened. A missing path raises
+    FileNotFoundError.
     """
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and writing. `create` makes it when missing and leaves an existing one as it is."""
+        """Open for reading and writing. `create` makes a missing file, and leaves an existing one as it is."""
         ...
 
     def exists(self, path: str) -> bool: ...
 
-    def list(self, folder: str) -> list[str]:
-        """Names in `folder`, sorted; [] when it does not exist."""
+    def list(self, directory: str) -> list[str]:
+        """The names in `directory`, sorted; [] if it does not exist."""
         ...
 
     def make_directory(self, path: str) -> None:
-        """Make it and its parents; nothing happens when it exists."""
+        """Make a directory and its parents, unless it exists."""
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file; nothing happens when it does not exist."""
+        """Remove a file if it exists."""
         ...
 
     def remove_tree(self, path: str) -> None:
-        """Remove a folder and all in it; nothing happens when it does not exist."""
+        """Remove a directory and everything in it, if it exists."""
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic, also across a power cut; replaces `new`."""
+        """Rename a file, and replace `new` if it exists. Atomic, also across a power cut."""
         ...
 
     def sync(self, files: Sequence[File]) -> None:
-        """Make the contents of all of them durable, side by side. Raises SyncFailed, whose `detail["files"]`
-        names the ones that failed, one per line. Never repeat it for these: a second sync of a file
-        whose sync failed may succeed without having written anything."""
+        """Make the contents of all files durable, side by side.
+
+        Raises SyncFailed, whose `detail["files"]` names the files that failed, one per line. Never repeat the sync of
+        such a file: a second one may succeed without writing anything.
+        """
         ...
 
     def sync_directory(self, path: str) -> None:
-        """Make the names in the folder durable; "" is the data folder. Raises SyncFailed, OutOfDescriptors."""
+        """Make the names in the directory durable; "" is the data directory. Raises SyncFailed, OutOfDescriptors."""
         ...
 
     def boot_id(self) -> bytes:
-        """Which start of the machine this is, 16 bytes: another one after all that loses what was written and not
-        synced, the same one after the end of a process. b"": not known, which counts as another one each time."""
+        """Identify the present start of the machine, in 16 bytes.
+
+        The id changes with every event that loses unsynced writes, and stays the same when a process ends. b"" means
+        that it is not known, and counts as another start each time.
+        """
         ...
 
     def lock(self, path: str) -> Lock:
-        """Hold the file at `path` (made when missing) until closed. Raises FolderInUse when it is held."""
+        """Lock the file at `path`, which is made if missing, until the lock is closed. Raises FolderInUse if another
+        process holds it."""
         ...
 
 
 @contextmanager
 def _mapped(what: str, path: str) -> Iterator[None]:
-    """OSError as our own types; FileNotFoundError passes."""
+    """Raise our own errors in the place of OSError, but let FileNotFoundError pass."""
     try:
         yield
     except FileNotFoundError:
@@ -128,7 +136,7 @@ def _mapped(what: str, path: str) -> Iterator[None]:
 
 
 class RealFile:
-    """A file descriptor."""
+    """A file behind a descriptor."""
 
     def __init__(self, fd: int, path: str) -> None:
         self._fd = fd  # invariant: -1 once closed
@@ -145,10 +153,10 @@ class RealFile:
         with _mapped("write", self._path):
             for start in range(0, len(chunks), _IOV_MAX):
                 part = chunks[start : start + _IOV_MAX]
-                wanted = sum(map(len, part))
+                length = sum(map(len, part))
                 written = os.pwritev(self._fd, part, position)
                 position += written
-                if written < wanted:  # a nearly full disk, or over 2 GiB: the rest one by one, until it raises
+                if written < length:  # a nearly full disk, or over 2 GiB: write the rest one by one, until it raises
                     position = self._write_rest(part, written, position)
 
     def _write_rest(self, part: Sequence[bytes], written: int, position: int) -> int:
@@ -177,15 +185,17 @@ class RealFile:
             return b"".join(parts)
 
     def load(self, position: int, length: int) -> None:
-        """Have the system read a part into its memory, so that sending it waits for no disk. A third of what reading
-        it costs, 0.03 ms/MB, where it is there already. Raises StorageError."""
+        """Let the system read a part into its memory, so that sending the part waits for no disk.
+
+        If the part is there already, this takes 0.03 ms/MB, a third of a read. Raises StorageError.
+        """
         with _mapped("read", self._path):
-            nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
             try:
-                while length and (done := os.sendfile(nowhere, self._fd, position, length)):
+                while length and (done := os.sendfile(null, self._fd, position, length)):
                     position, length = position + done, length - done
             finally:
-                os.close(nowhere)
+                os.close(null)
 
     def size(self) -> int:
         with _mapped("measure", self._path):
@@ -202,27 +212,27 @@ class RealFile:
 
 
 def open_to_read(path: Path) -> RealFile:
-    """A file outside of any data folder that is open, for looking at it. Raises StorageError, FileNotFoundError."""
+    """Open a file for reading that belongs to no open data directory. Raises StorageError, FileNotFoundError."""
     with _mapped("open", str(path)):
         return RealFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), str(path))
 
 
 class RealFiles:
-    """A folder of the machine's file system."""
+    """A directory of the machine's file system."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         root.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):  # an existing folder keeps its mode: see `open_to_others`
+        with contextlib.suppress(FileExistsError):  # an existing directory keeps its mode: see `open_to_others`
             root.mkdir(DIRECTORY_MODE)
         self._reserve = Reserve()
         self._threads = ThreadPoolExecutor(SYNC_THREADS_MAX, thread_name_prefix="tinymq-sync")
 
     def _opened(self, path: str, flags: int) -> int:
-        """Return a new descriptor of the file or folder `path`. Raises OSError."""
-        return self._reserve.use(lambda: os.open(self._at(path), flags, FILE_MODE))
+        """Return a new descriptor of the file or directory `path`. Raises OSError."""
+        return self._reserve.use(lambda: os.open(self._absolute(path), flags, FILE_MODE))
 
-    def _at(self, path: str) -> str:
+    def _absolute(self, path: str) -> str:
         return os.path.join(self._root, path)
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
@@ -231,19 +241,19 @@ class RealFiles:
             return RealFile(self._opened(path, flags), path)
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(self._at(path))
+        return os.path.exists(self._absolute(path))
 
-    def list(self, folder: str) -> list[str]:
-        with _mapped("list", folder):
+    def list(self, directory: str) -> list[str]:
+        with _mapped("list", directory):
             try:
-                return sorted(self._reserve.use(lambda: os.listdir(self._at(folder))))
+                return sorted(self._reserve.use(lambda: os.listdir(self._absolute(directory))))
             except FileNotFoundError:
                 return []
 
     def make_directory(self, path: str) -> None:
         with _mapped("make", path):
             made = self._root
-            for name in Path(path).parts:  # os.makedirs gives its mode to the last folder only
+            for name in Path(path).parts:  # os.makedirs gives its mode to the last directory only
                 made /= name
                 if not made.is_dir():
                     made.mkdir(DIRECTORY_MODE, exist_ok=True)
@@ -251,20 +261,20 @@ class RealFiles:
     def remove(self, path: str) -> None:
         with _mapped("remove", path):
             try:
-                os.unlink(self._at(path))
+                os.unlink(self._absolute(path))
             except FileNotFoundError:
                 return
 
     def remove_tree(self, path: str) -> None:
         with _mapped("remove", path):
             try:
-                shutil.rmtree(self._at(path))
+                shutil.rmtree(self._absolute(path))
             except FileNotFoundError:
                 return
 
     def rename(self, old: str, new: str) -> None:
         with _mapped("rename", old):
-            os.replace(self._at(old), self._at(new))
+            os.replace(self._absolute(old), self._absolute(new))
 
     def sync(self, files: Sequence[File]) -> None:
         real = [f for f in files if isinstance(f, RealFile)]
@@ -272,7 +282,7 @@ class RealFiles:
         later = [(f, self._threads.submit(os.fdatasync, f.fileno())) for f in real[1:]]
         failed: dict[str, OSError] = {}
         if real:
-            try:  # the first one here: a lone file needs no other thread
+            try:  # the first file in this thread: a lone file needs no other one
                 os.fdatasync(real[0].fileno())
             except OSError as error:
                 failed[real[0].path] = error
@@ -309,13 +319,13 @@ class RealFiles:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
-            raise FolderInUse(f"another process holds {self._at(path)}") from error
+            raise FolderInUse(f"another process holds {self._absolute(path)}") from error
         return file
 
 
 def sync_failed(failed: dict[str, OSError]) -> SyncFailed:
-    """The error that names what could not be synced, and why."""
-    why = "; ".join(f"{path or 'the data folder'}: {error.strerror or error}" for path, error in failed.items())
+    """The error that names every path that could not be synced, and why."""
+    why = "; ".join(f"{path or 'the data directory'}: {error.strerror or error}" for path, error in failed.items())
     return SyncFailed(f"fsync failed: {why}", files="\n".join(failed))
 
 

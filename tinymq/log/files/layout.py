@@ -1,18 +1,17 @@
-"""Names in a data folder. Nothing else makes or takes apart a path.
+"""The names in a data directory. No other module makes or parses a path.
 
-LOCK                                     held while a broker has the folder open
+LOCK                                     locked while a broker has the directory open
 broker.json                              identity.py
 ballots-a, ballots-b                     vote_store.py
 marks                                    durability_marks.py
-boot                                     boot_id.py, once a group was acknowledged before it was synced
+boot                                     boot_id.py; missing until a group is synced at intervals
 groups/<topic id, hex>/<partition>/      one Raft group
     <first index, 20 digits>.log         segment.py
-    <first index, 20 digits>.index       index.py, for segments that are full
-    <first index, 20 digits>.state       snapshot_files.py: the applied state where that segment begins
-    <count, 10 digits>.count             empty: the incarnation count that this log was begun with, when that is not 0
-aside/<topic id, hex>-<partition>/       damaged_logs.py: the files of a damaged log, until its replica is a member
-again
-    <commit index, 20 digits>.commit     empty: how far that log was known to be committed
+    <first index, 20 digits>.index       index.py, for full segments
+    <first index, 20 digits>.state       snapshot_files.py: the snapshot where that segment begins
+    <count, 10 digits>.count             empty: the incarnation count that this log began with, if it is not 0
+aside/<topic id, hex>-<partition>/       damaged_logs.py: a damaged log in quarantine, until its replica is a member
+    <commit index, 20 digits>.commit     empty: that log was known to be committed up to this index
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ def quarantine_directory(group: GroupId) -> str:
     return f"{QUARANTINE}/{group.topic_id.hex()}-{group.partition}"
 
 
-def in_group(folder: str, first_index: int, kind: str) -> str:
-    """Path of the segment, index or state file that belongs to `first_index`."""
-    return f"{folder}/{first_index:020d}{kind}"
+def in_group(directory: str, first_index: int, kind: str) -> str:
+    """Path of the segment, index or snapshot file of the segment that begins with `first_index`."""
+    return f"{directory}/{first_index:020d}{kind}"
 
 
 def first_index_of(name: str, kind: str) -> int | None:
-    """The inverse, for a file's name; None when it is not of that kind."""
+    """The first index in a file's name; None if the name is not of that kind."""
     return _number_of(name, kind, 20)
 
 
@@ -62,7 +61,7 @@ def count_name(count: int) -> str:
 
 
 def count_of(name: str) -> int | None:
-    """The inverse, for a file's name; None when it is not such a name."""
+    """The count in a file's name; None if it is no such name."""
     return _number_of(name, COUNT, 10)
 
 
@@ -71,7 +70,7 @@ def commit_name(commit: int) -> str:
 
 
 def commit_of(name: str) -> int | None:
-    """The inverse, for a file's name; None when it is not such a name."""
+    """The count in a file's name; None if it is no such name."""
     return _number_of(name, COMMIT, 20)
 
 
@@ -83,7 +82,7 @@ def _number_of(name: str, kind: str, length: int) -> int | None:
 
 
 def group_of(topic: str, partition: str) -> GroupId | None:
-    """The group of `groups/<topic>/<partition>`; None when these are not such names."""
+    """The group of `groups/<topic>/<partition>`; None if these are no such names."""
     try:
         topic_id = bytes.fromhex(topic)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Files in memory, for topics that are kept there: gone with the process, and nothing to sync.
+"""Files in memory, for topics that are stored there. They end with the process, and need no sync.
 
-One thread, the loop's, works on them: every call is a matter of microseconds.
+Only the loop's thread uses them: every call takes microseconds.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from collections.abc import Sequence
 from tinymq.base.errors import FolderInUse
 from tinymq.log.files.files import File, Lock, sync_failed
 
-LARGE_BYTES = 4 * 1024  # a chunk of this size is kept as it is
-PIECE_BYTES = 64 * 1024  # small ones are put together up to this
+LARGE_BYTES = 4 * 1024  # a chunk of this size is stored as it is
+PIECE_BYTES = 64 * 1024  # smaller chunks are joined to pieces of about this size
 Names = list[str]  # named, because a method below is called `list`
 
 
 class _Content:
-    """What a file holds, whatever its names: pieces end to end.
+    """The content of a file, in pieces that follow one another.
 
-    Not one buffer: to grow a large one means to copy it, and what is appended is there already (the tail of the log
-    holds the same bytes). Small pieces are put together, so that each costs no more than it holds.
+    It is not one buffer: growing a large buffer copies it, and large chunks are shared with the tail of the log. Small
+    chunks are joined, so that the objects cost little compared with their bytes.
     """
 
     __slots__ = ("linked", "pieces", "size", "starts")
 
     def __init__(self) -> None:
-        self.linked = True
+        self.linked = True  # a name leads to it, so its bytes count
         self.size = 0
         self.pieces: list[bytes | bytearray] = []  # only the last one may be a bytearray, which grows
-        self.starts: list[int] = []  # where each begins
+        self.starts: list[int] = []  # position of each piece
 
     def append(self, chunk: bytes) -> None:
         last = self.pieces[-1] if self.pieces else b""
@@ -59,7 +59,7 @@ class _Content:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def cut(self, size: int) -> None:
-        """Forget what is at `size` and above."""
+        """Cut the content to `size` bytes."""
         at = max(0, bisect_right(self.starts, size) - 1)
         start = self.starts[at] if self.starts else 0
         kept = self.read(start, size - start)
@@ -70,7 +70,7 @@ class _Content:
 
 
 class MemoryFile:
-    """An open file. One that was removed can be read on."""
+    """An open file. It can still be read after its removal."""
 
     def __init__(self, files: MemoryFiles, content: _Content, path: str) -> None:
         self._files = files
@@ -84,7 +84,7 @@ class MemoryFile:
     def write(self, position: int, chunks: Sequence[bytes]) -> None:
         content, before = self._content, self._content.size
         rest = b""
-        if position < before:  # opening writes what it has read once more
+        if position < before:  # recovery writes again what it has read
             rest = content.read(position + sum(map(len, chunks)), before)
             content.cut(position)
         elif position > before:
@@ -109,53 +109,53 @@ class MemoryFile:
         self._files.resized(content, before)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is no descriptor."""
 
 
-class _Held:
-    def __init__(self, held: set[str], path: str) -> None:
-        self._held = held
+class _Lock:
+    def __init__(self, locked: set[str], path: str) -> None:
+        self._locked = locked
         self._path = path
 
     def close(self) -> None:
-        self._held.discard(self._path)
+        self._locked.discard(self._path)
 
 
 class MemoryFiles:
-    """See Files. Paths are kept as they are given: there are few folders, and they are listed seldom."""
+    """See Files. Paths are stored as they are: there are few directories, and they are seldom listed."""
 
     def __init__(self) -> None:
-        self.bytes = 0  # in all files that have a name
+        self.bytes = 0  # of all files that have a name
         self._files: dict[str, _Content] = {}
-        self._folders: dict[str, dict[str, None]] = {"": {}}  # names in each
-        self._held: set[str] = set()
+        self._directories: dict[str, dict[str, None]] = {"": {}}  # names in each
+        self._locked: set[str] = set()
 
     def resized(self, content: _Content, before: int) -> None:
-        """For open files: one has another size than `before`."""
+        """Called by an open file whose size was `before`."""
         if content.linked:
             self.bytes += content.size - before
 
     def open(self, path: str, *, create: bool = False) -> MemoryFile:
         content = self._files.get(path)
         if content is None:
-            if not create or posixpath.dirname(path) not in self._folders:
+            if not create or posixpath.dirname(path) not in self._directories:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)
             content = _Content()
             self._link(path, content)
         return MemoryFile(self, content, path)
 
     def exists(self, path: str) -> bool:
-        return path in self._files or path in self._folders
+        return path in self._files or path in self._directories
 
-    def list(self, folder: str) -> Names:
-        return sorted(self._folders.get(folder, ()))
+    def list(self, directory: str) -> Names:
+        return sorted(self._directories.get(directory, ()))
 
     def make_directory(self, path: str) -> None:
-        if path not in self._folders:
+        if path not in self._directories:
             parent, name = posixpath.split(path)
             self.make_directory(parent)
-            self._folders[parent][name] = None
-            self._folders[path] = {}
+            self._directories[parent][name] = None
+            self._directories[path] = {}
 
     def remove(self, path: str) -> None:
         content = self._files.pop(path, None)
@@ -163,19 +163,19 @@ class MemoryFiles:
             content.linked = False
             self.bytes -= content.size
             parent, name = posixpath.split(path)
-            del self._folders[parent][name]
+            del self._directories[parent][name]
 
     def remove_tree(self, path: str) -> None:
-        if path not in self._folders:
+        if path not in self._directories:
             return
-        for name in tuple(self._folders[path]):
-            (self.remove_tree if f"{path}/{name}" in self._folders else self.remove)(f"{path}/{name}")
+        for name in tuple(self._directories[path]):
+            (self.remove_tree if f"{path}/{name}" in self._directories else self.remove)(f"{path}/{name}")
         parent, name = posixpath.split(path)
-        del self._folders[path], self._folders[parent][name]
+        del self._directories[path], self._directories[parent][name]
 
     def rename(self, old: str, new: str) -> None:
         content = self._files.get(old)
-        if content is None or posixpath.dirname(new) not in self._folders:
+        if content is None or posixpath.dirname(new) not in self._directories:
             raise FileNotFoundError(errno.ENOENT, "no such file", old)
         self.remove(old)
         self.remove(new)
@@ -184,7 +184,7 @@ class MemoryFiles:
     def _link(self, path: str, content: _Content) -> None:
         parent, name = posixpath.split(path)
         self._files[path] = content
-        self._folders[parent][name] = None
+        self._directories[parent][name] = None
         content.linked = True
         self.bytes += content.size
 
@@ -192,14 +192,14 @@ class MemoryFiles:
         assert all(isinstance(file, MemoryFile) for file in files), "a file of another Files"
 
     def sync_directory(self, path: str) -> None:
-        if path not in self._folders:
-            raise sync_failed({path: OSError(errno.ENOENT, "no such folder")})
+        if path not in self._directories:
+            raise sync_failed({path: OSError(errno.ENOENT, "no such directory")})
 
     def boot_id(self) -> bytes:
-        return bytes(16)  # nobody who asks can be another process
+        return bytes(16)  # always the same start: another process never sees these files
 
     def lock(self, path: str) -> Lock:
-        if path in self._held:
+        if path in self._locked:
             raise FolderInUse(f"another process holds {path}")
-        self._held.add(path)
-        return _Held(self._held, path)
+        self._locked.add(path)
+        return _Lock(self._locked, path)

@@ -1,4 +1,4 @@
-"""Where blocking disk work runs: off the loop for real, inline in tests and the simulator."""
+"""Runners of blocking disk work: in threads for real, and inline in tests and the simulator."""
 
 from __future__ import annotations
 
@@ -13,36 +13,39 @@ from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
-LINGER_S = 1.0  # a thread without calls ends after this
-SHORT_S_MAX = 0.000_6  # short calls that take longer on average go to a thread: the loop has others to serve
-SHORT_CALLS = 16  # that the average looks back on: one of 10 ms sends the next few to a thread, one of 1 s some 70
+LINGER_S = 1.0  # the own thread ends after so long without a call
+SHORT_S_MAX = 0.000_6  # if short calls take longer on average they go to a thread: the loop has other work
+SHORT_CALLS = 16  # of the moving average: a call of 10 ms sends the next few to a thread, one of 1 s about 70
 
 
 class Runner(Protocol):
     """The one crossing from the loop to blocking work and back."""
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Make `call` and return what it returns, or raise what it raises. Calls may run side by side: each must
-        touch only values that it was given, or that nothing else touches meanwhile."""
+        """Run `call` and return what it returns, or raise what it raises.
+
+        Calls may run side by side. Each one may touch only its own values, or values that nothing else touches
+        meanwhile.
+        """
         ...
 
     async def run_short(self, call: Callable[[], T]) -> T:
-        """The same for a call that should take less time than handing it to a thread and back does: the write and
-        sync of one small entry. It may be made on the loop itself, if such calls have been quick lately."""
+        """Run a call that should take less time than the way to a thread and back: the write and sync of one small
+        entry. It may run on the loop itself if such calls have been quick lately."""
         ...
 
 
 class ThreadRunner:
-    """Runs calls in threads: the first in one of its own, which stays awake for a while, and what comes while that
-    one is busy in an executor's. A call alone costs 35 µs there and back this way, 70 µs through an executor."""
+    """Runs calls in threads: in one of its own, which stays awake for a while, and in an executor's while the own
+    thread is busy. A lone call costs 35 µs there and back in the own thread, and 70 µs through an executor."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._lock = threading.Lock()
-        self._busy = False  # the own thread has a call
-        self._awake = False  # the own thread is there
-        self._short_s = 0.0  # what a short call takes: a moving average
+        self._busy = False  # the own thread has a call; set on the loop, and cleared by the thread
+        self._awake = False  # the own thread runs
+        self._short_s = 0.0  # moving average of the duration of short calls
 
     async def run(self, call: Callable[[], T]) -> T:
         loop = asyncio.get_running_loop()
@@ -91,17 +94,17 @@ class ThreadRunner:
                         return
             else:
                 body()
-                del body  # and what it holds, before waiting again
+                del body  # frees what it refers to, before the thread waits again
 
 
 def _post(loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], settle: Callable[[], None]) -> None:
-    """Settle a future of `loop` from another thread. Nobody waits any more when the loop is closed."""
+    """Settle a future of `loop` from another thread. If the loop is closed, nobody waits for it any more."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(lambda: None if future.done() else settle())
 
 
 class InlineRunner:
-    """Runs calls where they are made: disk work takes no time, and its order is replayable."""
+    """Runs calls inline: disk work takes no time, and its order can be replayed."""
 
     async def run(self, call: Callable[[], T]) -> T:
         return call()

@@ -1,4 +1,5 @@
-"""A segment file in plain words, for `tinymq log dump`: no broker, no data folder, nothing changed."""
+"""A segment file in plain words, for `tinymq log dump`. It needs neither a broker nor a data directory, and writes
+nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class DumpedSegment:
 
 @dataclass(frozen=True, slots=True)
 class DumpedEntry:
-    """One whole frame; `problem` says what keeps it from following the one before."""
+    """One whole frame. `problem` says why it cannot follow the frame before it."""
 
     position: int
     header: EntryHeader
@@ -34,7 +35,7 @@ class DumpedEntry:
 
 @dataclass(frozen=True, slots=True)
 class DumpedEnd:
-    """Where reading stopped: the end, or what is wrong there."""
+    """Where reading stopped: at the end, or at a problem."""
 
     position: int
     entries: int
@@ -45,8 +46,11 @@ Dumped = DumpedSegment | DumpedEntry | DumpedEnd
 
 
 def dump_segment(path: Path) -> Iterator[Dumped]:
-    """Everything in a segment file, verified, up to the first frame that is not whole. A frame that is whole but out
-    of place is shown with its problem. Raises StorageError when the file cannot be read, UnsupportedVersion."""
+    """Everything in a segment file, verified, up to the first frame that is not whole.
+
+    A frame that is whole but out of place is shown with its problem. Raises StorageError if the file cannot be read,
+    UnsupportedVersion.
+    """
     try:
         file = open_to_read(path)
     except FileNotFoundError as error:
@@ -86,13 +90,13 @@ def format_dumped(item: Dumped) -> str:
             f"{header.base_offset}, after term {header.prev_term}, crc {header.prev_crc:08x}"
         )
     if isinstance(item, DumpedEntry):
-        header_ = item.header
-        records = f"offsets {header_.base_offset}..{header_.next_offset - 1}" if header_.record_count else "no records"
+        entry = item.header
+        records = f"offsets {entry.base_offset}..{entry.next_offset - 1}" if entry.record_count else "no records"
         problem = f"  PROBLEM: {item.problem}" if item.problem else ""
         return (
-            f"@{item.position} entry {header_.index} term {header_.term} {kind_name(header_.kind)} "
-            f"{header_.length} bytes, {records}, appended {header_.append_time_us} us, "
-            f"crc {header_.header_crc:08x}{problem}"
+            f"@{item.position} entry {entry.index} term {entry.term} {kind_name(entry.kind)} "
+            f"{entry.length} bytes, {records}, appended {entry.append_time_us} us, "
+            f"crc {entry.header_crc:08x}{problem}"
         )
     entries = quantity(item.entries, "entry", "entries")
     if item.problem:
@@ -101,7 +105,7 @@ def format_dumped(item: Dumped) -> str:
 
 
 def kind_name(kind: int) -> str:
-    """The kind's name, or its number when this build does not know it."""
+    """The kind's name, or its number if this build does not know it."""
     try:
         return Kind(kind).name
     except ValueError:

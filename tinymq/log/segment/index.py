@@ -1,6 +1,6 @@
 """A segment's sparse index: offset → position and time → offset, one row for each 64 KiB of frames.
 
-In a file beside a segment that is full; it can always be made again from the segment.
+It lies in a file beside a full segment, from which it can be made again at any time.
 
     offset size field
          0    8 magic         bytes "tinymqix"
@@ -31,7 +31,7 @@ from tinymq.format.entry import HEADER_SIZE, EntryHeader, crc32c, parse_header
 
 MAGIC = b"tinymqix"
 VERSION = 1
-ROW_BYTES = 64 * 1024  # a row for the first frame that begins this far behind the last row's
+ROW_BYTES = 64 * 1024  # a frame gets a row if it begins so far behind that of the last row, or further
 NO_TIMESTAMP = -(1 << 63)
 
 _HEAD = struct.Struct("<8sHHIQQIIQ")
@@ -42,7 +42,7 @@ assert _HEAD.size == _HEAD_SIZE
 
 
 class SparseIndex:
-    """Columns, so that a row costs 32 bytes. Any frame begins less than ROW_BYTES behind its row's position."""
+    """The rows, in columns, so that a row costs 32 bytes. Each frame begins less than ROW_BYTES behind its row."""
 
     __slots__ = ("indexes", "offsets", "positions", "timestamps")
 
@@ -50,14 +50,15 @@ class SparseIndex:
         self.indexes = array("Q")
         self.offsets = array("Q")
         self.positions = array("Q")
-        self.timestamps = array("q")  # greatest before the row, so never falling
+        self.timestamps = array("q")  # greatest of all records before the row; invariant: never falls
 
     def note(self, header: EntryHeader, position: int, max_before_us: int | None) -> None:
-        """A frame was appended at `position`; rows are added as needed."""
+        """Add a row for the frame at `position` if it needs one. `max_before_us`: the greatest timestamp before it."""
         if not self.positions or position - self.positions[-1] >= ROW_BYTES:
             self.add(header.index, header.base_offset, position, max_before_us)
 
     def add(self, index: int, base_offset: int, position: int, max_before_us: int | None) -> None:
+        """Add a row."""
         self.indexes.append(index)
         self.offsets.append(base_offset)
         self.positions.append(position)
@@ -68,8 +69,11 @@ class SparseIndex:
         return max(0, bisect_right(self.indexes, index) - 1)
 
     def row_of_offset(self, offset: int) -> int:
-        """A row at or before the frame that holds `offset`: entries without records share the next one's offset,
-        so this is the last row whose base offset is not above it."""
+        """A row at or before the frame that holds `offset`.
+
+        It is the last row whose base offset is not above `offset`: an entry without records has the base offset of the
+        next entry.
+        """
         return max(0, bisect_right(self.offsets, offset) - 1)
 
     def row_of_time(self, timestamp_us: int) -> int:
@@ -92,7 +96,7 @@ class SparseIndex:
 
 @value
 class IndexFile:
-    """All that a file holds. `runs` are (first index, term) of the segment's entries."""
+    """The content of an index file, as drawn above."""
 
     first_index: int
     end: int
@@ -101,7 +105,7 @@ class IndexFile:
     last_position: int
     max_timestamp_us: int | None
     sparse: SparseIndex
-    runs: tuple[tuple[int, int], ...]
+    runs: tuple[tuple[int, int], ...]  # (first index, term) of the segment's entries
 
 
 def pack_index(index: IndexFile) -> bytes:
@@ -113,18 +117,13 @@ def pack_index(index: IndexFile) -> bytes:
         *(_ROW.pack(*row) for row in rows), *(_RUN.pack(*run) for run in index.runs),
     ))  # fmt: skip
 
-    def head(crc: int) -> bytes:
-        return _HEAD.pack(
-            MAGIC, VERSION, 0, crc, index.first_index, index.end, len(sparse.indexes), len(index.runs),
-            index.last_position,
-        )  # fmt: skip
-
-    packed = head(0)
-    return head(crc32c(packed[:12] + packed[16:] + body)) + body
+    fields = (index.first_index, index.end, len(sparse.indexes), len(index.runs), index.last_position)
+    packed = _HEAD.pack(MAGIC, VERSION, 0, 0, *fields)
+    return _HEAD.pack(MAGIC, VERSION, 0, crc32c(packed[:12] + packed[16:] + body), *fields) + body
 
 
 def parse_index(data: bytes) -> IndexFile:
-    """Raises CorruptData or UnsupportedVersion; either way the segment has the truth."""
+    """Raises CorruptData or UnsupportedVersion. The caller then reads the segment itself."""
     if len(data) < _HEAD_SIZE + HEADER_SIZE + 8:
         raise CorruptData("truncated index")
     magic, version, _, crc, first_index, end, rows, runs, last_position = _HEAD.unpack_from(data)
@@ -147,10 +146,18 @@ def parse_index(data: bytes) -> IndexFile:
     _check_rises([-1, *sparse.positions], last_position)
     _check_rises([first_index - 1, *(first for first, _ in found)], last.index)
     return IndexFile(
-        first_index, end, last, head, last_position, None if greatest == NO_TIMESTAMP else greatest, sparse, found
+        first_index=first_index,
+        end=end,
+        last=last,
+        last_head=head,
+        last_position=last_position,
+        max_timestamp_us=None if greatest == NO_TIMESTAMP else greatest,
+        sparse=sparse,
+        runs=found,
     )
 
 
 def _check_rises(column: list[int], most: int) -> None:
+    """Raises CorruptData unless each number is above the one before, and the last at most `most`."""
     if column[-1] > most or any(a >= b for a, b in pairwise(column)):
         raise CorruptData("index out of order")

@@ -1,8 +1,9 @@
-"""Reading frames from a segment: pure functions for the executor, which touch nothing but the file.
+"""Reads of frames from a segment, as functions for the executor: they touch nothing but the file.
 
-What is returned was verified: checksums of header and payload, indexes without a gap, each header chained to the
-one before. Anything else is CorruptData, never fewer frames. Of StoredFrames, which are sent unread, the payloads
-were not: who receives them verifies, and asks for them to be read here when they are damaged.
+What they return is verified: the checksums of header and payload, indexes without a gap, and each header chained to
+the one before. Anything else is CorruptData, never fewer frames. StoredFrames are the exception: they are sent unread,
+so only their headers are verified. Their receiver verifies the payloads, and if one is damaged, asks the broker to read
+it here.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from tinymq.log.files.files import File, Files, RealFile
 from tinymq.log.segment.index import NO_TIMESTAMP, ROW_BYTES
 from tinymq.log.segment.scan import frames
 
-FRAMES_MANY = 16  # in one read: what is cut off of the last one is little
+FRAMES_MANY = 16  # in one read: the part of the last frame that is read for nothing is then small
 
 SENDS_FILES = sys.platform == "linux"
-SENT_FRAME_BYTES_MIN = 16 * 1024  # a look at a header costs as much as reading so many bytes
-SENT_FRAMES_MAX = 512  # at once
-SENT_SHARE_MIN = 0.5  # of what may be answered: else each answer would have a frame or two, and the next one too
+SENT_FRAME_BYTES_MIN = 16 * 1024  # reading one header costs as much as reading so many bytes
+SENT_FRAMES_MAX = 512  # in one StoredFrames
+SENT_SHARE_MIN = 0.5  # of `bytes_max`: with less, this answer and the next one would have a frame or two each
 
 
 @value
 class Span:
-    """Where to read: frame `index` begins at `position` of `path`, and `last_index` is the last to return."""
+    """A part of a segment to read: frame `index` is at `position` of `path`, and `last_index` is the last to return."""
 
     path: str
     position: int
@@ -40,7 +41,7 @@ class Span:
 
 @value
 class Located:
-    """A frame's header, where it begins, and the greatest record timestamp up to it in its segment."""
+    """A frame's header and position, and the greatest record timestamp in its segment up to it."""
 
     header: EntryHeader
     position: int
@@ -48,16 +49,16 @@ class Located:
 
 
 class StoredFrames:
-    """Frames with records where they are stored, in a row, for who sends them from there. Headers were verified,
-    payloads not. Keeps a file open until it is closed or dropped."""
+    """Consecutive frames with records as a part of their file, to be sent from there. Their headers are verified, their
+    payloads are not. The file stays open until the object is closed or dropped."""
 
     __slots__ = ("_file", "_length", "loaded_s", "offsets", "position")
 
     def __init__(self, file: RealFile, position: int, length: int, offsets: tuple[int, int]) -> None:
-        """Of a part of the file that was loaded just now."""
+        """The part of the file must be in the system's memory now."""
         self.position = position
-        self.loaded_s = time.monotonic()
-        self.offsets = offsets  # of the first record, and behind the last one
+        self.loaded_s = time.monotonic()  # the system had all of it in memory then
+        self.offsets = offsets  # of the first record, and of the one behind the last
         self._file = file
         self._length = length
 
@@ -68,14 +69,14 @@ class StoredFrames:
         return self._file.fileno()
 
     def load(self, position: int, length: int) -> None:
-        """Blocks: see RealFile.load."""
+        """Blocks. See RealFile.load."""
         self._file.load(position, length)
 
     def close(self) -> None:
         """Idempotent."""
         self._file.close()
 
-    def __del__(self) -> None:  # answers are dropped in many places: when a client leaves, a fetch is cancelled
+    def __del__(self) -> None:  # an answer is dropped in many places, as when a client leaves or a fetch is cancelled
         self.close()
 
 
@@ -93,7 +94,7 @@ def read_entries(files: Files, span: Span, index: int, bytes_max: int) -> list[E
 
 
 def _entries(file: File, span: Span, index: int, position: int, bytes_max: int) -> list[Entry]:
-    """From entry `index`, which begins at `position`. Each payload is copied once, for what is cut out of a larger
+    """Entries from `index` on, whose frame is at `position`. Each payload is copied once: to cut it out of a larger
     read costs more than its checksum."""
     found: list[Entry] = []
     try:
@@ -115,25 +116,25 @@ def _entries(file: File, span: Span, index: int, position: int, bytes_max: int) 
 
 
 def read_data_frames(files: Files, span: Span, offset: int, end_offset: int, bytes_max: int) -> bytes | memoryview:
-    """Frames with records, as stored, from the one that holds `offset`, which the span has, to `end_offset`; at least
-    one, up to about `bytes_max` bytes. Copied once, from the file."""
+    """Frames with records, as stored, from the one that holds `offset` up to `end_offset`; at least one, and about
+    `bytes_max` bytes at most. The span has `offset`. The frames are copied once, from the file."""
     data, found = _read(files, span, lambda header: header.next_offset > offset, bytes_max)
-    wanted = [(at, at + h.size) for at, h in found if h.kind == Kind.DATA and h.base_offset < end_offset]
-    if wanted[-1][1] == sum(end - at for at, end in wanted):
-        return memoryview(data)[: wanted[-1][1]]  # one run from the start: nothing to put together
-    return b"".join([data[at:end] for at, end in wanted])
+    parts = [(start, start + h.size) for start, h in found if h.kind == Kind.DATA and h.base_offset < end_offset]
+    if parts[-1][1] == sum(end - start for start, end in parts):
+        return memoryview(data)[: parts[-1][1]]  # one run from the start of `data`: nothing to join
+    return b"".join([data[start:end] for start, end in parts])
 
 
 def find_data_frames(files: Files, span: Span, offset: int, end_offset: int, bytes_max: int) -> Frames:
-    """As `read_data_frames`, for who can send a file: unread, where that is cheaper, and then in the system's memory
-    when this returns."""
+    """As `read_data_frames`, for a caller that can send a part of a file. Where that is cheaper the frames stay unread,
+    and are in the system's memory when this returns."""
     return _find(files, span, offset, end_offset, bytes_max) or read_data_frames(
         files, span, offset, end_offset, bytes_max
     )
 
 
 def _find(files: Files, span: Span, offset: int, end_offset: int, bytes_max: int) -> StoredFrames | None:
-    """None: they have to be read."""
+    """The frames as a part of their file; None if they have to be read."""
     file = _open(files, span.path)
     found = None
     try:
@@ -141,7 +142,8 @@ def _find(files: Files, span: Span, offset: int, end_offset: int, bytes_max: int
             position, first = _skip(file, span, lambda header: header.next_offset > offset)
             last, length = _run(file, span, position, first, end_offset, bytes_max)
             if last is not None and position + length <= file.size():
-                with suppress(StorageError):  # who reads says what is wrong; not all file systems can send
+                # Not every file system can send. If the disk is at fault, the read that follows says so.
+                with suppress(StorageError):
                     file.load(position, length)
                     found = StoredFrames(file, position, length, (first.base_offset, last.next_offset))
         return found
@@ -153,8 +155,11 @@ def _find(files: Files, span: Span, offset: int, end_offset: int, bytes_max: int
 def _run(
     file: File, span: Span, position: int, first: EntryHeader, end_offset: int, bytes_max: int
 ) -> tuple[EntryHeader | None, int]:
-    """(the last of the frames with records that follow one another from `first` on, their bytes). None: they are better
-    read: small ones, what is damaged, for whoever reads says where, and a few between entries of another kind."""
+    """The last of the consecutive frames with records from `first` on, and the bytes of all of them.
+
+    The last one is None if they are better read: if they are small, if there are few of them between entries of another
+    kind, or if one is damaged, because only a read says where.
+    """
     last, length, header = None, 0, first
     for _ in range(SENT_FRAMES_MAX):
         if header.base_offset >= end_offset:
@@ -178,7 +183,7 @@ def _run(
 
 
 def locate(files: Files, span: Span, index: int) -> Located:
-    """Find frame `index`, reading headers only."""
+    """Find the frame of entry `index` by reading headers only."""
     greatest = span.max_before_us
     file = _open(files, span.path)
     try:
@@ -206,7 +211,8 @@ def _damaged(path: str, position: int, index: int, what: str) -> CorruptData:
 def _read(
     files: Files, span: Span, wanted: Callable[[EntryHeader], bool], bytes_max: int
 ) -> tuple[bytes, list[tuple[int, EntryHeader]]]:
-    """Bytes that begin with the first wanted frame, and the whole, verified frames in them, by position."""
+    """Bytes that begin with the first frame for which `wanted` is true, and the verified frames in them with their
+    positions."""
     file = _open(files, span.path)
     try:
         position, first = _skip(file, span, wanted)
@@ -217,8 +223,11 @@ def _read(
 
 
 def _whole(file: File, span: Span, position: int, first: EntryHeader, bytes_max: int) -> int:
-    """How many bytes to read. Large frames are read to the end of one: what is cut off is read for nothing, a quarter
-    of 4 MiB where a frame has one. Their headers alone are looked at here, and again when all is verified."""
+    """The number of bytes to read.
+
+    A read of large frames ends with the end of a frame: of a frame that it cuts off, it would read up to the whole
+    frame for nothing. To find that end, the headers alone are read here, and again when all bytes are verified.
+    """
     if first.size * FRAMES_MANY < bytes_max:
         return bytes_max
     total, index = first.size, first.index + 1
@@ -227,7 +236,7 @@ def _whole(file: File, span: Span, position: int, first: EntryHeader, bytes_max:
         try:
             size = parse_header(head).size
         except CorruptData:
-            return bytes_max  # whoever verifies says where and what
+            return bytes_max  # the damage is reported when the bytes are verified
         if total + size > bytes_max:
             break
         total, index = total + size, index + 1
@@ -235,16 +244,16 @@ def _whole(file: File, span: Span, position: int, first: EntryHeader, bytes_max:
 
 
 def _skip(file: File, span: Span, wanted: Callable[[EntryHeader], bool]) -> tuple[int, EntryHeader]:
-    """Where the first wanted frame begins, and its header."""
+    """Position and header of the first frame for which `wanted` is true."""
     for position, header in _headers(file, span):
         if wanted(header):
             return position, header
-    raise _damaged(span.path, span.position, span.index, "what is wanted is not where the index says")
+    raise _damaged(span.path, span.position, span.index, "the frame is not where the index says")
 
 
 def _headers(file: File, span: Span) -> Iterator[tuple[int, EntryHeader]]:
-    """The headers that begin near the span's start, verified, with their positions. A span begins at a row of the
-    sparse index, so whatever is looked for begins less than ROW_BYTES behind it."""
+    """Position and header of the frames near the span's start, verified. A span begins at a row of the sparse index, so
+    any frame that is looked up begins less than ROW_BYTES behind it."""
     data = file.read(span.position, ROW_BYTES + HEADER_SIZE)
     at = 0
     for index in range(span.index, span.last_index + 1):
@@ -261,6 +270,7 @@ def _headers(file: File, span: Span) -> Iterator[tuple[int, EntryHeader]]:
 
 
 def _walk(data: bytes, span: Span, index: int, base: int, bytes_max: int) -> list[tuple[int, EntryHeader]]:
+    """Verify the frames in `data`, which begins with entry `index` at position `base` of the file."""
     found: list[tuple[int, EntryHeader]] = []
     view = memoryview(data)
     position = 0
@@ -274,7 +284,7 @@ def _walk(data: bytes, span: Span, index: int, base: int, bytes_max: int) -> lis
             raise _damaged(span.path, base + position, index, "it does not follow the entry before")
         end = position + header.size
         if found and (end > len(data) or end > bytes_max):
-            break
+            break  # cut off, or too much: the next read begins with it
         if end > len(data):
             raise _damaged(span.path, base + position, index, "truncated entry payload")
         if crc32c_of(view[position + HEADER_SIZE : end]) != header.payload_crc:

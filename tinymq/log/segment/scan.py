@@ -1,4 +1,4 @@
-"""Reading a segment from its first byte to its last, verifying everything: at opening, and to rebuild an index."""
+"""Scan of a segment from its first byte to its last, with every checksum verified: at opening, and for `log dump`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tinymq.format.entry import HEADER_SIZE, EntryHeader, crc32c, parse_header
 from tinymq.log.files.files import File
 from tinymq.log.segment.segment import SEGMENT_HEADER_SIZE, Segment
 
-SLAB_BYTES = 256 * 1024  # read at a time: several frames, or the zeros behind them
-LARGE_BYTES = SLAB_BYTES // 2  # payloads from here on are read by themselves: what is cut out of a slab is copied twice
+SLAB_BYTES = 256 * 1024  # read at a time: several frames, or zeros behind them
+LARGE_BYTES = SLAB_BYTES // 2  # larger payloads are read by themselves: one that is cut out of a slab is copied twice
 
 
 @value
 class Problem:
-    """Why reading ended before the file did. Zeros to the end of the file are none: they are allocated space."""
+    """Why the scan ended before the file. Zeros up to the end of the file are no problem: they are allocated space."""
 
     position: int
     what: str
@@ -24,7 +24,7 @@ class Problem:
 
 @value
 class Frame:
-    """A whole frame, verified but for its place in the chain."""
+    """A whole frame. Its checksums are verified, its place in the chain is not."""
 
     position: int
     header: EntryHeader
@@ -33,8 +33,10 @@ class Frame:
 
 
 def scan_segment(file: File, segment: Segment, note: Callable[[EntryHeader, int], None]) -> Problem | None:
-    """Append all whole, chained frames of `file` to `segment`, and call `note` with each header and position.
-    Raises StorageError when the disk does not answer."""
+    """Add the whole and chained frames of `file` to `segment`, and call `note` with each header and position.
+
+    Returns the first problem. Raises StorageError if the disk does not answer.
+    """
     try:
         for frame in frames(file):
             if problem := segment.misfit(frame.header):
@@ -46,8 +48,10 @@ def scan_segment(file: File, segment: Segment, note: Callable[[EntryHeader, int]
 
 
 def frames(file: File, position: int = SEGMENT_HEADER_SIZE, bytes_max: int | None = None) -> Iterator[Frame]:
-    """Frames from `position` on, of more than one no more than `bytes_max` bytes. Raises CorruptData, whose detail has
-    the position, at the first that is not whole."""
+    """Frames from `position` on: at least one, and no more than fit into `bytes_max`.
+
+    Raises CorruptData, whose detail has the position, at the first frame that is not whole.
+    """
     first = position
     slab, start, ahead = b"", position, SLAB_BYTES  # `slab` begins at byte `start`; the next one has `ahead` bytes
     while True:
@@ -64,7 +68,7 @@ def frames(file: File, position: int = SEGMENT_HEADER_SIZE, bytes_max: int | Non
             if not large and len(slab) - at < header.size:
                 slab, start, at = file.read(position, SLAB_BYTES), position, 0
             if large:
-                # A damaged length may claim 64 MiB, which a read would allocate before it finds the file's end.
+                # A damaged length may claim 64 MiB, which a read would allocate before it reaches the file's end.
                 left = max(0, file.size() - position - HEADER_SIZE)
                 payload = file.read(position + HEADER_SIZE, min(header.length, left))
             else:
@@ -79,10 +83,11 @@ def frames(file: File, position: int = SEGMENT_HEADER_SIZE, bytes_max: int | Non
             raise CorruptData(error.message, position=position) from error
         yield Frame(position, header, head, payload)
         position += header.size
-        ahead = HEADER_SIZE if large else SLAB_BYTES  # behind a large one lies another one, mostly
+        ahead = HEADER_SIZE if large else SLAB_BYTES  # behind a large frame there is mostly another large one
 
 
 def _only_zeros(file: File, position: int) -> bool:
+    """Whether the file has nothing but zeros from `position` on."""
     while slab := file.read(position, SLAB_BYTES):
         if slab != bytes(len(slab)):
             return False

@@ -1,4 +1,4 @@
-"""A segment: a file of frames (tinymq/format/entry.py) behind one header, and what memory knows of it.
+"""A segment: a file of frames (tinymq/format/entry.py) behind one header, and its model in memory.
 
 offset size field
      0    8 magic        bytes "tinymqsg"
@@ -11,7 +11,7 @@ offset size field
     40    8 first_index  u64   Raft index of the first frame
     48    8 base_offset  u64   offset of the next record when the first frame was appended
     56    8 prev_term    u64   Raft term of the entry before
-    64    … frames, back to back; the file may go on with zeros until the segment is full
+    64    … frames, back to back; zeros may follow them until the segment is full
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tinymq.log.segment.index import SparseIndex
 MAGIC = b"tinymqsg"
 VERSION = 1
 SEGMENT_HEADER_SIZE = 64
-ENTRIES_MAX = 8192  # a start looks at each entry of the newest segment, and applies it: docs/adr/0023
+ENTRIES_MAX = 8192  # a start reads each entry of the newest segment, and applies it: docs/adr/0023
 
 _HEADER = struct.Struct("<8sHHI16sIIQQQ")
 assert _HEADER.size == SEGMENT_HEADER_SIZE
@@ -36,7 +36,7 @@ assert _HEADER.size == SEGMENT_HEADER_SIZE
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """What a segment says of itself and of the entry before it."""
+    """A segment's own header: its place in the log, and the end of the entry before it."""
 
     group: GroupId
     first_index: int
@@ -46,18 +46,20 @@ class SegmentHeader:
 
 
 def pack_segment_header(header: SegmentHeader) -> bytes:
-    def pack(crc: int) -> bytes:
-        return _HEADER.pack(
-            MAGIC, VERSION, 0, crc, header.group.topic_id, header.group.partition, header.prev_crc,
-            header.first_index, header.base_offset, header.prev_term,
-        )  # fmt: skip
-
-    packed = pack(0)
-    return pack(crc32c(packed[:12] + packed[16:]))
+    fields = (  # in the order of the drawing, behind crc
+        header.group.topic_id,
+        header.group.partition,
+        header.prev_crc,
+        header.first_index,
+        header.base_offset,
+        header.prev_term,
+    )
+    packed = _HEADER.pack(MAGIC, VERSION, 0, 0, *fields)
+    return _HEADER.pack(MAGIC, VERSION, 0, crc32c(packed[:12] + packed[16:]), *fields)
 
 
 def parse_segment_header(data: bytes) -> SegmentHeader:
-    """Raises CorruptData, or UnsupportedVersion for a whole header of another version."""
+    """Raises CorruptData, or UnsupportedVersion if the header is whole but of another version."""
     if len(data) < SEGMENT_HEADER_SIZE:
         raise CorruptData("truncated segment header")
     magic, version, _, crc, topic, partition, prev_crc, first, base, prev_term = _HEADER.unpack_from(data)
@@ -65,11 +67,12 @@ def parse_segment_header(data: bytes) -> SegmentHeader:
         raise CorruptData("segment header checksum mismatch")
     if version != VERSION:
         raise UnsupportedVersion(f"a segment of version {version}; this build reads {VERSION}")
-    return SegmentHeader(GroupId(TopicId(topic), partition), first, base, prev_term, prev_crc)
+    group = GroupId(TopicId(topic), partition)
+    return SegmentHeader(group, first_index=first, base_offset=base, prev_term=prev_term, prev_crc=prev_crc)
 
 
 class Segment:
-    """One segment as the log keeps it in memory: bounds and a sparse index, no entries. Lives on the loop."""
+    """One segment in memory: its bounds and a sparse index, no entries. Lives on the loop."""
 
     __slots__ = (
         "end", "first_time_us", "header", "last", "last_index", "last_position", "max_timestamp_us", "path", "sealed",
@@ -79,12 +82,12 @@ class Segment:
     def __init__(self, header: SegmentHeader, path: str) -> None:
         self.header = header
         self.path = path
-        self.end = SEGMENT_HEADER_SIZE  # the next frame begins here
+        self.end = SEGMENT_HEADER_SIZE  # position of the next frame
         self.last: EntryHeader | None = None  # None while it holds no frame
         self.last_index = header.first_index - 1  # of `last`; first_index - 1 while it is empty
-        self.last_position = 0  # where the last frame begins
-        self.first_time_us: int | None = None  # append time of the first frame; None while it is empty, or not known
-        self.max_timestamp_us: int | None = None  # greatest of its records; None without any
+        self.last_position = 0  # of the last frame
+        self.first_time_us: int | None = None  # append time of the first frame; None: no frame, or not known
+        self.max_timestamp_us: int | None = None  # greatest of its records; None: no records
         self.sealed = False  # full: nothing is appended any more, unless it is truncated first
         self.sparse = SparseIndex()
 
@@ -105,7 +108,7 @@ class Segment:
         return self.header.base_offset if self.last is None else self.last.next_offset
 
     def misfit(self, header: EntryHeader) -> str | None:
-        """What keeps `header` from being the next frame's; None when nothing does."""
+        """Why `header` cannot be that of the next frame; None if it can."""
         if header.index != self.last_index + 1:
             return f"entry {header.index} after entry {self.last_index}"
         if header.prev_crc != self.last_crc:
@@ -115,7 +118,7 @@ class Segment:
         return None
 
     def append(self, header: EntryHeader) -> int:
-        """Take note of a frame at the end; returns where it begins."""
+        """Add a frame at the end. Returns its position."""
         position = self.end
         if self.last is None:
             self.first_time_us = header.append_time_us
@@ -129,7 +132,7 @@ class Segment:
         return position
 
     def cut(self, last: EntryHeader | None, last_position: int, max_timestamp_us: int | None) -> None:
-        """Forget what follows `last`, which begins at `last_position`; None: everything."""
+        """Forget the frames behind `last`, whose frame is at `last_position`. None: forget all of them."""
         self.last = last
         self.first_time_us = None if last is None else self.first_time_us
         self.last_index = self.header.first_index - 1 if last is None else last.index
@@ -140,21 +143,21 @@ class Segment:
         self.sealed = False
 
     def is_full(self, segment_bytes: int) -> bool:
-        """Was the last entry the one that filled it?"""
+        """Whether the segment takes no more entries."""
         return self.end >= segment_bytes or self.last_index - self.first_index + 1 >= ENTRIES_MAX
 
     def is_over(self, append_time_us: int, segment_us: int) -> bool:
-        """Is an entry of this append time too late for it? Each replica's log says the same, whoever asks when."""
+        """Whether an entry of this append time belongs into the next segment. Every replica decides alike."""
         return self.first_time_us is not None and append_time_us >= self.first_time_us + segment_us
 
 
 def segment_of_index(segments: list[Segment], index: int) -> int:
-    """Which of `segments` holds `index`, as far as it is not below the first one."""
+    """The place in `segments` of the one that holds `index`; the first one for an index below it."""
     return max(0, bisect_right(segments, index, key=_first_index) - 1)
 
 
 def segment_of_offset(segments: list[Segment], offset: int) -> int:
-    """Which of `segments` holds the record at `offset`, as far as it is not below the first one."""
+    """The place in `segments` of the one that holds the record at `offset`; the first one for an offset below it."""
     return max(0, bisect_right(segments, offset, key=_base_offset) - 1)
 
 
