@@ -17,7 +17,7 @@ from tests.rpc.server.test_stream_server import streams_of
 from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable, CorruptData, OutcomeUnknown, TinymqError
 from tinymq.client.net.ports import PackedBatch
-from tinymq.client.net.streams import SHUNNED_S, BrokerLink, FramedFetch, FramedProduce
+from tinymq.client.net.streams import PORT_RETRY_S, BrokerLink, FramedFetch, FramedProduce
 from tinymq.net.frame_stream import FrameStream
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.services.produce import RESULTS_MAX
@@ -160,7 +160,7 @@ def test_grpc_where_the_port_is_of_no_use_and_not_asked_again_for_a_while(answer
             assert await link.open_produce(5) == "produce by gRPC"
             assert await link.open_blocking(5) is None
             assert len(there.hellos) == 1
-            clock.advance(SHUNNED_S + 1)
+            clock.advance(PORT_RETRY_S + 1)
             assert await link.open_fetch(5) == "fetch by gRPC"
             assert len(there.hellos) == 2
             grpc.stream_address = f"localhost:{there.address.rpartition(':')[2]}"  # it says another place now

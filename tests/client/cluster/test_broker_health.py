@@ -7,7 +7,7 @@ import pytest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of
 from tests.fakes.manual_clock import ManualClock
-from tinymq.client.cluster.broker_health import ASIDE, RECONNECT, SLOW, ClusterHealth
+from tinymq.client.cluster.broker_health import AVOIDED, RECONNECT, SLOW, ClusterHealth
 from tinymq.client.cluster.cluster import Cluster
 from tinymq_chaos.sim.virtual.event_loop import VirtualClock, VirtualLoop, run_virtually
 
@@ -34,7 +34,7 @@ def test_failures_in_a_row_delay_the_next_attempt_by_a_fraction_of_a_second() ->
         assert health.retry_s("a", clock.monotonic()) == 0.0
     assert waits_s == sorted(waits_s)
     assert waits_s[0] < 0.05
-    assert waits_s[-1] == RECONNECT.pause_s_max < ASIDE.pause_s_max
+    assert waits_s[-1] == RECONNECT.pause_s_max < AVOIDED.pause_s_max
     assert health.failing("a")
     health.answered("a", 0.001, clock.monotonic())
     assert not health.failing("a")

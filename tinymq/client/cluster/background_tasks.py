@@ -1,4 +1,4 @@
-"""What a client does in the background, each thing once at a time: questions, and another look after a while."""
+"""Tasks and timers of a client that run in the background, each at most once at a time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class BackgroundTasks:
-    """Questions asked in the background, each one once at a time."""
+    """Background tasks by name."""
 
     def __init__(self) -> None:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._closed = False
 
-    def run(self, name: str, errand: Callable[[], Coroutine[None, None, None]]) -> None:
+    def run(self, name: str, start: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Start a task, unless the one of this name is still running."""
         if not self._closed and name not in self._running:
-            task = self._running[name] = asyncio.create_task(errand())
+            task = self._running[name] = asyncio.create_task(start())
             task.add_done_callback(lambda _: self._running.pop(name, None))
 
     def close(self) -> None:
@@ -30,7 +31,7 @@ class BackgroundTasks:
 
 
 class Retries(Generic[Key]):
-    """When each key is looked at again: one timer per key. A producer's keys are its send queues."""
+    """One timer per key, which calls `due` with it. A producer's keys are its send queues."""
 
     def __init__(self, clock: Clock, due: Callable[[Key], None]) -> None:
         self._clock = clock
@@ -38,7 +39,7 @@ class Retries(Generic[Key]):
         self._timers: dict[Key, Timer] = {}
 
     def set(self, key: Key, delay_s: float) -> None:
-        """In `delay_s`, whatever was set before."""
+        """Call `due` in `delay_s` seconds, and no more at the time that was set before."""
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()

@@ -1,7 +1,7 @@
-"""The cluster as one client sees it: links and streams by broker, the view, and questions that any broker answers.
+"""The cluster as one client sees it: its view, the health of brokers, and calls that any broker answers.
 
-All of it lives on one loop. A question has a deadline and ends as an answer, a definite failure, or
-OutcomeUnknown; an error that may pass is never raised before the deadline.
+Everything runs on one loop. A call has a deadline, and ends with an answer, a definite failure or OutcomeUnknown. A
+retriable error is never raised before the deadline.
 """
 
 from __future__ import annotations
@@ -42,17 +42,20 @@ LOG = logging.getLogger("tinymq.client")
 
 BACKOFF = Backoff(0.02, 0.5)
 JITTERED = Backoff(0.02, 0.5, jitter=0.5)
-CHANGE_S_MIN = 0.1  # the least time for a last attempt at a change: less would only leave its outcome unknown
+CHANGE_S_MIN = 0.1  # the least time for a last attempt at a change; a shorter one could only end as OutcomeUnknown
 UNCLEAR_HINT = "check the brokers and their registry; see whether it was done, then call again"
-REFRESH_GAP_S = 0.05  # between two refreshes that errors asked for
+REFRESH_GAP_S = 0.05  # the least time between two refreshes that errors asked for
 NAMES_MAX = REPEATED_MAX["MetadataRequest.topics"]
 METADATA_ATTEMPT_S = 1.0
-WATCH_S = 0.2  # how often silence is looked for
+WATCH_S = 0.2  # how often silent streams are looked for
 WAITING = (pb.CreateTopicRequest, pb.AddPartitionRequest)  # for leaders: that is no latency
 
 
 class Cluster:
-    """Links, view and health of one client. `changed` is called whenever the view is another one."""
+    """The state that producers, readers and admin calls of one client share.
+
+    The calls in `changed` are made when the view or a produce stream has changed.
+    """
 
     def __init__(
         self, servers: Sequence[str], config: ClientConfig, connector: Connector, clock: Clock, rng: random.Random
@@ -63,54 +66,57 @@ class Cluster:
         self.clock = clock
         self.rng = rng
         self.health = ClusterHealth()
-        self.changed: dict[Callable[[], None], None] = {}  # in the order in which they came
+        self.changed: dict[Callable[[], None], None] = {}  # a set that keeps the order of registration
         self.closed = False
         self._servers = tuple(servers)
         self.connections = Connections(connector, clock, self, self.attempt_s, self.changed)
-        self._names: set[str] = set()  # topics that this client uses
-        self._requests = 0
-        self._refreshed_s = 0.0
+        self._names: set[str] = set()  # the topics that this client uses; each refresh asks for them
+        self._requests = 0  # the last request id of a batch
+        self._refreshed_s = 0.0  # when the last refresh ended
         self._refreshing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
     # ---- connections ---------------------------------------------------------------------------------
 
     def produce_stream(self, broker_id: int) -> BrokerProduceStream | None:
-        """The stream to that broker, open or not. None: its address is not known."""
+        """Return the produce stream to a broker, open or not; None if the broker's address is not known."""
         address = self.view.address(broker_id)
         return self.connections.produce(address) if address is not None else None
 
     def next_request(self) -> int:
-        """A number for one batch on its way: producers share streams, so it is the client's."""
+        """Return a new request id for a batch. It is unique in the client, whose producers share the streams."""
         self._requests += 1
         return self._requests
 
     @property
     def attempt_s(self) -> float:
+        """How long one attempt at one broker may take, in seconds."""
         return self.config.attempt_timeout_ms / 1000
 
     def answered(self, address: str, latency_s: float) -> None:
+        """Note that a broker has answered after `latency_s`."""
         self.health.answered(address, latency_s, self.clock.monotonic())
         self.connections.heard(address)
 
     def broke(self, address: str, error: TinymqError) -> None:
+        """Note that a connection to a broker has broken."""
         if self.closed:
             return
         self.health.failed(address, error.message, self.clock.monotonic())
         self.refresh_soon()
 
     def trouble(self, known: Mapping[str, str] | None = None) -> str:
-        """What is wrong with which address, now: of the brokers that there are, and `known` besides. "" if nothing."""
+        """Return "address: reason" for every address that fails now, and those in `known`; "" if none does."""
         reasons = {address: self.health.reason(address) for address in sorted(self.addresses())} | dict(known or {})
         return "; ".join(f"{address}: {reason}" for address, reason in reasons.items() if reason)
 
     def cost(self, broker_id: int) -> tuple[float, float]:
-        """(seconds it is still put aside, usual latency) of a broker."""
+        """Return (seconds for which a broker is still avoided, its usual latency in seconds)."""
         address = self.view.address(broker_id)
         return self.health.cost(address, self.clock.monotonic()) if address else (0.0, 0.0)
 
     def reach(self, broker_id: int) -> Reach:
-        """How well this client can send to a leader, as far as it has seen."""
+        """Return how well this client could send to a leader lately."""
         broker = self.view.brokers.get(broker_id)
         if not broker_id:
             return Reach.NOBODY
@@ -119,29 +125,28 @@ class Cluster:
         return Reach.SLOW if self.health.cost(broker.address, self.clock.monotonic())[0] else Reach.GOOD
 
     def opened(self, address: str) -> None:
-        """Note that a connection to `address` was made, so its broker is alive."""
+        """Note that a connection to a broker was opened, so the broker is alive."""
         self.health.forgive(address)
 
     def retry_s(self, broker_id: int) -> float:
-        """Seconds until this client may try a partition's leader again. No other broker can stand in for a leader."""
+        """Return the seconds until a partition's leader may be tried again. No other broker can stand in for it."""
         address = self.view.address(broker_id)
         return self.health.retry_s(address, self.clock.monotonic()) if address else 0.0
 
     def forgive(self, broker_id: int) -> None:
-        """Put aside no more: there is news of it."""
+        """Stop avoiding a broker, because there is news of it."""
         address = self.view.address(broker_id)
         if address is not None:
             self.health.forgive(address)
 
     def check_loop(self) -> None:
-        """Raises WrongEventLoop unless the caller runs on the event loop that the client belongs to. On any other loop
-        the caller could wait for ever."""
+        """Raise WrongEventLoop unless the caller runs on the client's event loop: elsewhere it might wait for ever."""
         here = asyncio.get_running_loop()
         if here is not self.loop:
             raise wrong_loop(self.loop)
 
     def countdown(self, timeout_s: float) -> Callable[[], float]:
-        """For calls of several steps: a function that says how many of these seconds are left."""
+        """Return a function that returns how many of these seconds are left, for calls of several steps."""
         deadline_s = self.clock.monotonic() + timeout_s
         return lambda: max(0.0, deadline_s - self.clock.monotonic())
 
@@ -164,12 +169,12 @@ class Cluster:
     async def ask(
         self, request: Any, *, timeout_s: float, attempt_s: float | None = None, changes: bool = False
     ) -> Any:
-        """Ask any broker until one answers. `changes`: a request without an answer may have taken effect.
+        """Ask one broker after the other until one answers. `changes`: an unanswered request may have taken effect.
 
-        Raises the definite error that a broker answered; at the deadline OutcomeUnknown if an attempt may have
-        taken effect, else BrokerUnreachable (with every address and its reason, the last that it had time to say),
-        QuotaExceeded, or a NotReady that names missing brokers, if that was the last answer; else DeadlineExceeded. An
-        error answered after an attempt of unknown outcome has the detail `unclear`.
+        Raises a definite error that a broker answered. At the deadline it raises OutcomeUnknown if an attempt may have
+        taken effect; else the last answer if that was QuotaExceeded, or a NotReady that names missing brokers; else
+        DeadlineExceeded if any broker answered; else BrokerUnreachable, with the last reason of every address. An error
+        that follows an attempt of unknown outcome has the detail `unclear`.
         """
         whole_s = attempt_s or self.attempt_s
         attempts = retry_until(self.clock.monotonic() + timeout_s, self.clock, JITTERED, rng=self.rng)
@@ -186,6 +191,7 @@ class Cluster:
                 except BrokerUnreachable as error:
                     reasons[address] = _reason(error, address)
                 except OutcomeUnknown as error:
+                    # An attempt that the deadline cut short tells nothing: keep what the broker said before.
                     reasons[address] = (left_s < whole_s and reasons.get(address)) or _reason(error, address)
                     unclear = error if changes else unclear
                 else:
@@ -203,7 +209,7 @@ class Cluster:
         raise _give_up(request, timeout_s, reasons, last, unclear)
 
     async def ask_broker(self, address: str, request: Any, timeout_s: float) -> Any:
-        """Ask this broker, once. Raises what it answered, BrokerUnreachable or OutcomeUnknown."""
+        """Ask one broker once. Raises the error that it answered, BrokerUnreachable or OutcomeUnknown."""
         reply = await self._attempt(address, request, timeout_s)
         error = _error_of(reply)
         if error is not None:
@@ -237,20 +243,20 @@ class Cluster:
     # ---- the view ------------------------------------------------------------------------------------
 
     def update(self, view: View) -> None:
-        """Take a newer view."""
+        """Replace the view, and make the calls in `changed` if it is another one."""
         if view is not self.view:
             self.view = view
             for call in list(self.changed):
                 call()
 
     def learn(self, topic: str, partition: int, error: NotLeader) -> bool:
-        """Take what a NotLeader answer says. True: another leader is known now."""
+        """Learn the leader that a NotLeader answer names. True: another leader is known now."""
         before = self.view
         self.update(routing.learn_from(before, topic, partition, error))
         return self.view is not before
 
     def refresh_soon(self) -> None:
-        """Ask for fresh metadata, unless that is going on already."""
+        """Ask for metadata in the background, unless a refresh is running already."""
         if self.closed or (self._refreshing is not None and not self._refreshing.done()):
             return
         self._refreshing = asyncio.create_task(self._refresh_in_background())
@@ -258,10 +264,12 @@ class Cluster:
     async def refresh(
         self, names: Iterable[str] = (), *, timeout_s: float, every: bool = False, fresh: bool = False
     ) -> View:
-        """Ask for the topics in use, and `names`; with `every`, for all topics there are; with `fresh`, as of a moment
-        during this call."""
+        """Ask for the metadata of the topics in use and of `names`, and return the new view.
+
+        With `every`, all topics are asked for. With `fresh`, the answer is as of a moment during this call.
+        """
         asked = sorted({*self._names, *names})
-        attempt_s = min(self.attempt_s, METADATA_ATTEMPT_S)  # every broker knows: the next one may be quicker
+        attempt_s = min(self.attempt_s, METADATA_ATTEMPT_S)  # every broker can answer, and the next one may be faster
         for start in range(0, max(1, len(asked)), NAMES_MAX):
             some = asked[start : start + NAMES_MAX]
             request = pb.MetadataRequest(topics=some, all=every, fresh=fresh)
@@ -271,7 +279,7 @@ class Cluster:
         return self.view
 
     async def topic(self, name: str, timeout_s: float) -> Topic:
-        """The topic, asked for if need be. Raises UnknownTopic once no broker that answers knows it."""
+        """Return a topic, looked up if the view lacks it. Raises UnknownTopic if no broker that answers knows it."""
         known = self.view.topics.get(name)
         if known is None:
             known = await self._look_up(name, timeout_s)
@@ -282,7 +290,7 @@ class Cluster:
         deadline_s = self.clock.monotonic() + timeout_s
         view = await self.refresh([name], timeout_s=timeout_s)
         if name not in view.topics:
-            # A broker that lags behind its peers has not heard of a new topic yet: ask them all.
+            # The broker that answered may lag behind its peers, and lack a new topic: ask all of them.
             left_s = max(0.001, min(self.attempt_s, deadline_s - self.clock.monotonic()))
             request = pb.MetadataRequest(topics=[name])
             asked = [self.ask_broker(a, request, left_s) for a in self.addresses()]
@@ -295,13 +303,13 @@ class Cluster:
         return known
 
     async def still_there(self, name: str, topic_id: bytes, timeout_s: float, partition: int | None = None) -> bool:
-        """Does the topic exist, being the same one, and with this partition? Asks afresh."""
+        """Does the topic still exist, with the same id and with this partition? Asks the brokers."""
         left = self.countdown(timeout_s)
         try:
             await self.refresh([name], timeout_s=timeout_s)
             known = self.view.topics.get(name) or await self._look_up(name, left())
             if partition is not None and known.topic_id == topic_id and known.partition(partition) is None:
-                # Who answered may not have heard of a new partition yet: the registry has the last word.
+                # The broker that answered may lag, and lack a new partition: the registry has the last word.
                 view = await self.refresh([name], timeout_s=left(), fresh=True)
                 known = view.topics.get(name, known)
         except UnknownTopic:
@@ -318,19 +326,19 @@ class Cluster:
             LOG.debug("metadata refresh failed: %s", error)
 
     async def _watch(self) -> None:
-        """Look for silent produce streams and an old view, for as long as the client lives."""
+        """Look for silent produce streams, and for a view that is too old, until the client is closed."""
         while not self.closed:
             await self.clock.sleep(WATCH_S)
             now_s = self.clock.monotonic()
             for address, silent_s in self.connections.look_for_silence():
                 self.health.suspect(address, silent_s, now_s)
-                self.refresh_soon()  # perhaps another one leads by now; this one is asked last
+                self.refresh_soon()  # another broker may lead by now; the silent one is asked last
             if self._names and now_s - self._refreshed_s > self.config.metadata_max_age_ms / 1000:
                 self.refresh_soon()
 
 
 def wrong_loop(home: asyncio.AbstractEventLoop) -> WrongEventLoop:
-    """The error of a caller on another loop than `home`."""
+    """Return the error for a caller on another loop than `home`."""
     what = "has ended" if home.is_closed() else "runs in another thread" if home.is_running() else "does not run now"
     return WrongEventLoop(f"this client belongs to another event loop, which {what}")
 
@@ -346,7 +354,7 @@ def _error_of(reply: Any) -> TinymqError | None:
 
 
 def may_pass(error: TinymqError) -> bool:
-    """May the same question be answered otherwise soon? A bound that is not said to give way in time stays."""
+    """May the same request succeed soon? A quota may only if the broker says after which time."""
     if isinstance(error, QuotaExceeded):
         return "retry_after_ms" in error.detail
     return error.retriable or isinstance(error, OutcomeUnknown)

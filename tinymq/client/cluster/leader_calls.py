@@ -1,6 +1,6 @@
-"""Questions that only a partition's leader answers: it is found, waited for and asked again until the deadline.
+"""Calls that only a partition's leader answers: find the leader, and ask it until it answers or the time is up.
 
-What is asked here changes nothing more when it is sent twice, so an attempt without an answer is simply made again.
+Every request here has the same effect when it is sent twice, so an attempt without an answer is made again.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from tinymq.client.cluster.routing import Topic
 from tinymq.proto.methods import method_of
 
 ATTEMPT_S_MIN = 0.001
-LAST_ATTEMPT_S = 0.1  # with less time left, an answer there was is better than one that may not come
-REFUSED_ATTEMPT_S = 0.5  # and after a definite refusal with less than that, if there is so much
+LAST_ATTEMPT_S = 0.1  # no attempt begins with less time left, if there was any answer
+REFUSED_ATTEMPT_S = 0.5  # the same after a leader's refusal, or half of the call's time if that is less
 
 
 async def topic_with(cluster: Cluster, name: str, partition: int, timeout_s: float) -> Topic:
-    """As tinymq.client.cluster.lookups.topic_with, of one partition."""
+    """Return a topic that has this partition, as tinymq.client.cluster.lookups.topic_with."""
     return await lookups.topic_with(cluster, name, (partition,), timeout_s)
 
 
 def no_refusal(_reply: Any) -> TinymqError | None:
-    """Of replies whose only error is the request's own."""
+    """Return None: this reply has no error of its own beside the request's."""
     return None
 
 
@@ -50,15 +50,15 @@ async def ask_leader(
     refusal: Callable[[Any], TinymqError | None] = no_refusal,
     changes: bool = True,
 ) -> Any:
-    """The leader's answer. `refusal` finds the error of an item in a reply; `changes`: it does more than look.
+    """Return the leader's answer. `refusal` finds an item's error in a reply; `changes`: the request changes state.
 
-    Raises what was refused for good; at the deadline OutcomeUnknown if an attempt may have taken effect, else
-    DeadlineExceeded, or what stood in the way until then (Held, QuotaExceeded). An error answered after an attempt
-    of unknown outcome has the detail `unclear`.
+    Raises a definite error of the leader. At the deadline it raises OutcomeUnknown if an attempt may have taken effect,
+    else the last refusal (Held, QuotaExceeded), else DeadlineExceeded. An error that follows an attempt of unknown
+    outcome has the detail `unclear`.
     """
     reasons: dict[str, str] = {}
     last: TinymqError | None = None
-    refused: TinymqError | None = None  # the last thing that a leader decided
+    refused: TinymqError | None = None  # the last refusal by a leader
     unclear = False
     async for attempt in cluster.attempts(timeout_s, JITTERED):
         address = await _leader(cluster, topic, partition)
@@ -92,7 +92,7 @@ async def ask_leader(
 
 
 async def _leader(cluster: Cluster, topic: Topic, partition: int) -> str | None:
-    """The address of whom the client takes for the leader now. Raises when there is nothing to lead any more."""
+    """Return the address of the leader, as far as it is known. Raises if the partition does not exist any more."""
     try:
         at = cluster.view.partition(topic.name, partition)
     except (UnknownTopic, UnknownPartition) as error:
@@ -103,8 +103,8 @@ async def _leader(cluster: Cluster, topic: Topic, partition: int) -> str | None:
 
 
 async def passes(cluster: Cluster, topic: Topic, partition: int, error: TinymqError) -> bool:
-    """May the same question be answered otherwise soon?"""
-    if isinstance(error, UnknownTopic | UnknownPartition):  # by a broker that has not heard of it yet?
+    """May the same request to the leader succeed soon?"""
+    if isinstance(error, UnknownTopic | UnknownPartition):  # the broker may lag, and lack a new partition
         try:
             return await cluster.still_there(topic.name, topic.topic_id, cluster.attempt_s, partition)
         except TinymqError as unanswered:

@@ -1,4 +1,4 @@
-"""ListOffsets over all leaders at once: where partitions begin and end, and where a time falls."""
+"""Ask all leaders at once for offsets: the start and the end of partitions, and the first record after a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tinymq.client.cluster.routing import Partition, Topic
 from tinymq.client.net.wire import read_error
 from tinymq.proto import tinymq_pb2 as pb
 
-LEADER_TRIES = 3  # then other replicas are asked, where they may be
+LEADER_TRIES = 3  # rounds in which only leaders are asked, before all replicas are, if the caller accepts them
 
 
 async def list_offsets(
@@ -22,11 +22,11 @@ async def list_offsets(
     leader_only: bool,
     partial: bool = False,
 ) -> dict[int, pb.OffsetAnswer]:
-    """The answer for each partition of `asks` (partition -> OffsetQuery.timestamp_us).
+    """Return the answer for each partition of `asks` (partition -> OffsetQuery.timestamp_us).
 
-    Leaders are asked first; without `leader_only`, once a leader is not to be had, all replicas are, and of those that
-    answer it is the one that shows most. Raises UnknownPartition, what a broker answered for good, or DeadlineExceeded:
-    with `partial`, those that nobody answered for in time are left out instead.
+    Leaders are asked first. Without `leader_only`, all replicas are asked when a leader is silent or unknown, and the
+    answer of the replica with the highest end counts. Raises UnknownPartition, a definite error of a broker, or
+    DeadlineExceeded. With `partial`, partitions without an answer in time are left out instead.
     """
     for partition in asks:
         if topic.partition(partition) is None:
@@ -59,7 +59,7 @@ async def list_offsets(
 
 
 def _by_leader(cluster: Cluster, topic: Topic, partitions: list[int]) -> dict[str, list[int]]:
-    """Where to ask for which, as is known now: when they are asked, a moment later, it may be forgotten."""
+    """Return the partitions to ask each leader for, by address."""
     groups: dict[str, list[int]] = {}
     for partition in partitions:
         if (address := cluster.view.address(_at(cluster, topic, partition).leader)) is not None:
@@ -68,7 +68,7 @@ def _by_leader(cluster: Cluster, topic: Topic, partitions: list[int]) -> dict[st
 
 
 def _by_replica(cluster: Cluster, topic: Topic, partitions: list[int], silent: set[str]) -> dict[str, list[int]]:
-    """All replicas of all of them, but for those that were silent, unless all were."""
+    """Return the partitions to ask each replica for, by address, without silent replicas unless all are silent."""
     groups: dict[str, list[int]] = {}
     for partition in partitions:
         known = [cluster.view.address(broker) for broker in _at(cluster, topic, partition).replicas]
@@ -80,7 +80,7 @@ def _by_replica(cluster: Cluster, topic: Topic, partitions: list[int], silent: s
 
 def _at(cluster: Cluster, topic: Topic, partition: int) -> Partition:
     at = cluster.view.topics.get(topic.name, topic).partition(partition) or topic.partition(partition)
-    assert at is not None, "checked before anybody is asked"
+    assert at is not None, "checked before the first attempt"
     return at
 
 
@@ -120,7 +120,7 @@ async def _ask(
 
 
 async def _passing(cluster: Cluster, topic: Topic, partition: int, error: TinymqError, timeout_s: float) -> bool:
-    """UnknownTopic from a broker that has not heard of it yet passes; from one whose topic is gone it does not."""
+    """May the error pass? UnknownTopic passes if the broker lags behind a new topic, and not if it was deleted."""
     if error.code not in ("UnknownTopic", "UnknownPartition"):
         return False
     return await cluster.still_there(topic.name, topic.topic_id, timeout_s, partition)

@@ -1,7 +1,7 @@
-"""Who leads what, and whom to ask: a frozen view of the cluster and the pure functions that renew it.
+"""The routes of a client: a frozen view of topics, leaders and brokers, and the pure functions that update it.
 
-Invariant: for one topic id and partition the leader epoch never goes back, whatever order answers arrive in.
-No I/O, no clock.
+Invariant: for one topic id and partition, the leader epoch never goes back, in whatever order answers arrive. No I/O,
+no clock.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tinymq.proto import tinymq_pb2 as pb
 DELETED_MAX = 256
 
 Cost = Callable[[int], tuple[float, float]]
-"""(seconds it is still put aside, usual latency in seconds) of a broker."""
+"""Broker id -> (seconds for which the broker is still avoided, its usual latency in seconds)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker as the registry knows it. `alive`: its registration has not run out."""
+    """A broker as the registry has it. `alive`: its registration has not expired."""
 
     broker_id: int
     address: str
@@ -34,7 +34,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Where a partition lives. `leader` is 0 while nobody is known to lead it."""
+    """The place of a partition. `leader` is 0 while no leader is known."""
 
     partition: int
     leader: int
@@ -44,7 +44,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic and its partitions, by number; numbers may be left out: see `partition`."""
+    """A topic and its partitions, ordered by number. There may be gaps between the numbers."""
 
     name: str
     topic_id: bytes
@@ -59,17 +59,17 @@ class Topic:
 
     @property
     def bounds(self) -> TopicBounds:
-        """What each of its partitions takes."""
+        """The bounds of what each partition accepts."""
         return read_bounds(self.settings)
 
     def partition(self, number: int) -> Partition | None:
-        """The partition of that number."""
+        """Return the partition of that number; None if there is none."""
         place = bisect_left(self.partitions, number, key=lambda at: at.partition)
         found = self.partitions[place] if place < len(self.partitions) else None
         return found if found is not None and found.partition == number else None
 
     def with_partition(self, at: Partition) -> Topic:
-        """With `at` in the place of the partition of its number, or added."""
+        """Return the topic with `at` replaced or added."""
         others = [known for known in self.partitions if known.partition != at.partition]
         return replace(self, partitions=tuple(sorted([*others, at], key=lambda known: known.partition)))
 
@@ -77,22 +77,22 @@ class Topic:
         return replace(self, partitions=tuple(at for at in self.partitions if at.partition != number))
 
     def unknown(self, number: int) -> UnknownPartition:
-        """What to raise for a partition that the topic does not have."""
+        """Return the error for a partition that the topic does not have."""
         return UnknownPartition(f"{self.name}/{number}: the topic has partitions {_ranges(self.numbers)}")
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The cluster as far as this client knows it."""
+    """The cluster as this client knows it."""
 
     cluster_id: bytes = b""
-    version: int = 0  # of the registry state that topics and brokers were read from
+    version: int = 0  # of the registry state that the topics and brokers are from
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     topics: Mapping[str, Topic] = field(default_factory=dict)
     deleted: tuple[bytes, ...] = ()  # ids of topics that this client deleted: a broker that lags may still name them
 
     def partition(self, topic: str, partition: int) -> Partition:
-        """Raises UnknownTopic, UnknownPartition."""
+        """Return a partition. Raises UnknownTopic, UnknownPartition."""
         known = self.topics.get(topic)
         if known is None:
             raise UnknownTopic(f"topic {topic!r} is not known")
@@ -107,7 +107,7 @@ class View:
 
 
 def read_topic(info: pb.TopicInfo) -> Topic:
-    """A topic off the wire. Raises CorruptData when it has no partition, or one twice."""
+    """Read a topic off the wire. Raises CorruptData if it has no partition, or one twice."""
     partitions = tuple(sorted(map(read_partition, info.partitions), key=lambda at: at.partition))
     if not partitions or any(low.partition == high.partition for low, high in pairwise(partitions)):
         raise CorruptData(f"an answer about topic {info.name[:300]!r} has no partition, or one twice", hint="")
@@ -120,7 +120,9 @@ def read_partition(info: pb.PartitionInfo) -> Partition:
 
 
 def merge(view: View, reply: pb.MetadataReply, asked: Iterable[str]) -> View:
-    """The view after a metadata answer. A topic that was asked for and is not there is forgotten."""
+    """Return the view after a metadata answer. A topic that was asked for and is missing in the answer is removed."""
+    # A broker that lags may answer with an older version of the registry's state. Such an answer adds what the view
+    # lacks, and its leaders count by their epochs; it replaces and removes nothing.
     stale = reply.version < view.version
     brokers = dict(view.brokers) if stale else {}
     for b in reply.brokers:
@@ -150,7 +152,7 @@ def merge(view: View, reply: pb.MetadataReply, asked: Iterable[str]) -> View:
 
 
 def _newer(known: Topic, fresh: Topic) -> Topic:
-    """`fresh`, but with the leaders of `known` where those are of a later epoch."""
+    """Return `fresh` with the leaders of `known` where these have a later epoch."""
     partitions = []
     for now in fresh.partitions:
         old = known.partition(now.partition)
@@ -161,19 +163,21 @@ def _newer(known: Topic, fresh: Topic) -> Topic:
 
 
 def _with_leaders(known: Topic, stale: Topic) -> Topic:
-    """`known`, but with the leaders of `stale` where those are of a later epoch: who answers may lag behind the
-    registry, and still know who leads."""
+    """Return `known` with the leaders of `stale` where these have a later epoch.
+
+    A broker that lags behind the registry may still know the newest leader.
+    """
     partitions = []
     for at in known.partitions:
-        said = stale.partition(at.partition)
-        if said is not None and said.leader_epoch > at.leader_epoch:
-            at = replace(at, leader=said.leader, leader_epoch=said.leader_epoch)
+        other = stale.partition(at.partition)
+        if other is not None and other.leader_epoch > at.leader_epoch:
+            at = replace(at, leader=other.leader, leader_epoch=other.leader_epoch)
         partitions.append(at)
     return replace(known, partitions=tuple(partitions))
 
 
 def with_partition(view: View, topic: str, at: Partition) -> View:
-    """The view with a partition that was just added."""
+    """Return the view with a partition that was just added."""
     known = view.topics.get(topic)
     if known is None or known.partition(at.partition) is not None:
         return view
@@ -181,7 +185,7 @@ def with_partition(view: View, topic: str, at: Partition) -> View:
 
 
 def without_partition(view: View, topic: str, partition: int) -> View:
-    """The view after a partition was deleted. A broker that lags may bring it back until the next answer."""
+    """Return the view without a deleted partition. The answer of a broker that lags may bring it back for a while."""
     known = view.topics.get(topic)
     if known is None or known.partition(partition) is None:
         return view
@@ -189,7 +193,7 @@ def without_partition(view: View, topic: str, partition: int) -> View:
 
 
 def with_topic(view: View, topic: Topic) -> View:
-    """The view with a topic that was just created, or described."""
+    """Return the view with a topic that was just created or described."""
     known = view.topics.get(topic.name)
     if known is not None and known.topic_id == topic.topic_id:
         topic = _newer(known, topic)
@@ -197,7 +201,7 @@ def with_topic(view: View, topic: Topic) -> View:
 
 
 def without_topic(view: View, name: str) -> View:
-    """The view after a topic was deleted by this client."""
+    """Return the view without a topic that this client has deleted."""
     known = view.topics.get(name)
     if known is None:
         return view
@@ -206,7 +210,7 @@ def without_topic(view: View, name: str) -> View:
 
 
 def learn_leader(view: View, topic: str, partition: int, leader: int, epoch: int, address: str = "") -> View:
-    """The view after some broker said who leads. Older news than what is known changes nothing."""
+    """Return the view with the leader that a broker named, unless the view has a later epoch."""
     known = view.topics.get(topic)
     old = known.partition(partition) if known is not None else None
     if known is None or old is None:
@@ -221,7 +225,7 @@ def learn_leader(view: View, topic: str, partition: int, leader: int, epoch: int
 
 
 def learn_from(view: View, topic: str, partition: int, error: NotLeader) -> View:
-    """The view after a NotLeader answer, whose detail names the leader, its address and epoch where known."""
+    """Return the view after a NotLeader answer. Its detail names the leader, the address and the epoch, if known."""
     detail = error.detail
     try:
         leader, epoch = int(detail.get("leader", 0)), int(detail.get("leader_epoch", 0))
@@ -235,14 +239,16 @@ class Reach(IntEnum):
 
     GOOD = 0
     SLOW = 1
-    LOST = 2  # the leader's broker fails, is gone, or says that it does not lead
+    LOST = 2  # the leader's broker fails, is not registered, or denies that it leads
     NOBODY = 3  # no leader is known
 
 
 def spread(topic: Topic, reach_of: Callable[[Partition], Reach]) -> tuple[list[int], frozenset[int]]:
-    """Return (the partitions for records without a key, the partitions that such records leave). Records go only to
-    partitions with the best reach of the topic: a slow leader is used only if none is better. They leave lost leaders
-    if any leader can be reached."""
+    """Return (the partitions for records without a key, the partitions that such records leave).
+
+    Records go only to the partitions of the topic with the best reach: a slow leader is used only if none is better.
+    Records leave lost leaders if any other leader can be reached.
+    """
     reach = {at.partition: reach_of(at) for at in topic.partitions}
     best = min(reach.values(), default=Reach.NOBODY)
     usable = [partition for partition, each in reach.items() if each is best]
@@ -251,17 +257,17 @@ def spread(topic: Topic, reach_of: Callable[[Partition], Reach]) -> tuple[list[i
 
 
 def read_order(view: View, at: Partition, replica: str, *, rack: str, cost: Cost, turn: int) -> list[int]:
-    """The brokers to read from, best first: every replica whose address is known. `turn` rotates among equals."""
+    """Return the brokers to read from, best first: all replicas with a known address. `turn` rotates among equals."""
     known = [b for b in at.replicas if b in view.brokers]
     if not known:
         return []
     spread = known[turn % len(known) :] + known[: turn % len(known)]
 
     def rank(broker: int) -> tuple[float, ...]:
-        aside, latency = cost(broker)
+        avoided_s, latency = cost(broker)
         node = view.brokers[broker]
         gone = 0.0 if node.alive else 1.0
-        bad = 1.0 if aside > 0 else 0.0
+        bad = 1.0 if avoided_s > 0 else 0.0
         if replica == "leader":
             return (0.0 if broker == at.leader else 1.0, bad, gone)
         if replica == "follower":
@@ -276,18 +282,21 @@ def read_order(view: View, at: Partition, replica: str, *, rack: str, cost: Cost
 def tier_order(
     view: View, at: Partition, tiers: Sequence[Sequence[int]], *, cost: Cost, turn: int, leader_last: bool = False
 ) -> list[int]:
-    """The brokers of `tiers`, a tier after the other; with `leader_last` whoever leads now behind them; those put aside
-    or gone are behind all others. In a tier the better of two leads, and `turn` says which two. Whoever holds no
-    replica, or has no known address, is left out; if that is all of them, for the partition was moved since, its
-    replicas are one tier."""
+    """Return the brokers of `tiers` to read from, tier by tier.
+
+    Avoided and unregistered brokers come behind all others, and with `leader_last`, the current leader behind its tier.
+    Within a tier the faster of two brokers comes first, and `turn` chooses the two, so that readers spread. Brokers
+    without a replica or a known address are left out. If no broker is left, because the partition has moved since, all
+    its replicas are one tier.
+    """
     for asked in (tiers, (at.replicas,)):
         order: list[tuple[tuple[float, ...], int]] = []
         for number, tier in enumerate(asked):
             known = [broker for broker in tier if broker in at.replicas and broker in view.brokers]
             first = turn % max(1, len(known))
             for place, broker in enumerate(known[first:] + known[:first]):
-                aside_s, latency_s = cost(broker)
-                bad, gone = float(aside_s > 0), float(not view.brokers[broker].alive)
+                avoided_s, latency_s = cost(broker)
+                bad, gone = float(avoided_s > 0), float(not view.brokers[broker].alive)
                 leads = leader_last and broker == at.leader
                 order.append(((bad, gone, leads, number, place // 2, latency_s), broker))
         if order:
@@ -296,7 +305,7 @@ def tier_order(
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """Rising numbers as a person writes them: "0-3, 5"."""
+    """Return rising numbers as a person writes them: "0-3, 5"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""What can be asked about channels and where a partition begins, one call each: all of them may be made again."""
+"""The requests about channels and their cursors. Each of them may be sent twice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tinymq.client.common.values import as_datetime
 from tinymq.client.net.wire import read_error
 from tinymq.proto import tinymq_pb2 as pb
 
-AT_OFFSET = -4  # in the place of a time: the field beside it is meant
+AT_OFFSET = -4  # in the place of a time: the place is the offset in the field beside it
 REQUEST_ID_BYTES = 16
 
 
@@ -37,26 +37,26 @@ class ChannelDescription:
     topic: str
     partition: int
     channel: str
-    position: int  # the next record to be read
-    lag: int  # records that it has still to read
+    position: int  # the offset of the next record to be read
+    lag: int  # the number of records from there to the end
     moved: datetime | None  # when its cursor last changed; None: never since it was made
-    consumer: str  # who reads it, as far as the registry knows; "": nobody
+    consumer: str  # the registered consumer; "": none
     epoch: int
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerDescription:
-    """Who reads a channel, as the registry has it; it may have died since."""
+    """The registered consumer of a channel. It may have died since."""
 
     consumer: str  # its client_id
-    epoch: int  # above that of whoever read it before
+    epoch: int  # higher than that of every consumer before
 
 
 async def change(
     cluster: Cluster, channel: ChannelId, command: pb.ChannelCommand, timeout_s: float
 ) -> pb.ChannelOutcome:
-    """What became of one command. Raises its error, or as `ask_leader`."""
+    """Carry out one command, and return its outcome. Raises its error, or as `ask_leader`."""
     command.partition, command.channel = channel.partition, channel.channel
     request = pb.ChannelsRequest(topic_id=channel.topic.topic_id, commands=[command])
 
@@ -76,7 +76,7 @@ async def change(
 
 
 async def list_channels(cluster: Cluster, topic: Topic, partition: int, timeout_s: float) -> pb.PartitionChannels:
-    """The channels of a partition, and where it begins and ends, as its leader has it."""
+    """Return the channels of a partition, its start and its end, as its leader has them."""
     request = pb.ListChannelsRequest(topic_id=topic.topic_id, partitions=[partition])
 
     def refusal(reply: pb.ListChannelsReply) -> TinymqError | None:
@@ -96,8 +96,10 @@ async def list_channels(cluster: Cluster, topic: Topic, partition: int, timeout_
 
 
 async def set_consumer(cluster: Cluster, channel: ChannelId, consumer: str, command_id: bytes, timeout_s: float) -> int:
-    """Who reads the channel from now on, in the registry; the epoch with which that consumer fences others. With the
-    same `command_id` it is done once, and answered alike."""
+    """Register the consumer of a channel, and return the epoch with which it fences others.
+
+    A request that is sent again with the same `command_id` is carried out once, and answered alike.
+    """
     request = pb.SetConsumerRequest(
         topic=channel.topic.name,
         partition=channel.partition,
@@ -110,7 +112,7 @@ async def set_consumer(cluster: Cluster, channel: ChannelId, consumer: str, comm
 
 
 async def unset_consumer(cluster: Cluster, channel: ChannelId, epoch: int, timeout_s: float) -> None:
-    """The registry names no consumer for the channel any more; with an epoch, only if it is still that one."""
+    """Remove the registered consumer of a channel; with an epoch, only if it is still the consumer of that epoch."""
     request = pb.UnsetConsumerRequest(
         topic=channel.topic.name,
         partition=channel.partition,
@@ -122,21 +124,21 @@ async def unset_consumer(cluster: Cluster, channel: ChannelId, epoch: int, timeo
 
 
 async def get_consumer(cluster: Cluster, channel: ChannelId, timeout_s: float) -> ConsumerDescription | None:
-    """Who is on record for the channel, as of a moment during this call. None: nobody."""
+    """Return the registered consumer of a channel, as of a moment during this call; None if there is none."""
     request = pb.GetConsumerRequest(topic=channel.topic.name, partition=channel.partition, channel=channel.channel)
     reply = await cluster.ask(request, timeout_s=timeout_s)
     return ConsumerDescription(reply.consumer, reply.epoch) if reply.epoch else None
 
 
 def opening(epoch: int, start: KnownOffset | OffsetQuestion) -> pb.ChannelCommand:
-    """Makes the channel at `start` if there is none, and fences every lower epoch."""
+    """Return the command that creates the channel at `start` if it does not exist, and fences every lower epoch."""
     if isinstance(start, KnownOffset):
         return pb.ChannelCommand(open=pb.ChannelOpen(epoch=epoch, start_us=AT_OFFSET, start_offset=start.offset))
     return pb.ChannelCommand(open=pb.ChannelOpen(epoch=epoch, start_us=start.timestamp_us))
 
 
 def seeking(epoch: int, to: KnownOffset | OffsetQuestion, request_id: bytes) -> pb.ChannelCommand:
-    """Moves the cursor, once for a request id."""
+    """Return the command that moves the cursor, once for each request id."""
     seek = pb.ChannelSeek(epoch=epoch, request_id=request_id)
     if isinstance(to, KnownOffset):
         seek.to_us, seek.offset = AT_OFFSET, to.offset
@@ -146,13 +148,13 @@ def seeking(epoch: int, to: KnownOffset | OffsetQuestion, request_id: bytes) -> 
 
 
 async def delete_channel(cluster: Cluster, channel: ChannelId, timeout_s: float) -> None:
-    """Raises UnknownChannel, unless an attempt without an answer may have deleted it."""
+    """Delete a channel. Raises UnknownChannel, unless an earlier attempt of this call may have deleted it."""
     left = cluster.countdown(timeout_s)
     try:
         await change(cluster, channel, pb.ChannelCommand(delete=pb.ChannelDelete()), left())
     except UnknownChannel as error:
         if "unclear" not in error.detail:
-            with suppress(TinymqError):  # of a channel that was never made, or is gone, somebody may be on record
+            with suppress(TinymqError):  # a consumer may be registered for a channel that does not exist
                 await unset_consumer(cluster, channel, 0, max(0.001, left()))
             raise
     except NotFound as error:
@@ -164,7 +166,7 @@ async def delete_channel(cluster: Cluster, channel: ChannelId, timeout_s: float)
 async def trim(
     cluster: Cluster, topic: Topic, partition: int, before: KnownOffset | OffsetQuestion, timeout_s: float
 ) -> int:
-    """Remove what lies before a place; the log start then. Raises Held once the time is up."""
+    """Remove the records before a place, and return the new log start. Raises Held when the time is up."""
     request = pb.TrimRequest(topic_id=topic.topic_id, partition=partition)
     if isinstance(before, KnownOffset):
         request.before_us, request.before_offset = AT_OFFSET, before.offset
@@ -175,17 +177,25 @@ async def trim(
 
 
 def describe(topic: str, partition: int, info: pb.ChannelInfo) -> ChannelDescription:
-    """A channel off the wire."""
+    """Read a channel off the wire."""
     moved = as_datetime(info.moved_us) if info.moved_us else None
     return ChannelDescription(
-        topic, partition, info.channel, info.position, info.lag, moved, info.consumer, info.epoch, info.generation
+        topic=topic,
+        partition=partition,
+        channel=info.channel,
+        position=info.position,
+        lag=info.lag,
+        moved=moved,
+        consumer=info.consumer,
+        epoch=info.epoch,
+        generation=info.generation,
     )
 
 
 async def stored_position(
     cluster: Cluster, channel: ChannelId, start: KnownOffset | OffsetQuestion, timeout_s: float
 ) -> int:
-    """The next record of a channel; where it would begin, if there is none."""
+    """Return the offset of a channel's next record, or of its first one if the channel does not exist yet."""
     left = cluster.countdown(timeout_s)
     found = await list_channels(cluster, channel.topic, channel.partition, left())
     for info in found.channels:
@@ -199,7 +209,7 @@ async def stored_position(
 
 
 def _error_of(items: Sequence[pb.ChannelOutcome] | Sequence[pb.PartitionChannels]) -> TinymqError | None:
-    """Of the one thing that was asked for."""
+    """Return the error of the only item in a reply."""
     if len(items) != 1:
         return CorruptData(f"an answer has {len(items)} outcomes for one question", hint="")
     return read_error(items[0].error) if items[0].HasField("error") else None

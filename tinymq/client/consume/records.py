@@ -1,6 +1,6 @@
-"""What a reader gives: messages, and Arrow tables. Frames off the wire are verified here and nowhere later.
+"""Verify fetched frames, and make messages and Arrow tables of them. Frames are verified here and nowhere later.
 
-Cost is per batch: a frame is two checksums and one validation; messages are made by C code from columns.
+The cost is per batch: two checksums and one validation. C code makes the messages from the columns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tinymq.format.batch import SCHEMA, BatchLimits, decode_batch
 from tinymq.format.entry import HEADER_SIZE, EntryHeader, Kind, crc32c_of, parse_header
 
 TABLE_SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), *SCHEMA])
-"""What `to_arrow` gives."""
+"""The schema of the tables that `to_arrow` returns, and of the batches of a scan."""
 
 RAMP_MIN = 1 << 14
 
@@ -47,7 +47,7 @@ class Message(NamedTuple):
         return as_datetime(self.timestamp_us)
 
     def header(self, name: str) -> bytes | None:
-        """The value of the last header of that name; None if there is none."""
+        """Return the value of the last header of that name; None if there is none."""
         for found, content in reversed(self.headers):
             if found == name:
                 return content
@@ -56,20 +56,20 @@ class Message(NamedTuple):
 
 @value
 class Chunk:
-    """Records of one partition with offsets in a row: a batch, or what is wanted of it."""
+    """Records of one partition with consecutive offsets: a stored batch, or a part of it."""
 
     partition: int
     base_offset: int  # of the first row
     leader_epoch: int
     batch: pa.RecordBatch  # of SCHEMA, validated
-    bytes: int  # what it keeps in memory, for bounds
+    bytes: int  # of memory that it keeps alive; bounds count these
 
     @property
     def next_offset(self) -> int:
         return self.base_offset + int(self.batch.num_rows)
 
     def cut(self, start: int, end: int | None) -> Chunk | None:
-        """The rows with start <= offset < end. None: there are none."""
+        """Return the rows with start <= offset < end; None if there are none."""
         first = max(0, start - self.base_offset)
         last = self.batch.num_rows if end is None else min(self.batch.num_rows, end - self.base_offset)
         if first == 0 and last == self.batch.num_rows:
@@ -85,7 +85,7 @@ class Chunk:
         )
 
     def messages(self, topic: str) -> list[Message]:
-        """Every record as a Message."""
+        """Return every record as a Message."""
         keys, values, headers, times = zip(*rows_of(self.batch), strict=True)
         offsets = range(self.base_offset, self.next_offset)
         rows = zip(
@@ -94,7 +94,7 @@ class Chunk:
         return list(map(partial(tuple.__new__, Message), rows))
 
     def table(self) -> pa.RecordBatch:
-        """The rows with TABLE_SCHEMA."""
+        """Return the rows with TABLE_SCHEMA."""
         count = self.batch.num_rows
         partition = pa.repeat(pa.scalar(self.partition, pa.int32()), count)
         offset = pc.add(_ramp(count), pa.scalar(self.base_offset, pa.int64()))
@@ -107,13 +107,13 @@ def _long_ramp(count: int) -> pa.Array:
 
 
 def _ramp(count: int) -> pa.Array:
-    """0, 1, ... count - 1: a slice of a longer one, because making it costs ten times what adding to it does."""
+    """Return 0, 1, ... count - 1, as a slice of a cached array: to make one costs ten times as much as to add to it."""
     longer = max(RAMP_MIN, 1 << (count - 1).bit_length())
     return _long_ramp(longer).slice(0, count)
 
 
 def frame_headers(frames: memoryview) -> Iterator[tuple[int, EntryHeader]]:
-    """(position, header) of every frame, header checksums verified. Raises CorruptData."""
+    """Yield (position, header) of every frame, with verified header checksums. Raises CorruptData."""
     position = 0
     while position < len(frames):
         header = parse_header(frames, position)
@@ -124,7 +124,7 @@ def frame_headers(frames: memoryview) -> Iterator[tuple[int, EntryHeader]]:
 
 
 def next_offset_after(frames: memoryview) -> int | None:
-    """Where to go on after these frames; None when there are none. Raises CorruptData."""
+    """Return the offset behind these frames; None if there are none. Raises CorruptData."""
     after = None
     for _, header in frame_headers(frames):
         after = header.next_offset
@@ -134,7 +134,7 @@ def next_offset_after(frames: memoryview) -> int | None:
 def read_chunks(
     partition: int, frames: memoryview, offset: int, end: int | None, limits: BatchLimits
 ) -> Iterator[Chunk]:
-    """The wanted records of some frames: from `offset`, below `end`. Raises CorruptData, UnsupportedVersion."""
+    """Yield the records of some frames from `offset` to below `end`. Raises CorruptData, UnsupportedVersion."""
     for position, header in frame_headers(frames):
         if header.kind in _SILENT:
             continue
@@ -158,6 +158,6 @@ def read_chunks(
 
 
 def to_table(chunks: list[Chunk]) -> pa.Table:
-    """The rows of all chunks, partition by partition, with TABLE_SCHEMA; uncopied."""
+    """Return the rows of all chunks, partition by partition, with TABLE_SCHEMA; uncopied."""
     ordered = sorted(chunks, key=lambda chunk: chunk.partition)  # stable: offsets stay in order
     return pa.Table.from_batches([chunk.table() for chunk in ordered], schema=TABLE_SCHEMA)

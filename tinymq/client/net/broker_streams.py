@@ -1,8 +1,8 @@
 """One produce and one fetch stream per broker, shared by all partitions, producers and readers of a client.
 
-A stream opens its stream when it is first needed and again after it broke. Whoever waits for an answer is told
-when the stream breaks: BrokerUnreachable for what was never written to it, OutcomeUnknown for the rest. Small
-batches that wait together travel in one message.
+Each object here opens a connection when it is first needed, and again after that has broken. A break ends every request
+that waits for its answer: with BrokerUnreachable if the request was never written, else with OutcomeUnknown. Small
+batches that wait together are sent in one message.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from tinymq.client.net.ports import Fetched, FetchStream, Link, PackedBatch, Pro
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.bounds import BATCHES_MAX
 
-MESSAGE_BYTES = MIB  # small batches are joined up to this
+MESSAGE_BYTES = MIB  # small batches are joined up to this size
 UNANSWERED_BYTES_MAX = 16 * MIB  # of one produce stream; half of what a broker takes in by default
-SLOW_TIMES_MAX = 4  # as long as a fetch may take, it waits where a link is slow and others' answers come first
-THROTTLED_S_MAX = 60.0  # that a broker may say it will be silent
+SLOW_TIMES_MAX = 4  # a fetch waits at most this many times its timeout, while the answers of other fetches arrive
+THROTTLED_S_MAX = 60.0  # the longest silence that a throttling broker may announce
 
 
 class State(Enum):
+    """The state of a produce stream's connection."""
+
     IDLE = 0
     OPENING = 1
     OPEN = 2
@@ -34,7 +36,7 @@ class State(Enum):
 
 
 class BrokerObserver(Protocol):
-    """Who wants to know how a broker does: the cluster."""
+    """The listener to what streams learn of a broker. The cluster implements it."""
 
     def opened(self, address: str) -> None: ...
     def answered(self, address: str, latency_s: float) -> None: ...
@@ -45,7 +47,7 @@ Answered = Callable[[pb.ProduceResult | TinymqError], None]
 
 
 class BrokerProduceStream:
-    """Batches to one broker. All of `changed` are called when it opens, breaks, or has room again."""
+    """The stream of batches to one broker. The calls in `changed` are made when it opens, breaks, or has room again."""
 
     def __init__(
         self,
@@ -63,57 +65,61 @@ class BrokerProduceStream:
         self._open_timeout_s = open_timeout_s
         self._task: asyncio.Task[None] | None = None
         self._stream: ProduceStream | None = None
-        self._outbox: deque[tuple[int, PackedBatch, int]] = deque()
+        self._outbox: deque[tuple[int, PackedBatch, int]] = deque()  # (request id, batch, bytes) not written yet
         self._written = asyncio.Event()  # the transport has every submitted batch, or the stream is broken
         self._written.set()
-        self._more: asyncio.Future[None] | None = None  # the writer waits
-        self._waiting: dict[int, tuple[Answered, int, float]] = {}  # (told, bytes, since) by request id
-        self._unanswered_bytes = 0
-        self._was_full = False
-        self._heard_s = 0.0
+        self._more: asyncio.Future[None] | None = None  # ends the writer's wait for another batch
+        self._waiting: dict[int, tuple[Answered, int, float]] = {}  # by request id: (on_answer, bytes, since)
+        self._unanswered_bytes = 0  # invariant: the sum of the bytes in _waiting
+        self._was_full = False  # until half of the bytes are answered, so that `changed` is not called for every batch
+        self._heard_s = 0.0  # of the last answer, or of the end of a silence that the broker has announced
 
     @property
     def full(self) -> bool:
-        """No more for now: `changed` is called when there is room."""
+        """Is there no room for another batch? `changed` is called when there is."""
         if self._unanswered_bytes >= UNANSWERED_BYTES_MAX:
             self._was_full = True
         return self._was_full
 
     def open(self) -> None:
-        """Begin to open the stream, unless it is open or opening."""
+        """Start to open the connection, unless it is open or opening."""
         if self.state is State.IDLE:
             self.state = State.OPENING
             self._task = asyncio.create_task(self._run())
 
-    def submit(self, request_id: int, batch: PackedBatch, size: int, told: Answered | None) -> None:
-        """Send one batch. `told` is called once, with the answer or what became of the stream; None: nobody answers."""
+    def submit(self, request_id: int, batch: PackedBatch, size: int, on_answer: Answered | None) -> None:
+        """Send one batch of `size` bytes. `on_answer` is called once, with the answer or the error that broke the
+        stream. None: the batch has no answer (acks "none")."""
         assert self.state is State.OPEN, "submitted to a stream that is not open"
         self._outbox.append((request_id, batch, size))
         self._written.clear()
-        if told is not None:
-            self._waiting[request_id] = (told, size, self._clock.monotonic())
+        if on_answer is not None:
+            self._waiting[request_id] = (on_answer, size, self._clock.monotonic())
             self._unanswered_bytes += size
         if self._more is not None and not self._more.done():
             self._more.set_result(None)
 
     async def written(self) -> None:
-        """Wait until the transport has taken every submitted batch, or the stream is broken. For a batch without an
-        answer, nothing else shows that it has left."""
+        """Wait until the transport has taken every submitted batch, or the stream has broken.
+
+        Nothing else shows that a batch without an answer has left this process.
+        """
         await self._written.wait()
 
     def silent_for(self, now_s: float) -> float:
-        """Seconds since anything was heard, as long as something is waited for."""
+        """Return the seconds since the broker last answered, 0 while no batch waits for an answer."""
         if not self._waiting:
             return 0.0
         since_s = next(iter(self._waiting.values()))[2]
         return now_s - max(since_s, self._heard_s)
 
     def reset(self) -> None:
-        """Give up the stream: everything on its way is of unknown outcome."""
+        """Break the connection: the outcome of all unanswered batches is unknown."""
         if self._stream is not None:
             self._stream.cancel()
 
     async def close(self) -> None:
+        """End the stream for good."""
         self.state = State.CLOSED
         task, self._task = self._task, None
         if task is not None:
@@ -156,19 +162,19 @@ class BrokerProduceStream:
                     size += batch_bytes
                 await stream.write(batches)
         except TinymqError:
-            stream.cancel()  # the reader hears of it, and ends the stream
+            stream.cancel()  # the reader gets the error, and ends the stream
 
     def _take(self, reply: pb.ProduceReply) -> None:
         now_s = self._clock.monotonic()
         throttled_ms = max((result.throttled_ms for result in reply.results), default=0)
-        self._heard_s = now_s + patience_s(throttled_ms)  # it said how long it will be silent
+        self._heard_s = now_s + patience_s(throttled_ms)  # a silence that was announced is no sign of a dead broker
         for result in reply.results:
             waiting = self._waiting.pop(result.request_id, None)
             if waiting is not None:
-                told, size, since_s = waiting
+                on_answer, size, since_s = waiting
                 self._unanswered_bytes -= size
                 self._observer.answered(self._link.address, now_s - since_s)
-                told(result)
+                on_answer(result)
         if self._was_full and self._unanswered_bytes <= UNANSWERED_BYTES_MAX // 2:
             self._was_full = False
             self._tell_changed()
@@ -184,8 +190,8 @@ class BrokerProduceStream:
         if self.state is not State.CLOSED:
             self.state = State.IDLE
             self._observer.broke(self._link.address, error)
-        for request_id, (told, _, _) in waiting.items():
-            told(_of_attempt(error, sent=request_id not in unsent))
+        for request_id, (on_answer, _, _) in waiting.items():
+            on_answer(_of_attempt(error, sent=request_id not in unsent))
         self._tell_changed()
 
     def _tell_changed(self) -> None:
@@ -194,18 +200,19 @@ class BrokerProduceStream:
 
 
 def patience_s(throttled_ms: int) -> float:
-    """How much longer to wait for a broker that lets this client wait for its quota."""
+    """Return how much longer to wait for a broker that delays this client's answers to keep its quota."""
     return min(throttled_ms / 1000, THROTTLED_S_MAX)
 
 
 def _of_attempt(error: TinymqError, *, sent: bool) -> TinymqError:
+    """Return what a broken connection means for one request."""
     if sent:
         return error if isinstance(error, OutcomeUnknown) else OutcomeUnknown(error.message)
     return error if isinstance(error, BrokerUnreachable) else BrokerUnreachable(error.message)
 
 
 class BrokerFetchStream:
-    """Fetches from one broker: ask and wait for the answer."""
+    """The stream of fetches from one broker."""
 
     def __init__(self, link: Link, clock: Clock, observer: BrokerObserver, open_timeout_s: float) -> None:
         self._link = link
@@ -213,19 +220,22 @@ class BrokerFetchStream:
         self._observer = observer
         self._open_timeout_s = open_timeout_s
         self._task: asyncio.Task[None] | None = None
-        self._opened: asyncio.Future[None] | None = None
+        self._opened: asyncio.Future[None] | None = None  # None: neither open nor opening
         self._outbox: asyncio.Queue[pb.FetchRequest] = asyncio.Queue()  # bounded by the fetches that wait
-        self._waiting: dict[int, asyncio.Future[Fetched]] = {}
-        self._limits: dict[int, asyncio.Timeout] = {}  # of the same
-        self._throttled_until_s = 0.0  # the broker has said that it will be silent
+        self._waiting: dict[int, asyncio.Future[Fetched]] = {}  # by request id
+        self._limits: dict[int, asyncio.Timeout] = {}  # the timeouts of the same fetches
+        self._throttled_until_s = 0.0  # the end of a silence that the broker has announced
         self._next_id = 0
-        self._heard_s = 0.0
+        self._heard_s = 0.0  # of the last answer to any fetch
         self._stream: FetchStream | None = None
         self._closed = False
 
     async def fetch(self, request: pb.FetchRequest, timeout_s: float) -> Fetched:
-        """One answer. Raises BrokerUnreachable: no connection, a broken one, or silence for `timeout_s`: no answer, and
-        none on its way."""
+        """Send one request and return its answer.
+
+        Raises BrokerUnreachable if there is no connection, if it breaks, or if the broker is silent for `timeout_s`: no
+        answer has come, and no bytes of one are arriving.
+        """
         started_s = self._clock.monotonic()
         timeout_s += max(0.0, self._throttled_until_s - started_s)
         await self._open()
@@ -233,6 +243,8 @@ class BrokerFetchStream:
         request_id = request.request_id = self._next_id
         self._outbox.put_nowait(request)
         try:
+            # On a slow link a large answer, or those of other fetches before it, may take longer than the timeout. As
+            # long as bytes arrive the broker is alive, and the wait starts again, up to a bound.
             while True:
                 received = self._received()
                 answer: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
@@ -251,11 +263,11 @@ class BrokerFetchStream:
                 self._outbox.put_nowait(pb.FetchRequest(request_id=request_id, cancel=True))
 
     def _received(self) -> int:
-        """Bytes on the stream so far: an answer may be on its way, on a slow link."""
+        """Return the number of bytes received so far, of whole answers or not."""
         return 0 if self._stream is None else self._stream.received_bytes
 
     def _has_time(self, started_s: float, timeout_s: float) -> bool:
-        """While bytes come: as long as they take for the one answer that they are, or for those of others, too."""
+        """May a fetch wait longer while bytes arrive? If no answer came since, they are of its own: without a bound."""
         return self._heard_s < started_s or self._clock.monotonic() - started_s < SLOW_TIMES_MAX * timeout_s
 
     def _silent(self, started_s: float) -> BrokerUnreachable:
@@ -263,10 +275,11 @@ class BrokerFetchStream:
         error = BrokerUnreachable(f"{self._link.address}: silent for {silent_s:.1f} s")
         self._observer.broke(self._link.address, error)
         if self._heard_s < started_s and self._stream is not None:
-            self._stream.cancel()  # not this partition alone: the whole broker
+            self._stream.cancel()  # the broker has answered no other fetch either
         return error
 
     async def close(self) -> None:
+        """End the stream for good."""
         self._closed = True
         task, self._task = self._task, None
         if task is not None:
@@ -319,7 +332,7 @@ class BrokerFetchStream:
             while True:
                 await stream.write(await self._outbox.get())
         except TinymqError:
-            stream.cancel()  # the reader hears of it, and ends the stream
+            stream.cancel()  # the reader gets the error, and ends the stream
 
     def _end(self, error: TinymqError, opened: asyncio.Future[None]) -> None:
         self._stream = None
@@ -333,4 +346,4 @@ class BrokerFetchStream:
                 answer.set_exception(_of_attempt(error, sent=False))
         if not opened.done():
             opened.set_exception(_of_attempt(error, sent=False))
-            opened.exception()  # nobody may be waiting any more
+            opened.exception()  # marked as retrieved, because no fetch may be waiting any more

@@ -1,4 +1,4 @@
-"""One link and at most two streams per broker address, shared by everything in a client."""
+"""The connections of one client: per broker address one link and at most two streams, which everything shares."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tinymq.client.net.ports import Connector, Link
 
 LOG = logging.getLogger("tinymq.client")
 
-TIMEOUT_FACTOR_MAX = 4  # a broker that stays silent again gets longer
+TIMEOUT_FACTOR_MAX = 4  # after each silence in a row a broker is given one more attempt_s, up to this many
 
 
 def suspicious_s(attempt_s: float) -> float:
-    """After so many seconds of silence others are asked whether they lead."""
+    """Return after how many seconds of silence other brokers are asked whether they lead."""
     return min(1.0, attempt_s / 2)
 
 
 class Connections:
-    """Links and streams by address; they connect when they are used. `changed` is called for every stream's change."""
+    """Links and streams by address. They connect when they are used. `changed` is called for each produce stream."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class Connections:
         self._links: dict[str, Link] = {}
         self._produce: dict[str, BrokerProduceStream] = {}
         self._fetch: dict[str, BrokerFetchStream] = {}
-        self._silences: dict[str, int] = {}  # in a row
+        self._silences: dict[str, int] = {}  # by address: reconnections in a row without an answer
 
     def link(self, address: str) -> Link:
-        """Raises Closed."""
+        """Return the link to an address. Raises Closed."""
         link = self._links.get(address)
         if link is None:
             if self._closed:
@@ -75,12 +75,14 @@ class Connections:
             await stream.written()
 
     def heard(self, address: str) -> None:
-        """It answered."""
+        """Note that a broker has answered."""
         self._silences.pop(address, None)
 
     def look_for_silence(self) -> Iterator[tuple[str, float]]:
-        """(address, seconds) of brokers that keep batches waiting for suspiciously long; those that do for too long
-        are connected to anew, which gives up what is on its way there."""
+        """Yield (address, seconds) of each broker that has been silent for suspiciously long while batches wait.
+
+        The connection to a broker that has been silent for too long is broken, so that its batches are sent again.
+        """
         now_s = self._clock.monotonic()
         for address, stream in list(self._produce.items()):
             silent_s = stream.silent_for(now_s)

@@ -1,7 +1,7 @@
-"""The client's gRPC, and nothing else: a Connector (tinymq/client/net/ports.py) over grpc.aio.
+"""The client's gRPC transport: a Connector (tinymq/client/net/ports.py) over grpc.aio.
 
-Channels are made on the loop that uses them and on first use, so that a process may fork after importing this;
-not after using it.
+A channel is made on the loop that uses it, and on first use. A process may therefore fork after it has imported this
+module, but not after it has used it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NEVER_SENT = ("failed to connect", "connection refused", "dns resolution failed
 
 
 def _as_error(error: grpc.aio.AioRpcError, address: str) -> TinymqError:
-    """What a failed call means: was the request certainly never sent?"""
+    """Return the error for a failed call. BrokerUnreachable only if the request was certainly never sent."""
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return UnsupportedVersion(f"{address}: {details}")
@@ -58,7 +58,7 @@ _started_in: int | None = None  # the process that made the first channel
 
 
 def _check_process() -> None:
-    """gRPC, once started, cannot be used in a forked child: it would wait for threads that are not there."""
+    """Raise Closed in a forked child of a process that has used gRPC: it would wait for threads that do not exist."""
     global _started_in
     if _started_in is None:
         _started_in = os.getpid()
@@ -70,13 +70,13 @@ def _check_process() -> None:
 
 
 def _cancelled_from_outside() -> bool:
-    """grpc.aio raises CancelledError for a call of ours that was cancelled, too: which is it?"""
+    """Was this task cancelled? grpc.aio raises CancelledError also when only its own call was cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 class _Stream:
-    """A bidirectional call carrying serialised messages."""
+    """A bidirectional call that carries serialised messages."""
 
     def __init__(self, call: Any, address: str) -> None:
         self._call = call
@@ -126,7 +126,7 @@ class _Produce(_Stream):
 
 
 class _Fetch(_Stream):
-    received_bytes = 0  # gRPC tells of whole messages alone
+    received_bytes = 0  # gRPC only reports whole messages
 
     async def write(self, request: pb.FetchRequest) -> None:
         await self.send(request.SerializeToString())
@@ -136,7 +136,7 @@ class _Fetch(_Stream):
 
 
 class GrpcLink:
-    """One channel to one broker."""
+    """A link to one broker over one gRPC channel."""
 
     def __init__(self, address: str, message_bytes_max: int, client_id: str) -> None:
         self._address = address
@@ -176,7 +176,7 @@ class GrpcLink:
         return _Fetch(await self._stream(_FETCH, timeout_s), self._address)
 
     async def open_blocking(self, timeout_s: float) -> None:
-        return None  # gRPC's calls belong to a loop
+        return None  # calls of grpc.aio belong to a loop
 
     async def close(self) -> None:
         channel, self._channel = self._channel, None
@@ -197,7 +197,7 @@ class GrpcLink:
         state = channel.get_state(try_to_connect=True)
         while state is not grpc.ChannelConnectivity.READY:
             if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                # A call that does not wait fails at once, and says why.
+                # A call that does not wait for the connection fails at once, with the reason.
                 await self.call(pb.MetadataRequest(), 1.0)
             elif state is grpc.ChannelConnectivity.SHUTDOWN:
                 raise BrokerUnreachable(f"{self._address}: the channel is closed")
@@ -213,7 +213,7 @@ class GrpcLink:
                 options=[
                     ("grpc.max_send_message_length", self._message_bytes_max),
                     ("grpc.max_receive_message_length", self._message_bytes_max),
-                    # A broker that comes back is found within a second, not gRPC's two minutes.
+                    # A restarted broker is found within a second; gRPC's own bound is two minutes.
                     ("grpc.initial_reconnect_backoff_ms", 100),
                     ("grpc.min_reconnect_backoff_ms", 1000),  # this one bounds an attempt, not the pause
                     ("grpc.max_reconnect_backoff_ms", 250),  # 1000 kept clients from a restarted broker for 2 s
@@ -225,10 +225,10 @@ class GrpcLink:
 
 
 class GrpcConnector:
-    """Links over plain gRPC."""
+    """Makes links over gRPC without TLS."""
 
     def __init__(self, limits: Limits, client_id: str = "") -> None:
-        """`client_id` is told with each call: brokers count by it."""
+        """Every call carries `client_id`, by which brokers count their clients."""
         self._client_id = client_id
         self._message_bytes_max = limits.grpc_message_bytes_max
 

@@ -1,10 +1,10 @@
-"""What the client asks of the network: the seam between everything here and the one file that does gRPC.
+"""The client's contract with the network: the seam between the client and its transports.
 
-Two implementations: tinymq/client/net/grpc_transport.py, and the in-memory cluster of the tests. All calls are made on
+It has two implementations: tinymq/client/net/streams.py, and the in-memory cluster of the tests. All calls are made on
 the client's loop.
 
-Errors: BrokerUnreachable when it is certain that the request never left; OutcomeUnknown when it may have
-arrived. Errors that a broker *answers* are not raised here: they are in the reply.
+BrokerUnreachable means that the request certainly never left; OutcomeUnknown means that it may have arrived. Errors
+that a broker *answers* are not raised here: they are in the reply.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Fetched:
 
 
 class PackedBatch(NamedTuple):
-    """One batch on its way, for whichever connection it takes. Its payload is `head` and `message`."""
+    """One batch to send, for either transport. Its payload is `head` and `message`."""
 
     fields: bytes  # a ProduceBatch without its payload
     head: bytes
@@ -49,15 +49,15 @@ class ProduceStream(Protocol):
     """One open stream of batches."""
 
     async def write(self, batches: Sequence[PackedBatch]) -> None:
-        """Send them, in order. Returns when the transport took them. Raises OutcomeUnknown."""
+        """Send batches in order. Returns when the transport has taken them. Raises OutcomeUnknown."""
         ...
 
     async def read(self) -> pb.ProduceReply:
-        """The next answer. Raises OutcomeUnknown when the stream has broken."""
+        """Wait for the next answer. Raises OutcomeUnknown when the stream has broken."""
         ...
 
     def cancel(self) -> None:
-        """End it now. What waits in read or write raises."""
+        """End the stream now. Calls that wait in `read` or `write` raise."""
         ...
 
 
@@ -66,7 +66,7 @@ class FetchStream(Protocol):
 
     @property
     def received_bytes(self) -> int:
-        """Since it was opened, of whole answers or not. As it was, where nobody counts."""
+        """The bytes received since the stream was opened, of whole answers or not. Constant if they are not counted."""
         ...
 
     async def write(self, request: pb.FetchRequest) -> None: ...
@@ -75,7 +75,7 @@ class FetchStream(Protocol):
 
 
 class Link(Protocol):
-    """A connection to one broker, reconnecting by itself."""
+    """A connection to one broker, which reconnects by itself."""
 
     @property
     def address(self) -> str: ...
@@ -85,19 +85,21 @@ class Link(Protocol):
         ...
 
     async def open_produce(self, timeout_s: float) -> ProduceStream:
-        """Open the stream, connected: what fails here was never sent. Raises BrokerUnreachable."""
+        """Open a connected stream of batches. Raises BrokerUnreachable, because nothing was sent."""
         ...
 
-    async def open_fetch(self, timeout_s: float) -> FetchStream: ...
+    async def open_fetch(self, timeout_s: float) -> FetchStream:
+        """Open a connected stream of fetches. Raises BrokerUnreachable."""
+        ...
 
     async def open_blocking(self, timeout_s: float) -> FrameSocket | None:
-        """A stream of batches for one thread at a time, connected. None: there is no such way to this broker."""
+        """Open a connected stream of batches for one thread at a time. None: this broker has no stream port."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Connector(Protocol):
-    """Makes links. Does not connect yet."""
+    """Makes links, which connect when they are used."""
 
     def link(self, address: str) -> Link: ...

@@ -1,8 +1,7 @@
-"""A broker as the client reaches it: questions by gRPC, and the streams of records as frames over TCP where the broker
-takes those, by gRPC where it does not.
+"""The link to one broker: calls by gRPC, and streams of records by the stream port or, if need be, by gRPC.
 
-Where its stream port is, a broker says itself, each time that a stream is opened: it may have been started anew. A port
-that it names and nobody reaches (a firewall, a tunnel) costs a moment once in a while, and no more than that.
+The broker tells the address of its stream port, and is asked each time that a stream is opened. A port that cannot be
+reached (a firewall, a tunnel) is tried again every PORT_RETRY_S, and costs at most DIAL_S_MAX each time.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ LOG = logging.getLogger("tinymq.client")
 
 PROTOCOL = 1
 DIAL_S_MAX = 1.0
-SHUNNED_S = 30.0  # a port that nobody reached is left alone for so long
+PORT_RETRY_S = 30.0  # until a stream port that could not be reached is tried again
 
 
 class FramedProduce:
-    """Batches over TCP."""
+    """A stream of batches to the stream port."""
 
     def __init__(self, stream: FrameStream, address: str) -> None:
         self._stream = stream
@@ -65,7 +64,7 @@ class FramedProduce:
 
 
 class FramedFetch:
-    """Fetches over TCP."""
+    """A stream of fetches from the stream port."""
 
     def __init__(self, stream: FrameStream, address: str) -> None:
         self._stream = stream
@@ -95,14 +94,14 @@ class FramedFetch:
 
 
 class BrokerLink:
-    """A link to one broker by both ways."""
+    """A link to one broker. It chooses the transport of each stream: the stream port, else gRPC."""
 
     def __init__(self, link: GrpcLink, limits: Limits, client_id: str, clock: Clock) -> None:
         self._link = link
         self._limits = limits
         self._client_id = client_id
         self._clock = clock
-        self._shunned = ("", 0.0)  # (where nobody was reached, until when it is not tried again)
+        self._unreachable = ("", 0.0)  # (a stream port that could not be reached, when it is tried again)
         self.call = link.call
         self.close = link.close
 
@@ -128,37 +127,42 @@ class BrokerLink:
         timeout_s: float,
         dial: Callable[[str, pb.StreamHello, float], Awaitable[T]],
     ) -> tuple[T | None, float]:
-        """(the stream, or None where it has to be gRPC's; seconds that are left). Raises BrokerUnreachable."""
+        """Open a connection to the stream port by `dial`. Returns (the connection, seconds that are left).
+
+        None: there is no stream port that can be reached, and gRPC has to do. Raises BrokerUnreachable.
+        """
         deadline_s = self._clock.monotonic() + timeout_s
         try:
-            said = await self._link.call(pb.MetadataRequest(), timeout_s)
+            # A broker tells its stream port itself, each time: after a restart it may have another one.
+            metadata = await self._link.call(pb.MetadataRequest(), timeout_s)
         except OutcomeUnknown as error:
-            raise BrokerUnreachable(error.message) from None  # of the stream, nothing was sent
-        where, now_s = said.stream_address, self._clock.monotonic()
+            raise BrokerUnreachable(error.message) from None  # nothing was sent on the stream
+        where, now_s = metadata.stream_address, self._clock.monotonic()
         left_s = max(0.0, deadline_s - now_s)
-        if not where or (where == self._shunned[0] and now_s < self._shunned[1]):
+        if not where or (where == self._unreachable[0] and now_s < self._unreachable[1]):
             return None, left_s
         hello = pb.StreamHello(
-            protocol=PROTOCOL, kind=kind, cluster_id=said.cluster_id, broker_id=said.broker_id,
+            protocol=PROTOCOL, kind=kind, cluster_id=metadata.cluster_id, broker_id=metadata.broker_id,
             client_id=self._client_id,
         )  # fmt: skip
         dial_s = min(DIAL_S_MAX, left_s / 2)
         try:
             return await dial(where, hello, dial_s), left_s
-        except (TinymqError, OSError, ValueError) as error:  # ValueError: of a name that is none
+        except (TinymqError, OSError, ValueError) as error:  # ValueError: not a host name
+            # A caller with little time left proves nothing about the port.
             hurried = isinstance(error, TimeoutError) and dial_s < DIAL_S_MAX / 2
             reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
             LOG.info("%s: its stream port %s: %s; using gRPC for now", self.address, where, reason)
             now_s = self._clock.monotonic()
             if not hurried:
-                self._shunned = where, now_s + SHUNNED_S
+                self._unreachable = where, now_s + PORT_RETRY_S
             return None, max(0.0, deadline_s - now_s)
 
     async def _dial(self, where: str, hello: pb.StreamHello, timeout_s: float) -> FrameStream:
-        """An open stream. Raises why there is none."""
+        """Connect to the stream port and say hello. Raises the reason if this fails."""
         host, port = parse_address(where)
         loop = asyncio.get_running_loop()
-        most = self._limits.grpc_message_bytes_max  # of a head, too: a reply with many results is nothing else
+        most = self._limits.grpc_message_bytes_max  # for a head, too: a reply with many results has no body
         async with asyncio.timeout(timeout_s):
             _, stream = await loop.create_connection(lambda: FrameStream(most, most), sock=await _connected(host, port))
             try:
@@ -171,7 +175,7 @@ class BrokerLink:
         return stream
 
     async def _dial_blocking(self, where: str, hello: pb.StreamHello, timeout_s: float) -> FrameSocket:
-        """As `_dial`."""
+        """Connect as `_dial` does, with a socket whose calls block."""
         host, port = parse_address(where)
         loop = asyncio.get_running_loop()
         most = self._limits.grpc_message_bytes_max
@@ -196,7 +200,7 @@ class BrokerLink:
 
 
 class BrokerConnector:
-    """Links by both ways."""
+    """Makes links that use the stream port or gRPC."""
 
     def __init__(self, limits: Limits, client_id: str, clock: Clock) -> None:
         self._grpc = GrpcConnector(limits, client_id)
@@ -209,7 +213,7 @@ class BrokerConnector:
 
 
 def _check_welcome(head: bytes) -> None:
-    """Raises why a stream is not to be."""
+    """Raise the reason if the broker has refused the stream."""
     try:
         welcome = pb.StreamWelcome.FromString(head)
     except DecodeError:
@@ -219,7 +223,7 @@ def _check_welcome(head: bytes) -> None:
 
 
 async def _connected(host: str, port: int) -> socket.socket:
-    """A socket that does not block. Raises OSError."""
+    """Return a connected socket that does not block. Raises OSError."""
     loop, problem = asyncio.get_running_loop(), OSError(f"no address found for {host}")
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -242,5 +246,5 @@ async def _connected(host: str, port: int) -> socket.socket:
 
 
 def _broken(address: str, error: TinymqError) -> OutcomeUnknown:
-    """It was connected when it was opened, so what was sent may have arrived."""
+    """Return the error of a broken stream. It was connected when it was opened, so a request may have arrived."""
     return OutcomeUnknown(f"{address}: {error.message}")

@@ -33,7 +33,7 @@ _TIMEOUT_MS = bytes([7 << 3 | _VARINT])
 
 
 def varint(value: int) -> bytes:
-    """`value`, 0 or more, as a protobuf varint."""
+    """Encode `value`, 0 or more, as a protobuf varint."""
     if value < 0x80:
         return bytes((value,))
     out = bytearray()
@@ -47,7 +47,7 @@ def varint(value: int) -> bytes:
 def produce_batch(
     *, request_id: int, topic_id: bytes, partition: int, head: bytes, message: pa.Buffer, acks: int, timeout_ms: int
 ) -> tuple[PackedBatch, int]:
-    """(the batch, its bytes: of its fields and its payload)."""
+    """Pack one batch. Returns (the batch, the bytes of its fields and its payload)."""
     crc = int(google_crc32c.extend(int(google_crc32c.value(head)), message))
     fields = b"".join(
         (
@@ -60,14 +60,14 @@ def produce_batch(
 
 
 def batch_head(*, codec: int, record_count: int, producer_id: int, producer_epoch: int, first_sequence: int) -> bytes:
-    """The 32 bytes before a batch's Arrow message."""
+    """Return the 32 bytes before a batch's Arrow message."""
     return batches.HEADER.pack(
         batches.BATCH_VERSION, codec, 0, record_count, producer_id, producer_epoch, 0, first_sequence
     )
 
 
 def view_of(message: pa.Buffer) -> memoryview:
-    """Its bytes, where they are."""
+    """Return the buffer's bytes without copying them."""
     return memoryview(message).cast("B")
 
 
@@ -82,7 +82,7 @@ def join(batches: Sequence[PackedBatch]) -> bytes:
 
 
 def read_error(error: pb.Error) -> TinymqError:
-    """What a broker answered. One that stops says Closed; to a client that is a broker that is not there now."""
+    """Return the error that a broker answered. Closed, from a broker that stops, becomes NotReady for the client."""
     read = from_wire(error)
     read.hint = read.hint or read.default_hint
     return NotReady(read.message, **read.detail) if isinstance(read, Closed) else read
