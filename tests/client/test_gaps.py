@@ -221,7 +221,7 @@ def test_a_partition_that_a_slow_broker_hides_goes_on_where_it_was() -> None:
                 await (await producer.send("t", b"%d" % n, partition=1))
             hides = cluster.addresses[2]
             known = producer._batcher.buffers.by_topic["t"]
-            await hear(mq._core(), hides)
+            await hear(mq.cluster(), hides)
             assert set(known.by_number) == {0}, "it is not known for a while"
             for n in range(3, 6):
                 await (await producer.send("t", b"%d" % n, partition=1))
@@ -241,7 +241,7 @@ def test_records_on_their_way_to_a_partition_that_a_slow_broker_hides_are_not_gi
             cluster.hold = asyncio.Event()
             delivery = await producer.send("t", b"1", partition=1)
             await until(lambda: len(cluster.produce_messages) > 1)
-            await hear(mq._core(), cluster.addresses[2])
+            await hear(mq.cluster(), cluster.addresses[2])
             cluster.break_streams(1)
             cluster.hold.set()
             assert (await delivery).offset == 1

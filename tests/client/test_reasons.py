@@ -225,7 +225,7 @@ def test_a_change_of_unknown_outcome_says_nothing_of_producers(cluster: FakeClus
             await mq.admin.list_topics()
             cluster.hung |= {1, 2, 3}
             with pytest.raises(OutcomeUnknown) as raised:
-                await mq._core().ask(pb.DeleteTopicRequest(name="t"), timeout_s=0.3, changes=True)
+                await mq.cluster().ask(pb.DeleteTopicRequest(name="t"), timeout_s=0.3, changes=True)
             assert "producer" not in raised.value.hint
             assert "call again" in raised.value.hint
 

@@ -141,7 +141,7 @@ async def _make(context: Context, client: AsyncClient, topic: str) -> None:
 
 async def _take(context: Context, process: str, topic: str, key: str) -> None:
     client = context.client(request_timeout_ms=CALL_S * 1000)
-    cluster: Cluster = client._core()
+    cluster: Cluster = client.cluster()
     place: dict[str, Any] = {"topic": key, "partition": 0, "channel": CHANNELS[0]}
     for request in _requests(context):
         for _ in range(TRIES):

@@ -59,7 +59,7 @@ class Consumer:
     def __init__(self, context: Context, topic: str, key: str, number: int) -> None:
         self._context = context
         self._client: AsyncClient = context.client(request_timeout_ms=CALL_S * 1000)
-        self._cluster: Cluster = self._client._core()
+        self._cluster: Cluster = self._client.cluster()
         self._topic = topic
         self._process = f"{context.name} {number}"
         self._place: dict[str, Any] = {"topic": key, "partition": 0, "channel": CHANNEL}

@@ -59,7 +59,7 @@ class PipeliningProducer:
     def __init__(self, context: Context, sender: NumberedProducer, clients: list[AsyncClient], partition: int) -> None:
         self._context = context
         self._sender = sender
-        self._clusters: list[Cluster] = [client._core() for client in clients]
+        self._clusters: list[Cluster] = [client.cluster() for client in clients]
         self._partition = partition
         self._lives = 0
 

@@ -46,7 +46,7 @@ def test_offsets_are_found_while_brokers_are_forgotten() -> None:
         async with client_of(cluster) as mq:
             await mq.admin.create_topic("orders", partitions=6)
             await mq.admin.offsets("orders")
-            core, loop = mq._core(), asyncio.get_running_loop()
+            core, loop = mq.cluster(), asyncio.get_running_loop()
             known = core.view
 
             def turn() -> None:

@@ -415,7 +415,7 @@ def test_the_quicker_one_of_two_serves() -> None:
         async with client_of(cluster) as mq:
             await mq.admin.brokers()
             for slow, quick in ((2, 3), (3, 2)):
-                core = mq._core()
+                core = mq.cluster()
                 core.health = type(core.health)()
                 core.health.served(cluster.addresses[slow], 0.1)
                 core.health.served(cluster.addresses[quick], 0.001)

@@ -22,7 +22,7 @@ MISSING = "missing"
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic and where its partitions are, by number (which may have gaps). `leader` is 0 while no leader is known."""
+    """A topic with its partitions, by number (numbers may have gaps). A `leader` is 0 while no leader is known."""
 
     name: str
     topic_id: bytes

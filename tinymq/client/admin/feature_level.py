@@ -48,6 +48,8 @@ def read(replies: Mapping[int, Any]) -> FeatureLevel:
     Raises an error that a broker answered, except that it does not know feature levels; if no broker answers, the last
     error.
     """
+    # A broker that is unreachable or of an old build does not keep the others from an answer. Any other error is a
+    # refusal of the request itself, and every broker would give it.
     for reply in replies.values():
         if isinstance(reply, TinymqError) and not isinstance(reply, Unavailable | UnsupportedVersion):
             raise reply
@@ -60,6 +62,8 @@ def read(replies: Mapping[int, Any]) -> FeatureLevel:
     }
     if not answers:
         raise _failed(replies, old)
+    # Brokers hear of a new level one after the other. The highest level is the present one, because it never falls; of
+    # the brokers that know it, the one that knows the most members is the best informed.
     best = max(answers.values(), key=lambda reply: (reply.level, len(reply.members)))
     members = []
     for member in best.members:

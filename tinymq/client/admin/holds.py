@@ -191,8 +191,8 @@ def _request(topic: Topic, ranges: Mapping[int, int], lease: Lease) -> pb.HoldRe
 def _too_late(topic: str, timeout_s: float, trouble: Mapping[str, str], unclear: bool) -> TinymqError:
     why = _shown(trouble)
     if unclear:
-        return OutcomeUnknown(f"no hold of all of {topic} within {timeout_s:.3g} s, perhaps of some: {why}")
-    return DeadlineExceeded(f"no hold of all of {topic} within {timeout_s:.3g} s: {why}")
+        return OutcomeUnknown(f"not all of {topic} is certainly held after {timeout_s:.3g} s: {why}")
+    return DeadlineExceeded(f"not all of {topic} is held after {timeout_s:.3g} s: {why}")
 
 
 def _shown(trouble: Mapping[str, str]) -> str:
@@ -290,7 +290,7 @@ class AsyncHold:
         if self._failure is not None:
             raise self._failure
         if self._cluster.clock.monotonic() >= self._until_s:
-            raise Closed(f"{self.topic}/{self.partition} is not held (any more)", hint="make another hold")
+            raise Closed(f"{self.topic}/{self.partition} is not held, or not held any more", hint="make another hold")
 
     async def __aenter__(self) -> Self:
         await self.acquire()

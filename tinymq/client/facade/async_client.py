@@ -67,7 +67,7 @@ class AsyncClient:
     @property
     def admin(self) -> AsyncAdmin:
         """Topics, channels, holds and the state of the cluster."""
-        return AsyncAdmin(self._core())
+        return AsyncAdmin(self.cluster())
 
     async def send(
         self,
@@ -90,7 +90,7 @@ class AsyncClient:
 
     def producer(self, **settings: Unpack[ProducerOptions]) -> AsyncProducer:
         """A producer with its own buffer and settings (see ProducerConfig). Use it in `async with`, which flushes."""
-        producer = AsyncProducer(self._core(), configure(ProducerConfig, settings), self._call_soon)
+        producer = AsyncProducer(self.cluster(), configure(ProducerConfig, settings), self._call_soon)
         self._keep(producer)
         return producer
 
@@ -109,7 +109,9 @@ class AsyncClient:
         them).
         """
         config = configure(ReaderConfig, settings)
-        reader = AsyncReader(self._core(), topic, config, self._call_soon, partitions=partitions, start=start, end=end)
+        reader = AsyncReader(
+            self.cluster(), topic, config, self._call_soon, partitions=partitions, start=start, end=end
+        )
         self._keep(reader)
         return reader
 
@@ -150,7 +152,7 @@ class AsyncClient:
             leader_last=leader_last,
         )
         config = configure(ReaderConfig, {"fetch_bytes_max": FETCH_BYTES_MAX, **settings})
-        scan = AsyncScan(self._core(), wanted, config, self._call_soon)
+        scan = AsyncScan(self.cluster(), wanted, config, self._call_soon)
         self._keep(scan)
         return scan
 
@@ -171,7 +173,7 @@ class AsyncClient:
         `async with`.
         """
         queue = AsyncQueue(
-            self._core(),
+            self.cluster(),
             configure(QueueConfig, settings),
             self._call_soon,
             self.shared_producer,
@@ -236,13 +238,8 @@ class AsyncClient:
         made = [each for each in self._opened if isinstance(each, AsyncProducer)]
         return [each for each in (*made, *queues) if each is not None and not each.ended]
 
-    def _keep(self, opened: AsyncProducer | AsyncReader | AsyncScan | AsyncQueue) -> None:
-        self._opened = [
-            each for each in self._opened if not (each.ended if isinstance(each, AsyncProducer) else each.closed)
-        ]
-        self._opened.append(opened)
-
-    def _core(self) -> Cluster:
+    def cluster(self) -> Cluster:
+        """The client's view of the cluster, made by the first use on a loop. Raises Closed, WrongEventLoop."""
         if self._closed:
             raise Closed("the client is closed")
         if self._cluster is not None:
@@ -257,10 +254,16 @@ class AsyncClient:
             self._cluster = Cluster(self.servers, self.config, self._connector, self._clock, self._rng)
         return self._cluster
 
+    def _keep(self, opened: AsyncProducer | AsyncReader | AsyncScan | AsyncQueue) -> None:
+        self._opened = [
+            each for each in self._opened if not (each.ended if isinstance(each, AsyncProducer) else each.closed)
+        ]
+        self._opened.append(opened)
+
     def _call_soon(self, call: Callable[[], None]) -> None:
         """Make `call` on the client's loop, soon. Callable from any thread. Once the loop is closed nothing happens."""
         loop = self._loop
-        assert loop is not None, "made with the core"
+        assert loop is not None, "made with the cluster"
         try:
             here = asyncio.get_running_loop()
         except RuntimeError:

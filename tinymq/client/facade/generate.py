@@ -51,7 +51,7 @@ TWINS = (
         "tinymq.client.facade.async_client",
         "Client",
         by_hand="tinymq.client.facade.client",
-        internal=frozenset({"shared_producer", "producers"}),
+        internal=frozenset({"cluster", "producers", "shared_producer"}),
     ),
     Twin("tinymq.client.admin.holds", "Hold"),
     Twin(

@@ -19,16 +19,18 @@ class ProducerCalls:
         self._async = asynchronous
 
     def send_batch(self, topic: str, data: pa.Table | pa.RecordBatch, *, partition: int | None = None) -> BatchDelivery:
-        """Send a whole table: columns value, and maybe key, headers, timestamp (see tinymq.format.batch.conform).
+        """Send a whole table. Columns: value, and optionally key, headers, timestamp (tinymq.format.batch.conform).
 
-        Rows go by their key as single records would, to `partition` if given. A record batch of about
-        batch_bytes_max without keys is sent as it is, in one piece. Raises as `send`.
+        Rows go to `partition` if given, else to partitions by their keys, as single records do. A record batch of about
+        batch_bytes_max without keys is sent uncut. Raises as `send`.
         """
         return self._loop_thread.run(self._async.send_batch(topic, data, partition=partition))
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything sent so far has ended. Raises NotDelivered with the records that failed since the
-        last flush and whose Delivery nobody asked; TimeoutError after `timeout` seconds (they go on being sent).
+        """Wait until everything sent so far has ended.
+
+        Raises NotDelivered with the records that failed since the last flush and whose Delivery nobody asked. After
+        `timeout` seconds it raises TimeoutError, and the records are still being sent.
         """
         self._loop_thread.run(self._async.flush(timeout))
 
