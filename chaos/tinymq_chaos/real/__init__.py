@@ -1,4 +1,4 @@
-"""Fault tests on the real thing: broker processes, files, sockets, with a Toxiproxy proxy in every direction.
+"""Fault tests with real broker processes, files and sockets, and a Toxiproxy proxy in every direction.
 
-What runs in virtual time belongs to `sim`, and what both check to `checkers`.
+Virtual time belongs to `sim`, and common checks to `checkers`.
 """

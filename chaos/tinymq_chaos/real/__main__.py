@@ -1,6 +1,8 @@
-"""`make chaos`: real broker processes, real faults, and what was wrong. Exit code 0: nothing; 1: anomalies, or what was
-asked for was not tested; 2: what was asked for cannot be done; 130: Ctrl-C, and nothing was wrong until then. Of make
-every one but 0 is a 2: the last line says which it was."""
+"""`make chaos`: run real broker processes under real faults, and print what was wrong.
+
+Exit code 0: nothing; 1: anomalies, or a request that was not tested; 2: the request is impossible; 130: Ctrl-C, and
+nothing was wrong until then. Make turns every code but 0 into 2: the last line of the output has the code.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from tinymq_chaos.real.run.run import Run, RunPlan, RunResult
 from tinymq_chaos.real.systems import OFFERS, TARGETS, ClusterSpec, SystemOffer
 
 MINUTES = 10.0
-BESIDE_S = 45.0  # of these: until brokers serve, and from the last fault until all is read and checked
+BESIDE_S = 45.0  # of these: the start of the brokers, and the time from the last fault until the end of the checks
 LEAST_S = 10.0  # of faults
 FRESH_SEEDS = 1_000_000
 LEFT = ("cluster", outcome.HISTORY)  # of a run, in its folder
@@ -71,7 +73,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _positive(text: str) -> float:
-    """Raises ValueError, in whose place argparse says what is wrong."""
+    """Parse a positive number. Raises ValueError, which argparse reports."""
     value = float(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not above 0, or has no end")
@@ -112,7 +114,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def cannot(options: argparse.Namespace, offer: SystemOffer) -> str:
-    """What of the options makes no sense with these brokers; "" if all does."""
+    """Return which options make no sense with these brokers; "" if all do."""
     lacking = {name: FAULTS[name].real.needs - offer.can_have for name in options.fault or ()}
     wrong = [f"{name} needs {', '.join(sorted(needs))}" for name, needs in lacking.items() if needs]
     strange = [name for name in options.workload if name not in offer.workloads]
@@ -130,7 +132,7 @@ def cannot(options: argparse.Namespace, offer: SystemOffer) -> str:
 
 
 def unfit(folder: Path, against: Path | None) -> str:
-    """Why nothing can be written to `folder`, which is made, or compared with `against`; "" if all can."""
+    """Create `folder`; return why it cannot be written, or why `against` cannot be compared; "" if both can."""
     if against is not None:
         try:
             read_run(against)
@@ -148,13 +150,13 @@ def unfit(folder: Path, against: Path | None) -> str:
 
 
 def _end(code: int, why: str) -> int:
-    """The last line. Who runs this by make is told of no other number than 2."""
+    """Print the last line, with the exit code: make shows only 2."""
     print(f"exit code {code}: {why}", file=sys.stderr)
     return code
 
 
 async def _run(run: Run) -> RunResult:
-    """Ctrl-C ends it in order, a second one at once; either way there is a result."""
+    """Run the plan. Ctrl-C ends the run in order, a second one at once; both give a result."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, run.interrupt)
     return await run.run()
 
@@ -175,7 +177,7 @@ def _conclude(result: RunResult, folder: Path, against: Path | None, say: Callab
 
 
 class Progress:
-    """Progress, on standard error, with the time since the beginning."""
+    """Progress on standard error, with the time since the beginning."""
 
     def __init__(self) -> None:
         self._began_s = time.monotonic()
@@ -185,7 +187,7 @@ class Progress:
 
 
 def command_of(options: argparse.Namespace, seed: int) -> str:
-    """What repeats the plan."""
+    """Return the command that repeats the plan."""
     words = [f"make chaos SEED={seed}"]
     words += [f"FAULT={','.join(options.fault) or 'none'}"] if options.fault is not None else []
     words += [f"MINUTES={options.minutes:g}"] if options.minutes != MINUTES else []
@@ -198,7 +200,7 @@ def command_of(options: argparse.Namespace, seed: int) -> str:
 
 
 def row(name: str, kind: RealFault) -> str:
-    """A kind of fault for people."""
+    """Return a fault's line for people."""
     seconds = " or ".join(f"{each:g}" for each in sorted(kind.real.lasts_s))
     how = "; ".join(f"{parameter} {', '.join(map(_value, each))}" for parameter, each in kind.real.parameters.items())
     return f"{name:16} {kind.family:8} {seconds + ' s':18} {how}".rstrip()

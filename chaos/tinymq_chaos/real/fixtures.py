@@ -39,7 +39,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="module")
 def chaos_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Formed and serving; clients dial `chaos_cluster.servers`. What brokers said is in `chaos_cluster.folder`."""
+    """A formed and serving cluster.
+
+    Clients connect to `chaos_cluster.servers`; logs of brokers are in `chaos_cluster.folder`.
+    """
     folder: Path = tmp_path_factory.mktemp("chaos")
     with Cluster(folder, request.config.getoption("--chaos-brokers"), disks=True) as cluster:
         cluster.up()
@@ -48,7 +51,9 @@ def chaos_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
 @pytest.fixture(scope="module")
 def _nemesis_of_module(request: pytest.FixtureRequest, chaos_cluster: Cluster) -> Nemesis:
-    """One for as long as the cluster lasts: it remembers whose disk it damaged, for no other one may be."""
+    """One nemesis for as long as the cluster lasts: it remembers whose disk it damaged, so that it damages no other
+    one.
+    """
     seed = request.config.getoption("--chaos-seed")
     seed = random.SystemRandom().randrange(FRESH_SEEDS) if seed is None else seed
     print(f"\nwhat the nemesis chooses follows from --chaos-seed {seed}")
@@ -57,7 +62,7 @@ def _nemesis_of_module(request: pytest.FixtureRequest, chaos_cluster: Cluster) -
 
 @pytest.fixture
 def nemesis(chaos_cluster: Cluster, _nemesis_of_module: Nemesis) -> Iterator[Nemesis]:
-    """Does faults, any number at once; all of them are over when the test is."""
+    """Does faults, any number at once. All of them end with the test."""
     chaos_cluster.wait_healthy()
     try:
         yield _nemesis_of_module

@@ -1,8 +1,8 @@
-"""`make mutants REAL=1`: brokers that are broken on purpose, as processes under real faults. The harness has to notice.
+"""`make mutants REAL=1`: run mutants of the broker as processes under real faults. The harness has to notice each.
 
-Each of tinymq_chaos.mutants.REAL runs on all brokers of a cluster, under faults and workloads that bring it to light
-soonest; what is checked is what every run checks. The same plan on brokers as they ship has to be clean, or a catch
-means nothing. Exit code 1: a mutant survived, or a plan is not clean without one.
+Each of tinymq_chaos.mutants.REAL runs on all brokers of a cluster, under faults and workloads that show it soonest,
+with the checkers of every run. The same plan has to be clean on brokers as they ship; otherwise a catch means nothing.
+Exit code 1: a mutant survived, or a plan is not clean without one.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from tinymq_chaos.real.systems import TARGETS, ClusterSpec
 
 FRESH_SEEDS = 1_000_000
 NODES = 3
-GAP_S = 1.0  # between two rounds of faults: each begins when all is well, or there is nobody whom to tell of it
+GAP_S = 1.0  # between two rounds of faults: each begins when all is well, or no client is left
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class RealFocus:
-    """Where a mutant shows, and as what at least."""
+    """Where a mutant shows, and the least that has to show."""
 
     shows: frozenset[AnomalyKind]
-    acts: tuple[Act, ...]  # of one round, which overlap
+    acts: tuple[Act, ...]  # of one round; they overlap
     workloads: tuple[str, ...]
     rounds: int = 3
-    in_turn: bool = False  # a round befalls one broker: 1, 2, 3, 1, ...
+    in_turn: bool = False  # a round strikes one broker: 1, 2, 3, 1, ...
     pace: float = 0.3
 
     @property
@@ -67,7 +67,7 @@ _SLOW_DISKS = tuple(_act("slow_sync", 0.0, 3.0, broker=float(b), seconds=0.4) fo
 FOCUS: dict[str, RealFocus] = {
     "acks-before-the-sync": RealFocus(
         frozenset({AnomalyKind.LOST_WRITE}),
-        (*_SLOW_DISKS, _act("power_cut_all", 2.0, 0.0)),  # what is written is not synced yet
+        (*_SLOW_DISKS, _act("power_cut_all", 2.0, 0.0)),  # the writes are not synced yet
         ("idempotent", "lone"),
     ),
     "one-replica-commits": RealFocus(
@@ -77,12 +77,12 @@ FOCUS: dict[str, RealFocus] = {
     ),
     "duplicates-are-appended": RealFocus(
         frozenset({AnomalyKind.DUPLICATE}),
-        (_act("reset_peer", 0.0, 2.0, where="clients"),),  # what was answered is sent again
+        (_act("reset_peer", 0.0, 2.0, where="clients"),),  # clients send answered requests again
         ("idempotent", "hasty"),
     ),
     "followers-show-their-whole-log": RealFocus(
         frozenset({AnomalyKind.DIRTY_READ, AnomalyKind.NOT_A_PREFIX, AnomalyKind.INCONSISTENT_OFFSET}),
-        (*_SLOW_DISKS, _act("power_cut_all", 2.0, 0.0)),  # what was shown was on no disk
+        (*_SLOW_DISKS, _act("power_cut_all", 2.0, 0.0)),  # records that were shown are on no disk
         ("idempotent", "batches"),
     ),
     "cursors-are-not-replicated": RealFocus(
@@ -92,7 +92,8 @@ FOCUS: dict[str, RealFocus] = {
     ),
     "reads-without-a-round": RealFocus(
         frozenset({AnomalyKind.STALE, AnomalyKind.MISCOUNTED}),
-        (_act("isolate", 0.0, 4.0), _act("pause", 0.2, 2.0)),  # from brokers alone; awake, it leads for some time yet
+        # from brokers only; when it wakes, it leads for some time yet
+        (_act("isolate", 0.0, 4.0), _act("pause", 0.2, 2.0)),
         ("counted",),
         rounds=6,
         in_turn=True,
@@ -105,7 +106,7 @@ assert set(FOCUS) == set(REAL)
 
 
 def run(focus: RealFocus, seed: int, mutants: tuple[str, ...], folder: Path, say: Say) -> RunResult:
-    """One run on a cluster of its own."""
+    """Run the plan once, on a cluster of its own."""
     subject = TARGETS["tinymq"](ClusterSpec(folder, NODES, focus.needs, mutants))
     try:
         began_s = time.monotonic()
@@ -116,12 +117,12 @@ def run(focus: RealFocus, seed: int, mutants: tuple[str, ...], folder: Path, say
 
 
 def kinds(result: RunResult) -> Counter[str]:
-    """What was found, by kind; what is no finding of a checker counts as itself."""
+    """Return the kinds of anomalies; any other finding counts as itself."""
     return Counter(str(each.kind) if isinstance(each, Anomaly) else each for each in result.anomalies)
 
 
 def verdict(name: str, seed: int, whole: RunResult, broken: RunResult) -> tuple[bool, str]:
-    """(caught, in words)."""
+    """Return (caught, in words)."""
     if whole.anomalies:
         return False, f"{name}: seed {seed}: NOT CLEAN without the mutant: {_listed(kinds(whole))}"
     found = {each.kind for each in broken.anomalies if isinstance(each, Anomaly)}

@@ -34,14 +34,14 @@ PACKAGES = ("tinymq", "grpcio", "pyarrow", "pysyncobj", "toxiproxy-python")
 
 
 def write(folder: Path, result: RunResult, target: Target, command: str, began: str) -> None:
-    """Both files. `command` repeats the plan; `began`: when, for people."""
+    """Write both files. `command` repeats the plan; `began` is the start, for people."""
     with (folder / HISTORY).open("w") as file:
         file.writelines(f"{line}\n" for line in result.history.lines())
     (folder / RUN).write_text(json.dumps(values(result, target, command, began), indent=1) + "\n")
 
 
 def values(result: RunResult, target: Target, command: str, began: str) -> dict[str, Any]:
-    """What run.json holds."""
+    """Return the content of run.json."""
     history, plan = result.history, result.plan
     return {
         "seed": plan.seed,
@@ -82,7 +82,7 @@ def versions() -> Mapping[str, str]:
     for package in PACKAGES:
         try:
             found[package] = version(package)
-        except PackageNotFoundError:  # it is not what is tested here
+        except PackageNotFoundError:  # it is not what the run tests
             continue
     return found
 
@@ -93,7 +93,7 @@ def machine() -> dict[str, Any]:
 
 
 def outcome_in_words(result: RunResult) -> str:
-    """The last lines of a run's progress."""
+    """Return the last lines of a run's progress."""
     ended = Counter(call.outcome for call in result.history.calls)
     failed = f"{ended[Outcome.FAILED]} failed, {ended[Outcome.UNKNOWN]} with an outcome that nobody knows"
     lines = [
@@ -115,7 +115,7 @@ def outcome_in_words(result: RunResult) -> str:
 
 
 def untested(result: RunResult) -> list[str]:
-    """What was asked for, and did not come about: of that the run shows nothing."""
+    """Return what was requested and not tested."""
     wanted = result.plan.faults
     if wanted is None and result.plan.episodes is None and not result.faults:
         return ["faults: none happened"]
@@ -132,7 +132,7 @@ def untested(result: RunResult) -> list[str]:
 
 
 def exit_of(result: RunResult) -> tuple[int, str]:
-    """The exit code of a run, and why in words."""
+    """Return the exit code of a run, and its reason in words."""
     if result.anomalies:
         return 1, "anomalies"
     if result.interrupted:
@@ -143,6 +143,6 @@ def exit_of(result: RunResult) -> tuple[int, str]:
 
 
 def remove_data(target: Target) -> None:
-    """Of brokers that have stopped: nobody will look for what went wrong."""
+    """Remove the data of stopped brokers: the run found nothing to look for."""
     for broker in target.brokers:
         shutil.rmtree(target.data(broker), ignore_errors=not target.data(broker).exists())

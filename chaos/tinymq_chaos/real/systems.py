@@ -1,4 +1,4 @@
-"""Whose brokers a run is about: by name, how their cluster is brought up."""
+"""The systems that a run can test, by name, and how to start a cluster of each."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tinymq_chaos.real.system.system import SystemUnderTest
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """A cluster as a run asks for it."""
+    """A cluster as a run requests it."""
 
     folder: Path
     nodes: int = 3
-    needs: frozenset[str] = frozenset()  # of what kinds of faults need (Real.needs)
-    mutants: tuple[str, ...] = ()  # rules that are taken out on every broker; ours only
+    needs: frozenset[str] = frozenset()  # of what faults need (Real.needs)
+    mutants: tuple[str, ...] = ()  # for every broker; only tinymq has mutants
 
 
 @dataclass(frozen=True, slots=True)
 class SystemOffer:
-    """What a run may ask of somebody's brokers: known before one of them is started."""
+    """What a run may request of a system, known before any broker starts."""
 
-    can_have: frozenset[str]  # of what kinds of faults need
+    can_have: frozenset[str]  # of what faults need
     workloads: tuple[str, ...]
     nodes: tuple[int, ...]
     mutants: bool
@@ -66,6 +66,6 @@ def _of_nats() -> SystemOffer:
 
 
 TARGETS: Mapping[str, Callable[[ClusterSpec], SystemUnderTest]] = {"tinymq": _tinymq, "nats": _nats}
-"""Each brings the cluster up, and returns when it serves; the caller closes its target. Blocks."""
+"""Each function starts a cluster, and returns when it serves; the caller closes its target. Blocks."""
 
 OFFERS: Mapping[str, Callable[[], SystemOffer]] = {"tinymq": _of_tinymq, "nats": _of_nats}

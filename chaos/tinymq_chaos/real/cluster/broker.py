@@ -1,11 +1,11 @@
-"""A broker for the harness, as a process of its own: `tinymq broker` as it ships, on a disk that obeys, or with rules
-taken out.
+"""A broker's process for the harness: `tinymq broker` as it ships, on a disk that the harness controls, or with
+mutants.
 
     python -m tinymq_chaos.real.cluster.broker --disk broker-1.disk -- --config broker-1.toml
     python -m tinymq_chaos.real.cluster.broker --mutant answers-when-appended -- --config broker-1.toml
 
-What stands behind `--` is what `tinymq broker` is given, and all that follows is its doing: signals, files, logs, exit
-status. The patches are in place before any of it is made, and stay to the end of the process.
+`tinymq broker` gets the arguments after `--`, and does everything else: signals, files, logs, exit status. The patches
+are in place before the broker is made, and stay until the process ends.
 """
 
 from __future__ import annotations
@@ -51,14 +51,16 @@ A rule that a cluster rests on as a whole is out only where every broker is the 
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises InvalidRequest instead of ending the process."""
+    """A parser that raises InvalidRequest instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
         raise InvalidRequest(message, hint=AGAIN)
 
 
 def main(words: Sequence[str]) -> int:
-    """Be that broker; its exit status. 2, and no broker: the command is wrong, or a mutant needs the simulator."""
+    """Run the broker; return its exit status. 2, without a broker: the command is wrong, or a mutant needs the
+    simulator.
+    """
     at = words.index("--") if "--" in words else len(words)
     with ExitStack() as stack:
         try:
@@ -100,7 +102,7 @@ def _rule(mutant: Mutant) -> str:
 
 
 def _chosen(names: Sequence[str], stray: Sequence[str], *, whole: bool) -> list[Mutant]:
-    """`whole`: there may be none."""
+    """Return the mutants of the command. With `whole` there may be none."""
     if stray:
         raise InvalidRequest(f"{' '.join(stray)}: what is meant for the broker stands behind --", hint=AGAIN)
     if not names and not whole:
@@ -117,13 +119,13 @@ def _found(names: Sequence[str]) -> list[Mutant]:
 
 
 def check_mutants(names: Sequence[str]) -> None:
-    """Raises InvalidRequest, unless one broker can be all of these."""
+    """Raise InvalidRequest unless one broker can have all of these mutants."""
     with ExitStack() as stack:
         _apply(_found(names), stack)
 
 
 def _apply(chosen: Sequence[Mutant], stack: ExitStack) -> None:
-    """Until the stack ends. Raises InvalidRequest where one would take the place of another."""
+    """Apply the mutants until the stack ends. Raises InvalidRequest if two of them replace the same rule."""
     replaced: dict[tuple[int, str], Mutant] = {}
     for mutant in chosen:
         patches = stack.enter_context(mutant.applied())
@@ -134,7 +136,7 @@ def _apply(chosen: Sequence[Mutant], stack: ExitStack) -> None:
 
 
 def _obey(path: Path, stack: ExitStack) -> None:
-    """The broker's files are a `FaultyDisk` over the real ones. They are made once in a process."""
+    """Replace the broker's files by a `FaultyDisk` over the real ones. A process makes them once."""
 
     def files(root: Path) -> Files:
         disk = FaultyDisk(RealFiles(root), root)

@@ -1,12 +1,12 @@
-"""A cluster of tinymq brokers as processes, behind proxies: `Target`, by the public command line.
+"""A cluster of tinymq brokers as processes behind proxies: `Target`, by the public command line.
 
-    folder/broker-N.toml  broker-N.log  broker-N/      what broker N is started with, what it says, its data
+    folder/broker-N.toml  broker-N.log  broker-N/      broker N's settings, log and data
     folder/secret                                      shared by the brokers
-    folder/proxies/                                    what the proxies say
+    folder/proxies/                                    the logs of the proxies
 
-Every broker listens on ports of its own, and nobody dials those but this harness: clients are told the proxy
-(CLIENTS, b) by `advertise` and `stream_advertise`; `dial`, and `forward` for calls of clients that are passed on, have
-a reach b through the proxy (a, b).
+Every broker listens on ports of its own, and only this harness connects to them directly. `advertise` and
+`stream_advertise` send clients to the proxy (CLIENTS, b). With `dial`, and `forward` for calls of clients that brokers
+forward, broker a reaches b through the proxy (a, b).
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from tinymq_chaos.real.processes.children import Child, end, spawn
 from tinymq_chaos.real.processes.ports import HOST, Ports
 
 NODES = (1, 3, 5)  # all of them voters
-UP_S_MAX = 120.0  # on a machine that does much else
+UP_S_MAX = 120.0  # on a busy machine
 INIT_S_MAX = 30.0
 POLL_S = 0.05
 ON_DISKS = (
     sys.executable,
     "-m",
     "tinymq_chaos.real.cluster.broker",
-)  # the entry point with faulty disks, and with mutants
+)  # the entry point with faulty disks and mutants
 
 Settings = Mapping[str, Any]  # as in a broker's TOML file; a mapping is a section
 
 
 class Cluster:
-    """Brokers 1..`nodes`; `up` starts and forms them. Callable from any thread.
+    """Brokers 1..`nodes`; `up` starts them and forms the cluster. Any thread may call.
 
-    `settings`: more lines of every broker's file, such as {"timing": {"heartbeat_s": 0.2}}. `commands`: what runs
-    instead of `tinymq broker`, by broker; `--config FILE` is added. `env`: more environment, by broker. `disks`: every
-    broker's disk obeys `disk(broker)`. `mutants`: rules that are out, on every broker.
+    `settings`: more settings of every broker, such as {"timing": {"heartbeat_s": 0.2}}. `commands`: the command instead
+    of `tinymq broker`, by broker; `--config FILE` is added. `env`: more environment, by broker. `disks`: `disk(broker)`
+    controls every broker's disk. `mutants`: mutants of every broker.
     """
 
     name = "tinymq"
@@ -86,7 +86,8 @@ class Cluster:
         self._env = {b: dict((env or {}).get(b, {})) for b in self.brokers}
         self._children: dict[int, Child] = {}
         self._pool = ThreadPoolExecutor(nodes, thread_name_prefix="asks")
-        self._sockets = Path(tempfile.mkdtemp(prefix="tinymq-"))  # a socket's path is short, the folder's may not be
+        # the path of a socket is short, and the folder's may be long
+        self._sockets = Path(tempfile.mkdtemp(prefix="tinymq-"))
         self._closed = False
         try:
             self.net = Proxies(self.folder / "proxies", self._upstreams(), self._ports)
@@ -101,16 +102,16 @@ class Cluster:
 
     @property
     def servers(self) -> str:
-        """Where clients dial: proxies, all of them."""
+        """Return the addresses for clients: all of them proxies."""
         return ",".join(self.net.address(CLIENTS, b) for b in self.brokers)
 
     @property
     def direct(self) -> str:
-        """Where the brokers really listen for clients. What a client is told there are proxies again."""
+        """Return the addresses at which the brokers really listen. They send clients to the proxies again."""
         return ",".join(self._own[b].clients for b in self.brokers)
 
     def client(self, **settings: Any) -> AsyncClient:
-        """A new client, of the loop that it is used on. The caller closes it."""
+        """Return a new client of the present loop. The caller closes it."""
         return AsyncClient(self.servers, **settings)
 
     def data(self, broker: int) -> Path:
@@ -123,7 +124,7 @@ class Cluster:
         return self.folder / f"broker-{broker}.toml"
 
     def disk(self, broker: int) -> DiskControl:
-        """What its disk obeys; only with `disks`."""
+        """Return the control of a broker's disk; only with `disks`."""
         assert self._disks, "made without disks=True"
         return DiskControl(self._socket(broker))
 
@@ -133,7 +134,10 @@ class Cluster:
     # ---- processes -----------------------------------------------------------------------------------
 
     def up(self, within_s: float = UP_S_MAX) -> None:
-        """Start what does not run, form the cluster if it is new, and return when all is well. Raises NotReady."""
+        """Start the brokers that do not run, form the cluster if it is new, and return when all is well.
+
+        Raises NotReady.
+        """
         deadline = time.monotonic() + within_s
         self.start(*(b for b in self.brokers if not self.running(b)))
         while waiting := [b for b in self.brokers if (self.status(b) or {}).get("state") not in health.ANSWERING]:
@@ -162,7 +166,7 @@ class Cluster:
         return child is not None and child.alive
 
     def pid(self, broker: int) -> int:
-        """Of its last start."""
+        """Return the pid of the broker's last start."""
         return self._children[broker].pid
 
     def kill(self, *brokers: int) -> None:
@@ -209,11 +213,11 @@ class Cluster:
     # ---- how it is -----------------------------------------------------------------------------------
 
     def status(self, broker: int) -> dict[str, Any] | None:
-        """Its /status page, not through a proxy; None when it gives no answer within a second."""
+        """Return the broker's /status page, not through a proxy; None if there is no answer within a second."""
         return health.ask(self._own[broker].metrics) if self.running(broker) else None
 
     def statuses(self) -> dict[int, dict[str, Any] | None]:
-        """Of all brokers, asked at once."""
+        """Return the pages of all brokers, asked at once."""
         return dict(zip(self.brokers, self._pool.map(self.status, self.brokers), strict=True))
 
     def leader(self, topic: str, partition: int) -> int | None:
@@ -221,7 +225,8 @@ class Cluster:
 
     def unhealthy(self) -> str:
         down = {b: self._cause(b) for b in self.brokers if not self.running(b)}
-        before, after = self.statuses(), self.statuses()  # who follows has by now what was committed before
+        # by the second look, followers have what was committed before the first
+        before, after = self.statuses(), self.statuses()
         serving = [b for b in self.brokers if (after[b] or {}).get("state") == "running"]
         placed = health.placed(self._own[serving[0]].clients) if serving else None
         wrong = health.wrong(before, after, placed, down)
@@ -266,7 +271,8 @@ class Cluster:
         return [*command, *(("--disk", str(self._socket(broker))) if self._disks else ()), "--"]
 
     def _environment(self, broker: int) -> dict[str, str]:
-        """No TINYMQ_ variables: they are meant for others. What stands under chaos/ is found from any folder."""
+        """Return an environment without TINYMQ_ variables, with which modules under chaos/ are found from any
+        folder."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("TINYMQ_")}
         places = [str(Path(__file__).parents[2]), *filter(None, [env.get("PYTHONPATH")])]
         return {**env, "PYTHONPATH": os.pathsep.join(places), **self._env[broker]}
@@ -291,7 +297,7 @@ class Cluster:
 
 
 class _Addresses:
-    """Where one broker really listens, host:port."""
+    """The host:port at which one broker really listens."""
 
     def __init__(self, clients: str, brokers: str, metrics: str, streams: str) -> None:
         self.clients = clients
@@ -301,8 +307,8 @@ class _Addresses:
 
 
 def as_toml(values: Settings) -> str:
-    """Settings as a broker's file: plain values first, then sections."""
-    # JSON's strings, numbers, booleans and lists of strings are TOML's, too.
+    """Return settings as the text of a broker's file: plain values first, then sections."""
+    # JSON's strings, numbers, booleans and lists of strings are valid TOML
     plain = [f"{key} = {json.dumps(value)}\n" for key, value in values.items() if not isinstance(value, Mapping)]
     sections = [f"[{key}]\n{as_toml(value)}" for key, value in values.items() if isinstance(value, Mapping)]
     return "".join(plain + sections)

@@ -1,4 +1,4 @@
 """Disks of real processes, with faults: slow, full, failing, and without power.
 
-Which broker's disk is hurt belongs to `faults`.
+`faults` chooses the broker whose disk gets them.
 """

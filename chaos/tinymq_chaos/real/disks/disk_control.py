@@ -1,11 +1,11 @@
-"""Telling a broker's disk what to do, through a Unix socket: lines of JSON, one question and one answer each.
+"""Control of a broker's disk through a Unix socket: lines of JSON, one request and one answer each.
 
     {"do": "fail_sync", "pattern": "groups/*"}    ->    {"operations": 815, "files": [], "folders": []}
 
-What can be done are the methods of `Faults`, with their arguments; "look" does nothing. The broker's end is a thread of
-its own there, and answers as long as the process lives and is not stopped. What was asked for is gone with the process.
+The requests are the methods of `DiskFaults`, with their arguments; "look" does nothing. The broker's end is a thread of
+its own, which answers while the process lives and is not stopped. The faults end with the process.
 
-What the faults did is counted in a file beside the socket, which outlives the process: a broker may end because of it.
+A file beside the socket counts what the faults did. It outlives the process, because a fault may end a broker.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ _PATH_BYTES_MAX = 100  # of a socket's address; systems allow 104 or 108
 
 @dataclass(frozen=True, slots=True)
 class DiskState:
-    """A disk as it is."""
+    """The state of a disk."""
 
-    operations: int  # that changed it, or tried to, since its process began
-    files: tuple[str, ...]  # with content that a power cut may take back
-    folders: tuple[str, ...]  # with names that it may take back; "*": and something of an earlier process
+    operations: int  # operations that changed it, or tried to, since its process began
+    files: tuple[str, ...]  # files with content that a power cut may take back
+    # directories with names that a power cut may take back; "*": also changes of an earlier process
+    folders: tuple[str, ...]
 
 
 class DiskControl:
     """The harness's end. Each call is a connection of its own, from any thread.
 
-    All raise ConnectionError when there is no broker, or it stands still; ValueError for what it does not understand.
+    All methods raise ConnectionError if there is no broker, or a stopped one, and ValueError for a request that the
+    broker does not understand.
     """
 
     def __init__(self, path: Path) -> None:
@@ -65,14 +67,16 @@ class DiskControl:
         return self._ask("die_at", pattern=pattern, operations=operations, bytes_written=bytes_written)
 
     def mend(self, what: str = "") -> DiskState:
-        """All of it, or this one."""
+        """End this fault, or all of them."""
         return self._ask("mend", what=what)
 
     def look(self) -> DiskState:
         return self._ask("look")
 
     def counts(self) -> Counter[str]:
-        """What its faults did since its process began, though it may have ended; names are those of disk_faults.py."""
+        """Return what the disk's faults did since its process began, even if it has ended; the names are those of
+        disk_faults.py.
+        """
         try:
             return Counter(json.loads(_counts(self._path).read_text()))
         except FileNotFoundError:
@@ -97,11 +101,11 @@ class DiskControl:
 
 
 def serve(disk: FaultyDisk, path: Path) -> None:
-    """The broker's end: obey until the process ends. Listens when it returns."""
+    """Run the broker's end until the process ends. The socket listens on return."""
     listener = socket.socket(socket.AF_UNIX)
     for old in (path, _counts(path)):
         with contextlib.suppress(FileNotFoundError):
-            old.unlink()  # of a process that was killed
+            old.unlink()  # the socket of a killed process
     disk.faults.told = lambda counts: _keep(path, counts)
     with _address(path) as address:
         listener.bind(address)
@@ -144,7 +148,7 @@ def _answer(disk: FaultyDisk, line: bytes) -> dict[str, Any]:
 
 @contextmanager
 def _address(path: Path) -> Iterator[str]:
-    """Of a socket at `path`. Linux takes a long one by way of its open folder."""
+    """Return the address of a socket at `path`. Linux accepts a long path through an open directory."""
     if len(os.fsencode(path)) <= _PATH_BYTES_MAX or sys.platform != "linux":
         yield str(path)
         return

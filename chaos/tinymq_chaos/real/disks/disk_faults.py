@@ -1,4 +1,4 @@
-"""The faults of one disk, as they were asked for: no file is touched here."""
+"""The requested faults of one disk. No file is touched here."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ WRITES_REFUSED, READS_FAILED = "writes refused", "reads failed"
 
 
 def end_process() -> None:
-    """As if it had never been told: no handler runs, nothing is flushed."""
+    """End the process without a handler and without a flush."""
     os.kill(os.getpid(), signal.SIGKILL)
-    threading.Event().wait()  # the signal is on its way
+    threading.Event().wait()  # until the signal arrives
 
 
 class DiskFaults:
-    """Asked for from any thread, looked up by the disk's own. Without any it is a disk that works.
+    """Faults, which any thread may request and the disk's threads look up. Without faults it is a disk that works.
 
-    Patterns are of fnmatch, over paths; a "*" goes over "/", too. `die` ends the process.
+    Patterns are those of fnmatch, over paths; "*" matches "/", too. `die` ends the process.
     """
 
     def __init__(self, die: Callable[[], None] = end_process) -> None:
-        self.operations = 0  # that change the disk, so far
+        self.operations = 0  # operations that change the disk, so far
         self.counts: Counter[str] = Counter()  # what the faults did, so far
-        self.told: Callable[[Mapping[str, int]], None] = lambda counts: None  # each time that they do something
+        self.told: Callable[[Mapping[str, int]], None] = lambda counts: None  # called each time a fault does something
         self.die = die
         self._lock = threading.RLock()
         self._mended = threading.Event()
         self._slow: tuple[str, float] | None = None
-        self._failing_syncs: list[tuple[str, bool]] = []  # pattern, once
+        self._failing_syncs: list[tuple[str, bool]] = []  # (pattern, once)
         self._failing_reads: list[str] = []
         self._bytes_left: int | None = None
         self._dies_at: tuple[str, int, int] | None = None
@@ -44,7 +44,7 @@ class DiskFaults:
     # Asking
 
     def mend(self, what: str = "") -> None:
-        """This fault ("slow_sync", ...) is over, or all of them. What they did stays done."""
+        """End this fault ("slow_sync", ...), or all of them. Their effects stay."""
         with self._lock:
             if what in ("", "slow_sync"):
                 self._slow = None
@@ -60,25 +60,26 @@ class DiskFaults:
                 self._dies_at = None
 
     def slow_sync(self, seconds: float, pattern: str = "*") -> None:
-        """Each sync of what matches takes so much longer, or until mended."""
+        """Each sync of a matching path takes so many seconds longer, or until the fault ends."""
         self._slow = (pattern, seconds)
 
     def fail_sync(self, pattern: str = "*", once: bool = False) -> None:
-        """Syncs of files and folders whose path matches fail with EIO, and write nothing; `once`: the next one."""
+        """Syncs of matching files and directories fail with EIO, and write nothing; `once`: only the next one."""
         with self._lock:
             self._failing_syncs.append((pattern, once))
 
     def fail_read(self, pattern: str = "*") -> None:
-        """Reads of files whose path matches fail with EIO."""
+        """Reads of matching files fail with EIO."""
         self._failing_reads.append(pattern)
 
     def disk_full(self, bytes_left: int = 0) -> None:
-        """Files may grow by this much altogether, and by what is freed meanwhile."""
+        """Files may grow by this many bytes together, and by bytes that are freed meanwhile."""
         self._bytes_left = bytes_left
 
     def die_at(self, pattern: str = "*", operations: int = 0, bytes_written: int = 0) -> None:
-        """End the process instead of the first operation that matches ("write groups/..."), or of one so many
-        operations after it; of a write, do the first bytes, but not all of them."""
+        """End the process instead of the first matching operation ("write groups/..."), or of one so many operations
+        later. If that is a write, do the first `bytes_written` bytes of it.
+        """
         self._dies_at = (pattern, operations, bytes_written)
 
     def _did(self, what: str) -> None:
@@ -89,8 +90,9 @@ class DiskFaults:
     # What a disk asks before it does something
 
     def step(self, what: str, length: int = 0) -> int:
-        """Count an operation that changes the disk; how many of `length` bytes it gets to do before the end: all, or
-        fewer than all."""
+        """Count an operation that changes the disk; return how many of `length` bytes it may write before the process
+        ends.
+        """
         self.operations += 1
         if self._dies_at is None:
             return length
@@ -108,8 +110,10 @@ class DiskFaults:
         return min(bytes_written, length - 1)
 
     def room(self, size: int, end: int, whole: str = "") -> int:
-        """Where a file of `size` bytes that is to have `end` has to stop; with `whole`, it is cut or extended, and
-        raises DiskFull where that is not possible."""
+        """Return where a file of `size` bytes that should grow to `end` has to stop.
+
+        With `whole` the file is cut or extended in one step, and a full disk raises DiskFull.
+        """
         if self._bytes_left is None or end == size:
             return end
         with self._lock:
@@ -126,19 +130,19 @@ class DiskFaults:
             return size + grown
 
     def freed(self, length: int) -> None:
-        """A file of so many bytes is removed."""
+        """A file of so many bytes was removed."""
         with self._lock:
             if self._bytes_left is not None:
                 self._bytes_left += length
 
     def check_read(self, path: str) -> None:
-        """Raises StorageError."""
+        """Raise StorageError if reads of this path fail."""
         if self._failing_reads and any(fnmatch.fnmatchcase(path, pattern) for pattern in self._failing_reads):
             self._did(READS_FAILED)
             raise StorageError(f"cannot read {path}: {os.strerror(errno.EIO)}", path=path)
 
     def fails(self, path: str) -> bool:
-        """Whether this sync of it does."""
+        """Return whether this sync of the path fails."""
         with self._lock:
             for at, (pattern, once) in enumerate(self._failing_syncs):
                 if fnmatch.fnmatchcase(path, pattern):
@@ -149,7 +153,7 @@ class DiskFaults:
         return False
 
     def wait(self, paths: Sequence[str]) -> None:
-        """As long as a sync of them takes more than it should."""
+        """Wait as long as a sync of these paths takes longer."""
         slow, mended = self._slow, self._mended
         if slow is not None and any(fnmatch.fnmatchcase(path, slow[0]) for path in paths):
             self._did(SYNCS_DELAYED)

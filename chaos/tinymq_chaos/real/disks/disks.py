@@ -1,15 +1,16 @@
-"""A broker's real files, with the faults that disks have: full, slow, unreadable, failing to sync, without power.
+"""A broker's real files, with the faults of disks: full, slow, unreadable, failing to sync, without power.
 
-Why this seam, and neither FUSE nor LD_PRELOAD: the product goes to its data folder through one protocol (`Files`), and
-what stands in its place here needs no root, no kernel module and no compiler, works wherever the product does, names
-the product's own paths in errors, and sees which sync covers what. What it does not test is what lies below: how a
-kernel, a file system and a real disk keep the promises that `Files` asks of them (`RealFiles` is three calls deep).
+The faults are in the place of `Files`, and not in FUSE or LD_PRELOAD, because the product reaches its data directory
+through that one protocol. A replacement there needs no root, no kernel module and no compiler, works wherever the
+product does, names the product's own paths in errors, and sees which sync covers what. It does not test the layers
+below: how a kernel, a file system and a real disk keep the promises that `Files` asks of them (`RealFiles` is three
+calls deep).
 
 Every write goes through to the real files, so a killed process loses nothing that it wrote. A journal beside them
 (unsynced_changes.py) records how to take back every change that is not synced. A power cut kills the process and then
-calls `lose_power`, while nothing writes. The journal outlives the process: a write that was never synced before a
-kill -9 is lost in a later power cut. Like a kernel, the disk counts a write as stored after WRITEBACK_S, or when more
-than JOURNAL_BYTES_MAX are unsynced.
+calls `lose_power`, while nothing writes. The journal outlives the process: a write that was never synced before a kill
+-9 is lost in a later power cut. Like a kernel, the disk counts a write as stored after WRITEBACK_S, or when more than
+JOURNAL_BYTES_MAX are unsynced.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from tinymq_chaos.real.disks.disk_faults import DiskFaults
 from tinymq_chaos.real.disks.unsynced_changes import ChangeKind, Journal
 
 WRITEBACK_S = 30.0
-JOURNAL_BYTES = 1 << 20  # from here on it is cleared as soon as nothing young is in it
+JOURNAL_BYTES = 1 << 20  # above this size, the journal is cleared as soon as it has no young record
 JOURNAL_BYTES_MAX = 64 << 20
 _ZEROS = bytes(64 << 10)
 
-Names = list[str]  # named, because a method below is called `list`
+Names = list[str]  # an alias, because a method below is called `list`
 
 
 @dataclass(slots=True, eq=False)
@@ -44,9 +45,9 @@ class Node:
     """A file, whatever its names."""
 
     number: int  # in the journal
-    named_in: int = -1  # the journal, counted from 0, that says which file has the number
-    written: int = 0  # sequence number of the last change that has come to its end
-    failed: bool = False  # a sync failed: some of it will never be written
+    named_in: int = -1  # number of the journal, from 0, that has a record of the file's number
+    written: int = 0  # sequence of the last finished change
+    failed: bool = False  # a sync failed: some bytes will never be written
 
 
 class FaultyFile:
@@ -87,7 +88,7 @@ class FaultyFile:
         self.node.written = sequence
 
     def _read(self, position: int, length: int) -> bytes:
-        """What is about to be gone; b"" when it is zeros."""
+        """Return the bytes that are about to be lost; b"" if they are zeros."""
         data = self.inner.read(position, length)
         zeros = _ZEROS.startswith(data) if len(data) <= len(_ZEROS) else data == bytes(len(data))
         return b"" if zeros else data
@@ -104,27 +105,29 @@ class FaultyFile:
 
 
 class FaultyDisk:
-    """Files of one data folder, with `faults`."""
+    """The files of one data directory, with `faults`."""
 
     def __init__(self, inner: Files, root: Path, faults: DiskFaults | None = None) -> None:
-        """`root`: the data folder that `inner` is over."""
+        """`root` is the data directory of `inner`."""
         self.faults = faults or DiskFaults()
         self._inner = inner
         self._root = root
-        self._lock = threading.RLock()  # the journal, and names with what the journal says of them
+        self._lock = threading.RLock()  # guards the journal, and names together with their records
         self._journal = Journal(root)
         self._journals = 0
         self._kept = self._journal.bytes > 0
         self._nodes: dict[str, Node] = {}  # by path
         self._dirty: dict[Node, float] = {}  # since when, monotonic
-        self._pending: dict[str, float] = {}  # folders whose names changed, and when the last one did
-        if self._journal.bytes:  # of a process that was killed: nothing is known of it but that it is young
+        self._pending: dict[str, float] = {}  # directories with changed names, and the time of the last change
+        if self._journal.bytes:  # the journal of a killed process: nothing is known of it but that it is young
             self._pending["*"] = time.monotonic()
 
     @property
     def unsynced(self) -> tuple[Names, Names]:
-        """Paths of files with content, and folders with names, that a power cut may take back. "*": some of an earlier
-        process."""
+        """Return the paths of files with content, and of directories with names, that a power cut may take back.
+
+        "*": some of an earlier process.
+        """
         with self._lock:
             return sorted(p for p, node in self._nodes.items() if node in self._dirty), sorted(self._pending)
 
@@ -133,7 +136,7 @@ class FaultyDisk:
         return self._journal.bytes
 
     def change(self, file: FaultyFile, kind: ChangeKind, a: int, b: int, c: int, before: bytes) -> int:
-        """Its content is about to change: the change's sequence number."""
+        """Begin a change of the content; return its sequence number."""
         node = file.node
         with self._lock:
             if node.named_in != self._journals and self._nodes.get(file.path) is node:
@@ -204,7 +207,7 @@ class FaultyDisk:
     def sync(self, files: Sequence[File]) -> None:
         ours = [file for file in files if isinstance(file, FaultyFile)]
         assert len(ours) == len(files), "a file of another Files"
-        written = {file.node: file.node.written for file in ours}  # what is written from here on is not covered
+        written = {file.node: file.node.written for file in ours}  # later writes are not covered
         self.faults.step("sync " + " ".join(file.path for file in ours))
         failed = {
             file.path: OSError(errno.EIO, os.strerror(errno.EIO)) for file in ours if self.faults.fails(file.path)
@@ -225,7 +228,7 @@ class FaultyDisk:
             raise why
 
     def sync_directory(self, path: str) -> None:
-        with self._lock:  # no change that is in the journal and not made yet
+        with self._lock:  # every change in the journal has been made
             upto, began_s = self._journal.sequence, time.monotonic()
         self.faults.step(f"sync folder {path}")
         fails = self.faults.fails(path)
@@ -255,7 +258,7 @@ class FaultyDisk:
         return self._nodes[path]
 
     def _named(self, path: str) -> Node:
-        """The file at `path`, of which the journal knows the number."""
+        """Return the file at `path`, with its number in the journal."""
         node = self._node(path)
         if node.named_in != self._journals:
             self._name(node, path)
@@ -275,7 +278,7 @@ class FaultyDisk:
     def _changing_name(
         self, kind: ChangeKind, path: str, node: Node | None = None, replaced: Node | None = None, old: str = ""
     ) -> Iterator[None]:
-        """What is done inside is in the journal before; what fails is not in it any more."""
+        """Record a change of names before the block makes it, and remove the record if the block fails."""
         before = self._journal.bytes
         file, other = (each.number if each is not None else 0 for each in (node, replaced))
         self._journal.add(kind, file, other, payload=f"{old}\0{path}".encode() if old else path.encode())
@@ -297,7 +300,7 @@ class FaultyDisk:
             del self._dirty[node]
 
     def _clear_journal(self) -> None:
-        """Where nothing in it matters any more."""
+        """Clear the journal when none of its records matters any more."""
         size = self._journal.bytes
         if size < JOURNAL_BYTES and not self._kept:
             return

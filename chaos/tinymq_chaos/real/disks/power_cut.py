@@ -1,8 +1,8 @@
-"""A power cut, done to the data folder of a broker that is dead: what was not synced is lost, or some of it.
+"""A power cut on the data directory of a dead broker: unsynced changes are lost, all or some of them.
 
-Of unsynced content any sectors of 512 bytes survive, of an unsynced size either one or something between, of unsynced
-names each change or not, as the random source says: the rules are those of the simulator's disk, and so is its tree of
-names (tinymq/simulation/faulty_inodes.py).
+Of unsynced content any sectors of 512 bytes survive, of an unsynced size either one or a size between, of unsynced
+names each change or not, as the random source decides. These are the rules of the simulator's disk, whose tree of names
+it uses (tinymq/simulation/faulty_inodes.py).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _CHANGES = frozenset({ChangeKind.WRITE, ChangeKind.TRUNCATE})
 class PowerCutLoss:
     """What a power cut took."""
 
-    sectors: int  # whose content is an older one now
+    sectors: int  # sectors with older content now
     sizes: int  # files that are longer or shorter
-    names: int  # changes of names that are undone
-    at_stake: int = 0  # sectors, sizes and names that were not synced, all of which it might have taken
+    names: int  # undone changes of names
+    at_stake: int = 0  # unsynced sectors, sizes and names, all of which it might have taken
 
     @property
     def told(self) -> str:
@@ -40,19 +40,19 @@ class PowerCutLoss:
 
 @dataclass(slots=True, eq=False)
 class _Content:
-    """What the journal says of one file, in order."""
+    """The journal's records of one file, in order."""
 
     records: list[JournalRecord] = field(default_factory=list)
-    dirty: dict[int, tuple[int, int]] = field(default_factory=dict)  # by sector: first and last change not synced
-    lost: set[int] = field(default_factory=set)  # sectors that a failed sync has called clean
-    synced: dict[int, int] = field(default_factory=dict)  # by sector: the disk has it as it was after this change
+    dirty: dict[int, tuple[int, int]] = field(default_factory=dict)  # by sector: first and last unsynced change
+    lost: set[int] = field(default_factory=set)  # sectors that a failed sync marked clean
+    synced: dict[int, int] = field(default_factory=dict)  # by sector: the disk has its content from after this change
     sizes: dict[int, int] = field(default_factory=dict)  # by change: the size after it
     resized: bool = False  # since the last sync
-    durable_size: int | None = None  # None: nothing says that it ever changed
+    durable_size: int | None = None  # None: it never changed
 
 
 class DeadDirectory:
-    """A dead broker's folder, and what of it is not synced. Reads only, until `lose`."""
+    """A dead broker's data directory, and its unsynced changes. It only reads, until `lose`."""
 
     def __init__(self, data: Path) -> None:
         self._data = data
@@ -60,7 +60,8 @@ class DeadDirectory:
         self._root = Directory()
         self._sources: dict[Inode, Path] = {}
         self._files: dict[int, Inode] = {}  # by their number in the journal
-        self._nodes: dict[int, Inode | Directory | None] = {}  # by the sequence number of a change of names: whose
+        # by the sequence of a change of names: the node that it names
+        self._nodes: dict[int, Inode | Directory | None] = {}
         self._replaced: dict[int, Inode] = {}
         self._pending: list[tuple[int, Change]] = []
         self._scan(data, self._root)
@@ -75,11 +76,14 @@ class DeadDirectory:
 
     @property
     def unsynced(self) -> bool:
-        """Whether a power cut may take anything away."""
+        """Return whether a power cut may take anything away."""
         return bool(self._pending) or any(c.dirty or c.lost or c.resized for c in self._contents.values())
 
     def lose(self, rng: random.Random) -> PowerCutLoss:
-        """Power was cut when the process died. The folder is as the disk is found after that, with another boot id."""
+        """Cut the power at the moment of the process's death.
+
+        The data directory then is what the disk holds, with another boot id.
+        """
         names, at_stake = 0, len(self._pending)
         for _, change in self._pending:
             if rng.random() < 0.5:
@@ -99,7 +103,7 @@ class DeadDirectory:
         return PowerCutLoss(sectors, sizes, names, at_stake)
 
     def tear(self, rng: random.Random) -> PowerCutLoss:
-        """As `lose`, but names and sizes are kept, and of one file what was written last is torn off at any byte."""
+        """Like `lose`, but keep names and sizes, and tear the last write of one file off at any byte."""
         torn = [(inode, content) for inode, content in self._contents.items() if inode in self._sources]
         torn = [(inode, content) for inode, content in torn if _unsynced_writes(content)]
         lost = 0
@@ -122,7 +126,7 @@ class DeadDirectory:
                 self._sources[inode] = path / entry.name
 
     def _go_back(self) -> None:
-        """To the names as they were when the journal began."""
+        """Go back to the names at the beginning of the journal."""
         last = next((record for record in reversed(self._records) if record.kind in NAMES), None)
         if last is not None and not self._was_done(last):
             self._records.remove(last)
@@ -163,7 +167,7 @@ class DeadDirectory:
         self._nodes[record.sequence] = node
 
     def _gone(self, file: int) -> Inode:
-        """A file whose name was removed: its content is there if the removal is not durable."""
+        """Add a file whose name was removed: its content is there if the removal is not durable."""
         if file not in self._files:
             inode = self._files[file] = Inode()
             if (kept := unsynced.kept_path(self._data, file)).exists():
@@ -199,13 +203,13 @@ class DeadDirectory:
         return node
 
     def _folder(self, path: str) -> tuple[Directory, str]:
-        """The folder that the name is in, and the name."""
+        """Return the directory of a path, and the name in it."""
         folder = self._node(path.rpartition("/")[0])
         assert isinstance(folder, Directory), path
         return folder, _name(path)
 
     def _settle(self) -> None:
-        """Make the folder what the tree says."""
+        """Make the data directory match the tree."""
         stage = self._data / unsynced.FOLDER / "stage"
         stage.mkdir(parents=True)
         wanted: dict[str, Inode] = dict(self._root.files())
@@ -224,7 +228,8 @@ class DeadDirectory:
         for (
             path,
             inode,
-        ) in wanted.items():  # which may have two names: made under one, renamed, and only that is durable
+            # a file has two names if it was created under one, renamed, and only the rename is durable
+        ) in wanted.items():
             if not (target := self._data / path).exists():
                 os.link(staged.get(inode, self._sources[inode]), target)
         for left in stage.iterdir():
@@ -237,7 +242,7 @@ def _name(path: str) -> str:
 
 
 def _folders(folder: Directory, prefix: str = "") -> Iterator[str]:
-    """Paths, outer ones first."""
+    """Return the paths of directories, outer ones first."""
     for name, node in folder.names.items():
         if isinstance(node, Directory):
             yield prefix + name
@@ -248,7 +253,7 @@ def _folders(folder: Directory, prefix: str = "") -> Iterator[str]:
 
 
 def _take(content: _Content, record: JournalRecord) -> None:
-    """One more record of it."""
+    """Add one more record."""
     content.records.append(record)
     if record.kind in _CHANGES:
         for sector in _sectors(record):
@@ -274,7 +279,7 @@ def _take(content: _Content, record: JournalRecord) -> None:
         else:
             content.dirty[sector] = (upto + 1, last)
     covered = [size for at, size in content.sizes.items() if at <= upto]
-    if covered and good:  # of a sync that failed before, too: whoever syncs a size syncs the one that it has
+    if covered and good:  # also after a failed sync: a sync of the size covers the present one
         content.durable_size = covered[-1]
     content.resized = len(covered) < len(content.sizes)
 
@@ -286,7 +291,7 @@ def _size_after(record: JournalRecord) -> int:
 
 
 def _sectors(record: JournalRecord) -> range:
-    """That a change touches: with a write behind the end, the zeros before it, too."""
+    """Return the sectors that a change touches: a write behind the end also touches the zeros before it."""
     if record.kind is ChangeKind.TRUNCATE:
         start, end = sorted((record.a, record.c))
     else:
@@ -307,7 +312,7 @@ class _Sparse:
                 self.sectors[sector] = bytearray(file.read(SECTOR_BYTES).ljust(SECTOR_BYTES, b"\0"))
 
     def put(self, position: int, data: bytes) -> None:
-        """As far as it falls into these sectors."""
+        """Put bytes where they fall into these sectors."""
         end = position + len(data)
         for number in range(position // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
             if (sector := self.sectors.get(number)) is not None:
@@ -325,7 +330,7 @@ class _Sparse:
 
 
 def _durable(content: _Content, source: Path) -> dict[int, bytes]:
-    """By sector, what the disk holds where that may be something else than what programs see."""
+    """Return, by sector, what the disk may hold instead of what programs see."""
     needed = sorted({*content.dirty, *content.lost})
     sparse, found = _Sparse(source, needed), dict[int, bytes]()
     for record in reversed([r for r in content.records if r.kind in _CHANGES]):
@@ -337,7 +342,7 @@ def _durable(content: _Content, source: Path) -> dict[int, bytes]:
 
 
 def _cut(content: _Content, source: Path, rng: random.Random) -> tuple[int, int]:
-    """(sectors, sizes) lost."""
+    """Lose sectors and sizes; return how many of each."""
     now = source.stat().st_size
     size = now if content.durable_size is None else content.durable_size
     if content.resized:
@@ -349,7 +354,7 @@ def _cut(content: _Content, source: Path, rng: random.Random) -> tuple[int, int]
         file.truncate(size)
         for sector, data in durable.items():
             at = sector * SECTOR_BYTES
-            begin = at if sector in lost else max(at, now)  # what was cut off is back with the size
+            begin = at if sector in lost else max(at, now)  # bytes that were cut off return with the size
             if begin < size:
                 file.seek(begin)
                 file.write(data[begin - at : size - at])
@@ -362,7 +367,7 @@ def _unsynced_writes(content: _Content) -> list[JournalRecord]:
 
 
 def _tear(content: _Content, source: Path, rng: random.Random) -> int:
-    """Take back the end of what was written; sectors that are touched by that."""
+    """Take back the end of the last write; return the touched sectors."""
     writes = _unsynced_writes(content)
     at = rng.randrange(len(writes))
     kept = rng.randrange(writes[at].b)

@@ -1,13 +1,13 @@
-"""What a power cut would take back: a journal of changes to a data folder that are not synced, kept on the same disk.
+"""The changes that a power cut would take back: a journal of unsynced changes to a data directory, on the same disk.
 
-    <data folder>/.unsynced/journal    a record before each change, and after each sync
-                           /kept/<id>  another name of a file whose own was removed or replaced, until that is durable
-                           /boot       which start of the machine this is: 16 bytes, once a power cut has made another
+    <data directory>/.unsynced/journal    a record before each change, and after each sync
+                              /kept/<id>  another name of a file that was removed or replaced, until that is durable
+                              /boot       the boot id: 16 bytes, once a power cut has made another one
 
     # | length u32 | kind u8 | file u64 | a u64 | b u64 | c u64 | sequence u64 | payload |
 
-The journal is written, never synced: like the page cache it outlives the process and not the machine, and a harness
-has no real power cuts to fear. A record that is cut short is the last one, and its change was not begun.
+The journal is written and never synced. Like the page cache, it outlives the process and not the machine, and a harness
+fears no real power cuts. A record that is cut short is the last one, and its change was not made.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PAYLOAD_BYTES_MAX = 1 << 31
 
 
 class ChangeKind(enum.IntEnum):
-    """What a record tells, and what its fields a, b, c and its payload are."""
+    """The kinds of records, and the meaning of the fields a, b, c and the payload."""
 
     OPEN = 1  # the file has this name                                        payload: path
     CREATE = 2  # a file is made                                              payload: path
@@ -44,14 +44,14 @@ class ChangeKind(enum.IntEnum):
 NAMES = frozenset(
     {ChangeKind.CREATE, ChangeKind.MAKE_FOLDER, ChangeKind.REMOVE, ChangeKind.REMOVE_FOLDER, ChangeKind.RENAME}
 )
-"""Changes of names, which a sync of their folder makes durable."""
+"""Changes of names, which a sync of their directory makes durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalRecord:
     kind: ChangeKind
     sequence: int  # grows from record to record, with gaps
-    file: int  # a number that means one file within one journal; 0: none
+    file: int  # a number for one file within one journal; 0: none
     a: int
     b: int
     c: int
@@ -59,7 +59,7 @@ class JournalRecord:
 
     @property
     def path(self) -> str:
-        """Of a name, or the old one of a rename."""
+        """Return the path of a name, or the old path of a rename."""
         return self.payload.decode().partition("\0")[0]
 
     @property
@@ -68,23 +68,23 @@ class JournalRecord:
 
 
 class Journal:
-    """Records in the order in which they were added. Not safe for two threads at once."""
+    """The records in the order in which they were added. Two threads must not use it at once."""
 
     def __init__(self, data: Path) -> None:
-        """Goes on where the last process ended."""
+        """Continue the journal of the last process."""
         self._folder = data / FOLDER
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "kept").mkdir(exist_ok=True)
         self.sequence = self.files = self.bytes = 0
         for record in read(data):
             self.sequence = record.sequence
-            self.files = max(self.files, record.file)  # whose name a RENAME replaced has been in a record before
+            self.files = max(self.files, record.file)  # an earlier record has the file whose name a RENAME replaced
             self.bytes += _HEAD.size + len(record.payload)
         self._fd = os.open(self._folder / "journal", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.ftruncate(self._fd, self.bytes)  # a record that was cut short
+        os.ftruncate(self._fd, self.bytes)  # cut off an incomplete record
 
     def add(self, kind: ChangeKind, file: int = 0, a: int = 0, b: int = 0, c: int = 0, payload: bytes = b"") -> int:
-        """The record's sequence number; the record outlives the process."""
+        """Add a record, which outlives the process; return its sequence number."""
         assert len(payload) < _PAYLOAD_BYTES_MAX, "a change of so many bytes cannot be taken back"
         self.sequence += 1
         head = _HEAD.pack(len(payload), kind, file, a, b, c, self.sequence)
@@ -95,23 +95,23 @@ class Journal:
         return self.sequence
 
     def new_file(self) -> int:
-        """A number that no file has."""
+        """Return a number that no file has."""
         self.files += 1
         return self.files
 
     def keep(self, path: Path, file: int) -> None:
-        """Give the file at `path` another name, before it loses the one that it has."""
+        """Give the file at `path` another name, before it loses this one."""
         kept = self._folder / "kept" / str(file)
         with contextlib.suppress(FileExistsError):
             os.link(path, kept)
 
     def cut(self, size: int) -> None:
-        """Take back what was added since the journal had so many bytes."""
+        """Remove the records after the first `length` bytes."""
         os.ftruncate(self._fd, size)
         self.bytes = size
 
     def clear(self) -> None:
-        """Everything is durable, or taken for it."""
+        """Remove all records: everything is durable, or counts as durable."""
         self.cut(0)
         for kept in os.scandir(self._folder / "kept"):
             os.unlink(kept.path)
@@ -121,7 +121,7 @@ class Journal:
 
 
 def read(data: Path) -> Iterator[JournalRecord]:
-    """The journal of a data folder; nothing if there is none."""
+    """Return the journal of a data directory; empty if there is none."""
     try:
         content = (data / FOLDER / "journal").read_bytes()
     except FileNotFoundError:
@@ -141,7 +141,7 @@ def kept_path(data: Path, file: int) -> Path:
 
 
 def forget(data: Path, boot: bytes) -> None:
-    """After a power cut: what is on the disk is durable, and this is another start of the machine."""
+    """After a power cut: everything on the disk is durable, and the machine has another boot id."""
     (data / FOLDER / "kept").mkdir(parents=True, exist_ok=True)
     for kept in (data / FOLDER / "kept").iterdir():
         kept.unlink()
@@ -150,7 +150,7 @@ def forget(data: Path, boot: bytes) -> None:
 
 
 def read_boot(data: Path) -> bytes:
-    """b"": no power cut yet; the machine's own id holds."""
+    """Return the boot id; b"" before any power cut, when the machine's own id is right."""
     try:
         return (data / FOLDER / "boot").read_bytes()
     except FileNotFoundError:

@@ -1,9 +1,9 @@
-"""Faults of wall clocks: they jump. By libfaketime, which the cluster's brokers are started under (`environment`).
+"""Faults of wall clocks, which jump, by libfaketime. The cluster's brokers start under it (`environment`).
 
-A broker's clock is a file that says by how much it is off, read again each second. The monotonic clock is left alone:
-it cannot jump on a real machine either. What waits in a broker (asyncio, gRPC, threads, conditions) waits by that one
-and is not disturbed. `time.sleep` is: Python 3.11 and newer makes it of a call that libfaketime 0.9.10 turns into
-EINVAL. No broker calls it.
+A broker's clock is a file with the clock's offset, which libfaketime reads again each second. The monotonic clock stays
+right: it cannot jump on a real machine either. Everything that waits in a broker (asyncio, gRPC, threads, conditions)
+waits by the monotonic clock and is not disturbed. `time.sleep` is: Python 3.11 and newer uses a call that libfaketime
+0.9.10 turns into EINVAL. No broker calls it.
 """
 
 from __future__ import annotations
@@ -19,21 +19,24 @@ from tinymq_chaos.real.faults.kind import Doing, Parameters, Stage, action
 from tinymq_chaos.real.faults.victims import one
 
 HOUR_S = 3600
-READ_AGAIN_S = 1  # a jump is seen after this much
+READ_AGAIN_S = 1  # after so long the broker sees a jump
 LOOK_S = 0.1
-SEEN_S_MAX = 3.0  # the fault lasts so much longer, if nothing is seen of it yet
-OFF_S_MAX = 30.0  # that a clock is off from what it was to be off by: it was read a while ago
+SEEN_S_MAX = 3.0  # the fault lasts so much longer if its effect is not visible yet
+OFF_S_MAX = 30.0  # by which the observed offset may differ from the set one: the broker read its clock a while ago
 
 
 def environment(library: Path, folder: Path, brokers: Sequence[int]) -> dict[int, dict[str, str]]:
-    """More environment, by broker, of a cluster in `folder` whose clocks obey. Writes clocks that are right."""
+    """Return more environment, by broker, for a cluster in `folder` with controlled clocks.
+
+    Writes clocks that are right.
+    """
     for broker in brokers:
         set_clock(folder, broker, 0)
     common = {
         "LD_PRELOAD": str(library),
         "FAKETIME_CACHE_DURATION": str(READ_AGAIN_S),
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        # Else it wakes who waits for a condition too late: a write took a second instead of 20 ms.
+        # otherwise waiters of a condition wake too late: a write took a second instead of 20 ms
         "FAKETIME_FORCE_MONOTONIC_FIX": "0",
         "NO_FAKE_STAT": "1",
     }
@@ -41,7 +44,7 @@ def environment(library: Path, folder: Path, brokers: Sequence[int]) -> dict[int
 
 
 def set_clock(folder: Path, broker: int, off_s: int) -> None:
-    """Off by so many seconds from now on, in one step: nobody reads half a line."""
+    """Set the offset of a clock in one step, so that no reader gets half a line."""
     file = _file(folder, broker)
     file.parent.mkdir(parents=True, exist_ok=True)
     new = file.with_suffix(".new")
@@ -54,7 +57,7 @@ def _file(folder: Path, broker: int) -> Path:
 
 
 class ClockStage(Protocol):
-    """The stage of a cluster whose brokers say what time it is."""
+    """The stage of a cluster whose brokers report the time."""
 
     def status(self, broker: int) -> Mapping[str, Any] | None: ...
 
@@ -83,7 +86,7 @@ def wall_jump(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 
 
 def _watch(stage: Stage, broker: int, off_s: float, seen_s: list[float], over: threading.Event) -> None:
-    """Until its clock is off by so much, once."""
+    """Watch until the clock has this offset once."""
     while not seen_s:
         now_s = _off_s(stage, broker)
         if now_s is not None and abs(now_s - off_s) < OFF_S_MAX:
@@ -93,7 +96,7 @@ def _watch(stage: Stage, broker: int, off_s: float, seen_s: list[float], over: t
 
 
 def _off_s(stage: Stage, broker: int) -> float | None:
-    """By how much the broker's own time is off from here. None: it does not say."""
+    """Return the offset of the broker's own time from the harness's. None: the broker does not report it."""
     if getattr(stage, "status", None) is None:
         return None
     page = cast(ClockStage, stage).status(broker)

@@ -1,7 +1,8 @@
-"""Faults of disks: full, slow, failing, without power. They are asked for by the brokers' own disks (real/disks.py).
+"""Faults of disks: full, slow, failing, without power. The harness requests them from the brokers' own disks
+(real/disks).
 
-Whoever may have refused a write, or failed a sync, is started again when the fault is over: a replica that its disk let
-down stays so until then, and a broker that can do nothing without its disk has ended by itself.
+A broker that may have refused a write or failed a sync restarts when the fault ends: a replica stays failed until then,
+and a broker that can do nothing without its disk has ended by itself.
 """
 
 from __future__ import annotations
@@ -22,26 +23,28 @@ from tinymq_chaos.real.faults.kind import Doing, Parameters, Stage, action
 from tinymq_chaos.real.faults.processes import gone, named
 from tinymq_chaos.real.faults.victims import one, up
 
-WHEN = ("in the middle of a write", "in the middle of a sync", "at once")  # power is cut
-WEIGHTS = (0.45, 0.45, 0.1)  # what is written is synced within a millisecond: at any moment hardly anything is at stake
-OPERATIONS_MAX = 6  # of its disk, from a write to that moment
+WHEN = ("in the middle of a write", "in the middle of a sync", "at once")  # the moments of a power cut
+WEIGHTS = (0.45, 0.45, 0.1)  # a write is synced within a millisecond, so at a random moment hardly anything is unsynced
+OPERATIONS_MAX = 6  # of the disk, from a write to the power cut
 WRITTEN_BYTES_MAX = 2048
-PATIENCE_S = 2.0  # for an idle one to do something to its disk
-SYNC_S = 60.0  # a sync that power is cut in: longer than anybody waits
+PATIENCE_S = 2.0  # for an idle broker to do something to its disk
+SYNC_S = 60.0  # the duration of a sync in which the power is cut: longer than any timeout
 HANGING_S_MAX = 0.3
 POLL_S = 0.001
 SERVES_POLL_S = 0.05
-SERVES_S_MAX = 15.0  # for brokers that were started just now
+SERVES_S_MAX = 15.0  # for brokers that have just started
 
 
 class DiskStage(Protocol):
-    """The stage of a cluster whose disks obey."""
+    """The stage of a cluster whose disks the harness controls."""
 
     def disk(self, broker: int) -> DiskControl: ...
 
 
 def asked(stage: Stage, broker: int, ask: Callable[[DiskControl], DiskState]) -> bool:
-    """Whether its disk heard it: one that has just been started, or is gone, does not."""
+    """Send a request to a broker's disk; return whether the disk got it: a broker that has just started, or is gone,
+    does not.
+    """
     try:
         ask(cast(DiskStage, stage).disk(broker))
     except ConnectionError:
@@ -50,24 +53,24 @@ def asked(stage: Stage, broker: int, ask: Callable[[DiskControl], DiskState]) ->
 
 
 def counts(stage: Stage, broker: int) -> Counter[str]:
-    """What faults of its disk did since its process began; which may have ended."""
+    """Return what the faults of a broker's disk did since its process began, even if the process has ended."""
     return cast(DiskStage, stage).disk(broker).counts()
 
 
 def since(stage: Stage, broker: int, before: Counter[str], what: str) -> str:
-    """How much more of it there is now, as an effect. An idle broker is given the time to do something to its disk."""
+    """Return as an effect how much more the faults did since `before`. Give an idle broker the time to use its disk."""
     until_s = time.monotonic() + 5 * PATIENCE_S
     while True:
         after = counts(stage, broker)
-        more = after[what] - before[what] if after[what] >= before[what] else after[what]  # it was started in between
+        # it may have restarted in between
+        more = after[what] - before[what] if after[what] >= before[what] else after[what]
         if more or time.monotonic() > until_s or not stage.running(broker):
             return f"{more} {what}" if more else ""
         time.sleep(SERVES_POLL_S)
 
 
 def told(stage: Stage, broker: int | None, ask: Callable[[DiskControl], DiskState]) -> Counter[str] | None:
-    """What faults of this broker's disk had done until it was told of another one. None: there is nobody, or it did
-    not hear."""
+    """Request a fault; return the counts from before it. None: there is no broker, or it did not get the request."""
     if broker is None:
         return None
     before = counts(stage, broker)
@@ -76,7 +79,7 @@ def told(stage: Stage, broker: int | None, ask: Callable[[DiskControl], DiskStat
 
 @action
 def slow_sync(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    """Each sync takes so much longer; many seconds are a disk that hangs until the fault is over."""
+    """Each sync takes longer. With many seconds, the disk hangs until the fault ends."""
     broker, seconds, pattern = one(stage, rng, how), float(how["seconds"]), str(how["pattern"])
     before = told(stage, broker, lambda disk: disk.slow_sync(seconds, pattern))
     if broker is None or before is None:
@@ -103,7 +106,7 @@ def disk_full(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 
 @action
 def fail_sync(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    """EIO, for as long as the fault lasts. What such a sync did not write never will be: it is gone if power goes."""
+    """Syncs fail with EIO as long as the fault lasts. Their bytes are never written, so a power cut takes them."""
     broker, pattern = one(stage, rng, how), str(how["pattern"])
     before = told(stage, broker, lambda disk: disk.fail_sync(pattern))
     if broker is None or before is None:
@@ -117,7 +120,7 @@ def fail_sync(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 
 @action
 def read_error(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    """EIO from whatever is read of its logs. It is started again at once, so that it has to read."""
+    """Reads of the logs fail with EIO. The broker restarts at once, so that it has to read."""
     broker = int(how["broker"])
     with stage.alone(broker):
         stage.kill(broker)
@@ -137,7 +140,7 @@ def read_error(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 
 
 def _again(stage: Stage, broker: int, rng: random.Random, how: str) -> list[PowerCutLoss]:
-    """It ends, if it has not ended by itself, and starts."""
+    """End the broker, if it has not ended by itself, and start it."""
     with stage.alone(broker):
         stage.kill(broker)
         losses = lose_power(stage, [broker], rng) if how == POWER else []
@@ -153,7 +156,7 @@ def power_cut(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 
 @action
 def power_cut_all(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    """Of all at one moment."""
+    """Cut the power of all brokers at one moment."""
     return _without_power(stage, rng, up(stage))
 
 
@@ -177,7 +180,8 @@ def _without_power(stage: Stage, rng: random.Random, brokers: list[int]) -> Doin
 
 
 def until_serving(stage: Stage, brokers: list[int]) -> None:
-    """Wait, but not for ever: who is not there yet writes nothing that could be lost."""
+    """Wait for a limited time until the brokers serve: a broker that does not serve writes nothing that could be
+    lost."""
     status = getattr(stage, "status", None)
     until_s = time.monotonic() + SERVES_S_MAX
     while status is not None and any((status(n) or {}).get("state") != "running" for n in brokers):
@@ -187,7 +191,7 @@ def until_serving(stage: Stage, brokers: list[int]) -> None:
 
 
 def die_at_write(stage: Stage, rng: random.Random, brokers: list[int], pattern: str = "write *") -> bool:
-    """Whether one of them ended so; the others are to be killed at once."""
+    """Return whether one of the brokers ended in the middle of a write; the caller kills the others at once."""
     first, operations = rng.choice(brokers), rng.randrange(OPERATIONS_MAX)
     written = rng.randrange(WRITTEN_BYTES_MAX)
     if not asked(stage, first, lambda disk: disk.die_at(pattern, operations=operations, bytes_written=written)):
@@ -202,15 +206,16 @@ def die_at_write(stage: Stage, rng: random.Random, brokers: list[int], pattern: 
 
 
 def syncing(stage: Stage, rng: random.Random, brokers: list[int]) -> bool:
-    """Whether one of them is in the middle of a sync now, of which nobody comes to the end; for a while already, so
-    that others have had the time to begin theirs, and to say what they should not say before."""
+    """Return whether one of the brokers is in the middle of a sync that cannot end, for long enough that others have
+    begun theirs, and have sent what they must not send before.
+    """
     heard = [broker for broker in brokers if asked(stage, broker, lambda disk: disk.slow_sync(SYNC_S))]
     until_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < until_s:
         for broker in heard:
             with suppress(ConnectionError):
                 files = cast(DiskStage, stage).disk(broker).look().files
-                if not all(path.endswith(INDEX) for path in files):  # which nobody waits for
+                if not all(path.endswith(INDEX) for path in files):  # nothing waits for the sync of an index
                     time.sleep(rng.uniform(0.0, HANGING_S_MAX))
                     return True
         time.sleep(POLL_S)
@@ -218,7 +223,7 @@ def syncing(stage: Stage, rng: random.Random, brokers: list[int]) -> bool:
 
 
 def lose_power(stage: Stage, brokers: list[int], rng: random.Random) -> list[PowerCutLoss]:
-    """What was not synced, of brokers that are dead already."""
+    """Take the unsynced changes of brokers that are already dead."""
     losses = []
     for broker in brokers:
         losses.append(DeadDirectory(stage.data(broker)).lose(random.Random(rng.random())))

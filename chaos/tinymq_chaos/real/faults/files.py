@@ -1,8 +1,9 @@
-"""Faults that take away what was synced, but for torn tails: wiped folders, flipped bits. To one broker at a time.
+"""Faults that take synced bytes (wiped data directories, flipped bits), and torn tails. They strike one broker at a
+time.
 
-What may be damaged is bounded by what is promised: entries that no mark on the disk covers yet are left alone, since a
-flip there and a crash at once is taken for a torn tail (docs/adr/0005). A tail is torn above what was synced only: the
-journal of the broker's disk says where that is.
+The promises bound the damage. Entries that no mark on the disk covers yet stay as they are: after a flip there and an
+immediate crash, recovery takes them for a torn tail (docs/adr/0005). A tail is torn only above the synced part, which
+the journal of the broker's disk tells.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from tinymq_chaos.real.faults.victims import up
 
 BITS_MAX = 3
 FILES = (SEGMENT, SEGMENT, SEGMENT, INDEX, SNAPSHOT, *VOTES, MARKS)  # a segment more often than the others
-BETWEEN_S = 1.0  # writes go on for so long with those that are left
+BETWEEN_S = 1.0  # the other brokers go on with writes for so long
 
 
 @action
 def wipe(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    """Its disk is replaced by an empty one."""
+    """Replace a broker's disk by an empty one."""
     broker = int(how["broker"])
     with stage.alone(broker):
         stage.kill(broker)
@@ -45,22 +46,24 @@ def wipe(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 
 
 def kept(data: Path) -> tuple[int, int]:
-    """How many files are in a broker's folder, and bytes in them."""
+    """Return the number of files in a broker's data directory, and of bytes in them."""
     sizes = [path.stat().st_size for path in data.rglob("*") if path.is_file()]
     return len(sizes), sum(sizes)
 
 
 def lost(before: tuple[int, int], after: tuple[int, int]) -> str:
-    """As an effect."""
+    """Return the loss as an effect."""
     files, size = before[0] - after[0], before[1] - after[1]
     return f"{files} files with {size} bytes were gone" if files > 0 else ""
 
 
 @action
 def wipe_then_kill(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    """Amnesia. A minority is down, and the others go on; then one of these loses its disk, and the rest of them, who
-    hold the last copies of what was written meanwhile, are killed. The minority comes back, and finds one that
-    remembers nothing: together they are a majority, and must not act as one."""
+    """Amnesia: a majority that must not act as one.
+
+    A minority is down, and the others continue. Then one of these loses its disk, and the rest, which hold the last
+    copies of later writes, are killed. The minority returns and meets one broker that remembers nothing.
+    """
     wiped = int(how["broker"])
     others = rng.sample([b for b in stage.brokers if b != wiped], len(stage.brokers) - 1)
     few = (len(stage.brokers) - 1) // 2
@@ -85,7 +88,10 @@ def wipe_then_kill(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 
 @action
 def flip_bits(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    """A few, in what counts of one kind of file, while the broker is stopped: politely, so that its marks cover all."""
+    """Flip a few bits in the used bytes of one kind of file.
+
+    The broker is stopped politely, so that its marks cover everything.
+    """
     broker, kind = int(how["broker"]), str(how["file"])
     with stage.alone(broker):
         stage.stop(broker)
@@ -97,7 +103,7 @@ def flip_bits(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 
 
 def flip(path: Path, place: int, bit: int) -> bool:
-    """Whether it is the other one then."""
+    """Flip a bit; return whether it changed."""
     with path.open("r+b") as file:
         file.seek(place)
         byte = file.read(1)[0]
@@ -109,8 +115,9 @@ def flip(path: Path, place: int, bit: int) -> bool:
 
 
 def _flips(data: Path, rng: random.Random, kind: str, bits: int) -> list[tuple[str, int, int]]:
-    """(path in the data folder, byte, bit) of what may be flipped in files of this kind; of others where there are
-    none."""
+    """Return (path in the data directory, byte, bit) of bits to flip in files of this kind, or of another kind if there
+    are none.
+    """
     for each in dict.fromkeys((kind, SEGMENT)):
         ends = {path: end for path in files_of(data, each) if (end := covered_bytes(data, path)) > 0}
         if ends:
@@ -121,13 +128,13 @@ def _flips(data: Path, rng: random.Random, kind: str, bits: int) -> list[tuple[s
 
 
 def files_of(data: Path, kind: str) -> Sequence[str]:
-    """Paths in a broker's data folder, by the end of their name."""
+    """Return the paths in a broker's data directory that end so."""
     found = data.glob(f"{GROUPS}/*/*/*{kind}") if kind.startswith(".") else [data / kind]
     return sorted(path.relative_to(data).as_posix() for path in found if path.exists())
 
 
 def covered_bytes(data: Path, path: str) -> int:
-    """How much of a file of a stopped broker may be damaged, without the zeros behind what counts."""
+    """Return how many bytes of a stopped broker's file may be damaged, without the zeros behind the used part."""
     size = len((data / path).read_bytes().rstrip(b"\0"))
     first = first_index_of(path.rpartition("/")[2], SEGMENT)
     group = group_of(*path.split("/")[1:3]) if first is not None else None
@@ -144,8 +151,10 @@ def covered_bytes(data: Path, path: str) -> int:
 
 @action
 def torn_tail(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    """Power goes while a log is written, and what was written last is there up to some byte. Where all of it was synced
-    already, the broker was killed, and nothing was torn."""
+    """Cut the power while a log is written: the last write is there up to some byte.
+
+    If all of it was synced already, the broker is just killed.
+    """
     standing = up(stage)
     broker = int(how["broker"]) or (rng.choice(standing) if standing else 0)
     if broker not in standing:

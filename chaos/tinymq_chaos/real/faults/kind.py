@@ -1,8 +1,8 @@
-"""What a fault is, and how a row of the table of faults looks. No fault here.
+"""The interface of a fault's action in the harness of real processes, and the registry of actions. No fault is here.
 
-A fault is a generator: it begins, yields what it did in words (whom it befell, its parameters), and ends when it is
-resumed. None instead of words: it cannot happen now. It runs in a thread and may block; it is resumed once, and has to
-have undone by then what it did: what it stopped runs, what it cut flows.
+An action is a generator. It begins the fault, yields a description (the brokers that it strikes, its parameters), and
+ends the fault when it is resumed. It yields None instead if the fault cannot happen now. It runs in a thread and may
+block. It is resumed once, and has to undo what it did by its end: stopped processes run, and cut links work.
 
     def pause(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
         broker = rng.choice(stage.brokers)
@@ -12,13 +12,13 @@ have undone by then what it did: what it stopped runs, what it cut flows.
         stage.resume(broker)
         return "its process stood still" if still else ""
 
-What it returns is its effect, in words with numbers, seen where it is done: the disk counts the syncs that failed, the
-network is asked by a connection through it. "": it did nothing, and what goes well then was no test of anything. None:
-there was no way to see it.
+It returns its effect, in words with numbers, as observed where the fault acts: the disk counts failed syncs, and a
+connection through the network shows a cut. "": the fault had no effect, and the run tested nothing by it. None: there
+was no way to observe it.
 
-Faults overlap: another one may have killed the broker that this one paused. So a Stage forgives what a Target does
-not, and what is cut is named by `whose`, a word that no other fault under way has. What a cluster has beyond `Target`
-(disks, say) is reached through the stage as well, by its name: with a protocol and `cast`, not with `isinstance`.
+Faults overlap: another one may have killed the broker that this one paused. So a Stage ignores requests that a Target
+refuses, and `whose` gives each fault a name of its own for what it cuts. Actions reach what a cluster has beyond
+`Target` (disks, for example) through the stage as well, with a protocol and `cast`, not with `isinstance`.
 """
 
 from __future__ import annotations
@@ -35,28 +35,33 @@ from tinymq_chaos.real.system.target import Target
 
 
 class Stage(Target, Protocol):
-    """The target as faults see it: who starts what runs, stops what does not, or pauses what is gone does nothing.
-    The history is told of all that is done to processes."""
+    """The target as faults see it.
+
+    To start a running broker, stop a stopped one or pause a dead one does nothing. Every change to a process goes into
+    the history.
+    """
 
     @property
     def topics(self) -> Sequence[tuple[str, int]]:
-        """(name, partition) of all that are written to, so that a fault can ask who leads one."""
+        """Return (name, partition) of all written partitions, so that a fault can ask for the leader of one."""
         ...
 
     @property
     def paused(self) -> frozenset[int]: ...
 
     def alone(self, *brokers: int) -> AbstractContextManager[None]:
-        """While the body runs nobody else starts, ends or wipes these: their folders may be looked into and changed."""
+        """While the body runs, no other fault starts, ends or wipes these brokers: the body may change their data
+        directories.
+        """
         ...
 
     def tell(self, what: str) -> None:
-        """For the history: something has changed."""
+        """Report a change for the history."""
         ...
 
 
 Parameters = Mapping[str, Value]
-Doing = Generator[str | None, None, str | None]  # words, nothing, its effect
+Doing = Generator[str | None, None, str | None]  # yields a description, gets nothing, returns the effect
 Fault = Callable[[Stage, random.Random, Parameters], Iterator[str | None]]
 
 _numbers = itertools.count(1)
@@ -87,5 +92,5 @@ class RealFault:
 
 
 def whose(kind: str) -> str:
-    """A name for what one fault cuts or slows down, that no other one has."""
+    """Return a name that no other fault has, for what one fault cuts or slows down."""
     return f"{kind} {next(_numbers)}"

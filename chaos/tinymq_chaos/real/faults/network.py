@@ -1,4 +1,4 @@
-"""Faults of the network, done by the proxies: directions that are cut, and Toxiproxy's toxics on those that are not."""
+"""Faults of the network, by the proxies: cut directions, and Toxiproxy's toxics on the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def _cut(stage: Stage, kind: str, directions: Iterable[Direction], words: str) -
 
 @action
 def isolate(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    """One broker is cut off from the others, and from clients or not: then they talk to one that nobody follows."""
+    """Cut one broker off from the others, and from clients or not: then clients talk to a broker that no other one
+    follows.
+    """
     alone = how["clients"] == "cut"
 
     def cut_off(broker: int) -> Doing:
@@ -43,7 +45,7 @@ def isolate(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 
 @action
 def partition(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    """A minority of brokers here, a majority there, and clients on one side or on both."""
+    """Cut a minority of brokers off from a majority, with clients on one side or on both."""
     few, many = sides(stage, rng)
     directions = both_ways(few, many)
     if how["clients"] != WITH_ALL:
@@ -54,7 +56,7 @@ def partition(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 
 @action
 def one_way(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    """A broker that hears nobody, or that nobody hears; or one that does not hear one other."""
+    """Make a broker deaf or mute; or let it not hear one other broker."""
     broker = one(stage, rng, how)
     if broker is None:
         yield None
@@ -69,7 +71,10 @@ def one_way(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 
 @action
 def chain(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    """Brokers in a row: each talks to its neighbours alone. With a leader at one end, the other end hears of none."""
+    """Put the brokers in a row: each talks only to its neighbours.
+
+    With a leader at one end, the other end hears no leader.
+    """
     row = rng.sample(stage.brokers, len(stage.brokers))
     apart = [(a, b) for at, a in enumerate(row) for b in row[at + 2 :]]
     directions = [pair for a, b in apart for pair in ((a, b), (b, a))]
@@ -78,7 +83,7 @@ def chain(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 
 @action
 def star(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    """One in the middle talks to all, and the others to it alone."""
+    """Let one broker talk to all, and the others only to that one."""
     middle = one(stage, rng, how)
     if middle is None:
         yield None
@@ -88,7 +93,10 @@ def star(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 
 
 def toxic(kind: str, stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    """One of Toxiproxy's, on the part of the network that `where` names; the other parameters are its attributes."""
+    """Put one of Toxiproxy's toxics on the part of the network that `where` names.
+
+    The other parameters are its attributes.
+    """
     where = str(how["where"])
     attributes = {name: float(value) for name, value in how.items() if name != "where"}
     why, directions, asked = whose(kind), everywhere(stage, where), probes.question(kind, attributes)

@@ -13,8 +13,8 @@ from tinymq_chaos.faults import LEADER
 from tinymq_chaos.real.faults.kind import Doing, Parameters, Stage, action
 from tinymq_chaos.real.faults.victims import majority, one, strike, up
 
-HEALTHY_S = 30.0  # before each step of a rolling restart: else the rest of it is given up
-ALL_S = 180.0  # a rolling restart that has begun is over by then
+HEALTHY_S = 30.0  # before each step of a rolling restart; otherwise the fault skips its other steps
+ALL_S = 180.0  # for a complete rolling restart
 POLL_S = 0.1
 
 
@@ -31,7 +31,7 @@ def kill_leader(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 
 @action
 def kill_majority(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    """What they lead and who follows them has nobody left to agree with."""
+    """Kill a majority: the rest finds no quorum."""
     most, standing = majority(stage), up(stage)
     return _down(stage, rng.sample(standing, most) if len(standing) >= most else [])
 
@@ -42,7 +42,7 @@ def kill_all(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 
 
 def _down(stage: Stage, brokers: list[int]) -> Doing:
-    """kill -9; they are started when the fault is over."""
+    """kill -9; start the brokers when the fault ends."""
     if not brokers:
         yield None
         return None
@@ -54,7 +54,7 @@ def _down(stage: Stage, brokers: list[int]) -> Doing:
 
 
 def gone(stage: Stage, brokers: list[int]) -> str:
-    """Whose processes are, as an effect."""
+    """Return as an effect the brokers whose processes are gone."""
     found = [n for n in brokers if not stage.running(n)]
     return f"{len(found)} of {len(brokers)} processes were gone" if found else ""
 
@@ -80,14 +80,14 @@ def _standstill(stage: Stage, broker: int) -> Doing:
 
 
 def stands_still(stage: Stage, broker: int) -> bool | None:
-    """Whether its process does, by the system's own word. None: there is nobody to ask."""
+    """Return whether the broker's process stands still, according to the system. None: there is no process."""
     pid = getattr(stage, "pid", None)
     if pid is None:
         return None
     if sys.platform == "linux":
         try:
             state = Path(f"/proc/{pid(broker)}/stat").read_text().rpartition(") ")[2]
-        except OSError:  # it is gone
+        except OSError:  # the process is gone
             return False
     else:
         state = subprocess.run(
@@ -98,8 +98,11 @@ def stands_still(stage: Stage, broker: int) -> bool | None:
 
 @action
 def rolling_restart(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    """SIGTERM to each, which is started again when it has ended; the next one once all is well. It goes its way beside
-    other faults, and its end waits for it."""
+    """SIGTERM to one broker after another.
+
+    Each starts when it has ended, and the next one follows when all is well. It runs beside other faults, and the end
+    of the fault waits for it.
+    """
     order = rng.sample(stage.brokers, len(stage.brokers))
     stopped: list[int] = []
     rolling = threading.Thread(target=_roll, args=(stage, order, stopped), name="rolling restart", daemon=True)

@@ -35,7 +35,7 @@ class Struck:
 
 
 def up(stage: Stage) -> list[int]:
-    """Who has a process that is not paused."""
+    """Return the brokers whose processes run and are not paused."""
     return [n for n in stage.brokers if n not in stage.paused and stage.running(n)]
 
 
@@ -99,7 +99,7 @@ def majority(stage: Stage) -> int:
 
 
 def sides(stage: Stage, rng: random.Random) -> tuple[list[int], list[int]]:
-    """A minority of brokers, and the others."""
+    """Return a minority of the brokers, and the others."""
     ids = rng.sample(stage.brokers, len(stage.brokers))
     few = rng.randint(1, (len(ids) - 1) // 2)
     return sorted(ids[:few]), sorted(ids[few:])
@@ -110,7 +110,7 @@ def both_ways(some: list[int], others: list[int]) -> list[Direction]:
 
 
 def everywhere(stage: Stage, where: str) -> list[Direction]:
-    """Directions of the network's part `where`: "brokers", "clients" (between them and brokers) or "all"."""
+    """Return the directions of the network's part `where`: "brokers", "clients" (between them and brokers) or "all"."""
     ids = list(stage.brokers)
     among = [(a, b) for a in ids for b in ids if a != b] if where in ("brokers", "all") else []
     return among + (both_ways([CLIENTS], ids) if where in ("clients", "all") else [])

@@ -1,8 +1,8 @@
-"""`make figures`: what a client sees of failures, measured over many of them; the table of docs/reliability.md.
+"""`make figures`: measure what a client sees of failures, over many of them; print the table of docs/reliability.md.
 
-Real brokers, real signals. 100 failovers took 5 minutes on two quiet cores, and 9 with other work beside them; as many
-unseen ones 6; all figures together take some 20. Exit code 1: a figure is missed; 130: interrupted. Of make both are a
-2: the table says what was missed.
+It uses real brokers and real signals. 100 failovers took 5 minutes on two quiet cores, and 9 on busy ones; as many
+unseen ones took 6; all figures together take about 20. Exit code 1: a figure misses its bound; 130: interrupted. Make
+turns both into 2; the table shows what missed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tinymq_chaos.real.figures.load import Load
 from tinymq_chaos.real.figures.measures import PARTITIONS, TOPIC, Trial
 
 BROKERS = 3
-STRAIGHT = {"advertise": "", "stream_advertise": "", "dial": [], "forward": []}  # settings: nobody is told of a proxy
+STRAIGHT = {"advertise": "", "stream_advertise": "", "dial": [], "forward": []}  # settings without proxies
 THROUGH_PROXIES = {"failover-unseen", "chain"}
 Measure = Callable[[Trial], Awaitable[Figure]]
 
 
 def measured(options: argparse.Namespace) -> dict[str, Measure]:
-    """By name, in the order in which they are taken."""
+    """Return the figures by name, in the order of the measurements."""
     return {
         "failover": partial(measures.failover, failures=options.failovers),
         "failover-unseen": partial(measures.failover_unseen, failures=options.failovers),
@@ -70,8 +70,11 @@ def say(line: str) -> None:
 
 
 async def take(name: str, measure: Measure, folder: Path, rng: random.Random) -> Figure:
-    """On a cluster of its own. A proxy goes on accepting connections to a broker that is dead, where the kernel would
-    refuse them: so proxies stand in between only where it is they that are wanted."""
+    """Measure a figure on a cluster of its own.
+
+    A proxy keeps accepting connections to a dead broker, where the kernel would refuse them. So proxies stand in
+    between only for the figures that need them.
+    """
     say(f"{name}: starting {BROKERS} brokers")
     proxied = name in THROUGH_PROXIES
     cluster = await asyncio.to_thread(partial(Cluster, folder, BROKERS, settings=None if proxied else STRAIGHT))
@@ -101,7 +104,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="tinymq-figures-") as folder:
             figures.append(asyncio.run(take(name, measure, Path(folder) / "cluster", rng)))
         say(f"{name}: {', '.join(map(str, figures[-1].parts))}")
-        if options.json is not None:  # after each: an interrupt loses one
+        if options.json is not None:  # after each figure, so that an interrupt loses one
             options.json.write_text(json.dumps([figure.values() for figure in figures], indent=1) + "\n")
     print(table(figures))
     return 0 if all(figure.reached for figure in figures) else 1

@@ -1,4 +1,4 @@
-"""A figure: what was measured beside what is wanted. Values and their table; nothing here measures."""
+"""A figure: measured numbers and their bounds. Values and their table; nothing here measures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest of `values` that at least `share` of them do not exceed; they are few and kept whole."""
+    """Return the smallest of `values` that at least `share` of them do not exceed. There are few, and all are kept."""
     ranked = sorted(values)
     return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
 
@@ -22,7 +22,7 @@ class FigurePart:
     value: float
     wanted: float
     unit: str = "s"
-    least: bool = False  # `wanted` is the least that will do; else the most
+    least: bool = False  # `wanted` is a lower bound; otherwise an upper bound
 
     @property
     def reached(self) -> bool:
@@ -40,20 +40,20 @@ class FigurePart:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What was measured of one kind of failure."""
+    """The measurements of one kind of failure."""
 
     name: str
     what: str
     parts: tuple[FigurePart, ...]
-    basis: str  # over how many failures, records, seconds
-    samples: dict[str, list[float]] = field(default_factory=dict)  # by part, in the order in which they were taken
+    basis: str  # the number of failures, records or seconds
+    samples: dict[str, list[float]] = field(default_factory=dict)  # by part, in the order of the measurements
 
     @property
     def reached(self) -> bool:
         return all(part.reached for part in self.parts)
 
     def values(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the values for JSON."""
         parts = [
             {"name": p.name, "value": p.value, "wanted": p.wanted, "unit": p.unit, "reached": p.reached}
             for p in self.parts
@@ -67,14 +67,14 @@ class Figure:
 def distribution(
     name: str, unit: str, samples: Sequence[float], bounds: Iterable[tuple[float, float]]
 ) -> tuple[FigurePart, ...]:
-    """A part for each (share, most), then the greatest, which has no bound."""
+    """Return a part for each (share, bound), and then the greatest value, without a bound."""
     at: Callable[[float], str] = lambda share: f"{name} p{share * 100:g}".strip()  # noqa: E731
     parts = [FigurePart(at(share), quantile(samples, share), most, unit) for share, most in bounds]
     return (*parts, FigurePart(f"{name} max".strip(), max(samples), math.inf, unit))
 
 
 def table(figures: Iterable[Figure]) -> str:
-    """In Markdown."""
+    """Return the table in Markdown."""
     rows = ["| what | wanted | measured | over |", "|---|---|---|---|"]
     for figure in figures:
         bounded = [part for part in figure.parts if math.isfinite(part.wanted)]

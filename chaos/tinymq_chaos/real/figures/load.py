@@ -1,6 +1,6 @@
-"""A light load whose pauses can be measured: one record after another to every partition, each waited for.
+"""A light load that shows pauses: one record after another to every partition, each with its answer before the next.
 
-What one client sees: all partitions share its connections. Nothing here does a fault.
+It shows what one client sees: all partitions share its connections. Nothing here does a fault.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tinymq.base.errors import OutcomeUnknown, TinymqError
 from tinymq.client import AsyncClient
 from tinymq_chaos.records import make_value, name_in
 
-EVERY_S = 0.025  # a write to each partition: how fine a pause is seen; quicker ones keep a core busy
+EVERY_S = 0.025  # between writes to a partition: the resolution of a pause; shorter ones keep a core busy
 CALL_S = 30.0  # deadline of a call
-LATE_S = 1.0  # a call may end so much after its deadline, on a machine that has other things to do
+LATE_S = 1.0  # by which a call may end after its deadline on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class AcknowledgedWrite:
 
 @dataclass(slots=True)
 class Writes:
-    """What became of the writes to one partition."""
+    """The outcomes of the writes to one partition."""
 
     partition: int
     acks: list[AcknowledgedWrite] = field(default_factory=list)  # in order
@@ -44,15 +44,17 @@ class Writes:
     began_s: float = 0.0
 
     def pause(self, since_s: float, until_s: float) -> tuple[float, float]:
-        """The longest time without an acknowledgement that touches [since_s, until_s], as (begin, end); an end that
-        has not come counts as `until_s`."""
+        """Return the longest time without an acknowledgement that touches [since_s, until_s], as (begin, end).
+
+        A missing end counts as `until_s`.
+        """
         at = [self.began_s, *(ack.at_s for ack in self.acks)]
         at.append(max(until_s, at[-1]))
         gaps = [(a, b) for a, b in pairwise(at) if b >= since_s and a <= until_s]
         return max(gaps, key=lambda gap: gap[1] - gap[0])
 
     def resumed(self, since_s: float) -> bool:
-        """Was a write that began after `since_s` acknowledged?"""
+        """Return whether a write that began after `since_s` was acknowledged."""
         return bool(self.acks) and self.acks[-1].invoked_s > since_s
 
 
@@ -70,7 +72,7 @@ class Load:
 
     @asynccontextmanager
     async def running(self, reading: bool = False) -> AsyncIterator[Load]:
-        """Until the block ends; calls under way are waited for."""
+        """Run the load until the block ends, and wait for its calls."""
         tasks = [asyncio.create_task(self._write(writes)) for writes in self.partitions]
         tasks += [asyncio.create_task(self._read())] if reading else []
         try:
@@ -128,7 +130,7 @@ class Load:
         return sum(writes.late for writes in self.partitions)
 
     async def missing(self) -> tuple[int, int]:
-        """(acknowledged records that are not there, records that are there twice), read from the leaders now."""
+        """Read from the leaders; return (acknowledged records that are missing, records that are there twice)."""
         lost = twice = 0
         for writes in self.partitions:
             found = [name async for name in _names(self.client, self.topic, writes.partition)]
@@ -150,7 +152,7 @@ async def _names(client: AsyncClient, topic: str, partition: int) -> AsyncIterat
 
 
 async def until(holds: Callable[[], object], within_s: float, what: str, every_s: float = 0.02) -> None:
-    """Raises TimeoutError that says what did not happen."""
+    """Wait for a condition. Raises TimeoutError with what did not happen."""
     deadline = time.monotonic() + within_s
     while not holds():
         if time.monotonic() > deadline:

@@ -1,6 +1,6 @@
-"""The failures whose figures are measured: each does one kind over and over under a light load, and gives a Figure.
+"""The measured failures: each does one kind again and again under a light load, and returns a Figure.
 
-Every one ends with all records read back: what was acknowledged and is not there is part of the figure.
+Each one reads all records at its end: a missing acknowledged record is part of the figure.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tinymq_chaos.real.figures.load import AcknowledgedWrite, Load, until
 
 TOPIC = "figures"
 PARTITIONS = 6
-HEAL_S = 60.0  # everything takes part again within
-AFTER_S = 0.5  # looked at for pauses when writes have resumed
+HEAL_S = 60.0  # until everything takes part again
+AFTER_S = 0.5  # for which pauses are recorded after writes have resumed
 GIB = 1 << 30
 
 Say = Callable[[str], None]
@@ -36,7 +36,7 @@ class Trial:
     """A cluster, a client and a load on it, for one figure."""
 
     cluster: Cluster
-    servers: str  # where clients dial
+    servers: str  # addresses for clients
     client: AsyncClient
     load: Load
     rng: random.Random
@@ -44,11 +44,11 @@ class Trial:
     failures: int = 0
 
     async def do(self, action: Callable[..., object], *args: int) -> None:
-        """Something that blocks, done to brokers."""
+        """Call a blocking function on the brokers."""
         await asyncio.to_thread(action, *args)
 
     async def healthy(self) -> None:
-        """All replicas take part, and leaders are where they belong."""
+        """Wait until all replicas take part and preferred brokers lead."""
         deadline = time.monotonic() + HEAL_S
         while bad := await asyncio.to_thread(self.cluster.unhealthy):
             if time.monotonic() > deadline:
@@ -56,12 +56,12 @@ class Trial:
             await asyncio.sleep(0.1)
 
     async def leaders(self) -> dict[int, int]:
-        """By partition; of those that have one."""
+        """Return the leaders by partition, where there is one."""
         found = {p: await asyncio.to_thread(self.cluster.leader, TOPIC, p) for p in range(PARTITIONS)}
         return {p: broker for p, broker in found.items() if broker is not None}
 
     async def victim(self) -> tuple[int, list[int]]:
-        """A broker that leads, and what it leads: each in turn, as far as leaders come home in time."""
+        """Return a broker that leads, and its partitions; each broker in turn, if leaders return in time."""
         wanted = self.cluster.brokers[self.failures % len(self.cluster.brokers)]
         deadline = time.monotonic() + HEAL_S / 2
         while wanted not in (leaders := await self.leaders()).values() and time.monotonic() < deadline:
@@ -71,7 +71,7 @@ class Trial:
         return wanted, [p for p, leader in leaders.items() if leader == wanted]
 
     async def resumed(self, since_s: float, within_s: float = 30.0) -> None:
-        """Every partition takes writes again."""
+        """Wait until every partition accepts writes again."""
         writes = self.load.partitions
         await until(lambda: all(w.resumed(since_s) for w in writes), within_s, "every partition takes writes")
         await asyncio.sleep(AFTER_S)
@@ -79,13 +79,15 @@ class Trial:
 
 @dataclass(slots=True)
 class Pauses:
-    """How long writes paused, by failure."""
+    """The pauses of writes, by failure."""
 
-    led: list[float] = field(default_factory=list)  # from the failure until writes resumed, at partitions it hit
-    elsewhere: list[float] = field(default_factory=list)  # the longest pause of each of the others meanwhile
+    # from the failure until writes resumed, at the partitions of the failed leader
+    led: list[float] = field(default_factory=list)
+    elsewhere: list[float] = field(default_factory=list)  # the longest pause of each of the other partitions meanwhile
 
     def add(self, load: Load, hit: list[int], at_s: float, done_s: float) -> None:
-        """The failure was begun at `at_s`, and done by `done_s`: until then the old leader may have answered."""
+        """Add a failure that began at `at_s` and was complete by `done_s`: until then the old leader may have
+        answered."""
         now_s = time.monotonic()
         for writes in load.partitions:
             if writes.partition in hit:
@@ -102,8 +104,10 @@ async def failover(trial: Trial, failures: int) -> Figure:
 
 
 async def failover_unseen(trial: Trial, failures: int) -> Figure:
-    """The same, and no connection is refused: something in between goes on accepting them, as it is when a whole
-    machine is gone. Silence alone tells."""
+    """The same without refused connections: a proxy keeps accepting them, as if the machine were gone.
+
+    Only silence shows the failure.
+    """
     what = "the same where no connection is refused (a proxy takes them still): silence alone tells"
     return await _failover(trial, failures, "failover-unseen", what, [(0.5, math.inf), (0.99, 1.0)])
 
@@ -132,15 +136,17 @@ async def _failover(trial: Trial, failures: int, name: str, what: str, bounds: S
 
 
 async def paused_leader(trial: Trial, failures: int) -> Figure:
-    """SIGSTOP of a broker that leads, for six seconds; when it wakes it is asked at once, by a client that still takes
-    it for the leader, how long its logs are."""
+    """SIGSTOP of a broker that leads, for six seconds.
+
+    When it wakes, a client that still takes it for the leader asks at once for the ends of its logs.
+    """
     pauses, stale = Pauses(), 0
     async with trial.load.running():
         for trial.failures in range(failures):
             await trial.healthy()
             victim, hit = await trial.victim()
             async with AsyncClient(trial.servers) as old:
-                await old.admin.offsets(TOPIC)  # it knows who leads
+                await old.admin.offsets(TOPIC)  # the client knows the leader
                 at_s = time.monotonic()
                 await trial.do(trial.cluster.pause, victim)
                 done_s = time.monotonic()
@@ -167,7 +173,7 @@ async def paused_leader(trial: Trial, failures: int) -> Figure:
 
 
 async def chain(trial: Trial, seconds: float) -> Figure:
-    """Of three brokers the first and the last cannot reach one another."""
+    """Of three brokers, the first and the last cannot reach each other."""
     first, *_, last = trial.cluster.brokers
     async with trial.load.running():
         await trial.healthy()
@@ -195,17 +201,17 @@ async def chain(trial: Trial, seconds: float) -> Figure:
     )  # fmt: skip
 
 
-PAUSE_S = 0.25  # between two acknowledged writes: longer is not available
+PAUSE_S = 0.25  # between two acknowledged writes: a longer pause counts as unavailable
 
 
 def away(acks: list[AcknowledgedWrite], since_s: float, until_s: float) -> float:
-    """Seconds in which writes paused longer than PAUSE_S."""
+    """Return the seconds of pauses longer than PAUSE_S."""
     at = [since_s, *(t for ack in acks if since_s < (t := ack.at_s) < until_s), until_s]
     return sum(b - a for a, b in pairwise(at) if b - a > PAUSE_S)
 
 
 async def rolling_restart(trial: Trial, rounds: int) -> Figure:
-    """Each broker stopped politely and started again, with writers and a reader at work."""
+    """Stop and start each broker politely, with writers and a reader at work."""
     async with trial.load.running(reading=True):
         for trial.failures in range(rounds):
             for broker in trial.cluster.brokers:
@@ -229,7 +235,7 @@ def _longest(acks: list[AcknowledgedWrite]) -> float:
 
 
 async def cold_start(trial: Trial, rounds: int, log_bytes: int = GIB) -> Figure:
-    """Every broker killed, and started again, with so many bytes in each one's log."""
+    """Kill every broker and start it again, with so many bytes in each one's log."""
     await _fill(trial, log_bytes)
     served: list[float] = []
     for trial.failures in range(rounds):
@@ -281,7 +287,7 @@ def _bytes(folder: Path) -> int:
 async def _conclude(
     trial: Trial, name: str, what: str, parts: tuple[FigurePart, ...], basis: str, samples: dict[str, list[float]]
 ) -> Figure:
-    """With what became of the records."""
+    """Add the outcome of the records."""
     load = trial.load
     lost, twice = await load.missing()
     parts += (

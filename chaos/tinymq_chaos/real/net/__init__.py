@@ -1,4 +1,4 @@
-"""The network of real processes, with faults: lines between places, through Toxiproxy.
+"""The network of real processes, with faults: connections between places, through Toxiproxy.
 
 It knows places and ports, not brokers.
 """

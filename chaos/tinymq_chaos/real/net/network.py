@@ -1,6 +1,6 @@
-"""The network between brokers and to their clients: which directions are cut or ill, and why. A protocol.
+"""The network between brokers and to their clients, with its faults by direction. A protocol.
 
-Places are brokers, 1..N, and CLIENTS, who are one. What flows from a to b is the direction (a, b).
+Places are brokers, 1..N, and CLIENTS, which are one place. Bytes from a to b flow in the direction (a, b).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tinymq_chaos.real.net.probe_connections import ProbeConnection
 
-CLIENTS = 0  # as a place in the network, beside broker ids 1..N
+CLIENTS = 0  # a place in the network, beside broker ids 1..N
 
 Direction = tuple[int, int]  # (from, to)
 
@@ -18,51 +18,51 @@ TOXICS: dict[str, tuple[str, ...]] = {
     "latency": ("latency", "jitter"),  # ms
     "bandwidth": ("rate",),  # KB/s
     "slow_close": ("delay",),  # ms
-    "timeout": ("timeout",),  # ms until the connection is closed; 0: never. Nothing gets through meanwhile
+    "timeout": ("timeout",),  # ms until the connection is closed; 0: never. Nothing passes meanwhile
     "reset_peer": ("timeout",),  # ms from the first byte to the reset
     "slicer": ("average_size", "size_variation", "delay"),  # bytes, bytes, µs between two slices
     "limit_data": ("bytes",),  # then the connection is closed
 }
-"""Toxiproxy's kinds of trouble and their attributes, whole numbers all."""
+"""Toxiproxy's toxics and their attributes, all of them whole numbers."""
 
 
 class Network(Protocol):
-    """May be called from any thread; blocks until it is in force.
+    """Any thread may call. Each call blocks until it is in effect.
 
-    Every trouble has a reason, `why`. Several may lie on one direction: mending one leaves the others.
+    Every fault has a name, `why`. A direction may have several faults: ending one leaves the others.
     """
 
     @property
     def begun_anew(self) -> int:
-        """How often a part of it hung and was replaced, which closed the connections through it."""
+        """Return how often a part of the network hung and was replaced, which closed its connections."""
         ...
 
     def cut(self, why: str, directions: Iterable[Direction]) -> None:
-        """What a sends to b is lost without a word, on connections that are there and on new ones, until mended.
+        """Lose everything that a sends to b, on present and new connections, until `mend`.
 
-        What flows from b to a goes on, on connections that are there. New ones need both directions, as on any network:
-        whoever is begun anew while a direction is cut gets none through. When it is mended, the connections that it
-        was cut for are closed: what they carried has a gap.
+        The other direction continues on present connections. New ones need both directions, as on any network, so no
+        new connection passes a cut. `mend` closes the connections of the cut, because their streams have gaps.
         """
         ...
 
     def toxic(
         self, why: str, directions: Iterable[Direction], kind: str, toxicity: float = 1.0, **attributes: float
     ) -> None:
-        """One of Toxiproxy's (`TOXICS`) with its own attributes, on what flows from a to b; see Toxiproxy's README.
+        """Put one of Toxiproxy's toxics (`TOXICS`) with its attributes on what flows from a to b; see Toxiproxy's
+        README.
 
-        `toxicity`: the share of connections that it is for, 0 to 1.
+        `toxicity` is the share of the connections with it, 0 to 1.
         """
         ...
 
     def mend(self, why: str) -> None:
-        """What was done for this reason is over; nothing, if there is none."""
+        """End the fault with this name, if there is one."""
         ...
 
     def mend_all(self) -> None:
-        """All is well."""
+        """End all faults."""
         ...
 
     def line(self, direction: Direction) -> ProbeConnection:
-        """A connection of the harness's own that goes the same way, to see what a trouble does. Raises OSError."""
+        """Open a connection of the harness in the same direction, to observe a fault. Raises OSError."""
         ...

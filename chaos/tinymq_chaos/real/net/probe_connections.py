@@ -1,5 +1,6 @@
-"""Connections of the harness's own through the proxies, beside those of brokers and clients: whoever holds both ends
-sees what a direction carries, whether brokers run or not.
+"""Connections of the harness through the proxies, beside those of brokers and clients.
+
+The harness holds both ends and so sees what a direction carries, whether brokers run or not.
 """
 
 from __future__ import annotations
@@ -16,21 +17,23 @@ from tinymq_chaos.real.processes.ports import HOST
 
 DIAL_S_MAX = 1.0
 PIECE_BYTES = 16 << 10
-LOOK_S = 0.02  # how soon it is seen that nobody waits any more
+LOOK_S = 0.02  # how soon a probe notices that no caller waits any more
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeReading:
-    """What became of something that was sent along a line."""
+    """What became of bytes that were sent along a connection."""
 
     arrived: int  # bytes
-    ended: bool  # the line was, at either end
-    took_s: float  # until all had arrived, or the line had ended; or for as long as it was waited for
+    ended: bool  # the connection ended, at either end
+    took_s: float  # until all bytes had arrived or the connection had ended; or as long as the caller waited
 
 
 def _ready(sending: socket.socket | None, receiving: socket.socket, writing: bool) -> tuple[list[socket.socket], bool]:
-    """(ends that can be read, can the sending one be written), after LOOK_S at most. By poll: a process that has many
-    files open has descriptors that select refuses."""
+    """Return (readable ends, whether the sending end is writable) after LOOK_S at most.
+
+    It uses poll, because select refuses the large descriptors of a process with many open files.
+    """
     ends = {end.fileno(): end for end in (sending, receiving) if end is not None}
     poll = select.poll()
     for number, end in ends.items():
@@ -42,7 +45,7 @@ def _ready(sending: socket.socket | None, receiving: socket.socket, writing: boo
 
 
 class ProbeConnection:
-    """Its two ends, as one direction sees them."""
+    """The two ends of a connection, as one direction sees them."""
 
     def __init__(self, sending: socket.socket, receiving: socket.socket) -> None:
         self._sending, self._receiving = sending, receiving
@@ -50,7 +53,9 @@ class ProbeConnection:
             end.setblocking(False)
 
     def send(self, size: int, within_s: float, enough: threading.Event | None = None) -> ProbeReading:
-        """So many bytes; until all have arrived, the line has ended, time is over or it is `enough`."""
+        """Send so many bytes; return when all have arrived, the connection has ended, the time is over, or `enough`
+        says so.
+        """
         began_s, left, arrived, ended = time.monotonic(), size, 0, False
         while arrived < size and not ended and time.monotonic() - began_s < within_s:
             if enough is not None and enough.is_set():
@@ -68,7 +73,7 @@ class ProbeConnection:
         return ProbeReading(arrived, ended, time.monotonic() - began_s)
 
     def hang_up(self, within_s: float, enough: threading.Event | None = None) -> ProbeReading:
-        """End it where it sends: until the other end has seen that."""
+        """Close the sending end; wait until the other end has seen it."""
         began_s, ended = time.monotonic(), False
         self._sending.close()
         while not ended and time.monotonic() - began_s < within_s and not (enough is not None and enough.is_set()):
@@ -84,7 +89,7 @@ class ProbeConnection:
 
 
 class ProbeServer:
-    """Where all lines lead to, whichever proxy they go through."""
+    """The server behind all proxies, to which all probe connections lead."""
 
     def __init__(self) -> None:
         self._listening = socket.create_server((HOST, 0))
@@ -92,11 +97,12 @@ class ProbeServer:
         self.address = f"{HOST}:{self._listening.getsockname()[1]}"
 
     def line(self, door: str, *, back: bool = False) -> ProbeConnection:
-        """A new one through this door of a proxy. `back`: from here to who dialled. Raises OSError."""
-        with self._dialling:  # so that who comes is who was dialled
+        """Open a connection through this port of a proxy. `back`: send from the server to the caller. Raises
+        OSError."""
+        with self._dialling:  # so that the accepted connection is the dialled one
             self._listening.settimeout(0.0)
             with suppress(OSError):
-                while True:  # who came too late
+                while True:  # skip connections that came too late
                     self._listening.accept()[0].close()
             self._listening.settimeout(DIAL_S_MAX)
             dialled = socket.create_connection(parse_address(door), DIAL_S_MAX)

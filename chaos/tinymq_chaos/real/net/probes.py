@@ -1,5 +1,5 @@
-"""What a fault of the network did, seen from before it begins until it ends: at lines of the harness's own through the
-proxies that it is done to (probe_connections.py). A fault that did nothing is told from one that was survived.
+"""Observe the effect of a network fault from before it begins until it ends, with connections through the affected
+proxies (probe_connections.py). So a fault without effect differs from a fault that the cluster survived.
 """
 
 from __future__ import annotations
@@ -14,45 +14,45 @@ from statistics import median
 from tinymq_chaos.real.net.network import Direction, Network
 from tinymq_chaos.real.net.probe_connections import ProbeConnection, ProbeReading
 
-CALM_S_MAX = 1.0  # for what is sent before
+CALM_S_MAX = 1.0  # for bytes that are sent before the fault
 CALM_TRIES = 5
-SLOW_TRIES = 3  # a toxic that comes or goes beside another lets what that one holds back through at once
-SILENT_S = 0.3  # nothing came for so long: it is cut
-GRACE_S = 1.0  # a fault lasts so much longer, if what it does has not been seen yet: the machine is busy
-SLOW_S = 0.1  # that what is sent is meant to take
+SLOW_TRIES = 3  # when a toxic comes or goes, another one lets the bytes that it holds back pass at once
+SILENT_S = 0.3  # without a byte for so long, a direction is cut
+GRACE_S = 1.0  # a fault without an observed effect lasts so much longer: the machine may be busy
+SLOW_S = 0.1  # the intended duration of a slow transfer
 BYTES_MAX = 64 << 10
 SLICES_MAX = 256
-CLOSE_S = 0.3  # an end that is so late was held back
+CLOSE_S = 0.3  # an end of a connection that is so late was held back
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeTraffic:
-    """What is sent along a line while the fault lasts."""
+    """What a probe sends while the fault lasts."""
 
     size: int = 1  # bytes
-    hang_up: bool = False  # nothing is sent, and the line ended
+    hang_up: bool = False  # send nothing, and close the connection
     within_s: float = SILENT_S
-    slow_s: float = 0.0  # what is sent takes at least this long, as the fault is meant
+    slow_s: float = 0.0  # the fault should make the transfer take at least this long
 
 
 class Probe:
-    """`begin` when the fault has begun, `effect` before it ends, `close` after it."""
+    """Call `begin` when the fault has begun, `effect` before it ends, and `close` after it."""
 
     def __init__(self, net: Network, directions: Iterable[Direction], question: ProbeTraffic) -> None:
-        """Opens lines where it can, and sees that they carry something."""
+        """Open connections where possible, and check that they carry bytes."""
         self._net = net
         self._question = question
         self._enough = threading.Event()
         self._lines: list[tuple[Direction, ProbeConnection]] = []
         self._seen: list[ProbeReading] = []
         self._asking: list[threading.Thread] = []
-        self.before_s = 0.0  # that it took when all was well, on most lines: one may be slow by itself
+        self.before_s = 0.0  # the time of a transfer without the fault, on most connections: one may be slow by itself
         for direction in directions:
             with suppress(OSError):
                 line = net.line(direction)
                 self._lines.append((direction, line))
         size = question.size if question.slow_s else 1
-        tries = CALM_TRIES if question.slow_s else 1  # the best of some: a busy machine is slow now and then
+        tries = CALM_TRIES if question.slow_s else 1  # take the best of several: a busy machine is slow now and then
         calm = [
             (pair, min((pair[1].send(size, CALM_S_MAX) for _ in range(tries)), key=lambda seen: seen.took_s))
             for pair in self._lines
@@ -66,8 +66,10 @@ class Probe:
             thread.start()
 
     def seen(self, grace_s: float = 0.0) -> Sequence[ProbeReading]:
-        """On every line, until now, or for so much longer where it is not over. Nothing: there is no line on which it
-        could have been seen."""
+        """Return the readings of all connections, now or so much later if a transfer has not ended.
+
+        Empty: no connection could show anything.
+        """
         until_s = time.monotonic() + grace_s
         for thread in self._asking:
             thread.join(max(0.0, until_s - time.monotonic()))
@@ -86,7 +88,7 @@ class Probe:
             self._seen.append(line.hang_up(asked.within_s, self._enough))
             return
         seen = line.send(asked.size, asked.within_s, self._enough)
-        if seen.ended and asked.slow_s:  # its proxy was begun anew: slow it is all the same
+        if seen.ended and asked.slow_s:  # the proxy was replaced; the direction is slow all the same
             with suppress(OSError):
                 self._lines.append((direction, again := self._net.line(direction)))
                 line, seen = again, again.send(asked.size, asked.within_s, self._enough)
@@ -98,7 +100,7 @@ class Probe:
 
 
 def question(kind: str, how: Mapping[str, float]) -> ProbeTraffic:
-    """That shows a toxic of this kind with these attributes."""
+    """Return the traffic that shows a toxic of this kind with these attributes."""
     if kind == "latency":
         return ProbeTraffic(1, within_s=10.0, slow_s=max(0.5, how["latency"] - how.get("jitter", 0.0)) / 1000)
     if kind == "bandwidth":
@@ -114,30 +116,30 @@ def question(kind: str, how: Mapping[str, float]) -> ProbeTraffic:
 
 
 def silent(probe: Probe) -> str | None:
-    """In words, of a cut; "": nothing was; None: there was nothing to see it by."""
+    """Describe the effect of a cut; "": it had none; None: it could not be observed."""
     seen = probe.seen(GRACE_S)
     found = sum(each.arrived == 0 and not each.ended for each in seen)
     return _told(seen, f"nothing arrived in {found} of {len(seen)} directions" if found else "")
 
 
 def slower(probe: Probe, slow_s: float, size: int) -> str | None:
-    """Of what makes a direction slow."""
-    seen = [each for each in probe.seen(2 * GRACE_S) if each.arrived]  # else another fault has cut it
-    took_s = median([each.took_s for each in seen] or [0.0])  # one line may have been begun anew, and slow before
+    """Describe the effect of a fault that slows a direction down."""
+    seen = [each for each in probe.seen(2 * GRACE_S) if each.arrived]  # otherwise another fault cuts the direction
+    took_s = median([each.took_s for each in seen] or [0.0])  # one connection may have been replaced, and slow before
     slow = took_s >= slow_s and took_s > probe.before_s
     words = f"{size} bytes took {took_s * 1000:.0f} ms, and {probe.before_s * 1000:.1f} ms before"
     return _told(seen, words if slow else "")
 
 
 def late(probe: Probe) -> str | None:
-    """Of what holds back the end of a connection."""
+    """Describe the effect of a fault that delays the end of a connection."""
     seen = probe.seen(2 * CLOSE_S)
     took_s = min((each.took_s for each in seen), default=0.0)
     return _told(seen, f"the end of a connection was held back for {took_s:.2f} s" if took_s >= CLOSE_S else "")
 
 
 def ended(probe: Probe) -> str | None:
-    """Of what ends connections."""
+    """Describe the effect of a fault that ends connections."""
     seen = probe.seen(GRACE_S)
     found = [each for each in seen if each.ended]
     words = f"{len(found)} of {len(seen)} connections ended, after {found[0].took_s:.2f} s" if found else ""
@@ -149,7 +151,7 @@ def _told(seen: Sequence[ProbeReading], words: str) -> str | None:
 
 
 def teller(kind: str, asked: ProbeTraffic) -> Callable[[Probe], str | None]:
-    """Who says in words what a toxic of this kind did."""
+    """Return the function that describes the effect of a toxic of this kind."""
     if asked.slow_s:
         return lambda probe: slower(probe, asked.slow_s, asked.size)
     return late if kind == "slow_close" else ended

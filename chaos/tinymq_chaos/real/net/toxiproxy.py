@@ -1,11 +1,11 @@
-"""`Net` by Toxiproxy: for each ordered pair of places a server process of its own, with a door for each port there.
+"""`Network` by Toxiproxy: for each ordered pair of places a server process of its own, with a door for each port there.
 
-One server could hold all proxies. Each pair has its own, because a proxy of Toxiproxy's can hang for good when a
-connection ends while a toxic is put on it or taken off (its issues 412 and 558: a lock is held while the toxic waits
-for a writer that is gone); nothing but ending its process helps, and that is to break no other direction's
-connections. So a proxy that has not answered for `PATIENCE_S` is begun anew, with its toxics, and its connections are
-closed: most likely somebody who is paused did not take what they carry. toxiproxy-python keeps the server's address in
-attributes of a class; here each server has a subclass.
+One server could hold all proxies. Each pair has its own, because a proxy can hang for good when a connection ends while
+a toxic is added or removed (Toxiproxy's issues 412 and 558: it holds a lock while the toxic waits for a writer that is
+gone). Only the end of its process helps, and that must not break the connections of other directions. So a proxy that
+has not answered for `PATIENCE_S` restarts with its toxics, and its connections are closed: most likely a paused process
+did not read from them. toxiproxy-python keeps the server's address in attributes of a class, so each server has a
+subclass here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tinymq_chaos.real.processes.ports import HOST, Ports
 
 PATIENCE_S = 1.0  # for an answer of a server, which takes milliseconds
 START_S_MAX = 20.0
-AT_ONCE = 16  # servers asked at the same time
+AT_ONCE = 16  # servers that are asked at the same time
 UPSTREAM, DOWNSTREAM = "upstream", "downstream"
 REFUSALS = (InvalidToxic, NotFound, ProxyExists)
 
@@ -58,17 +58,17 @@ class Toxic:
 
 
 class Proxy:
-    """From one place to another, by a server process of its own. `doors`: (where it listens, where that leads to).
+    """A proxy from one place to another, in a server process of its own. `doors`: (listening address, target address).
 
-    Any thread; what is asked of it is done in order, and nothing after `close`.
+    Any thread may call. The calls take effect in order, and none after `close`.
     """
 
     def __init__(self, name: str, doors: Sequence[tuple[str, str]], api_port: int, log: Path) -> None:
         self.name = name
         self.doors = tuple(doors)
-        self.begun = 0  # times; 1: it never had to be begun anew
+        self.begun = 0  # starts; 1: it never had to restart
         self._log = log
-        self._toxics: dict[str, Toxic] = {}  # by name: those that are to be there
+        self._toxics: dict[str, Toxic] = {}  # by name: the toxics that it should have
         self._names = itertools.count(1)
         self._lock = threading.Lock()
         self._child: Child | None = None
@@ -81,7 +81,7 @@ class Proxy:
         return self._child is not None and self._child.alive
 
     def begin(self) -> None:
-        """Serve. Raises RuntimeError when the server does not come up."""
+        """Start the server. Raises RuntimeError if it does not come up."""
         with self._lock:
             self._begin()
 
@@ -96,8 +96,10 @@ class Proxy:
                 raise ValueError(f"the proxy {self.name} refuses {toxic}: {error}") from error
 
     def mend(self, why: str | None) -> None:
-        """Take off what lies on it for this reason; None: everything. What closes connections as it goes is the last:
-        a proxy hangs the more easily, the more is done to it while they end."""
+        """Remove the toxics of this fault; None: all of them.
+
+        Those that close connections go last: a proxy hangs more easily when more happens to it while connections end.
+        """
         with self._lock:
             names = [name for name, toxic in self._toxics.items() if why in (None, toxic.why)]
             for name in sorted(names, key=lambda name: self._toxics[name].kind == "timeout"):
@@ -111,8 +113,7 @@ class Proxy:
                 end(self._child)
 
     def _ask_each(self, method: Callable[..., requests.Response], path: str, **more: Any) -> None:
-        """Ask it of each door; begin all anew, with the toxics that they are to have, when one does not answer in
-        time."""
+        """Send a request to each door; restart the server with its toxics if one does not answer in time."""
         if self._closed:
             return
         try:
@@ -125,7 +126,7 @@ class Proxy:
         return [f"{self.name}.{n}" for n in range(len(self.doors))]
 
     def _begin(self) -> None:
-        """The ports are opened last: nobody gets through before the toxics are there."""
+        """Start the server. It opens its ports last, so that no connection passes before the toxics are there."""
         if self._child is not None:
             end(self._child)
         self.begun += 1
@@ -148,14 +149,14 @@ class Proxy:
             return False
 
     def _said(self, path: str, **values: Any) -> None:
-        """Tell a server that has no connections yet, so that nothing in it can hang."""
+        """Send a request to a server without connections, in which nothing can hang."""
         answer = self._api.post(path, json=values, timeout=START_S_MAX)
         if not answer.ok:
             raise RuntimeError(f"the Toxiproxy server of {self.name} answers {answer.status_code}: {answer.text[:300]}")
 
 
 class Proxies:
-    """The network of one cluster. `upstreams`: where b really listens for a, by (a, b); one address, or several."""
+    """The network of one cluster. `upstreams`: the addresses at which b really listens for a, by (a, b)."""
 
     def __init__(
         self, folder: Path, upstreams: Mapping[Direction, str | Sequence[str]], ports: Ports | None = None
@@ -183,16 +184,16 @@ class Proxies:
         return Proxy(name, doors, api_port, folder / f"proxy-{name}.log")
 
     def address(self, a: int, b: int, which: int = 0) -> str:
-        """Where a dials b, host:port; `which` of the addresses at which b listens for a."""
+        """Return the host:port at which a reaches b; `which` of the addresses at which b listens for a."""
         return self._proxies[a, b].doors[which][0]
 
     @property
     def begun_anew(self) -> int:
-        """How often a proxy hung and was replaced, which closed the connections through it."""
+        """Return how often a proxy hung and was replaced, which closed its connections."""
         return sum(proxy.begun - 1 for proxy in self._proxies.values())
 
     def unhealthy(self) -> str:
-        """Which proxies are gone, in words; "" when none is."""
+        """Return which proxies are gone, in words; "" when none is."""
         gone = [f"{a} to {b}" for (a, b), proxy in self._proxies.items() if not proxy.alive]
         return f"the proxies from {', '.join(gone)} are gone" if gone else ""
 
@@ -218,12 +219,12 @@ class Proxies:
         self._each(self._proxies.values(), lambda proxy: proxy.mend(None))
 
     def line(self, direction: Direction) -> ProbeConnection:
-        """Through a door of its own, with the same toxics as the others of that proxy."""
+        """Open a connection through a door of its own, with the toxics of the other doors of that proxy."""
         proxy, stream = self._streams(direction)[0]
         return self._far_end.line(proxy.doors[-1][0], back=stream == DOWNSTREAM)
 
     def close(self) -> None:
-        """All proxies end. Twice is once."""
+        """End all proxies. A second call does nothing."""
         if not self._closed:
             self._closed = True
             self._far_end.close()
@@ -233,7 +234,9 @@ class Proxies:
                 self._ports.release()
 
     def _streams(self, direction: Direction) -> list[tuple[Proxy, str]]:
-        """What carries from a to b: connections that a dialled, one way, and those that b dialled, the other."""
+        """Return the streams from a to b: one direction of connections that a opened, and the other of those that b
+        opened.
+        """
         a, b = direction
         found = [(self._proxies.get((a, b)), UPSTREAM), (self._proxies.get((b, a)), DOWNSTREAM)]
         streams = [(proxy, stream) for proxy, stream in found if proxy is not None]
@@ -242,7 +245,7 @@ class Proxies:
         return streams
 
     def _each(self, things: Iterable[Any], do: Callable[[Any], None]) -> None:
-        """Of all at once; what one raises is raised when all have ended."""
+        """Call all at once; raise the first error when all have ended."""
         asked = [self._pool.submit(do, thing) for thing in things]
         wait(asked)
         for done in asked:
@@ -250,7 +253,7 @@ class Proxies:
 
 
 def check(kind: str, toxicity: float, attributes: Mapping[str, float]) -> None:
-    """Toxiproxy passes over what it does not know, and a slicer of size 0 ends it. Raises ValueError."""
+    """Check a toxic's attributes. Toxiproxy ignores unknown ones, and a slicer of size 0 ends it. Raises ValueError."""
     if kind not in TOXICS:
         raise ValueError(f"{kind!r} is no toxic: {', '.join(TOXICS)}")
     unknown = [name for name in attributes if name not in TOXICS[kind]]

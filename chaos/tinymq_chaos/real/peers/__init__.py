@@ -1,4 +1,4 @@
 """Other systems under the same faults, workloads and checkers as tinymq.
 
-Each is a subject of its own. What all subjects share belongs to `subject` and `run`.
+Each implements the contract of `system`. Common parts of all systems belong to `system` and `run`.
 """

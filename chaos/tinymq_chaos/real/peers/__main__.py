@@ -1,10 +1,10 @@
-"""Trials of NATS JetStream, and a table of what was seen.
+"""Run trials of NATS JetStream, and print a table of the observations.
 
     PYTHONPATH=chaos python -m tinymq_chaos.real.peers kill_leader pause,isolate --seeds 1:4 --sync 2m,always
 
-One trial for each argument (a kind of fault, or several with commas, one after another), sync setting and seed, each on
-a fresh cluster of three servers. Everything is written below --out. Exit status: 0 whatever the peer did, 1 when a
-trial could not be run or not be judged, 2 for a wrong command.
+One trial for each argument (a fault, or several with commas, one after another), sync setting and seed, each on a fresh
+cluster of three servers. Everything is written below --out. Exit status: 0 whatever the peer did, 1 if a trial could
+not run or could not be judged, 2 for a wrong command.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HEAD = (
 
 def main(argv: Sequence[str]) -> int:
     args = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # in order: disks are unmounted
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # an orderly end unmounts the disks
     folder = Path(args.out or tempfile.mkdtemp(prefix="tinymq-peers-"))
     folder.mkdir(parents=True, exist_ok=True)
     print(f"machine: {os.cpu_count()} cores, {platform.platform()}; everything is in {folder}", file=sys.stderr)
@@ -74,7 +74,7 @@ def _one(plan: TrialPlan, folder: Path) -> Trial:
 
 
 def table(trials: Iterable[Trial]) -> list[str]:
-    """Markdown: one row for each kind of trial."""
+    """Return the Markdown table, with one row for each kind of trial."""
     rows: dict[tuple[str, str], list[Trial]] = {}
     for trial in trials:
         rows.setdefault((", ".join(trial.plan.faults), trial.plan.sync), []).append(trial)

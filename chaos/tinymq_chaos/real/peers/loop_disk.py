@@ -1,11 +1,12 @@
-"""A file system of its own, in a file, whose power can be cut: for programs whose writes we cannot stand between.
+"""A file system of its own, in a file, whose power can be cut: for programs whose writes the harness cannot intercept.
 
-ext4 on a loop device, mounted with its defaults. A cut is ext4's own `shutdown` without a flush of its log, which file
-system tests use for the same: from then on nothing reaches the device, and what only memory held is lost. Mounted
-again, the journal is replayed, as after a real power cut. What the device itself got is kept, synced or not: a cut here
-is kinder than one that also takes a disk's own cache.
+It is ext4 on a loop device, mounted with its defaults. A cut is ext4's own `shutdown` without a flush of its log, as in
+file system tests: from then on nothing reaches the device, and everything that only memory held is lost. The next mount
+replays the journal, as after a real power cut. The device keeps everything that it got, synced or not, so a cut here is
+kinder than one that also takes a disk's cache.
 
-Linux, and the rights to mount. `why_not` says what is missing. Who is ended by SIGKILL leaves a mounted folder behind.
+It needs Linux and the right to mount; `why_not` tells what is missing. A harness that SIGKILL ends leaves a mounted
+directory.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _WITHOUT_FLUSH = 2  # EXT4_GOING_FLAGS_NOLOGFLUSH
 
 
 def why_not() -> str:
-    """Why there can be no such disk here; "" when there can."""
+    """Return why such a disk is impossible here; "" if it is possible."""
     if sys.platform != "linux":
         return "loop devices are Linux's"
     if missing := [program for program in ("mkfs.ext4", "mount", "umount") if shutil.which(program) is None]:
@@ -38,10 +39,10 @@ def why_not() -> str:
 
 
 class LoopDisk:
-    """Mounted from its making to `close`."""
+    """A disk that is mounted from its creation to `close`."""
 
     def __init__(self, image: Path, at: Path) -> None:
-        """Raises RuntimeError where it cannot be had."""
+        """Create and mount the disk. Raises RuntimeError where that is impossible."""
         if reason := why_not():
             raise RuntimeError(f"no disk whose power can be cut: {reason}")
         self._image = image
@@ -56,7 +57,7 @@ class LoopDisk:
     def _mount(self) -> None:
         _run("mount", "-o", "loop", str(self._image), str(self._at))
         with contextlib.suppress(FileNotFoundError):
-            (self._at / "lost+found").rmdir()  # nobody's data
+            (self._at / "lost+found").rmdir()  # not part of the data
 
     def cut(self) -> None:
         """From now on nothing is written, and every write fails."""
@@ -67,7 +68,7 @@ class LoopDisk:
             os.close(folder)
 
     def mount_again(self) -> None:
-        """As a machine finds it when it starts again. Nobody may have a file open on it."""
+        """Mount the disk as a machine finds it at its next start. No process may have a file open on it."""
         _run("umount", str(self._at))
         self._mount()
 

@@ -1,4 +1,4 @@
-"""Three nats-servers with JetStream, as something that faults can be done to.
+"""Three nats-servers with JetStream, as a target of faults.
 
     cluster = NatsCluster(folder, sync="always")
     cluster.start(*cluster.brokers)
@@ -27,11 +27,13 @@ KILLED_S = 10.0
 
 
 class NatsCluster:
-    """A `Target`. Every server has a folder of its own below `folder`."""
+    """A `Target`. Every server has a directory of its own below `folder`."""
 
     def __init__(self, folder: Path, nodes: int = 3, *, sync: str = SYNCS[0], loop_disks: bool = False) -> None:
-        """`sync`: one of SYNCS. `loop_disks`: every server's data are on a file system of its own (loop_disk.py), whose
-        power can be cut."""
+        """`sync`: one of SYNCS.
+
+        `loop_disks`: every server's data are on a file system of its own (loop_disk.py), whose power can be cut.
+        """
         self.folder = folder.resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.brokers = tuple(range(1, nodes + 1))
@@ -52,7 +54,7 @@ class NatsCluster:
             raise
 
     def _ways(self) -> dict[Direction, str]:
-        """Where each really listens, by who dials whom."""
+        """Return where each server listens, by the place that connects to it."""
         ways = {(CLIENTS, broker): f"{HOST}:{listens.clients}" for broker, listens in self.listens.items()}
         pairs = [(a, b) for a in self.brokers for b in self.brokers if a != b]
         return ways | {(a, b): f"{HOST}:{self.listens[b].routes}" for a, b in pairs}
@@ -71,12 +73,12 @@ class NatsCluster:
 
     @property
     def powered(self) -> bool:
-        """Whether `cut_power` can be had."""
+        """Return whether `cut_power` is possible."""
         return bool(self._disks)
 
     @property
     def servers(self) -> list[str]:
-        """Where clients connect: through proxies."""
+        """Return the addresses for clients: proxies."""
         return [f"nats://{self._proxies.address(CLIENTS, broker)}" for broker in self.brokers]
 
     # ---- processes ----------------------------------------------------------------------------------------------
@@ -115,8 +117,10 @@ class NatsCluster:
                 self._children[broker].signal(signal.SIGCONT)
 
     def cut_power(self, *brokers: int) -> None:
-        """All at once: what a file system had not written to its disk is gone, and so are the processes. They stand
-        still before that, so that nobody answers on a disk that is off. Needs `loop_disks`."""
+        """Cut the power of all of them at once: unsynced writes of the file system and the processes are gone.
+
+        Needs `loop_disks`. The processes are stopped before, so that none answers from a disk without power.
+        """
         self.pause(*(broker for broker in brokers if self.running(broker)))
         for broker in brokers:
             self._disks[broker].cut()
@@ -134,7 +138,7 @@ class NatsCluster:
     # ---- what they say ------------------------------------------------------------------------------------------
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """Of those who say that they lead the partition's stream, the one in the newest term."""
+        """Return, of the servers that report to lead the partition's stream, the one in the newest term."""
         stream, found = stream_of(topic, partition), []
         for broker in self.brokers:
             port = self.listens[broker].monitor
@@ -144,7 +148,9 @@ class NatsCluster:
         return max(found)[1] if found else None
 
     def unhealthy(self) -> str:
-        """Besides what servers call healthy themselves: each is connected to each, and streams have all replicas."""
+        """Return what is wrong beyond the servers' own health: each has a connection to each, and streams have all
+        replicas.
+        """
         for broker in self.brokers:
             port = self.listens[broker].monitor
             if not self.running(broker):

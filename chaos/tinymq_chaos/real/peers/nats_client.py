@@ -32,7 +32,7 @@ UNREACHABLE_S = 5.0  # without any answer, after which a reader says so
 
 @dataclass(frozen=True, slots=True)
 class RecordPosition:
-    """Of an acknowledged record."""
+    """The position of an acknowledged record."""
 
     partition: int
     offset: int
@@ -41,7 +41,7 @@ class RecordPosition:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
-    """A message, as readers get it."""
+    """A message as readers get it."""
 
     partition: int
     offset: int
@@ -62,7 +62,7 @@ class LogBounds:
 
 
 class NatsClient:
-    """Made without a connection; connects when it is first used."""
+    """A client that connects when it is first used."""
 
     def __init__(self, servers: list[str], request_timeout_ms: float = 4_000) -> None:
         self.wire = JetStreamWire(servers)
@@ -71,7 +71,7 @@ class NatsClient:
 
     def producer(
         self, *, delivery_timeout_ms: float = 4_000, idempotent: bool = True, **_: Any
-    ) -> Producer:  # what else tinymq's takes (linger, room) is not JetStream's
+    ) -> Producer:  # tinymq's other arguments (linger, room) do not exist in JetStream
         return Producer(self.wire, delivery_timeout_ms / 1000, idempotent)
 
     async def send(self, topic: str, value: bytes, *, partition: int = 0) -> RecordPosition:
@@ -94,7 +94,7 @@ class NatsClient:
 
 
 class Admin:
-    """Questions about topics, and their making."""
+    """Requests about topics, and their creation."""
 
     def __init__(self, wire: JetStreamWire) -> None:
         self._wire = wire
@@ -108,8 +108,10 @@ class Admin:
         settings: Mapping[str, object] | None = None,
         timeout: float = 10.0,
     ) -> TopicDescription:
-        """Streams for all partitions; the topic is there when its first stream is, which is made last. To make it
-        again, as one does who was not answered, changes nothing. Raises OutcomeUnknown for whatever went wrong."""
+        """Create streams for all partitions. The topic exists when its first stream does, which is created last.
+
+        To create it again, as a client without an answer does, changes nothing. Raises OutcomeUnknown for every error.
+        """
         assert not settings, f"JetStream has nothing that is {settings}"
         assert replication_factor in (None, names.REPLICAS), replication_factor
         topic_id = hashlib.sha256(name.encode()).hexdigest()[:16]
@@ -127,7 +129,7 @@ class Admin:
 
 
 async def states(wire: JetStreamWire, topic: str, within_s: float) -> dict[int, StreamState]:
-    """Of all partitions."""
+    """Return the states of all partitions."""
     first = await wire.state(names.stream_of(topic, 0), within_s)
     others = range(1, int(first.metadata[names.PARTITIONS]))
     found = await asyncio.gather(*(wire.state(names.stream_of(topic, p), within_s) for p in others))
@@ -140,7 +142,10 @@ async def states(wire: JetStreamWire, topic: str, within_s: float) -> dict[int, 
 async def publish(
     wire: JetStreamWire, topic: str, partition: int, value: bytes, within_s: float, message_id: str | None
 ) -> RecordPosition:
-    """Until it is acknowledged or time is up; once, without a message id. DeadlineExceeded: nothing was done."""
+    """Publish until it is acknowledged or the deadline; once, without a message id.
+
+    Raises DeadlineExceeded if nothing was done.
+    """
     loop = asyncio.get_running_loop()
     until_s, unsure = loop.time() + within_s, ""
     refused: TinymqError = DeadlineExceeded("nothing was sent")
@@ -166,13 +171,13 @@ def _message_id() -> str:
 
 
 class Delivery:
-    """One record on its way."""
+    """One record in flight."""
 
     def __init__(self, task: asyncio.Task[RecordPosition]) -> None:
         self._task = task
 
     def exception(self, timeout: float | None = None) -> TinymqError | None:
-        """What ended it; None: acknowledged. Only of one that has ended."""
+        """Return the error of a finished delivery; None: acknowledged."""
         if self._task.cancelled():
             return OutcomeUnknown("the producer was closed before")
         error = self._task.exception()
@@ -188,7 +193,8 @@ class Delivery:
 
 
 class Producer:
-    """Many sends at once, each by itself. JetStream promises their order only to who waits for each answer."""
+    """Many sends at once, each by itself. JetStream promises their order only to a client that waits for each
+    answer."""
 
     def __init__(self, wire: JetStreamWire, timeout_s: float, idempotent: bool) -> None:
         self._wire = wire
@@ -204,7 +210,7 @@ class Producer:
         return Delivery(task)
 
     async def close(self) -> None:
-        """When all that was sent has ended."""
+        """Wait for all sends."""
         if self._sending:
             await asyncio.wait(self._sending)
 
@@ -224,7 +230,7 @@ class Reader:
         start: Any,
         end: Mapping[int, SupportsInt] | None,
     ) -> None:
-        """`by_leader`: asked of leaders; else of whichever replica answers."""
+        """`by_leader`: read from leaders; otherwise from any replica."""
         self._wire = wire
         self._topic = topic
         self._partitions = partitions
@@ -233,7 +239,8 @@ class Reader:
         self._end = end
         self._at: dict[int, int] = {}
         self._answered_s = 0.0
-        self._want = FETCH_MIN  # grows while there is much to read: what is not there yet is not asked for in vain
+        # grows while there is much to read, so that few requests ask for messages that do not exist yet
+        self._want = FETCH_MIN
 
     async def open(self) -> None:
         found = await states(self._wire, self._topic, 4.0)
@@ -246,7 +253,7 @@ class Reader:
         self._answered_s = asyncio.get_running_loop().time()
 
     def position(self) -> dict[int, int]:
-        """By partition: the next offset to be shown."""
+        """Return the next offset by partition."""
         return dict(self._at)
 
     @property
@@ -254,7 +261,7 @@ class Reader:
         return self._end is not None and all(self._at[p] >= int(end) for p, end in self._end.items())
 
     async def poll(self, *, timeout: float) -> list[ReceivedMessage]:
-        """What comes next, up to FETCH_MAX of a partition; nothing, if nothing comes within `timeout` seconds."""
+        """Return the next messages, up to FETCH_MAX of a partition; none, if none arrives within `timeout` seconds."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout
         while (left_s := until_s - loop.time()) > 0:
@@ -289,4 +296,4 @@ class Reader:
         return [ReceivedMessage(partition, names.offset_of(record.sequence), record.value) for record in records]
 
     async def close(self) -> None:
-        """Nothing to end: it holds no connection of its own."""
+        """Do nothing: a reader has no connection of its own."""

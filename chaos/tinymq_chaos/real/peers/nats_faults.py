@@ -1,6 +1,4 @@
-"""Faults that are another thing for NATS than for tinymq: files of its own layout, and power that is cut below a file
-system. All the others are the common ones.
-"""
+"""The faults that differ between NATS and tinymq: damage to files of its layout, and power cuts below a file system."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ class LoopDiskStage(Protocol):
 
 
 def power_cut_all(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
-    """At once, all servers; they are started when the fault is over."""
+    """Cut the power of all servers at once; start them when the fault ends."""
     yield from _without_power(stage, list(stage.brokers), "all brokers")
 
 
@@ -44,7 +42,7 @@ def _without_power(stage: Stage, brokers: list[int], words: str) -> Iterator[str
 
 
 def flip_bits(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
-    """One server is killed, and some bits of what its streams keep are flipped while it is down."""
+    """Kill one server, and flip some bits of its streams while it is down."""
     broker = int(how["broker"])
     stage.kill(broker)
     found = _blocks(stage, broker)
@@ -63,7 +61,7 @@ def flip_bits(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str
 
 
 def torn_tail(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
-    """One server is killed, and the end of a stream's newest block is missing when it starts again."""
+    """Kill one server. The end of a stream's newest block is missing when it starts again."""
     broker = int(how["broker"])
     stage.kill(broker)
     found = _blocks(stage, broker, newest=True)
@@ -81,7 +79,7 @@ def torn_tail(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str
 
 
 def _blocks(stage: Stage, broker: int, newest: bool = False) -> list[Path]:
-    """Of all streams, those that hold something."""
+    """Return the blocks of all streams that hold something."""
     found: list[Path] = []
     for topic, partition in stage.topics:
         there = [path for path in files.blocks(stage.data(broker), stream_of(topic, partition)) if path.stat().st_size]
@@ -99,4 +97,4 @@ KINDS: dict[str, RealFault] = {
     ),
     "torn_tail": RealFault(torn_tail, Family.FILES, Real((1.0,), {"broker": (0.0,)}, damages=True)),
 }  # fmt: skip
-"""What NATS is run under. Rows of tinymq's own files and disks are replaced, or need what this cluster is without."""
+"""The faults for NATS. Rows for tinymq's own files and disks are replaced, or need what this cluster lacks."""

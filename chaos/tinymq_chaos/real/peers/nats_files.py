@@ -35,14 +35,17 @@ class Message:
 
 
 def blocks(data: Path, stream: str) -> list[Path]:
-    """A stream's files of messages, oldest first."""
+    """Return a stream's files of messages, oldest first."""
     folder = data / "jetstream" / "$G" / "streams" / stream / "msgs"
     return sorted(folder.glob("*.blk"), key=lambda path: int(path.stem))
 
 
 def stored(data: Path, stream: str) -> tuple[StoredEntry, ...]:
-    """As checkers want replicas. NATS has no hash chain: what stands for it here is a CRC of every message and the one
-    before it, so that replicas differ where their messages do."""
+    """Return entries for the checkers.
+
+    NATS has no hash chain: a CRC of every message and the one before it takes its place, so that replicas differ where
+    their messages do.
+    """
     found: list[StoredEntry] = []
     chain = 0
     for message in messages(data, stream):
@@ -53,8 +56,10 @@ def stored(data: Path, stream: str) -> tuple[StoredEntry, ...]:
 
 
 def messages(data: Path, stream: str) -> Iterator[Message]:
-    """In the order in which they lie; those that were removed, and what they were removed with, left out. A record that
-    cannot be one ends its block, and is given as a value that nobody sent."""
+    """Return the stored messages in order, without removed ones and the records that removed them.
+
+    An invalid record ends its block, and is returned as a value that no producer sent.
+    """
     removed: set[int] = set()
     kept: list[Message] = []
     for path in blocks(data, stream):
@@ -67,7 +72,7 @@ def messages(data: Path, stream: str) -> Iterator[Message]:
 
 
 def _records(block: bytes) -> Iterator[tuple[int, bytes | None]]:
-    """(sequence, value); None: this sequence was removed."""
+    """Yield (sequence, value); None: this sequence was removed."""
     at, last = 0, 0
     while at + _HEAD.size <= len(block):
         length, sequence, _, subject = _HEAD.unpack_from(block, at)

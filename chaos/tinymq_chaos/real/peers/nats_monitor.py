@@ -1,6 +1,6 @@
-"""What nats-servers say of themselves on their monitoring ports, which are not behind proxies. Plain and blocking.
+"""The reports of nats-servers on their monitoring ports, which are not behind proxies. Plain and blocking.
 
-An answer is None where nobody answers: a server that is gone, stopped, or not ready yet.
+An answer is None if the server is gone, stopped, or not ready yet.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def ask(port: int, path: str) -> Page | None:
 
 
 def streams(port: int) -> dict[str, Page] | None:
-    """By stream: `cluster` (who leads by this server's word, `raft_group`, the leader's view of its followers)."""
+    """Return by stream its `cluster`: the leader according to this server, `raft_group`, and the leader's view of its
+    followers.
+    """
     page = ask(port, "/jsz?streams=true&raft=true")
     if page is None:
         return None
@@ -38,31 +40,31 @@ def streams(port: int) -> dict[str, Page] | None:
 
 
 def term(port: int, group: str) -> int:
-    """Of a Raft group, by this server's word; 0: it does not say."""
+    """Return the term of a Raft group according to this server; 0: it reports none."""
     page = ask(port, f"/raftz?acc=$G&group={group}") or {}
     return int(page.get("$G", {}).get(group, {}).get("term", 0))
 
 
 def groups(port: int) -> dict[str, str]:
-    """The stream of each Raft group that this server knows."""
+    """Return the stream of each Raft group that this server knows."""
     known = {found.get("stream_raft_group"): name for name, found in (streams(port) or {}).items()}
-    return {group: name for group, name in known.items() if group}  # one that begins has none yet
+    return {group: name for group, name in known.items() if group}  # a group that is starting has no stream yet
 
 
 def states(port: int) -> dict[str, tuple[str, int]]:
-    """By Raft group: what this server is in it ("LEADER" and so on), and in which term."""
+    """Return, by Raft group, this server's state ("LEADER" and so on) and its term."""
     page = ask(port, "/raftz?acc=$G") or {}
     return {group: (found["state"], int(found["term"])) for group, found in page.get("$G", {}).items()}
 
 
 def routes(port: int) -> set[str] | None:
-    """Names of the servers to which this one has a connection."""
+    """Return the names of the servers to which this one has a connection."""
     page = ask(port, "/routez")
     return None if page is None else {route["remote_name"] for route in page.get("routes") or ()}
 
 
 def trouble(port: int) -> str:
-    """Why this server does not call itself healthy; "" when it does."""
+    """Return why this server is not healthy by its own report; "" if it is."""
     page = ask(port, "/healthz")
     if page is None:
         return "does not answer"
@@ -70,7 +72,7 @@ def trouble(port: int) -> str:
 
 
 def lagging(found: Page) -> list[str]:
-    """Followers of a stream that are not with their leader, by the leader's word."""
+    """Return the followers of a stream that lag behind, according to the leader."""
     replicas = found.get("cluster", {}).get("replicas") or ()
     return [
         f"{replica['name']} ({replica.get('lag', 0)} behind)"

@@ -1,8 +1,8 @@
-"""How tinymq's words are said in JetStream: one partition is one stream with one subject. Pure.
+"""tinymq's names in JetStream: one partition is one stream with one subject. Pure.
 
 topic "orders", 2 partitions      streams orders-0, orders-1, with the subjects orders.0, orders.1
 offset n                          stream sequence n + 1
-what a topic is                   the metadata of its first stream: how many partitions, and an id
+a topic                           the metadata of its first stream: the number of partitions, and an id
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 PARTITIONS = "partitions"  # in a stream's metadata
 TOPIC_ID = "topic_id"
-DEDUPE_S = 120  # the default: far longer than any send is tried
+DEDUPE_S = 120  # the default: far longer than any send is retried
 REPLICAS = 3
 
 
 def stream_of(topic: str, partition: int) -> str:
-    """Dots are for subjects."""
+    """Return a partition's stream. Dots are for subjects."""
     assert not set(topic) & set(" *>/\\_"), f"{topic!r} cannot be a stream"
     return f"{topic.replace('.', '_')}-{partition}"
 
@@ -34,7 +34,8 @@ def offset_of(sequence: int) -> int:
 
 
 def stream_config(topic: str, partition: int, partitions: int, topic_id: str) -> dict[str, Any]:
-    """What STREAM.CREATE is asked for: three replicas in files, nothing removed, reads from any replica allowed."""
+    """Return the arguments of STREAM.CREATE: three replicas in files, nothing removed, reads from any replica
+    allowed."""
     return {
         "name": stream_of(topic, partition),
         "subjects": [subject_of(topic, partition)],

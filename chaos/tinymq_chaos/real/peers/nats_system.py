@@ -1,5 +1,5 @@
-"""A NATS cluster as a run of the harness wants it: its clients, what of our workloads and checkers is right for it, who
-leads its streams, and what its servers' files hold in the end.
+"""A NATS cluster as the system under test: its clients, its suitable workloads and checkers, its leaders, and the
+content of its servers' files at the end.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ NOT_JUDGED: Mapping[str, str] = {
     "innocent_damage": "servers' own reports of damage are not read",
     "metadata, cursors, retention, weak, given": "no workload of theirs runs here",
 }
-"""What our checkers know and nobody asks here, and why."""
+"""The checks that do not apply here, and why."""
 
 
 class NatsSystem:
@@ -75,18 +75,18 @@ class NatsSystem:
         return {name: WORKLOADS[name] for name in SUITED}
 
     def checkers(self, slack: Slack) -> Sequence[Checker]:
-        """None of them needs any slack."""
+        """Return the checkers. None of them needs any slack."""
         return CHECKERS
 
     def client(self, *, rng: random.Random | None = None, **settings: float) -> NatsClient:
-        """`rng` is for clients that let themselves be told; nats-py takes its own."""
+        """Return a client. `rng` is for clients that accept one; nats-py has its own."""
         return NatsClient(self.cluster.servers, **settings)
 
     def caller(self, rng: random.Random) -> NoReturn:
         raise AssertionError("workloads that call brokers without a client speak tinymq's protocol: none is suited")
 
     def watch(self, history: History, hurt: Collection[int]) -> None:
-        """Who says that it leads, and in which term: both are read under one lock of the server."""
+        """Report the leaders and their terms: the server reads both under one lock."""
         logs = {stream_of(name_of(log), log[1]): log for log in logs_in(history)}
         for broker in self.cluster.brokers:
             port = self.cluster.listens[broker].monitor
@@ -102,7 +102,7 @@ class NatsSystem:
                     history.leads_no_more(broker, log)
 
     def collect(self, history: History, hurt: Collection[int]) -> CollectedReplicas:
-        """Servers are told to end, and their files are read: how far each is, it said itself before that."""
+        """Stop the servers and read their files. Each server reported its commit before that."""
         problems: list[str] = []
         logs = logs_in(history)
         said = {broker: monitor.streams(self.cluster.listens[broker].monitor) or {} for broker in self.cluster.brokers}
@@ -130,7 +130,7 @@ class NatsSystem:
 
 
 def serving(folder: Path, sync: str = SYNCS[1], loop_disks: bool = False) -> NatsSystem:
-    """Three servers that have just begun to serve. Raises RuntimeError when they do not."""
+    """Return three servers that have just begun to serve. Raises RuntimeError if they do not."""
     cluster = NatsCluster(folder, sync=sync, loop_disks=loop_disks)
     try:
         cluster.start(*cluster.brokers)
@@ -147,7 +147,7 @@ def serving(folder: Path, sync: str = SYNCS[1], loop_disks: bool = False) -> Nat
 
 
 def logs_in(history: History) -> set[Log]:
-    """Partitions that were written to."""
+    """Return the partitions that were written to."""
     found = {(call.args["topic"], call.args["partition"]) for call in history.of("send")}
     return found | {(c.args["topic"], c.result[0]) for c in history.of("send") if c.outcome is Outcome.OK}
 

@@ -1,7 +1,7 @@
-"""JetStream's requests over one connection of nats-py: what was asked, what was answered, and what silence means.
+"""JetStream's requests over one connection of nats-py: requests, answers, and the meaning of silence.
 
-Definite is only this: the client had no connection and sent nothing, or the server answered that nobody takes what
-was sent (503, no responders), on the connection on which it was sent. Every other end of a send is unknown.
+Two outcomes are definite failures: the client had no connection and sent nothing, or the server answered on the same
+connection that no subscriber takes the message (503, no responders). Every other end of a send is an unknown outcome.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ CONNECT: dict[str, Any] = {
     "reconnect_time_wait": 0.1,
     "connect_timeout": 1,
     "ping_interval": 0.5,
-    "max_outstanding_pings": 2,  # a silent server is left after about 1.5 s
-    "pending_size": 0,  # what cannot be sent now is refused, not kept for later
+    "max_outstanding_pings": 2,  # the client leaves a silent server after about 1.5 s
+    "pending_size": 0,  # a message that cannot be sent now is refused, not kept for later
 }
 _API = "$JS.API"
 
 
 @dataclass(frozen=True, slots=True)
 class PublishAck:
-    """What a publish was answered."""
+    """The answer to a publish."""
 
     sequence: int
     duplicate: bool
@@ -47,7 +47,7 @@ class StreamRecord:
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """Of a stream, by its leader. An empty stream: `last` is `first` - 1."""
+    """The state of a stream, according to its leader. An empty stream has `last` = `first` - 1."""
 
     first: int
     last: int
@@ -55,7 +55,7 @@ class StreamState:
 
 
 class JetStreamWire:
-    """Connects when it is first needed. Every call ends within its `within_s`."""
+    """A connection that opens when it is first needed. Every call ends within its `within_s`."""
 
     def __init__(self, servers: list[str]) -> None:
         self._servers = servers
@@ -63,7 +63,7 @@ class JetStreamWire:
         self._connecting = asyncio.Lock()
 
     async def publish(self, subject: str, value: bytes, within_s: float, message_id: str | None) -> PublishAck:
-        """One attempt. BrokerUnreachable: nothing came of it; OutcomeUnknown: nobody knows."""
+        """Publish once. BrokerUnreachable: certainly without effect; OutcomeUnknown: unknown."""
         headers = None if message_id is None else {"Nats-Msg-Id": message_id}
         answer = await self.ask(subject, value, within_s, headers)
         if "error" in answer:
@@ -71,7 +71,7 @@ class JetStreamWire:
         return PublishAck(int(answer["seq"]), bool(answer.get("duplicate")))
 
     async def create(self, config: Mapping[str, Any], within_s: float) -> None:
-        """A stream as `config` says; nothing, if it is there and is so."""
+        """Create a stream as `config` says; do nothing if it exists with that configuration."""
         await self._api(f"STREAM.CREATE.{config['name']}", config, within_s)
 
     async def state(self, stream: str, within_s: float) -> StreamState:
@@ -80,13 +80,13 @@ class JetStreamWire:
         return StreamState(max(first, 1), last, info["config"].get("metadata") or {})
 
     async def remove(self, stream: str, sequence: int, within_s: float) -> None:
-        """Take one message out of a stream."""
+        """Remove one message from a stream."""
         await self._api(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence}, within_s)
 
     async def from_leader(
         self, stream: str, subject: str, sequence: int, count: int, within_s: float
     ) -> list[StreamRecord]:
-        """Up to `count` messages from `sequence` on, or the first one after it, asked of the stream's leader."""
+        """Ask the stream's leader for up to `count` messages from `sequence` on, or from the first one after it."""
         first = await self._get(stream, {"seq": sequence, "next_by_subj": subject}, within_s)
         if first is None:
             return []
@@ -94,7 +94,7 @@ class JetStreamWire:
         found = [first]
         for record in await asyncio.gather(*asked, return_exceptions=True):
             if not isinstance(record, StreamRecord):
-                break  # the end, a hole, or silence: whoever goes on from here will see
+                break  # the end, a gap, or silence: the next read will tell
             found.append(record)
         return found
 
@@ -108,21 +108,23 @@ class JetStreamWire:
         return StreamRecord(int(message["seq"]), base64.b64decode(message.get("data", "")))
 
     async def from_any(self, stream: str, sequence: int, count: int, within_s: float) -> list[StreamRecord]:
-        """Up to `count` messages from `sequence` on, or from the first one after it, from whichever replica takes the
-        request (Direct Get): the client has no say in which."""
+        """Ask any replica (Direct Get) for up to `count` messages from `sequence` on, or from the first one after it.
+
+        The client cannot choose the replica.
+        """
         found: list[StreamRecord] = []
         what = json.dumps({"seq": sequence, "batch": count}).encode()
         async with contextlib.aclosing(self._answers(f"{_API}.DIRECT.GET.{stream}", what, within_s)) as answers:
             async for headers, value in answers:
                 if headers.get("Status"):
-                    break  # 204: that was all; 404: there is nothing; 503: nobody serves it
+                    break  # 204: that was all; 404: there is nothing; 503: no replica serves it
                 found.append(StreamRecord(int(headers["Nats-Sequence"]), value))
         return found
 
     async def _answers(
         self, subject: str, what: bytes, within_s: float
     ) -> AsyncGenerator[tuple[Mapping[str, str], bytes], None]:
-        """Until nobody takes any more of them, or time is up."""
+        """Yield answers until the caller stops or the deadline."""
         async with _ended_by(within_s):
             client = await self._connected()
             inbox = client.new_inbox()
@@ -145,7 +147,8 @@ class JetStreamWire:
     async def ask(
         self, subject: str, what: bytes, within_s: float, headers: dict[str, str] | None = None
     ) -> dict[str, Any]:
-        """One request and its answer. BrokerUnreachable: for certain nobody got it; OutcomeUnknown: no answer."""
+        """Make one request and return its answer. BrokerUnreachable: certainly not received; OutcomeUnknown: no
+        answer."""
         async with _ended_by(within_s):
             client = await self._connected()
             connection = client.stats["reconnects"]
@@ -180,7 +183,7 @@ class JetStreamWire:
 
 @contextlib.asynccontextmanager
 async def _ended_by(within_s: float) -> AsyncIterator[None]:
-    """After `within_s` it ends; what nats-py raises becomes one of two errors."""
+    """End the block after `within_s`; turn errors of nats-py into one of two errors."""
     try:
         async with asyncio.timeout(within_s):
             yield
@@ -193,7 +196,7 @@ async def _ended_by(within_s: float) -> AsyncIterator[None]:
 
 
 async def _pass_over(error: Exception) -> None:
-    """Connections come and go here; what a call came to is said where it is made."""
+    """Ignore errors of connections: each call reports its own outcome."""
 
 
 async def _closed(client: Client) -> None:

@@ -29,23 +29,23 @@ from tinymq_chaos.real.system.verdict import Slack
 from tinymq_chaos.workloads.context import Workload
 
 HEALED_S = 30.0  # from the last fault
-QUIET_S = 4.0  # of load, after the last one
-END_S = 60.0  # workloads that are told to stop read everything to the end
+QUIET_S = 4.0  # of load, after the last fault
+END_S = 60.0  # for workloads to stop and read everything to the end
 WATCH_S = 0.2
-PACE = 0.05  # a workload's pauses are shorter by so much: some hundred records a second
+PACE = 0.05  # factor for the pauses of workloads: some hundred records a second
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class TrialPlan:
-    """What is tried. Real time is not the seed's: the same plan, and another history."""
+    """The plan of a trial. A seed does not determine real time: the same plan gives another history."""
 
     seed: int
-    faults: tuple[str, ...]  # kinds, in this order
-    times: int = 1  # that all of them are done
+    faults: tuple[str, ...]  # names, in this order
+    times: int = 1  # how often all of them are done
     sync: str = "2m"
-    before_s: float = 2.0  # of load, before the first of them
-    gap_s: float = 6.0  # between two
+    before_s: float = 2.0  # of load, before the first fault
+    gap_s: float = 6.0  # between two faults
     workloads: tuple[str, ...] = ("idempotent", "lone")
 
     @property
@@ -57,23 +57,23 @@ class TrialPlan:
 
 @dataclass(slots=True)
 class Trial:
-    """What came of a plan."""
+    """The result of a plan."""
 
     plan: TrialPlan
     version: str
     acknowledged: int = 0  # records
     unknown: int = 0
     failed: int = 0
-    pause_s: float = 0.0  # the longest between two acknowledged writes of any one partition, or to the last try
+    pause_s: float = 0.0  # the longest time between two acknowledged writes of one partition, or until the last attempt
     anomalies: list[Anomaly] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # of the trial itself: what could not be judged, and why
     faults: list[str] = field(default_factory=list)  # in words
-    healed_s: float = 0.0  # from the last fault's end to health
-    lost_s: float = 0.0  # so long before the next fault the earliest lost record had been acknowledged
+    healed_s: float = 0.0  # from the last fault's end until all is well
+    lost_s: float = 0.0  # the time between the acknowledgement of the earliest lost record and the next fault
 
     @property
     def counts(self) -> Counter[str]:
-        """Anomalies; of records where they name some."""
+        """Return the number of anomalies; of records, where anomalies name records."""
         found: Counter[str] = Counter()
         for anomaly in self.anomalies:
             found[anomaly.kind.value] += max(1, len(anomaly.records))
@@ -81,7 +81,7 @@ class Trial:
 
 
 async def run(plan: TrialPlan, folder: Path, say: Say) -> Trial:
-    """Raises RuntimeError when the peer does not even start; what is wrong later is in the trial."""
+    """Run the trial. Raises RuntimeError if the peer does not start; later problems are in the trial."""
     loop_disks = any(LOOP_DISKS in KINDS[kind].real.needs for kind in plan.faults)
     subject = await asyncio.to_thread(serving, folder, plan.sync, loop_disks)
     cluster = subject.cluster
@@ -97,7 +97,7 @@ async def run(plan: TrialPlan, folder: Path, say: Say) -> Trial:
 
 
 async def _healthy(cluster: NatsCluster) -> str:
-    """Waits for it. What is wrong in the end, in words; "" when it is well."""
+    """Wait for health; return what is wrong in the end, "" if all is well."""
     until_s, said = time.monotonic() + HEALED_S, "nobody was asked"
     while said and time.monotonic() < until_s:
         said = await asyncio.to_thread(cluster.unhealthy)
@@ -148,7 +148,7 @@ async def _work(workload: Workload, context: Any) -> None:
 
 
 def _episodes(plan: TrialPlan) -> list[Episode]:
-    """Every kind with its usual parameters."""
+    """Yield every fault with its usual parameters."""
     acts: list[Act] = []
     for kind in plan.faults * plan.times:
         usual = {name: values[0] for name, values in KINDS[kind].real.parameters.items()}
@@ -157,7 +157,7 @@ def _episodes(plan: TrialPlan) -> list[Episode]:
 
 
 async def _any_ends(writing: Sequence[asyncio.Task[None]], within_s: float) -> None:
-    """So long they should go on; what one of them raises is raised here."""
+    """Let the workloads run so long; raise the first error of one of them."""
     done, _ = await asyncio.wait(writing, timeout=within_s, return_when=asyncio.FIRST_EXCEPTION)
     for task in done:
         task.result()
@@ -170,7 +170,7 @@ async def _watch(subject: NatsSystem, history: History) -> None:
 
 
 def measure(trial: Trial, history: History) -> None:
-    """What can be counted of it, once its anomalies are known."""
+    """Compute the figures of a trial, once its anomalies are known."""
     acknowledged: dict[Log, list[float]] = {}
     tried: dict[Log, float] = {}  # until when
     for call in history.of("send"):

@@ -1,13 +1,13 @@
-"""Processes that end when the harness ends, however it ends. They are started, signalled and waited for here.
+"""Processes that end when the harness ends, however it ends. This module starts, signals and reaps them.
 
-On Linux the system itself ends them (PR_SET_PDEATHSIG): after SIGKILL, too, when nobody is left to tidy up. It does so
-when the *thread* ends that started them, so one thread starts them all, and lives as long as this process. Each is
-started as a small program that asks for that and becomes the wanted one: what could be asked for between fork and exec
-here is not safe in a process with threads, of which gRPC has many. Besides, and on other systems: at exit, and on
-SIGTERM and SIGHUP, unless somebody else handles those.
+On Linux the system itself ends them (PR_SET_PDEATHSIG), even after SIGKILL of the harness. It does so when the *thread*
+ends that started them, so one thread starts them all and lives as long as this process. Each child starts as a small
+program that requests that signal and then becomes the wanted one: to request it between fork and exec is not safe in a
+process with threads, of which gRPC has many. In addition, and on other systems, they end at exit, and on SIGTERM and
+SIGHUP, unless the process handles those.
 
-Each leads a process group of its own: a terminal's Ctrl-C does not reach it, and signals go to the whole group. What a
-child starts itself is tied to nobody by the system: it is for commands that start nothing, as brokers do.
+Each child leads a process group of its own: a terminal's Ctrl-C does not reach it, and signals go to the whole group.
+The system does not end processes that a child starts: it is for commands that start none, as brokers do.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ except OSError as error:
 
 
 class Child:
-    """One process of ours."""
+    """One child process."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
-        self._reaping = threading.Lock()  # nobody signals while another thread gives the process id back to the system
+        self._reaping = threading.Lock()  # no thread signals while another one reaps the process id
 
     @property
     def pid(self) -> int:
@@ -59,17 +59,17 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Is it there? A stopped one is."""
+        """Return whether the process exists; it may be stopped."""
         return self.exit_status is None
 
     @property
     def exit_status(self) -> int | None:
-        """None while it runs; below 0: the signal that ended it."""
+        """Return None while it runs; below 0: the signal that ended it."""
         with self._reaping:
             return self._process.poll()
 
     def signal(self, number: signal.Signals) -> bool:
-        """To it and all that it started. False: it is gone."""
+        """Send a signal to the process and its group. Return False if it is gone."""
         with self._reaping:
             if self._process.poll() is not None:
                 return False
@@ -82,7 +82,7 @@ class Child:
             return True
 
     def wait(self, within_s: float) -> bool:
-        """Whether it ends within so many seconds."""
+        """Return whether the process ends within so many seconds."""
         deadline = time.monotonic() + within_s
         while self.alive:
             if time.monotonic() >= deadline:
@@ -91,16 +91,16 @@ class Child:
         return True
 
     def end_now(self) -> None:
-        """SIGKILL without waiting, not even for a lock: for signal handlers."""
+        """Send SIGKILL and wait for nothing, not even a lock: for signal handlers."""
         if self._process.returncode is None:
             with contextlib.suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def spawn(command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> Child:
-    """Run `command`; its output is appended to `log`. `env`: all of its environment; None: this process's own.
+    """Run `command` and append its output to `log`. `env` is its complete environment; None: this process's own.
 
-    It runs, and its end is tied to ours, when this returns. Raises OSError when it cannot be run.
+    On return it runs, and its end is tied to this process's. Raises OSError if it cannot run.
     """
     read, write = os.pipe()
     try:
@@ -108,7 +108,7 @@ def spawn(command: Sequence[str], log: Path, env: Mapping[str, str] | None = Non
             child = _starter().start_child(command, log, env, write)
         finally:
             os.close(write)
-        refused = b"".join(iter(lambda: os.read(read, 4096), b""))  # to its end, which is when `command` runs
+        refused = b"".join(iter(lambda: os.read(read, 4096), b""))  # the pipe ends when `command` runs
     finally:
         os.close(read)
     if refused:
@@ -118,7 +118,7 @@ def spawn(command: Sequence[str], log: Path, env: Mapping[str, str] | None = Non
 
 
 def end(*children: Child) -> None:
-    """SIGKILL to all, before one is waited for. Raises RuntimeError for one that stays."""
+    """Send SIGKILL to all, and then wait for them. Raises RuntimeError for one that stays."""
     for child in children:
         child.signal(signal.SIGKILL)
     for child in children:
@@ -127,7 +127,7 @@ def end(*children: Child) -> None:
 
 
 class _Starter(threading.Thread):
-    """Starts processes, one after the other, and never ends."""
+    """The thread that starts all processes, one after the other, and never ends."""
 
     def __init__(self) -> None:
         super().__init__(name="starts processes", daemon=True)
@@ -153,8 +153,8 @@ class _Starter(threading.Thread):
             wanted.set_result(child)
 
     def end_all(self) -> None:
-        """No lock is waited for: this runs in signal handlers, too."""
-        if os.getpid() == self.owner:  # else it is a fork of the harness: they are not its children
+        """End all children without a lock: signal handlers call it, too."""
+        if os.getpid() == self.owner:  # otherwise this is a fork of the harness, and they are not its children
             for child in self.children:
                 child.end_now()
 
@@ -165,7 +165,11 @@ class _Starter(threading.Thread):
 
 
 def _start(command: Sequence[str], log: Path, env: Mapping[str, str] | None, report: int) -> Child:
-    """`report`: a pipe's end that the process closes when it has become `command`, or else says why it cannot."""
+    """Start a process.
+
+    `report` is the end of a pipe that closes when the process has become `command`; otherwise the pipe carries the
+    error.
+    """
     tied = sys.platform == "linux"
     if tied:
         command = [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid()), str(report), *command]
@@ -193,7 +197,10 @@ def _starter() -> _Starter:
 
 
 def _end_on_signals(starter: _Starter) -> None:
-    """Whoever has a handler already, or sets one later, ends orderly by it: then there is atexit."""
+    """End the children on signals.
+
+    A process with a handler of its own ends orderly by it, and atexit ends the children.
+    """
     if threading.current_thread() is not threading.main_thread():
         return
 

@@ -1,6 +1,6 @@
-"""What brokers say of themselves, asked straight and not through proxies; and from that, in words, what is missing.
+"""The state of the cluster by the brokers' own reports, not through proxies, and what is missing in it, in words.
 
-Asking is here, and judging what was answered, which is pure. A status is a broker's /status page.
+The requests are here, and the pure judgement of the answers. A status is a broker's /status page.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.tinymq_pb2_grpc import BrokerStub
 
 ASK_S_MAX = 1.0
-ANSWERING = ("unformed", "running")  # states in which a broker that was started is there
+ANSWERING = ("unformed", "running")  # states of a broker that has started
 FOLLOWS = ("leader", "follower", "observer")
 
 Status = dict[str, Any]
-Statuses = Mapping[int, Status | None]  # by broker; None: it gave no answer
+Statuses = Mapping[int, Status | None]  # by broker; None: no answer
 Placed = Mapping[tuple[str, int], Sequence[int]]  # brokers by topic and partition
 
 
 def ask(address: str, within_s: float = ASK_S_MAX) -> Status | None:
-    """A broker's /status page; None when there is no answer."""
+    """Return a broker's /status page; None if there is no answer."""
     connection = http.client.HTTPConnection(*parse_address(address), timeout=within_s)
     try:
         connection.request("GET", "/status")
@@ -36,11 +36,11 @@ def ask(address: str, within_s: float = ASK_S_MAX) -> Status | None:
         return None
     finally:
         connection.close()
-    return status if isinstance(status, dict) and "state" in status else None  # busy servers answer in other words
+    return status if isinstance(status, dict) and "state" in status else None  # a busy server answers with other words
 
 
 def placed(address: str, within_s: float = ASK_S_MAX) -> Placed | None:
-    """Where every replica is to be, as the broker at `address` knows it; None: it does not say."""
+    """Return where every replica has to be, as the broker at `address` knows it; None: it does not tell."""
     with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
         try:
             reply = BrokerStub(channel).Metadata(pb.MetadataRequest(all=True), timeout=within_s)
@@ -52,16 +52,16 @@ def placed(address: str, within_s: float = ASK_S_MAX) -> Placed | None:
 
 
 def leader(statuses: Statuses, topic: str, partition: int) -> int | None:
-    """Who leads, of the newest term of which anybody names a leader."""
+    """Return the leader of the newest term for which any broker names one."""
     told = [r for r in _replicas(statuses, topic, partition).values() if r.get("leader")]
     return int(max(told, key=lambda r: int(r["term"]))["leader"]) if told else None
 
 
 def wrong(before: Statuses, after: Statuses, placed: Placed | None, down: Mapping[int, str]) -> Iterator[str]:
-    """What is missing, in words, of two looks at the cluster; nothing, when all is well.
+    """Return what is missing, in words, from two looks at the cluster; empty if all is well.
 
-    `down`: brokers without a process, and why. Who follows is to have, in the second look, what its leader had
-    committed in the first.
+    `down`: brokers without a process, and why. In the second look, a follower has to have what its leader had committed
+    in the first.
     """
     for broker, status in after.items():
         if broker in down:
@@ -82,7 +82,7 @@ def wrong(before: Statuses, after: Statuses, placed: Placed | None, down: Mappin
 
 
 def _alone(broker: int, status: Status, statuses: Statuses) -> Iterator[str]:
-    """What keeps a broker that runs from the others."""
+    """Return what keeps a running broker from the others."""
     if not status["metadata_leader"]:
         yield f"broker {broker} knows no leader of the metadata"
     known = [peer["broker"] for peer in status["peers"]]
@@ -95,7 +95,7 @@ def _alone(broker: int, status: Status, statuses: Statuses) -> Iterator[str]:
 def _replicas_wrong(
     before: Statuses, after: Statuses, topic: str, partition: int, brokers: Sequence[int]
 ) -> Iterator[str]:
-    """Of one partition. Brokers that do not answer are told of elsewhere."""
+    """Return what is wrong with one partition. Brokers without an answer are reported elsewhere."""
     name, found = f"{topic}/{partition}", _replicas(after, topic, partition)
     leading = leader(after, topic, partition)
     if leading is None:
@@ -118,7 +118,7 @@ def _replicas_wrong(
 
 
 def _replicas(statuses: Statuses, topic: str, partition: int) -> dict[int, dict[str, Any]]:
-    """Of one partition, by broker."""
+    """Return the replicas of one partition, by broker."""
     return {
         broker: replica
         for broker, status in statuses.items()
@@ -129,5 +129,5 @@ def _replicas(statuses: Statuses, topic: str, partition: int) -> dict[int, dict[
 
 
 def _voters(statuses: Statuses, topic: str, partition: int) -> Sequence[int]:
-    """Of a group that no topic's placement names, the metadata's: all brokers here."""
+    """Return the voters of a group without a topic, the metadata group: all brokers."""
     return tuple(statuses) if topic == METADATA else tuple(_replicas(statuses, topic, partition))

@@ -1,8 +1,8 @@
-"""Ports for a cluster's processes, that no other cluster of this harness takes while they are kept.
+"""Ports for a cluster's processes, which no other cluster of this harness takes while they are reserved.
 
-A port that is free now may be somebody else's when its broker is started again. So each one that is taken here is held
-by its name, too: a socket in Linux's abstract namespace, which no network sees and which goes with its process. Runs
-beside this one look for that; where there is none (other systems), ports are only as free as when they were found.
+A port that is free now may be taken when its broker restarts. So each one is also reserved by name: a socket in Linux's
+abstract namespace, which no network sees and which ends with its process. Other runs on this machine check for it. On
+other systems, ports are only as free as when they were found.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ __all__ = ["HOST", "Ports"]
 
 
 class Ports:
-    """Taken one by one, given back all at once."""
+    """Ports that are taken one by one and released together."""
 
     def __init__(self) -> None:
         self._held: list[socket.socket] = []
 
     def take(self, count: int) -> list[int]:
-        """`count` more. They lie below the range from which the system takes ports for outgoing connections. Raises
-        PortInUse when there are not so many."""
+        """Take `count` more.
+
+        They lie below the range of the system's outgoing connections. Raises PortInUse if there are too few.
+        """
         found: list[int] = []
         for port in random.SystemRandom().sample(PORTS, len(PORTS)):
             if len(found) < count and self._hold(port):
@@ -39,7 +41,7 @@ class Ports:
         raise PortInUse(f"no {count} free ports between {PORTS.start} and {PORTS.stop}")
 
     def release(self) -> None:
-        """Others may have them."""
+        """Release the ports."""
         while self._held:
             self._let_go()
 

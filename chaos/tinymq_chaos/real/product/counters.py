@@ -1,8 +1,8 @@
-"""A workload of real processes alone: some who write, and many who count what there is.
+"""A workload for real processes alone: some clients write, and many count the records.
 
-What a leader tells of its queue after another one has taken over shows where several ask each broker at the same time,
-and where somebody has written meanwhile: whoever calls one broker alone is most likely waiting for one that stands
-still. A simulator needs no crowd for that.
+A replaced leader's wrong count shows only if several clients ask each broker at the same time and another client has
+written meanwhile: a single caller most likely waits for a broker that stands still. A simulator needs no crowd for
+that.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ LOOKERS = 4
 
 
 async def counted(context: Context) -> None:
-    """One topic: written to through QueueService, and by clients, which find another leader soon; counted at whatever
-    broker."""
+    """One topic that clients write to, directly (they soon find another leader) and through QueueService; others count
+    it at any broker.
+    """
     service = QueueCaller(context, await context.topic(QUEUES))
     client = context.client(request_timeout_ms=CALL_S * 1000)
     service.key = await key_of(context, client, service.topic)

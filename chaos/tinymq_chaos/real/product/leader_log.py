@@ -1,10 +1,9 @@
-"""Who leads what, from the log files that brokers write: each change of a replica's role is a line there.
+"""The leaders over time, from the brokers' log files: each change of a replica's role is a line there.
 
-Files are read on as they grow, some times a second, and what is read is taken for what happens now. So no change is
-missed, however short, and however little the machine comes to look; but every moment is late by what a line takes to
-be written and read (SLACK in verdict.py). A broker that is stopped or killed says nothing any more: that it leads
-nothing then is known from its process. (Asking /status ten times a second, the other way, misses terms that are
-shorter, and is no answer from who is stopped.)
+The files are read as they grow, several times a second, and a line counts as an event of the present. So no change is
+missed, however short, and however little CPU time the harness gets; but every event is late by the time to write and
+read a line (Slack in verdict.py). A stopped or killed broker writes nothing: its process shows that it leads nothing.
+(The alternative, to ask /status ten times a second, misses shorter terms and gets no answer from a stopped broker.)
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tinymq.dev.cause import STARTED
 from tinymq_chaos.history import METADATA, History, LeaderSpan, Log
 from tinymq_chaos.real.system.target import Target
 
-UNNAMED = "?"  # begins the TOPIC of what a line names by the beginning of its id alone
+UNNAMED = "?"  # the first character of the TOPIC of a line that has only the beginning of its id
 LEADER = "leader"
 DAMAGE = ("replica_repairs", "disk_forgot")
 
@@ -33,7 +32,7 @@ class FileTail:
     _rest: bytes = b""
 
     def lines(self) -> Iterator[str]:
-        """Whole lines since the last call."""
+        """Return the complete lines since the last call."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._at)
@@ -48,14 +47,14 @@ class FileTail:
 
 @dataclass(slots=True)
 class LeaderLog:
-    """All brokers of a target."""
+    """The log files of all brokers of a target."""
 
     target: Target
     history: History
     _tails: dict[int, FileTail] = field(default_factory=dict)
 
     def look(self, hurt: Collection[int] = ()) -> None:
-        """`hurt`: brokers whose disks faults have damaged, and who may say so."""
+        """Read the new lines. `hurt`: brokers whose disks faults have damaged, and that may report it."""
         for broker in self.target.brokers:
             tail = self._tails.setdefault(broker, FileTail(self.target.said(broker)))
             for line in tail.lines():
@@ -68,7 +67,7 @@ class LeaderLog:
     def _happened(self, broker: int, event: Mapping[str, Any], hurt: bool) -> None:
         kind = event.get("event")
         if kind == STARTED:
-            self.history.leads_no_more(broker)  # it was another process; it may have ended between two looks
+            self.history.leads_no_more(broker)  # it was another process, which may have ended between two looks
         log = log_of(str(event.get("group", "")))
         if log is None:
             return
@@ -88,7 +87,7 @@ class LeaderLog:
 
 
 def event_of(line: str) -> Mapping[str, Any] | None:
-    """A line of a broker's log, as JSON; None: it is something else."""
+    """Return a line of a broker's log as JSON; None: it is something else."""
     if not line.startswith("{"):
         return None
     try:
@@ -99,7 +98,7 @@ def event_of(line: str) -> Mapping[str, Any] | None:
 
 
 def log_of(group: str) -> Log | None:
-    """As brokers' lines name it: `metadata`, or the beginning of a topic's id and a partition."""
+    """Return the log that a line names: `metadata`, or the beginning of a topic's id and a partition."""
     if group == "metadata":
         return METADATA
     topic, _, number = group.partition("/")
@@ -107,8 +106,11 @@ def log_of(group: str) -> Log | None:
 
 
 def name_logs(history: History, topics: Mapping[str, str]) -> int:
-    """Give what was watched its TOPIC: `topics` by id, in hex. What nobody knows a name for (a topic whose creation
-    and deletion both went unanswered) is left out; how many terms that were, is returned."""
+    """Give the observed logs their TOPIC:
+
+    `topics` has them by id, in hex. Topics without a known name (neither their creation nor their deletion had an
+    answer) are left out; return the number of their terms.
+    """
     named = {topic_id[:8]: topic for topic_id, topic in topics.items()}
     leaders: dict[tuple[Log, int, int], LeaderSpan] = {}
     unnamed = 0

@@ -1,5 +1,5 @@
-"""Every replica as it was in the end: how far it was by its broker's /status, and its log, read from the data folder
-of a broker that has stopped. Nothing in the folder is changed.
+"""Every replica at the end of a run: its commit by its broker's /status, and its log, from the data directory of the
+stopped broker. Nothing in the directory changes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ METADATA_ID = METADATA_GROUP.topic_id.hex()
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """A replica by its broker's word."""
+    """A replica by its broker's report."""
 
     log: Log
     topic_id: str  # hex
@@ -36,8 +36,9 @@ class ReplicaStatus:
 
 
 def said_by(broker: int, status: Mapping[str, Any]) -> Iterator[ReplicaStatus]:
-    """All replicas on a /status page, but for those whose topic the registry has deleted: nothing is promised of
-    them any more. One that its broker could not open is where nothing is."""
+    """Yield all replicas on a /status page, except those whose topic the registry has deleted, of which nothing is
+    promised. A replica that its broker could not open has no commit.
+    """
     for replica in status["replicas"]:
         topic_id, name = replica["topic_id"], replica["topic"]
         if name == topic_id:
@@ -56,13 +57,13 @@ def said_by(broker: int, status: Mapping[str, Any]) -> Iterator[ReplicaStatus]:
 
 
 class StoppedLogs:
-    """Logs of stopped brokers. Replicas hold the same bytes: each batch is decoded once."""
+    """The logs of stopped brokers. Replicas hold the same bytes, so each batch is decoded once."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self._collector = ReplicaReader(limits)
 
     def replica(self, said: ReplicaStatus, data: Path) -> tuple[FinalReplica, str]:
-        """What lies in the data folder of its broker, up to what it has committed; and why there is less, or ""."""
+        """Return the replica's log up to its commit, and why it is incomplete, or ""."""
         folder = data / GROUPS / said.topic_id / str(said.log[1])
         entries, problem = self.entries(folder, said.commit_index)
         last = entries[-1].index if entries else 0
@@ -80,7 +81,7 @@ class StoppedLogs:
         return found, problem
 
     def entries(self, folder: Path, upto: int) -> tuple[tuple[StoredEntry, ...], str]:
-        """Entries in a group's folder up to index `upto`, and what was wrong before that, or ""."""
+        """Return the entries in a group's directory up to index `upto`, and what was wrong before that, or ""."""
         found: list[StoredEntry] = []
         for path in segments(folder):
             try:
@@ -98,7 +99,7 @@ class StoppedLogs:
 
 
 def segments(folder: Path) -> Iterable[Path]:
-    """In the order of their first entries."""
+    """Return the segments in the order of their first entries."""
     paths = folder.iterdir() if folder.is_dir() else ()
     firsts = {path: first for path in paths if (first := first_index_of(path.name, SEGMENT)) is not None}
     return sorted(firsts, key=lambda path: firsts[path])

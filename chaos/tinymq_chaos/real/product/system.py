@@ -1,4 +1,4 @@
-"""A cluster of tinymq's as a run needs it: its clients, its log lines, its data folders."""
+"""tinymq as the system under test: its clients, its log lines, its data directories."""
 
 from __future__ import annotations
 
@@ -26,15 +26,18 @@ RUN = (
     "idempotent", "plain", "lone", "batches", "hasty", "cursors", "takers", "rush", "queues", "counted",
     "churn", "partitions", "metadata",
 )  # fmt: skip
-"""Workloads that run if none is named. Others bound what a topic keeps, or promise less: what those may lose, and when,
-is judged by moments that a simulator alone knows (verdict.py)."""
+"""The workloads that run by default.
 
-ANSWER_S = 10.0  # in which a broker says how its replicas are; a busy one needs more than one attempt
+Others bound what a topic keeps, or have weaker durability: only a simulator knows the moments that decide what those
+may lose (verdict.py).
+"""
+
+ANSWER_S = 10.0  # for a broker's report on its replicas; a busy broker needs more than one attempt
 POLL_S = 0.1
 
 
 class ProductSystem:
-    """Around a cluster that is formed and serves. The caller closes the cluster."""
+    """A cluster that is formed and serves. The caller closes the cluster."""
 
     CAN_HAVE = frozenset({"disks", "faketime"})
 
@@ -71,7 +74,7 @@ class ProductSystem:
         return CollectedReplicas(notes + self._read(history, hurt, said), silent)
 
     def _pages(self) -> dict[int, Status]:
-        """/status of each broker that has one to show."""
+        """Return the /status page of each broker that has one."""
         until_s, found, brokers = time.monotonic() + ANSWER_S, dict[int, Status](), self.target.brokers
         while True:
             found |= {n: page for n in brokers if n not in found and (page := self.target.status(n)) is not None}
@@ -100,7 +103,7 @@ class ProductSystem:
 
 
 def _topics(history: History) -> Iterator[tuple[str, str]]:
-    """Every topic that any call names, or was told of: (id, TOPIC)."""
+    """Return every topic that any call names or learned: (id, TOPIC)."""
     for call in history.calls:
         key = call.args.get("topic")
         if key is not None:

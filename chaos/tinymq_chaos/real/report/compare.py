@@ -18,12 +18,12 @@ from tinymq_chaos.real.report.quantiles import Quantiles
 from tinymq_chaos.real.report.tables import table
 from tinymq_chaos.real.report.timeline import Timeline, timeline, width_of
 
-NOTABLE = 1.1  # a ratio further from 1 is said to be better or worse
+NOTABLE = 1.1  # a ratio further from 1 counts as better or worse
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedFigure:
-    """A figure of both. None: a run has none."""
+    """A figure of both runs. None: a run has none."""
 
     figure: str
     before: float | None
@@ -33,12 +33,12 @@ class ComparedFigure:
 
     @property
     def ratio(self) -> float | None:
-        """Of after to before."""
+        """Return the ratio of after to before."""
         return None if self.before is None or self.after is None or self.before == 0 else self.after / self.before
 
     @property
     def judged(self) -> str:
-        """ "better", "worse", or "" where it is neither, or nobody can say."""
+        """Return "better", "worse", or "" if it is neither or not known."""
         if not self.good or self.before is None or self.after is None or self.before == self.after:
             return ""
         ratio = self.ratio
@@ -48,7 +48,10 @@ class ComparedFigure:
 
 
 def rows(before: Findings, after: Findings) -> list[ComparedFigure]:
-    """What can be compared. Runs of another length or load are not made alike: the table says how they differ."""
+    """Return the figures of both runs.
+
+    Runs of another length or load stay as they are: the table shows how they differ.
+    """
 
     def row(figure: str, of: Callable[[Findings], float | None], unit: str = "", good: int = 0) -> ComparedFigure:
         return ComparedFigure(figure, of(before), of(after), unit, good)
@@ -92,7 +95,7 @@ def _outcomes(row: Callable[..., ComparedFigure], outcome: Outcome) -> ComparedF
 
 
 def _faults(before: Findings, after: Findings) -> list[ComparedFigure]:
-    """The worst that each kind of fault did that both runs had."""
+    """Return the worst effect of each fault that both runs had."""
     worst = [_worst(before), _worst(after)]
     kinds = [kind for kind in worst[0] if kind in worst[1]]
     return [ComparedFigure(f"Longest silence with {kind}", worst[0][kind], worst[1][kind], " s", -1) for kind in kinds]
@@ -107,7 +110,7 @@ def _worst(findings: Findings) -> dict[str, float]:
 
 
 def comparison(before: Findings, after: Findings) -> str:
-    """The whole page."""
+    """Return the complete page."""
     found = rows(before, after)
     counts = Counter(row.judged for row in found)
     said = f"{counts['worse']} figures are worse and {counts['better']} better, by more than a tenth."
@@ -180,10 +183,10 @@ def _pair(what: str, lines: Sequence[Timeline], values: Sequence[Values], lasted
 
 
 def _values(lines: Sequence[Timeline]) -> dict[str, object]:
-    """What the page's script reads out; the pieces are equally wide."""
+    """Return the values that the page's script reads; the pieces are equally wide."""
     series: list[dict[str, object]] = []
     for word, line in zip(("before", "after"), lines, strict=True):
-        over = [None] * (max(each.pieces for each in lines) - line.pieces)  # the other one is still running
+        over = [None] * (max(each.pieces for each in lines) - line.pieces)  # the other run is still running
         series += [
             {"says": f"{word}: {{}} records/s", "values": [*line.acknowledged, *over]},
             {"says": "p99 {} ms", "values": [*line.p99_ms, *over]},

@@ -1,4 +1,4 @@
-"""What faults did, as clients saw it: when writes were asked for and none was acknowledged, and who led when."""
+"""The effects of faults as clients saw them: when requested writes had no acknowledgement, and when each broker led."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from itertools import pairwise
 from tinymq_chaos.checkers.common.anomaly import Anomaly
 from tinymq_chaos.history import Call, FaultSpan, History, LeaderSpan, Log, Outcome
 
-SETTLE_S = 10.0  # after a fault's end, or until the next fault begins: what goes wrong then is counted to it
-GIVEN_UP_S = 1.0  # after a failure, when nobody has asked again for so long, nobody was waiting
+SETTLE_S = 10.0  # after a fault's end, or until the next fault begins: problems in this time count to the fault
+GIVEN_UP_S = 1.0  # after a failure without another request for so long, no client was waiting
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """From the first moment at which a write to the partition was waiting, to the next acknowledgement."""
+    """The time from the first moment at which a write to the partition was waiting, to the next acknowledgement."""
 
     log: Log
     began_s: float
     ended_s: float
 
     def within(self, from_s: float, until_s: float) -> float:
-        """How much of it lies in between, in seconds."""
+        """Return how many seconds of it lie between two times."""
         return max(0.0, min(self.ended_s, until_s) - max(self.began_s, from_s))
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Of one fault. Faults may overlap: then what happens meanwhile is counted to each."""
+    """The effect of one fault. If faults overlap, what happens meanwhile counts to each."""
 
     fault: FaultSpan
-    until_s: float  # of the time that is looked at
+    until_s: float  # end of the observed time
     while_s: Mapping[Log, float]  # longest silence by partition, as far as it lies within the fault
     after_s: Mapping[Log, float]  # and after its end
     leader_changes: int
@@ -48,7 +48,7 @@ class Effect:
 
 
 def log_of(send: Call) -> Log | None:
-    """Where a send went; None: nobody knows."""
+    """Return the log to which a send went; None: unknown."""
     partition = send.args.get("partition")
     if partition is None and send.outcome is Outcome.OK:
         partition = send.result[0]
@@ -56,12 +56,15 @@ def log_of(send: Call) -> Log | None:
 
 
 def is_acknowledged(send: Call) -> bool:
-    """Ended ok, and a broker had answered."""
+    """Return whether the call ended ok with a broker's answer."""
     return send.outcome is Outcome.OK and send.result[1] >= 0
 
 
 def silences(history: History, end_s: float) -> dict[Log, list[Silence]]:
-    """By partition, in order. Where nobody asks for a write there is none, however long nothing is acknowledged."""
+    """Return the silences by partition, in order.
+
+    Without a requested write there is none, however long no write is acknowledged.
+    """
     sends: dict[Log, list[Call]] = {}
     for send in history.of("send"):
         log = log_of(send)
@@ -74,7 +77,8 @@ def silences(history: History, end_s: float) -> dict[Log, list[Silence]]:
 
 
 def _silences(log: Log, sends: Sequence[Call], end_s: float, deleted: bool) -> Iterable[Silence]:
-    """A silence that no acknowledgement ends lasts as long as a client waits; unless the topic was deleted."""
+    """Yield silences. One that no acknowledgement ends lasts as long as a client waits, unless the topic was
+    deleted."""
     begins = [(send.invoked_s, 0, None) for send in sends]
     ends = [(end_s if send.ended_s is None else send.ended_s, 1, send) for send in sends]
     waiting, began_s, last_s = 0, None, 0.0  # last_s: when the last of them ended
@@ -96,7 +100,7 @@ def _silences(log: Log, sends: Sequence[Call], end_s: float, deleted: bool) -> I
 
 
 def leaders_by_log(history: History) -> dict[Log, list[LeaderSpan]]:
-    """In the order of terms."""
+    """Return the leaders of each log in the order of terms."""
     found: dict[Log, list[LeaderSpan]] = {}
     for led in sorted(history.leaders.values(), key=lambda led: (led.log, led.term, led.at_s)):
         found.setdefault(led.log, []).append(led)
@@ -104,14 +108,14 @@ def leaders_by_log(history: History) -> dict[Log, list[LeaderSpan]]:
 
 
 def leader_changes(history: History) -> list[LeaderSpan]:
-    """All but the first leader of each partition."""
+    """Return all leaders except the first one of each partition."""
     return [later for leaders in leaders_by_log(history).values() for _, later in pairwise(leaders)]
 
 
 def effects(
     history: History, silent: Mapping[Log, Sequence[Silence]], anomalies: Iterable[Anomaly | str], end_s: float
 ) -> list[Effect]:
-    """Of every fault, in the order of their beginnings."""
+    """Return the effects of every fault, in the order of their beginnings."""
     changes = [led.at_s for led in leader_changes(history)]
     found = [anomaly.times_s for anomaly in anomalies if isinstance(anomaly, Anomaly)]
     begins = sorted(fault.began_s for fault in history.faults)
@@ -134,17 +138,17 @@ def effects(
 
 
 def _longest(each: Sequence[Silence], from_s: float, until_s: float) -> float:
-    """As far as it lies in between."""
+    """Return the longest silence, as far as it lies between two times."""
     return max((silence.within(from_s, until_s) for silence in _touching(each, from_s, until_s)), default=0.0)
 
 
 def _longest_after(each: Sequence[Silence], ended_s: float, until_s: float) -> float:
-    """Of silences that last beyond the end, or begin soon after it: to their own ends."""
+    """Return the longest of the silences that last beyond the end, or begin soon after it, with their full length."""
     after = (s.ended_s - max(s.began_s, ended_s) for s in _touching(each, ended_s, until_s))
     return max(after, default=0.0)
 
 
 def _touching(each: Sequence[Silence], from_s: float, until_s: float) -> Sequence[Silence]:
-    """They lie in a row: all that end after `from_s`, and begin before `until_s`."""
+    """Return the silences that end after `from_s` and begin before `until_s`: they are in a row."""
     first = bisect_right(each, from_s, key=lambda silence: silence.ended_s)
     return each[first : bisect_left(each, until_s, lo=first, key=lambda silence: silence.began_s)]

@@ -1,7 +1,7 @@
-"""HTML, put together from elements: whatever is given as text is text, and can be nothing else.
+"""HTML, assembled from elements: text stays text.
 
-The standard library's ElementTree writes it; here are what it lacks for HTML: the doctype, text that no document may
-hold, and data for scripts.
+The standard library's ElementTree writes it. This module has what it lacks for HTML: the doctype, a filter for
+characters that no document may hold, and data for scripts.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from xml.etree.ElementTree import Element, tostring
 
 Child = Element | str | None
 
-# What HTML cannot hold, and half characters, which no encoding can.
+# characters that HTML cannot hold, and surrogates, which no encoding can
 _UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff\ud800-\udfff]")
 
 
 def element(name: str, attributes: Mapping[str, object] | None = None, *children: Child) -> Element:
-    """None among the children is nothing; an attribute that is True has its name for a value, None and False are
-    none."""
+    """Make an element.
+
+    A child that is None adds nothing. An attribute that is True gets its name as its value; one that is None or False
+    is left out.
+    """
     given = {key: value for key, value in (attributes or {}).items() if value is not None and value is not False}
     made = Element(name, {key: key if value is True else clean(str(value)) for key, value in given.items()})
     add(made, *children)
@@ -40,8 +43,10 @@ def add(parent: Element, *children: Child) -> None:
 
 
 def name(text: str, shown: str | None = None) -> Element:
-    """A name that someone else has chosen: it does not turn the direction of the text around it, and it may be
-    broken anywhere. `shown`: instead of it, with the whole as its title."""
+    """Show a name that a user chose: it does not change the text direction around it, and it may break anywhere.
+
+    `shown` replaces it, with the whole as its title.
+    """
     return element("bdi", {"class": "name", "title": None if shown is None else text}, text if shown is None else shown)
 
 

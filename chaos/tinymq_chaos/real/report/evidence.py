@@ -1,4 +1,4 @@
-"""What a history knows of an anomaly's records: the calls that touched them, and where each replica has them."""
+"""The evidence of an anomaly: the calls that touched its records, and where each replica has them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CALLS_MAX = 40  # of one anomaly: the first ones
 
 @dataclass(frozen=True, slots=True)
 class RecordPlace:
-    """Where a record lies. An offset stands for itself; of a replica that does not have it, there is none."""
+    """Where a record is. A replica that does not have it has no offset."""
 
     record: str
     log: Log
@@ -26,13 +26,13 @@ class RecordPlace:
 class Evidence:
     anomaly: Anomaly
     calls: Sequence[Call]
-    calls_more: int  # that are not among them
+    calls_more: int  # more calls than those
     places: Sequence[RecordPlace]
     records_more: int
 
 
 def evidence(history: History, anomalies: Iterable[Anomaly]) -> Iterator[Evidence]:
-    """For each anomaly; the history is walked once."""
+    """Return the evidence of each anomaly, from one pass over the history."""
     anomalies = list(anomalies)
     wanted = {record for anomaly in anomalies for record in anomaly.records[:RECORDS_MAX]}
     touched: dict[str, list[Call]] = defaultdict(list)
@@ -50,7 +50,7 @@ def evidence(history: History, anomalies: Iterable[Anomaly]) -> Iterator[Evidenc
 
 
 def records_of(call: Call) -> set[str]:
-    """Names of records that it sent, or was shown."""
+    """Return the names of the records that the call sent, or was shown."""
     records = set(call.args.get("records", ()))
     if call.kind == "poll" and call.result:
         records.update(record for _, _, names in call.result for record in names)
@@ -63,7 +63,8 @@ _Stored = dict[tuple[str, Log, int], list[int]]
 
 
 def _stored(replicas: Iterable[FinalReplica], wanted: set[str]) -> _Stored:
-    """Offsets of wanted records, by record, partition and broker, as far as a replica's log is shown or not yet."""
+    """Return the offsets of wanted records, by record, partition and broker, below and above the replica's visible
+    end."""
     found: _Stored = defaultdict(list)
     if wanted:
         for replica in replicas:
@@ -75,7 +76,7 @@ def _stored(replicas: Iterable[FinalReplica], wanted: set[str]) -> _Stored:
 
 
 def _places(stored: _Stored, replicas: Iterable[FinalReplica], record: str, log: Log | None) -> Iterator[RecordPlace]:
-    """In the anomaly's own partition, whether it is there or not, and wherever else it lies."""
+    """Return the places in the anomaly's own partition, and everywhere else where the record is."""
     logs = {where for name, where, _ in stored if name == record} | ({log} if log is not None else set())
     for where in sorted(logs):
         brokers = sorted(replica.broker for replica in replicas if replica.log == where)

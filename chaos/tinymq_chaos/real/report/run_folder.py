@@ -31,7 +31,7 @@ RUN = "run.json"
 
 
 class BadFolder(Exception):
-    """A folder does not hold a run. `hint` says what to do."""
+    """The folder does not hold a run. `hint` says what to do."""
 
     hint = ""
 
@@ -40,7 +40,7 @@ class BadFolder(Exception):
 
 
 class NoRun(BadFolder):
-    """Nothing of a run is there."""
+    """The folder has no file of a run."""
 
     hint = "name a folder that make chaos has written"
 
@@ -66,7 +66,7 @@ class FinishedRun:
 
 
 def read_run(folder: Path) -> FinishedRun:
-    """Raises NoRun, DamagedRun."""
+    """Read a run. Raises NoRun, DamagedRun."""
     if not (folder / HISTORY).is_file():
         raise NoRun(f"{folder} is no folder of a run: there is no {HISTORY}")
     history = _history(folder / HISTORY)

@@ -1,4 +1,4 @@
 """One run: workloads, faults on schedule, calm, verdict.
 
-It knows its subject by the contract in `subject` only.
+It knows the system under test only by the contract in `system`.
 """

@@ -1,4 +1,4 @@
-"""What a workload is given on real clocks: see ../workloads/context.py."""
+"""The context of a workload on real clocks: see ../workloads/context.py."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ REPLICAS = 3
 
 @dataclass(slots=True)
 class SharedContext:
-    """What all workloads of a run share."""
+    """The common parts of all workloads of a run."""
 
     seed: int
     history: History
     make_client: Callable[..., Any]
     make_caller: Callable[[random.Random], Any]
-    topics: list[tuple[str, int]]  # (name, partition) of all that are made here are added
+    topics: list[tuple[str, int]]  # (name, partition) of every created topic is added
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     clock: Clock = field(default_factory=SystemClock)
     pace: float = 1.0
-    making: int = 0  # topics that are being made now
-    clients: list[Any] = field(default_factory=list)  # and callers: all that were made, to be closed
+    making: int = 0  # topics that are being created now
+    clients: list[Any] = field(default_factory=list)  # all clients and callers, which the run closes
 
     async def close(self) -> None:
         for client in self.clients:
@@ -38,7 +38,7 @@ class SharedContext:
 
 
 class Context:
-    """Of one workload."""
+    """The context of one workload."""
 
     def __init__(self, around: SharedContext, name: str) -> None:
         self.name = name
@@ -71,7 +71,7 @@ class Context:
                 return
             except TinymqError as error:
                 last = f"{error.code}: {error}"
-                if error.code == "TopicExists":  # by an earlier try
+                if error.code == "TopicExists":  # an earlier attempt created it
                     return
                 await self.clock.sleep(0.2)  # some broker is not registered yet
         raise AssertionError(f"topic {name} could not be made: {last}")

@@ -7,8 +7,8 @@
     ...
     nemesis.end_all()
 
-What is promised bounds it: what was synced is damaged on one broker at a time, and on another one only once all is
-well again; a broker whose damage may lie undiscovered stays the only one.
+The promises bound it: synced bytes are damaged on one broker at a time, and on another one only when all is well again.
+A broker with possibly undiscovered damage stays the only one.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class ActiveFault:
     kind: str
     span: FaultSpan
     fault: Iterator[str | None]
-    broker: int  # whose disk it damages; 0: nobody's
+    broker: int  # the broker whose disk it damages; 0: none
 
 
 def _ended(under_way: ActiveFault) -> str | None:
-    """It ends: what it did, as it saw it."""
+    """End the fault; return its effect."""
     try:
         rest = next(under_way.fault)
     except StopIteration as end:
@@ -50,7 +50,7 @@ def _ended(under_way: ActiveFault) -> str | None:
 
 
 class Nemesis:
-    """Calls block for as long as a fault takes to begin or to end, and may come from any thread."""
+    """Calls block until a fault has begun or ended. Any thread may call."""
 
     def __init__(
         self,
@@ -61,24 +61,24 @@ class Nemesis:
         has: frozenset[str] = frozenset(),
         faults: Mapping[str, RealFault] = FAULTS,
     ) -> None:
-        """`has`: what the target's brokers were started with, of what kinds need (Real.needs)."""
+        """`has`: what the target's brokers have of what faults need (Real.needs)."""
         self.stage = RecordingStage(target, history)
         self.happened: Counter[str] = Counter()  # how many of each kind began
-        self.hurt: set[int] = set()  # brokers whose disks lack, or may lack, what they had vouched for
-        self.scarred = 0  # the broker whose damage may lie undiscovered
+        self.hurt: set[int] = set()  # brokers whose disks lack, or may lack, what they vouched for
+        self.scarred = 0  # the broker with possibly undiscovered damage; 0: none
         self._faults = {name: kind for name, kind in faults.items() if kind.real.needs <= has}
         self._missing = {name: kind.real.needs - has for name, kind in faults.items() if not kind.real.needs <= has}
         self._history = history
         self._rng = rng
         self._under_way: list[ActiveFault] = []
         self._lock = threading.RLock()
-        self._harming = 0  # faults that hurt somebody, from before they begin until they have ended
-        self._harm = 0  # how often one of them began, or had ended
-        self._mended: set[int] = set()  # of `hurt`: all was well since
+        self._harming = 0  # damaging faults, from before they begin until they have ended
+        self._harm = 0  # how often one of them began or ended
+        self._mended: set[int] = set()  # of `hurt`: all has been well since
 
     @property
     def kinds(self) -> dict[str, RealFault]:
-        """What can be done to this target."""
+        """Return the faults that this target can have."""
         return self._faults
 
     @property
@@ -86,12 +86,16 @@ class Nemesis:
         return tuple(self._under_way)
 
     def watch(self, topic: str, partitions: int = 1) -> None:
-        """Whoever leads one of these is meant by "the leader"."""
+        """Count the leaders of these partitions as "the leader" for faults."""
         self.stage.topics += [(topic, number) for number in range(partitions)]
 
     def begin(self, kind: str, **parameters: Value) -> ActiveFault | None:
-        """It lasts until `end`. None: it cannot happen now (nobody leads, say). Parameters that are not given have
-        their usual values. Raises ValueError for names that are none, and for kinds that this target cannot do."""
+        """Begin a fault, which lasts until `end`. Return None if it cannot happen now (there is no leader, for
+        example).
+
+        Parameters default to their usual values. Raises ValueError for unknown names, and for faults that this target
+        cannot have.
+        """
         row = self._row(kind)
         how: dict[str, Value] = {name: values[0] for name, values in row.real.parameters.items()}
         unknown = [name for name in parameters if name not in how]
@@ -103,7 +107,7 @@ class Nemesis:
             return None
         if row.real.damages:
             how["broker"] = float(broker)
-        self._hurts(row, {broker} - {0})  # before it happens: it may be said at once
+        self._hurts(row, {broker} - {0})  # before the fault begins: a broker may report the damage at once
         under_way = None
         try:
             under_way = self._begun(kind, row, how, broker)
@@ -126,14 +130,14 @@ class Nemesis:
                 self.hurt |= {int(number) for number in _BROKER.findall(words)}
             self.happened[kind] += 1
             span = self._history.fault_began(kind, words)
-            span.began_s = began_s  # some take a while: power is cut in the middle of the next write, say
+            span.began_s = began_s  # some take a while: a power cut waits for the next write, for example
             under_way = ActiveFault(kind, span, fault, broker)
             self._under_way.append(under_way)
         self.stage.tell(f"FAULT {kind}: {words}")
         return under_way
 
     def end(self, under_way: ActiveFault) -> None:
-        """What it did is undone when this returns. Once more: nothing."""
+        """End a fault: its changes are undone on return. A second call does nothing."""
         with self._lock:
             if under_way not in self._under_way:
                 return
@@ -147,7 +151,7 @@ class Nemesis:
 
     @contextmanager
     def fault(self, kind: str, **parameters: Value) -> Iterator[ActiveFault]:
-        """While the body runs. Raises RuntimeError if it cannot happen now."""
+        """Do a fault while the body runs. Raises RuntimeError if it cannot happen now."""
         under_way = self.begin(kind, **parameters)
         if under_way is None:
             raise RuntimeError(f"{kind} cannot happen now: {self.stage.unhealthy() or 'there is nobody to befall'}")
@@ -157,19 +161,21 @@ class Nemesis:
             self.end(under_way)
 
     def strike(self) -> None:
-        """To be called now and then: what goes on all the while is a cause for what happens, all the while."""
+        """Call it now and then: a fault that strikes again and again is a cause for elections as long as it lasts."""
         for under_way in self.under_way:
             if self._faults[under_way.kind].real.strikes_on:
                 self.stage.tell(f"FAULT {under_way.kind} goes on")
 
     def end_all(self) -> None:
-        """Every fault ends; then the network is well, nobody is paused, and all brokers run. All of it is tried, and
-        what went wrong first is raised."""
+        """End every fault; then the network works, no broker is paused, and all run.
+
+        Everything is tried, and the first error is raised.
+        """
         wrong: list[Exception] = []
         for under_way in reversed(self.under_way):
             try:
                 self.end(under_way)
-            except Exception as error:  # the others have to end whatever it is
+            except Exception as error:  # the other faults have to end in any case
                 wrong.append(error)
         self.stage.net.mend_all()
         self.stage.resume(*self.stage.brokers)
@@ -181,23 +187,24 @@ class Nemesis:
 
     @property
     def harm(self) -> int:
-        """Another number whenever a disk may have been harmed since."""
+        """Return a number that changes whenever a disk may have been damaged."""
         return self._harm
 
     def all_well(self, harm: int) -> None:
-        """All was seen to be well, and `harm` is the number from before that look: who was hurt has been filled again,
-        but for damage that may lie undiscovered."""
+        """All was well, and `harm` is the number from before that look: the damaged brokers have recovered, except for
+        undiscovered damage.
+        """
         with self._lock:
             if harm == self._harm and not self._harming:
                 self._mended |= self.hurt - {self.scarred}
 
     @property
     def mended(self) -> frozenset[int]:
-        """Who is hurt no more, once what they said until now is read."""
+        """Return the brokers that have recovered, once their reports until now are read."""
         return frozenset(self._mended)
 
     def trust(self, mended: frozenset[int]) -> None:
-        """What these, of `mended`, had said until then is read."""
+        """The reports of these brokers, out of `mended`, are read until then."""
         with self._lock:
             self.hurt -= mended & self._mended
             self._mended -= mended
@@ -224,7 +231,7 @@ class Nemesis:
         return self._faults[kind]
 
     def _victim(self, wanted: int) -> int | None:
-        """Whose disk may be damaged now. None: nobody's."""
+        """Return the broker whose disk may be damaged now. None: no broker's."""
         allowed = (self.scarred,) if self.scarred else self.stage.brokers
         if any(u.broker for u in self.under_way) or (wanted != ANYBODY and wanted not in allowed):
             return None

@@ -1,6 +1,7 @@
-"""One run against real processes: workloads, faults, calm, and what was wrong. The phases of README.md, in their order.
+"""One run against real processes: workloads, faults, calm, and the checks. The phases are those of README.md, in order.
 
-A run is not its seed's alone, as a simulated one is: the seed gives the plan, the machine and its clocks the rest.
+The seed alone does not determine a run, as it does in the simulator: the seed gives the plan, and the machine and its
+clocks give the rest.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from tinymq_chaos.real.system.verdict import Slack, times
 from tinymq_chaos.workloads.context import Workload
 
 BEGIN_S = 2.0  # of load, before the first fault
-TOPICS_S = 60.0  # workloads have made their topics
-HEALED_S = 60.0  # after the last fault all is well
-END_S = 60.0  # workloads that are told to stop have read everything
-LOOK_S = 0.05  # between two looks at what brokers say
-WAIT_S = 4.0  # after which it is said what is waited for
+TOPICS_S = 60.0  # for workloads to create their topics
+HEALED_S = 60.0  # for recovery after the last fault
+END_S = 60.0  # for workloads to stop and read everything
+LOOK_S = 0.05  # between two reads of the brokers' logs
+WAIT_S = 4.0  # after which progress tells what the run waits for
 SAY_S = 15.0  # between two lines of progress
-QUIET_S = 6.0  # of load after the last fault, at least: how quick writes are then is seen, too
-PROGRESS_S = 0.5  # between two looks at what is done then
+QUIET_S = 6.0  # of load after the last fault, at least: it also shows the speed of writes then
+PROGRESS_S = 0.5  # between two checks of the progress then
 PROGRESSES = ("send", *CHANGES)
-LAG_S = 0.05  # how often the loop is asked whether it is late
-LATE_S = 0.3  # it is: brokers may have been silent as long, which is a cause for elections
-LEAVE_S = 5.0  # for what was cancelled to end
+LAG_S = 0.05  # between two measurements of the loop's lag
+LATE_S = 0.3  # a lag that counts: brokers may have been silent as long, which causes elections
+LEAVE_S = 5.0  # for cancelled tasks to end
 ONCE = "interrupted: faults end, and what there was is read and judged; Ctrl-C once more: at once, and judged by nobody"
 TWICE = "interrupted twice: what had happened by then is judged by nobody"
 
@@ -48,34 +49,34 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What is run. The seed decides all that is not said here."""
+    """What a run does. The seed decides whatever the plan leaves open."""
 
     seed: int
     seconds: float = 570.0  # of faults
-    faults: tuple[str, ...] | None = None  # kinds; None: all that the target can do, (): none
-    workloads: tuple[str, ...] = ()  # (): all that make sense
-    pace: float = 1.0  # pauses of workloads are so many times as long
-    episodes: tuple[Episode, ...] | None = None  # None: the seed's
+    faults: tuple[str, ...] | None = None  # names; None: all that the target can have, (): none
+    workloads: tuple[str, ...] = ()  # (): all suitable ones
+    pace: float = 1.0  # factor for the pauses of workloads
+    episodes: tuple[Episode, ...] | None = None  # None: the seed chooses
 
 
 @dataclass(slots=True)
 class RunResult:
-    """What came of it. `anomalies`: what checkers found, and sentences about what else went wrong."""
+    """The result of a run. `anomalies`: findings of the checkers, and sentences about other failures."""
 
     plan: RunPlan
     history: History
     anomalies: list[Anomaly | str] = field(default_factory=list)
     faults: Mapping[str, int] = field(default_factory=dict)  # how many of each kind began
-    never: list[str] = field(default_factory=list)  # kinds that were tried, and could not happen
-    notes: list[str] = field(default_factory=list)  # that are no anomalies, and should be known
+    never: list[str] = field(default_factory=list)  # faults that were tried and could not happen
+    notes: list[str] = field(default_factory=list)  # facts that are no anomalies
     interrupted: bool = False
-    judged: bool = False  # the checkers were asked, all of them
+    judged: bool = False  # all checkers ran
     healed_s: float = 0.0  # from the last fault's end until all was well
-    lag_s: float = 0.0  # for which the loop of the harness had to wait at worst
-    crowd: float = 0.0  # tasks that wanted each processor, at worst, on average over a minute
+    lag_s: float = 0.0  # the longest time for which the harness's loop waited
+    crowd: float = 0.0  # tasks for each processor, at worst, on average over a minute
     crowd_calm: float = 0.0  # the same, from the last fault on
-    begun_anew: int = 0  # proxies that hung and were replaced, which closed the connections through them
-    checked_s: float = 0.0  # that the checkers took
+    begun_anew: int = 0  # proxies that hung and were replaced, which closed their connections
+    checked_s: float = 0.0  # duration of the checks
 
     @property
     def slack(self) -> Slack:
@@ -83,23 +84,26 @@ class RunResult:
 
     @property
     def leniency(self) -> float:
-        """How many times as much time was forgiven as on a quiet machine; 1: it was one."""
+        """Return the factor by which times were extended, compared with a quiet machine; 1: it was one."""
         return times(self.crowd)
 
     @property
     def idle(self) -> Mapping[str, int]:
-        """How many of each kind of fault did nothing that could be seen where it was done."""
+        """Return how many faults of each kind had no effect that could be observed."""
         return Counter(span.kind for span in self.history.faults if span.effect == "")
 
     @property
     def acknowledged(self) -> int:
-        """Records."""
+        """Return the number of acknowledged records."""
         return sum(len(c.args["records"]) for c in self.history.of("send") if c.outcome is Outcome.OK)
 
 
 class Run:
-    """Of one plan, on a running loop. `interrupt` (once: it ends in order, with everything that comes after faults;
-    twice: it ends at once) may be called by a signal's handler on the loop."""
+    """A run of one plan, on a running loop.
+
+    A signal handler on the loop may call `interrupt`: once, the run ends in order, with every phase after the faults;
+    twice, it ends at once.
+    """
 
     def __init__(self, plan: RunPlan, subject: SystemUnderTest, history: History, say: Say) -> None:
         self.result = RunResult(plan, history)
@@ -129,7 +133,7 @@ class Run:
             self._main.cancel()
 
     async def run(self) -> RunResult:
-        """To its end; what goes wrong is in the result, whatever it is. Cancelled: at once, and nothing is judged."""
+        """Run to the end; every failure is in the result. When cancelled, end at once and judge nothing."""
         self._main = asyncio.current_task()
         self._looking = asyncio.create_task(self._look())
         beside = [self._looking, *(asyncio.create_task(task()) for task in (self._measure_lag, self._tell))]
@@ -137,7 +141,7 @@ class Run:
             await self._phases()
         except asyncio.CancelledError:
             self.result.interrupted = True
-        except Exception as error:  # whatever it is, the run has failed; what it saw is kept
+        except Exception as error:  # any error fails the run; its observations are kept
             self.result.anomalies.append(f"raised: {_in_words(error)}")
         finally:
             if self._history.ended_s is None:
@@ -187,8 +191,9 @@ class Run:
         result.judged = True
 
     def _progressed(self, calm_s: float) -> bool:
-        """In every partition that is written to something was acknowledged since, and something changed in the
-        metadata, where anybody asked: nothing is left to wait for to see how soon that is."""
+        """Return whether every written partition has acknowledged something since, and the metadata has changed if a
+        client asked for it: the run has nothing left to wait for.
+        """
         served: dict[object, bool] = {}
         for call in self._history.calls:
             if call.kind in PROGRESSES and (call.ended_s is None or call.ended_s > calm_s):
@@ -200,7 +205,7 @@ class Run:
         return checkers.check(self._history, checkers=self._subject.checkers(self.result.slack))
 
     async def _begun(self) -> None:
-        """Workloads have what they need, and have done something with it."""
+        """Wait until the workloads have their topics and have used them."""
         until_s = time.monotonic() + TOPICS_S
         await asyncio.sleep(BEGIN_S)
         while self._around.making and time.monotonic() < until_s and not (self._broken() or self.result.interrupted):
@@ -209,7 +214,7 @@ class Run:
                 await asyncio.sleep(BEGIN_S)
 
     def _broken(self) -> bool:
-        """A workload has raised something: there is nothing to go on for."""
+        """Return whether a workload has failed, which ends the run."""
         return any(task.done() and not task.cancelled() and task.exception() for task in self._working)
 
     async def _work(self, name: str, workload: Workload) -> None:
@@ -252,7 +257,7 @@ class Run:
         await self._around.close()
 
     async def _healthy(self, within_s: float) -> str:
-        """Wait until all is well; what is not, after so long."""
+        """Wait until all is well; return what is not, after so long."""
         until_s, say_s = time.monotonic() + within_s, time.monotonic() + WAIT_S
         while True:
             harm = self.nemesis.harm
@@ -279,7 +284,7 @@ class Run:
         self.nemesis.trust(mended)
 
     async def _measure_lag(self) -> None:
-        """How long this loop had to wait for the processor when it wanted to go on, until the run is judged."""
+        """Measure how long this loop waits for the processor, until the run is judged."""
         while self._history.ended_s is None:
             due_s = time.monotonic() + LAG_S
             await asyncio.sleep(LAG_S)
@@ -301,17 +306,17 @@ class Run:
 
 
 async def _leave(tasks: Collection[asyncio.Task[None]]) -> None:
-    """They are cancelled, and given some time to end."""
+    """Cancel tasks and give them some time to end."""
     for task in tasks:
         task.cancel()
     done, _ = await asyncio.wait(tasks, timeout=LEAVE_S)
     for task in done:
         if not task.cancelled():
-            task.exception()  # looked at: what it is has been told
+            task.exception()  # mark the error as seen: it was reported already
 
 
 def _notes(result: RunResult) -> list[str]:
-    """What should be known of the faults that were done."""
+    """Return the facts about the faults that the report should mention."""
     notes = [f"{kind} did nothing, {n} of {result.faults[kind]} times" for kind, n in result.idle.items()]
     if result.begun_anew:
         notes.append(f"{result.begun_anew} times a proxy hung and was begun anew: what went through it was closed")
@@ -319,13 +324,13 @@ def _notes(result: RunResult) -> list[str]:
 
 
 def _shortened(unhealthy: str, parts: int = 4) -> str:
-    """Its first sentences: one broker that is down leaves every partition without a replica."""
+    """Return the first sentences: one broker that is down leaves every partition without a replica."""
     said = unhealthy.split("; ")
     return "; ".join(said[:parts]) + (f"; and {len(said) - parts} more" if len(said) > parts else "")
 
 
 def _in_words(error: BaseException) -> str:
-    """With its place; of a group of errors the first."""
+    """Return an error in words, with its place; the first error of a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     where = traceback.extract_tb(error.__traceback__)

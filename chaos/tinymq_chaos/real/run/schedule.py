@@ -1,6 +1,6 @@
-"""When which fault happens: every kind once, then random pairs, all from a seed. Then calm.
+"""The schedule of faults: every one once, then random pairs, all from a seed. Then calm.
 
-The plan is the seed's; what comes of it is not: on real clocks no run is like another one.
+The seed determines the plan and not the run: on real clocks every run differs.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from tinymq_chaos.real.run.nemesis import ActiveFault, Nemesis
 
 GAP_S = 1.5  # on average, between two episodes
 GAP_S_MAX = 4.0
-OVERLAP_S = 1.0  # the second fault of a pair begins so long after the first at most
-TRIES = 4  # of a fault that cannot happen now
-WELL_S = 20.0  # that a fault which damages is waited for: it comes when all is well, or is tried later
-WELL_SHARE = 0.25  # of the whole time, at most, for which the first of a kind waits: short runs have faults, too
+OVERLAP_S = 1.0  # the second fault of a pair begins at most so long after the first
+TRIES = 4  # attempts at a fault that cannot happen now
+WELL_S = 20.0  # a damaging fault waits so long for health; otherwise it is tried later
+WELL_SHARE = 0.25  # share of the whole time for which the first of a kind waits, at most: short runs have faults, too
 STRIKE_S = 2.0
 POLL_S = 0.2
-REPLACED_S_MAX = 60.0  # how long a fault may go on beyond its time, until another broker leads
+REPLACED_S_MAX = 60.0  # how long a fault may exceed its time until another broker leads
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One fault of the plan. Seconds."""
+    """One fault of the plan. Times are in seconds."""
 
     kind: str
     parameters: Mapping[str, Value]
-    after_s: float  # the episode's beginning
+    after_s: float  # from the beginning of the episode
     lasts_s: float
-    until_replaced: bool = False  # go on until another broker leads the partition that the struck one led
+    until_replaced: bool = False  # continue until another broker leads the partition of the struck leader
 
     def __str__(self) -> str:
         said = " ".join(f"{name}={value}" for name, value in self.parameters.items() if value)
@@ -46,15 +46,15 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """Faults that overlap, and then so long none."""
+    """Faults that overlap, and then a gap without faults."""
 
     acts: tuple[Act, ...]
     gap_s: float
-    well: bool = False  # it begins when all is well: what comes of it is its own doing
+    well: bool = False  # it begins when all is well, so its effects are its own
 
 
 def plan(seed: int, kinds: Mapping[str, RealFault]) -> Iterator[Episode]:
-    """Every kind once with its usual parameters, in the order of the table; then pairs, for ever."""
+    """Yield every fault once with its usual parameters, in the order of the table; then pairs, for ever."""
     rng = random.Random(f"{seed}/schedule")
     for name, kind in kinds.items():
         usual = {parameter: values[0] for parameter, values in kind.real.parameters.items()}
@@ -62,8 +62,8 @@ def plan(seed: int, kinds: Mapping[str, RealFault]) -> Iterator[Episode]:
     names = list(kinds)
     while names:
         pair = rng.sample(names, min(2, len(names)))
-        if sum(kinds[name].real.damages for name in pair) < 2:  # of one disk at a time
-            pair.sort(key=lambda name: not kinds[name].real.damages)  # it needs all the others well when it begins
+        if sum(kinds[name].real.damages for name in pair) < 2:  # one damaged disk at a time
+            pair.sort(key=lambda name: not kinds[name].real.damages)  # a damaging fault begins when all others are well
             yield Episode(tuple(_drawn(rng, name, kinds[name], at) for at, name in enumerate(pair)), _gap_s(rng))
         elif len(names) == 2:
             yield Episode((_drawn(rng, pair[0], kinds[pair[0]], 0),), _gap_s(rng))
@@ -79,24 +79,29 @@ def _gap_s(rng: random.Random) -> float:
 
 
 class ScheduleRunner:
-    """Runs a plan on a loop; the nemesis's blocking calls are made in threads, and waited for whoever cancels: a fault
-    that begins beside `end_all` would never end."""
+    """Runs a plan on a loop, with the nemesis's blocking calls in threads.
+
+    It waits for these calls even when it is cancelled: a fault that begins beside `end_all` would never end.
+    """
 
     def __init__(self, nemesis: Nemesis, say: Callable[[str], None]) -> None:
-        """`say`: progress for people."""
+        """`say` prints progress for people."""
         self._tried: dict[str, None] = {}
         self._nemesis = nemesis
         self._say = say
-        self._later: deque[tuple[Act, int]] = deque()  # with how often they were tried
+        self._later: deque[tuple[Act, int]] = deque()  # with the number of attempts
 
     @property
     def never(self) -> list[str]:
-        """Kinds that were tried, and could not happen."""
+        """Return the faults that were tried and could not happen."""
         return [kind for kind in self._tried if not self._nemesis.happened[kind]]
 
     async def rage(self, episodes: Iterable[Episode], seconds: float) -> None:
-        """Faults for so long, or until there are no more; then every one of them ends, and all brokers run. What could
-        not happen is tried again after the next episode. Cancelled, it ends them as well; twice, it does not."""
+        """Do faults for `seconds`, or until there are no more; then end all of them and start all brokers.
+
+        A fault that could not happen is tried again after the next episode. A cancellation also ends all faults; a
+        second one does not.
+        """
         end_s = _now() + seconds
         striking = asyncio.create_task(self._strike())
         try:
@@ -140,7 +145,7 @@ class ScheduleRunner:
         self._say(f"FAULT {act.kind} is over")
 
     async def _replaced(self, under_way: ActiveFault) -> None:
-        """Wait until another broker leads the partition that the struck one led. Raises TimeoutError after
+        """Wait until another broker leads the partition of the struck leader. Raises TimeoutError after
         REPLACED_S_MAX."""
         led = Struck.of(under_way.span.what)
         assert led is not None, f"{under_way.span.what}: no leader was struck"

@@ -1,5 +1,5 @@
-"""A target as faults see it (faults/kind.py: Stage): what is done to its processes is told to the history, and what
-overlapping faults do to one process comes one after another.
+"""The stage (faults/kind.py) around a target: it writes changes of processes into the history, and serialises what
+overlapping faults do to one process.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from tinymq_chaos.history import History
 from tinymq_chaos.real.net.network import Network
 from tinymq_chaos.real.system.target import Target
 
-STOP_S = 30.0  # a polite end
+STOP_S = 30.0  # for a polite end
 
 
 class RecordingStage:
-    """Any thread may call. What cannot be done any more, since another fault did it, is passed over."""
+    """Any thread may call. A request that another fault has made impossible does nothing."""
 
     def __init__(self, target: Target, history: History) -> None:
-        self.topics: list[tuple[str, int]] = []  # partitions that are written to; whoever makes one adds it
+        self.topics: list[tuple[str, int]] = []  # written partitions; the creator of one adds it
         self._target = target
         self._history = history
         self._locks = {broker: threading.RLock() for broker in target.brokers}
         self._paused: set[int] = set()
 
     def __getattr__(self, name: str) -> Any:
-        """What this target has besides."""
+        """Return what else this target has."""
         return getattr(self._target, name)
 
     @property
@@ -36,7 +36,7 @@ class RecordingStage:
         return frozenset(self._paused)
 
     def tell(self, what: str) -> None:
-        """Something has changed."""
+        """Report a change."""
         self._history.changed(what, sorted(self._paused))
 
     def start(self, *brokers: int) -> None:
@@ -56,7 +56,7 @@ class RecordingStage:
                 self.tell(f"broker {broker} is killed")
 
     def stop(self, broker: int, within_s: float = STOP_S) -> None:
-        """One that is paused goes on first: it could not be polite."""
+        """Stop brokers. A paused one goes on first, because otherwise it could not end politely."""
         with self.alone(broker):
             self.resume(broker)
             if self._target.running(broker):
@@ -87,7 +87,7 @@ class RecordingStage:
 
     @contextmanager
     def alone(self, *brokers: int) -> Iterator[None]:
-        """Nobody else starts or ends these: taken in one order, so that two who want the same never wait for ever."""
+        """Hold these brokers alone. Locks are taken in one order, so that two faults never wait for each other."""
         with ExitStack() as stack:
             for broker in sorted({*brokers}):
                 stack.enter_context(self._locks[broker])

@@ -1,4 +1,4 @@
-"""What a run needs of the cluster that it tests, ours or another's: the contract and the verdict.
+"""The contract between a run and the cluster that it tests, tinymq or another system, and the verdict.
 
 No cluster is started here.
 """

@@ -1,6 +1,6 @@
-"""What a run needs of a cluster besides faults: clients, which workloads make sense, who leads, what its logs hold.
+"""The system under test, apart from faults: its clients, suitable workloads and checkers, leaders, and final logs.
 
-A protocol. Ours is product/system.py; another system's stands beside its Target.
+A protocol. tinymq's implementation is product/system.py; another system's is in peers.
 """
 
 from __future__ import annotations
@@ -19,47 +19,54 @@ from tinymq_chaos.workloads.context import Workload
 
 @dataclass(frozen=True, slots=True)
 class CollectedReplicas:
-    """In words, what was read of the replicas but is no finding of a checker."""
+    """The outcome of reading the replicas, in words, apart from the checkers' findings."""
 
-    notes: list[str] = field(default_factory=list)  # that are no anomalies, and should be known
-    wrong: list[str] = field(default_factory=list)  # why nobody can judge some of them
+    notes: list[str] = field(default_factory=list)  # facts that are no anomalies
+    wrong: list[str] = field(default_factory=list)  # why some replicas cannot be judged
 
 
 class SystemUnderTest(Protocol):
-    """A cluster that is formed and serves. Calls block, but for `client`."""
+    """A cluster that is formed and serves. Calls block, except `client`."""
 
     @property
     def target(self) -> Target: ...
 
     @property
     def has(self) -> frozenset[str]:
-        """Of what kinds of faults need (Real.needs)."""
+        """Return what the cluster has of what faults need (Real.needs)."""
         ...
 
     @property
     def workloads(self) -> Mapping[str, Workload]:
-        """That make sense here; all of them run, if nothing is said."""
+        """Return the suitable workloads; all of them run by default."""
         ...
 
     def checkers(self, slack: Slack) -> Sequence[Checker]:
-        """That are right here (verdict.py)."""
+        """Return the suitable checkers (verdict.py)."""
         ...
 
     def client(self, **settings: Any) -> Any:
-        """As workloads use it (AsyncClient, or what looks like it), through the proxies. The caller closes it."""
+        """Return a client for workloads (AsyncClient, or an object with its methods), through the proxies.
+
+        The caller closes it.
+        """
         ...
 
     def caller(self, rng: random.Random) -> Any:
-        """A Caller, where workloads need one; through the proxies. The caller of this closes it."""
+        """Return a Caller for workloads that need one, through the proxies. The caller of this closes it."""
         ...
 
     def watch(self, history: History, hurt: Collection[int]) -> None:
-        """What brokers have said since the last call: who leads, and what is damaged; not of brokers that are `hurt`,
-        whose disks faults have damaged. Called several times a second, one call at a time."""
+        """Report what brokers have logged since the last call: leaders, and damage, except on brokers that are `hurt`,
+        whose disks faults have damaged. Called several times a second, one call at a time.
+        """
         ...
 
     def collect(self, history: History, hurt: Collection[int]) -> CollectedReplicas:
-        """All is well and quiet: put every replica, as it is now, into the history; brokers end for that. What cannot
-        be read is an anomaly there, but for brokers that are `hurt`, of which it is a note. A broker that says nothing
-        of its replicas is wrong, whoever it is: nothing of it can be read."""
+        """Put every replica, as it is now, into the history; stop the brokers for that. Call it when all is well and
+        quiet.
+
+        A log that cannot be read is an anomaly, except on brokers that are `hurt`, where it is a note. A broker that
+        does not report on its replicas is always wrong, because nothing of it can be read.
+        """
         ...

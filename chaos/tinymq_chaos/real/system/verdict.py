@@ -1,8 +1,8 @@
-"""Which checkers judge a run of real processes, and how much slack each is given. The one place for both.
+"""The checkers that judge a run of real processes, and the slack of each. Both are here and nowhere else.
 
-A simulator knows when an entry is committed, and its clocks stand while it thinks. Here an observer outside sees calls,
-what brokers write into their logs, and what their disks hold in the end; and all share one machine with everything
-else that it does. What cannot be known from outside is not judged; it is listed, and the simulator judges it.
+A simulator knows when an entry is committed, and its clocks stop while it computes. The harness observes from outside:
+calls, the brokers' log lines, and the content of their disks at the end; and all of it shares one machine with other
+work. What cannot be known from outside is listed and not judged; the simulator judges it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tinymq_chaos.checkers.cluster.deadlines import no_progress, slow_writes, un
 from tinymq_chaos.checkers.records.replicas import lingering_leaders, restless
 
 CROWD_MAX = 4.0
-CROWD_FAIR = 8.0  # tasks for each processor: with more of them nobody can tell a slow cluster from a slow machine
-CROWD_CALM_MAX = 2.0  # what a cluster does when all faults are over has many seconds to begin with
+CROWD_FAIR = 8.0  # tasks for each processor: above it, a slow cluster cannot be told from a slow machine
+CROWD_CALM_MAX = 2.0  # after the faults, calls have many seconds anyway
 
 NOT_JUDGED: Mapping[str, str] = {
     "early_answers": "needs to know when each entry was first committed anywhere; the brokers' commits are not seen "
@@ -26,27 +26,29 @@ NOT_JUDGED: Mapping[str, str] = {
     "needless_losses": "is about topics that are in memory or synced at intervals, and needs to know when a group went "
     "on without a majority: workloads volatile, delayed and toggled do not run here",
 }
-"""By the checker's name: why it says nothing of a run of real processes."""
+"""By the checker's name: why it does not judge runs of real processes."""
 
 SPEED = tuple(checker.__name__ for checker in (lingering_leaders, restless, no_progress, slow_writes))
 
 
 @dataclass(frozen=True, slots=True)
 class Slack:
-    """Seconds, on top of what is promised."""
+    """Seconds beyond the promised times."""
 
-    answer_s: float = 0.5  # a call's end is told by the loop of the harness, which runs all clients
-    linger_s: float = 1.0  # roles are seen when a line is read: twice a look's interval, and a busy machine
-    progress_s: float = 10.0  # kill -9 of all: Python has to start again, as many times as there are brokers
-    write_s: float = 0.5  # half of all writes are slower than this only where the disk or the machine is worn out
+    answer_s: float = 0.5  # the loop of the harness, which runs all clients, notices a call's end late
+    linger_s: float = 1.0  # roles are observed when a line is read: twice the interval of reads, and a busy machine
+    progress_s: float = 10.0  # kill -9 of all: Python has to start as many times as there are brokers
+    write_s: float = 0.5  # half of all writes are slower than this only if the disk or the machine is slow
     fair: bool = True  # speed is judged at all
 
     def of(self, lag_s: float, crowd: float, crowd_calm: float) -> Slack:
-        """For a machine on which the harness itself had to wait for the processor for `lag_s` at worst: what it saw may
-        have happened so much earlier. And on which `crowd` tasks wanted each processor at worst, `crowd_calm` from the
-        last fault on: brokers are as slow then, and CROWD_MAX times at most is forgiven, CROWD_CALM_MAX times of what
-        comes after faults; beyond CROWD_FAIR nothing is said of speed. All of it is measured in every run, and said in
-        its report."""
+        """Return the slack for a busy machine.
+
+        The harness waited for the processor for `lag_s` at worst, so its observations may be late by so much. `crowd`
+        tasks wanted each processor at worst, and `crowd_calm` from the last fault on: brokers are slower by that
+        factor. Times are extended by at most CROWD_MAX, and after the faults by at most CROWD_CALM_MAX. Beyond
+        CROWD_FAIR, speed is not judged. Every run measures these values and reports them.
+        """
         many, after = times(crowd), min(CROWD_CALM_MAX, times(crowd_calm))
         return Slack(
             self.answer_s * many + lag_s, self.linger_s * many + lag_s,
@@ -55,12 +57,12 @@ class Slack:
 
 
 def times(crowd: float) -> float:
-    """How many times as much time is forgiven on a machine where so many tasks wanted each processor."""
+    """Return the factor for times on a machine where so many tasks wanted each processor."""
     return min(CROWD_MAX, max(1.0, crowd))
 
 
 def checkers(slack: Slack) -> tuple[Checker, ...]:
-    """All that judge here."""
+    """Return the checkers that judge here."""
     slackened: dict[str, Checker] = {
         unanswered.__name__: partial(unanswered, late_s=slack.answer_s),
         lingering_leaders.__name__: partial(lingering_leaders, late_s=slack.linger_s),
@@ -72,7 +74,7 @@ def checkers(slack: Slack) -> tuple[Checker, ...]:
 
 
 def not_judged(slack: Slack) -> Mapping[str, str]:
-    """By the checker's name: why it says nothing of this run."""
+    """By the checker's name: why it does not judge this run."""
     busy = f"the machine was too busy: more than {CROWD_FAIR:g} tasks wanted each processor"
     return NOT_JUDGED if slack.fair else {**NOT_JUDGED, **dict.fromkeys(SPEED, busy)}
 
