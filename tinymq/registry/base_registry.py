@@ -1,4 +1,4 @@
-"""A registry whose changes are commands on a RegistryState: all of RegistryService but how a command gets applied."""
+"""A registry whose changes are commands on a RegistryState. It leaves open only how a command gets applied."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BaseRegistry(ABC):
         self._rng = rng
         self._timing = timing
         self._watchers: list[Callable[[Sequence[Effect]], None]] = []
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._awaited: list[tuple[int, asyncio.Future[None]]] = []  # (version, resolved once it is reached)
 
     # ---- reads ------------------------------------------------------------------------------------
 
@@ -48,7 +48,7 @@ class BaseRegistry(ABC):
 
     @property
     def reason(self) -> str:
-        """What keeps reads from being up to date, for people; "": nothing that is known."""
+        """Why reads may be out of date, for people; "": there is no known reason."""
         return ""
 
     def get_broker(self, broker_id: int) -> BrokerRecord | None:
@@ -215,7 +215,7 @@ class BaseRegistry(ABC):
 
     @abstractmethod
     async def _submit(self, command: pb.Command, timeout_s: float) -> pb.Reply:
-        """Have `command` applied once, and return what came of it."""
+        """Have `command` applied once, and return its reply."""
 
     async def _change(self, command: pb.Command, timeout_s: float | None = None) -> pb.Reply:
         timeout_s = min(timeout_s or self._timing.command_timeout_s, self._timing.command_timeout_s)
@@ -227,6 +227,7 @@ class BaseRegistry(ABC):
         error = reply_error(reply)
         if error is not None:
             raise error
+        # The command may have been applied by another broker. The caller expects local reads to show the change.
         try:
             await self.wait_version(reply.version, max(0.1, deadline_s - self._clock.monotonic()))
         except DeadlineExceeded:
@@ -242,10 +243,12 @@ class BaseRegistry(ABC):
             await self.refresh(timeout_s)
         check(f"the command {command.WhichOneof('command')}", needed, self.feature_level)
 
-    def _command_id(self, given: bytes) -> bytes:
-        if given and len(given) != COMMAND_ID_BYTES:
-            raise InvalidRequest(f"a command id of {len(given)} bytes", hint=f"{COMMAND_ID_BYTES} random ones, or none")
-        return given or self._rng.randbytes(COMMAND_ID_BYTES)
+    def _command_id(self, command_id: bytes) -> bytes:
+        """The caller's id, or a new one. Raises InvalidRequest."""
+        if command_id and len(command_id) != COMMAND_ID_BYTES:
+            hint = f"{COMMAND_ID_BYTES} random ones, or none"
+            raise InvalidRequest(f"a command id of {len(command_id)} bytes", hint=hint)
+        return command_id or self._rng.randbytes(COMMAND_ID_BYTES)
 
     def _stamp(self, command: pb.Command) -> pb.Command:
         command.command_id = self._command_id(command.command_id)
@@ -276,20 +279,20 @@ class BaseRegistry(ABC):
         if self._state.version >= version:
             return
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((version, reached))
+        self._awaited.append((version, reached))
         late = DeadlineExceeded(f"the registry's version {version} did not arrive in {timeout_s:.1f} s")
         await within(self._clock, reached, timeout_s, late)
 
     def _advanced(self, effects: Sequence[Effect]) -> None:
-        """The state has changed: tell those who wait for its version, and those who watch."""
-        if self._waiting:
-            still = []
-            for version, reached in self._waiting:
+        """Note that the state has changed: resolve `wait_version` calls, and call the watchers."""
+        if self._awaited:
+            later = []
+            for version, reached in self._awaited:
                 if version > self._state.version and not reached.done():
-                    still.append((version, reached))
+                    later.append((version, reached))
                 elif not reached.done():
                     reached.set_result(None)
-            self._waiting = still
+            self._awaited = later
         if effects:
             for changed in self._watchers:
                 changed(effects)

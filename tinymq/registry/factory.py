@@ -1,7 +1,7 @@
-"""Which RegistryService a broker stands on: `BrokerConfig.registry`, the one setting that says so.
+"""Makes the registry that a broker's setting `registry` names.
 
 replicated                       a Raft group over the brokers' metadata voters (the default)
-memory                           of one broker alone, gone with its process
+memory                           in the process of a single broker, and gone with it
 zookeeper://host:port,…/chroot   a ZooKeeper ensemble
 SCHEME://…                       the registry that an installed package, or `plug_in`, offers under that scheme
 
@@ -33,17 +33,19 @@ class Registry(RegistryService, Protocol):
     """A RegistryService as its broker runs it."""
 
     async def start(self, on_disk: Collection[GroupId]) -> None:
-        """Take up work; `on_disk`: the partitions whose data this broker has. Called once, when the metadata group is
-        open. Raises a TinymqError when it cannot, and then the broker does not start."""
+        """Start to work. `on_disk` are the partitions whose data this broker has.
+
+        Called once, when the metadata group is open. A TinymqError keeps the broker from starting.
+        """
         ...
 
     @property
     def reason(self) -> str:
-        """What keeps reads from being up to date, for people; "": nothing that is known."""
+        """Why reads may be out of date, for people; "": there is no known reason."""
         ...
 
     async def stop(self) -> None:
-        """End what runs by itself. Reads go on. Again: nothing."""
+        """End all background tasks. Reads still work. A second call does nothing."""
         ...
 
 
@@ -80,8 +82,11 @@ def make_registry(
     config: BrokerConfig, machine: RegistryMachine, brokers: Brokers, cluster_id: bytes, clock: Clock,
     rng: random.Random,
 ) -> Registry:  # fmt: skip
-    """The registry that `config` names; not started. `machine`: of the metadata group, whoever uses it; it stays empty
-    under any registry but the replicated one. Raises InvalidConfig."""
+    """Make the registry that `config` names, without starting it. Raises InvalidConfig.
+
+    `machine` is the state machine of the metadata group. Only the replicated registry uses it; with any other registry
+    it stays empty.
+    """
     context = RegistryContext(config.broker_id, cluster_id, clock, rng, config.timing)
     if config.registry == "memory":
         return MemoryRegistry(clock, rng, config.timing)

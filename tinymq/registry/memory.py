@@ -1,4 +1,4 @@
-"""A registry that lives in one process and dies with it: for tests, and for one broker that needs no other."""
+"""A registry in the memory of one process: for tests, and for a single broker without a cluster."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class MemoryRegistry(BaseRegistry):
         self._timer: Timer | None = None
 
     async def start(self, on_disk: Collection[GroupId]) -> None:
-        """Raises InvalidConfig: nothing here would ever tell which topics earlier data is of, or delete it."""
+        """Raises InvalidConfig if there is data: this registry could never tell its topics, or delete it."""
         if on_disk:
-            held = quantity(len(on_disk), "partition")
+            partitions = quantity(len(on_disk), "partition")
             raise InvalidConfig(
-                f"the data folder holds {held} that a registry in memory knows nothing of",
+                f"the data folder holds {partitions} that a registry in memory knows nothing of",
                 hint="start it on an empty data folder, or with the registry that made them",
             )
 
@@ -60,6 +60,6 @@ class MemoryRegistry(BaseRegistry):
 
     def _look_at_leases(self) -> None:
         for broker in self._leases.expired(self._state.brokers, self._clock.monotonic()):
-            gone = pb.UnregisterBroker(broker_id=broker.broker_id, session=broker.session)
-            self._apply(self._stamp(pb.Command(unregister_broker=gone)))
+            expired = pb.UnregisterBroker(broker_id=broker.broker_id, session=broker.session)
+            self._apply(self._stamp(pb.Command(unregister_broker=expired)))
         self._timer = self._clock.call_later(self._timing.registration_renew_s / 2, self._look_at_leases)

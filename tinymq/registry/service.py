@@ -1,7 +1,7 @@
 """RegistryService: the brokers, topics, queues and records of a cluster, wherever they are stored.
 
-Implementations: `ReplicatedRegistry` (a Raft group over the brokers, the default), `ZookeeperRegistry` and
-`MemoryRegistry`; others plug in by the scheme of their URL (factory.py). All of them pass one contract suite:
+There are three implementations: `ReplicatedRegistry` (a Raft group over the brokers, the default), `ZookeeperRegistry`
+and `MemoryRegistry`. Others plug in by the scheme of their URL (factory.py). All of them pass one contract suite,
 tinymq/testing/registry_contract. docs/registry.md says how to write one.
 """
 
@@ -19,16 +19,17 @@ DEFAULT_CONFIG = TopicConfig()
 
 
 class RegistryService(Protocol):
-    """Reads are local, never block, and are as of `version`; they may lag behind the cluster until `refresh`.
+    """The metadata of a cluster, as one broker reads and changes it. All calls are made on the broker's loop.
 
-    Changes are awaited: they end by the service's own deadline as done, as refused (a typed error, nothing
-    changed), as DeadlineExceeded (nothing was done) or as OutcomeUnknown. Once a change has returned, the reads
-    of this same service show it. All calls are made on the broker's loop.
+    Reads are local, never block, and are as of `version`; they may lag behind the cluster until `refresh`. Changes are
+    awaited. By the service's own deadline each one is done, refused (a typed error, nothing changed),
+    DeadlineExceeded (nothing was done) or OutcomeUnknown. Once a change has returned, the reads of this service show
+    it.
     """
 
     @property
     def version(self) -> int:
-        """Counts changes; the same number means the same state on every broker."""
+        """Counts changes. The same number means the same state on every broker."""
         ...
 
     @property
@@ -56,14 +57,14 @@ class RegistryService(Protocol):
         ...
 
     async def refresh(self, timeout_s: float) -> int:
-        """Bring reads up to all that was acknowledged anywhere before this call; the version reached.
+        """Bring reads up to date with every change acknowledged before this call, and return the version reached.
 
-        Raises Unavailable errors when the keeper cannot be asked in time.
+        Raises Unavailable errors if the registry's storage cannot be asked in time.
         """
         ...
 
     def watch(self, changed: Callable[[Sequence[Effect]], None]) -> None:
-        """Call `changed` after each change, in order, for good. It must return at once and not raise."""
+        """Call `changed` after each change, in order, from now on. It must return at once and must not raise."""
         ...
 
     async def register_broker(self, broker: BrokerRecord) -> float:
@@ -75,11 +76,11 @@ class RegistryService(Protocol):
         ...
 
     async def unregister_broker(self, broker_id: int, session: int = 0) -> None:
-        """End a registration now. With `session`, only that one. Nothing happens to one that is not there."""
+        """End a registration now. With `session`, only that session's. Does nothing if there is none."""
         ...
 
     def get_broker(self, broker_id: int) -> BrokerRecord | None:
-        """The broker's registration while its lease holds."""
+        """The broker's registration; None if there is none, or its lease has ended."""
         ...
 
     def get_all_brokers(self) -> list[BrokerRecord]:
@@ -95,23 +96,25 @@ class RegistryService(Protocol):
         timeout_s: float | None = None,
         command_id: bytes = b"",
     ) -> TopicRecord:
-        """Make a topic whole: named, placed, led evenly; or nothing. `timeout_s` may shorten the deadline.
+        """Create a topic with all its partitions placed, or nothing. `timeout_s` may shorten the deadline.
 
-        `command_id`: 16 random bytes. The same ones again, on any broker, have the same outcome and no other effect.
-        Raises InvalidName, InvalidRequest (numbers out of range, more replicas than live brokers), TopicExists;
-        UnknownTopic when it was made and is deleted already.
+        `command_id` is 16 random bytes. A repeat with the same bytes, on any broker, has the same outcome and no other
+        effect. Raises InvalidName, InvalidRequest (numbers out of range, more replicas than live brokers), TopicExists;
+        UnknownTopic if the topic was created and is deleted already.
         """
         ...
 
     async def alter_topic(
         self, name: str, settings: Sequence[tuple[str, str]], timeout_s: float | None = None, command_id: bytes = b""
     ) -> TopicRecord:
-        """Change settings by name and text, as tinymq/base/topic_config.py parses them: all of them or none. What is
-        not named stays. Raises UnknownTopic, InvalidConfig, InvalidRequest (too many)."""
+        """Change settings by name and text, as tinymq/base/topic_config.py parses them: all of them or none.
+
+        Other settings stay. Raises UnknownTopic, InvalidConfig, InvalidRequest (too many settings).
+        """
         ...
 
     async def unregister_topic(self, name: str, timeout_s: float | None = None, command_id: bytes = b"") -> None:
-        """Delete a topic; its id is never used again. `command_id` as above. Raises UnknownTopic."""
+        """Delete a topic. Its id is never used again. `command_id` as in `register_topic`. Raises UnknownTopic."""
         ...
 
     def get_topic(self, name: str) -> TopicRecord | None: ...
@@ -119,18 +122,18 @@ class RegistryService(Protocol):
     def get_topic_by_id(self, topic_id: TopicId) -> TopicRecord | None: ...
 
     def is_deleted(self, topic_id: TopicId) -> bool:
-        """Was there such a topic, deleted since? (Remembered for the last 10,000 of them.)"""
+        """Whether the topic existed and is deleted. Known for the last 10,000 deleted topics."""
         ...
 
     def get_all_topics(self) -> list[TopicRecord]:
-        """By name."""
+        """All topics, by name."""
         ...
 
     async def register_queue(self, topic: str, timeout_s: float | None = None, command_id: bytes = b"") -> QueueRecord:
-        """One more partition, placed as a new topic's, with a number that the topic never had before.
+        """Add a partition to a topic, placed as one of a new topic, with a number that the topic never had.
 
-        Raises UnknownTopic, InvalidRequest (a bound is reached, too few live brokers); UnknownPartition when it was
-        made and is deleted already.
+        Raises UnknownTopic, InvalidRequest (a bound is reached, too few live brokers); UnknownPartition if the
+        partition was added and is deleted already.
         """
         ...
 
@@ -144,27 +147,28 @@ class RegistryService(Protocol):
         with_topic: bool = False,
         topic_id: bytes = b"",
     ) -> None:
-        """Delete a partition; its number is never used again. The last one of a topic is refused, or, `with_topic`,
-        takes the topic along: which of both it is, is decided with the deletion. `topic_id`: of no other topic.
+        """Delete a partition. Its number is never used again.
 
-        Raises UnknownTopic, UnknownPartition, InvalidRequest (the last one).
+        The last partition of a topic is refused, or deleted together with the topic if `with_topic` is set; whether it
+        is the last one is decided with the deletion. `topic_id`, if given, has to be that of the topic. Raises
+        UnknownTopic, UnknownPartition, InvalidRequest (the last partition).
         """
         ...
 
     def is_queue_deleted(self, group: GroupId) -> bool:
-        """Was there such a partition, deleted since, by itself or with its topic? (Of topics as `is_deleted`.)"""
+        """Whether the partition existed and is deleted, alone or with its topic (known as `is_deleted` says)."""
         ...
 
     def get_queue(self, topic: str, partition: int) -> QueueRecord:
-        """Raises UnknownTopic, UnknownPartition."""
+        """A partition's record. Raises UnknownTopic, UnknownPartition."""
         ...
 
     def get_queues_by_topic(self, name: str) -> tuple[QueueRecord, ...]:
-        """A topic's partitions, by number; numbers may be left out. Raises UnknownTopic."""
+        """A topic's partitions, by number, which may have gaps. Raises UnknownTopic."""
         ...
 
     def get_all_queues(self) -> list[QueueRecord]:
-        """By topic and number."""
+        """All partitions, by topic name and number."""
         ...
 
     async def set_queue_consumer(
@@ -176,8 +180,9 @@ class RegistryService(Protocol):
         timeout_s: float | None = None,
         command_id: bytes = b"",
     ) -> QueueConsumer:
-        """`consumer` reads the partition for `channel` from now on, in place of whoever did. The epoch of the answer
-        is above that of every earlier assignment in the cluster, so that the partition can fence those.
+        """Assign a partition's channel to `consumer`, in place of the consumer before it.
+
+        The new epoch is above that of every earlier assignment in the cluster, so that the partition can fence those.
 
         Raises UnknownTopic, UnknownPartition, InvalidName, QuotaExceeded (1000 to a partition, 100,000 in all).
         """
@@ -192,16 +197,18 @@ class RegistryService(Protocol):
         timeout_s: float | None = None,
         command_id: bytes = b"",
     ) -> None:
-        """Nobody reads for `channel` from now on. With `epoch`, only that assignment ends. Nothing happens to one that
-        is not there. Raises UnknownTopic, UnknownPartition, InvalidName."""
+        """End the assignment of a channel. With `epoch`, only the assignment of that epoch.
+
+        Does nothing if there is no such assignment. Raises UnknownTopic, UnknownPartition, InvalidName.
+        """
         ...
 
     def get_queue_consumer(self, topic: str, partition: int, channel: str) -> QueueConsumer | None:
-        """The newest assignment, unless it was ended. Raises UnknownTopic, UnknownPartition."""
+        """The present assignment of a channel, if any. Raises UnknownTopic, UnknownPartition."""
         ...
 
     async def take_producer_ids(self, count: int) -> range:
-        """`count` numbers, from 1 up, that nobody gets again."""
+        """Take `count` numbers of 1 or more. No other call gets the same ones."""
         ...
 
     async def put_record(

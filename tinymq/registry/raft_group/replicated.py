@@ -1,7 +1,7 @@
-"""The registry as a Raft group over the brokers: commands go to its leader, from wherever they are given.
+"""The registry as a Raft group over the brokers: every broker sends its commands to the group's leader.
 
-A command carries a random id, so that it may be sent again after any failure and still apply once. Every call
-ends by its deadline: applied, refused, certainly not done, or unknown.
+A command carries a random id, so that it can be sent again after any failure and still applies once. Every call ends by
+its deadline: applied, refused, certainly not done, or unknown.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from tinymq.registry.state.values import BrokerRecord
 from tinymq.registry.state.wire import broker_from_wire, broker_to_wire
 
 METHOD = "registry"
-RETRY_S = 0.03  # between two tries: a change of leader takes a few of them
-TRY_S = 2.0  # one try, at most: a leader that hangs costs no more than this
+RETRY_S = 0.03  # between two attempts; a change of leader takes a few of them
+TRY_S = 2.0  # of one attempt, at most: a leader that hangs costs no more than this
 
 
 class Brokers(Protocol):
-    """What the registry asks of the Raft host (tinymq.raft.Host)."""
+    """The part of the Raft host that the registry uses (tinymq.raft.Host)."""
 
     def leader_of(self, group: GroupId) -> tuple[int, int] | None: ...
     async def request(self, broker_id: int, method: str, body: bytes, timeout_s: float) -> bytes: ...
@@ -71,7 +71,7 @@ class ReplicatedRegistry(BaseRegistry):
             self._on_role(True)
 
     async def start(self, on_disk: Collection[GroupId]) -> None:
-        """Nothing is left to do: the group of `machine` is open."""
+        """Do nothing: the group of `machine` is open already."""
 
     def close(self) -> None:
         self._on_role(False)
@@ -104,17 +104,18 @@ class ReplicatedRegistry(BaseRegistry):
         if error is not None:
             raise error
 
-    # ---- asking the leader, who may be this broker -------------------------------------------------------
+    # ---- asking the leader, which may be this broker -------------------------------------------------------
 
     async def _ask(self, ask: pb.Ask, timeout_s: float) -> pb.Reply:
-        """The leader's reply to `ask`, however many tries it takes until the deadline."""
+        """The leader's reply to `ask`, after as many attempts as the deadline permits."""
         deadline_s = self._clock.monotonic() + timeout_s
+        # Once one attempt may have reached a leader, the outcome stays uncertain, whatever later attempts say.
         uncertain = False
         changes = ask.WhichOneof("ask") != "barrier"
         while True:
             left_s = deadline_s - self._clock.monotonic()
             try:
-                return await self._try(ask, max(0.001, min(left_s, TRY_S)))
+                return await self._attempt(ask, max(0.001, min(left_s, TRY_S)))
             except (Unavailable, OutcomeUnknown) as error:
                 failed: TinymqError = error
                 uncertain = uncertain or (changes and not isinstance(error, NotLeader | NotReady))
@@ -123,7 +124,7 @@ class ReplicatedRegistry(BaseRegistry):
                 raise kind(f"the metadata leader did not answer in {timeout_s:.1f} s: {failed.message}") from failed
             await self._clock.sleep(RETRY_S)
 
-    async def _try(self, ask: pb.Ask, timeout_s: float) -> pb.Reply:
+    async def _attempt(self, ask: pb.Ask, timeout_s: float) -> pb.Reply:
         if self._machine.leading:
             return await self.answer_as_leader(ask, timeout_s)
         leader = self._brokers.leader_of(METADATA_GROUP)
@@ -133,7 +134,7 @@ class ReplicatedRegistry(BaseRegistry):
         try:
             return pb.Reply.FromString(body)
         except DecodeError:
-            raise OutcomeUnknown(f"broker {leader[0]} answered what does not parse") from None
+            raise OutcomeUnknown(f"broker {leader[0]} sent a reply that does not parse") from None
 
     async def _within(self, answer: asyncio.Future[pb.Reply], timeout_s: float) -> pb.Reply:
         return await within(self._clock, answer, timeout_s, OutcomeUnknown("the command is not committed yet"))
@@ -141,7 +142,7 @@ class ReplicatedRegistry(BaseRegistry):
     # ---- answering as the leader -------------------------------------------------------------------------
 
     async def _answer(self, body: bytes) -> bytes:
-        """A request of another broker."""
+        """Answer another broker's request, as the leader."""
         try:
             ask = pb.Ask.FromString(body)
         except DecodeError:
@@ -150,7 +151,7 @@ class ReplicatedRegistry(BaseRegistry):
         return reply.SerializeToString()
 
     async def answer_as_leader(self, ask: pb.Ask, timeout_s: float) -> pb.Reply:
-        """Do what `ask` wants, as the leader. Raises NotLeader, OutcomeUnknown; of a read DeadlineExceeded."""
+        """Carry out `ask` as the leader. Raises NotLeader, OutcomeUnknown; DeadlineExceeded for a read."""
         kind = ask.WhichOneof("ask")
         if kind == "command":
             return await self._within(self._machine.propose(ask.command), timeout_s)
@@ -177,11 +178,11 @@ class ReplicatedRegistry(BaseRegistry):
             self._look_at_leases()
 
     def _look_at_leases(self) -> None:
-        """End the leases that ran out: as commands, because `apply` reads no clock."""
+        """End expired leases, by commands, because `apply` reads no clock."""
         for broker in self._leases.expired(self._state.brokers, self._clock.monotonic()):
-            gone = pb.UnregisterBroker(broker_id=broker.broker_id, session=broker.session)
+            expired = pb.UnregisterBroker(broker_id=broker.broker_id, session=broker.session)
             try:
-                self._machine.append(self._stamp(pb.Command(unregister_broker=gone)).SerializeToString())
+                self._machine.append(self._stamp(pb.Command(unregister_broker=expired)).SerializeToString())
             except Unavailable:
-                break  # looked at again soon, here or by the next leader
+                break  # the next check, or the next leader, ends them
         self._timer = self._clock.call_later(self._timing.registration_renew_s / 2, self._look_at_leases)

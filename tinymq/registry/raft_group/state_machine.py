@@ -1,4 +1,4 @@
-"""The registry's state machine on its Raft group: applies commands, answers those that this leader proposed."""
+"""The registry's state machine on its Raft group: applies commands, and answers those that this leader proposed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tinymq.registry.state.state import Effect, RegistryState, Reloaded, begin_r
 
 
 class CommandGroup(Protocol):
-    """What the registry asks of its Raft group (tinymq.raft.Group)."""
+    """The part of a Raft group that the registry uses (tinymq.raft.Group)."""
 
     @property
     def leader(self) -> int | None: ...
@@ -30,7 +30,7 @@ class CommandGroup(Protocol):
 
 
 class RegistryMachine:
-    """A StateMachine for the Raft host. `apply` touches the state and who waits, nothing else."""
+    """A state machine for the Raft host. `apply` changes only the state and pending replies."""
 
     def __init__(self) -> None:
         self.state = RegistryState()
@@ -38,7 +38,7 @@ class RegistryMachine:
         self.on_applied: Callable[[Sequence[Effect]], None] | None = None
         self.on_role: Callable[[bool], None] | None = None
         self._group: CommandGroup | None = None
-        self._waiters: dict[int, tuple[int, asyncio.Future[pb.Reply]]] = {}  # index: (term, reply)
+        self._pending: dict[int, tuple[int, asyncio.Future[pb.Reply]]] = {}  # (term, reply) by index; of this leader
 
     def attach(self, group: CommandGroup) -> None:
         self._group = group
@@ -50,7 +50,7 @@ class RegistryMachine:
         `raises_level`: the command raises the feature level, and this broker has checked, as the leader, that every
         member knows the new one. A leader never relies on another broker's check.
         """
-        group = self._led()
+        group = self._leading_group()
         try:
             command = pb.Command.FromString(payload)
         except DecodeError:
@@ -62,11 +62,13 @@ class RegistryMachine:
         return group.propose(NewEntry(Kind.COMMAND, payload, version=version), raises_level=raises_level)
 
     async def read_index(self, timeout_s: float) -> int:
-        """Return once the state holds whatever was acknowledged before this call, by any leader: a majority has said
-        that there is none but this one (hazard 13). Raises NotLeader, DeadlineExceeded."""
-        return await self._led().read_index(timeout_s)
+        """Return once the state has every change that any leader acknowledged before this call.
 
-    def _led(self) -> CommandGroup:
+        A majority confirms that no other leader exists (hazard 13). Raises NotLeader, DeadlineExceeded.
+        """
+        return await self._leading_group().read_index(timeout_s)
+
+    def _leading_group(self) -> CommandGroup:
         group = self._group
         if group is None or not self.leading:
             raise NotLeader(
@@ -80,30 +82,31 @@ class RegistryMachine:
         """Append a packed command. The future ends with its reply once applied, or OutcomeUnknown. Raises as append."""
         position = self.append(payload, raises_level=raises_level)
         reply: asyncio.Future[pb.Reply] = asyncio.get_running_loop().create_future()
-        self._waiters[position.index] = (position.term, reply)
+        self._pending[position.index] = (position.term, reply)
         return reply
 
     def apply(self, entry: Entry) -> None:
-        """Every committed entry in order, all kinds. Never raises."""
+        """Apply a committed entry of any kind; entries come in order. Never raises."""
         reply: pb.Reply | None = None
         effects: Sequence[Effect] = ()
         if entry.header.kind == Kind.COMMAND:
             _, reply, effects = self.state.apply_bytes(entry.payload)
-        moved = entry.header.kind == Kind.CONFIG and self._begin_history(entry.payload)
-        waiting = self._waiters.pop(entry.index, None)
-        if waiting is not None and not waiting[1].done():
-            if waiting[0] == entry.term and reply is not None:
-                waiting[1].set_result(reply)
+        recovered = entry.header.kind == Kind.CONFIG and self._begin_recovery_epoch(entry.payload)
+        term, answer = self._pending.pop(entry.index, (0, None))
+        if answer is not None and not answer.done():
+            # A new leader may have put its own entry at this index. The reply is then not that of our command.
+            if term == entry.term and reply is not None:
+                answer.set_result(reply)
             else:
-                waiting[1].set_exception(OutcomeUnknown("another leader's entry took the command's place"))
-        if (reply is not None or moved) and self.on_applied is not None:
+                answer.set_exception(OutcomeUnknown("another leader's entry took the command's place"))
+        if (reply is not None or recovered) and self.on_applied is not None:
             self.on_applied(effects)
 
-    def _begin_history(self, config: bytes) -> bool:
-        """A committed CONFIG: after a take-over, what was given away in what is lost must not be given again."""
+    def _begin_recovery_epoch(self, config: bytes) -> bool:
+        """Note a committed CONFIG entry. After a recovery, no number that a lost command gave out is given again."""
         try:
             return begin_recovery_epoch(self.state, parse_membership(config).recovery_epoch)
-        except CorruptData:  # committed all the same: it means nothing, on every replica
+        except CorruptData:  # a committed entry that no build could read means nothing, on every replica
             return False
 
     def lead(self, term: int) -> None:
@@ -113,8 +116,8 @@ class RegistryMachine:
 
     def follow(self) -> None:
         self.leading = False
-        waiters, self._waiters = self._waiters, {}
-        for _, reply in waiters.values():
+        pending, self._pending = self._pending, {}
+        for _, reply in pending.values():
             if not reply.done():
                 reply.set_exception(OutcomeUnknown("the metadata leader changed before the command was committed"))
         if self.on_role is not None:
@@ -124,7 +127,7 @@ class RegistryMachine:
         return self.state.dump()
 
     def load(self, state: bytes) -> None:
-        """Raises CorruptData, and then nothing has changed."""
+        """Replace the state by a snapshot. Raises CorruptData, and then nothing has changed."""
         self.state.load(state)
         if self.on_applied is not None:
             self.on_applied([Reloaded()])

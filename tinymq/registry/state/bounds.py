@@ -1,5 +1,5 @@
-"""Bounds of the registry's state. Part of the replicated behaviour, not settings: brokers that differed in them would
-differ in state."""
+"""Bounds of the registry's state. Part of the replicated behaviour, not settings: brokers with
+different values would compute different states."""
 
 ANSWERED_MAX = 1024  # commands whose answers are remembered
 DELETED_MAX = 10_000  # ids of deleted topics that are remembered

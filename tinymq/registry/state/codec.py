@@ -1,4 +1,4 @@
-"""The registry's state as bytes, and back: what a checkpoint holds. Nothing is loaded that `apply` could not have made.
+"""The registry's state as bytes, and back: the content of a snapshot. It loads only states that `apply` can make.
 
 crc32c of the rest u32, little-endian | registry.v1.State, no maps: equal states are equal bytes
 """
@@ -36,7 +36,7 @@ FORMAT = 2
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """All that a state consists of, in the order in which it is stored."""
+    """All parts of a state, in the order in which they are stored."""
 
     version: int
     feature_level: int
@@ -83,22 +83,24 @@ def unpack(data: bytes) -> Contents:
         contents = _from_wire(state)
         sound = all(_checks(contents))
     except TinymqError as error:
-        raise CorruptData(f"the registry's state is none that commands could have made: {error.message}") from None
+        raise CorruptData(f"the registry's state is not one that commands can make: {error.message}") from None
     if not sound:
-        raise CorruptData("the registry's state is none that commands could have made")
+        raise CorruptData("the registry's state is not one that commands can make")
     return contents
 
 
 def _from_wire(state: pb.State) -> Contents:
     topics = [topic_from_wire(topic) for topic in state.topics]
     names = {topic.topic_id: topic.name for topic in topics}
-    read = [consumer_from_wire(consumer, names.get(TopicId(consumer.topic_id), "")) for consumer in state.consumers]
+    consumers = [
+        consumer_from_wire(consumer, names.get(TopicId(consumer.topic_id), "")) for consumer in state.consumers
+    ]
     return Contents(
         version=state.version,
         feature_level=state.feature_level,
         brokers=[broker_from_wire(broker) for broker in state.brokers],
         topics=topics,
-        consumers=read,
+        consumers=consumers,
         deleted=[TopicId(topic_id) for topic_id in state.deleted_topic_ids],
         next_producer_id=state.next_producer_id,
         answered=[(answered.command_id, answered.reply) for answered in state.answered],
@@ -108,7 +110,7 @@ def _from_wire(state: pb.State) -> Contents:
 
 
 def _checks(contents: Contents) -> Iterator[bool]:
-    """What `apply` relies on, whoever made the state that is loaded. May raise what a bad name is refused with."""
+    """The invariants on which `apply` relies. May raise InvalidName for a bad name."""
     topics, deleted = contents.topics, contents.deleted
     ids = [topic.topic_id for topic in topics] + list(deleted)
     yield len({topic.name for topic in topics}) == len(topics)

@@ -1,6 +1,6 @@
-"""What callers ask of the registry, as commands: arguments checked here, before anything is sent. Pure.
+"""Makes the registry's commands from their arguments, and checks those before anything is sent. Pure.
 
-What only the state can refuse (a name that is taken, too few brokers) `RegistryState.apply` refuses.
+`RegistryState.apply` refuses what depends on the state, such as a name that is taken or too few brokers.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ U64_MAX = (1 << 64) - 1
 
 
 def topic_id_of(command_id: bytes) -> TopicId:
-    """The id of the topic that a command makes: the same one when it is sent again."""
+    """The id of the topic that a command creates. A repeat of the command gives the same id."""
     return TopicId(blake2b(command_id, digest_size=16).digest())
 
 
 def create_topic(
     name: str, partitions: int, replication_factor: int, config: TopicConfig, command_id: bytes
 ) -> pb.Command:
-    """Raises InvalidName, InvalidRequest; all of these functions do."""
-    wanted = pb.CreateTopic(
+    """Raises InvalidName, InvalidRequest, as all of these functions do."""
+    request = pb.CreateTopic(
         name=check_topic_name(name),
         topic_id=topic_id_of(command_id),
         partitions=_number("partitions", partitions),
         replication_factor=_number("replication_factor", replication_factor),
         config=config_to_wire(config),
     )
-    return pb.Command(create_topic=wanted, command_id=command_id)
+    return pb.Command(create_topic=request, command_id=command_id)
 
 
 def alter_topic(name: str, settings: Sequence[tuple[str, str]], command_id: bytes) -> pb.Command:
-    """Raises InvalidConfig, too: for a setting that is unknown, named twice, or no such value."""
+    """Also raises InvalidConfig for a setting that is unknown or given twice, and for a value that it cannot have."""
     if len(settings) > SETTINGS_MAX:
         raise InvalidRequest(f"{len(settings)} settings", hint=f"name at most {SETTINGS_MAX} at once")
     parse_settings(settings)
     changed = [pb.Setting(name=setting, value=value) for setting, value in settings]
-    wanted = pb.AlterTopic(name=check_topic_name(name), settings=changed)
-    return pb.Command(alter_topic=wanted, command_id=command_id)
+    request = pb.AlterTopic(name=check_topic_name(name), settings=changed)
+    return pb.Command(alter_topic=request, command_id=command_id)
 
 
 def delete_topic(name: str, command_id: bytes) -> pb.Command:
@@ -59,42 +59,42 @@ def add_partition(topic: str, command_id: bytes) -> pb.Command:
 
 
 def delete_partition(topic: str, partition: int, command_id: bytes, with_topic: bool, topic_id: bytes) -> pb.Command:
-    wanted = pb.DeletePartition(
+    request = pb.DeletePartition(
         topic=check_topic_name(topic),
         partition=_number("partition", partition),
         with_topic=with_topic,
         topic_id=topic_id,
     )
-    return pb.Command(delete_partition=wanted, command_id=command_id)
+    return pb.Command(delete_partition=request, command_id=command_id)
 
 
 def set_consumer(topic: str, partition: int, channel: str, consumer: str, command_id: bytes) -> pb.Command:
-    wanted = pb.SetConsumer(
+    request = pb.SetConsumer(
         topic=check_topic_name(topic),
         partition=_number("partition", partition),
         channel=check_channel_name(channel),
         consumer=check_consumer_name(consumer),
     )
-    return pb.Command(set_consumer=wanted, command_id=command_id)
+    return pb.Command(set_consumer=request, command_id=command_id)
 
 
 def unset_consumer(topic: str, partition: int, channel: str, epoch: int, command_id: bytes) -> pb.Command:
-    wanted = pb.UnsetConsumer(
+    request = pb.UnsetConsumer(
         topic=check_topic_name(topic),
         partition=_number("partition", partition),
         channel=check_channel_name(channel),
         epoch=_number("epoch", epoch, U64_MAX),
     )
-    return pb.Command(unset_consumer=wanted, command_id=command_id)
+    return pb.Command(unset_consumer=request, command_id=command_id)
 
 
 def put_record(kind: str, name: str, value: bytes | None, version: int, command_id: bytes) -> pb.Command:
     """`value` None: remove the record. `version`: the record's present version; 0: there is no record."""
     check_record(kind, name, value or b"")
-    wanted = pb.PutRecord(
+    request = pb.PutRecord(
         kind=kind, name=name, value=value or b"", version=_number("version", version, U64_MAX), remove=value is None
     )
-    return pb.Command(put_record=wanted, command_id=command_id)
+    return pb.Command(put_record=request, command_id=command_id)
 
 
 def raise_feature_level(level: int, at_version: int) -> pb.Command:

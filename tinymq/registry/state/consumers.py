@@ -1,4 +1,4 @@
-"""Who reads which partition for which channel, as the registry has it: one table, bounded. Pure."""
+"""The registry's assignments of consumers to the channels of partitions: one bounded table. Pure."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ class Consumers:
         return self._count
 
     def __iter__(self) -> Iterator[QueueConsumer]:
-        """By topic id, partition and channel."""
+        """All assignments, by topic id, partition and channel."""
         for group in sorted(self._by_queue):
-            there = self._by_queue[group]
-            yield from (there[channel] for channel in sorted(there))
+            by_channel = self._by_queue[group]
+            yield from (by_channel[channel] for channel in sorted(by_channel))
 
     def of(self, queue: GroupId) -> list[QueueConsumer]:
-        """A partition's, by channel."""
-        there = self._by_queue.get(queue, {})
-        return [there[channel] for channel in sorted(there)]
+        """The assignments of one partition, by channel."""
+        by_channel = self._by_queue.get(queue, {})
+        return [by_channel[channel] for channel in sorted(by_channel)]
 
     def fork(self) -> Consumers:
-        """Another one, equal to this."""
+        """An equal copy, which changes independently."""
         fork = Consumers()
-        fork._by_queue, fork._count = {queue: there.copy() for queue, there in self._by_queue.items()}, self._count
+        fork._by_queue = {queue: by_channel.copy() for queue, by_channel in self._by_queue.items()}
+        fork._count = self._count
         return fork
 
     def get(self, queue: GroupId, channel: str) -> QueueConsumer | None:
         return self._by_queue.get(queue, {}).get(channel)
 
     def set(self, consumer: QueueConsumer) -> None:
-        """In place of whoever read for this channel. Raises QuotaExceeded."""
+        """Assign a channel, in place of the consumer before. Raises QuotaExceeded."""
         queue = GroupId(consumer.topic_id, consumer.partition)
         if self.get(queue, consumer.channel) is None:
             _check_room("partition", len(self._by_queue.get(queue, {})), bounds.CONSUMERS_PER_QUEUE_MAX)
@@ -50,19 +51,19 @@ class Consumers:
         self._by_queue.setdefault(queue, {})[consumer.channel] = consumer
 
     def unset(self, queue: GroupId, channel: str, epoch: int) -> bool:
-        """Whether there was such an assignment; `epoch` 0: whichever there is."""
-        there = self._by_queue.get(queue, {})
-        known = there.get(channel)
-        if known is None or epoch not in (0, known.epoch):
+        """End an assignment (`epoch` 0: of any epoch). Returns whether there was one."""
+        by_channel = self._by_queue.get(queue, {})
+        consumer = by_channel.get(channel)
+        if consumer is None or epoch not in (0, consumer.epoch):
             return False
-        del there[channel]
+        del by_channel[channel]
         self._count -= 1
-        if not there:
+        if not by_channel:
             del self._by_queue[queue]
         return True
 
     def drop(self, queue: GroupId) -> bool:
-        """The partition is gone: whether anybody read it."""
+        """End all assignments of a deleted partition. Returns whether there were any."""
         gone = self._by_queue.pop(queue, {})
         self._count -= len(gone)
         return bool(gone)

@@ -1,8 +1,8 @@
-"""Where the replicas of new partitions go: even over brokers and, where brokers name racks, over racks.
+"""Places the replicas of new partitions evenly over brokers and, where brokers name racks, over racks.
 
-Pure and deterministic: every replica of the registry places alike. Greedy, least loaded first; a topic is even
-in itself before it is even with the others, so that its leaders spread however lopsided the cluster is. The
-partitions of a broker that dies spread over the others, too: who is second in line takes turns.
+Pure and deterministic: every replica of the registry places them alike. The rule is greedy and takes the least loaded
+broker first. A topic is balanced in itself before it is balanced with the others, so that its leaders spread even if
+the cluster is lopsided. The second replicas take turns, so that the leaderships of a dead broker spread as well.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def place(
     replication_factor: int,
     own: Iterable[QueueRecord] = (),
 ) -> list[tuple[ReplicaPlace, ...]]:
-    """Replicas for each new partition, the preferred leader first. Needs at least `replication_factor` brokers.
+    """Choose replicas for each new partition, the preferred leader first, from `replication_factor` brokers or more.
 
-    `existing`: all partitions there are; `own`: those among them that are of the same topic.
+    `existing` are all partitions of the cluster. `own` are those of the same topic.
     """
     assert 1 <= replication_factor <= len(brokers), (replication_factor, len(brokers))
     leads_total: Counter[int] = Counter()
@@ -44,6 +44,7 @@ def place(
             brokers, key=lambda b: (leads[b.broker_id], holds[b.broker_id], leads_total[b.broker_id], b.broker_id)
         )
         chosen = [leader]
+        # Another rack counts more than an even load: a rack fails as a whole.
         while len(chosen) < replication_factor:
             racks = {b.rack for b in chosen if b.rack}
             chosen.append(
@@ -55,6 +56,7 @@ def place(
         for broker in chosen:
             holds[broker.broker_id] += 1
             holds_total[broker.broker_id] += 1
+        # The second replica is likely to lead if the leader dies, so this pair is the rarest one with that leader.
         chosen[1:] = sorted(chosen[1:], key=lambda b: (heirs[leader.broker_id, b.broker_id], b.broker_id))
         heirs.update((leader.broker_id, b.broker_id) for b in chosen[1:2])
         leads[leader.broker_id] += 1

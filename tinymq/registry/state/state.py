@@ -1,8 +1,8 @@
-"""The registry's state and its one function: `apply(command)` gives a reply and effects, and reads no clock.
+"""The registry's state and its one function: `apply(command)` returns a reply and effects, and reads no clock.
 
-Pure and total: the same commands give the same state, byte for byte, on every broker; a command that cannot be
-done is a reply with an error and changes nothing but the list of answered commands. A command applies once
-however often it is sent, by its random id.
+Pure, and never fails: the same commands give the same state, byte for byte, on every broker. A command that cannot be
+carried out gets a reply with an error, and changes nothing but the list of answered commands. Each command has a random
+id, and applies once no matter how often it is sent.
 """
 
 from __future__ import annotations
@@ -65,33 +65,34 @@ __all__ = [
     "reply_error",
 ]
 
-# Part of the replicated behaviour, not settings: brokers that differed here would differ in state.
-HISTORY_SHIFT = 40  # between two take-overs there are fewer commands, and producer ids, than 1 << 32:
-TAKER_SHIFT = 32  # those that did not know of one another count apart, too
+# Part of the replicated behaviour, not settings: brokers with different values would compute different states.
+EPOCH_SHIFT = 40  # of the count of recoveries in a version. Fewer than 1 << 32 commands lie between two recoveries.
+BROKER_SHIFT = 32  # of the recovering broker, so that two recoveries that do not know of each other differ
 EPOCHS_MAX = 1 << 22
 
 
 class RegistryState:
-    """Changed by `apply`, `begin_recovery_epoch` and `load` alone."""
+    """The state of the registry. Only `apply`, `begin_recovery_epoch` and `load` change it."""
 
     def __init__(self) -> None:
-        self.version = 0  # rises with every command applied, refused ones included, and with every history
+        self.version = 0  # rises with every command, refused ones included, and with every recovery
         self.feature_level = FIRST_LEVEL  # never falls
-        self.announced: dict[int, int] = {}  # by broker, registered or not: its level if above FIRST_LEVEL
+        self.announced: dict[int, int] = {}  # feature levels above FIRST_LEVEL, by broker, registered or not
         self.brokers: dict[int, BrokerRecord] = {}
         self.topics: dict[str, TopicRecord] = {}
         self.topics_by_id: dict[TopicId, TopicRecord] = {}
-        self.deleted: OrderedDict[TopicId, None] = OrderedDict()  # oldest first, bounded
+        self.deleted: OrderedDict[TopicId, None] = OrderedDict()  # deleted topics, oldest first, bounded
         self.next_producer_id = 1
         self.consumers = Consumers()
         self.records = Records()
-        self._answered: OrderedDict[bytes, pb.Reply] = OrderedDict()  # oldest first, bounded
+        self._answered: OrderedDict[bytes, pb.Reply] = OrderedDict()  # by command id, oldest first, bounded
 
     def apply(self, command: pb.Command) -> tuple[pb.Reply, list[Effect]]:
-        """Do `command`, once. Never raises."""
-        known = self._answered.get(command.command_id)
-        if known is not None:
-            return known, []
+        """Carry out `command`, unless its id was answered before. Never raises."""
+        answered = self._answered.get(command.command_id)
+        if answered is not None:
+            return answered, []
+        # A refused command counts, too: every broker has to agree on the version that it got.
         self.version += 1
         effects: list[Effect] = []
         reply = pb.Reply(version=self.version)
@@ -106,7 +107,8 @@ class RegistryState:
         return reply, effects
 
     def apply_bytes(self, payload: bytes) -> tuple[bytes, pb.Reply, list[Effect]]:
-        """(command id, reply, effects) of a packed command; bytes that are none count and change nothing else."""
+        """Apply a packed command; returns (command id, reply, effects). Bytes that do not parse count as an unknown
+        command."""
         try:
             command = pb.Command.FromString(payload)
         except DecodeError:
@@ -155,35 +157,43 @@ class RegistryState:
             self.brokers[broker.broker_id] = broker
             effects.append(BrokersChanged())
 
-    def _unregister(self, gone: pb.UnregisterBroker, effects: list[Effect]) -> None:
-        known = self.brokers.get(gone.broker_id)
-        if known is not None and gone.session in (0, known.session):
-            del self.brokers[gone.broker_id]
+    def _unregister(self, request: pb.UnregisterBroker, effects: list[Effect]) -> None:
+        broker = self.brokers.get(request.broker_id)
+        if broker is not None and request.session in (0, broker.session):
+            del self.brokers[request.broker_id]
             effects.append(BrokersChanged())
 
-    def _create(self, wanted: pb.CreateTopic, time_us: int, effects: list[Effect]) -> None:
-        name = check_topic_name(wanted.name)
+    def _create(self, request: pb.CreateTopic, time_us: int, effects: list[Effect]) -> None:
+        name = check_topic_name(request.name)
         if name in self.topics:
             raise TopicExists(f"topic {name!r} exists")
-        topic_id = TopicId(wanted.topic_id)
+        topic_id = TopicId(request.topic_id)
         if len(topic_id) != 16 or not any(topic_id) or topic_id in self.topics_by_id or topic_id in self.deleted:
             raise InvalidRequest("a topic needs a new id of 16 bytes")
-        if not 1 <= wanted.partitions <= bounds.PARTITIONS_PER_TOPIC_MAX:
+        if not 1 <= request.partitions <= bounds.PARTITIONS_PER_TOPIC_MAX:
             raise InvalidRequest(
-                f"{wanted.partitions} partitions", hint=f"a topic has 1 to {bounds.PARTITIONS_PER_TOPIC_MAX}"
+                f"{request.partitions} partitions", hint=f"a topic has 1 to {bounds.PARTITIONS_PER_TOPIC_MAX}"
             )
-        config = config_from_wire(wanted.config) if wanted.HasField("config") else TopicConfig()
-        places = self._place(wanted.partitions, wanted.replication_factor)
+        config = config_from_wire(request.config) if request.HasField("config") else TopicConfig()
+        places = self._place(request.partitions, request.replication_factor)
         queues = tuple(QueueRecord(name, topic_id, number, at, time_us) for number, at in enumerate(places))
-        factor, count = wanted.replication_factor, len(queues)
-        topic = TopicRecord(name, topic_id, factor, time_us, queues, config, count, self.version)
+        topic = TopicRecord(
+            name=name,
+            topic_id=topic_id,
+            replication_factor=request.replication_factor,
+            created_us=time_us,
+            queues=queues,
+            config=config,
+            next_partition=len(queues),
+            config_version=self.version,
+        )
         self.put_topic(topic)
         effects.append(TopicCreated(topic))
 
     def _place(
         self, partitions: int, replication_factor: int, own: Sequence[QueueRecord] = ()
     ) -> list[tuple[ReplicaPlace, ...]]:
-        """Replicas for new partitions of a topic that has `own`."""
+        """Choose replicas for new partitions of a topic whose present partitions are `own`."""
         existing = [queue for topic in self.topics.values() for queue in topic.queues]
         if len(existing) + partitions > bounds.PARTITIONS_MAX:
             have = f"the cluster has {len(existing)} partitions, and at most {bounds.PARTITIONS_MAX}"
@@ -196,11 +206,11 @@ class RegistryState:
             )
         return place(brokers, existing, partitions, replication_factor, own)
 
-    def _alter(self, wanted: pb.AlterTopic, effects: list[Effect]) -> None:
-        topic = self.topic(wanted.name)
-        if len(wanted.settings) > SETTINGS_MAX:
-            raise InvalidRequest(f"{len(wanted.settings)} settings", hint=f"at most {SETTINGS_MAX} at once")
-        config = topic.config.altered([(setting.name, setting.value) for setting in wanted.settings])
+    def _alter(self, request: pb.AlterTopic, effects: list[Effect]) -> None:
+        topic = self.topic(request.name)
+        if len(request.settings) > SETTINGS_MAX:
+            raise InvalidRequest(f"{len(request.settings)} settings", hint=f"at most {SETTINGS_MAX} at once")
+        config = topic.config.altered([(setting.name, setting.value) for setting in request.settings])
         if config != topic.config:
             altered = replace(topic, config=config, config_version=self.version)
             self.put_topic(altered)
@@ -230,13 +240,13 @@ class RegistryState:
         effects.append(PartitionAdded(queue))
         return queue.partition
 
-    def _delete_queue(self, wanted: pb.DeletePartition, effects: list[Effect]) -> None:
-        gone = self.queue(wanted.topic, wanted.partition)
+    def _delete_queue(self, request: pb.DeletePartition, effects: list[Effect]) -> None:
+        gone = self.queue(request.topic, request.partition)
         topic = self.topics[gone.topic]
-        if wanted.topic_id not in (b"", topic.topic_id):
+        if request.topic_id not in (b"", topic.topic_id):
             raise UnknownTopic(f"the topic {topic.name!r} that was meant is deleted, and there is another one")
         if len(topic.queues) == 1:
-            if wanted.with_topic:
+            if request.with_topic:
                 self._delete(topic.name, effects)
                 return
             raise InvalidRequest(f"partition {gone.partition} is the last of {gone.topic!r}", hint="delete the topic")
@@ -244,18 +254,18 @@ class RegistryState:
         self.consumers.drop(gone.group)
         effects.append(PartitionDeleted(gone))
 
-    def set_consumer(self, wanted: pb.SetConsumer, effects: list[Effect]) -> int:
+    def set_consumer(self, request: pb.SetConsumer, effects: list[Effect]) -> int:
         """Make a consumer the only one of its channel; return its epoch, which no consumer had before."""
-        queue = self.queue(wanted.topic, wanted.partition)
-        channel, consumer = check_channel_name(wanted.channel), check_consumer_name(wanted.consumer)
-        epoch = self.version  # rises with every command, and none has two
+        queue = self.queue(request.topic, request.partition)
+        channel, consumer = check_channel_name(request.channel), check_consumer_name(request.consumer)
+        epoch = self.version  # no two commands share a version, so no two consumers share an epoch
         self.consumers.set(QueueConsumer(queue.topic, queue.topic_id, queue.partition, channel, consumer, epoch))
         effects.append(ConsumersChanged())
         return epoch
 
-    def _unset_consumer(self, gone: pb.UnsetConsumer, effects: list[Effect]) -> None:
-        queue = self.queue(gone.topic, gone.partition)
-        if self.consumers.unset(queue.group, gone.channel, gone.epoch):
+    def _unset_consumer(self, request: pb.UnsetConsumer, effects: list[Effect]) -> None:
+        queue = self.queue(request.topic, request.partition)
+        if self.consumers.unset(queue.group, request.channel, request.epoch):
             effects.append(ConsumersChanged())
 
     def _take_producer_ids(self, count: int) -> int:
@@ -264,21 +274,21 @@ class RegistryState:
         first, self.next_producer_id = self.next_producer_id, self.next_producer_id + count
         return first
 
-    def _put_record(self, wanted: pb.PutRecord, effects: list[Effect]) -> None:
-        check_record(wanted.kind, wanted.name, wanted.value)
-        if self.records.put(wanted.kind, wanted.name, None if wanted.remove else wanted.value, wanted.version,
+    def _put_record(self, request: pb.PutRecord, effects: list[Effect]) -> None:
+        check_record(request.kind, request.name, request.value)
+        if self.records.put(request.kind, request.name, None if request.remove else request.value, request.version,
                             self.version):  # fmt: skip
-            effects.append(RecordChanged(wanted.kind, wanted.name))
+            effects.append(RecordChanged(request.kind, request.name))
 
-    def _raise_feature_level(self, said: pb.RaiseFeatureLevel, effects: list[Effect]) -> None:
+    def _raise_feature_level(self, request: pb.RaiseFeatureLevel, effects: list[Effect]) -> None:
         """Raise the level, if the proposer looked at all members in the state right before this command. In a later
         state a broker that announces a lower level may have registered."""
-        if said.level <= self.feature_level:
+        if request.level <= self.feature_level:
             return
-        if said.at_version != self.version - 1:
-            raise VersionConflict(f"the registry was at version {self.version - 1}, not {said.at_version}")
-        self.feature_level = said.level
-        effects.append(FeatureLevelRaised(said.level))
+        if request.at_version != self.version - 1:
+            raise VersionConflict(f"the registry was at version {self.version - 1}, not {request.at_version}")
+        self.feature_level = request.level
+        effects.append(FeatureLevelRaised(request.level))
 
     def announced_level(self, broker_id: int) -> int:
         """The feature level that a broker announced when it last registered; FIRST_LEVEL if it announced none."""
@@ -286,11 +296,11 @@ class RegistryState:
         return broker.feature_level if broker is not None else self.announced.get(broker_id, FIRST_LEVEL)
 
     def put_topic(self, topic: TopicRecord) -> None:
-        """Store `topic`, in the place of the version before it."""
+        """Store `topic`, in place of its earlier record."""
         self.topics[topic.name] = topic
         self.topics_by_id[topic.topic_id] = topic
 
-    # ---- what there is -----------------------------------------------------------------------------------
+    # ---- lookups -----------------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicRecord:
         """Raises UnknownTopic."""
@@ -360,19 +370,19 @@ class RegistryState:
         self._answered = OrderedDict(contents.answered)
 
 
-def begin_recovery_epoch(state: RegistryState, generation: int) -> bool:
-    """The log goes on after a take-over, maybe with less than there was: whether that is news. `generation`: the count
-    of take-overs, and in the lower 32 bits whose it was. As `apply`: for what is committed alone.
+def begin_recovery_epoch(state: RegistryState, recovery_epoch: int) -> bool:
+    """Note a committed loss-of-quorum recovery, after which commands may be lost. Returns whether it is new.
 
-    Versions, and so the epochs of consumers, and producer ids go on above all that the lost part can have given.
+    `recovery_epoch` has the count of recoveries, and in its lower 32 bits the recovering broker. Versions, and with
+    them the epochs of consumers, and producer ids continue above all numbers that a lost command can have given out.
     """
-    count, taker = min(generation >> 32, EPOCHS_MAX), generation & 0xFF
-    least = count << HISTORY_SHIFT | taker << TAKER_SHIFT
-    news = state.version < least
+    count, broker = min(recovery_epoch >> 32, EPOCHS_MAX), recovery_epoch & 0xFF
+    least = count << EPOCH_SHIFT | broker << BROKER_SHIFT
+    is_new = state.version < least
     state.version, state.next_producer_id = max(state.version, least), max(state.next_producer_id, least)
-    return news
+    return is_new
 
 
 def reply_error(reply: pb.Reply) -> TinymqError | None:
-    """What a command was refused with."""
+    """The error in a reply; None: the command was carried out."""
     return make_error(reply.error_code, reply.error_message, reply.error_hint, {}) if reply.error_code else None

@@ -1,4 +1,4 @@
-"""What the registry tells about: brokers, topics, queues, their consumers. Frozen values; no I/O, no wire."""
+"""The registry's records: brokers, topics, partitions (its *queues*) and their consumers. Frozen values only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class BrokerRecord:
     """One registration of a broker: it holds until its lease runs out or the broker leaves."""
 
     broker_id: int
-    incarnation: bytes  # of its data folder
+    incarnation: bytes  # of its data directory
     session: int  # random per process start: another start is another registration
     address: str  # where clients dial, host:port
     peer_address: str
@@ -25,7 +25,7 @@ class BrokerRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPlace:
-    """A broker, and the data folder it had when the topic was made."""
+    """A broker, and the data directory that it had when the topic was created."""
 
     broker_id: int
     incarnation: bytes
@@ -51,15 +51,15 @@ class QueueRecord:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic whole: created means that every partition has its place."""
+    """A topic with all its partitions. A created topic has a place for every one of them."""
 
     name: str
     topic_id: TopicId
     replication_factor: int
     created_us: int
-    queues: tuple[QueueRecord, ...]  # by partition number, which rises and may leave some out: see `queue`
+    queues: tuple[QueueRecord, ...]  # by partition number, which may have gaps
     config: TopicConfig
-    next_partition: int  # the number that the next one gets; invariant: above all of `queues`
+    next_partition: int  # the next new partition's number; invariant: above those of `queues`
     config_version: int  # of the registry when the config was last altered
 
     def queue(self, partition: int) -> QueueRecord | None:
@@ -71,14 +71,14 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class QueueConsumer:
-    """Who reads a partition for a channel."""
+    """The consumer that reads a partition for a channel."""
 
     topic: str
     topic_id: TopicId
     partition: int
     channel: str
     consumer: str
-    epoch: int  # above that of every assignment before it, in the whole cluster
+    epoch: int  # above that of every earlier assignment in the cluster
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Registry values as protobuf messages, and back. One place, so that state, commands and requests agree."""
+"""Registry values as protobuf messages, and back, for the state, for commands and for requests."""
 
 from __future__ import annotations
 

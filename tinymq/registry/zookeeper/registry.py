@@ -1,12 +1,12 @@
-"""The registry in ZooKeeper: each change a transaction on the tree (tree.py), decided by `RegistryState`.
+"""The registry in ZooKeeper: each change is a transaction on the tree (tree.py), decided by `RegistryState`.
 
-A change is decided on a fork of the state that is known here, and written if /version still says that nothing came in
-between; else what came is taken over, and the change decided anew. Every broker applies the same commands in the same
-order, so that the same version is the same state everywhere. A change whose answer is lost is looked for among the
-changes, by its command's id, before it is made again.
+A broker decides a change on a fork of its local state, and writes it if /version shows that no other change came in
+between. Otherwise it applies the other changes and decides again. Every broker applies the same commands in the same
+order, so the same version is the same state everywhere. If the answer to a change is lost, the broker looks for the
+command's id among the changes before it writes the change again.
 
-A registration is a record in the state, and a node that ZooKeeper removes with the broker's session. Whoever sees a
-record without a node unregisters that broker, by a command as any other; its own node a broker makes again.
+A registration is a record in the state, and a node that ZooKeeper removes with the broker's session. A broker that sees
+another broker's record without a node unregisters it by a command. A broker whose own node is missing makes it again.
 """
 
 from __future__ import annotations
@@ -34,20 +34,22 @@ from tinymq.registry.zookeeper.retry import RETRY_S, Tries, Trying
 from tinymq.registry.zookeeper.session import Conflict, Disconnected, ZookeeperSession
 from tinymq.registry.zookeeper.tree import Change, Check
 
-REQUEST_BYTES_MAX = 1_000_000  # ZooKeeper takes 1,048,575 in one request, unless told otherwise
-TROUBLE_S = 1.0  # before a tree that cannot be read is looked at again
+REQUEST_BYTES_MAX = 1_000_000  # ZooKeeper accepts 1,048,575 in one request by default
+TROUBLE_S = 1.0  # before a tree that cannot be read is read again
 
 logger = structlog.get_logger("tinymq.registry")
 
 
 class ZookeeperRegistry(BaseRegistry):
-    """RegistryService on ZooKeeper. Reads go on while ZooKeeper cannot be reached, and get no newer; changes wait for
-    it until their deadline."""
+    """RegistryService on ZooKeeper.
+
+    While ZooKeeper cannot be reached, reads return the last known state, and changes wait until their deadline.
+    """
 
     def __init__(
         self, session: ZookeeperSession, cluster_id: bytes, clock: Clock, rng: random.Random, timing: Timing
     ) -> None:
-        """`session`: not started, and of nobody else."""
+        """`session` is not started yet, and no other object uses it."""
         super().__init__(RegistryState(), clock, rng, timing)
         self._where = session.where
         self._cluster_id = cluster_id
@@ -63,11 +65,11 @@ class ZookeeperRegistry(BaseRegistry):
         self._timer: Timer | None = None
         self._stopped = False
 
-    # ---- life -------------------------------------------------------------------------------------------
+    # ---- start and stop -------------------------------------------------------------------------------------------
 
     async def start(self, on_disk: Collection[GroupId]) -> None:
-        """Raises NotReady (no server: each with why), WrongCluster, InvalidConfig (an empty registry for a broker that
-        has data), Denied, CorruptData."""
+        """Raises NotReady (no server, with a reason for each), WrongCluster, InvalidConfig (an empty registry for a
+        broker that has data), Denied, CorruptData."""
         await self._session.start(self._timing.command_timeout_s)
         await self._trying.settled(lambda tries: self._open(on_disk), self._timing.command_timeout_s)
         self._following = asyncio.get_running_loop().create_task(self._follow())
@@ -99,8 +101,8 @@ class ZookeeperRegistry(BaseRegistry):
                     f"this broker has data of {held}, and the registry {self._where} is empty",
                     hint="check the registry's URL: the registry that knows of them is another",
                 )
-            await self._session.commit(tree.first_ops(self._cluster_id))  # a conflict: another broker has
-            logger.info("registry_made", registry=self._where)
+            await self._session.commit(tree.first_ops(self._cluster_id))  # Conflict: another broker has
+            logger.info("registry_created", registry=self._where)
         elif tree.cluster_of(cluster.data) != self._cluster_id.hex():
             raise WrongCluster(
                 f"the registry {self._where} is of cluster {tree.cluster_of(cluster.data)[:32]}",
@@ -134,12 +136,14 @@ class ZookeeperRegistry(BaseRegistry):
         return await self._trying.settled(partial(self._attempt, command), timeout_s)
 
     async def _attempt(self, command: pb.Command, tries: Tries, *, expired: bool = False) -> pb.Reply:
-        """Decide `command` on what is known here, and write what it changes. `expired`: it unregisters a broker whose
-        node is gone, if it is gone still."""
+        """Decide `command` on a fork of the local state, and write the changes.
+
+        `expired`: the command unregisters a broker whose node is gone, and must do nothing if the node is back.
+        """
         fork = self._state.fork()
         reply, effects = fork.apply(command)
         if fork.version == self.version:
-            return reply  # it was made before
+            return reply  # the command was carried out before
         change = Change(command, reply)
         ops = tree.change_ops(self._state, fork, self._replica.node_version, change, effects, self._replica.deleted)
         if BrokersChanged() in effects:
@@ -148,14 +152,14 @@ class ZookeeperRegistry(BaseRegistry):
             hint = f"ZooKeeper takes {REQUEST_BYTES_MAX} bytes at once: use fewer partitions or consumers"
             raise InvalidRequest(f"the change takes {tree.size_of(ops)} bytes", hint=hint)
         await self._trying.commit(ops, tries)
-        self._replica.apply(change)  # nothing, if it has come back from ZooKeeper already: a command applies once
+        self._replica.apply(change)  # does nothing if the change has come back from ZooKeeper already
         return reply
 
     async def _hold(self, broker: BrokerRecord, tries: Tries) -> None:
-        """Register `broker`, or make its node again."""
+        """Register `broker`, or create its node again."""
         session_id, node_version = self._session.session_id, self._replica.node_version
         if not self._nodes.holds(broker):
-            return  # it has left meanwhile
+            return  # it has unregistered meanwhile
         if self._state.brokers.get(broker.broker_id) != broker:
             error = reply_error(await self._attempt(self._registration(broker), tries))
             if error is not None:
@@ -192,7 +196,7 @@ class ZookeeperRegistry(BaseRegistry):
         self._timer = self._clock.call_later(self._timing.registration_renew_s / 2, self._look_at_leases)
 
     async def _follow(self) -> None:
-        """Take over what others change, and see to who is registered. Ends with `close`."""
+        """Apply the changes of other brokers, and keep registrations and nodes in step. Ends with `close`."""
         trouble = ""
         while True:
             await self._wake.wait()
@@ -201,7 +205,7 @@ class ZookeeperRegistry(BaseRegistry):
                 continue
             try:
                 await self._replica.refresh()
-                await self._look_at_brokers()
+                await self._check_registrations()
                 trouble = ""
                 continue
             except (Conflict, Disconnected):
@@ -213,11 +217,11 @@ class ZookeeperRegistry(BaseRegistry):
                 await self._clock.sleep(TROUBLE_S)
             self._look()
 
-    async def _look_at_brokers(self) -> None:
+    async def _check_registrations(self) -> None:
         timeout_s = self._timing.command_timeout_s
         names = set(await self._session.children(tree.BROKERS, watch=True))
-        fallen, gone = self._nodes.seen(names)
-        for broker in fallen:
+        missing, gone = self._nodes.seen(names)
+        for broker in missing:
             await self._trying.settled(partial(self._hold, broker), timeout_s)
         for broker in gone:
             await self._trying.settled(partial(self._expire, broker), timeout_s)

@@ -1,4 +1,4 @@
-"""A registry's state as it lies in ZooKeeper, read here: followed change by change, read whole after a gap."""
+"""The local copy of a registry's state in ZooKeeper: it follows change by change, and reads everything after a gap."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tinymq.registry.zookeeper import tree
 from tinymq.registry.zookeeper.session import Disconnected, ZookeeperSession
 from tinymq.registry.zookeeper.tree import Change
 
-FOLLOWED_MAX = 256  # changes that are caught up with one by one; from more the state is read whole
+FOLLOWED_MAX = 256  # missing changes that are applied one by one; after more, everything is read
 READS_MAX = 64  # reads under way at once
-READINGS_MAX = 20  # of the whole state, while others keep changing it
+READINGS_MAX = 20  # attempts to read everything while other brokers change it
 
 T = TypeVar("T")
 
@@ -27,26 +27,26 @@ logger = structlog.get_logger("tinymq.registry")
 
 
 class Replica:
-    """`state`, and where in ZooKeeper it is from. Everything that changes it goes through here."""
+    """`state`, and its place in ZooKeeper. All changes of the state go through this object."""
 
     def __init__(
         self, session: ZookeeperSession, state: RegistryState, on_effects: Callable[[Sequence[Effect]], None]
     ) -> None:
         self.state = state
-        self.loaded = False  # read once
-        self.deleted: dict[TopicId, str] = {}  # names below /deleted, the oldest first
+        self.loaded = False  # everything was read at least once
+        self.deleted: dict[TopicId, str] = {}  # names of nodes below /deleted, oldest first
         self._session = session
         self._on_effects = on_effects
-        self._ahead = 0  # of the state's version: how ZooKeeper counts the node /version
+        self._ahead = 0  # version of the node /version minus that of the state
         self._reading = asyncio.Lock()
 
     @property
     def node_version(self) -> int:
-        """Of /version, while it says what `state` does."""
+        """The version of the node /version at which its content matches `state`."""
         return self.state.version + self._ahead
 
     def apply(self, change: Change) -> bool:
-        """Whether the change came to the same here, now or before: else the state is not the one that is stored."""
+        """Apply a change. Returns False if the outcome differs from the stored one: then the states differ, too."""
         reply, effects = self.state.apply(change.command)
         for effect in effects:
             if isinstance(effect, TopicDeleted):
@@ -56,15 +56,15 @@ class Replica:
         self._on_effects(effects)
         return reply == change.reply
 
-    # Those below raise Disconnected, Denied, CorruptData.
+    # The methods below raise Disconnected, Denied, CorruptData.
 
     async def refresh(self) -> None:
-        """Bring `state` up to all that was written before this call."""
+        """Bring `state` up to date with every write before this call."""
         await self._session.sync()
         await self.catch_up()
 
     async def catch_up(self) -> None:
-        """Bring `state` up to what the server shows, and watch for more."""
+        """Bring `state` up to date with the connected server, and watch for more changes."""
         async with self._reading:
             base, node_version = await self._read_version()
             if base.version - self.state.version > FOLLOWED_MAX or not await self._follow(base.version):
@@ -73,7 +73,7 @@ class Replica:
                 self._ahead = node_version - base.version
 
     async def load(self) -> None:
-        """Read the state whole."""
+        """Read the whole state."""
         async with self._reading:
             await self._load()
 
@@ -88,7 +88,7 @@ class Replica:
         return base, node.version
 
     async def _follow(self, version: int) -> bool:
-        """Whether the changes up to `version` are all there, and came to the same here."""
+        """Apply the changes up to `version`. Returns False if one is missing, or has another outcome here."""
         missing = range(self.state.version + 1, version + 1)
         for start in range(0, len(missing), READS_MAX):
             some = missing[start : start + READS_MAX]
@@ -110,6 +110,7 @@ class Replica:
             records = await self._read_all(tree.RECORDS, tree.unpack_record)
             deleted = tree.deleted_names(await self._session.children(tree.DELETED))
             again, _ = await self._read_version()
+            # The nodes were read one by one. They belong together only if no change was made meanwhile.
             if again.version != base.version or self.state.version > base.version:
                 continue
             there = [each for some in consumers for each in some]
@@ -120,9 +121,9 @@ class Replica:
         raise Disconnected("the registry changes faster than it can be read", sent=False)
 
     async def _read_all(self, folder: str, unpack: Callable[[str, bytes], T]) -> list[T]:
-        """What lies in a folder, by name; what goes meanwhile is left out, and the version then tells."""
+        """The nodes below `folder`, by name. A node that goes meanwhile is left out; the version shows that."""
 
-        async def read(name: str) -> T | None:  # unpacked one by one: the loop has other work, too
+        async def read(name: str) -> T | None:  # unpacked one by one, so that other work gets its turn
             node = await self._session.get(f"{folder}/{name}")
             return unpack(name, node.data) if node is not None else None
 

@@ -1,4 +1,4 @@
-"""A change or a read on ZooKeeper, tried until it is settled or its time is up: every call ends by its deadline."""
+"""Retries a change or a read on ZooKeeper until it has an outcome. Every call ends by its deadline."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tinymq.registry.zookeeper.replica import Replica
 from tinymq.registry.zookeeper.session import Conflict, Disconnected, ZookeeperSession
 from tinymq.registry.zookeeper.tree import Op
 
-RETRY_S = 0.03  # between two tries
+RETRY_S = 0.03  # between two attempts
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class Tries:
-    """What is known of one call's tries."""
+    """The attempts of one call so far."""
 
-    failed: str = ""  # why the last one did
-    uncertain: bool = False  # a transaction was sent, and nobody said what became of it
+    failed: str = ""  # the reason why the last one failed
+    uncertain: bool = False  # a transaction was sent, and its outcome is not known
 
 
 class Trying:
-    """One change at a time: two of one broker would only be in each other's way."""
+    """Runs one call at a time, because two changes of one broker would only conflict with each other."""
 
     def __init__(self, session: ZookeeperSession, replica: Replica, clock: Clock) -> None:
         self._session = session
@@ -36,8 +36,10 @@ class Trying:
         self._turn = asyncio.Lock()
 
     async def settled(self, attempt: Callable[[Tries], Awaitable[T]], timeout_s: float) -> T:
-        """What `attempt` comes to, however many tries it takes. Raises what it is refused with; at the deadline
-        DeadlineExceeded, or OutcomeUnknown if a transaction of it may have been done."""
+        """Call `attempt` until it returns, and return its result. Retries after Conflict and Disconnected only.
+
+        Raises, at the deadline: DeadlineExceeded, or OutcomeUnknown if a transaction may have been done.
+        """
         tries = Tries()
         trying = asyncio.get_running_loop().create_task(self._try(attempt, tries))
         late = False
@@ -61,7 +63,7 @@ class Trying:
             timer.cancel()
 
     async def commit(self, ops: Sequence[Op], tries: Tries) -> None:
-        """Raises Conflict, Disconnected, Denied."""
+        """Commit a transaction of one call. Raises Conflict, Disconnected, Denied."""
         before, tries.uncertain = tries.uncertain, True
         try:
             await self._session.commit(ops)
@@ -74,18 +76,20 @@ class Trying:
 
     async def _try(self, attempt: Callable[[Tries], Awaitable[T]], tries: Tries) -> T:
         failed: Exception | None = None
-        version, came = -1, 0  # at the last try, and since the one before
+        version, changes = -1, 0  # at the last attempt, and between the last two
         while True:
             await self._session.wait_connected()
             try:
                 async with self._turn:
-                    if failed is not None and self._replica.loaded:  # what came meanwhile may be the very change
+                    # The transaction of an attempt without an answer may be among the new changes. The state then knows
+                    # the command's id, and does not carry it out again.
+                    if failed is not None and self._replica.loaded:
                         await self._replica.refresh()
                         if isinstance(failed, Conflict) and self._replica.state.version == version:
-                            await self._replica.load()  # nothing came: a node is not as it was known
-                    came, version = self._replica.state.version - version, self._replica.state.version
+                            await self._replica.load()  # a conflict without a change: some node differs from our copy
+                    changes, version = self._replica.state.version - version, self._replica.state.version
                     return await attempt(tries)
             except (Conflict, Disconnected) as error:
                 failed, tries.failed = error, str(error)
-            if isinstance(failed, Disconnected) or not came:  # else somebody was faster, and it is our turn
+            if isinstance(failed, Disconnected) or not changes:  # after a lost race, try again at once
                 await self._clock.sleep(RETRY_S)

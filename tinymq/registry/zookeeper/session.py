@@ -1,7 +1,7 @@
-"""A ZooKeeper session in the broker's loop: reads, transactions, watches, and what becomes of the connection.
+"""A ZooKeeper session on the broker's loop: reads, transactions, watches, and the state of the connection.
 
-kazoo runs threads of its own. What they have to say crosses into the loop here, by `call_soon_threadsafe`, and
-nothing of theirs is called that blocks. Only this module imports kazoo.
+kazoo runs threads of its own. Their results and events enter the loop here, by `call_soon_threadsafe`, and no call to
+kazoo blocks the loop. Only this module imports kazoo.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from tinymq.base.config import ZookeeperUrl, parse_address
 from tinymq.base.errors import Denied, NotReady
 from tinymq.registry.zookeeper.tree import Check, Create, Op, Put, Remove
 
-RETRY_S = 0.05  # between two tries to connect, at first
+RETRY_S = 0.05  # between the first two attempts to connect
 RETRY_S_MAX = 1.0
-PROBE_S = 1.0  # for finding out why a server cannot be reached
-STOP_S = 2.0  # for ending the session at a stop; it expires by itself otherwise
+PROBE_S = 1.0  # deadline of a probe for why a server cannot be reached
+STOP_S = 2.0  # deadline for ending the session at a stop; otherwise the session expires
 
 _START = "start ZooKeeper, or check the registry's URL in the broker's configuration"
 
 logger = structlog.get_logger("tinymq.registry")
-logging.getLogger("kazoo").addHandler(logging.NullHandler())  # else its warnings go to stderr: transitions are ours
+logging.getLogger("kazoo").addHandler(logging.NullHandler())  # else it writes to stderr; we log transitions
 
 
 class Conflict(Exception):
-    """A transaction found another tree than it was made for: nothing was done."""
+    """The tree has changed since the transaction was made. Nothing was done."""
 
 
 class Disconnected(Exception):
-    """There is no answer: the connection is gone, or silent. What was `sent` may have been done."""
+    """There is no answer, because the connection is lost or silent. A request that was `sent` may have been done."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
@@ -59,22 +59,24 @@ class Disconnected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Node:
+    """A node's content and version."""
+
     data: bytes
     version: int
-    owner: int  # the session of an ephemeral node; 0: of none
+    owner: int  # the session of an ephemeral node; 0: the node is not ephemeral
 
 
 class ZookeeperSession:
-    """One client, and one session after the other: a new one by itself when ZooKeeper has ended the last.
+    """One client with one session at a time. kazoo opens a new session when ZooKeeper has ended the last one.
 
-    `on_state` is called in the loop whenever `connected` or `session_id` has changed, `on_watch` when something
-    that was read with `watch` has.
+    `on_state` is called on the loop after each change of `connected` or `session_id`, and `on_watch` after a change of
+    a node that was read with `watch`.
     """
 
     def __init__(self, url: ZookeeperUrl, session_s: float, clock: Clock) -> None:
         self.where = ",".join(url.servers) + url.chroot
         self.connected = False
-        self.session_id = 0  # of the last one that was established
+        self.session_id = 0  # of the newest established session
         self.on_state: Callable[[], None] = lambda: None
         self.on_watch: Callable[[], None] = lambda: None
         self._url = url
@@ -95,7 +97,7 @@ class ZookeeperSession:
         self._client.add_listener(self._listen)
 
     async def start(self, timeout_s: float) -> None:
-        """Connect. Raises NotReady, with every address and why it cannot be used."""
+        """Connect. Raises NotReady, which gives a reason for every address."""
         self._client.start_async()
         late = self._loop.create_future()
         waiting = self._loop.create_task(self.wait_connected())
@@ -111,7 +113,7 @@ class ZookeeperSession:
             )
 
     async def stop(self) -> None:
-        """End the session; if that takes long, ZooKeeper ends it by itself. Again: nothing."""
+        """End the session. If that takes too long, leave it to expire. A second call does nothing."""
         if self._stopping:
             return
         self._stopping = True
@@ -121,25 +123,26 @@ class ZookeeperSession:
             try:
                 self._client.stop()
                 self._client.close()
-            except Exception as error:  # kazoo's own words for a connection that is stuck, or never was, are many
+            except Exception as error:  # kazoo has many errors for a connection that is stuck or was never made
                 logger.info("session_left_to_expire", registry=self.where, reason=repr(error)[:200])
             self._cross(stopped.set)
 
+        # kazoo's stop blocks. A thread of its own cannot hold up the loop, nor the end of the process (daemon).
         threading.Thread(target=stop, name="tinymq-zookeeper-stop", daemon=True).start()
         timer = self._clock.call_later(STOP_S, stopped.set)
         await stopped.wait()
         timer.cancel()
 
     async def wait_connected(self) -> None:
-        """Return while there is a session."""
+        """Return once there is a session."""
         while not self.connected:
             self._changed.clear()
             await self._changed.wait()
 
-    # ---- requests: each raises Disconnected, and Denied --------------------------------------------------
+    # ---- requests: each raises Disconnected and Denied --------------------------------------------------
 
     async def get(self, path: str, *, watch: bool = False) -> Node | None:
-        """None: no such node; then nothing is watched."""
+        """Read a node; None: there is no such node, and it is not watched."""
         root = self._url.chroot
         try:
             data, stat = await self._ask(lambda: self._client.get_async(root + path, self._on_watch if watch else None))
@@ -148,7 +151,7 @@ class ZookeeperSession:
         return Node(data, stat.version, stat.ephemeralOwner)
 
     async def children(self, path: str, *, watch: bool = False) -> list[str]:
-        """Names, sorted; of what is not there none, and then nothing is watched."""
+        """The sorted names of a node's children. For a missing node: no names, and it is not watched."""
         root = self._url.chroot
         try:
             return sorted(
@@ -158,12 +161,12 @@ class ZookeeperSession:
             return []
 
     async def sync(self) -> None:
-        """What is read from now on is at least as new as all that was written anywhere before."""
+        """Make all later reads at least as new as every write before this call."""
         await self._ask(lambda: self._client.sync_async(self._url.chroot))
 
     async def make_root(self) -> None:
-        """The path that the URL names, and what is above it, which is anybody's. (kazoo's own chroot makes but its
-        last part.)"""
+        """Create the path of the URL and all nodes above it, which every user may change. (kazoo's own chroot support
+        creates only the last node.)"""
         names = self._url.chroot.split("/")
         for depth in range(2, len(names) + 1):
             path = "/".join(names[:depth])
@@ -172,7 +175,7 @@ class ZookeeperSession:
                 await self._ask(partial(self._client.create_async, path, acl=acl))
 
     async def commit(self, ops: Sequence[Op]) -> None:
-        """All of it or nothing. Raises Conflict."""
+        """Carry out all operations, or none. Raises Conflict."""
         transaction, root = self._client.transaction(), self._url.chroot
         for op in ops:
             match op:
@@ -187,7 +190,7 @@ class ZookeeperSession:
         results = await self._ask(transaction.commit_async)
         for op, result in zip(ops, results, strict=False):
             if isinstance(result, RolledBackError | RuntimeInconsistency):
-                continue  # another one failed
+                continue  # this operation was undone, because another one failed
             if isinstance(result, BadVersionError | NoNodeError | NodeExistsError):
                 raise Conflict(f"{op.path}: {type(result).__name__}")
             if isinstance(result, Exception):
@@ -206,8 +209,10 @@ class ZookeeperSession:
             else:
                 answer.set_result(value)
 
-        asked = call()
-        asked.rawlink(lambda result: self._cross(lambda: settle(result.value, result.exception)))
+        # kazoo calls back in its own thread, or never. Hence the deadline: a session that has been silent for its whole
+        # length is as good as lost.
+        request = call()
+        request.rawlink(lambda result: self._cross(lambda: settle(result.value, result.exception)))
         silent = Disconnected(f"ZooKeeper has not answered in {self._session_s:.1f} s", sent=True)
         timer = self._clock.call_later(self._session_s, lambda: settle(None, silent))
         try:
@@ -224,7 +229,7 @@ class ZookeeperSession:
     # ---- from kazoo's threads ------------------------------------------------------------------------------
 
     def _cross(self, call: Callable[[], object]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(call)
 
     def _listen(self, state: str) -> None:
@@ -242,7 +247,7 @@ class ZookeeperSession:
 
 
 def _probe(server: str) -> str:
-    """Why a server cannot be used, as far as a connection tells."""
+    """The reason why a server cannot be used, as far as a connection shows."""
     try:
         with socket.create_connection(parse_address(server), timeout=PROBE_S):
             return f"{server}: it takes connections, and gives no session (frozen, without a quorum, or no ZooKeeper)"
@@ -251,5 +256,5 @@ def _probe(server: str) -> str:
 
 
 def _denied(path: str, error: Exception) -> Denied:
-    hint = "check the user and password in the registry's URL, and who made the nodes there"
+    hint = "check the user and password in the registry's URL, and who created the nodes there"
     return Denied(f"ZooKeeper refused {path or 'a request'}: {type(error).__name__} {error}".rstrip(), hint=hint)

@@ -1,18 +1,19 @@
-"""How the registry's state lies in ZooKeeper: which nodes, what they hold, what a command writes. Pure.
+"""The layout of the registry's state in ZooKeeper: its nodes, their contents, and the writes of a command. Pure.
 
-    /cluster                          whose registry this is; never changes
-    /version                          counts changes; next producer id, feature level, the registered brokers, and what
-                                      brokers announced
-    /brokers/<id>                     ephemeral: there while the broker's session lives
+    /cluster                          the id of the registry's cluster; never changes
+    /version                          counts changes; next producer id, feature level, the registered brokers, and the
+                                      feature levels that brokers announced
+    /brokers/<id>                     ephemeral: exists while the broker's session lives
     /topics/<name>                    settings, partitions and their replicas
-    /consumers/<topic id>-<partition> who reads the partition, by channel; only where somebody does
-    /records/<kind>:<name>            what other parts of a broker keep here; from feature level 2 on
-    /deleted/<version>-<topic id>     the last 10,000 topics that were deleted
+    /consumers/<topic id>-<partition> the partition's consumers, by channel; only if there is one
+    /records/<kind>:<name>            records of other parts of a broker; from feature level 2 on
+    /deleted/<version>-<topic id>     the last 10,000 deleted topics
     /changes/<version>                the last 1024 commands and their replies
 
-Every change is one transaction: it checks that /version is what the command was decided on, sets it to the next one,
-adds to /changes, and writes what became different. Brokers follow /changes; the other nodes are for who starts, for
-who was away for long, and for people. Contents are the messages of registry.proto as JSON; bytes in it are base64.
+Every change is one transaction: it checks that /version is the one on which the command was decided, sets it to the
+next one, adds to /changes, and writes the nodes that differ. Brokers follow /changes. The other nodes are for brokers
+that start or were away for long, and for people. Contents are the messages of registry.proto as JSON, with bytes in
+base64.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ FORMAT_LEVELLED = 2  # a tree above feature level 1: builds without feature leve
 CLUSTER, VERSION = "/cluster", "/version"
 BROKERS, TOPICS, CONSUMERS, DELETED, CHANGES = FOLDERS = "/brokers", "/topics", "/consumers", "/deleted", "/changes"
 RECORDS = "/records"  # made when the feature level is raised
-OP_BYTES = 64  # what surrounds a path and its data in a request, at most
+OP_BYTES = 64  # of a request around a path and its data, at most
 
 M = TypeVar("M", bound=Message)
 
@@ -76,7 +77,7 @@ class Create:
 class Put:
     path: str
     data: bytes
-    version: int = -1  # of the node: -1, whichever
+    version: int = -1  # of the node; -1: any version
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ Op = Create | Put | Remove | Check
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A command, and what came of it."""
+    """A command and its reply."""
 
     command: pb.Command
     reply: pb.Reply
@@ -128,7 +129,7 @@ def record_path(kind: str, name: str) -> str:
 
 
 def deleted_name(version: int, topic_id: TopicId) -> str:
-    """Sorted by name they are sorted by age."""
+    """The name of a deleted topic's node. Names sort by age."""
     return f"{version:020d}-{topic_id.hex()}"
 
 
@@ -140,11 +141,11 @@ def change_path(version: int) -> str:
     return f"{CHANGES}/{change_name(version)}"
 
 
-# ---- what a command writes --------------------------------------------------------------------------------
+# ---- the writes of a command --------------------------------------------------------------------------------
 
 
 def first_ops(cluster_id: bytes) -> list[Op]:
-    """An empty registry."""
+    """The operations that create an empty registry."""
     cluster = {"format": FORMAT, "cluster_id": cluster_id.hex()}
     return [
         Create(CLUSTER, json.dumps(cluster).encode()),
@@ -161,8 +162,10 @@ def change_ops(
     effects: Sequence[Effect],
     deleted: Mapping[TopicId, str],
 ) -> list[Op]:
-    """The transaction for `change`, but for nodes below /brokers. `node_version`: of /version at `before`; `deleted`:
-    the names below /deleted."""
+    """The transaction for `change`, without the nodes below /brokers.
+
+    `node_version` is that of the node /version at the state `before`. `deleted` are the names below /deleted.
+    """
     version = after.version
     ops: list[Op] = [Put(VERSION, pack_version(after), node_version), Create(change_path(version), pack_change(change))]
     if version > bounds.ANSWERED_MAX:
@@ -203,7 +206,7 @@ def _written(effect: Effect, before: RegistryState, after: RegistryState, comman
 
 
 def _queue_of(command: pb.Command, state: RegistryState) -> QueueRecord:
-    """Whose consumers a command changed."""
+    """The partition whose consumers a command changed."""
     named = command.set_consumer if command.HasField("set_consumer") else command.unset_consumer
     return state.queue(named.topic, named.partition)
 
@@ -291,7 +294,7 @@ def cluster_of(data: bytes) -> str:
 
 
 def unpack_topic(name: str, data: bytes) -> TopicRecord:
-    """Raises InvalidConfig, too, for settings of another build."""
+    """Also raises InvalidConfig, for settings of another build."""
     topic = _from_json(topic_path(name), data, pb.Topic())
     if topic.name != name:
         raise _corrupt(topic_path(name), ValueError(f"it is of topic {topic.name[:100]!r}"))
@@ -318,7 +321,7 @@ def contents_of(
     changes: Iterable[Change],
     records: Iterable[MetadataRecord] = (),
 ) -> Contents:
-    """What was read, in the order in which a state is stored. `deleted`, `changes`: the oldest first."""
+    """The contents of a state, from the nodes that were read. `deleted` and `changes` are given oldest first."""
     topics = sorted(topics, key=lambda topic: topic.name)
     names = {topic.topic_id: topic.name for topic in topics}
     read = [consumer_from_wire(each, names.get(TopicId(each.topic_id), "")) for each in consumers]
@@ -346,7 +349,7 @@ def _json(message: Message) -> bytes:
 
 def _from_json(path: str, data: bytes, message: M) -> M:
     try:
-        return json_format.Parse(data, message, ignore_unknown_fields=True)  # of a newer build, as on any wire
+        return json_format.Parse(data, message, ignore_unknown_fields=True)  # of a newer build
     except (ValueError, RecursionError, json_format.ParseError) as error:
         raise _corrupt(path, error) from None
 
