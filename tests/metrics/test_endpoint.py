@@ -244,7 +244,7 @@ def test_before_there_is_a_cluster_and_after_the_disk_failed() -> None:
         assert get(address, "/status")[0] == 200
         disks[1].fail_sync("ballots*", once=False)
         host = cluster.brokers[1].host
-        cluster.call(lambda: next(iter(host.groups.values())).core._SyncObj__setCurrentTerm(99, None))
+        cluster.call(lambda: next(iter(host.groups.values())).replica.state.enter_term(99, None))
         cluster.wait_until(lambda: cluster.brokers[1].state.value == "failed")
         assert get(address, "/status")[0] == 503
         assert value(scrape(cluster, 1), "tinymq_replicas", role="failed") == 1

@@ -257,7 +257,7 @@ class Broker:
         self._cluster.say(
             f"broker {self.id} {group.role.value} of {group.id} in term {group.term}, leader {group.leader}"
         )
-        term = group.core.leading_term
+        term = group.replica.current.leading_term
         if term is not None:
             self._cluster.ledger.leads(group.id, self.id, term)
 
@@ -303,7 +303,7 @@ class Broker:
             return f"broker {self.id}: down"
         parts = [
             f"{g.id} {g.role.value} t{g.term} leader {g.leader} last {g.log.last_index} durable {g.log.durable_index}"
-            f" commit {g.commit_index} applied {g.applied_index} {g.failure or ''} {g.core.describe()}"
+            f" commit {g.commit_index} applied {g.applied_index} {g.failure or ''} {g.describe_followers()}"
             for g in self.host.groups.values()
         ]
         return f"broker {self.id}{' paused' if self.process.paused else ''}: " + "; ".join(parts)

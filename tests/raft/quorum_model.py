@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from tests.raft.values import GROUP
 from tinymq.raft.rules.automatic_recovery import revive
 from tinymq.raft.rules.membership import Membership, Replica
-from tinymq.raft.rules.quorum_loss import ReplicaReport, can_win, impose
+from tinymq.raft.rules.quorum_loss import ReplicaReport, can_win, forced_membership
 
 MEMBERS = (1, 2, 3)
 
@@ -309,18 +309,18 @@ class Group:
         survivor = next(n for n in up if n.broker_id == found.survivor.broker_id)
         log = {item.number for item in survivor.disk.log}
         assert self.safe <= log, f"revived without {self.safe - log}, which a majority had synced"
-        imposed = impose(survivor.newest, survivor.broker_id, found.replicas)
+        forced = forced_membership(survivor.newest, survivor.broker_id, found.replicas)
         self._lead(survivor, found.term)
-        self._append(survivor, imposed)
+        self._append(survivor, forced)
         if self._rng.random() < ends:
             self._down(survivor)
             return False
         self.revived += 1
-        self._take_along(survivor, imposed)
+        self._take_along(survivor, forced)
         self.acknowledged &= {item.number for item in survivor.disk.log}
         return True
 
-    def _take_along(self, survivor: Node, imposed: Membership) -> None:
+    def _take_along(self, survivor: Node, forced: Membership) -> None:
         """A majority gets the CONFIG, which commits under itself."""
         takes = self._rng.sample([n for n in self.nodes if n is not survivor], self._rng.choice((1, 2)))
         for node in takes:

@@ -151,9 +151,9 @@ class RandomScript:
 
     def _is_whole(self, broker: ScriptedBroker) -> bool:
         """A member that has lost nothing. Its own word is not enough: an old disk takes itself for one."""
-        if not broker.up or self._listed is None or not self._listed.has(broker.core.me):
+        if not broker.up or self._listed is None or not self._listed.has(broker.state.me):
             return False
-        return broker.group.role in (Role.LEADER, Role.FOLLOWER) and self._damaged.get(broker.id) != broker.core.me
+        return broker.group.role in (Role.LEADER, Role.FOLLOWER) and self._damaged.get(broker.id) != broker.state.me
 
     def _hurt(self, broker: ScriptedBroker) -> str:
         """A disk loses something while the others are whole: no more is promised. What is flipped is behind a mark
@@ -167,7 +167,7 @@ class RandomScript:
         if what == "damage":
             if broker.disk.hangs:
                 return ""
-            self._damaged[broker.id] = broker.core.me
+            self._damaged[broker.id] = broker.state.me
             return f"run {MARKED_S}; crash {broker.id}; damage {broker.id}"
         return f"crash {broker.id}; {what} {broker.id}"
 

@@ -227,7 +227,7 @@ class Scenario(Wires):
         await idle(self._links)
         for broker in self._brokers.values():
             await broker.open_group(self._first)
-            broker.core._SyncObj__raftElectionDeadline = NEVER  # who stands first is said by the script
+            broker.state.election_deadline = NEVER  # who stands first is said by the script
             broker.seen = look(broker, self._names)
         await self.do_status()
 
@@ -246,7 +246,7 @@ class Scenario(Wires):
         group = broker.group
         self._lines.insert(
             0,
-            f"{broker.id} is back as {name_replica(broker.core.me, self._names)}: {group.role.value}, "
+            f"{broker.id} is back as {name_replica(broker.state.me, self._names)}: {group.role.value}, "
             f"term {group.term}, last entry {group.log.last_index}, commit {group.commit_index}"
             + ("" if group.failure is None else f"; {group.failure}"),
         )
@@ -291,8 +291,8 @@ class Scenario(Wires):
 
     async def do_stand(self, number: str) -> None:
         broker = self._brokers[int(number)]
-        broker.core._SyncObj__raftElectionDeadline = self._now
-        broker.core._around.wake()
+        broker.state.election_deadline = self._now
+        broker.state.env.wake()
 
     async def do_elect(self, number: str) -> None:
         asked = ("PreVote", "RequestVote", "Vote")
@@ -352,7 +352,7 @@ class Scenario(Wires):
 
     def do_take_over(self, number: str, term: str, *present: str) -> None:
         listed = [
-            self._brokers[b].core.me if str(b) in present else Replica(b, bytes(16), 0) for b in sorted(self._brokers)
+            self._brokers[b].state.me if str(b) in present else Replica(b, bytes(16), 0) for b in sorted(self._brokers)
         ]
         try:
             self._brokers[int(number)].group.force_leadership(int(term), listed)

@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tests.fakes.manual_clock import ManualClock
 from tests.raft.harness import CLUSTER_ID, Ledger, Recorder
@@ -31,6 +31,7 @@ from tinymq.raft.net.transport import (
     PeerAddress,
     PeerIdentity,
 )
+from tinymq.raft.state.replica_state import ReplicaState
 from tinymq.simulation.faulty_files import FaultyFiles
 
 T = TypeVar("T")
@@ -278,9 +279,9 @@ class ScriptedBroker:
         return self.host.groups[GROUP]
 
     @property
-    def core(self) -> Any:
-        """Under its private names, too: a script makes a timer fire and reads what tests may read."""
-        return self.group.core
+    def state(self) -> ReplicaState:
+        """A script makes a timer of the replica fire, and reads what its state says."""
+        return self.group.replica.state
 
     async def open_store(self, limits: Limits, now: float) -> None:
         self._processes += 1

@@ -97,7 +97,7 @@ def _content(sent: Sent, names: Names) -> str:
             return _ack(ack)
         case CommitNotice() as notice:
             wanted = ", answer wanted" if notice.ack_wanted else ""
-            return f"t{notice.term} commit {notice.commit}{wanted}" + _round(notice.round)
+            return f"t{notice.term} commit {notice.commit}{wanted}" + _read_id(notice.read_id)
         case TimeoutNow(term):
             return f"t{term}"
         case InstallSnapshot() as offer:
@@ -115,11 +115,11 @@ def _ack(ack: AppendAck) -> str:
     if ack.conflict:
         return f"t{ack.term} conflict: go on at {ack.next} after t{ack.next_term}, commit {ack.commit}{count}"
     received = f", received {ack.received}" if ack.received != ack.durable else ""
-    return f"t{ack.term} durable {ack.durable}{received}, commit {ack.commit}{_round(ack.round)}{count}"
+    return f"t{ack.term} durable {ack.durable}{received}, commit {ack.commit}{_read_id(ack.read_id)}{count}"
 
 
-def _round(number: int) -> str:
-    return f", round {number}" if number else ""
+def _read_id(number: int) -> str:
+    return f", read {number}" if number else ""
 
 
 # ---- what became of a replica --------------------------------------------------------------------------------
@@ -152,11 +152,11 @@ def changes(broker: ScriptedBroker, names: Names, known: dict[tuple[int, int], s
 
 
 def look(broker: ScriptedBroker, names: Names) -> Seen:
-    group, core, log = broker.group, broker.core, broker.group.log
+    group, log = broker.group, broker.group.log
     entries = {i: log.term_at(i) or 0 for i in range(log.first_index, log.last_index + 1)}
     return Seen(
-        group.term, core.voted_for, group.role.value, group.leader, entries, log.durable_index, group.commit_index,
-        group.applied_index, name_members(group.membership, names), len(broker.machine.calls),
+        group.term, group.replica.state.voted_for, group.role.value, group.leader, entries, log.durable_index,
+        group.commit_index, group.applied_index, name_members(group.membership, names), len(broker.machine.calls),
         len(broker.machine.unknown), "" if group.failure is None else str(group.failure),
     )  # fmt: skip
 

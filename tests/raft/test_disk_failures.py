@@ -235,11 +235,11 @@ def test_a_term_known_from_entries_alone_is_written_before_anything_is_said_in_i
         for path, content in before.items():
             broker.files.put(path, content)
         await broker.start()
-        core = broker.group().core
-        assert core.term > voted[0]
-        assert core.voted_for is None, "that vote was of an earlier term"
+        state = broker.group().replica.state
+        assert state.term > voted[0]
+        assert state.voted_for is None, "that vote was of an earlier term"
         assert not broker.store.votes.durable(GROUP), "nothing leaves before that is written"
-        await cluster.until(lambda: load_votes(broker.files).hard_states[GROUP][0] >= core.term, 1.0)
+        await cluster.until(lambda: load_votes(broker.files).hard_states[GROUP][0] >= state.term, 1.0)
         await cluster.settle()
 
     simulate(scenario)

@@ -8,8 +8,8 @@ from tests.raft.harness import Cluster, simulate
 from tests.raft.traffic import appends, fails, listen
 from tinymq.base.config import KIB, Limits
 from tinymq.base.errors import QuotaExceeded
-from tinymq.raft.leader import leadership
 from tinymq.raft.net.transport import Channel
+from tinymq.raft.roles import replication
 
 
 async def a_large_entry_travels_whole(cluster: Cluster) -> None:
@@ -38,7 +38,7 @@ def test_17_a_backlog_is_sent_in_slices() -> None:
         await behind.start()
         await cluster.settle()
         sizes = [len(body) for _, b, _, m, body in heard if b == behind.id and m.HasField("append")]
-        assert max(sizes) <= leadership.APPEND_BYTES + 401 * KIB
+        assert max(sizes) <= replication.APPEND_BYTES + 401 * KIB
         assert len([s for s in sizes if s]) >= 4
 
     simulate(scenario, limits=Limits())
@@ -47,7 +47,7 @@ def test_17_a_backlog_is_sent_in_slices() -> None:
 def test_17_the_journal_hands_out_no_payloads() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
-        journal = cluster.leader().group().core._SyncObj__raftLog
+        journal = cluster.leader().group().replica.state.raft._SyncObj__raftLog
         assert [journal[i][0] for i in range(len(journal))] == [b""] * len(journal)
         assert journal[-1] == (b"", 3, 1)
         assert (journal[0], len(journal)) == ((b"", 1, 0), 3)
@@ -81,7 +81,7 @@ def test_18_a_stopped_follower_costs_a_window() -> None:
 
 
 def test_18_is_noticed_without_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leadership.Progress, "may_send", lambda self, window: not self.waiting)
+    monkeypatch.setattr(replication.Progress, "may_send", lambda self, window: not self.waiting)
     fails(a_stopped_follower_costs_a_window, limits=WINDOWED)
 
 
@@ -106,7 +106,7 @@ def test_18_what_no_majority_takes_is_refused() -> None:
             hung.set_result(None)
         await cluster.settle()
         await cluster.commit(b"and accepted again")
-        assert leader.group().core._leadership.uncommitted_bytes == 0
+        assert leader.group().uncommitted_bytes == 0
 
     simulate(scenario, limits=limits)
 

@@ -24,13 +24,13 @@ from tinymq.format.feature_level import ENTRIES
 from tinymq.log.broker_files.vote_store import VoteStore
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Role
-from tinymq.raft.leader import leadership
-from tinymq.raft.replica import following, pysyncobj_seams, voting
-from tinymq.raft.replica.outbox import Action, Outbox
-from tinymq.raft.replica.replica import RaftReplica
+from tinymq.raft.roles import following, replication
+from tinymq.raft.roles.candidacy import Candidacy
 from tinymq.raft.rules import log_matching
-from tinymq.raft.rules.election import Candidacy
 from tinymq.raft.rules.messages import Append, AppendAck, to_wire
+from tinymq.raft.state import pysyncobj_seams
+from tinymq.raft.state.outbox import Action, Outbox
+from tinymq.raft.state.pysyncobj_state import PySyncObjState
 
 # ---- 2: acknowledged entries are not truncated and not resent ----------------------------------------------
 
@@ -55,14 +55,14 @@ def test_2_each_entry_is_sent_once() -> None:
 
 
 def test_2_is_noticed_when_acks_pull_next_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = leadership.Progress.acknowledged
+    real = replication.Progress.acknowledged
 
-    def acknowledged(self: leadership.Progress, ack: AppendAck, now: float) -> bool:
+    def acknowledged(self: replication.Progress, ack: AppendAck, now: float) -> bool:
         moved = real(self, ack, now)
         self.next = ack.durable + 1
         return moved
 
-    monkeypatch.setattr(leadership.Progress, "acknowledged", acknowledged)
+    monkeypatch.setattr(replication.Progress, "acknowledged", acknowledged)
     fails(each_entry_is_sent_once)
 
 
@@ -96,12 +96,10 @@ def test_2_is_noticed_when_whatever_follows_is_dropped(monkeypatch: pytest.Monke
 def test_4_is_noticed_when_votes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.raft.test_incarnations import test_a_vote_counts_once
 
-    def count(self: voting.VotingReplica, ballot: Candidacy, voter: int) -> None:
-        free = next(b for b in (voter, *range(1, 6)) if b not in ballot.voters)
-        real(self, ballot, free)
+    def record(self: Candidacy, voter: int) -> None:
+        self.voters.add(next(b for b in (voter, *range(1, 6)) if b not in self.voters))
 
-    real = voting.VotingReplica._count_vote
-    monkeypatch.setattr(voting.VotingReplica, "_count_vote", count)
+    monkeypatch.setattr(Candidacy, "record", record)
     with pytest.raises(AssertionError):
         test_a_vote_counts_once()
 
@@ -227,7 +225,7 @@ async def a_vote_leaves_after_its_sync(cluster: Cluster) -> None:
     hung = voter.disk.hung = cluster.loop.create_future()
     heard = listen(cluster)
     leader.kill()
-    await cluster.until(lambda: voter.group().core.voted_for == candidate.id and voter.group().term > 1, 3.0)
+    await cluster.until(lambda: voter.group().replica.state.voted_for == candidate.id and voter.group().term > 1, 3.0)
     await cluster.run_for(0.1)
     assert not [m for a, _, _, m, _ in heard if a == voter.id and m.HasField("vote") and not m.vote.pre]
     voter.disk.hung = None
@@ -405,7 +403,7 @@ def test_11_is_noticed_when_a_conflict_backs_off_by_one(monkeypatch: pytest.Monk
         return decision
 
     monkeypatch.setattr(following, "receive", receive)
-    monkeypatch.setattr(leadership, "next_after_conflict", lambda log, ack: ack.next)
+    monkeypatch.setattr(replication, "next_after_conflict", lambda log, ack: ack.next)
     fails(a_divergent_tail_is_repaired_at_once)
 
 
@@ -462,19 +460,15 @@ def test_16_a_frame_that_is_damaged_changes_nothing() -> None:
     simulate(scenario)
 
 
-def stock_sends_a_large_entry(replica: RaftReplica) -> None:
+def stock_sends_a_large_entry(raft: PySyncObjState) -> None:
     """In pieces of 64 KiB, to a follower that is connected and behind."""
-    assert (
-        len(replica._log.reader.entry(replica._log.last_index).payload)
-        > replica._SyncObj__conf.appendEntriesBatchSizeBytes
-    )
-    for node in replica._SyncObj__otherNodes:
-        replica._SyncObj__connectedNodes.add(node)
-        replica._SyncObj__raftNextIndex[node] = replica._log.last_index
-    SyncObj._SyncObj__sendAppendEntries(replica)
+    for node in raft._SyncObj__otherNodes:
+        raft._SyncObj__connectedNodes.add(node)
+        raft._SyncObj__raftNextIndex[node] = raft.commit_index
+    SyncObj._SyncObj__sendAppendEntries(raft)
 
 
-NEVER: list[tuple[str, Callable[[RaftReplica], object]]] = [
+NEVER: list[tuple[str, Callable[[PySyncObjState], object]]] = [
     ("5, 6, 21", lambda c: c._SyncObj__loadDumpFile(clearJournal=True)),
     ("6", lambda c: c._SyncObj__deleteEntriesTo(1)),
     ("6, 21", lambda c: c._SyncObj__raftLog.clear()),
@@ -493,14 +487,14 @@ NEVER: list[tuple[str, Callable[[RaftReplica], object]]] = [
 
 
 @pytest.mark.parametrize(("hazards", "call"), NEVER, ids=[h for h, _ in NEVER])
-def test_stock_paths_refuse(hazards: str, call: Callable[[RaftReplica], object]) -> None:
+def test_stock_paths_refuse(hazards: str, call: Callable[[PySyncObjState], object]) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(bytes(100 * KIB))
-        replica = cluster.leader().group().core
+        raft = cluster.leader().group().replica.state.raft
         with pytest.raises(AssertionError, match=r"hazard|PySyncObj"):
-            call(replica)
-        assert replica._SyncObj__conf.fullDumpFile is None
-        assert replica._SyncObj__conf.dynamicMembershipChange is False
+            call(raft)
+        assert raft._SyncObj__conf.fullDumpFile is None
+        assert raft._SyncObj__conf.dynamicMembershipChange is False
 
     simulate(scenario, limits=Limits())
 

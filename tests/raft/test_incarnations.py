@@ -130,7 +130,7 @@ async def lonely_candidate(cluster: Cluster) -> int:
     cluster.isolate(1)
     await cluster.until(lambda: one.group().role is Role.CANDIDATE, 3.0)
     while one.group().term < 20:
-        one.process.do(lambda: one.group().core._stand(pre=False))
+        one.process.do(lambda: one.group().replica.elections.campaign(pre=False))
     await cluster.run_for(0.05)
     return one.group().term
 

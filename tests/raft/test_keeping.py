@@ -19,7 +19,7 @@ from tinymq.log.files.layout import SEGMENT, group_directory
 from tinymq.log.replica_log.commit_progress import UrgentCommits
 from tinymq.log.replica_log.log import Log
 from tinymq.raft import Role
-from tinymq.raft.replica.leading import LeadingReplica
+from tinymq.raft.replica.replica import RaftReplica
 from tinymq.raft.rules.configs import Configs
 
 WRITTEN = [b"%d" % i for i in range(5)]
@@ -89,23 +89,25 @@ async def no_mark_is_written(cluster: Cluster) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DurabilityMarks, "write", refuse)
-        await cluster.until(lambda: three.group().core.is_listed, 2.0)
+        await cluster.until(lambda: three.group().replica.state.is_listed, 2.0)
         await cluster.commit(b"with all three")
         await cluster.run_for(1.0)
         group, leader = three.group(), cluster.leader().group()
-        assert (group.role, group.core.failure) == (Role.LEARNER, None)
+        assert (group.role, group.replica.state.failure) == (Role.LEARNER, None)
         assert group.status().reason == "it is listed, and waits for its disk to keep that"
-        leading = leader.core._leadership
+        leading = leader.replica.current.leadership
         assert leading is not None
-        assert leading.progress[3].commit < leader.core._configs.applied.index, "its leader does not rest"
-        assert [leader.core.does_without(b) for b in (1, 2, 3)] == [False, False, True]
+        assert leading.replication.progress[3].commit < leader.replica.state.configs.applied.index, (
+            "its leader does not rest"
+        )
+        assert [leader.replica.can_lose(b) for b in (1, 2, 3)] == [False, False, True]
         cluster.brokers[2].kill()
         await cluster.commit(b"with one and three: it counts")
         await cluster.brokers[2].start()
         await cluster.settle()
         await cluster.run_for(0.5)  # nothing else is written any more
     await cluster.until(lambda: listed(three), 0.3, "it is tried again")
-    await cluster.until(lambda: leader.core.does_without(2), 0.3)
+    await cluster.until(lambda: leader.replica.can_lose(2), 0.3)
     await everybody_agrees(cluster, [*WRITTEN, b"with all three", b"with one and three: it counts"])
 
 
@@ -128,15 +130,15 @@ async def damage_while_another_is_not_back(cluster: Cluster) -> None:
     keep = Log.sync_commit
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Log, "sync_commit", lambda self, index: None)
-        await cluster.until(lambda: three.group().core.is_listed, 2.0)
+        await cluster.until(lambda: three.group().replica.state.is_listed, 2.0)
         two.kill()
         path = max(p for p in two.files.paths() if p.startswith(group_directory(GROUP)) and p.endswith(SEGMENT))
         two.files.flip_bit(path, 64 + 40)
         await two.start()
         await cluster.run_for(4.0)
         assert two.group().role is Role.QUARANTINED
-    core = three.group().core
-    three.process.do(lambda: keep(core._log, core._configs.applied.index))
+    state = three.group().replica.state
+    three.process.do(lambda: keep(state.log, state.configs.applied.index))
     await cluster.until(lambda: listed(two), 5.0, "then it may begin anew")
     await everybody_agrees(cluster, WRITTEN)
 
@@ -146,7 +148,7 @@ def test_a_repair_waits_until_who_was_listed_last_knows_it_for_good() -> None:
 
 
 def test_it_is_noticed_when_a_repair_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LeadingReplica, "does_without", lambda self, peer: True)
+    monkeypatch.setattr(RaftReplica, "can_lose", lambda self, peer: True)
     fails(damage_while_another_is_not_back)
 
 

@@ -12,8 +12,8 @@ from itertools import chain, combinations, product
 import pytest
 
 from tests.raft.values import membership
+from tinymq.raft.roles.candidacy import Candidacy
 from tinymq.raft.rules.configs import Config, Configs
-from tinymq.raft.rules.election import Candidacy
 from tinymq.raft.rules.membership import Replica
 
 Indexes = tuple[int, ...]  # by broker - 1: of a CONFIG

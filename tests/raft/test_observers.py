@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.raft.harness import Cluster, simulate
-from tests.raft.leader.test_leadership import ack, leading
+from tests.raft.roles.test_replication import ack, leading
 from tests.raft.test_quiet import rest
 from tests.raft.values import GROUP, chain, incarnation, membership
 from tests.seeds import first_of
@@ -16,10 +16,10 @@ from tinymq.base.types import METADATA_GROUP
 from tinymq.log.files.layout import SEGMENT, group_directory
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Role
-from tinymq.raft.leader.followers import OBSERVERS_MAX
+from tinymq.raft.roles.followers import OBSERVERS_MAX
 from tinymq.raft.rules.configs import Config, Configs
 from tinymq.raft.rules.membership import Replica
-from tinymq.raft.rules.messages import AppendAck, CommitNotice, RequestVote, Vote
+from tinymq.raft.rules.messages import AppendAck, RequestVote, Vote
 from tinymq.raft.rules.quorum_loss import Healthy, QuorumLost, judge
 
 LATE = 4  # the first broker that is no voter
@@ -77,7 +77,7 @@ def test_other_groups_have_no_observers() -> None:
         await cluster.commit(b"x")
         await cluster.run_for(2.0)
         assert cluster.brokers[LATE].group().log.last_index == 1
-        assert LATE not in cluster.leader().group().core._leadership.progress
+        assert LATE not in cluster.leader().group().replica.current.leading().replication.progress
 
     simulate(scenario, nodes=4, members=3, groups=(GROUP,))
 
@@ -176,7 +176,7 @@ def test_who_waits_for_an_announced_leader_speaks_of_no_recovery() -> None:
     async def scenario(cluster: Cluster) -> None:
         await agree(cluster)
         leader, observer = cluster.leader(METADATA_GROUP), cluster.brokers[LATE]
-        observer.group(METADATA_GROUP).core.leader_gone(leader.id)
+        observer.group(METADATA_GROUP).replica.elections.leader_gone(leader.id)
         assert "recover" in observer.group(METADATA_GROUP).status().reason
         status = observer.host.status(observer.group(METADATA_GROUP))
         assert status.reason == f"waiting to hear from its leader (broker {leader.id})"
@@ -191,7 +191,7 @@ def test_one_that_hears_nobody_asks_nobody() -> None:
         group = cluster.brokers[LATE].group(METADATA_GROUP)
         await cluster.until(lambda: group.leader is None, 2.0)
         sent: list[Any] = []
-        port = group.core._around
+        port = group.replica.state.env
         port.send = lambda peer, message: sent.append(message)
         await cluster.run_for(10.0)
         assert sent == []
@@ -260,7 +260,7 @@ def test_one_that_hangs_is_cut_off_or_is_gone_holds_nothing_up(seed: int) -> Non
             slowest = max(slowest, cluster.loop.time() - begun)
         assert slowest < 0.05
         leader = cluster.leader(METADATA_GROUP)
-        progress = leader.group(METADATA_GROUP).core._leadership.progress
+        progress = leader.group(METADATA_GROUP).replica.current.leading().replication.progress
         await cluster.until(lambda: not {4, 5} & set(progress), 5.0, "they are forgotten")
         await cluster.until(lambda: not leader.host._schedule._timers, 3.0, "it rests without them")
         cluster.resume(4)
@@ -310,7 +310,7 @@ def with_observer(peer: int = LATE) -> tuple[Any, Any]:
     leader, lines, _ = leading()
     lines.up.add(peer)
     lines.folders[peer] = incarnation(peer)
-    assert leader.observe(peer)
+    assert leader.followers.observe(peer)
     return leader, lines
 
 
@@ -329,24 +329,53 @@ def test_what_an_observer_holds_commits_nothing() -> None:
     assert leader.commit(configs(), ME, 0) == 5
 
 
-def test_an_observer_answers_no_round_and_is_asked_none() -> None:
-    leader, lines = with_observer()
-    leader.reads.ask(0, lambda _: None)
-    leader.ask_round(0)
-    assert [m for m in lines.take(2) if isinstance(m, CommitNotice)]
-    assert not [m for m in lines.take(LATE) if isinstance(m, CommitNotice)]
-    leader.acknowledged(LATE, ack(5))
-    leader.round_answered(configs(), LATE, 1)
-    assert leader.readers(configs(), ME, 5) == []
+def test_an_observer_confirms_no_read_and_is_asked_for_none() -> None:
+    """With the other two voters cut off, a read waits for ever, whatever the observers answer."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await agree(cluster)
+        leader = cluster.leader(METADATA_GROUP)
+        group = leader.group(METADATA_GROUP)
+        for voter in (b for b in (1, 2, 3) if b != leader.id):
+            cluster.cut(leader.id, voter)
+        asked: list[int] = []
+
+        def note(a: int, b: int, channel: object, head: pb.Peer, body: bytes) -> None:
+            if head.HasField("commit_notice") and head.commit_notice.read_id:
+                asked.append(b)
+
+        cluster.network.on_delivered = note
+        answers: list[object] = []
+        leading = group.replica.current.leading()
+        leader.process.do(lambda: leading.read_index(answers.append))
+        forged = AppendAck(
+            term=group.term,
+            durable=group.log.last_index,
+            received=group.log.last_index,
+            conflict=False,
+            next=0,
+            next_term=0,
+            commit=group.commit_index,
+            count=0,
+            read_id=9,
+        )
+        for observer in (4, 5):
+            leader.process.do(lambda peer=observer: group.replica.receive(peer, forged))
+        await cluster.run_for(0.2)
+        assert group.is_leader, "not yet deposed"
+        assert answers == []
+        assert LATE not in asked
+
+    observed(scenario)
 
 
 def test_an_observer_that_owes_answers_keeps_no_lone_write_waiting() -> None:
     leader, _ = with_observer()
     for peer in (2, 3):
         leader.acknowledged(peer, ack(5))
-    assert leader.nothing_out(), "the observer has not been heard in this term"
-    assert leader.successors(configs()) == [2, 3]
-    assert [r.broker_id for r in leader.present()] == [2, 3]
+    assert leader.followers.nothing_out(), "the observer has not been heard in this term"
+    assert leader.followers.successors(configs()) == [2, 3]
+    assert [r.broker_id for r in leader.followers.present()] == [2, 3]
 
 
 def test_a_group_rests_when_a_live_observer_knows_all() -> None:
@@ -364,19 +393,19 @@ def test_a_group_rests_when_a_live_observer_knows_all() -> None:
 def test_there_are_only_so_many_and_who_is_gone_makes_room() -> None:
     leader, _ = with_observer()
     for peer in range(LATE + 1, LATE + OBSERVERS_MAX):
-        assert leader.observe(peer)
-    assert not leader.observe(1000)
-    assert leader.observe(LATE), "it is one of them"
-    leader.forget(LATE)
-    assert leader.observe(1000)
-    leader.forget(2)
+        assert leader.followers.observe(peer)
+    assert not leader.followers.observe(1000)
+    assert leader.followers.observe(LATE), "it is one of them"
+    leader.followers.forget(LATE)
+    assert leader.followers.observe(1000)
+    leader.followers.forget(2)
     assert 2 in leader.progress, "members stay"
 
 
 def test_a_read_for_one_that_is_gone_is_dropped() -> None:
     leader, lines = with_observer()
-    leader.forget(LATE)
-    leader.read(LATE, 2, chain([1, 1])[1:], 0)
+    leader.followers.forget(LATE)
+    leader.entries_read(LATE, 2, chain([1, 1])[1:], 0)
     assert lines.take(LATE) == []
 
 
@@ -397,7 +426,7 @@ def test_nonsense_of_an_observer_moves_nobody(message: Any) -> None:
         group = leader.group(METADATA_GROUP)
         before = (group.term, group.commit_index)
         assert group.term == 1
-        leader.process.do(lambda: leader.host._replicas.guarded(group, lambda: group.core.receive(LATE, message)))
+        leader.process.do(lambda: leader.host._replicas.guarded(group, lambda: group.replica.receive(LATE, message)))
         await cluster.run_for(1.0)
         assert (group.role, group.failure) == (Role.LEADER, None)
         assert (group.term, group.commit_index) == before

@@ -20,7 +20,7 @@ from tinymq.log.files.files import File
 from tinymq.log.replica_log.log import Log
 from tinymq.raft import Role
 from tinymq.raft.replica import opening
-from tinymq.raft.replica.replica import RaftReplica
+from tinymq.raft.state.replica_state import ReplicaState
 from tinymq.simulation.faulty_files import FaultyFiles
 
 CUTS = 2  # in each run: 32 points in `make test`, and 168 more in `make test-long`
@@ -73,15 +73,15 @@ class Unsynced:
         return getattr(self._log, "last_index" if name == "durable_index" else name)
 
 
-class AcknowledgesBeforeTheSync(RaftReplica):
+class AcknowledgesBeforeTheSync(ReplicaState):
     """Without hazard 7's fix."""
 
-    def __init__(self, group: object, me: object, log: Log, *rest: object) -> None:
-        super().__init__(group, me, Unsynced(log), *rest)
+    def __init__(self, *, log: Log, **rest: object) -> None:
+        super().__init__(log=Unsynced(log), **rest)
 
 
 def acknowledge_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "RaftReplica", AcknowledgesBeforeTheSync)
+    monkeypatch.setattr(opening, "ReplicaState", AcknowledgesBeforeTheSync)
 
 
 def sync_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

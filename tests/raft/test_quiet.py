@@ -9,6 +9,7 @@ from tests.raft.values import GROUP
 from tests.seeds import first_of
 from tinymq.base.types import GroupId
 from tinymq.raft import Role
+from tinymq.raft.roles.candidacy import Candidacy
 
 
 def timers(cluster: Cluster) -> list[int]:
@@ -169,11 +170,13 @@ def test_a_leader_whose_followers_are_gone_before_it_leads_does_not_stay() -> No
     """The last vote comes late, when who gave the one before is gone already: nobody is left to go."""
 
     async def scenario(cluster: Cluster) -> None:
-        one, core = cluster.brokers[1], cluster.brokers[1].group().core
+        one, current = cluster.brokers[1], cluster.brokers[1].group().replica.current
         cluster.brokers[4].kill()
         cluster.brokers[5].kill()
         cluster.network.delay(3, 1, 0.08, both=False)
-        await cluster.until(lambda: core._ballot and not core._ballot.pre and 2 in core._ballot.voters, 2.0)
+        await cluster.until(
+            lambda: isinstance(role := current.role, Candidacy) and not role.pre and 2 in role.voters, 2.0
+        )
         cluster.brokers[2].kill()
         await cluster.until(lambda: cluster.ledger.leaders, 0.2, "it is elected")
         await cluster.run_for(0.5)

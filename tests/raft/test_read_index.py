@@ -13,8 +13,8 @@ from tests.seeds import first_of
 from tinymq.base.errors import DeadlineExceeded, NotLeader, TinymqError
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Role
-from tinymq.raft.leader.leadership import Leadership
-from tinymq.raft.replica.replica import RaftReplica
+from tinymq.raft.replica.current_role import CurrentRole
+from tinymq.raft.roles.leadership import Leadership
 from tinymq.raft.rules.read_index import Answer
 from tinymq_chaos.sim.virtual.event_loop import ProcessKilled
 
@@ -94,8 +94,8 @@ def test_reads_of_one_moment_share_a_round_and_those_after_it_the_next() -> None
         rounds: list[int] = []
 
         def note(a: int, b: int, channel: object, head: pb.Peer, body: bytes) -> None:
-            if head.WhichOneof("message") == "commit_notice" and head.commit_notice.round:
-                rounds.append(head.commit_notice.round)
+            if head.WhichOneof("message") == "commit_notice" and head.commit_notice.read_id:
+                rounds.append(head.commit_notice.read_id)
 
         cluster.network.on_delivered = note
         reads = Reads(cluster)
@@ -155,14 +155,14 @@ def test_an_isolated_leader_lets_nothing_be_read(seed: int) -> None:
 def test_mutant_a_leader_that_believes_to_lead_reads_the_past(monkeypatch: pytest.MonkeyPatch) -> None:
     """It cannot know better: the isolated one is caught as soon as it has nothing else to go by."""
 
-    def ask_round(self: Leadership, commit: int) -> None:
-        number = self.reads.begin(self._line.now())
-        for peer in self.progress:
-            self.reads.answered(peer, number or 0)
+    def confirm_reads(self: Leadership) -> None:
+        read_id = self.reads.begin(self.state.env.now())
+        for peer in self.replication.progress:
+            self.reads.answered(peer, read_id or 0)
 
-    monkeypatch.setattr(Leadership, "ask_round", ask_round)
+    monkeypatch.setattr(Leadership, "confirm_reads", confirm_reads)
     monkeypatch.setattr(
-        RaftReplica, "check_quorum", lambda self: None
+        CurrentRole, "check_quorum", lambda self: None
     )  # else it steps down just before the others elect
 
     async def scenario(cluster: Cluster) -> None:
@@ -209,12 +209,11 @@ def test_who_was_just_elected_reads_what_its_predecessor_acknowledged() -> None:
 
 
 def test_mutant_its_own_first_entry_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read_index(self: RaftReplica, answer: Answer) -> None:
-        assert self._leadership is not None
-        self._leadership.reads.ask(self.commit_index, answer)
-        self._around.wake()
+    def read_index(self: Leadership, answer: Answer) -> None:
+        self.reads.ask(self.state.commit_index, answer)
+        self.state.env.wake()
 
-    monkeypatch.setattr(RaftReplica, "read_index", read_index)
+    monkeypatch.setattr(Leadership, "read_index", read_index)
     stale: list[str] = []
 
     async def scenario(cluster: Cluster) -> None:

@@ -19,17 +19,19 @@ from tinymq.log.files.layout import VOTES
 from tinymq.raft import Role
 from tinymq.raft.host.replica_env import HostReplicaEnv
 from tinymq.raft.net.transport import Channel
-from tinymq.raft.replica import leading, voting
+from tinymq.raft.replica import elections, replica
+from tinymq.raft.replica.elections import Elections
 from tinymq.raft.rules.configs import Config, Configs
 from tinymq.raft.rules.membership import Membership, Replica
 from tinymq.raft.rules.messages import Append, CommitNotice, Message, RequestVote, Vote
+from tinymq.raft.state.replica_state import ReplicaState
 
 Scene = Callable[[Cluster], Awaitable[None]]
 
 
 def keep_quiet(broker: Broker, unaware: set[int], index: int) -> None:
     """From now on this process does not tell these that `index` is committed."""
-    port = broker.group().core._around
+    port = broker.group().replica.state.env
     send = port.send
 
     def quietly(peer: int, message: Message) -> bool:
@@ -42,7 +44,7 @@ def keep_quiet(broker: Broker, unaware: set[int], index: int) -> None:
 
 def send_to_one(broker: Broker, to: int, index: int) -> None:
     """From now on only `to` is sent what lies behind `index`."""
-    port = broker.group().core._around
+    port = broker.group().replica.state.env
     send = port.send
 
     def sparingly(peer: int, message: Message) -> bool:
@@ -84,7 +86,7 @@ def test_a_wiped_replica_is_a_member_again_and_the_next_loss_is_survived() -> No
         await cluster.commit(b"meanwhile")
         await two.start()
         await cluster.until(lambda: listed(two), 1.0)
-        assert identity(cluster, two) == two.group().core.me != before
+        assert identity(cluster, two) == two.group().replica.state.me != before
         assert before in cluster.leader().group().membership.retired
         await cluster.settle()
         cluster.brokers[1].kill()
@@ -168,7 +170,7 @@ def test_a_group_goes_on_when_the_leader_dies_before_all_know(nodes: int, scene:
 
 
 def nobody_vouches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(voting, "vouched_commit", lambda log, commit, index, term: commit)
+    monkeypatch.setattr(elections, "vouched_commit", lambda log, commit, index, term: commit)
 
 
 def test_it_is_noticed_when_votes_are_counted_by_the_applied_config(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,18 +182,18 @@ def test_it_is_noticed_when_votes_are_counted_by_the_applied_config(monkeypatch:
 
 def test_it_is_noticed_when_commits_are_not_learned_from_acks(monkeypatch: pytest.MonkeyPatch) -> None:
     nobody_vouches(monkeypatch)
-    monkeypatch.setattr(leading, "reported_commit", lambda commit, reported, matching: commit)
+    monkeypatch.setattr(replica, "reported_commit", lambda commit, reported, matching: commit)
     fails(only_the_new_one_knows_and_three_must_lead)
 
 
 def test_it_is_noticed_when_only_listed_candidates_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = voting.VotingReplica._on_request_vote
+    real = Elections.on_request_vote
 
-    def answer(self: voting.VotingReplica, peer: int, request: RequestVote) -> None:
-        if self.membership.lists(peer, self._around.incarnation(peer), request.count):
+    def answer(self: Elections, peer: int, request: RequestVote) -> None:
+        if self.state.membership.lists(peer, self.state.env.incarnation(peer), request.count):
             real(self, peer, request)
 
-    monkeypatch.setattr(voting.VotingReplica, "_on_request_vote", answer)
+    monkeypatch.setattr(Elections, "on_request_vote", answer)
     fails(only_the_new_one_knows_and_must_lead)
 
 
@@ -229,7 +231,9 @@ async def a_learner_that_holds_config_does_not_vote(cluster: Cluster) -> None:
     for i in range(5):
         await cluster.commit(b"%d" % i)
     two.wipe()
-    three.process.do(lambda: three.group().core._stand(pre=False))  # its last term is as good as theirs will be
+    three.process.do(
+        lambda: three.group().replica.elections.campaign(pre=False)
+    )  # its last term is as good as theirs will be
     await two.start()
     await cluster.until(lambda: two.group().log.last_index == one.group().log.last_index, 1.0)
     one.kill()
@@ -262,12 +266,12 @@ async def votes_of_the_old_identity(cluster: Cluster) -> None:
     for path in VOTES:
         two.files.remove(path)
     await two.start()
-    await cluster.until(lambda: listed(two) and identity(cluster, two) == two.group().core.me, 1.0)
+    await cluster.until(lambda: listed(two) and identity(cluster, two) == two.group().replica.state.me, 1.0)
     await cluster.settle()
     cluster.isolate(1)
     await cluster.until(lambda: one.group().role is Role.CANDIDATE, 3.0)
     while one.group().term < 20:
-        one.process.do(lambda: one.group().core._stand(pre=False))
+        one.process.do(lambda: one.group().replica.elections.campaign(pre=False))
     await cluster.run_for(0.05)
     deliver(one, 2, Vote(one.group().term, True, False, 0))
     assert one.group().role is Role.CANDIDATE, "who gave that vote is no member any more"
@@ -296,12 +300,12 @@ async def a_vote_for_who_is_there_no_more(cluster: Cluster) -> None:
     hung = three.disk.hung = cluster.loop.create_future()
     heard = listen(cluster)
     one.kill()
-    await cluster.until(lambda: three.group().core.voted_for == 2, 3.0)
+    await cluster.until(lambda: three.group().replica.state.voted_for == 2, 3.0)
     two.wipe()
     await two.start()
     await cluster.until(
         lambda: (
-            three.group().core._around.incarnation(2) == two.store.identity.incarnation
+            three.group().replica.state.env.incarnation(2) == two.store.identity.incarnation
             and three.host._transport.connected(2, Channel.CONTROL)
         ),
         3.0,
@@ -318,10 +322,10 @@ def test_a_vote_is_not_given_to_who_has_taken_the_candidates_place() -> None:
 
 
 def test_it_is_noticed_when_a_vote_goes_to_whoever_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    def post(self: voting.VotingReplica, peer: int, message: Message) -> None:
-        self._outbox.post(lambda: self._around.send(peer, message))
+    def post(self: ReplicaState, peer: int, message: Message) -> None:
+        self.outbox.post(lambda: self.env.send(peer, message))
 
-    monkeypatch.setattr(voting.VotingReplica, "_post", post)
+    monkeypatch.setattr(ReplicaState, "post", post)
     fails(a_vote_for_who_is_there_no_more)
 
 
@@ -380,7 +384,7 @@ def test_a_replica_may_be_lost_twice_in_a_row(seed: int, pause_s: float) -> None
         await two.start()
         await everybody_agrees(cluster, [*(b"%d" % i for i in range(5)), b"meanwhile"])
         membership = cluster.leader().group().membership
-        assert identity(cluster, two) == two.group().core.me
+        assert identity(cluster, two) == two.group().replica.state.me
         assert first in membership.retired
         assert membership.epoch == 2 + len(membership.retired) - 1
 
@@ -415,18 +419,18 @@ async def a_config_is_undone(cluster: Cluster) -> None:
         for b in (3, 4, 5):
             cluster.cut(a, b)
     await two.start()
-    await cluster.until(lambda: one.group().core._configs.above, 0.5, "one has appended CONFIG")
-    await cluster.until(lambda: two.group().core._configs.above, 0.5, "two, too")
+    await cluster.until(lambda: one.group().replica.state.configs.above, 0.5, "one has appended CONFIG")
+    await cluster.until(lambda: two.group().replica.state.configs.above, 0.5, "two, too")
     await cluster.until(lambda: [b for b in cluster.leaders() if b is not one], 3.0)
     await cluster.commit(b"after")
     assert two.group().role is Role.LEARNER
     cluster.heal()
     await everybody_agrees(cluster, [*(b"%d" % i for i in range(5)), b"after"])
     for broker in cluster.running:
-        core = broker.group().core
-        assert (core.membership.epoch, core.newest_membership) == (2, core.membership)
-        assert core._configs.applied.term > 1, "it is the second leader's"
-        assert core.me.count == 0, "nobody had to begin anew"
+        state = broker.group().replica.state
+        assert (state.membership.epoch, state.newest_membership) == (2, state.membership)
+        assert state.configs.applied.term > 1, "it is the second leader's"
+        assert state.me.count == 0, "nobody had to begin anew"
 
 
 @pytest.mark.parametrize("seed", first_of(range(3), 1))
@@ -505,8 +509,8 @@ def all_are_members(cluster: Cluster) -> bool:
     if not cluster.all_up() or len(cluster.leaders()) != 1:
         return False
     groups = [broker.group() for broker in cluster.brokers.values()]
-    newest = cluster.leader().group().core.newest_membership
-    return all(g.role in (Role.LEADER, Role.FOLLOWER) and newest.has(g.core.me) for g in groups) and all(
+    newest = cluster.leader().group().replica.state.newest_membership
+    return all(g.role in (Role.LEADER, Role.FOLLOWER) and newest.has(g.replica.state.me) for g in groups) and all(
         g.membership == newest for g in groups
     )
 

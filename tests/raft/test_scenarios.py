@@ -17,16 +17,23 @@ from tinymq.log.replica_log.log import Log
 from tinymq.raft import Group, Host
 from tinymq.raft.host import replicas
 from tinymq.raft.host.repair import Repairs
-from tinymq.raft.leader import leadership
-from tinymq.raft.replica import following, snapshot_receiver, voting
+from tinymq.raft.replica import elections, snapshot_receiver
+from tinymq.raft.replica.current_role import CurrentRole
+from tinymq.raft.replica.elections import Elections
 from tinymq.raft.replica.replica import RaftReplica
+from tinymq.raft.roles import following, replication
+from tinymq.raft.roles.candidacy import Candidacy
+from tinymq.raft.roles.followers import Followers
+from tinymq.raft.roles.following import Following
+from tinymq.raft.roles.replication import Replication
 from tinymq.raft.rules import log_matching
 from tinymq.raft.rules.configs import Configs
-from tinymq.raft.rules.election import Candidacy, VoteAnswer, Voter, answer_vote
+from tinymq.raft.rules.election import VoteAnswer, Voter, answer_vote
 from tinymq.raft.rules.membership import Membership, Replica, quorum_index
 from tinymq.raft.rules.messages import Append, AppendAck, Message, RequestVote
 from tinymq.raft.rules.progress import Progress
 from tinymq.raft.rules.read_index import ReadIndexes
+from tinymq.raft.state.replica_state import ReplicaState
 
 FOLDER = Path(__file__).parent / "scenarios"
 FILES = sorted(FOLDER.glob("*.txt"))
@@ -59,26 +66,24 @@ def old_terms_commit_by_counting(patch: pytest.MonkeyPatch) -> None:
     def commit(membership: Membership, match: Mapping[int, int], commit: int, *_: int) -> int:
         return max(commit, quorum_index(membership, match))
 
-    patch.setattr(leadership, "leader_commit", commit)
+    patch.setattr(replication, "leader_commit", commit)
 
 
 def acks_of_any_term(patch: pytest.MonkeyPatch) -> None:
-    real = RaftReplica._on_ack
+    real = RaftReplica.on_append_ack
 
     def on_ack(self: RaftReplica, peer: int, ack: AppendAck) -> None:
-        object.__setattr__(ack, "term", self.term)
+        object.__setattr__(ack, "term", self.state.term)
         real(self, peer, ack)
 
-    patch.setattr(RaftReplica, "_on_ack", on_ack)
+    patch.setattr(RaftReplica, "on_append_ack", on_ack)
 
 
 def votes_are_counted(patch: pytest.MonkeyPatch) -> None:
-    real = voting.VotingReplica._count_vote
+    def record(self: Candidacy, voter: int) -> None:
+        self.voters.add(next(b for b in (voter, *range(1, 6)) if b not in self.voters))
 
-    def count(self: voting.VotingReplica, ballot: Candidacy, voter: int) -> None:
-        real(self, ballot, next(b for b in (voter, *range(1, 6)) if b not in ballot.voters))
-
-    patch.setattr(voting.VotingReplica, "_count_vote", count)
+    patch.setattr(Candidacy, "record", record)
 
 
 def whatever_follows_is_cut(patch: pytest.MonkeyPatch) -> None:
@@ -90,12 +95,12 @@ def whatever_follows_is_cut(patch: pytest.MonkeyPatch) -> None:
 
 
 def commits_are_not_clamped(patch: pytest.MonkeyPatch) -> None:
-    real = following.FollowingReplica._learn_commit
+    real = Following.learn_commit
 
-    def learn(self: following.FollowingReplica, announced: int, verified: int) -> None:
-        real(self, announced, self._log.last_index)
+    def learn(self: Following, announced: int, verified: int) -> None:
+        real(self, announced, self.state.log.last_index)
 
-    patch.setattr(following.FollowingReplica, "_learn_commit", learn)
+    patch.setattr(Following, "learn_commit", learn)
 
 
 def answers_before_the_ballots_sync(patch: pytest.MonkeyPatch) -> None:
@@ -110,22 +115,22 @@ def votes_whoever_leads(patch: pytest.MonkeyPatch) -> None:
     def answer(voter: Voter, candidate: int, request: RequestVote) -> VoteAnswer:
         return answer_vote(dataclasses.replace(voter, hears_leader=False), candidate, request)
 
-    patch.setattr(voting, "answer_vote", answer)
+    patch.setattr(elections, "answer_vote", answer)
 
 
 def votes_are_given_twice(patch: pytest.MonkeyPatch) -> None:
     def answer(voter: Voter, candidate: int, request: RequestVote) -> VoteAnswer:
         return answer_vote(dataclasses.replace(voter, voted_for=None), candidate, request)
 
-    patch.setattr(voting, "answer_vote", answer)
+    patch.setattr(elections, "answer_vote", answer)
 
 
 def nobody_steps_down(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RaftReplica, "check_quorum", lambda self: None)
+    patch.setattr(CurrentRole, "check_quorum", lambda self: None)
 
 
 def whoever_led_leads_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RaftReplica, "stepped_down", lambda self, broker_id, term: self.leader_gone(broker_id))
+    patch.setattr(Elections, "stepped_down", lambda self, broker_id, term: self.leader_gone(broker_id))
 
 
 def every_incarnation_votes(patch: pytest.MonkeyPatch) -> None:
@@ -154,7 +159,7 @@ def a_config_alone_is_no_news(patch: pytest.MonkeyPatch) -> None:
     known: dict[Group, tuple[object, ...]] = {}
 
     def announce(self: Host, group: Group) -> None:
-        now = (group.role, group.leader, group.term, group.core.leading_term)
+        now = (group.role, group.leader, group.term, group.replica.current.leading_term)
         if known.get(group) != now:
             known[group] = now
             real(self, group)
@@ -167,13 +172,13 @@ def an_offered_state_is_always_taken(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_state_vouches_for_the_whole_log(patch: pytest.MonkeyPatch) -> None:
-    real = following.FollowingReplica.vouch
+    real = Following.vouch
 
-    def vouch(self: following.FollowingReplica, index: int) -> None:
-        self._learn_commit(self._log.last_index, self._log.last_index)
+    def vouch(self: Following, index: int) -> None:
+        self.learn_commit(self.state.log.last_index, self.state.log.last_index)
         real(self, index)
 
-    patch.setattr(following.FollowingReplica, "vouch", vouch)
+    patch.setattr(Following, "vouch", vouch)
 
 
 def what_was_acknowledged_is_still_there(patch: pytest.MonkeyPatch) -> None:
@@ -181,10 +186,10 @@ def what_was_acknowledged_is_still_there(patch: pytest.MonkeyPatch) -> None:
 
 
 def whoever_is_there_now_is_told(patch: pytest.MonkeyPatch) -> None:
-    def post(self: voting.VotingReplica, peer: int, message: Message) -> None:
-        self._outbox.post(lambda: self._around.send(peer, message))
+    def post(self: ReplicaState, peer: int, message: Message) -> None:
+        self.outbox.post(lambda: self.env.send(peer, message))
 
-    patch.setattr(voting.VotingReplica, "_post", post)
+    patch.setattr(ReplicaState, "post", post)
 
 
 def strangers_are_heard(patch: pytest.MonkeyPatch) -> None:
@@ -205,12 +210,12 @@ def acks_say_only_what_did_not_match(patch: pytest.MonkeyPatch) -> None:
 
 
 def appends_of_any_term(patch: pytest.MonkeyPatch) -> None:
-    real = following.FollowingReplica._on_append
+    real = RaftReplica.on_append
 
-    def on_append(self: following.FollowingReplica, peer: int, message: Append) -> None:
-        real(self, peer, dataclasses.replace(message, term=max(self.term, message.term)))
+    def on_append(self: RaftReplica, peer: int, message: Append) -> None:
+        real(self, peer, dataclasses.replace(message, term=max(self.state.term, message.term)))
 
-    patch.setattr(following.FollowingReplica, "_on_append", on_append)
+    patch.setattr(RaftReplica, "on_append", on_append)
 
 
 def the_first_entry_of_a_log_stays(patch: pytest.MonkeyPatch) -> None:
@@ -236,11 +241,11 @@ def no_generation_is_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 def who_lacks_entries_is_told_to_stand(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leadership.Leadership, "holds_all", lambda self, peer: True)
+    patch.setattr(Followers, "holds_all", lambda self, peer: True)
 
 
 def a_sync_may_hang(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leadership.Leadership, "sync_hangs", lambda self: False)
+    patch.setattr(Replication, "sync_hangs", lambda self: False)
 
 
 def only_the_applied_config_is_asked(patch: pytest.MonkeyPatch) -> None:

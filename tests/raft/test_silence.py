@@ -9,8 +9,7 @@ from tests.seeds import first_of
 from tinymq.base.errors import NotLeader
 from tinymq.raft.host.replica_env import HostReplicaEnv
 from tinymq.raft.peers.pace import Gaps
-from tinymq.raft.replica.replica import RaftReplica
-from tinymq.raft.replica.voting import VotingReplica
+from tinymq.raft.replica.current_role import CurrentRole
 from tinymq_chaos.sim.campaign import timing
 from tinymq_chaos.sim.campaign.timing import FAILOVERS, STEADY, Row, failovers, steady
 
@@ -66,7 +65,7 @@ def test_mutant_elections_of_a_fixed_length_split_votes(monkeypatch: pytest.Monk
 
 def test_mutant_who_doubts_refuses_who_has_waited_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clocks that drift tell one follower before the other."""
-    monkeypatch.setattr(VotingReplica, "_heard_lately", VotingReplica.hears_leader)
+    monkeypatch.setattr(CurrentRole, "heard_leader_lately", CurrentRole.hears_leader)
     slower = failover("power loss, 5 % drift").max_s
     monkeypatch.undo()
     faster = failover("power loss, 5 % drift").max_s
@@ -126,7 +125,7 @@ def test_a_leader_that_nobody_hears_steps_down_and_its_waiters_learn_that_nobody
 @pytest.mark.parametrize("what", ["echoes are not asked for", "nobody looks"])
 def test_mutant_a_leader_that_nobody_hears_stays(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if what == "nobody looks":
-        monkeypatch.setattr(RaftReplica, "check_quorum", lambda self: None)
+        monkeypatch.setattr(CurrentRole, "check_quorum", lambda self: None)
     else:
         monkeypatch.setattr(HostReplicaEnv, "heard_by", HostReplicaEnv.alive)
 

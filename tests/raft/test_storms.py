@@ -13,9 +13,10 @@ from tests.raft.harness import Cluster, simulate
 from tests.raft.values import GROUP
 from tests.seeds import first_of
 from tinymq.base.types import GroupId
-from tinymq.raft.leader import leadership
-from tinymq.raft.leader.leadership import Leadership
-from tinymq.raft.replica import following, replica
+from tinymq.raft.replica import elections
+from tinymq.raft.roles import following, replication
+from tinymq.raft.roles.following import Following
+from tinymq.raft.roles.replication import Replication
 from tinymq.raft.rules import log_matching
 from tinymq.raft.rules.commit import follower_commit
 from tinymq.raft.rules.election import VoteAnswer, Voter
@@ -71,17 +72,17 @@ def caught(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, mutant: ob
 
 def test_a_follower_that_believes_any_commit_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hazards 1 and 2: stock commits up to its own last index."""
-    real = replica.RaftReplica._learn_commit
+    real = Following.learn_commit
 
-    def learn(self: replica.RaftReplica, announced: int, verified: int) -> None:
-        real(self, announced, self._log.last_index)
+    def learn(self: Following, announced: int, verified: int) -> None:
+        real(self, announced, self.state.log.last_index)
 
-    def send_all(self: Leadership, peer: int, progress: object, commit: int, ack_wanted: bool) -> None:
-        self._line.send(peer, leadership.CommitNotice(self.term, commit, ack_wanted))
+    def send_all(self: Replication, peer: int, progress: object, commit: int, ack_wanted: bool) -> None:
+        self.link.send(peer, replication.CommitNotice(self.term, commit, ack_wanted))
 
     assert follower_commit(1, 9, 5) == 5
-    monkeypatch.setattr(Leadership, "_tell", send_all)
-    caught(monkeypatch, replica.RaftReplica, "_learn_commit", learn, first=23)
+    monkeypatch.setattr(Replication, "notify", send_all)
+    caught(monkeypatch, Following, "learn_commit", learn, first=23)
 
 
 def test_a_follower_that_truncates_what_matches_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,11 +104,9 @@ def test_a_leader_that_counts_a_minority_is_caught(monkeypatch: pytest.MonkeyPat
 
 
 def test_votes_for_any_log_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tinymq.raft.replica import voting
-
     def answer(voter: Voter, candidate: int, request: RequestVote) -> VoteAnswer:
         if request.term < voter.term or (request.term == voter.term and voter.voted_for not in (None, candidate)):
             return VoteAnswer.DENY
         return VoteAnswer.GRANT
 
-    caught(monkeypatch, voting, "answer_vote", answer, first=4)
+    caught(monkeypatch, elections, "answer_vote", answer, first=4)

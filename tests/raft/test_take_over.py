@@ -207,7 +207,7 @@ def test_a_lost_disk_that_comes_back_moves_nobody() -> None:
         cluster.isolate(3)
         await three.start()
         while three.group().term < 50:
-            three.process.do(lambda: three.group().core._stand(pre=False))
+            three.process.do(lambda: three.group().replica.elections.campaign(pre=False))
         cluster.heal()
         await cluster.until(lambda: three.machine().payloads == [*WRITES, b"a"], 10.0)
         await cluster.commit(b"b")

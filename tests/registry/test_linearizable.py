@@ -12,8 +12,8 @@ import pytest
 from tests.seeds import first_of
 from tinymq.base.errors import DeadlineExceeded, TinymqError
 from tinymq.base.types import METADATA_GROUP
-from tinymq.raft.leader.leadership import Leadership
-from tinymq.raft.replica.replica import RaftReplica
+from tinymq.raft.replica.current_role import CurrentRole
+from tinymq.raft.roles.leadership import Leadership
 from tinymq_chaos.sim.virtual.virtual_cluster import VirtualBroker, VirtualCluster, simulate
 
 TIMEOUT_S = 1.0
@@ -106,13 +106,13 @@ def test_an_isolated_leader_never_answers_with_the_past(seed: int) -> None:
 def test_mutant_a_leader_that_asks_nobody_answers_with_the_past(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its step down it does so for ever; with it, whenever it comes later than the others' election."""
 
-    def ask_round(self: Leadership, commit: int) -> None:
-        number = self.reads.begin(self._line.now())
-        for peer in self.progress:
-            self.reads.answered(peer, number or 0)
+    def confirm_reads(self: Leadership) -> None:
+        read_id = self.reads.begin(self.state.env.now())
+        for peer in self.replication.progress:
+            self.reads.answered(peer, read_id or 0)
 
-    monkeypatch.setattr(Leadership, "ask_round", ask_round)
-    monkeypatch.setattr(RaftReplica, "check_quorum", lambda self: None)
+    monkeypatch.setattr(Leadership, "confirm_reads", confirm_reads)
+    monkeypatch.setattr(CurrentRole, "check_quorum", lambda self: None)
 
     async def scenario(cluster: VirtualCluster) -> None:
         assert (await an_isolated_leader(cluster)).stale

@@ -454,7 +454,7 @@ class AppendAck(_message.Message):
     COMMIT_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     NEXT_TERM_FIELD_NUMBER: _builtins.int
-    ROUND_FIELD_NUMBER: _builtins.int
+    READ_ID_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """acks of another term are dropped"""
     durable: _builtins.int
@@ -469,7 +469,7 @@ class AppendAck(_message.Message):
     count: _builtins.int
     next_term: _builtins.int
     """on conflict: term of the entry before `next` here, so that one answer is enough"""
-    round: _builtins.int
+    read_id: _builtins.int
     """the greatest round of a CommitNotice of this term that was seen; 0: none"""
     @_builtins.property
     def group(self) -> Global___GroupId: ...
@@ -485,11 +485,11 @@ class AppendAck(_message.Message):
         commit: _builtins.int = ...,
         count: _builtins.int = ...,
         next_term: _builtins.int = ...,
-        round: _builtins.int = ...,
+        read_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "conflict", b"conflict", "count", b"count", "durable", b"durable", "group", b"group", "next", b"next", "next_term", b"next_term", "received", b"received", "round", b"round", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "conflict", b"conflict", "count", b"count", "durable", b"durable", "group", b"group", "next", b"next", "next_term", b"next_term", "read_id", b"read_id", "received", b"received", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -503,14 +503,14 @@ class CommitNotice(_message.Message):
     TERM_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
     ACK_WANTED_FIELD_NUMBER: _builtins.int
-    ROUND_FIELD_NUMBER: _builtins.int
+    READ_ID_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """valid in this term alone"""
     commit: _builtins.int
     """min(commit, matchIndex of the receiver)"""
     ack_wanted: _builtins.bool
     """the group wants to go quiet: answer with an AppendAck"""
-    round: _builtins.int
+    read_id: _builtins.int
     """above 0: answer with an AppendAck that says it; who reads waits for a majority of them"""
     @_builtins.property
     def group(self) -> Global___GroupId: ...
@@ -521,11 +521,11 @@ class CommitNotice(_message.Message):
         term: _builtins.int = ...,
         commit: _builtins.int = ...,
         ack_wanted: _builtins.bool = ...,
-        round: _builtins.int = ...,
+        read_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_wanted", b"ack_wanted", "commit", b"commit", "group", b"group", "round", b"round", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_wanted", b"ack_wanted", "commit", b"commit", "group", b"group", "read_id", b"read_id", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

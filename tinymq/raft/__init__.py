@@ -2,9 +2,9 @@
 
 from tinymq.raft.host.host import Host
 from tinymq.raft.replica.group import Group, GroupStatus, Role
-from tinymq.raft.replica.pysyncobj_state import StateMachine
 from tinymq.raft.rules.election import LeadershipOrigin
 from tinymq.raft.rules.membership import Membership, Replica, make_first_entry
+from tinymq.raft.state.env import StateMachine
 
 __all__ = [
     "Group",

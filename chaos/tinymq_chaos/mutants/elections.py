@@ -1,28 +1,29 @@
 """Mutants of elections and of membership: votes, candidacies, quorums, and leaders that step down."""
 
 # Two rules have no mutant here. The first: a leader learns a commit from an ack only as far as the ack proves that the
-# logs match. It is redundant within one history, because every later leader's log has each entry that anyone knows to
-# be committed. It matters, like the recovery epoch, once an operator has accepted a loss, which never happens in the
+# logs match. It is redundant within one history, because every later leader's log has each entry that any replica knows
+# to be committed. It matters, like the recovery epoch, once an operator has accepted a loss, which never happens in the
 # simulator. Scenario `taking_over` (tests/raft) has a mutant for the recovery epoch.
 
 from __future__ import annotations
 
 from typing import Any
 
-from tinymq.format.entry import NewEntry
 from tinymq.log.broker_files.vote_store import VoteStore
 from tinymq.raft.host import replicas
-from tinymq.raft.leader.followers import Followers
-from tinymq.raft.leader.leadership import Leadership
 from tinymq.raft.peers.pace import Gaps
-from tinymq.raft.replica import voting
-from tinymq.raft.replica.pysyncobj_state import NEVER
+from tinymq.raft.replica.current_role import CurrentRole
+from tinymq.raft.replica.elections import Elections
 from tinymq.raft.replica.replica import RaftReplica
+from tinymq.raft.roles.candidacy import Candidacy
+from tinymq.raft.roles.followers import Followers
+from tinymq.raft.roles.replication import Replication
 from tinymq.raft.rules import commit, configs
 from tinymq.raft.rules.commit import leader_commit
-from tinymq.raft.rules.election import Candidacy, LeadershipOrigin, VoteAnswer, Voter, answer_vote
+from tinymq.raft.rules.election import LeadershipOrigin, VoteAnswer, Voter, answer_vote
 from tinymq.raft.rules.membership import Membership, Replica
 from tinymq.raft.rules.messages import RequestVote
+from tinymq.raft.state.pysyncobj_state import NEVER
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 CUTS = ("cut_link", "isolate", "partition", "chain", "reset", "pause", "kill")
@@ -36,28 +37,17 @@ LONG = Focus(faults=("isolate", "chain"), seconds=20.0)
 
 @mutant("4: votes are attributed to voters", DOUBLED)
 def votes_are_counted(p: Patches) -> None:
-    real = voting.VotingReplica._count_vote
+    def record(self: Candidacy, voter: int) -> None:
+        free = [b for b in (voter, *range(1, 10)) if b not in self.voters]
+        self.voters.add(free[0])
 
-    def count(self: voting.VotingReplica, ballot: Candidacy, voter: int) -> None:
-        free = [b for b in (voter, *range(1, 10)) if b not in ballot.voters]
-        real(self, ballot, free[0])
-
-    p.set(voting.VotingReplica, "_count_vote", count)
+    p.replace(Candidacy.record, record)
 
 
 @mutant("4: a vote counts in the candidacy that asked for it", LEADERLESS)
 def any_vote_counts(p: Patches) -> None:
     """Count a pre-vote as a vote, and a vote of an earlier term as one of this term."""
-    real = voting.VotingReplica._on_vote
-
-    def on_vote(self: voting.VotingReplica, peer: int, vote: Any) -> None:
-        ballot = self._ballot
-        if vote.granted and ballot is not None:
-            self._count_vote(ballot, peer)
-        else:
-            real(self, peer, vote)
-
-    p.set(voting.VotingReplica, "_on_vote", on_vote)
+    p.replace(Candidacy.asked_for, lambda self, vote: True)
 
 
 @mutant("7: a vote leaves after its sync", Focus(faults=("power_cut", "power_cut_all", "isolate", "slow_disk")))
@@ -75,7 +65,7 @@ def votes_given_twice(p: Patches) -> None:
         if (term, voted_for) != self.get(group):
             self._put(group, (term, voted_for))
 
-    p.set(voting, "answer_vote", answer)
+    p.replace(answer_vote, answer)
     p.set(VoteStore, "set", put)
 
 
@@ -84,7 +74,7 @@ def votes_for_any_log(p: Patches) -> None:
     def answer(voter: Voter, candidate: int, request: RequestVote) -> VoteAnswer:
         return answer_vote(Voter(voter.term, voter.voted_for, 0, 0, voter.hears_leader), candidate, request)
 
-    p.set(voting, "answer_vote", answer)
+    p.replace(answer_vote, answer)
 
 
 @mutant(
@@ -97,14 +87,14 @@ def membership_of_the_first_entry(p: Patches) -> None:
 
 @mutant("13: a leader that a majority no longer hears steps down", ISOLATED)
 def leaders_never_step_down(p: Patches) -> None:
-    p.set(RaftReplica, "check_quorum", lambda self: None)
+    p.replace(CurrentRole.check_quorum, lambda self: None)
 
 
 @mutant("14: pre-votes, and who hears a leader grants none", LONG)
 def no_pre_votes(p: Patches) -> None:
-    real = voting.VotingReplica._stand
+    real = Elections.campaign
 
-    def stand(self: voting.VotingReplica, *, pre: bool, origin: LeadershipOrigin = LeadershipOrigin.WON) -> None:
+    def campaign(self: Elections, *, pre: bool, origin: LeadershipOrigin = LeadershipOrigin.WON) -> None:
         real(self, pre=False, origin=origin)
 
     def answer(voter: Voter, candidate: int, request: RequestVote) -> VoteAnswer:
@@ -112,26 +102,24 @@ def no_pre_votes(p: Patches) -> None:
             Voter(voter.term, voter.voted_for, voter.last_index, voter.last_term, False), candidate, request
         )
 
-    p.set(voting.VotingReplica, "_stand", stand)
-    p.set(voting, "answer_vote", answer)
+    p.replace(Elections.campaign, campaign)
+    p.replace(answer_vote, answer)
 
 
 @mutant("20: a CONFIG follows from the one before it", Focus(faults=("kill",)))
 def any_config_is_taken(p: Patches) -> None:
     """Accept a stray CONFIG, which leaves a broker out."""
-    from tinymq.format.entry import Kind
-    from tinymq.raft.rules.membership import pack_membership
+    real = CurrentRole.become_leader
 
-    real = RaftReplica._SyncObj__onBecomeLeader
-
-    def become(self: RaftReplica) -> None:
-        real(self)
-        now = self.membership
-        if self._leadership is not None and len(now.replicas) > 2:
+    def become_leader(self: CurrentRole, origin: LeadershipOrigin) -> None:
+        real(self, origin)
+        leadership = self.leading()
+        now = leadership.state.membership
+        if len(now.replicas) > 2:
             fewer = Membership(now.group, now.epoch + 1, now.replicas[:-1])
-            self._append_as_leader(self._leadership, NewEntry(Kind.CONFIG, pack_membership(fewer)))
+            leadership.append_config(fewer)
 
-    p.set(RaftReplica, "_SyncObj__onBecomeLeader", become)
+    p.replace(CurrentRole.become_leader, become_leader)
     p.set(configs, "follows", lambda before, after: True)
 
 
@@ -161,29 +149,8 @@ def repaired_replicas_are_members(p: Patches) -> None:
 
 @mutant("22: a replica votes when its applied CONFIG lists it, not before", AMNESIA)
 def learners_vote(p: Patches) -> None:
-    real = voting.VotingReplica._on_request_vote
-
-    def on_request_vote(self: Any, peer: int, request: RequestVote) -> None:
-        held = configs.Configs.lists
-        configs.Configs.lists = lambda *args: True  # type: ignore[method-assign]
-        try:
-            real(self, peer, request)
-        finally:
-            configs.Configs.lists = held  # type: ignore[method-assign]
-
-    p.set(voting.VotingReplica, "_on_request_vote", on_request_vote)
-    p.wrap(voting.VotingReplica, "_on_vote", _believing)
-
-
-def _believing(real: Any) -> Any:
-    def on_vote(self: Any, peer: int, vote: Any) -> None:
-        ballot = self._ballot
-        if vote.granted and ballot is not None and (ballot.term, ballot.pre) == (vote.term, vote.pre):
-            self._count_vote(ballot, peer)
-        else:
-            real(self, peer, vote)
-
-    return on_vote
+    p.replace(Elections.may_vote, property(lambda self: True))
+    p.replace(Elections.counts_vote, lambda self, peer, vote: True)
 
 
 @mutant("22: what a learner acknowledged does not count for a commit", AMNESIA)
@@ -206,7 +173,7 @@ def observers_count(p: Patches) -> None:
         held = sorted(match.values(), reverse=True)
         return held[membership.quorum - 1] if len(held) >= membership.quorum else 0
 
-    p.set(Followers, "observe", observe)
+    p.replace(Followers.observe, observe)
     p.set(configs.Configs, "counts", lambda self, replica: replica is not None)
     p.set(commit, "quorum_index", index)
 
@@ -232,7 +199,7 @@ def what_is_listed_is_a_member(p: Patches) -> None:
     test="tests/raft/test_keeping.py::test_a_repair_waits_until_who_was_listed_last_knows_it_for_good",
 )
 def repairs_do_not_wait_for_who_was_listed(p: Patches) -> None:
-    p.set(RaftReplica, "does_without", lambda self, peer: True)
+    p.replace(RaftReplica.can_lose, lambda self, peer: True)
 
 
 @mutant(
@@ -257,14 +224,13 @@ def configs_count_when_appended(p: Patches) -> None:
     jumps over the CONFIG that lists it.
     """
 
-    def commit(self: Leadership, known: configs.Configs, me: Replica, commit: int) -> int:
-        match = {
-            peer: g.match for peer, g in self.progress.items() if (r := self._replica(peer)) and known.newest.has(r)
-        }
-        match[me.broker_id] = self._log.durable_index
+    def commit_index(self: Replication, known: configs.Configs, me: Replica, commit: int) -> int:
+        present = self.followers.present_replica
+        match = {peer: g.match for peer, g in self.progress.items() if (r := present(peer)) and known.newest.has(r)}
+        match[me.broker_id] = self.log.durable_index
         return leader_commit(known.newest, match, commit, self.first_of_term)
 
-    p.set(Leadership, "commit", commit)
+    p.replace(Replication.commit, commit_index)
 
 
 @mutant("13: how long a silence must be is measured, and bounded", ISOLATED)
@@ -277,13 +243,13 @@ def silences_are_long(p: Patches) -> None:
     Focus(faults=("isolate", "power_cut"), workloads=("metadata",), seconds=16.0),
 )
 def sleepers_do_not_wake(p: Patches) -> None:
-    real = RaftReplica.leader_gone
+    real = Elections.leader_gone
 
-    def leader_gone(self: RaftReplica, broker_id: int) -> None:
-        if self.next_wake() != NEVER:
+    def leader_gone(self: Elections, broker_id: int) -> None:
+        if self.state.election_deadline != NEVER:
             real(self, broker_id)
 
-    p.set(RaftReplica, "leader_gone", leader_gone)
+    p.replace(Elections.leader_gone, leader_gone)
 
 
 @mutant(
@@ -291,9 +257,9 @@ def sleepers_do_not_wake(p: Patches) -> None:
     Focus(faults=("unheard",), workloads=("lone",), nodes=5, seconds=16.0),
 )
 def the_lost_do_not_ask(p: Patches) -> None:
-    p.set(voting.VotingReplica, "_ask_for_leader", lambda self: None)
+    p.replace(Elections.ask_for_leader, lambda self: None)
 
 
 @mutant("a leader whose sync hangs hands over", Focus(faults=("hung_disk",), seconds=20.0))
 def hanging_leaders_stay(p: Patches) -> None:
-    p.set(Leadership, "sync_hangs", lambda self: False)
+    p.replace(Replication.sync_hangs, lambda self: False)

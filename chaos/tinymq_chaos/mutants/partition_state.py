@@ -17,7 +17,7 @@ from tinymq.broker.state.retention_index import RetentionIndex
 from tinymq.broker.state.state import PartitionState
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.peers import cluster_time
-from tinymq.raft.replica.leading import LeadingReplica
+from tinymq.raft.roles.leader_log import LeaderLog
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 LOST_ANSWERS = ("client_reset", "kill", "isolate", "latency")
@@ -162,7 +162,7 @@ def clocks_may_contradict(p: Patches) -> None:
     test="tests/broker/test_wrong_clocks.py::test_a_leader_that_stops_hearing_the_others_removes_by_size_alone",
 )
 def ages_count_without_the_time(p: Patches) -> None:
-    p.replace(LeadingReplica.expiry_now_us, LeadingReplica.append_time_now_us)
+    p.replace(LeaderLog.expiry_now_us, LeaderLog.append_time_now_us)
 
 
 @mutant(

@@ -18,8 +18,9 @@ from tinymq.broker.replicas.transfers import Transfers
 from tinymq.broker.serve import fetch
 from tinymq.broker.state.epoch_cache import EpochCache
 from tinymq.log.broker_files.durability_marks import DurabilityMark
-from tinymq.raft.replica.leadership_transfer import TransferringReplica
-from tinymq.raft.replica.replica import RaftReplica
+from tinymq.raft.replica.forced_leadership import ForcedLeadership
+from tinymq.raft.roles.leadership import Leadership
+from tinymq.raft.roles.leadership_transfer import LeadershipTransfer
 from tinymq.raft.rules import automatic_recovery
 from tinymq.raft.rules.election import LeadershipOrigin
 from tinymq.raft.rules.membership import Replica
@@ -30,7 +31,7 @@ REVIVAL = "tests/broker/replicas/test_quorum_watch.py::test_"
 ALTERED = "tests/broker/replicas/test_quorum_watch_altered.py::test_"
 DECISION = "tests/raft/rules/test_automatic_recovery.py::test_"
 HOME = "tests/broker/replicas/test_preferred_leaders.py::test_"
-HANDING = "tests/raft/replica/test_leadership_transfer.py::test_"
+HANDING = "tests/raft/roles/test_leadership_transfer.py::test_"
 
 
 @mutant(
@@ -71,18 +72,18 @@ def whoever_waits_is_revived(p: Patches) -> None:
     test=f"{REVIVAL}a_promise_is_durable_and_given_to_one",
 )
 def promises_are_forgotten(p: Patches) -> None:
-    def promise_term(self: RaftReplica, term: int, promised: Any) -> None:
-        self._promised = term
+    def promise_term(self: ForcedLeadership, term: int, promised: Any) -> None:
+        self.promised_term = term
         promised()
 
-    p.replace(RaftReplica.promise_term, promise_term)
+    p.replace(ForcedLeadership.promise_term, promise_term)
 
 
 @mutant(
     "a disk that was replaced is waited for: it may come back", test=f"{REVIVAL}a_disk_that_was_replaced_is_waited_for"
 )
 def replaced_disks_are_not_waited_for(p: Patches) -> None:
-    p.set(automatic_recovery, "_is_there_or_risked", lambda listed, present, risky_now: True)
+    p.replace(automatic_recovery.is_present_or_risked, lambda listed, present, risky_now: True)
 
 
 @mutant(
@@ -99,12 +100,12 @@ def the_present_setting_decides(p: Patches) -> None:
     test=f"{ALTERED}a_majority_that_lost_its_files_is_never_revived",
 )
 def faults_are_risks(p: Patches) -> None:
-    real = automatic_recovery._is_there_or_risked
+    real = automatic_recovery.is_present_or_risked
 
-    def is_there_or_risked(listed: Replica, present: dict[int, ReplicaReport], risky_now: bool) -> bool:
+    def is_present_or_risked(listed: Replica, present: dict[int, ReplicaReport], risky_now: bool) -> bool:
         return real(listed, {b: replace(r, fault_count=0) for b, r in present.items()}, risky_now)
 
-    p.set(automatic_recovery, "_is_there_or_risked", is_there_or_risked)
+    p.replace(automatic_recovery.is_present_or_risked, is_present_or_risked)
 
 
 @mutant(
@@ -112,7 +113,7 @@ def faults_are_risks(p: Patches) -> None:
     test=f"{DECISION}configs_of_before_the_newest_applied_one_are_over",
 )
 def old_configs_count(p: Patches) -> None:
-    p.set(automatic_recovery, "_age", lambda membership: (0, 0))
+    p.replace(automatic_recovery.age_of, lambda membership: (0, 0))
 
 
 @mutant(
@@ -207,8 +208,7 @@ def what_was_moved_comes_home(p: Patches) -> None:
     test=f"{HANDING}a_hand_over_that_is_not_done_in_time_is_given_up",
 )
 def hand_overs_never_end(p: Patches) -> None:
-    real = TransferringReplica._continue_hand_over
-    p.set(TransferringReplica, "_continue_hand_over", lambda self, leadership, to, now: real(self, leadership, to, 0.0))
+    p.replace(LeadershipTransfer.is_over, lambda self, now: False)
 
 
 @mutant(
@@ -216,7 +216,7 @@ def hand_overs_never_end(p: Patches) -> None:
     test=f"{HANDING}a_follower_is_ready_unless_it_is_gone_behind_or_something_hangs",
 )
 def anybody_is_ready(p: Patches) -> None:
-    p.replace(TransferringReplica.transfer_obstacle, lambda self, peer: "")
+    p.replace(Leadership.transfer_obstacle, lambda self, peer: "")
 
 
 @mutant(

@@ -9,16 +9,22 @@ from typing import Any
 from tinymq.format.entry import Entry, Kind
 from tinymq.log.replica_log.reader import LogReader
 from tinymq.raft.host.schedule import Schedule
-from tinymq.raft.leader import leadership
-from tinymq.raft.leader.leadership import Leadership
 from tinymq.raft.peers import heartbeats
-from tinymq.raft.replica import following, replica
+from tinymq.raft.replica.applier import Applier
+from tinymq.raft.replica.current_role import CurrentRole
+from tinymq.raft.replica.replica import RaftReplica
+from tinymq.raft.roles.followers import Followers
+from tinymq.raft.roles.following import Following
+from tinymq.raft.roles.leadership import Leadership
+from tinymq.raft.roles.replication import Replication
 from tinymq.raft.rules import log_matching
 from tinymq.raft.rules.commit import leader_commit
 from tinymq.raft.rules.configs import Configs
+from tinymq.raft.rules.election import LeadershipOrigin
 from tinymq.raft.rules.membership import Membership, Replica
 from tinymq.raft.rules.messages import Append, AppendAck, CommitNotice
 from tinymq.raft.rules.progress import Progress
+from tinymq.raft.state.replica_state import ReplicaState
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 DIVERGING = Focus(faults=("seesaw",), workloads=("idempotent",), latency_s=0.015, pace=0.5)
@@ -34,92 +40,94 @@ CUTS = ("cut_link", "isolate", "partition", "chain", "reset", "pause", "kill")
 
 @mutant("1, 2: a follower's commit is clamped to what messages of this term have verified", OVERTAKEN)
 def commit_not_clamped(p: Patches) -> None:
-    real = replica.RaftReplica._learn_commit
+    real = Following.learn_commit
 
-    def learn(self: replica.RaftReplica, announced: int, verified: int) -> None:
-        real(self, announced, self._log.last_index)
+    def learn_commit(self: Following, announced: int, verified: int) -> None:
+        real(self, announced, self.state.log.last_index)
 
-    def tell(self: Leadership, peer: int, progress: object, commit: int, ack_wanted: bool) -> None:
-        self._line.send(peer, CommitNotice(self.term, commit, ack_wanted))
+    def notify(self: Replication, peer: int, progress: object, commit: int, ack_wanted: bool) -> None:
+        self.link.send(peer, CommitNotice(self.term, commit, ack_wanted))
 
-    def ask_round(self: Leadership, commit: int) -> None:
-        number = self.reads.begin(self._line.now())
-        for peer in self.progress if number is not None else ():
-            self._line.send(peer, CommitNotice(self.term, commit, False, number or 0))
+    def confirm_reads(self: Leadership) -> None:
+        state = self.state
+        read_id = self.reads.begin(state.env.now())
+        for peer in self.replication.progress if read_id is not None else ():
+            state.env.send(peer, CommitNotice(self.term, state.commit_index, False, read_id or 0))
 
-    p.set(replica.RaftReplica, "_learn_commit", learn)
-    p.set(Leadership, "_tell", tell)
-    p.set(Leadership, "ask_round", ask_round)
+    p.replace(Following.learn_commit, learn_commit)
+    p.replace(Replication.notify, notify)
+    p.replace(Leadership.confirm_reads, confirm_reads)
 
 
 @mutant("1: a state transfer moves the commit index no further than the state", STATES)
 def states_vouch_for_the_whole_log(p: Patches) -> None:
-    real = following.FollowingReplica.vouch
+    real = Following.vouch
 
-    def vouch(self: following.FollowingReplica, index: int) -> None:
-        self._learn_commit(self._log.last_index, self._log.last_index)
+    def vouch(self: Following, index: int) -> None:
+        self.learn_commit(self.state.log.last_index, self.state.log.last_index)
         real(self, index)
 
-    p.set(following.FollowingReplica, "vouch", vouch)
+    p.replace(Following.vouch, vouch)
 
 
 @mutant("2: entries that match are skipped, only a conflict truncates")
 def matching_entries_truncated(p: Patches) -> None:
+    real = log_matching.receive
+
     def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Match:
-        decision = log_matching.receive(log, commit, message)
+        decision = real(log, commit, message)
         if isinstance(decision, log_matching.Conflict) or message.prev_index < log.first_index:
             return decision
         cut = message.prev_index + 1 if message.prev_index < log.last_index else None
         return log_matching.Match(cut, message.entries, message.prev_index + len(message.entries))
 
-    p.set(following, "receive", receive)
+    p.replace(log_matching.receive, receive)
 
 
 @mutant("3: acknowledgements of another term are dropped", STALE)
 def acks_of_other_terms_count(p: Patches) -> None:
-    real = replica.RaftReplica._on_ack
+    real = RaftReplica.on_append_ack
 
-    def on_ack(self: replica.RaftReplica, peer: int, ack: AppendAck) -> None:
-        if ack.term < self.term and not ack.conflict and self._leadership is not None:
-            known = min(ack.durable, self._log.last_index), min(ack.received, self._log.last_index)
-            ack = AppendAck(self.term, *known, False, 0, 0, ack.commit, ack.count, ack.round)
+    def on_append_ack(self: RaftReplica, peer: int, ack: AppendAck) -> None:
+        if ack.term < self.state.term and not ack.conflict and self.current.leadership is not None:
+            ack = replace(_clipped(ack, self.state.log.last_index), term=self.state.term, next=0, next_term=0)
         real(self, peer, ack)
 
-    p.set(replica.RaftReplica, "_on_ack", on_ack)
+    p.replace(RaftReplica.on_append_ack, on_append_ack)
 
 
 @mutant("3: what a follower acknowledges was verified in this term", OVERTAKEN)
 def acks_tell_the_whole_log(p: Patches) -> None:
     """Acknowledge the index of the last entry, whoever wrote it, as stock PySyncObj does."""
 
-    def send(
-        self: Any, node: Any, reset: bool = False, nextNodeIdx: int = 0, success: bool = False, next_term: int = 0
-    ) -> None:
-        last = self._log.durable_index if success else 0
+    real = Replication.acknowledged
+
+    def acknowledge(self: Following, peer: int) -> None:
+        state = self.state
+        last = state.log.durable_index
         ack = AppendAck(
-            self.term,
-            last,
-            last,
-            conflict=reset,
-            next=nextNodeIdx,
-            next_term=next_term,
-            commit=self.commit_index,
-            count=self._me.count,
-            round=self._round,
+            term=state.term,
+            durable=last,
+            received=last,
+            conflict=False,
+            next=0,
+            next_term=0,
+            commit=state.commit_index,
+            count=state.me.count,
+            read_id=self.read_id,
         )
-        self._post(int(node.id), ack)
+        state.post(peer, ack)
 
-    p.set(following.FollowingReplica, "_SyncObj__sendNextNodeIdx", send)
-    p.wrap(Leadership, "acknowledged", _clipped)
+    def acknowledged(self: Replication, peer: int, ack: AppendAck) -> bool:
+        return real(self, peer, _clipped(ack, self.log.last_index))
+
+    p.replace(Following.acknowledge, acknowledge)
+    p.replace(Replication.acknowledged, acknowledged)
 
 
-def _clipped(real: Any) -> Any:
-    def acknowledged(self: Leadership, peer: int, ack: AppendAck) -> bool:
-        last = self._log.last_index
-        clipped = replace(ack, durable=min(ack.durable, last), received=min(ack.received, last))
-        return bool(real(self, peer, clipped))
-
-    return acknowledged
+def _clipped(ack: AppendAck, last: int) -> AppendAck:
+    """An ack of no more than `last`: a leader that is told more than it has would notice."""
+    return replace(ack, durable=min(ack.durable, last), received=min(ack.received, last))
 
 
 @mutant(
@@ -128,12 +136,12 @@ def _clipped(real: Any) -> Any:
 )
 def acks_before_the_sync(p: Patches) -> None:
     """Followers acknowledge before their sync, and the leader counts its own entries before its sync."""
-    real: Any = replica.RaftReplica.__init__
+    real: Any = ReplicaState.__init__
 
-    def init(self: replica.RaftReplica, group: Any, me: Any, log: Any, *rest: Any) -> None:
-        real(self, group, me, AllDurableLog(log), *rest)
+    def init(self: ReplicaState, *, log: Any, **rest: Any) -> None:
+        real(self, log=AllDurableLog(log), **rest)
 
-    p.set(replica.RaftReplica, "__init__", init)
+    p.set(ReplicaState, "__init__", init)
 
 
 class AllDurableLog:
@@ -151,17 +159,17 @@ class AllDurableLog:
 
 @mutant("7: the leader counts itself once it has synced", Focus(faults=("power_cut", "slow_disk", "isolate", "kill")))
 def leader_counts_itself_early(p: Patches) -> None:
-    real = Leadership.commit
+    real = Replication.commit
 
-    def commit(self: Leadership, configs: Any, me: Replica, known: int) -> int:
-        log = self._log
-        self._log = AllDurableLog(log)  # type: ignore[assignment]
+    def commit(self: Replication, configs: Any, me: Replica, known: int) -> int:
+        log = self.log
+        self.log = AllDurableLog(log)  # type: ignore[assignment]
         try:
             return real(self, configs, me, known)
         finally:
-            self._log = log
+            self.log = log
 
-    p.set(Leadership, "commit", commit)
+    p.replace(Replication.commit, commit)
 
 
 @mutant(
@@ -177,8 +185,8 @@ def conflicts_back_off_by_one(p: Patches) -> None:
             return log_matching.Conflict(message.prev_index, log.term_at(message.prev_index - 1) or 0)
         return decision
 
-    p.set(following, "receive", receive)
-    p.set(leadership, "next_after_conflict", lambda log, ack: ack.next)
+    p.replace(log_matching.receive, receive)
+    p.replace(log_matching.next_after_conflict, lambda log, ack: ack.next)
 
 
 @mutant(
@@ -209,8 +217,8 @@ def heartbeats_carry_a_log_position(p: Patches) -> None:
         host = hosts[id(self)]
         for group_id, (term, commit) in said.get((peer, host.broker_id, beat.sequence), {}).items():
             group = host.groups.get(group_id)
-            if group is not None and group.term == term and group.core._leadership is None:
-                group.core._learn_commit(commit, group.log.last_index)
+            if group is not None and group.term == term and not group.is_leader:
+                group.replica.current.following.learn_commit(commit, group.log.last_index)
         return real_heard(self, peer, session, beat, *rest)
 
     p.set(Host, "__init__", init)
@@ -247,7 +255,7 @@ def ticks_come_in_turns(p: Patches) -> None:
             self._clock.call_later(0.1, self._turn)
 
     p.set(Schedule, "wake", wake)
-    p.set(Leadership, "nothing_out", lambda self: False)  # otherwise a lone write does not wait for its turn
+    p.replace(Followers.nothing_out, lambda self: False)  # otherwise a lone write does not wait for its turn
 
 
 @mutant("entries of earlier terms are committed with one of the leader's own (paper, 5.4.2)", SEESAW)
@@ -255,7 +263,7 @@ def earlier_terms_committed_by_counting(p: Patches) -> None:
     def commit(membership: Membership, match: Mapping[int, int], known: int, first_of_term: int) -> int:
         return leader_commit(membership, match, known, 0)
 
-    p.set(leadership, "leader_commit", commit)
+    p.replace(leader_commit, commit)
 
 
 @mutant("a majority commits", Focus(faults=CUTS))
@@ -267,11 +275,11 @@ def a_minority_commits(p: Patches) -> None:
 def one_replica_commits(p: Patches) -> None:
     """Commit what one replica holds. Elections still need a majority."""
 
-    def commit(self: Leadership, configs: Configs, me: Replica, known: int) -> int:
-        reached = max(self._log.durable_index, *(self.progress[m].match for m in self.members))
+    def commit(self: Replication, configs: Configs, me: Replica, known: int) -> int:
+        reached = max(self.log.durable_index, *(self.progress[m].match for m in self.followers.members))
         return reached if reached >= self.first_of_term and reached > known else known
 
-    p.set(Leadership, "commit", commit)
+    p.replace(Replication.commit, commit)
 
 
 @mutant(
@@ -279,27 +287,24 @@ def one_replica_commits(p: Patches) -> None:
     Focus(faults=("kill", "isolate"), workloads=("idempotent",), latency_s=0.015, pace=0.3),
 )
 def leads_before_its_noop_is_applied(p: Patches) -> None:
-    real = replica.RaftReplica._SyncObj__onBecomeLeader
+    real = CurrentRole.become_leader
 
-    def become(self: replica.RaftReplica) -> None:
-        real(self)
-        leadership = self._leadership
-        if leadership is not None:
-            self._machine.lead(leadership.term)
+    def become_leader(self: CurrentRole, origin: LeadershipOrigin) -> None:
+        real(self, origin)
+        self.machine.lead(self.leading().term)
 
-    def apply(self: replica.RaftReplica, entry: Entry) -> None:
+    def apply(self: Applier, entry: Entry) -> None:
         if entry.header.kind == Kind.CONFIG:
-            self._configs.apply(entry)
-        self._machine.apply(entry)
-        leadership = self._leadership
+            self.state.configs.apply(entry)
+        self.machine.apply(entry)
+        leadership = self.current.leadership
         if leadership is not None:
-            if entry.index >= leadership.first_of_term:
-                leadership.uncommitted_bytes -= entry.size
+            leadership.leader_log.applied(entry)
             if entry.header.kind in (Kind.NOOP, Kind.CONFIG):
-                self._list_anew()
+                leadership.list_replacement()
 
-    p.set(replica.RaftReplica, "_SyncObj__onBecomeLeader", become)
-    p.set(replica.RaftReplica, "_apply", apply)
+    p.replace(CurrentRole.become_leader, become_leader)
+    p.replace(Applier.apply, apply)
 
 
 @mutant("9, 10: an entry that cannot be applied ends its replica, and is not tried again", Focus(faults=("kill",)))
@@ -308,20 +313,19 @@ def apply_is_tried_again(p: Patches) -> None:
 
     The failure is ignored, as in stock PySyncObj, and the entry is applied again.
     """
-    real_apply, real_all = replica.RaftReplica._apply, replica.RaftReplica._SyncObj__applyLogEntries
+    real_apply, real_all = Applier.apply, Applier.apply_committed
 
-    def apply(self: replica.RaftReplica, entry: Entry) -> None:
-        if self._me.broker_id == 2 and entry.header.header_crc % 50 == 0:
-            self._SyncObj__raftLastApplied = entry.index - 1
+    def apply(self: Applier, entry: Entry) -> None:
+        if self.state.me.broker_id == 2 and entry.header.header_crc % 50 == 0:
+            self.state.raft.applied_index = entry.index - 1
             raise ValueError("apply failed")
         real_apply(self, entry)
 
-    def apply_all(self: replica.RaftReplica) -> bool:
+    def apply_committed(self: Applier) -> None:
         try:
-            return real_all(self)
+            real_all(self)
         except ValueError:
-            self._around.clock.call_later(0.05, self._around.wake)
-            return False
+            self.state.env.clock.call_later(0.05, self.state.env.wake)
 
-    p.set(replica.RaftReplica, "_apply", apply)
-    p.set(replica.RaftReplica, "_SyncObj__applyLogEntries", apply_all)
+    p.replace(Applier.apply, apply)
+    p.replace(Applier.apply_committed, apply_committed)

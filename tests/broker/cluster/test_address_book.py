@@ -8,7 +8,7 @@ import pytest
 
 from tinymq.base.types import PeerAddress
 from tinymq.broker.cluster.address_book import AddressBook
-from tinymq.raft.leader.followers import OBSERVERS_MAX
+from tinymq.raft.roles.followers import OBSERVERS_MAX
 from tinymq.registry.state.state import BrokersChanged, Effect
 from tinymq.registry.state.values import BrokerRecord
 

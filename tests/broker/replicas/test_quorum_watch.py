@@ -100,7 +100,7 @@ def test_in_memory_a_broker_that_comes_back_is_filled_and_votes_again(how: str) 
             world.end(how, broker)
             await world.start(broker)
             await world.goes_on()
-            assert broker.group().core.me.count == 1
+            assert broker.group().replica.state.me.count == 1
             assert broker.machine().payloads[:5] == WRITES
         assert world.counted == (0, 0), "nobody had to be revived"
 
@@ -140,7 +140,7 @@ def test_in_memory_a_leader_that_can_commit_nothing_goes_on_with_what_it_has() -
         world.end("kill", last)
         await world.start(last)
         await world.cluster.run_for(0.3)
-        assert leader.group().core.leading_term == term
+        assert leader.group().replica.current.leading_term == term
         assert leader.group().commit_index < leader.group().log.last_index
         await world.cluster.until(lambda: world.counted == (1, 0), 5.0, "it is revived")
         await world.cluster.until(lambda: leader.machine().leading != term, 1.0)
@@ -219,7 +219,7 @@ def test_a_promise_is_durable_and_given_to_one() -> None:
         for again in (term, term - 1):
             with pytest.raises(NotReady):
                 await two.process.run(two.group().promise_term(again, 1.0))
-        replicas = [b.group().core.me for b in brokers(world)]
+        replicas = [b.group().replica.state.me for b in brokers(world)]
         with pytest.raises(NotReady):
             three.group().force_leadership(three.group().term, replicas)
         two.kill()

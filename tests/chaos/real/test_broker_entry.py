@@ -22,7 +22,7 @@ from tinymq.cli.common.exits import Exit
 from tinymq.dev import dev_cluster, dev_folder, process
 from tinymq.dev.dev_folder import DevFolder
 from tinymq.dev.process import Process
-from tinymq.raft.leader.leadership import Leadership
+from tinymq.raft.roles.replication import Replication
 from tinymq_chaos.mutants import MUTANTS
 from tinymq_chaos.real.cluster import broker as command
 
@@ -140,13 +140,13 @@ def test_the_broker_is_given_what_stands_behind_the_dashes_with_the_rule_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given: list[object] = []
-    monkeypatch.setattr(command, "run", lambda words: given.append((words, Leadership.sync_hangs)) or 7)
-    before = Leadership.sync_hangs
+    monkeypatch.setattr(command, "run", lambda words: given.append((words, Replication.sync_hangs)) or 7)
+    before = Replication.sync_hangs
     assert command.main(["--mutant", "hanging-leaders-stay", "--", "--broker-id", "1", "--", "--mutant"]) == 7
     ((words, rule),) = given
     assert words == ["broker", "--broker-id", "1", "--", "--mutant"]
     assert rule is not before
-    assert Leadership.sync_hangs is before
+    assert Replication.sync_hangs is before
     assert capsys.readouterr().err.startswith("THIS BROKER IS BROKEN ON PURPOSE: hanging-leaders-stay takes out: ")
 
 

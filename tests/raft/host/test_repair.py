@@ -317,7 +317,7 @@ def test_an_old_disk_that_turns_up_again_takes_an_identity_of_its_own() -> None:
         await cluster.until(lambda: broker.group().role is Role.FOLLOWER, 5.0)
         await cluster.commit(b"more")
         await cluster.settle()
-        assert broker.group().core.me.count == 1
+        assert broker.group().replica.state.me.count == 1
         broker.power_cut()
         await broker.start()
         await cluster.settle()

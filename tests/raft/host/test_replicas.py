@@ -76,7 +76,7 @@ def test_a_log_that_has_to_be_kept_for_long_keeps_nothing_waiting() -> None:
         await found_damaged(broker)
         assert broker.group().role is Role.QUARANTINED
         await cluster.until(lambda: broker.group().role is Role.FOLLOWER, 6.0)
-        assert broker.group().core.me.count == 1
+        assert broker.group().replica.state.me.count == 1
         await cluster.settle()
         await cluster.check_logs()
 
@@ -120,10 +120,10 @@ def test_a_head_that_is_removed_while_it_is_read_for_a_follower_stops_no_leader(
     async def scenario(cluster: Cluster) -> None:
         await filled(cluster)
         leader, follower = cluster.leader(), cluster.followers()[0]
-        core, log = leader.group().core, leader.group().log
+        env, log = leader.group().replica.state.env, leader.group().log
 
         def both() -> None:
-            core._around.read_cold(follower.id, 2)
+            env.read_cold(follower.id, 2)
             log.remove_before(40)
 
         leader.process.do(both)

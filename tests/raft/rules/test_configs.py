@@ -24,7 +24,7 @@ from tinymq.raft.rules.messages import (
     TimeoutNow,
     Vote,
 )
-from tinymq.raft.rules.recovery_epoch import MessageVerdict, hear
+from tinymq.raft.rules.recovery_epoch import MessageVerdict, judge_message
 
 OLD, NEW = Replica(2, incarnation(2)), Replica(2, incarnation(9))
 FIRST = membership()
@@ -139,17 +139,17 @@ def test_an_older_generation_does_not_follow() -> None:
         log.after(None, [config_entry(5, 2, Membership(GROUP, 2, FIRST.replicas, recovery_epoch=6))])
 
 
-def test_what_is_imposed_counts_at_once_and_until_its_config_is_applied() -> None:
+def test_what_is_forced_counts_at_once_and_until_its_config_is_applied() -> None:
     log = configs()
-    imposed = FIRST.replacing([NEW])
-    log.impose(imposed)
+    forced = FIRST.replacing([NEW])
+    log.force(forced)
     assert log.counts(NEW)
     assert log.replacement([Replica(3, incarnation(8))]) is None
     log.release()
     assert log.counts(OLD)
-    log.impose(imposed)
-    log.apply(config_entry(5, 2, imposed))
-    assert log.imposed is None
+    log.force(forced)
+    log.apply(config_entry(5, 2, forced))
+    assert log.forced is None
     assert log.counts(NEW)
 
 
@@ -175,12 +175,12 @@ MESSAGES: list[Message] = [
 def test_who_was_given_up_moves_nobody_who_went_on(message: Message) -> None:
     answers = isinstance(message, Vote | AppendAck | InstallSnapshotAck)
     leads = isinstance(message, Append | InstallSnapshot | SnapshotChunk)
-    assert hear(3, 3, 9, message) is MessageVerdict.TAKE
-    assert hear(3, 2, 5, message) is (MessageVerdict.TAKE if answers else MessageVerdict.DROP), (
+    assert judge_message(3, 3, 9, message) is MessageVerdict.TAKE
+    assert judge_message(3, 2, 5, message) is (MessageVerdict.TAKE if answers else MessageVerdict.DROP), (
         "who is merely behind may answer us"
     )
-    assert hear(3, 2, 4, message) is MessageVerdict.DROP, "and not move our term"
-    assert hear(2, 3, 5, message) is MessageVerdict.TAKE, "being behind is no fault"
-    assert hear(2, 3, 6, message) is (MessageVerdict.ABANDONED if leads else MessageVerdict.TAKE), (
+    assert judge_message(3, 2, 4, message) is MessageVerdict.DROP, "and not move our term"
+    assert judge_message(2, 3, 5, message) is MessageVerdict.TAKE, "being behind is no fault"
+    assert judge_message(2, 3, 6, message) is (MessageVerdict.ABANDONED if leads else MessageVerdict.TAKE), (
         "our term is of no history"
     )

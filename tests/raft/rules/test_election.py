@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from tests.raft.values import membership
-from tinymq.raft.rules.election import Candidacy, VoteAnswer, Voter, answer_vote, stand_after_s
+from tinymq.raft.roles.candidacy import Candidacy
+from tinymq.raft.rules.election import VoteAnswer, Voter, answer_vote, campaign_delay_s
 from tinymq.raft.rules.messages import RequestVote
 
 VOTER = Voter(term=5, voted_for=None, last_index=10, last_term=4, hears_leader=False)
@@ -56,9 +57,9 @@ def test_a_vote_counts_once_and_a_strangers_not_at_all() -> None:
 def test_replicas_stand_one_after_the_other(seed: int) -> None:
     rng = random.Random(seed)
     members = membership(5)
-    waits = [stand_after_s(members, b, 1, 0.2, rng) for b in (2, 3, 4, 5)]
+    waits = [campaign_delay_s(members, b, 1, 0.2, rng) for b in (2, 3, 4, 5)]
     assert waits == sorted(waits)
     assert waits[0] <= 0.05
     assert all(later - earlier >= 0.14 for earlier, later in itertools.pairwise(waits))
-    assert stand_after_s(members, 1, None, 0.2, rng) <= 0.05
-    assert stand_after_s(members, 9, None, 0.2, rng) >= 1.0
+    assert campaign_delay_s(members, 1, None, 0.2, rng) <= 0.05
+    assert campaign_delay_s(members, 9, None, 0.2, rng) >= 1.0

@@ -16,7 +16,7 @@ from tinymq.raft.rules.quorum_loss import (
     QuorumLost,
     ReplicaReport,
     Unrecoverable,
-    impose,
+    forced_membership,
     judge,
 )
 
@@ -126,7 +126,9 @@ def test_who_holds_the_config_that_the_candidate_applied_will_vote() -> None:
 
 def test_a_take_over_that_came_to_nothing_hides_no_better_log() -> None:
     """Broker 3 took over with the empty 1, and died before its CONFIG had left it. Now 2 is back, with more."""
-    taken = holds(OLD[3], 7, 12, newest=impose(FIRST, 3, [NEW[1], Replica(2, NOBODY)]), before_forced=(3, 10))
+    taken = holds(
+        OLD[3], 7, 12, newest=forced_membership(FIRST, 3, [NEW[1], Replica(2, NOBODY)]), before_forced=(3, 10)
+    )
     back = holds(OLD[2], 3, 20)
     assert lost(taken, back, empty(1)).survivor.broker_id == 2
     assert lost(taken, empty(1)).survivor.broker_id == 3, "it may have been committed with 2, for all that is known"
@@ -155,11 +157,11 @@ def test_nothing_open_anywhere() -> None:
 
 def test_the_config_of_a_take_over_follows_and_take_overs_are_ordered() -> None:
     gone = Replica(3, NOBODY)
-    once = impose(FIRST, 1, [OLD[1], NEW[2], gone])
+    once = forced_membership(FIRST, 1, [OLD[1], NEW[2], gone])
     assert (once.epoch, once.replicas) == (2, (OLD[1], NEW[2], gone))
     assert once.retired == (OLD[2], OLD[3]), "their disks may turn up again"
-    other = impose(FIRST, 2, [gone, NEW[2]])
-    again = impose(once, 1, [NEW[3]])
+    other = forced_membership(FIRST, 2, [gone, NEW[2]])
+    again = forced_membership(once, 1, [NEW[3]])
     assert FIRST.recovery_epoch < once.recovery_epoch < other.recovery_epoch < again.recovery_epoch
     assert follows(FIRST, once)
     assert follows(once, again)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import google_crc32c
 import pytest
 
-from tests.raft.leader.test_leadership import CONFIGS, TERM, Lines, ack
+from tests.raft.roles.test_replication import CONFIGS, TERM, Lines, ack
 from tests.raft.values import ListLog, chain, incarnation
 from tinymq.base.config import Limits, Timing
 from tinymq.format import entry
 from tinymq.format.entry import crc32c
 from tinymq.log.segment.snapshot_files import Snapshot
-from tinymq.raft.leader.leadership import PROBE_RETRY_S, Leadership
 from tinymq.raft.replica.snapshot_receiver import IncomingSnapshot
-from tinymq.raft.rules.append_clock import AppendClock
+from tinymq.raft.roles.replication import PROBE_RETRY_S, Replication
 from tinymq.raft.rules.messages import (
     SNAPSHOT_CHUNK_BYTES,
     Append,
@@ -31,11 +30,11 @@ CRC = crc32c(DATA)
 STATE = Snapshot(TRIMMED, 1, 77, 10, 1, DATA, CRC)
 
 
-def leading() -> tuple[Leadership, Lines]:
+def leading() -> tuple[Replication, Lines]:
     """Entries 11 to 20; follower 2 says that it has none at all, follower 3 has everything."""
     log, lines = ListLog(chain([*[1] * 19, TERM]), trimmed=TRIMMED), Lines()
-    leader = Leadership(TERM, 20, [2, 3], log, lines, AppendClock(0, 0, 0.0), Limits(), Timing())
-    leader.pump(10)
+    leader = Replication(TERM, 20, [2, 3], log, lines, Limits(), Timing())
+    leader.replicate(10)
     leader.acknowledged(3, ack(durable=20, commit=20))
     leader.acknowledged(2, AppendAck(TERM, 0, 0, True, 2, 0, 1, 0))
     lines.sent.clear()
@@ -48,19 +47,19 @@ def install_snapshot_ack(received: int, crc: int = CRC, count: int = 0) -> Insta
 
 def test_who_is_behind_the_first_entry_is_sent_the_state_and_then_what_follows() -> None:
     leader, lines = leading()
-    leader.pump(10)
-    leader.pump(10)
+    leader.replicate(10)
+    leader.replicate(10)
     assert lines.states == [2], "it is read once"
     assert lines.take(2) == []
-    leader.offers.read(STATE)
-    leader.pump(10)
+    leader.snapshots.read(STATE)
+    leader.replicate(10)
     (offer,) = lines.take(2)
     assert offer == InstallSnapshot(TERM, TRIMMED, 1, 77, 10, 1, len(DATA), CRC)
     got = b""
     while len(got) < len(DATA):
-        assert leader.offers.acknowledged(2, install_snapshot_ack(len(got)))
-        leader.pump(10)
-        leader.pump(10)
+        assert leader.snapshots.acknowledged(2, install_snapshot_ack(len(got)))
+        leader.replicate(10)
+        leader.replicate(10)
         (piece,) = lines.take(2)
         assert isinstance(piece, SnapshotChunk)
         assert (piece.position, piece.index, piece.crc) == (len(got), TRIMMED, CRC)
@@ -70,31 +69,31 @@ def test_who_is_behind_the_first_entry_is_sent_the_state_and_then_what_follows()
     assert not leader.quiet(CONFIGS, 20)
     leader.acknowledged(2, ack(durable=TRIMMED, commit=TRIMMED))
     assert leader.progress[2].mode is Mode.REPLICATE
-    leader.pump(20)
+    leader.replicate(20)
     (append,) = lines.take(2)
     assert isinstance(append, Append)
     assert (append.prev_index, len(append.entries)) == (TRIMMED, 10)
     leader.settle(20)
-    assert leader.offers._state is None, "nobody needs it any more"
+    assert leader.snapshots._snapshot is None, "nobody needs it any more"
 
 
 def test_a_transfer_goes_on_where_the_follower_is() -> None:
     """After a lost connection, or with what another leader has sent it."""
     leader, lines = leading()
-    leader.pump(10)
-    leader.offers.read(STATE)
-    leader.pump(10)
-    leader.offers.acknowledged(2, install_snapshot_ack(0))
+    leader.replicate(10)
+    leader.snapshots.read(STATE)
+    leader.replicate(10)
+    leader.snapshots.acknowledged(2, install_snapshot_ack(0))
     leader.lost(2)
-    leader.pump(10)
+    leader.replicate(10)
     (probe,) = [m for m in lines.take(2) if isinstance(m, Append)]
     assert probe.prev_index == TRIMMED, "maybe it has it by now"
     leader.acknowledged(2, AppendAck(TERM, 0, 0, True, 2, 0, 1, 0))
-    leader.pump(10)
+    leader.replicate(10)
     (offer,) = lines.take(2)
     assert isinstance(offer, InstallSnapshot)
-    leader.offers.acknowledged(2, install_snapshot_ack(SNAPSHOT_CHUNK_BYTES))
-    leader.pump(10)
+    leader.snapshots.acknowledged(2, install_snapshot_ack(SNAPSHOT_CHUNK_BYTES))
+    leader.replicate(10)
     (piece,) = lines.take(2)
     assert isinstance(piece, SnapshotChunk)
     assert piece.position == SNAPSHOT_CHUNK_BYTES
@@ -102,44 +101,44 @@ def test_a_transfer_goes_on_where_the_follower_is() -> None:
 
 def test_what_gets_no_answer_is_asked_about_again() -> None:
     leader, lines = leading()
-    leader.pump(10)
-    leader.offers.read(STATE)
-    leader.pump(10)
+    leader.replicate(10)
+    leader.snapshots.read(STATE)
+    leader.replicate(10)
     lines.take(2)
     lines.time += 2 * PROBE_RETRY_S
     leader.settle(10)
-    leader.pump(10)
+    leader.replicate(10)
     assert isinstance(lines.take(2)[0], InstallSnapshot)
-    leader.offers.acknowledged(2, install_snapshot_ack(0))
-    leader.pump(10)
+    leader.snapshots.acknowledged(2, install_snapshot_ack(0))
+    leader.replicate(10)
     lines.take(2)
     lines.time += 2 * PROBE_RETRY_S
     leader.settle(10)
-    leader.pump(10)
+    leader.replicate(10)
     assert lines.take(2) == [], "a piece takes its time"
     lines.time += 2 * Timing().bulk_stalled_s
     leader.settle(10)
-    leader.pump(10)
+    leader.replicate(10)
     assert isinstance(lines.take(2)[0], InstallSnapshot), "the offer asks how far it is"
 
 
 def test_a_state_that_could_not_be_read_is_read_again_after_a_while() -> None:
     leader, lines = leading()
-    leader.pump(10)
-    leader.offers.read(None)
-    leader.pump(10)
+    leader.replicate(10)
+    leader.snapshots.read(None)
+    leader.replicate(10)
     assert lines.states == [2]
     lines.time += 2 * PROBE_RETRY_S
     leader.settle(10)
-    leader.pump(10)
+    leader.replicate(10)
     assert lines.states == [2, 2]
 
 
 def test_another_incarnation_begins_with_a_question() -> None:
     leader, lines = leading()
-    leader.pump(10)
-    leader.offers.read(STATE)
-    leader.pump(10)
+    leader.replicate(10)
+    leader.snapshots.read(STATE)
+    leader.replicate(10)
     lines.folders[2] = incarnation(9)
     leader.acknowledged(2, AppendAck(TERM, 0, 0, True, 2, 0, 1, 1))
     assert leader.progress[2].mode is Mode.PROBE
@@ -187,16 +186,16 @@ def test_the_loop_never_works_on_a_whole_state_at_once(monkeypatch: pytest.Monke
             return int(google_crc32c.extend(seed, data))
 
     leader, lines = leading()
-    leader.pump(10)
+    leader.replicate(10)
     monkeypatch.setattr(entry, "google_crc32c", Counting)
-    leader.offers.read(STATE)
-    leader.pump(10)
+    leader.snapshots.read(STATE)
+    leader.replicate(10)
     (offer,) = lines.take(2)
     assert isinstance(offer, InstallSnapshot)
     incoming = IncomingSnapshot(offer)
     while (whole := incoming.whole()) is None:
-        leader.offers.acknowledged(2, install_snapshot_ack(incoming.received))
-        leader.pump(10)
+        leader.snapshots.acknowledged(2, install_snapshot_ack(incoming.received))
+        leader.replicate(10)
         (piece,) = lines.take(2)
         assert isinstance(piece, SnapshotChunk)
         incoming.take(piece)

@@ -38,7 +38,7 @@ def test_unformed_formed_and_failed() -> None:
             pass
         disks.of[1].fail_sync("ballots*", once=False)
         host = cluster.brokers[1].host
-        cluster.call(lambda: next(iter(host.groups.values())).core._SyncObj__setCurrentTerm(99, None))
+        cluster.call(lambda: next(iter(host.groups.values())).replica.state.enter_term(99, None))
         cluster.wait_until(lambda: cluster.brokers[1].state.value == "failed")
         while health(cluster, 1) != {NOT_SERVING}:
             pass

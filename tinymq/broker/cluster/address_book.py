@@ -21,7 +21,7 @@ import structlog
 from tinymq.base.config import ANY_HOST, parse_address
 from tinymq.base.errors import InvalidConfig
 from tinymq.base.types import PeerAddress
-from tinymq.raft.leader.followers import OBSERVERS_MAX
+from tinymq.raft.roles.followers import OBSERVERS_MAX
 from tinymq.registry.service import RegistryService
 from tinymq.registry.state.state import Effect
 from tinymq.registry.state.values import BrokerRecord

@@ -10,9 +10,9 @@ from tinymq.format.entry import Entry
 from tinymq.log.segment.snapshot_files import Snapshot
 from tinymq.raft.host.replicas import Replicas
 from tinymq.raft.host.schedule import Schedule
-from tinymq.raft.leader.leadership import APPEND_BYTES
 from tinymq.raft.replica.group import Group
 from tinymq.raft.replica.replica import RaftReplica
+from tinymq.raft.roles.replication import APPEND_BYTES
 
 
 class ColdReads:
@@ -25,36 +25,36 @@ class ColdReads:
 
     def read(self, group: Group, peer: int, index: int) -> None:
         """Entries from `index` on, for `peer`."""
-        term = group.core.leading_term
+        term = group.replica.current.leading_term
         assert term is not None
-        self._schedule.spawn(self._read(group, group.core, term, peer, index))
+        self._schedule.spawn(self._read(group, group.replica, term, peer, index))
 
-    async def _read(self, group: Group, core: RaftReplica, term: int, peer: int, index: int) -> None:
+    async def _read(self, group: Group, replica: RaftReplica, term: int, peer: int, index: int) -> None:
         entries: list[Entry] = []
         try:
             entries = await group.log.reader.read(index, APPEND_BYTES)
         except OffsetOutOfRange:
             pass  # the head of the log was removed meanwhile: the follower is offered the applied state
         except Exception as error:
-            self._failed(group, core, error)
+            self._failed(group, replica, error)
         if self._groups.get(group.id) is group:
-            self._replicas.guarded(group, lambda: core.read_done(term, peer, index, entries))
+            self._replicas.guarded(group, lambda: replica.entries_read(term, peer, index, entries))
 
-    def read_state(self, group: Group, peer: int) -> None:
+    def read_snapshot(self, group: Group, peer: int) -> None:
         """The applied state before the log's first entry, for `peer`."""
-        term = group.core.leading_term
+        term = group.replica.current.leading_term
         assert term is not None
-        self._schedule.spawn(self._read_state(group, group.core, term, peer))
+        self._schedule.spawn(self._read_snapshot(group, group.replica, term, peer))
 
-    async def _read_state(self, group: Group, core: RaftReplica, term: int, peer: int) -> None:
+    async def _read_snapshot(self, group: Group, replica: RaftReplica, term: int, peer: int) -> None:
         state: Snapshot | None = None
         try:
             state = await group.log.reader.read_base_snapshot()
         except Exception as error:
-            self._failed(group, core, error)
+            self._failed(group, replica, error)
         if self._groups.get(group.id) is group:
-            self._replicas.guarded(group, lambda: core.state_read(term, peer, state))
+            self._replicas.guarded(group, lambda: replica.snapshot_read(term, state))
 
-    def _failed(self, group: Group, core: RaftReplica, error: Exception) -> None:
-        if group.core is core:  # else of a log that was replaced meanwhile
+    def _failed(self, group: Group, replica: RaftReplica, error: Exception) -> None:
+        if group.replica is replica:  # else of a log that was replaced meanwhile
             self._replicas.fail(group, error)

@@ -32,10 +32,10 @@ from tinymq.raft.net.transport import Channel, Transport
 from tinymq.raft.peers.peers import Peers
 from tinymq.raft.peers.requests import Requests
 from tinymq.raft.replica.group import Group, GroupStatus
-from tinymq.raft.replica.pysyncobj_state import StateMachine
 from tinymq.raft.replica.replica import RaftReplica
 from tinymq.raft.rules.explanation import explain_led
 from tinymq.raft.rules.membership import parse_membership
+from tinymq.raft.state.env import StateMachine
 
 logger = structlog.get_logger("tinymq.raft")
 
@@ -105,7 +105,7 @@ class Host:
     async def _hand_over_all(self) -> None:
         """Until others lead what was led here, as far as anybody can take over, or the time is up."""
         until = self._clock.monotonic() + self._timing.hand_over_s
-        self._handing = [group for group in self._groups.values() if group.core.hand_over(None, until)]
+        self._handing = [group for group in self._groups.values() if group.replica.transfer_leadership(None, until)]
         self._handed.clear()
         self._check_handed()
         timer = self._clock.call_later(self._timing.hand_over_s, self._handed.set)
@@ -138,8 +138,8 @@ class Host:
             observed=group_id == METADATA_GROUP,  # every broker needs to know the cluster
             wake=lambda: self._schedule.wake(group_id),
             read_cold=lambda peer, index: self._cold.read(self._groups[group_id], peer, index),
-            read_state=lambda peer: self._cold.read_state(self._groups[group_id], peer),
-            take_state=lambda peer, message: self._replicas.installs.take(self._groups[group_id], peer, message),
+            read_snapshot=lambda peer: self._cold.read_snapshot(self._groups[group_id], peer),
+            take_snapshot=lambda peer, message: self._replicas.installs.take(self._groups[group_id], peer, message),
         )  # fmt: skip
         members = [r.broker_id for r in parse_membership(first_entry.payload).replicas]  # these brokers never change
         self._members.update(members)
@@ -166,8 +166,8 @@ class Host:
         self._schedule.forget(group_id)
         self._known.pop(group_id, None)
         self._neighbours.forget(group_id)
-        if group.core.leading_term is not None:
-            self._tell_stepped_down(group, group.core.leading_term)
+        if group.replica.current.leading_term is not None:
+            self._tell_stepped_down(group, group.replica.current.leading_term)
             group.machine.follow()
         await self._replicas.close(group)
 
@@ -183,7 +183,7 @@ class Host:
         """Begin to hand the leadership over; False when it is not led here or nobody can take it. What is not done
         within `within_s` (else hand_over_s) is given up: it is led here as before."""
         until = self._clock.monotonic() + (self._timing.hand_over_s if within_s is None else within_s)
-        return self._groups[group_id].core.hand_over(to, until, manual)
+        return self._groups[group_id].replica.transfer_leadership(to, until, manual)
 
     def known_levels(self) -> dict[int, int]:
         """Map every other live broker to the feature level that its build knows."""
@@ -257,27 +257,27 @@ class Host:
         """Tick one group; when it wants to be ticked next (None: it is gone)."""
         if (group := self._groups.get(group_id)) is None:
             return None
-        self._replicas.guarded(group, group.core.tick)
+        self._replicas.guarded(group, group.replica.tick)
         self._replicas.installs.settle(group)
         self._announce(group)
-        return group.core.next_wake()
+        return group.replica.next_wake()
 
     def _announce(self, group: Group) -> None:
         """Tell whom it concerns when role, leader, term or CONFIG changed: one that retires it makes no other role of a
         learner, and it has to see to that."""
         if self._groups.get(group.id) is not group:
             return
-        core = group.core
-        now = (group.role, group.leader, group.term, core.leading_term, group.membership.epoch)
+        replica = group.replica
+        now = (group.role, group.leader, group.term, replica.current.leading_term, group.membership.epoch)
         before = self._known.get(group.id)
         if now == before:
             return
         self._known[group.id] = now
         led = None if before is None else before[3]
         logger.info("replica_changed", group=str(group.id), role=group.role.value, term=group.term, leader=group.leader)
-        if core.leading_term is not None:
-            self._neighbours.leads(group.id, core.leading_term)
-        if isinstance(led, int) and core.leading_term != led:
+        if replica.current.leading_term is not None:
+            self._neighbours.leads(group.id, replica.current.leading_term)
+        if isinstance(led, int) and replica.current.leading_term != led:
             self._tell_stepped_down(group, led)
         self._check_handed()
         self._replicas.look(group)
@@ -292,10 +292,10 @@ class Host:
     def _peer_alive(self, peer: int, restarted: bool) -> None:
         """A broker came, or came back; another process leads nothing of what the one before it led."""
 
-        def tell(core: RaftReplica) -> None:
+        def tell(replica: RaftReplica) -> None:
             if restarted:
-                core.leader_gone(peer)
-            core.peer_alive(peer)
+                replica.elections.leader_gone(peer)
+            replica.peer_alive(peer)
 
         self._inbound.each_with(peer, tell)
         if self.on_peer_changed is not None:
@@ -303,32 +303,32 @@ class Host:
 
     def _peer_gone(self, peer: int) -> None:
 
-        def tell(core: RaftReplica) -> None:
-            core.leader_gone(peer)
-            core.observer_gone(peer)
-            core.check_quorum()
+        def tell(replica: RaftReplica) -> None:
+            replica.elections.leader_gone(peer)
+            replica.observer_gone(peer)
+            replica.current.check_quorum()
 
         self._inbound.each_with(peer, tell)
         if self.on_peer_changed is not None:
             self.on_peer_changed(peer, False)
 
     def _peer_deaf(self, peer: int) -> None:
-        self._inbound.each_with(peer, lambda core: core.check_quorum())
+        self._inbound.each_with(peer, lambda replica: replica.current.check_quorum())
 
     def _peer_stepped_down(self, peer: int, group_id: GroupId, term: int) -> None:
         if (group := self._groups.get(group_id)) is not None:
-            self._replicas.guarded(group, lambda: group.core.stepped_down(peer, term))
+            self._replicas.guarded(group, lambda: group.replica.elections.stepped_down(peer, term))
 
     # ---- the disk --------------------------------------------------------------------------------------------
 
     def _on_ballots_durable(self) -> None:
         for group in self._groups.values():
-            if group.core.waits_for_ballot:
-                self._replicas.guarded(group, group.core.durable)
+            if group.replica.state.outbox:
+                self._replicas.guarded(group, group.replica.durable)
 
     def _on_ballots_failed(self, error: TinymqError) -> None:
         logger.error("ballots_failed", error=error.code, reason=str(error))
         for group in self._groups.values():
-            group.core.fail(error)
+            group.replica.fail(error)
         if self.on_failed is not None:
             self.on_failed(error)

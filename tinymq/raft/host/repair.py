@@ -125,7 +125,7 @@ class Repairs:
         if group is None or group.role is not Role.LEADER:
             raise NotLeader(f"{group_id} is not led here")
         if group.membership.replica(asker) is None:  # the group does without an observer at any time
-            group.core.peer_alive(asker)
+            group.replica.peer_alive(asker)
             return b""
         now = self._clock.monotonic()
         before = self._grants.get(group_id)
@@ -134,13 +134,13 @@ class Repairs:
         self._grants[group_id] = grant = Grant(asker, group.membership.replica(asker), now + GRANTED_S)
         try:
             await group.read_index(ANSWER_S)
-            if not group.core.does_without(asker):
+            if not group.replica.can_lose(asker):
                 raise NotReady(f"{group_id}: a replica that has just been listed does not know it for good yet")
         except BaseException:
             if self._grants.get(group_id) is grant:
                 del self._grants[group_id]
             raise
-        group.core.peer_alive(asker)  # a group at rest would not meet the one that begins anew
+        group.replica.peer_alive(asker)  # a group at rest would not meet the one that begins anew
         return b""
 
     def forget(self, group: GroupId) -> None:

@@ -21,8 +21,8 @@ class HostReplicaEnv:
     def __init__(
         self, group: GroupId, clock: Clock, rng: random.Random, limits: Limits, timing: Timing, transport: Transport,
         liveness: FailureDetector, time: ClusterTime, *, level: Callable[[], int], observed: bool, wake: Callable[[],
-        None], read_cold: Callable[[int, int], None], read_state: Callable[[int], None],
-        take_state: Callable[[int, InstallSnapshot | SnapshotChunk], None],
+        None], read_cold: Callable[[int, int], None], read_snapshot: Callable[[int], None],
+        take_snapshot: Callable[[int, InstallSnapshot | SnapshotChunk], None],
     ) -> None:  # fmt: skip
         self.clock = clock
         self.rng = rng
@@ -30,8 +30,8 @@ class HostReplicaEnv:
         self.timing = timing
         self.wake = wake
         self.read_cold = read_cold
-        self.read_state = read_state
-        self.take_state = take_state
+        self.read_snapshot = read_snapshot
+        self.take_snapshot = take_snapshot
         self.now = clock.monotonic
         self.cluster_us = time.now_us
         self.observed = observed  # brokers that no CONFIG lists follow it, too

@@ -25,10 +25,10 @@ from tinymq.raft.host.replica_env import HostReplicaEnv
 from tinymq.raft.host.schedule import Schedule
 from tinymq.raft.replica.group import Group, Role
 from tinymq.raft.replica.opening import open_replica
-from tinymq.raft.replica.pysyncobj_state import StateMachine
 from tinymq.raft.replica.snapshot_receiver import SnapshotReceiver
 from tinymq.raft.rules.membership import Membership, Replica
 from tinymq.raft.rules.messages import Append, InstallSnapshot
+from tinymq.raft.state.env import StateMachine
 
 logger = structlog.get_logger("tinymq.raft")
 
@@ -118,7 +118,7 @@ class Replicas:
 
     def _attach(self, group: Group, opened: OpenedLog) -> None:
         log = group.log
-        log.on_durable = lambda: self.guarded(group, group.core.durable)
+        log.on_durable = lambda: self.guarded(group, group.replica.durable)
         log.on_failed = lambda error: self.fail(group, error)
         log.reader.on_damage = lambda error: self.fail(group, error)
         if opened.damage is not None:
@@ -156,16 +156,16 @@ class Replicas:
         """This replica stops; the broker and its other groups go on. `making`: the error ended an attempt to make it
         anew, so the replica stays out for this, and for what it was out before no more."""
         reason = error if isinstance(error, TinymqError) else BrokenInvariant(repr(error))
-        if group.core.failure is None or making:
+        if group.replica.state.failure is None or making:
             trace = error if isinstance(reason, BrokenInvariant) else None
             logger.error("replica_failed", group=str(group.id), error=reason.code, reason=str(reason), exc_info=trace)
-            group.core.fail(reason)
+            group.replica.fail(reason)
         self._changed(group)
 
     def look(self, group: Group) -> None:
         """Its role is another: what is damaged repairs itself, and one that is listed again is whole. Only damage: a
         bug that every replica meets in turn must not have each of them set aside what it holds."""
-        failure = group.core.failure
+        failure = group.replica.state.failure
         if isinstance(failure, CorruptData) and self._failures.get(group.id) is not failure:
             self._failures[group.id] = failure
             group.repairing = failure.message
@@ -176,9 +176,13 @@ class Replicas:
         elif failure is None and group.repairing and group.role is not Role.LEARNER:
             group.repairing = ""
             self._begin(group, lambda: self._finish(group))
-        elif failure is None and group.role is Role.LEARNER and (count := other_count(group.membership, group.core.me)):
+        elif (
+            failure is None
+            and group.role is Role.LEARNER
+            and (count := other_count(group.membership, group.replica.state.me))
+        ):
             leader, term = group.leader, group.term
-            group.core.fail(NotReady("it takes another identity: the one that it has is not listed any more"))
+            group.replica.fail(NotReady("it takes another identity: the one that it has is not listed any more"))
             self._begin(group, lambda: self._whole(group, self._rename(group, count, leader, term)))
 
     # ---- made anew -------------------------------------------------------------------------------------
@@ -244,17 +248,17 @@ class Replicas:
         await self._store.raise_count(group.id, count)
         await self._remake(group, await self._open_log(group))
         if leader is not None:  # as if it asked: a group at rest would not meet the new one
-            self.guarded(group, lambda: group.core.receive(leader, Append(term, 0, 0, 0)))
+            self.guarded(group, lambda: group.replica.receive(leader, Append(term, 0, 0, 0)))
 
     def _install(self, group: Group, peer: int, offer: InstallSnapshot, applied: Snapshot) -> None:
         """Take over what the leader applied. From now until it is done the replica takes part in nothing."""
-        group.core.fail(NotReady("it takes over the applied state of its leader"))
+        group.replica.fail(NotReady("it takes over the applied state of its leader"))
         self._begin(group, lambda: self._whole(group, self._take_over(group, peer, offer, applied)))
 
     async def _take_over(self, group: Group, peer: int, offer: InstallSnapshot, applied: Snapshot) -> None:
         logger.info("replica_takes_over", group=str(group.id), leader=peer, index=applied.index, bytes=offer.size)
         await self._remake(group, await self._store.install(group.id, applied))
-        self.guarded(group, lambda: group.core.receive(peer, offer))  # it holds that now: tell the leader
+        self.guarded(group, lambda: group.replica.receive(peer, offer))  # it holds that now: tell the leader
 
     async def _remake(self, group: Group, opened: OpenedLog) -> None:
         """Around another log."""

@@ -66,24 +66,24 @@ class Router:
         if received is None or group is None:
             return  # not opened here yet, or gone: its leader asks again
         message = received[1]
-        self._guarded(group, lambda: group.core.receive(peer, message, head.recovery_epoch))
+        self._guarded(group, lambda: group.replica.receive(peer, message, head.recovery_epoch))
 
     def _on_connected(self, peer: int, channel: Channel, who: PeerIdentity) -> None:
         if channel is Channel.CONTROL:
             self._neighbours.reached(peer, [(g.id, g.term) for g in self._groups.values() if g.is_leader])
             return
-        self.each_with(peer, lambda core: core.peer_alive(peer))
+        self.each_with(peer, lambda replica: replica.peer_alive(peer))
 
     def _on_disconnected(self, peer: int, channel: Channel, reason: str) -> None:
         if channel is Channel.CONTROL:
             self._neighbours.lost(peer)
             self._requests.lost(peer)
             return
-        self.each_with(peer, lambda core: core.connection_lost(peer))
+        self.each_with(peer, lambda replica: replica.connection_lost(peer))
 
     def each_with(self, peer: int, call: Callable[[RaftReplica], None]) -> None:
         """For every group of which `peer` holds a replica, or that it may observe. What one of them raises keeps it
         from no other."""
         for group in list(self._groups.values()):
-            if group.membership.replica(peer) is not None or group.core.observed:
-                self._guarded(group, partial(call, group.core))
+            if group.membership.replica(peer) is not None or group.replica.state.env.observed:
+                self._guarded(group, partial(call, group.replica))

@@ -1,4 +1,4 @@
-"""One replica of one group: roles, votes, log, and the seams to PySyncObj.
+"""One replica of one group: it dispatches events to its role, switches roles, and applies what is committed.
 
-The only room that knows PySyncObj.
+What a role decides lies in `raft.roles`, and what a replica keeps in `raft.state`. Nothing here knows other groups.
 """

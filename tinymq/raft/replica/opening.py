@@ -9,18 +9,19 @@ from tinymq.format.entry import Entry, Kind
 from tinymq.log.engine.store import OpenedLog, Store
 from tinymq.log.replica_log.log import Log
 from tinymq.raft.replica.checkpoint import pack_checkpoint, parse_checkpoint
-from tinymq.raft.replica.following import check_known
 from tinymq.raft.replica.group import Group
-from tinymq.raft.replica.pysyncobj_state import ReplicaEnv, StateMachine
 from tinymq.raft.replica.replica import RaftReplica
+from tinymq.raft.roles.following import check_known
 from tinymq.raft.rules.configs import Configs, parse_config
 from tinymq.raft.rules.membership import Replica
+from tinymq.raft.state.env import ReplicaEnv, StateMachine
+from tinymq.raft.state.replica_state import ReplicaState
 
 REPLAY_BYTES = 4 << 20  # read at a time
 
 
 async def open_replica(
-    store: Store, opened: OpenedLog, first_entry: Entry, machine: StateMachine, around: ReplicaEnv, broker_id: int
+    store: Store, opened: OpenedLog, first_entry: Entry, machine: StateMachine, env: ReplicaEnv, broker_id: int
 ) -> Group:
     """The group around an opened log. Raises CorruptData when a checkpoint or an entry cannot be read."""
     log = opened.log
@@ -28,8 +29,8 @@ async def open_replica(
     applied, high_watermark = opened.applied_index, log.log_start_offset
     if not opened.damage:
         if opened.snapshot is not None:
-            configs.applied, state = parse_checkpoint(opened.snapshot)
-            machine.load(state)
+            configs.applied, machine_state = parse_checkpoint(opened.snapshot)
+            machine.load(machine_state)
         applied, high_watermark = await _replay(log, machine, configs, applied)
         configs.keep(applied)
         async for entry in _entries(log, applied):
@@ -39,8 +40,16 @@ async def open_replica(
         # the log, and the vote of an earlier one for a vote in it: nothing is said in it before the disk has both.
         store.votes.set(log.group, log.last_term, None)
     me = Replica(broker_id, store.identity.incarnation, opened.count)
-    core = RaftReplica(log.group, me, log, store.votes, machine, around, configs, applied, high_watermark)
-    return Group(log.group, log, core, machine)
+    state = ReplicaState(
+        group=log.group,
+        me=me,
+        log=log,
+        vote_store=store.votes,
+        env=env,
+        configs=configs,
+        applied_index=applied,
+    )
+    return Group(log.group, log, RaftReplica(state, machine, high_watermark), machine)
 
 
 async def _replay(log: Log, machine: StateMachine, configs: Configs, applied: int) -> tuple[int, int]:

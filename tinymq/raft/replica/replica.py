@@ -1,26 +1,27 @@
-"""The one subclass of PySyncObj that runs: how a replica is told what happens, leads, commits and applies.
+"""One replica of one group: it takes what happens, hands it to its role, and commits.
 
-Each override names the hazard that it closes (docs/raft.md) and hands the decision to a pure module:
-`catchup`, `replication`, `commit`, `election`, `membership`. Nothing here awaits.
+    event ──▶ RaftReplica ──▶ Following | Candidacy | Leadership ──▶ ReplicaState ──▶ log, vote store, outbox, peers
+                  │
+                  ├── CurrentRole       switches the role when a term is won, lost or over
+                  ├── Elections         campaigns, votes, counts votes
+                  ├── Applier           applies what is committed
+                  └── ForcedLeadership  leads unelected, after a quorum is lost for good
+
+Each method names the hazard of stock PySyncObj that it closes (docs/raft.md). Nothing here awaits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-from tinymq.base.errors import BrokenInvariant, CorruptData, NotReady
-from tinymq.base.types import GroupId
-from tinymq.format.entry import Entry, Kind, NewEntry
-from tinymq.log.broker_files.vote_store import VoteStore
-from tinymq.log.replica_log.log import Log
-from tinymq.raft.replica import pysyncobj_seams
-from tinymq.raft.replica.checkpoint import pack_checkpoint
-from tinymq.raft.replica.following import check_known
-from tinymq.raft.replica.leading import LeadingReplica
-from tinymq.raft.replica.pysyncobj_state import NEVER, ReplicaEnv, StateMachine
-from tinymq.raft.rules.configs import Configs
+from tinymq.base.errors import BrokenInvariant, CorruptData, TinymqError
+from tinymq.format.entry import Entry
+from tinymq.log.segment.snapshot_files import Snapshot
+from tinymq.raft.replica.applier import Applier
+from tinymq.raft.replica.current_role import CurrentRole
+from tinymq.raft.replica.elections import Elections
+from tinymq.raft.replica.forced_leadership import ForcedLeadership
+from tinymq.raft.rules.commit import reported_commit
 from tinymq.raft.rules.election import LeadershipOrigin
-from tinymq.raft.rules.membership import Membership, Replica, pack_membership
+from tinymq.raft.rules.membership import has_quorum
 from tinymq.raft.rules.messages import (
     Append,
     AppendAck,
@@ -33,180 +34,233 @@ from tinymq.raft.rules.messages import (
     TimeoutNow,
     Vote,
 )
-from tinymq.raft.rules.quorum_loss import NOBODY, impose
-from tinymq.raft.rules.recovery_epoch import MessageVerdict, hear
+from tinymq.raft.rules.recovery_epoch import MessageVerdict, judge_message
+from tinymq.raft.state.env import StateMachine
+from tinymq.raft.state.pysyncobj_state import NEVER
+from tinymq.raft.state.replica_state import ReplicaState
 
-APPLY_ENTRIES_MAX = 2_000  # per tick, so that a long replay does not keep the loop from its heartbeats
 
+class RaftReplica:
+    """A replica, driven by its broker: `receive`, `tick`, `durable`, `peer_alive`, `current.leading().propose`, ..."""
 
-class RaftReplica(LeadingReplica):
-    """One replica of one group, driven by its broker: `receive`, `tick`, `durable`, `propose`, ..."""
+    def __init__(self, state: ReplicaState, machine: StateMachine, high_watermark: int) -> None:
+        self.state = state
+        self.current = CurrentRole(state, machine)
+        self.applier = Applier(state, machine, self.current, high_watermark)
+        self.elections = Elections(state, self.current, self.applier)
+        self.forced = ForcedLeadership(state, self.current)
 
-    def __init__(
-        self, group: GroupId, me: Replica, log: Log, ballots: VoteStore, machine: StateMachine, around: ReplicaEnv,
-        configs: Configs, applied_index: int, high_watermark: int,
-    ) -> None:  # fmt: skip
-        self._high_watermark = high_watermark  # invariant: the next offset after the entry at applied_index
-        self._promised = 0  # the term for which a take-over was last prepared
-        super().__init__(group, me, log, ballots, machine, around, configs, applied_index)
+    def next_wake(self) -> float:
+        """Return the monotonic time of this replica's next timer; NEVER when it rests."""
+        leadership = self.current.leadership
+        return self.state.election_deadline if leadership is None else leadership.next_wake()
 
-    @property
-    def high_watermark(self) -> int:
-        return self._high_watermark
-
-    # ---- events ------------------------------------------------------------------------------------------
+    # ---- messages -------------------------------------------------------------------------------------------
 
     def receive(self, peer: int, message: Message, recovery_epoch: int | None = None) -> None:
-        """One message of a peer whose newest CONFIG is of `recovery_epoch` (None: as ours). Checksums in it are
-        verified already (messages.from_wire). Raises CorruptData when what is here cannot go on, and is to be repaired;
-        BrokenInvariant when nobody can tell whose history is right."""
-        if self._failure is not None:
-            return
-        ours = self._configs.newest.recovery_epoch
-        if self.membership.replica(peer) is None:  # who is no member moves nobody, and no term (hazard 8)
-            if recovery_epoch is None or recovery_epoch <= ours:  # below: it has not got the CONFIG of a take-over yet
-                self._hear_observer(peer, message)
-            return
-        hearing = hear(ours, ours if recovery_epoch is None else recovery_epoch, self.term, message)
-        if hearing is MessageVerdict.ABANDONED:
-            raise CorruptData(f"term {self.term} is of a history that was given up by `tinymq cluster recover`")
-        if hearing is MessageVerdict.TAKE:
-            try:
-                self._SyncObj__onMessageReceived(pysyncobj_seams.peer(peer), message)
-            except BrokenInvariant as error:
-                if recovery_epoch is None or recovery_epoch <= ours:
-                    raise
-                raise CorruptData(f"{error.message}, since `tinymq cluster recover`") from error
-        elif self._leadership is not None and peer in self._leadership.progress:
-            self._look_after(peer)  # it hears from us what goes on
+        """Take one message of a peer whose newest CONFIG is of `recovery_epoch` (None: of ours).
 
-    def tick(self) -> None:
-        """Something happened: decide, commit, apply, send. Called once per turn of the loop, after all events."""
-        if self._failure is None:
-            with pysyncobj_seams.RunningClock(self._around.clock):
-                self._onTick()
+        The checksums in it are verified already (messages.from_wire). Raises CorruptData when this log cannot go on and
+        has to be repaired, and BrokenInvariant when nothing tells whose history is right.
+        """
+        if self.state.failure is not None:
+            return
+        ours = self.state.newest_membership.recovery_epoch
+        theirs = ours if recovery_epoch is None else recovery_epoch
+        leadership = self.current.leadership
+        if self.state.membership.replica(peer) is None:
+            # A broker that is no member moves neither this replica nor its term (hazard 8). One with a lower recovery
+            # epoch may only lack the CONFIG of a forced leadership, and we have to fill it.
+            if leadership is not None and theirs <= ours:
+                leadership.on_observer_message(peer, message)
+            return
+        match judge_message(ours, theirs, self.state.term, message):
+            case MessageVerdict.ABANDONED:
+                raise CorruptData(
+                    f"term {self.state.term} is of a history that was given up by `tinymq cluster recover`"
+                )
+            case MessageVerdict.TAKE:
+                try:
+                    self._dispatch(peer, message)
+                except BrokenInvariant as error:
+                    if theirs <= ours:
+                        raise
+                    raise CorruptData(f"{error.message}, since `tinymq cluster recover`") from error
+            case MessageVerdict.DROP:
+                if leadership is not None and peer in leadership.replication.progress:
+                    leadership.restart_follower(peer)  # it learns from us which history goes on
+
+    def _dispatch(self, peer: int, message: Message) -> None:
+        match message:
+            case Append():
+                self.on_append(peer, message)
+            case AppendAck():
+                self.on_append_ack(peer, message)
+            case CommitNotice():
+                self.on_commit_notice(peer, message)
+            case RequestVote():
+                self.elections.on_request_vote(peer, message)
+            case Vote():
+                self.elections.on_vote(peer, message)
+            case InstallSnapshot() | SnapshotChunk():
+                if self.current.follow_sender(peer, message.term):
+                    self.current.following.on_snapshot(peer, message)
+            case InstallSnapshotAck():
+                self.current.adopt_term(message.term)
+                leadership = self.current.leadership
+                if leadership is not None and message.term == leadership.term:
+                    leadership.on_snapshot_ack(peer, message)
+            case TimeoutNow(term, manual):
+                if term == self.state.term and peer == self.state.leader_id:
+                    origin = LeadershipOrigin.MANUAL if manual else LeadershipOrigin.TRANSFERRED
+                    self.elections.campaign(pre=False, origin=origin)
+
+    def on_append(self, peer: int, message: Append) -> None:
+        if self.current.follow_sender(peer, message.term):
+            self.current.following.on_append(peer, message)
+
+    def on_commit_notice(self, peer: int, notice: CommitNotice) -> None:
+        """A notice that asks for a read is heeded as an Append is; another one counts from the known leader alone."""
+        if notice.read_id:
+            if not self.current.follow_sender(peer, notice.term):
+                return
+        elif notice.term != self.state.term or peer != self.state.leader_id:
+            return
+        self.current.following.on_commit_notice(peer, notice)
+
+    def on_append_ack(self, peer: int, ack: AppendAck) -> None:
+        """Hazard 3: an answer of another term says nothing about this one."""
+        self.current.adopt_term(ack.term)
+        leadership = self.current.leadership
+        if leadership is None or ack.term != leadership.term:
+            return
+        moved = leadership.on_append_ack(peer, ack)
+        if not ack.conflict:
+            self._advance(reported_commit(self.state.commit_index, ack.commit, ack.durable))
+        if not leadership.replication.followers.counts(self.state.configs, peer):
+            leadership.list_replacement()
+        if moved:
+            self._commit()
+            leadership.wake_for(peer)
+
+    # ---- the life of other brokers --------------------------------------------------------------------------
 
     def peer_alive(self, peer: int) -> None:
         """A broker is back, or new: what was sent to it is gone, and a sleeping group wakes."""
-        if self._failure is not None:
+        state, leadership = self.state, self.current.leadership
+        if self.state.failure is not None:
             return
-        if self.membership.replica(peer) is None:
-            self.observer_alive(peer)
-        elif self._leadership is not None:
-            self._look_after(peer)
-        elif self.leader_id == peer and self._leader_session != self._around.session(peer):
-            self.leader_gone(peer)  # nobody knew that process as alive when it ended, so nobody told of its end
-        elif self.leader_id is None and (self.membership.rank(self._me.broker_id) == 0 or not self._may_stand):
-            self._SyncObj__raftElectionDeadline = min(self._SyncObj__raftElectionDeadline, self._around.now())
-        self._around.wake()
+        if state.membership.replica(peer) is None:
+            if leadership is not None:
+                leadership.observer_alive(peer)
+        elif leadership is not None:
+            leadership.restart_follower(peer)
+        elif state.leader_id == peer and state.leader_session != state.env.session(peer):
+            self.elections.leader_gone(
+                peer
+            )  # that process was not known as alive when it ended, so its end went unnoticed
+        elif state.leader_id is None and (
+            state.membership.rank(state.me.broker_id) == 0 or not self.elections.may_campaign
+        ):
+            state.election_deadline = min(state.election_deadline, state.env.now())
+        state.env.wake()
 
-    def promise_term(self, term: int, promised: Callable[[], None]) -> None:
-        """Take part in no lower term any more, and call `promised` once that is durable. Raises NotReady when `term` is
-        over."""
-        if self._failure is not None or not self._adopt(term):
-            raise NotReady(f"{self._group}: term {term} is over")
-        self._promised = term
-        self._outbox.post(promised)
+    def connection_lost(self, peer: int) -> None:
+        """The bulk connection to a follower closed."""
+        if (leadership := self.current.leadership) is not None:
+            leadership.connection_lost(peer)
 
-    def force_leadership(self, term: int, replicas: Sequence[Replica]) -> None:
-        """An operator accepts loss: lead `term` unelected, for a group that is `replicas` from now on. Raises NotReady
-        where a leader is heard, or `term` is over."""
-        there = sum(r.incarnation != NOBODY for r in replicas)
-        over = term <= self.term and not (term == self.term == self._promised and self.voted_for is None)
-        if self._failure is not None or self.hears_leader or over or 2 * there <= len(replicas):
-            raise NotReady(f"{self._group}: it has a leader, or term {term} is over, or too few replicas are there")
-        self._follow(None)
-        self._SyncObj__raftElectionDeadline = NEVER  # it leads as soon as the term is on disk
-        self._SyncObj__setCurrentTerm(term, self._me.broker_id)
-        self._forget_term()
-        imposed = impose(self._configs.newest, self._me.broker_id, replicas)
-        self._configs.impose(imposed)
-        self._outbox.post(lambda: self._lead_imposed(term, imposed))
-        self._around.wake()
+    def observer_gone(self, peer: int) -> None:
+        if (leadership := self.current.leadership) is not None:
+            leadership.observer_gone(peer)
 
-    def _lead_imposed(self, term: int, imposed: Membership) -> None:
-        """The CONFIG goes out at once, and commits under itself: nothing is acknowledged before a majority has it."""
-        if self.term == term and self._configs.imposed is imposed:
-            self._SyncObj__onBecomeLeader()
-            assert self._leadership is not None
-            self._append_as_leader(self._leadership, NewEntry(Kind.CONFIG, pack_membership(imposed)))
+    # ---- disk -----------------------------------------------------------------------------------------------
 
-    @property
-    def waits_for_ballot(self) -> bool:
-        return len(self._outbox) > 0
-
-    # ---- messages --------------------------------------------------------------------------------------------
-
-    def _SyncObj__onMessageReceived(self, node: pysyncobj_seams.PeerNode, message: Message) -> None:
-        """Hazards 1, 2, 3, 4, 11, 14, 22: one pure decision per kind of message."""
-        peer = int(node.id)
-        match message:
-            case Append():
-                self._on_append(peer, message)
-            case AppendAck():
-                self._on_ack(peer, message)
-            case CommitNotice():
-                self._on_commit_notice(peer, message)
-            case RequestVote():
-                self._on_request_vote(peer, message)
-            case Vote():
-                self._on_vote(peer, message)
-            case InstallSnapshot() | SnapshotChunk():
-                self._on_state(peer, message)
-            case InstallSnapshotAck():
-                self._on_install_snapshot_ack(peer, message)
-            case TimeoutNow(term, manual):
-                if term == self.term and peer == self.leader_id:
-                    self._stand(pre=False, origin=LeadershipOrigin.MANUAL if manual else LeadershipOrigin.TRANSFERRED)
-
-    # ---- ticks -----------------------------------------------------------------------------------------------
-
-    def _onTick(self, timeToWait: float = 0.0) -> None:
-        """Hazard 15: driven by events. What arrived was read before; now decide, commit, apply, send."""
-        self._check_deadline(self._around.now())
+    def durable(self) -> None:
+        """The log's durable index, the vote store, or the commit index that the disk knows has advanced."""
+        state = self.state
+        if self.state.failure is not None:
+            return
+        state.outbox.flush()
+        state.record_commit()
+        if state.configs.keep(state.log.commit.durable):
+            state.env.wake()  # it may be a member by that
         self._commit()
-        self._SyncObj__applyLogEntries()
-        if self._leadership is not None:
-            self._SyncObj__sendAppendEntries()
+        leader = state.leader_id
+        if self.current.leadership is None and leader is not None and self.current.following.verified:
+            self.current.following.acknowledge(leader)
 
-    def _SyncObj__applyLogEntries(self) -> bool:
-        """Hazards 9, 10: `apply` is total. Index 1 is applied like any other (stock never does)."""
-        applied = self.applied_index
-        if self._log.wants_snapshot(applied):  # its segment was closed after it was applied
-            self._log.save_snapshot(applied, pack_checkpoint(self._configs.applied, self._machine.dump()))
-        stop = min(self.commit_index, applied + APPLY_ENTRIES_MAX)
-        while applied < stop:
-            entry = self._log.reader.entry(applied + 1)
-            applied = entry.index
-            self._SyncObj__raftLastApplied = applied
-            self._high_watermark = entry.header.next_offset
-            self._apply(entry)
-            if self._log.wants_snapshot(applied):
-                self._log.save_snapshot(applied, pack_checkpoint(self._configs.applied, self._machine.dump()))
-        self._log.note_applied(applied)
-        self._answer_reads()
-        if applied < self.commit_index:
-            self._around.wake()
-        return False
+    def fail(self, error: TinymqError) -> None:
+        """Take part no more: the disk or the log cannot be trusted. The error that came last counts."""
+        self.state.failure = error
+        self.state.outbox.clear()
+        self.current.follow(None)
+        self.state.election_deadline = NEVER
 
-    def _apply(self, entry: Entry) -> None:
-        check_known(entry)  # a newer build may have appended it on this disk
-        if entry.header.kind == Kind.CONFIG:
-            self._configs.apply(entry)
-            if self.is_listed and not self.is_member:
-                self._log.sync_commit(entry.index)
-                self._configs.keep(self._log.commit.durable)  # it may know that already
-            self._around.wake()  # what waits for the count of replicas may be there
-        try:
-            self._machine.apply(entry)
-        except CorruptData as error:  # its checksums are right, so each replica's state machine says so
-            raise BrokenInvariant(f"entry {entry.index} cannot be applied: {error.message}") from error
-        leadership = self._leadership
+    def vouch(self, index: int) -> None:
+        """The snapshot that the leader sent is installed, or was not needed: `index` is committed, and in this log."""
+        if self.state.failure is None and self.current.leadership is None:
+            self.current.following.vouch(index)
+
+    def acknowledge_snapshot(self, peer: int, index: int, crc: int, received: int) -> None:
+        """Tell the leader how many bytes of its snapshot are here."""
+        self.current.following.acknowledge_snapshot(peer, index, crc, received)
+
+    def entries_read(self, term: int, peer: int, index: int, entries: list[Entry]) -> None:
+        """A cold read for a follower is done (empty: it failed). It counts in the term that asked for it."""
+        leadership = self.current.leadership
+        if leadership is not None and leadership.term == term:
+            leadership.entries_read(peer, index, entries)
+
+    def snapshot_read(self, term: int, snapshot: Snapshot | None) -> None:
+        """The snapshot before our first entry was read for a follower (None: that failed, or there is none)."""
+        leadership = self.current.leadership
+        if leadership is not None and leadership.term == term:
+            leadership.snapshot_read(snapshot)
+
+    # ---- ticks and commits ----------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Decide, commit, apply, send. Called once per turn of the loop, after all its events (hazard 15)."""
+        state = self.state
+        if self.state.failure is not None:
+            return
+        self.elections.check_deadline()
+        self._commit()
+        self.applier.apply_committed()
+        leadership, now = self.current.leadership, state.env.now()
         if leadership is None:
             return
-        if entry.index >= leadership.first_of_term:
-            leadership.uncommitted_bytes -= entry.size
-        if entry.index == leadership.first_of_term:
-            self._machine.lead(leadership.term)
-        if entry.header.kind in (Kind.NOOP, Kind.CONFIG):
-            self._list_anew()
+        leadership.learn_time()
+        if leadership.settle_at <= now:
+            self.current.check_quorum()  # the followers may have gone before it led
+            if self.current.role is not leadership:
+                return
+            leadership.settle(now)
+        leadership.tick(now)
+
+    def _commit(self) -> None:
+        """As the leader: commit what a majority holds, and apply it at once, because a client waits for the answer."""
+        if (leadership := self.current.leadership) is not None:
+            self._advance(leadership.commit_index())
+
+    def _advance(self, commit: int) -> None:
+        if commit > self.state.commit_index:
+            self.state.advance_commit(commit)
+            self.applier.apply_committed()
+            if (leadership := self.current.leadership) is not None:
+                leadership.committed()
+
+    # ---- transfers and repairs -------------------------------------------------------------------------------
+
+    def transfer_leadership(self, to: int | None, until: float, manual: bool = False) -> bool:
+        """Begin to give the leadership to a follower; see `Leadership.begin_transfer`. False when it does not lead."""
+        leadership = self.current.leadership
+        return leadership is not None and leadership.begin_transfer(to, until, manual)
+
+    def can_lose(self, peer: int) -> bool:
+        """Would the group go on if broker `peer` lost its data, and all other brokers lost power at this moment?"""
+        state, leadership = self.state, self.current.leadership
+        sure = set() if leadership is None else leadership.replication.followers.sure(state.configs)
+        own = {state.me.broker_id} if state.is_member else set()
+        return has_quorum(state.membership, (sure | own) - {peer})

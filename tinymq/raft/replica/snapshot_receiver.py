@@ -98,7 +98,7 @@ class SnapshotReceiver:
         need = need_of(group.log, group.commit_index, incoming.offer, self._state_bytes_max)
         if need is not Need.SNAPSHOT:
             self.forget(group.id)
-            self._refuse(group, message) if need is Need.TOO_LARGE else group.core.vouch(message.index)
+            self._refuse(group, message) if need is Need.TOO_LARGE else group.replica.vouch(message.index)
             return
         self._incoming[group.id] = incoming
         if isinstance(message, SnapshotChunk):
@@ -107,7 +107,7 @@ class SnapshotReceiver:
             self.forget(group.id)
             self._install(group, peer, incoming.offer, state)
         else:
-            group.core.send_install_snapshot_ack(peer, message.index, message.crc, incoming.received)
+            group.replica.acknowledge_snapshot(peer, message.index, message.crc, incoming.received)
 
     def _refuse(self, group: Group, offer: InstallSnapshot | SnapshotChunk) -> None:
         assert isinstance(offer, InstallSnapshot)  # pieces are taken of what was not too large

@@ -39,7 +39,7 @@ def revive(reports: Sequence[ReplicaReport], members: Sequence[int], *, risky_no
     present = {r.broker_id: r for r in reports}
     if set(present) != set(members) or not all(r.healthy for r in reports):
         return None
-    if not all(_is_there_or_risked(replica, present, risky_now) for replica in _listed(reports)):
+    if not all(is_present_or_risked(replica, present, risky_now) for replica in _listed(reports)):
         return None
     if any(r.leads and has_quorum(r.applied, _alive(r.applied, present)) for r in reports):
         return None
@@ -50,18 +50,18 @@ def revive(reports: Sequence[ReplicaReport], members: Sequence[int], *, risky_no
 
 def _listed(reports: Sequence[ReplicaReport]) -> Iterator[Replica]:
     """Every identity that may have taken part in the newest commit."""
-    newest_applied = max(_age(r.applied) for r in reports)
+    newest_applied = max(age_of(r.applied) for r in reports)
     for report in reports:
         for membership in (report.applied, report.newest):
-            if _age(membership) >= newest_applied:
+            if age_of(membership) >= newest_applied:
                 yield from membership.replicas
 
 
-def _age(membership: Membership) -> tuple[int, int]:
+def age_of(membership: Membership) -> tuple[int, int]:
     return membership.recovery_epoch, membership.epoch
 
 
-def _is_there_or_risked(listed: Replica, present: dict[int, ReplicaReport], risky_now: bool) -> bool:
+def is_present_or_risked(listed: Replica, present: dict[int, ReplicaReport], risky_now: bool) -> bool:
     """Is this identity present, or has it ended for certain by a risk that its topic accepted?"""
     there = present[listed.broker_id]
     if listed.incarnation == NOBODY or listed == there.replica:

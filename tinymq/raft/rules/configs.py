@@ -44,32 +44,32 @@ def parse_config(entry: Entry) -> Config:
 class Configs:
     """Follows one log: what is appended to it, cut from it, and applied."""
 
-    __slots__ = ("_imposed", "above", "applied", "kept")
+    __slots__ = ("_forced", "above", "applied", "kept")
 
     def __init__(self, applied: Config, above: Iterable[Config] = ()) -> None:
         self.applied = applied
         self.kept = applied
         self.above = list(above)  # oldest first; a leader adds one when there is none
-        self._imposed: Membership | None = None  # while a take-over waits for its CONFIG to be applied
+        self._forced: Membership | None = None  # while a take-over waits for its CONFIG to be applied
 
     @property
-    def imposed(self) -> Membership | None:
-        return self._imposed
+    def forced(self) -> Membership | None:
+        return self._forced
 
     @property
     def membership(self) -> Membership:
         """As applied."""
-        return self._imposed or self.applied.membership
+        return self._forced or self.applied.membership
 
     @property
     def newest(self) -> Membership:
         """As the log ends, committed or not."""
-        if self._imposed is not None:
-            return self._imposed
+        if self._forced is not None:
+            return self._forced
         return self.above[-1].membership if self.above else self.applied.membership
 
     @property
-    def taken_over_at(self) -> int | None:
+    def forced_at(self) -> int | None:
         """Where a take-over begins in the log (its NOOP, right before its CONFIG) that is not known to be committed."""
         ours = self.applied.membership.recovery_epoch
         return next((c.index - 1 for c in self.above if c.membership.recovery_epoch > ours), None)
@@ -92,7 +92,7 @@ class Configs:
     def replacement(self, seen: Iterable[Replica]) -> Membership | None:
         """The CONFIG that a leader appends next, if any: with the first of `seen` (whom it heard) that is a member's
         broker under another identity. One at a time: the next is made when this one is applied."""
-        if self.above or self._imposed is not None:
+        if self.above or self._forced is not None:
             return None
         new = next((replica for replica in seen if self.membership.may_list(replica)), None)
         return None if new is None else self.membership.replacing([new])
@@ -116,8 +116,8 @@ class Configs:
         """A CONFIG is committed, and its turn has come."""
         self.applied = parse_config(entry)
         self.above = [c for c in self.above if c.index > entry.index]
-        if self._imposed is not None and self.applied.membership.epoch >= self._imposed.epoch:
-            self._imposed = None
+        if self._forced is not None and self.applied.membership.epoch >= self._forced.epoch:
+            self._forced = None
 
     def keep(self, commit: int) -> bool:
         """The disk knows that all up to `commit` is committed. True when that says more of the applied CONFIG."""
@@ -126,12 +126,12 @@ class Configs:
         self.kept = self.applied
         return True
 
-    def impose(self, membership: Membership) -> None:
+    def force(self, membership: Membership) -> None:
         """An operator accepts loss: this counts at once, until a CONFIG is applied or `release`."""
-        self._imposed = membership
+        self._forced = membership
 
     def release(self) -> None:
-        self._imposed = None
+        self._forced = None
 
 
 def follows(before: Membership, after: Membership) -> bool:

@@ -6,11 +6,10 @@ Raft paper, sections 5.2 and 5.4; pre-vote and leader stickiness from Ongaro's t
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
 from enum import Enum
 
 from tinymq.base.value import value
-from tinymq.raft.rules.membership import Membership, has_quorum
+from tinymq.raft.rules.membership import Membership
 from tinymq.raft.rules.messages import RequestVote
 
 
@@ -56,20 +55,7 @@ class LeadershipOrigin(Enum):
     MANUAL = "manual"  # by the leader before, which was told to: it is not given back for as long as it lasts
 
 
-@dataclass(slots=True)
-class Candidacy:
-    """One candidacy: votes attributed to voters (hazard 4: a vote counted twice elects two leaders)."""
-
-    term: int
-    pre: bool
-    origin: LeadershipOrigin = LeadershipOrigin.WON
-    voters: set[int] = field(default_factory=set)
-
-    def won(self, membership: Membership) -> bool:
-        return has_quorum(membership, self.voters)
-
-
-def stand_after_s(
+def campaign_delay_s(
     membership: Membership, broker_id: int, gone: int | None, spread_s: float, rng: random.Random
 ) -> float:
     """How long to wait before standing once the leader is known to be gone.

@@ -64,7 +64,7 @@ class AppendAck:
     next_term: int  # on conflict: term of the entry before `next`
     commit: int  # the commit index that this follower knows
     count: int
-    round: int = 0  # the greatest round of a CommitNotice of this term that it saw
+    read_id: int = 0  # the greatest round of a CommitNotice of this term that it saw
 
 
 @value
@@ -74,7 +74,7 @@ class CommitNotice:
     term: int
     commit: int
     ack_wanted: bool
-    round: int = 0  # above 0: to be answered with it
+    read_id: int = 0  # above 0: to be answered with it
 
 
 @value
@@ -155,14 +155,14 @@ def to_wire(group: GroupId, message: Message) -> tuple[pb.Peer, list[bytes]]:
                 group=g, term=term, prev_index=prev_index, prev_term=prev_term, commit=commit, entries=len(entries)
             )
             return pb.Peer(append=head), [part for entry in entries for part in (entry.head, entry.payload)]
-        case AppendAck(term, durable, received, conflict, next_, next_term, commit, count, round_):
+        case AppendAck(term, durable, received, conflict, next_, next_term, commit, count, read_id):
             ack = pb.AppendAck(
                 group=g, term=term, durable=durable, received=received, conflict=conflict, next=next_,
-                next_term=next_term, commit=commit, count=count, round=round_,
+                next_term=next_term, commit=commit, count=count, read_id=read_id,
             )  # fmt: skip
             return pb.Peer(append_ack=ack), []
-        case CommitNotice(term, commit, ack_wanted, round_):
-            notice = pb.CommitNotice(group=g, term=term, commit=commit, ack_wanted=ack_wanted, round=round_)
+        case CommitNotice(term, commit, ack_wanted, read_id):
+            notice = pb.CommitNotice(group=g, term=term, commit=commit, ack_wanted=ack_wanted, read_id=read_id)
             return pb.Peer(commit_notice=notice), []
         case RequestVote(term, last_index, last_term, pre, transfer, count, config_index, config_term):
             request = pb.RequestVote(
@@ -213,11 +213,11 @@ def from_wire(head: pb.Peer, body: bytes | memoryview) -> tuple[GroupId, Message
         case "append_ack":
             k = head.append_ack
             return group_from_wire(k.group), AppendAck(
-                k.term, k.durable, k.received, k.conflict, k.next, k.next_term, k.commit, k.count, k.round
+                k.term, k.durable, k.received, k.conflict, k.next, k.next_term, k.commit, k.count, k.read_id
             )
         case "commit_notice":
             c = head.commit_notice
-            return group_from_wire(c.group), CommitNotice(c.term, c.commit, c.ack_wanted, c.round)
+            return group_from_wire(c.group), CommitNotice(c.term, c.commit, c.ack_wanted, c.read_id)
         case "request_vote":
             r = head.request_vote
             return group_from_wire(r.group), RequestVote(

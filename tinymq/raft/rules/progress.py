@@ -76,13 +76,13 @@ class Progress:
             return True
         return False
 
-    def begin_state(self, sending: SnapshotProgress | None) -> None:
+    def begin_snapshot(self, sending: SnapshotProgress | None) -> None:
         """It needs the applied state; None: it has to be read first."""
         self.restart()
         self.mode = Mode.SNAPSHOT
         self.sending = sending
         if sending is not None:
-            self.next = sending.state.index + 1
+            self.next = sending.snapshot.index + 1
 
     def probe_overdue(self, retry_s: float, now: float) -> bool:
         """No answer came for too long; the wait doubles up to sixteenfold, for the peer may have failed."""

@@ -121,7 +121,7 @@ def lost(reports: Sequence[ReplicaReport], members: Sequence[int]) -> QuorumLost
     )
 
 
-def impose(newest: Membership, taker: int, replicas: Iterable[Replica]) -> Membership:
+def forced_membership(newest: Membership, taker: int, replicas: Iterable[Replica]) -> Membership:
     """The CONFIG of a take-over, behind the newest in the log of the broker `taker`. Of two take-overs one has the
     higher recovery_epoch, even if neither knew of the other."""
     recovery_epoch = ((newest.recovery_epoch >> 32) + 1) << 32 | taker

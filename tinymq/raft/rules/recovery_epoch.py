@@ -26,7 +26,7 @@ class MessageVerdict(Enum):
     ABANDONED = "abandoned"  # it is our own history that does not go on
 
 
-def hear(ours: int, theirs: int, our_term: int, message: Message) -> MessageVerdict:
+def judge_message(ours: int, theirs: int, our_term: int, message: Message) -> MessageVerdict:
     """What a message of a replica of generation `theirs` is to one of generation `ours`."""
     if theirs < ours:
         answers = isinstance(message, AppendAck | InstallSnapshotAck | Vote) and message.term == our_term

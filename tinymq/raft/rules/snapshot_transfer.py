@@ -19,12 +19,12 @@ from tinymq.raft.rules.messages import SNAPSHOT_CHUNK_BYTES, InstallSnapshot, In
 class SnapshotProgress:
     """What one follower has of a state, as far as we know."""
 
-    state: Snapshot
+    snapshot: Snapshot
     position: int | None = None  # a piece from there is out; None: the offer is
 
     def message(self, term: int) -> InstallSnapshot | SnapshotChunk:
         """To be sent now, or again."""
-        s, at = self.state, self.position
+        s, at = self.snapshot, self.position
         if at is None:
             return InstallSnapshot(
                 term, s.index, s.entry_term, s.entry_crc, s.next_offset, s.append_time_us, len(s.data), s.data_crc
@@ -33,10 +33,10 @@ class SnapshotProgress:
 
     def acknowledged(self, ack: InstallSnapshotAck) -> bool:
         """True when the next message may go; False for an answer that came twice."""
-        if (ack.index, ack.crc) != (self.state.index, self.state.data_crc):
+        if (ack.index, ack.crc) != (self.snapshot.index, self.snapshot.data_crc):
             again, self.position = self.position is not None, None
             return again
-        if ack.received == self.position or not 0 <= ack.received < len(self.state.data):
+        if ack.received == self.position or not 0 <= ack.received < len(self.snapshot.data):
             return False
         self.position = ack.received
         return True

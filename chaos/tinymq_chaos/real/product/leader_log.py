@@ -20,7 +20,7 @@ from tinymq_chaos.real.system.target import Target
 
 UNNAMED = "?"  # the first character of the TOPIC of a line that has only the beginning of its id
 LEADER = "leader"
-DAMAGE = ("replica_repairs", "disk_forgot")
+DAMAGE = ("replica_repairs", "follower_lost_entries")
 
 
 @dataclass(slots=True)

@@ -16,13 +16,16 @@ from tinymq.format.entry import Entry, Kind
 from tinymq.raft import Role
 from tinymq.raft.host import cold_reads
 from tinymq.raft.host.replica_env import HostReplicaEnv
-from tinymq.raft.leader import leadership
-from tinymq.raft.leader.leadership import Leadership
 from tinymq.raft.net.transport import Channel
+from tinymq.raft.replica.applier import Applier
+from tinymq.raft.replica.current_role import CurrentRole
 from tinymq.raft.replica.group import Group
-from tinymq.raft.replica.replica import RaftReplica
+from tinymq.raft.roles import replication
+from tinymq.raft.roles.replication import Replication
+from tinymq.raft.rules.election import LeadershipOrigin
 from tinymq.raft.rules.membership import Membership, Replica, parse_membership
 from tinymq.raft.rules.messages import Append, AppendAck, Message, Vote
+from tinymq.raft.state.replica_state import ReplicaState
 from tinymq_chaos.checkers.cluster.elections import Elections, HealthyReplica, Identity, ListedMembers
 from tinymq_chaos.history import Log
 from tinymq_chaos.sim.virtual.event_loop import running_process
@@ -71,13 +74,13 @@ class _Watch:
         self._world = world
         self._elections = Elections(world.ledger.anomalies, world.clock.monotonic)
         self.wrapped: list[tuple[Any, str, Callable[[Any], Any]]] = [
-            (RaftReplica, "_SyncObj__onBecomeLeader", self._elected),
-            (RaftReplica, "_set_commit", self._committed),
-            (RaftReplica, "_apply", self._applied),
-            (RaftReplica, "_post", self._said),
-            (Leadership, "acknowledged", self._answered),
+            (CurrentRole, "become_leader", self._elected),
+            (ReplicaState, "advance_commit", self._committed),
+            (Applier, "apply", self._applied),
+            (ReplicaState, "post", self._said),
+            (Replication, "acknowledged", self._answered),
             (HostReplicaEnv, "send", self._sent),
-            (leadership, "APPEND_BYTES", lambda real: APPEND_BYTES),
+            (replication, "APPEND_BYTES", lambda real: APPEND_BYTES),
             (cold_reads, "APPEND_BYTES", lambda real: APPEND_BYTES),
         ]
 
@@ -89,58 +92,60 @@ class _Watch:
     # ---- what is wrapped ---------------------------------------------------------------------------------
 
     def _elected(self, real: Any) -> Any:
-        def become(core: RaftReplica) -> None:
-            log = self._log(core._group)
-            if log is not None and core._configs.imposed is None:
-                listed = _identities(core.newest_membership)
+        def become_leader(current: CurrentRole, origin: LeadershipOrigin) -> None:
+            state = current.state
+            log = self._log(state.group)
+            if log is not None and state.configs.forced is None:
+                listed = _identities(state.newest_membership)
                 self._elections.elected(
-                    log, core.term, _identity(core.me), listed, core._log.last_index, core._log.term_at
+                    log, state.term, _identity(state.me), listed, state.log.last_index, state.log.term_at
                 )
-            real(core)
+            real(current, origin)
 
-        return become
+        return become_leader
 
     def _committed(self, real: Any) -> Any:
-        def set_commit(core: RaftReplica, commit: int) -> None:
-            log = self._log(core._group)
+        def advance_commit(state: ReplicaState, commit: int) -> None:
+            log = self._log(state.group)
             if log is not None:
-                place = commit, core._log.term_at(commit) or 0
-                self._elections.committed(log, core.me.broker_id, place, core.leading_term)
-            real(core, commit)
+                place = commit, state.log.term_at(commit) or 0
+                leading_term = state.term if state.leader_id == state.me.broker_id else None
+                self._elections.committed(log, state.me.broker_id, place, leading_term)
+            real(state, commit)
 
-        return set_commit
+        return advance_commit
 
     def _applied(self, real: Any) -> Any:
-        def apply(core: RaftReplica, entry: Entry) -> None:
-            log = self._log(core._group)
+        def apply(applier: Applier, entry: Entry) -> None:
+            log = self._log(applier.state.group)
             if log is not None and entry.header.kind == Kind.CONFIG:
                 self._elections.listed(log, _listing(parse_membership(entry.payload)))
-            self._watch_machine(core)
-            real(core, entry)
+            self._watch_machine(applier)
+            real(applier, entry)
 
         return apply
 
-    def _watch_machine(self, core: RaftReplica) -> None:
+    def _watch_machine(self, applier: Applier) -> None:
         """Wrap `lead` of the state machine behind a replica: from that call on the replica accepts writes."""
-        machine: Any = core._machine
-        machine.watched_core = core  # a replica that is created again keeps its machine
+        machine: Any = applier.machine
+        machine.watched_state = applier.state  # a replica that is created again keeps its machine
         if "lead" in vars(machine):
             return
         real = machine.lead
 
         def lead(term: int) -> None:
-            core: RaftReplica = machine.watched_core
-            log = self._log(core._group)
+            state: ReplicaState = machine.watched_state
+            log = self._log(state.group)
             if log is not None:
-                self._elections.serves(log, core.me.broker_id, term, core.applied_index)
+                self._elections.serves(log, state.me.broker_id, term, state.applied_index)
             real(term)
 
         machine.lead = lead
 
     def _answered(self, real: Any) -> Any:
-        def acknowledged(led: Leadership, peer: int, ack: AppendAck) -> Any:
-            log = self._log(led._log.group)
-            who = led._line.incarnation(peer)
+        def acknowledged(led: Replication, peer: int, ack: AppendAck) -> Any:
+            log = self._log(led.log.group)
+            who = led.link.incarnation(peer)
             if log is not None and who is not None:
                 conflict = (ack.next, ack.next_term) if ack.conflict else None
                 self._elections.answered(log, led.term, (peer, who, ack.count), conflict)
@@ -153,19 +158,19 @@ class _Watch:
     def _said(self, real: Any) -> Any:
         """Report a vote before it waits for its sync: the log may change meanwhile."""
 
-        def post(core: RaftReplica, peer: int, message: Message) -> None:
-            log = self._log(core._group)
+        def post(state: ReplicaState, peer: int, message: Message) -> None:
+            log = self._log(state.group)
             if log is not None and isinstance(message, AppendAck) and not message.conflict:
-                me, held = core.me, core._log
+                me, held = state.me, state.log
                 self._elections.acknowledges(
                     log, message.term, (me.broker_id, me.incarnation, message.count),
                     (message.durable, message.received), held.last_index, held.term_at,
                 )  # fmt: skip
-            real(core, peer, message)
+            real(state, peer, message)
 
         return post
 
-    def _counted(self, log: Log | None, led: Leadership, peer: int) -> None:
+    def _counted(self, log: Log | None, led: Replication, peer: int) -> None:
         progress, process = led.progress.get(peer), running_process()
         if log is not None and progress is not None and progress.replica is not None and process is not None:
             who = _identity(progress.replica)
@@ -177,7 +182,7 @@ class _Watch:
             if log is not None and isinstance(message, Vote) and message.granted and not message.pre:
                 sender = self._replica(port._group)
                 if sender is not None:
-                    self._elections.voted(log, message.term, peer, _identity(sender.core.me))
+                    self._elections.voted(log, message.term, peer, _identity(sender.replica.state.me))
             sent = real(port, peer, message)
             if log is not None and sent and isinstance(message, Append) and message.entries:
                 self._weigh(log, port, peer, message)
@@ -224,8 +229,10 @@ class _Watch:
                     if well and group.leader is None and group.failure is None:
                         lost.setdefault(group.id, []).append(broker.id)
                     if well and group.role in (Role.LEADER, Role.FOLLOWER, Role.CANDIDATE):
-                        newest = _listing(group.core.newest_membership)
-                        replicas.setdefault(group.id, []).append(HealthyReplica(_identity(group.core.me), newest))
+                        newest = _listing(group.replica.state.newest_membership)
+                        replicas.setdefault(group.id, []).append(
+                            HealthyReplica(_identity(group.replica.state.me), newest)
+                        )
             for group_id, held in replicas.items():
                 log = self._log(group_id)
                 if log is not None:

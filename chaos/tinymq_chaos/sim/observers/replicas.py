@@ -25,7 +25,7 @@ from tinymq.log.writer.disk import LogDisk
 from tinymq.raft import Group, Host
 from tinymq.raft.host.replica_env import HostReplicaEnv
 from tinymq.raft.host.replicas import Replicas
-from tinymq.raft.leader.leadership import Leadership
+from tinymq.raft.roles.replication import Replication
 from tinymq.raft.rules.configs import Configs
 from tinymq.raft.rules.membership import Membership, Replica
 from tinymq.raft.rules.messages import Message, RequestVote, Vote
@@ -62,16 +62,16 @@ class Watcher:
                     batch.first_sequence, batch.record_count,
                 )  # fmt: skip
 
-    def commits(self, leadership: Leadership, configs: Configs, me: Replica, known: int, commit: int) -> None:
+    def commits(self, replication: Replication, configs: Configs, me: Replica, known: int, commit: int) -> None:
         """A leader has advanced its commit index."""
-        log, group = leadership._log, leadership._log.group
+        log, group = replication.log, replication.log.group
         broker = self._judged(group)
-        if broker is None or commit <= known or configs.imposed is not None:
+        if broker is None or commit <= known or configs.forced is not None:
             return  # members that an operator or an automatic recovery forces are not listed yet
         for index in range(known + 1, commit + 1):
             if (entry := _entry_of(log, index)) is not None:
                 self._entries[group, index] = entry
-        who = {n: identity_of(p.replica) for n, p in leadership.progress.items() if p.match >= commit and p.replica}
+        who = {n: identity_of(p.replica) for n, p in replication.progress.items() if p.match >= commit and p.replica}
         if log.durable_index >= commit:
             who[me.broker_id] = identity_of(me)
         name, ledger = self._seen.log_of(group), self._world.ledger
@@ -111,8 +111,8 @@ class Watcher:
         self._world.ledger.opened(
             self._seen.log_of(group.id),
             broker.id,
-            identity_of(group.core.me),
-            ballot=(group.term, group.core.voted_for),
+            identity_of(group.replica.state.me),
+            ballot=(group.term, group.replica.state.voted_for),
             term_at=log.term_at,
             last_index=log.last_index,
             unsynced=() if self._seen.is_weak(group.id) else unsynced,
@@ -123,7 +123,7 @@ class Watcher:
         broker = self._judged(group)
         if broker is None or (isinstance(message, Vote | RequestVote) and message.pre):
             return
-        me = broker.app.host.groups[group].core.me
+        me = broker.app.host.groups[group].replica.state.me
         vote = None
         if isinstance(message, RequestVote):
             vote = me.broker_id
@@ -275,7 +275,7 @@ def _make(real: Any, watcher: Watcher, world: World) -> Any:
 
 
 def _commit(real: Any, watcher: Watcher, world: World) -> Any:
-    def commit(self: Leadership, configs: Configs, me: Replica, known: int) -> int:
+    def commit(self: Replication, configs: Configs, me: Replica, known: int) -> int:
         found: int = real(self, configs, me, known)
         watcher.commits(self, configs, me, known, found)
         return found
@@ -323,7 +323,7 @@ _WRAPPED: tuple[tuple[Any, str, Callable[[Any, Watcher, World], Any]], ...] = (
     (Host, "close_group", _close_group),
     (Replicas, "_make", _make),
     (Group, "force_leadership", _take_over),
-    (Leadership, "commit", _commit),
+    (Replication, "commit", _commit),
     (HostReplicaEnv, "send", _send),
     (Log, "save_snapshot", _put_state),
     (LogDisk, "carry_out", _carry_out),

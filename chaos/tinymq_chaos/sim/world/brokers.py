@@ -42,7 +42,7 @@ class SimApp(BrokerApp):
 
     def _group_changed(self, group: Group) -> None:
         broker, world = self._sim, self._sim.world
-        world.seen.leads(broker.id, group.id, group.core.leading_term)
+        world.seen.leads(broker.id, group.id, group.replica.current.leading_term)
         excused = broker.tampered or world.seen.is_deleted(group.id) or world.seen.is_weak(group.id)
         damaged = group.role in (Role.QUARANTINED, Role.LEARNER) and not excused
         if damaged or isinstance(group.failure, BrokenInvariant):

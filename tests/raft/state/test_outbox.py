@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.raft.harness import Cluster, simulate
-from tinymq.raft.replica.outbox import Outbox
+from tinymq.raft.state.outbox import Outbox
 
 
 class Disk:
@@ -100,7 +100,7 @@ def test_a_disk_that_hangs_for_a_minute_makes_no_queue() -> None:
         most = 0
         for _ in range(60):
             await cluster.run_for(1.0)
-            most = max([most, *(len(broker.group().core._outbox) for broker in (one, other))])
+            most = max([most, *(len(broker.group().replica.state.outbox) for broker in (one, other))])
         assert 0 < most <= 7, "two kinds of questions, two of answers, and what it says to itself"
         for disk in hung:
             disk.hung = None

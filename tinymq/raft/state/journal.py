@@ -1,8 +1,8 @@
-"""PySyncObj's journal interface over tinymq's log and ballots.
+"""PySyncObj's journal interface over tinymq's log and vote store.
 
-PySyncObj reads from it what it needs to be constructed and to name its last entry. Entries never pass
-through it: leaders propose and followers append on the `Log`, and payloads are read there, too. So the
-command slot of what is answered here is empty, and what stock code would do to a log is refused.
+PySyncObj reads from it what its constructor needs, and the index and term of the last entry. Entries never pass through
+it: leaders propose and followers append on the `Log`, and payloads are read there, too. So the command of each item
+here is empty, and every call with which stock code would change a log is refused.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Item = tuple[bytes, int, int]
 
 
 class GroupJournal(Journal):  # type: ignore[misc]
-    """One group's log and ballot, as PySyncObj sees them."""
+    """One group's log, term and vote, as PySyncObj sees them."""
 
-    def __init__(self, group: GroupId, log: Log, ballots: VoteStore) -> None:
+    def __init__(self, group: GroupId, log: Log, vote_store: VoteStore) -> None:
         self._group = group
         self._log = log
-        self._ballots = ballots
+        self._vote_store = vote_store
 
     def __len__(self) -> int:
-        # A quarantined log may have lost everything; PySyncObj would begin an empty one anew.
+        # A quarantined log may have lost everything. PySyncObj would add an entry to a journal that is empty.
         return max(1, self._log.last_index - self._log.first_index + 1)
 
     def __getitem__(self, item: int) -> Item:
@@ -38,17 +38,17 @@ class GroupJournal(Journal):  # type: ignore[misc]
         return (b"", index, term)
 
     def setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:
-        """Memory only, and the writer is woken: whatever rests on it waits in the outbox (hazard 7)."""
-        self._ballots.set(self._group, term, votedForNodeId)
+        """Change memory, and wake the writer. Messages that rest on the term wait in the outbox (hazard 7)."""
+        self._vote_store.set(self._group, term, votedForNodeId)
 
     def getCurrentTerm(self) -> int:
-        return self._ballots.get(self._group)[0]
+        return self._vote_store.get(self._group)[0]
 
     def getVotedForNodeId(self) -> int | None:
-        return self._ballots.get(self._group)[1]
+        return self._vote_store.get(self._group)[1]
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
-        """Goes to disk with the next sync mark (hazard 11)."""
+        """Let the next sync mark carry the index to disk (hazard 11)."""
         self._log.note_commit(raftCommitIndex)
 
     def getRaftCommitIndex(self) -> int:

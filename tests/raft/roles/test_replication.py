@@ -7,8 +7,7 @@ import structlog
 
 from tests.raft.values import ListLog, chain, incarnation, membership
 from tinymq.base.config import Limits, Timing
-from tinymq.raft.leader.leadership import PROBE_RETRY_S, Leadership
-from tinymq.raft.rules.append_clock import AppendClock
+from tinymq.raft.roles.replication import PROBE_RETRY_S, Replication
 from tinymq.raft.rules.configs import Config, Configs
 from tinymq.raft.rules.membership import Replica
 from tinymq.raft.rules.messages import Append, AppendAck, CommitNotice, Message
@@ -52,7 +51,7 @@ class Lines:
     def read_cold(self, peer: int, index: int) -> None:
         self.cold.append((peer, index))
 
-    def read_state(self, peer: int) -> None:
+    def read_snapshot(self, peer: int) -> None:
         self.states.append(peer)
 
     def take(self, peer: int) -> list[Message]:
@@ -62,11 +61,10 @@ class Lines:
         return taken
 
 
-def leading(entries: int = 5, durable: int | None = None) -> tuple[Leadership, Lines, ListLog]:
+def leading(entries: int = 5, durable: int | None = None) -> tuple[Replication, Lines, ListLog]:
     """A leader of term 3 whose NOOP is the last entry."""
     log, lines = ListLog(chain([*[1] * (entries - 1), TERM]), durable=durable), Lines()
-    stamps = AppendClock(0, 0, 0.0)
-    return Leadership(TERM, entries, [2, 3], log, lines, stamps, Limits(), Timing()), lines, log
+    return Replication(TERM, entries, [2, 3], log, lines, Limits(), Timing()), lines, log
 
 
 def ack(durable: int, received: int | None = None, commit: int = 0, count: int = 0) -> AppendAck:
@@ -109,9 +107,11 @@ def test_a_disk_that_forgot_what_it_acknowledged_is_told_once_and_filled(ends_at
         assert leader.acknowledged(2, AppendAck(TERM, 0, ends_at, True, 5, 1, 1, 0))
         leader.lost(2)
         assert leader.acknowledged(2, AppendAck(TERM, 0, ends_at, True, 5, 1, 1, 0))
-    assert [(t["event"], t["peer"], t["acknowledged"], t["holds"]) for t in told] == [("disk_forgot", 2, 5, 4)] * warned
+    assert [(t["event"], t["peer"], t["acknowledged"], t["holds"]) for t in told] == [
+        ("follower_lost_entries", 2, 5, 4)
+    ] * warned
     assert leader.progress[2].match == 4
-    leader.pump(1)
+    leader.replicate(1)
     (sent,) = lines.take(2)
     assert isinstance(sent, Append)
     assert (sent.prev_index, [e.index for e in sent.entries]) == (4, [5, 6])
@@ -124,7 +124,7 @@ def test_another_identity_that_kept_the_log_is_not_sent_all_of_it_again() -> Non
     leader, lines, _ = leading(entries=5)
     leader.acknowledged(2, ack(durable=5))
     assert leader.acknowledged(2, ack(durable=0, count=1)), "there is something to be sent"
-    leader.pump(1)
+    leader.replicate(1)
     (asked,) = lines.take(2)
     assert isinstance(asked, Append)
     assert (asked.prev_index, list(asked.entries)) == (5, []), "does it hold what the old one did?"
@@ -134,7 +134,7 @@ def test_another_identity_that_kept_the_log_is_not_sent_all_of_it_again() -> Non
 
 def test_probing_sends_one_message_then_empty_ones_less_and_less_often() -> None:
     leader, lines, _ = leading(entries=5)
-    leader.pump(1)
+    leader.replicate(1)
     (first,) = lines.take(2)
     assert isinstance(first, Append)
     assert len(first.entries) == 1
@@ -142,7 +142,7 @@ def test_probing_sends_one_message_then_empty_ones_less_and_less_often() -> None
     for _ in range(400):
         lines.time += 0.01
         leader.settle(1)
-        leader.pump(1)
+        leader.replicate(1)
         for message in lines.take(2):
             assert isinstance(message, Append)
             assert not message.entries
@@ -154,14 +154,14 @@ def test_probing_sends_one_message_then_empty_ones_less_and_less_often() -> None
 def test_an_answer_that_was_lost_with_its_connection_is_asked_for_again() -> None:
     """Everything is out and received; the ack of the sync never came, and nothing more is proposed."""
     leader, lines, _ = leading(entries=5)
-    leader.pump(1)
+    leader.replicate(1)
     leader.acknowledged(2, ack(durable=3, received=5))
-    leader.pump(1)
+    leader.replicate(1)
     lines.take(2)
     assert (leader.progress[2].mode, leader.progress[2].next) == (Mode.REPLICATE, 6)
     lines.time += Timing().bulk_stalled_s + 0.1
     leader.settle(1)
-    leader.pump(1)
+    leader.replicate(1)
     (again,) = lines.take(2)
     assert isinstance(again, Append)
     assert again.prev_index == 3
@@ -172,7 +172,7 @@ def test_a_commit_notice_never_exceeds_what_is_known_to_match() -> None:
     leader.acknowledged(2, ack(durable=5))
     leader.acknowledged(3, ack(durable=3, received=3))
     log.append(chain([TERM, TERM], after=log.entries[-1]))
-    leader.pump(5)
+    leader.replicate(5)
     for peer, known in ((2, 5), (3, 3)):
         commits = [m.commit for m in lines.take(peer) if isinstance(m, CommitNotice)]
         assert all(c <= known for c in commits)
@@ -192,8 +192,6 @@ def test_rest_needs_everybody_alive_to_hold_and_know_everything() -> None:
     assert not leader.quiet(CONFIGS, 5), "what it knew may be gone"
     lines.up.discard(3)
     assert leader.quiet(CONFIGS, 5), "who is gone is not waited for"
-    leader.transfer_to = 2
-    assert not leader.quiet(CONFIGS, 5)
 
 
 def test_its_own_disk_is_waited_for_and_a_hanging_one_noticed() -> None:
@@ -210,13 +208,13 @@ def test_what_is_not_in_memory_is_read_once_and_sent_when_it_is_there() -> None:
     leader, lines, log = leading(entries=5)
     log.cold_before = 5
     leader.acknowledged(2, AppendAck(TERM, 0, 0, True, 2, 1, 1, 0))
-    leader.pump(1)
-    leader.pump(1)
+    leader.replicate(1)
+    leader.replicate(1)
     assert lines.cold == [(2, 2)]
-    leader.read(2, 2, log.entries[1:4], 1)
+    leader.entries_read(2, 2, log.entries[1:4], 1)
     (message,) = [m for m in lines.take(2) if isinstance(m, Append)]
     assert (message.prev_index, len(message.entries)) == (1, 3)
-    leader.read(2, 2, log.entries[1:4], 1)  # it went elsewhere meanwhile
+    leader.entries_read(2, 2, log.entries[1:4], 1)  # it went elsewhere meanwhile
     assert [m for m in lines.take(2) if isinstance(m, Append)] == []
 
 
@@ -224,12 +222,12 @@ def test_entries_whose_predecessor_was_removed_while_they_were_read_are_not_sent
     leader, lines, log = leading(entries=5)
     log.cold_before = 5
     leader.acknowledged(2, AppendAck(TERM, 0, 0, True, 2, 1, 1, 0))
-    leader.pump(1)
+    leader.replicate(1)
     lines.take(2)
     log.trimmed = 2  # the head goes while the disk is read
-    leader.read(2, 2, log.entries[1:4], 1)
+    leader.entries_read(2, 2, log.entries[1:4], 1)
     assert lines.take(2) == []
-    leader.pump(1)
+    leader.replicate(1)
     assert lines.states == [2], "it is offered the applied state instead"
 
 
@@ -237,15 +235,15 @@ def test_the_successor_is_alive_listed_and_holds_most() -> None:
     leader, lines, _ = leading(entries=5)
     leader.acknowledged(2, ack(durable=3, received=3))
     leader.acknowledged(3, ack(durable=5))
-    assert leader.successors(CONFIGS)[0] == 3
+    assert leader.followers.successors(CONFIGS)[0] == 3
     leader.acknowledged(2, ack(durable=5))
-    assert leader.successors(CONFIGS) == [2, 3], "the preferred one among equals"
-    assert leader.holds_all(2)
+    assert leader.followers.successors(CONFIGS) == [2, 3], "the preferred one among equals"
+    assert leader.followers.holds_all(2)
     lines.folders[2] = incarnation(9)
-    assert leader.successors(CONFIGS)[0] == 3
-    assert not leader.holds_all(2), "the one before it did"
+    assert leader.followers.successors(CONFIGS)[0] == 3
+    assert not leader.followers.holds_all(2), "the one before it did"
     lines.up.clear()
-    assert leader.successors(CONFIGS) == []
+    assert leader.followers.successors(CONFIGS) == []
 
 
 def test_while_a_config_is_out_neither_identity_of_its_broker_counts() -> None:
@@ -259,7 +257,7 @@ def test_while_a_config_is_out_neither_identity_of_its_broker_counts() -> None:
     lines.folders[2] = incarnation(9)
     leader.acknowledged(2, ack(durable=5))
     assert leader.commit(configs, ME, 1) == 1
-    assert leader.successors(configs) == []
+    assert leader.followers.successors(configs) == []
     assert not leader.quiet(configs, 5)
     configs.above, configs.applied = [], Config(4, TERM, listed)
     assert leader.commit(configs, ME, 1) == 5
@@ -272,10 +270,10 @@ def test_a_new_identity_whose_first_answer_is_a_success_is_filled_all_the_same()
     lines.folders[2] = incarnation(9)
     leader.acknowledged(2, ack(durable=0))
     assert leader.progress[2].commit == 0
-    leader.pump(1)
+    leader.replicate(1)
     (asked,) = lines.take(2)
     assert isinstance(asked, Append)
     leader.acknowledged(2, AppendAck(TERM, 0, 1, True, 2, 1, 1, 0))
-    leader.pump(1)
+    leader.replicate(1)
     (message,) = [m for m in lines.take(2) if isinstance(m, Append)]
     assert (message.prev_index, [e.index for e in message.entries]) == (1, [2, 3, 4, 5])

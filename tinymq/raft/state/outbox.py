@@ -1,6 +1,6 @@
-"""What must wait for the ballot file: nothing that rests on a term or vote leaves before it is synced.
+"""Messages that wait for the vote store: none that rests on a term or a vote leaves before both are synced.
 
-Hazard 7: a vote that is forgotten in a power cut is given twice.
+Hazard 7: a replica that forgets its vote in a power cut votes twice in a term.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ Action = Callable[[], object]
 
 
 class Outbox:
-    """Actions in order, held while this group's ballot has unsynced changes."""
+    """Actions in order, held while this group's term or vote is not synced."""
 
     __slots__ = ("_durable", "_waiting")
 
     def __init__(self, durable: Callable[[], bool]) -> None:
         self._durable = durable
-        self._waiting: dict[Hashable, Action] = {}  # in the order in which they are done
+        self._waiting: dict[Hashable, Action] = {}  # by kind, in the order in which they are done
 
     def post(self, action: Action, kind: Hashable = None) -> None:
-        """Do it now when the ballot is synced and nothing waits before it, else after the sync. What waits of the same
-        `kind` is given up for it: a sync may hang for as long as it likes, and timers and retries go on."""
+        """Do it now if the vote is synced and nothing waits before it, else after the sync.
+
+        It replaces an action of the same `kind` that waits. So the queue stays short while a sync hangs and timers and
+        retries go on.
+        """
         if not self._waiting and self._durable():
             action()
         else:
@@ -30,7 +33,7 @@ class Outbox:
             self._waiting[kind] = action
 
     def flush(self) -> None:
-        """The ballot may have become durable: do what waits, unless something new must be synced first."""
+        """The vote may have become durable: do what waits, until something new must be synced first."""
         while self._waiting and self._durable():
             self._waiting.pop(next(iter(self._waiting)))()
 

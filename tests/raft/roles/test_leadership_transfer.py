@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.raft.harness import Broker, Cluster, simulate
-from tests.raft.leader.test_leadership import ack, leading
+from tests.raft.roles.test_replication import ack, leading
 from tests.raft.values import GROUP
 from tinymq.raft import LeadershipOrigin
-from tinymq.raft.leader.followers import BEHIND_ENTRIES_MAX
+from tinymq.raft.roles.leadership_transfer import BEHIND_ENTRIES_MAX
 
 
 def transfer_obstacle(leader: Broker, broker_id: int) -> str:
@@ -69,9 +69,9 @@ def test_a_follower_is_ready_unless_it_is_gone_behind_or_something_hangs() -> No
 
 def test_what_a_follower_lacks_is_known_once_it_is_known_where_the_logs_meet() -> None:
     leader, _, _ = leading(entries=5)
-    assert (leader.missing(2), leader.missing(9)) == (None, None)
+    assert (leader.followers.missing(2), leader.followers.missing(9)) == (None, None)
     leader.acknowledged(2, ack(durable=3, received=5))
-    assert leader.missing(2) == 2
+    assert leader.followers.missing(2) == 2
 
 
 def test_a_hand_over_that_is_not_done_in_time_is_given_up() -> None:

@@ -1,11 +1,11 @@
 """The seams of PySyncObj 0.3.17 that tinymq stands on, checked at import and patched in one place.
 
-Pinned exactly: the subclass in replica.py overrides private names, and another version may not have them.
+The version is pinned exactly: `pysyncobj_state` overrides private names, and another version may not have them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -16,26 +16,21 @@ from pysyncobj.transport import Transport as StockTransport
 from pysyncobj.version import VERSION
 
 from tinymq.base.clock import Clock
-from tinymq.raft.replica.journal import GroupJournal
+from tinymq.raft.state.journal import GroupJournal
 
 SUPPORTED_VERSION = "0.3.17"
-OVERRIDDEN = (
-    "_onTick", "_applyCommand", "_checkCommandsToApply", "_SyncObj__onMessageReceived", "_SyncObj__sendNextNodeIdx",
-    "_SyncObj__sendAppendEntries", "_SyncObj__onBecomeLeader", "_SyncObj__applyLogEntries", "_SyncObj__getEntries",
-    "_SyncObj__doApplyCommand", "_SyncObj__deleteEntriesFrom", "_SyncObj__deleteEntriesTo", "_SyncObj__loadDumpFile",
-    "_SyncObj__tryLogCompaction", "_SyncObj__connectedToAnyone", "_SyncObj__generateRaftTimeout",
-    "_SyncObj__onSetCodeVersion", "_SyncObj__doChangeCluster", "_SyncObj__changeCluster",
-)  # fmt: skip
-RELIED_ON = ("_SyncObj__setState", "_SyncObj__setCurrentTerm", "_SyncObj__getCurrentLogIndex",
-             "_SyncObj__getCurrentLogTerm", "_isLeader", "_getLeader", "_getTerm")  # fmt: skip
 
 FOLLOWER = stock._RAFT_STATE.FOLLOWER
 CANDIDATE = stock._RAFT_STATE.CANDIDATE
 LEADER = stock._RAFT_STATE.LEADER
 
-_missing = [name for name in OVERRIDDEN + RELIED_ON if not hasattr(SyncObj, name)]
-if VERSION != SUPPORTED_VERSION or _missing:
-    raise ImportError(f"tinymq needs pysyncobj {SUPPORTED_VERSION}; found {VERSION}, missing {_missing}")
+
+def check_version(names: Iterable[str]) -> None:
+    """Raise ImportError if PySyncObj is another version, or lacks one of the private names that tinymq relies on."""
+    missing = [name for name in names if not hasattr(SyncObj, name)]
+    if VERSION != SUPPORTED_VERSION or missing:
+        raise ImportError(f"tinymq needs pysyncobj {SUPPORTED_VERSION}; found {VERSION}, missing {missing}")
+
 
 _stock_create_journal: Callable[[Any], Any] = stock.createJournal
 _stock_monotonic: Callable[[], float] = stock.monotonicTime
@@ -43,7 +38,7 @@ _running: list[Clock] = []
 
 
 def _create_journal(journal: Any) -> Any:
-    """Stock passes conf.journalFile; ours is the journal itself. Other users of PySyncObj get what they had."""
+    """Stock code passes conf.journalFile; ours is the journal itself. Other users of PySyncObj get what they had."""
     return journal if isinstance(journal, GroupJournal) else _stock_create_journal(journal)
 
 
@@ -56,7 +51,7 @@ stock.monotonicTime = _monotonic
 
 
 class RunningClock:
-    """Stock code called inside reads this clock: each broker of a simulation drifts by itself."""
+    """Inside the block, stock code reads this clock: in a simulation, each broker's clock drifts by itself."""
 
     __slots__ = ("_clock",)
 
@@ -71,7 +66,7 @@ class RunningClock:
 
 
 class PeerNode(Node):  # type: ignore[misc]
-    """A broker, by its number."""
+    """A broker, by its id."""
 
     def __str__(self) -> str:
         return f"broker {self.id}"
@@ -79,12 +74,12 @@ class PeerNode(Node):  # type: ignore[misc]
 
 @lru_cache(1024)
 def peer(broker_id: int) -> PeerNode:
-    """The node that stands for a broker. The same one again: one is wanted for every message."""
+    """Return the node that stands for a broker, always the same one."""
     return PeerNode(broker_id)
 
 
 class NoTransport(StockTransport):  # type: ignore[misc]
-    """Stock code sends nothing: messages leave through `core.RaftReplica` as values (hazard 16)."""
+    """A transport that refuses: messages leave through `ReplicaState.post` as values (hazard 16)."""
 
     def __init__(self) -> None:
         super().__init__(None, None, [])
@@ -101,7 +96,7 @@ class NoTransport(StockTransport):  # type: ignore[misc]
 
 
 def configuration(journal: GroupJournal) -> SyncObjConf:
-    """No ticking thread, no dump file, no membership changes (hazards 5, 6, 8, 20, 21), no file descriptors."""
+    """Configure no ticking thread, dump file, membership change (hazards 5, 6, 8, 20, 21) or file descriptor."""
     return SyncObjConf(
         autoTick=False,
         useFork=False,

@@ -1,0 +1,127 @@
+"""What a replica is given: the state machine that it replicates, and its view of the broker."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Protocol
+
+from tinymq.base.clock import Clock
+from tinymq.base.config import Limits, Timing
+from tinymq.format.entry import Entry
+from tinymq.raft.rules.configs import Configs
+from tinymq.raft.rules.messages import InstallSnapshot, Message, SnapshotChunk
+
+
+class StateMachine(Protocol):
+    """What a group replicates. All calls come from the loop. No method may raise for what the log contains."""
+
+    def apply(self, entry: Entry) -> None:
+        """Apply one committed entry, of any kind. Entries come in order, from index 1 on.
+
+        It is pure and total: the same entries give the same state on every replica (hazards 9 and 10).
+        """
+        ...
+
+    def lead(self, term: int) -> None:
+        """Begin to accept proposals: this replica leads `term` and has applied every entry before the term."""
+        ...
+
+    def follow(self) -> None:
+        """Stop accepting: this replica leads no more. Proposals that were not applied yet have an unknown outcome."""
+        ...
+
+    def dump(self) -> bytes:
+        """Return the state for a checkpoint. Equal logs give equal bytes."""
+        ...
+
+    def load(self, state: bytes) -> None:
+        """Replace the state by a dumped one. Raises CorruptData. Any other exception is a bug."""
+        ...
+
+
+class PeerLink(Protocol):
+    """How a leader reaches its followers."""
+
+    def now(self) -> float:
+        """Return the broker's monotonic time in seconds."""
+        ...
+
+    def alive(self, peer: int) -> bool:
+        """Is this broker's process alive, according to the failure detector?"""
+        ...
+
+    def connected(self, peer: int) -> bool:
+        """Is the bulk connection to this broker open?"""
+        ...
+
+    def incarnation(self, peer: int) -> bytes | None:
+        """Return the id of the data directory behind the connection, or None if no connection tells it."""
+        ...
+
+    def send(self, peer: int, message: Message) -> bool:
+        """Queue a message. False: it was dropped, because there is no connection or its queue is full."""
+        ...
+
+    def reopen(self, peer: int) -> None:
+        """Close the bulk connection, which seems stuck, and open another one."""
+        ...
+
+    def read_cold(self, peer: int, index: int) -> None:
+        """Read entries from disk beside the loop, then call `Leadership.entries_read`."""
+        ...
+
+    def read_snapshot(self, peer: int) -> None:
+        """Read the snapshot before the log's first entry beside the loop, then call `Leadership.snapshot_read`."""
+        ...
+
+
+class ReplicaEnv(PeerLink, Protocol):
+    """A replica's view of its broker, bound to the replica's group. Nothing here blocks."""
+
+    clock: Clock
+    rng: random.Random
+    observed: bool  # brokers that no CONFIG lists follow this group, too
+    limits: Limits
+    timing: Timing
+    configs: Configs  # written by the replica: every message carries the recovery epoch of the newest one
+
+    @property
+    def feature_level(self) -> int:
+        """The cluster's feature level, as known here. Entries that need a higher level are not proposed."""
+        ...
+
+    def session(self, peer: int) -> int | None:
+        """Return the number of the process that this broker runs, as far as it is known."""
+        ...
+
+    def hears(self, peer: int) -> bool:
+        """Was this broker heard lately? This turns False before `alive` does."""
+        ...
+
+    def heard_by(self, peer: int) -> bool:
+        """Is this broker alive, and does it prove that it hears us?"""
+        ...
+
+    def election_s(self) -> tuple[float, float]:
+        """Return the shortest and the longest time in seconds to wait before asking for votes (again)."""
+        ...
+
+    def observers(self) -> Sequence[int]:
+        """Return the live brokers if the group is observed. Members may be among them."""
+        ...
+
+    def take_snapshot(self, peer: int, message: InstallSnapshot | SnapshotChunk) -> None:
+        """Take a snapshot, or a chunk of one, that the leader sends; then call `vouch` or `acknowledge_snapshot`."""
+        ...
+
+    def wake(self) -> None:
+        """Tick this group after the events of this turn of the loop."""
+        ...
+
+    def cluster_us(self) -> int | None:
+        """Return the cluster's time in microseconds, or None while it is unknown.
+
+        It is known when this broker hears the clocks of a majority of the brokers that hold any replica.
+        """
+        ...

@@ -1,0 +1,205 @@
+"""The state that a replica has in every role, and the only code that writes it.
+
+| what | kept by | written by |
+|---|---|---|
+| term, vote | PySyncObj, through the vote store | `enter_term` |
+| role, leader | PySyncObj | `become`, `leader_id` |
+| commit index | PySyncObj, in the log's sync marks | `advance_commit`, `record_commit` |
+| applied index | PySyncObj | the replica, when it applies |
+| log and CONFIGs | `Log`, `Configs` | `change_log` |
+| messages that wait for a vote's sync | `Outbox` | `post` |
+
+The order of effects is the order of the calls. A message that rests on a term or a vote goes through `post`, so it
+leaves after the vote store has synced both. An acknowledgement of entries names the durable index, so it needs no
+queue of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinymq.base.errors import BrokenInvariant, CorruptData, NotLeader, TinymqError
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry
+from tinymq.log.broker_files.vote_store import VoteStore
+from tinymq.log.replica_log.log import Log
+from tinymq.raft.rules.configs import Configs
+from tinymq.raft.rules.membership import Membership, Replica
+from tinymq.raft.rules.messages import Message, RequestVote, Vote
+from tinymq.raft.state import pysyncobj_seams
+from tinymq.raft.state.env import ReplicaEnv
+from tinymq.raft.state.journal import GroupJournal
+from tinymq.raft.state.outbox import Outbox
+from tinymq.raft.state.pysyncobj_state import PySyncObjState
+
+
+class ReplicaState:
+    """One replica's term, vote, log, CONFIGs and indexes. Roles read its fields, and change them by its methods."""
+
+    def __init__(
+        self,
+        group: GroupId,
+        me: Replica,
+        log: Log,
+        vote_store: VoteStore,
+        env: ReplicaEnv,
+        configs: Configs,
+        applied_index: int,
+    ) -> None:
+        self.group = group
+        self.me = me  # this very incarnation
+        self.log = log
+        self.env = env
+        self.configs = env.configs = configs
+        self.peers = [r.broker_id for r in configs.membership.replicas if r.broker_id != me.broker_id]
+        self.outbox = Outbox(lambda: vote_store.durable(group))
+        self.failure: TinymqError | None = None  # why it takes part no more; written by `RaftReplica.fail`
+        self.leader_session: int | None = None  # of the process that leads; a later process of its broker does not
+        journal = GroupJournal(group, log, vote_store)
+        self.raft = PySyncObjState(me.broker_id, self.peers, journal, env.clock, self.election_timeout_s, applied_index)
+
+    def election_timeout_s(self) -> float:
+        """Draw how long to wait before asking for votes (again), in seconds."""
+        return self.env.rng.uniform(*self.env.election_s())
+
+    # ---- term, vote, role and leader -----------------------------------------------------------------------
+
+    @property
+    def term(self) -> int:
+        return self.raft.term
+
+    @property
+    def voted_for(self) -> int | None:
+        return self.raft.voted_for
+
+    def enter_term(self, term: int, voted_for: int | None) -> None:
+        """Enter a term, or vote in the present one. What is posted from now on waits for the vote store's sync."""
+        self.raft.enter_term(term, voted_for)
+
+    @property
+    def leader_id(self) -> int | None:
+        """The broker that leads, as far as is known here."""
+        return self.raft.leader_id
+
+    def become(self, role: int, leader: int | None) -> None:
+        """Note the role (of `pysyncobj_seams`) and the leader."""
+        self.raft.role = role
+        self.set_leader(leader)
+
+    def set_leader(self, leader: int | None) -> None:
+        self.raft.leader_id = leader
+        self.leader_session = None if leader is None else self.env.session(leader)
+
+    @property
+    def is_candidate(self) -> bool:
+        return bool(self.raft.role == pysyncobj_seams.CANDIDATE)
+
+    @property
+    def election_deadline(self) -> float:
+        """Monotonic time of the next campaign; NEVER while a leader is heard, while leading, and after a failure."""
+        return self.raft.election_deadline
+
+    @election_deadline.setter
+    def election_deadline(self, at: float) -> None:
+        self.raft.election_deadline = at
+
+    def restart_election_timer(self) -> None:
+        self.raft.election_deadline = self.env.now() + self.election_timeout_s()
+
+    def not_leader(self) -> NotLeader:
+        return NotLeader(f"{self.group} is not led here", leader=self.leader_id, leader_epoch=self.term)
+
+    # ---- membership ----------------------------------------------------------------------------------------
+
+    @property
+    def membership(self) -> Membership:
+        """The membership as applied."""
+        return self.configs.membership
+
+    @property
+    def newest_membership(self) -> Membership:
+        """The membership as the log ends, committed or not."""
+        return self.configs.newest
+
+    @property
+    def is_listed(self) -> bool:
+        """Does the applied CONFIG list this very incarnation?
+
+        If not, it neither votes, campaigns nor counts (hazard 22): entries that counted on the incarnation before it
+        may be missing here, and no replica would know.
+        """
+        return self.configs.lists(self.me)
+
+    @property
+    def is_member(self) -> bool:
+        """Is it listed, and would it know that again after a crash or a power cut?
+
+        Until then nothing may rest on it that could be done without its disk: the next disk may be replaced only after
+        that.
+        """
+        return self.configs.has_kept(self.me)
+
+    @property
+    def is_observer(self) -> bool:
+        """Is no replica of this broker a member, under whatever identity?"""
+        return self.membership.replica(self.me.broker_id) is None
+
+    # ---- log and commit ------------------------------------------------------------------------------------
+
+    @property
+    def commit_index(self) -> int:
+        return self.raft.commit_index
+
+    @property
+    def applied_index(self) -> int:
+        return self.raft.applied_index
+
+    @property
+    def position_before_forced(self) -> tuple[int, int]:
+        """(last term, last index) of the log without what a forced leadership appended and may not have committed."""
+        forced = self.configs.forced_at
+        last = self.log.last_index if forced is None else forced - 1
+        return self.log.term_at(last) or 0, last
+
+    def change_log(self, cut_from: int | None, entries: Sequence[Entry]) -> None:
+        """Cut the log from `cut_from` on (None: cut nothing), then append `entries`, in memory.
+
+        A CONFIG comes with its entry and is undone with it (hazards 8, 20). Raises BrokenInvariant, with nothing done,
+        for a CONFIG that does not follow from the one before.
+        """
+        try:
+            above = self.configs.after(cut_from, entries)
+        except CorruptData as error:  # the entry is as its leader sent it: the disk here is not to blame
+            raise BrokenInvariant(error.message) from error
+        if cut_from is not None:
+            # Hazard 2: only a conflict cuts, never what is committed. The cut is durable before the append.
+            assert cut_from > self.commit_index
+            self.log.truncate_from(cut_from)
+        if entries:
+            self.log.append(entries)
+        self.configs.above = above
+
+    def advance_commit(self, commit: int) -> None:
+        """Raise the commit index. The caller has checked that the entry at `commit` is the committed one."""
+        assert self.commit_index < commit <= self.log.last_index
+        self.raft.commit_index = commit
+        self.record_commit()
+
+    def record_commit(self) -> None:
+        """Let the next sync mark carry the commit index (hazard 11), but no further than what is synced here.
+
+        After a crash, other bytes may lie above the synced part, and they must not pass for committed.
+        """
+        self.raft.record_commit(min(self.commit_index, self.log.durable_index))
+
+    # ---- messages ------------------------------------------------------------------------------------------
+
+    def post(self, peer: int, message: Message) -> None:
+        """Send `message` once the term and the vote are synced.
+
+        It goes to the replica that is there now: a replica that takes its place later must not get it. While it waits,
+        a newer message of its kind replaces it: any message may be lost, and the newest one says most.
+        """
+        incarnation = self.env.incarnation(peer)
+        kind = (peer, type(message), isinstance(message, RequestVote | Vote) and message.pre)
+        self.outbox.post(lambda: self.env.incarnation(peer) == incarnation and self.env.send(peer, message), kind)
