@@ -101,7 +101,7 @@ def test_a_command_that_takes_too_long_ends_with_what_it_started(folder: Path) -
 
 def test_the_example_names_the_address_at_which_a_cluster_listens_by_itself() -> None:
     assert f"{dev_folder.HOST}:{dev_folder.FIRST_PORT}" == ADDRESS
-    assert "ports 7070 to 7072 and 7170 to 7172" in README
+    assert "ports 7070 to 7072 and 7170 to 7172" in " ".join(README.split())
 
 
 def test_the_two_commands_come_first() -> None:

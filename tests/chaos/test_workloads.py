@@ -149,12 +149,12 @@ def forget_topics(cluster: FakeCluster) -> None:
     cluster.answer = partial(_stale, cluster, cluster.answer)  # type: ignore[method-assign]
 
 
-def _stale(cluster: FakeCluster, answer: Any, broker: int, method: Any, request: Any) -> Any:
+def _stale(cluster: FakeCluster, answer: Any, broker: int, request: Any) -> Any:
     topics = cluster.topics
-    if method.name == "METADATA":
+    if isinstance(request, pb.MetadataRequest):
         cluster.topics = {}
     try:
-        return answer(broker, method, request)
+        return answer(broker, request)
     finally:
         cluster.topics = topics
 

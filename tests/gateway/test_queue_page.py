@@ -69,6 +69,6 @@ def test_the_table_of_statuses_is_the_codes() -> None:
     assert rows() == expected
 
 
-@pytest.mark.parametrize("number", [f"{TAKEN_MAX:,} takings"])
+@pytest.mark.parametrize("number", [f"{TAKEN_MAX:,} takes"])
 def test_the_numbers(number: str) -> None:
     assert number in PAGE

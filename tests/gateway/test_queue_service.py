@@ -170,11 +170,11 @@ def test_queues_come_and_go_and_a_topic_with_them(tinymq_cluster: Cluster) -> No
 def test_the_last_queue_is_deleted_and_one_is_made_meanwhile(
     tinymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever comes second finds what the first one left: what is acknowledged in the new queue stays."""
+    """A deletion that races with a new queue keeps what the new queue has acknowledged."""
     real, made = BaseRegistry._change, list[int]()
 
     async def overtaken(self: BaseRegistry, command: Command, timeout_s: float | None = None) -> Reply:
-        if not made and (command.HasField("delete_topic") or command.delete_queue.with_topic):
+        if not made and (command.HasField("delete_topic") or command.delete_partition.with_topic):
             made.append((await self.register_queue("overtaken")).partition)
         return await real(self, command, timeout_s)
 

@@ -57,4 +57,4 @@ def test_a_config(base: dict[str, Any]) -> None:
     stored = bytes.fromhex(base["config"])
     membership = parse_membership(stored)
     assert pack_membership(membership) == stored
-    assert (membership.epoch, membership.generation, len(membership.retired)) == (9, 1 << 33, 1)
+    assert (membership.epoch, membership.recovery_epoch, len(membership.retired)) == (9, 1 << 33, 1)
