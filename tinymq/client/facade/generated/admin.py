@@ -28,7 +28,15 @@ class Admin:
         self._loop_thread = loop_thread
         self._async = asynchronous
 
-    def create_topic(self, name: str, partitions: int=1, replication_factor: int | None=None, *, settings: Mapping[str, object] | None=None, timeout: float | None=None) -> TopicDescription:
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        *,
+        settings: Mapping[str, object] | None = None,
+        timeout: float | None = None,
+    ) -> TopicDescription:
         """Create a topic, and wait until its partitions have leaders.
 
         `replication_factor`: by default 3, or the number of brokers if there are fewer. The default needs as many
@@ -39,13 +47,17 @@ class Admin:
         Raises InvalidName, TopicExists, InvalidRequest (more replicas than brokers), InvalidConfig (settings),
         OutcomeUnknown.
         """
-        return self._loop_thread.run(self._async.create_topic(name, partitions, replication_factor, settings=settings, timeout=timeout))
+        return self._loop_thread.run(
+            self._async.create_topic(name, partitions, replication_factor, settings=settings, timeout=timeout)
+        )
 
-    def delete_topic(self, name: str, *, timeout: float | None=None) -> None:
+    def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
         """Delete a topic and its records. Raises UnknownTopic, OutcomeUnknown."""
         self._loop_thread.run(self._async.delete_topic(name, timeout=timeout))
 
-    def alter_topic(self, name: str, settings: Mapping[str, object], *, timeout: float | None=None) -> TopicDescription:
+    def alter_topic(
+        self, name: str, settings: Mapping[str, object], *, timeout: float | None = None
+    ) -> TopicDescription:
         """Change settings of a topic, all of these or none. Settings that are not named stay as they are.
 
         Each broker applies the change when it hears of it, within moments. Raises UnknownTopic, InvalidConfig,
@@ -53,7 +65,7 @@ class Admin:
         """
         return self._loop_thread.run(self._async.alter_topic(name, settings, timeout=timeout))
 
-    def add_partition(self, topic: str, *, timeout: float | None=None) -> Partition:
+    def add_partition(self, topic: str, *, timeout: float | None = None) -> Partition:
         """Add a partition, with a number that the topic never had before, and wait until it has a leader.
 
         From then on keys may belong to other partitions than before: see docs/topics.md. Raises UnknownTopic,
@@ -61,7 +73,7 @@ class Admin:
         """
         return self._loop_thread.run(self._async.add_partition(topic, timeout=timeout))
 
-    def delete_partition(self, topic: str, partition: int, *, timeout: float | None=None) -> None:
+    def delete_partition(self, topic: str, partition: int, *, timeout: float | None = None) -> None:
         """Delete a partition and its records. Its number is never used again.
 
         From then on keys may belong to other partitions than before. Raises UnknownTopic, UnknownPartition,
@@ -69,7 +81,9 @@ class Admin:
         """
         self._loop_thread.run(self._async.delete_partition(topic, partition, timeout=timeout))
 
-    def transfer_leader(self, topic: str, partition: int, to: int | None=None, *, timeout: float | None=None) -> int:
+    def transfer_leader(
+        self, topic: str, partition: int, to: int | None = None, *, timeout: float | None = None
+    ) -> int:
         """Make another broker lead a partition, and return the id of the new leader.
 
         `to` names the broker; None chooses one that can lead at once, the preferred one first. The leadership stays
@@ -80,15 +94,15 @@ class Admin:
         """
         return self._loop_thread.run(self._async.transfer_leader(topic, partition, to, timeout=timeout))
 
-    def list_topics(self, *, timeout: float | None=None) -> list[TopicDescription]:
+    def list_topics(self, *, timeout: float | None = None) -> list[TopicDescription]:
         """All topics, by name, as of a moment during this call."""
         return self._loop_thread.run(self._async.list_topics(timeout=timeout))
 
-    def describe_topic(self, name: str, *, timeout: float | None=None) -> TopicDescription:
+    def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicDescription:
         """One topic, as of a moment during this call. Raises UnknownTopic."""
         return self._loop_thread.run(self._async.describe_topic(name, timeout=timeout))
 
-    def offsets(self, name: str, *, partial: bool=False, timeout: float | None=None) -> dict[int, PartitionOffsets]:
+    def offsets(self, name: str, *, partial: bool = False, timeout: float | None = None) -> dict[int, PartitionOffsets]:
         """Where every partition begins and ends.
 
         Raises UnknownTopic; DeadlineExceeded when no replica of a partition answers. With `partial` that partition is
@@ -96,18 +110,20 @@ class Admin:
         """
         return self._loop_thread.run(self._async.offsets(name, partial=partial, timeout=timeout))
 
-    def find_offsets(self, name: str, place: Place, *, timeout: float | None=None) -> dict[int, int]:
+    def find_offsets(self, name: str, place: Place, *, timeout: float | None = None) -> dict[int, int]:
         """The offset of a place ("earliest", "latest", a datetime) in every partition. Raises UnknownTopic."""
         return self._loop_thread.run(self._async.find_offsets(name, place, timeout=timeout))
 
-    def kept_sizes(self, topic: str, partitions: Iterable[int], *, timeout: float | None=None) -> dict[int, PartitionSize]:
+    def kept_sizes(
+        self, topic: str, partitions: Iterable[int], *, timeout: float | None = None
+    ) -> dict[int, PartitionSize]:
         """How much each of these partitions keeps, as its leader counts it.
 
         A partition whose leader does not answer in time is left out. Raises UnknownTopic, UnknownPartition.
         """
         return self._loop_thread.run(self._async.kept_sizes(topic, partitions, timeout=timeout))
 
-    def trim(self, topic: str, partition: int, before: Place, *, timeout: float | None=None) -> int:
+    def trim(self, topic: str, partition: int, before: Place, *, timeout: float | None = None) -> int:
         """Remove for good the records before an Offset, or before the first record at or after a datetime.
 
         Returns the log start after that. Raises OffsetOutOfRange beyond the end; Held when a hold keeps records that
@@ -115,21 +131,21 @@ class Admin:
         """
         return self._loop_thread.run(self._async.trim(topic, partition, before, timeout=timeout))
 
-    def brokers(self, *, timeout: float | None=None) -> list[Broker]:
+    def brokers(self, *, timeout: float | None = None) -> list[Broker]:
         """The brokers that the registry knows now, by id."""
         return self._loop_thread.run(self._async.brokers(timeout=timeout))
 
-    def cluster_status(self, *, timeout: float | None=None) -> ClusterStatus:
+    def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
         """Return the state of every broker, as each describes itself. The result also lists brokers that do not answer,
         and metadata voters and replica holders that are not registered.
         """
         return self._loop_thread.run(self._async.cluster_status(timeout=timeout))
 
-    def feature_level(self, *, timeout: float | None=None) -> FeatureLevel:
+    def feature_level(self, *, timeout: float | None = None) -> FeatureLevel:
         """Return the cluster's feature level, and which brokers keep it there: docs/operations.md."""
         return self._loop_thread.run(self._async.feature_level(timeout=timeout))
 
-    def hold_feature_level(self, level: int=0, *, timeout: float | None=None) -> FeatureLevel:
+    def hold_feature_level(self, level: int = 0, *, timeout: float | None = None) -> FeatureLevel:
         """Make every broker that answers announce at most this level (0: the present one), so that the cluster's level
         does not rise. The hold survives restarts and lasts until `release_feature_level`. One broker that holds the
         level is enough.
@@ -138,13 +154,13 @@ class Admin:
         """
         return self._loop_thread.run(self._async.hold_feature_level(level, timeout=timeout))
 
-    def release_feature_level(self, *, timeout: float | None=None) -> FeatureLevel:
+    def release_feature_level(self, *, timeout: float | None = None) -> FeatureLevel:
         """End the hold on every broker that answers. The cluster's level rises once all members announce a higher one,
         and never falls.
         """
         return self._loop_thread.run(self._async.release_feature_level(timeout=timeout))
 
-    def describe_scan(self, scan_id: str, *, timeout: float | None=None) -> ScanDescription:
+    def describe_scan(self, scan_id: str, *, timeout: float | None = None) -> ScanDescription:
         """Which brokers have sent what to a scan (see Client.scan), as each broker counts it.
 
         A broker remembers the latest 1,000 scans until it stops. Raises InvalidName, BrokerUnreachable (no broker
@@ -152,56 +168,100 @@ class Admin:
         """
         return self._loop_thread.run(self._async.describe_scan(scan_id, timeout=timeout))
 
-    def list_scans(self, *, timeout: float | None=None) -> list[ScanSummary]:
+    def list_scans(self, *, timeout: float | None = None) -> list[ScanSummary]:
         """The scans that the brokers remember, the latest first. Raises BrokerUnreachable."""
         return self._loop_thread.run(self._async.list_scans(timeout=timeout))
 
-    def list_channels(self, topic: str, partition: int | None=None, *, timeout: float | None=None) -> list[ChannelDescription]:
+    def list_channels(
+        self, topic: str, partition: int | None = None, *, timeout: float | None = None
+    ) -> list[ChannelDescription]:
         """The channels of a topic, or of one of its partitions, by partition and name, as the leaders have them."""
         return self._loop_thread.run(self._async.list_channels(topic, partition, timeout=timeout))
 
-    def seek_channel(self, topic: str, partition: int, channel: str, to: Place, *, unless_read: bool=False, make: bool=False, timeout: float | None=None) -> int:
+    def seek_channel(
+        self,
+        topic: str,
+        partition: int,
+        channel: str,
+        to: Place,
+        *,
+        unless_read: bool = False,
+        make: bool = False,
+        timeout: float | None = None,
+    ) -> int:
         """Move a channel to an Offset, "earliest", "latest" or a datetime, and return its position after that.
 
         The channel's consumer is Fenced at its next commit. With `unless_read` no consumer is fenced: the call itself
         raises Fenced while a consumer is on record for the channel. With `make` a channel that does not exist begins at
         `to`. Raises UnknownChannel, OffsetOutOfRange, OutcomeUnknown.
         """
-        return self._loop_thread.run(self._async.seek_channel(topic, partition, channel, to, unless_read=unless_read, make=make, timeout=timeout))
+        return self._loop_thread.run(
+            self._async.seek_channel(topic, partition, channel, to, unless_read=unless_read, make=make, timeout=timeout)
+        )
 
-    def delete_channel(self, topic: str, partition: int, channel: str, *, timeout: float | None=None) -> None:
+    def delete_channel(self, topic: str, partition: int, channel: str, *, timeout: float | None = None) -> None:
         """Delete a channel of one partition, with its cursor. Its consumer gets an error. Raises UnknownChannel."""
         self._loop_thread.run(self._async.delete_channel(topic, partition, channel, timeout=timeout))
 
-    def get_consumer(self, topic: str, partition: int, channel: str, *, timeout: float | None=None) -> ConsumerDescription | None:
+    def get_consumer(
+        self, topic: str, partition: int, channel: str, *, timeout: float | None = None
+    ) -> ConsumerDescription | None:
         """The consumer on record for a channel of a partition, or None. The consumer may have died since."""
         return self._loop_thread.run(self._async.get_consumer(topic, partition, channel, timeout=timeout))
 
-    def unset_consumer(self, topic: str, partition: int, channel: str, epoch: int=0, *, timeout: float | None=None) -> None:
+    def unset_consumer(
+        self, topic: str, partition: int, channel: str, epoch: int = 0, *, timeout: float | None = None
+    ) -> None:
         """Remove the consumer on record for a channel; with an `epoch`, only if that assignment is still on record.
 
         A consumer that reads is not stopped by this. Nothing happens when no consumer is on record.
         """
         self._loop_thread.run(self._async.unset_consumer(topic, partition, channel, epoch, timeout=timeout))
 
-    def hold(self, topic: str, partition: int, offset: OffsetLike, *, lease: float=LEASE_S) -> Hold:
+    def hold(self, topic: str, partition: int, offset: OffsetLike, *, lease: float = LEASE_S) -> Hold:
         """Keep the records from `offset` on while an `with` block runs, despite retention. See Hold."""
-        return Hold(self._loop_thread, self._loop_thread.do(lambda: self._async.hold(topic, partition, offset, lease=lease)))
+        return Hold(
+            self._loop_thread, self._loop_thread.do(lambda: self._async.hold(topic, partition, offset, lease=lease))
+        )
 
-    def list_holds(self, topic: str, partition: int | None=None, *, timeout: float | None=None) -> list[HoldDescription]:
+    def list_holds(
+        self, topic: str, partition: int | None = None, *, timeout: float | None = None
+    ) -> list[HoldDescription]:
         """The holds that keep records of a topic, or of one of its partitions: by partition and offset, as the leaders
         have them. Holds that ran out are left out.
         """
         return self._loop_thread.run(self._async.list_holds(topic, partition, timeout=timeout))
 
-    def make_hold(self, topic: str, partition: int, offset: OffsetLike, *, lease: float=LEASE_S, hold_id: bytes | None=None, timeout: float | None=None) -> HoldDescription:
+    def make_hold(
+        self,
+        topic: str,
+        partition: int,
+        offset: OffsetLike,
+        *,
+        lease: float = LEASE_S,
+        hold_id: bytes | None = None,
+        timeout: float | None = None,
+    ) -> HoldDescription:
         """Keep the records from `offset` on for `lease` seconds, 1 to 3600. The `hold_id` of a hold renews that one.
 
         The client does not renew this hold by itself: `hold` does. Raises OffsetOutOfRange, QuotaExceeded.
         """
-        return self._loop_thread.run(self._async.make_hold(topic, partition, offset, lease=lease, hold_id=hold_id, timeout=timeout))
+        return self._loop_thread.run(
+            self._async.make_hold(topic, partition, offset, lease=lease, hold_id=hold_id, timeout=timeout)
+        )
 
-    def hold_many(self, topic: str, ranges: Mapping[int, int], *, hold_id: bytes, lease: float=LEASE_S, enough: float=ENOUGH, partial: bool=False, light: bool=False, timeout: float | None=None) -> dict[int, int]:
+    def hold_many(
+        self,
+        topic: str,
+        ranges: Mapping[int, int],
+        *,
+        hold_id: bytes,
+        lease: float = LEASE_S,
+        enough: float = ENOUGH,
+        partial: bool = False,
+        light: bool = False,
+        timeout: float | None = None,
+    ) -> dict[int, int]:
         """Keep, in each partition of `ranges`, the records from its offset on, and return each partition's log start.
 
         All holds have one `hold_id` of 16 bytes, and last for `lease` seconds, 1 to 3600. Another call with the same id
@@ -217,9 +277,20 @@ class Admin:
         trim and no producer. A new leader does not know the hold until it is renewed there. A reader of records that
         were removed in spite of the hold gets OffsetOutOfRange.
         """
-        return self._loop_thread.run(self._async.hold_many(topic, ranges, hold_id=hold_id, lease=lease, enough=enough, partial=partial, light=light, timeout=timeout))
+        return self._loop_thread.run(
+            self._async.hold_many(
+                topic,
+                ranges,
+                hold_id=hold_id,
+                lease=lease,
+                enough=enough,
+                partial=partial,
+                light=light,
+                timeout=timeout,
+            )
+        )
 
-    def release_hold(self, topic: str, partition: int, hold_id: bytes, *, timeout: float | None=None) -> None:
+    def release_hold(self, topic: str, partition: int, hold_id: bytes, *, timeout: float | None = None) -> None:
         """End a hold, whichever client made it: its records may be removed from now on. A hold that does not exist is
         no error.
         """

@@ -35,16 +35,39 @@ class ClientCalls:
         """A producer with its own buffer and settings (see ProducerConfig). Use it in `with`, which flushes."""
         return Producer(self._loop_thread, self._loop_thread.do(lambda: self._async.producer(**settings)))
 
-    def reader(self, topic: str, partitions: Sequence[int] | None=None, start: Places='earliest', end: Places | None=None, **settings: Unpack[ReaderOptions]) -> Reader:
+    def reader(
+        self,
+        topic: str,
+        partitions: Sequence[int] | None = None,
+        start: Places = "earliest",
+        end: Places | None = None,
+        **settings: Unpack[ReaderOptions],
+    ) -> Reader:
         """A reader of `topic`: iterate over it, `poll` it, or take it as a table.
 
         start, end: "earliest", "latest", Offset(5), a datetime, or a dict of these by partition. `end` is the first
         place that is not read; without it the reader waits for new records. Settings: see ReaderConfig (replica= among
         them).
         """
-        return Reader(self._loop_thread, self._loop_thread.do(lambda: self._async.reader(topic, partitions, start, end, **settings)))
+        return Reader(
+            self._loop_thread,
+            self._loop_thread.do(lambda: self._async.reader(topic, partitions, start, end, **settings)),
+        )
 
-    def scan(self, topic: str, partition: int, start: int, end: int, *, scan_id: str='', replicas: Tiers | None=None, wait_ms: float=WAIT_MS, topic_id: bytes=b'', leader_last: bool=False, **settings: Unpack[ReaderOptions]) -> Scan:
+    def scan(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        scan_id: str = "",
+        replicas: Tiers | None = None,
+        wait_ms: float = WAIT_MS,
+        topic_id: bytes = b"",
+        leader_last: bool = False,
+        **settings: Unpack[ReaderOptions],
+    ) -> Scan:
         """A scan of the offsets from `start` up to, and not including, `end` of one partition, as record batches.
 
         These offsets have to be committed already. The first use asks the brokers. Use it in `with`.
@@ -56,13 +79,43 @@ class ClientCalls:
         its name by now is refused with UnknownTopic. Settings: see ReaderConfig; fetch_bytes_max is 8 MiB if not given.
         Raises InvalidRequest, InvalidName (scan_id).
         """
-        return Scan(self._loop_thread, self._loop_thread.do(lambda: self._async.scan(topic, partition, start, end, scan_id=scan_id, replicas=replicas, wait_ms=wait_ms, topic_id=topic_id, leader_last=leader_last, **settings)))
+        return Scan(
+            self._loop_thread,
+            self._loop_thread.do(
+                lambda: self._async.scan(
+                    topic,
+                    partition,
+                    start,
+                    end,
+                    scan_id=scan_id,
+                    replicas=replicas,
+                    wait_ms=wait_ms,
+                    topic_id=topic_id,
+                    leader_last=leader_last,
+                    **settings,
+                )
+            ),
+        )
 
-    def queue(self, topic: str, partition: int=0, channel: str='default', *, consumer: str | None=None, start: Place='earliest', **settings: Unpack[QueueOptions]) -> Queue:
+    def queue(
+        self,
+        topic: str,
+        partition: int = 0,
+        channel: str = "default",
+        *,
+        consumer: str | None = None,
+        start: Place = "earliest",
+        **settings: Unpack[QueueOptions],
+    ) -> Queue:
         """A partition as a queue, read through `channel`: push to it, and poll it or iterate over it.
 
         The first use asks the brokers. `start`: where the channel begins if it does not exist yet. `consumer`: the name
         under which lists of channels show this queue; client_id if not given. Settings: see QueueConfig. Use it in
         `with`.
         """
-        return Queue(self._loop_thread, self._loop_thread.do(lambda: self._async.queue(topic, partition, channel, consumer=consumer, start=start, **settings)))
+        return Queue(
+            self._loop_thread,
+            self._loop_thread.do(
+                lambda: self._async.queue(topic, partition, channel, consumer=consumer, start=start, **settings)
+            ),
+        )

@@ -60,6 +60,8 @@ class Hold:
         self._loop_thread.run(self._async.__aenter__())
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._loop_thread.alive:
             self._loop_thread.run(self._async.__aexit__(kind, error, trace))

@@ -78,7 +78,7 @@ class QueueCalls:
         """
         self._loop_thread.run(self._async.open())
 
-    def commit(self, upto: OffsetLike | Message | None=None) -> None:
+    def commit(self, upto: OffsetLike | Message | None = None) -> None:
         """Commit now: all messages that were handed out, or all below an offset, or a Message and all before it.
 
         Returns when a majority has it on disk. Raises Fenced, InvalidRequest (beyond what was handed out),
@@ -122,6 +122,8 @@ class QueueCalls:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._loop_thread.alive:
             self._loop_thread.run(self._async.__aexit__(kind, error, trace))

@@ -21,7 +21,7 @@ class ReaderCalls:
     def __iter__(self) -> Self:
         return self
 
-    def to_arrow(self, limit: int | None=None) -> pa.Table:
+    def to_arrow(self, limit: int | None = None) -> pa.Table:
         """Read everything up to the end (`end`, or the end when the reader was opened) as one table.
 
         Rows are ordered by partition, then offset. Columns: partition, offset, key, value, headers, timestamp. With
@@ -57,6 +57,8 @@ class ReaderCalls:
         self._loop_thread.run(self._async.__aenter__())
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._loop_thread.alive:
             self._loop_thread.run(self._async.__aexit__(kind, error, trace))
