@@ -34,13 +34,13 @@ def test_what_was_said_while_links_were_stale_is_said_again_while_the_connection
             assert a.transport.send(2, Channel.CONTROL, _ack(term))
             await _settle()
         assert _terms(b) == [1, 2, 3, 4]
-        net.network.tell_again(1, lambda message: True)
-        net.network.tell_again(2, lambda message: message.append_ack.term < 3)
+        net.network.deliver_again(1, lambda message: True)
+        net.network.deliver_again(2, lambda message: message.append_ack.term < 3)
         await _settle()
         assert _terms(b) == [1, 2, 3, 4, 2]
         net.network.reset(1, 2)
         await _settle()
-        net.network.tell_again(2, lambda message: True)
+        net.network.deliver_again(2, lambda message: True)
         await _settle()
         assert _terms(b) == [1, 2, 3, 4, 2]
         assert _terms(a) == []
@@ -73,7 +73,7 @@ def test_offers_and_pieces_of_a_state_come_again_and_entries_do_not() -> None:
         await _settle()
         late = [message for _, message, _ in b.told.messages[6:]]
         assert sorted(late, key=str) == sorted(_state(2)[:2], key=str)
-        net.network.tell_again(2, lambda message: message.HasField("install_snapshot"))
+        net.network.deliver_again(2, lambda message: message.HasField("install_snapshot"))
         await _settle()
         assert [message for _, message, _ in b.told.messages[8:]] == [_state(1)[0], _state(2)[0]]
         await net.stop()

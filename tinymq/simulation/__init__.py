@@ -1,4 +1,5 @@
 """A network, disks and a clock in memory, with faults on demand.
 
-It stands in for real I/O below a broker, and passes the same contract tests. No test and no checker belongs here.
+These objects replace the real I/O below a broker, and pass the same contract tests. Tests and checkers do not belong
+here.
 """

@@ -1,9 +1,9 @@
 """Files in memory that fail as disks do: power cuts, failed syncs, flipped bits, full disks, crashes at any point.
 
-What is remembered of each file is its content as programs see it and its content as the disk holds it, sector by
-sector. A power cut keeps what was synced, and of the rest any subset: each unsynced sector of 512 bytes, each
-unsynced size and each unsynced name survives or not, as the random source says. A failed sync calls its sectors
-clean without having written them, as Linux does: only writing them again makes them durable.
+Each file has its content as programs see it, and its content as the disk has it, sector by sector. A power cut keeps
+everything that was synced, and any subset of the rest: each unsynced sector of 512 bytes, each unsynced size and each
+unsynced name survives or not, as the random source says. A failed sync calls its sectors clean without having written
+them, as Linux does: they become durable only when they are written again.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Paths = list[str]  # named, because a method below is called `list`
 
 
 class Crash(BaseException):
-    """The machine stopped here. Not an Exception: nothing may handle it and go on."""
+    """The machine has stopped. It is no Exception, because nothing may handle it and continue."""
 
 
 class FaultyFile:
-    """An open file; dead after a power cut or kill."""
+    """An open file. After a power cut or kill every use of it raises Crash."""
 
     def __init__(self, files: FaultyFiles, inode: Inode, path: str) -> None:
         self._files = files
@@ -51,9 +51,9 @@ class FaultyFile:
     def write(self, position: int, chunks: Sequence[bytes]) -> None:
         inode = self.inode()
         data = b"".join(chunks)
-        kept = self._files.step(f"write {self._path}", len(data))  # less than all of it: a crash
-        room = self._files.room(len(inode.content), position + len(data))
-        part = data[: min(kept, max(0, room - position))]
+        done = self._files.step(f"write {self._path}", len(data))  # less than all of it: a crash
+        end = self._files.writable_end(len(inode.content), position + len(data))
+        part = data[: min(done, max(0, end - position))]
         if part:
             inode.write(position, part)
         self._files.check_alive()
@@ -77,7 +77,7 @@ class FaultyFile:
         self._closed = True
 
 
-class _Held:
+class _Lock:
     def __init__(self, files: FaultyFiles, path: str) -> None:
         self._files = files
         self._path = path
@@ -89,60 +89,61 @@ class _Held:
 
 
 class FaultyFiles:
-    """One disk. Faults are asked for by methods; without any it is a disk that works."""
+    """One disk. Its methods order faults; without any, the disk works."""
 
     def __init__(self, rng: random.Random) -> None:
         self.boots = 0  # power cuts so far
-        self.epoch = 0  # machine starts so far: what was opened before the last one is dead
-        self.operations = 0  # that change the disk, so far; `crash_after` counts them
-        self.trace: list[str] = []  # what they were
+        self.epoch = 0  # restarts so far: a file that was opened in an earlier epoch is dead
+        self.operations = 0  # changes of the disk so far; `crash_after` counts them
+        self.trace: list[str] = []  # these changes, in words
         self.locked: set[str] = set()
         self._rng = rng
         self._root = Directory()
-        self._pending: list[Change] = []  # names that are not durable yet, in order
+        self._pending: list[Change] = []  # changes of names that are not durable yet, in order
         self._crash_at: int | None = None
         self._bytes_left: int | None = None
         self._crashed, self._crash_bytes = False, 0
-        self._failing_syncs: list[tuple[str, bool]] = []  # pattern, once
+        self._failing_syncs: list[tuple[str, bool]] = []  # (pattern of paths, once)
         self._failing_reads: list[str] = []
-        self._not_opened = ""
+        self._not_opened = ""  # paths that match this pattern cannot be opened
 
     # Faults
 
     def crash_after(self, operations: int, *, bytes_written: int = 0) -> None:
-        """Raise Crash instead of doing the operation after the next `operations`; of a write, do the first bytes."""
+        """Let the next `operations` changes happen, and raise Crash at the one after. If that is a write, its first
+        `bytes_written` bytes are written."""
         self._crash_at = self.operations + operations
         self._crash_bytes = bytes_written
 
     def fail_sync(self, pattern: str, *, once: bool = True) -> None:
-        """The next sync (all of them, without `once`) of a file or folder whose path matches fails with EIO."""
+        """Let the next sync, or without `once` every sync, of a path that matches `pattern` fail with EIO."""
         self._failing_syncs.append((pattern, once))
 
     def fail_read(self, pattern: str) -> None:
-        """Reads of files whose path matches fail with EIO."""
+        """Let every read of a file whose path matches `pattern` fail with EIO."""
         self._failing_reads.append(pattern)
 
     def out_of_descriptors(self, pattern: str) -> None:
-        """Let opening fail for every file and folder whose path matches `pattern`; "": let all open again."""
+        """Let opening fail for every path that matches `pattern`; "": let all of them open again."""
         self._not_opened = pattern
 
     def disk_full(self, bytes_left: int | None) -> None:
-        """Files may grow by this much altogether; None: as much as they like."""
+        """Let all files together grow by `bytes_left`; None: without a bound."""
         self._bytes_left = bytes_left
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
-        """Damage what is stored, in the cache and on the disk."""
+        """Damage a byte in the cache and on the disk."""
         inode = self._inode(path)
         for content in (inode.content, inode.durable):
             if position < len(content):
                 content[position] ^= 1 << bit
 
     def kill(self) -> None:
-        """The process is gone, the machine is not: all that was written is still seen, synced or not."""
+        """End the process, and not the machine: everything that was written is still there, synced or not."""
         self._restart()
 
     def power_cut(self) -> None:
-        """What was synced is kept, and a random part of what was not."""
+        """Keep everything that was synced, and a random part of the rest."""
         self._restart()
         self.boots += 1
         rng = self._rng
@@ -169,15 +170,15 @@ class FaultyFiles:
         self._failing_reads.clear()
 
     def wipe(self) -> None:
-        """The disk is replaced by an empty one."""
+        """Replace the disk by an empty one."""
         self._restart()
         self._root = Directory()
         self._pending.clear()
 
-    # What files ask before they do something
+    # Called by open files, before they do something
 
     def step(self, what: str, length: int = 0) -> int:
-        """Count an operation that changes the disk; how many of `length` bytes it gets to do before a crash."""
+        """Count a change of the disk. Returns how many of its `length` bytes it can write before a crash."""
         self.check_alive()
         self.operations += 1
         self.trace.append(what)
@@ -201,8 +202,8 @@ class FaultyFiles:
         if self._not_opened and fnmatch.fnmatch(path, self._not_opened):
             raise OutOfDescriptors(f"no file descriptor left to open {path}", path=path)
 
-    def room(self, size: int, end: int) -> int:
-        """Where a write up to `end` has to stop in a file of `size`."""
+    def writable_end(self, size: int, end: int) -> int:
+        """The position at which a write up to `end` has to stop in a file of `size`."""
         if self._bytes_left is None or end <= size:
             return end
         grown = min(self._bytes_left, end - size)
@@ -218,22 +219,22 @@ class FaultyFiles:
         if node is None:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)
-            folder, name = self._place(path)
+            place = self._place(path)
             self.step(f"create {path}")
             node = Inode()
-            self._change(Change(folder, name, node))
+            self._change(Change(*place, node))
         if isinstance(node, Directory):
-            raise StorageError(f"{path} is a folder", path=path)
+            raise StorageError(f"{path} is a directory", path=path)
         return FaultyFile(self, node, path)
 
     def exists(self, path: str) -> bool:
         self.check_alive()
         return self._node(path) is not None
 
-    def list(self, folder: str) -> list[str]:
+    def list(self, directory: str) -> list[str]:
         self.check_alive()
-        self.check_descriptors(folder)
-        node = self._node(folder)
+        self.check_descriptors(directory)
+        node = self._node(directory)
         return sorted(node.names) if isinstance(node, Directory) else []
 
     def make_directory(self, path: str) -> None:
@@ -285,13 +286,13 @@ class FaultyFiles:
     def sync_directory(self, path: str) -> None:
         self.check_descriptors(path)
         self.step(f"sync folder {path}")
-        folder = self._node(path)
-        if self._fails(path) or not isinstance(folder, Directory):
+        directory = self._node(path)
+        if self._fails(path) or not isinstance(directory, Directory):
             raise sync_failed({path: OSError(errno.EIO, "Input/output error")})
         for change in self._pending:
-            if change.folder is folder:
+            if change.directory is directory:
                 change.keep()
-        self._pending = [c for c in self._pending if c.folder is not folder]
+        self._pending = [c for c in self._pending if c.directory is not directory]
 
     def boot_id(self) -> bytes:
         return self.boots.to_bytes(16, "little")
@@ -302,22 +303,22 @@ class FaultyFiles:
             raise FolderInUse(f"another process holds {path}")
         self.open(path, create=True).close()
         self.locked.add(path)
-        return _Held(self, path)
+        return _Lock(self, path)
 
-    # For tests to look at and into
+    # For tests
 
     def content(self, path: str) -> bytes:
-        """What programs see of it."""
+        """The content of a file as programs see it."""
         return bytes(self._inode(path).content)
 
     def put(self, path: str, content: bytes) -> None:
-        """Replace what is stored, in the cache and on the disk."""
+        """Replace the content of a file in the cache and on the disk."""
         inode = self._inode(path)
         inode.content, inode.durable = bytearray(content), bytearray(content)
         inode.clean()
 
     def paths(self) -> Paths:
-        """All files."""
+        """The paths of all files."""
         return sorted(path for path, _ in self._root.files())
 
     def _change(self, change: Change) -> None:
@@ -336,17 +337,17 @@ class FaultyFiles:
         return node
 
     def _place(self, path: str) -> tuple[Directory, str]:
-        """The folder that holds the name, and the name in it."""
+        """The directory that has the name, and the name in it."""
         parent, name = posixpath.split(path)
-        folder = self._node(parent)
-        if not isinstance(folder, Directory):
-            raise FileNotFoundError(errno.ENOENT, "no such folder", path)
-        return folder, name
+        directory = self._node(parent)
+        if not isinstance(directory, Directory):
+            raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+        return directory, name
 
     def _fails(self, path: str) -> bool:
-        for at, (pattern, once) in enumerate(self._failing_syncs):
+        for number, (pattern, once) in enumerate(self._failing_syncs):
             if fnmatch.fnmatch(path, pattern):
                 if once:
-                    del self._failing_syncs[at]
+                    del self._failing_syncs[number]
                 return True
         return False

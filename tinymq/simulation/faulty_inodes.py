@@ -1,5 +1,5 @@
-"""What a faulty disk remembers: files sector by sector and folders name by name, as programs see them and as the
-disk holds them."""
+"""The state of a faulty disk: files by sector and directories by name, as programs see them and as the disk has
+them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ SECTOR_BYTES = 512
 
 @dataclass(slots=True, eq=False)
 class Inode:
-    """One file, whatever its names."""
+    """The content of one file, under any name."""
 
     content: bytearray = field(default_factory=bytearray)  # as programs see it
-    durable: bytearray = field(default_factory=bytearray)  # as the disk holds it
+    durable: bytearray = field(default_factory=bytearray)  # as the disk has it
     dirty: set[int] = field(default_factory=set)  # sectors of `content` that a sync would write
     sized: bool = False  # the size changed since the last sync
 
@@ -22,7 +22,7 @@ class Inode:
         self.dirty.update(range(start // SECTOR_BYTES, -(-end // SECTOR_BYTES)))
 
     def write(self, position: int, data: bytes) -> None:
-        """As programs do; a gap before it is zeros."""
+        """Write as a program does. A gap before `position` is filled with zeros."""
         end = position + len(data)
         if len(self.content) < end:
             self.touch(len(self.content), end)
@@ -41,7 +41,7 @@ class Inode:
         """Make these sectors and this size durable."""
         resize(self.durable, size)
         start = end = 0
-        for sector in sorted(sectors):  # neighbours together: a preallocated file has thousands
+        for sector in sorted(sectors):  # adjacent sectors together: a preallocated file has thousands
             if sector * SECTOR_BYTES != end:
                 self._copy(start, min(end, size))
                 start = sector * SECTOR_BYTES
@@ -67,14 +67,14 @@ def resize(content: bytearray, size: int) -> None:
 
 @dataclass(slots=True, eq=False)
 class Directory:
-    """One folder. One that was removed and made again is another one: syncing the new one's names, or losing the
-    removal, concerns the new one alone, or the old one alone."""
+    """One directory. A directory that is removed and made again is a new object: a sync of its names concerns the new
+    one only, and a removal that a power cut undoes the old one only."""
 
     names: dict[str, Inode | Directory] = field(default_factory=dict)  # as programs see them
-    durable: dict[str, Inode | Directory] = field(default_factory=dict)  # as the disk holds them
+    durable: dict[str, Inode | Directory] = field(default_factory=dict)  # as the disk has them
 
     def files(self, prefix: str = "") -> Iterator[tuple[str, Inode]]:
-        """Paths and files in it and below, as programs see them."""
+        """Paths and files in this directory and below, as programs see them."""
         for name, node in self.names.items():
             if isinstance(node, Directory):
                 yield from node.files(f"{prefix}{name}/")
@@ -82,7 +82,7 @@ class Directory:
                 yield prefix + name, node
 
     def restart(self) -> None:
-        """Nothing but the disk is left, here and below."""
+        """Forget everything that the disk does not have, here and below."""
         self.names = dict(self.durable)
         for node in self.names.values():
             if isinstance(node, Directory):
@@ -91,27 +91,27 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A name that was made, replaced, or (`node` None) removed: seen at once, and durable later."""
+    """A name that was made, replaced or (`node` None) removed. Programs see it at once, and the disk has it later."""
 
-    folder: Directory
+    directory: Directory
     name: str
     node: Inode | Directory | None
     old: tuple[Directory, str] | None = None  # the name that `node` had before, gone in the same step
 
     def show(self) -> None:
-        """Programs see it."""
+        """Let programs see the change."""
         if self.old is not None:
             self.old[0].names.pop(self.old[1])
         if self.node is None:
-            self.folder.names.pop(self.name)
+            self.directory.names.pop(self.name)
         else:
-            self.folder.names[self.name] = self.node
+            self.directory.names[self.name] = self.node
 
     def keep(self) -> None:
-        """The disk has it."""
+        """Let the disk have the change."""
         if self.old is not None and self.old[0].durable.get(self.old[1]) is self.node:
             del self.old[0].durable[self.old[1]]
         if self.node is None:
-            self.folder.durable.pop(self.name, None)
+            self.directory.durable.pop(self.name, None)
         else:
-            self.folder.durable[self.name] = self.node
+            self.directory.durable[self.name] = self.node

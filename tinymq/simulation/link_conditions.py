@@ -1,7 +1,7 @@
-"""What each direction between two places of a virtual network is like: cut, slow, lossy. Decides nothing else.
+"""The conditions of the links of a virtual network: cut, slow, lossy. No other decision is made here.
 
-A lost packet costs a retransmission, as TCP does it, and what was sent behind it waits. A dropped or doubled *message*
-is what TCP never does, and a careful receiver survives.
+A lost packet costs a retransmission, as with TCP, and delays everything sent behind it. TCP never drops or repeats a
+whole *message*; a network here can, and a careful receiver survives it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from tinymq.base.clock import Clock
 
-RETRANSMIT_S = 0.2  # the first time; doubles
+RETRANSMIT_S = 0.2  # before the first retransmission; it doubles each time
 RETRANSMITS_MAX = 6
-STALE_S = 4.0
+STALE_S = 4.0  # a stale message arrives once more, at most this much later
 
 Direction = tuple[int, int]
 """(from, to): broker ids, or other numbers of places."""
@@ -22,18 +22,18 @@ Direction = tuple[int, int]
 
 @dataclass(slots=True)
 class LinkConditions:
-    """Of one direction."""
+    """The conditions of one direction."""
 
-    seconds: float = 0.0
-    jitter_s: float = 0.0  # up to this much more, evenly
-    loss: float = 0.0  # of packets: each is sent again, later
-    drop: float = 0.0  # of control messages, for good
-    duplicate: float = 0.0  # of control messages
-    stale: float = 0.0  # of what groups say, but entries: each arrives again, up to STALE_S later
+    seconds: float = 0.0  # in transit
+    jitter_s: float = 0.0  # up to this much more, evenly distributed
+    loss: float = 0.0  # share of packets that are sent again, later
+    drop: float = 0.0  # share of control messages that never arrive
+    duplicate: float = 0.0  # share of control messages that arrive twice
+    stale: float = 0.0  # share of the groups' messages, other than entries, that arrive again within STALE_S
 
 
 class NetworkConditions:
-    """All directions. What is not set takes no time and is not disturbed."""
+    """The conditions of all directions. A direction without any takes no time and is not disturbed."""
 
     def __init__(self, clock: Clock, rng: random.Random) -> None:
         self.clock = clock
@@ -45,29 +45,29 @@ class NetworkConditions:
         self._cuts.update(directions)
 
     def heal(self, directions: Iterable[Direction] | None = None) -> None:
-        """End these cuts; None: all."""
+        """End the cuts of these directions; None: of all."""
         self._cuts.difference_update(set(self._cuts) if directions is None else directions)
 
     def is_cut(self, direction: Direction) -> bool:
         return direction in self._cuts
 
     def of(self, direction: Direction) -> LinkConditions:
-        """To be changed at will."""
-        known = self._conditions.get(direction)
-        if known is None:
-            known = self._conditions[direction] = LinkConditions()
-        return known
+        """The conditions of a direction, which the caller may change."""
+        found = self._conditions.get(direction)
+        if found is None:
+            found = self._conditions[direction] = LinkConditions()
+        return found
 
     def transit_s(self, direction: Direction) -> float:
-        """How long one message is on its way."""
-        known = self._conditions.get(direction)
-        if known is None:
+        """Draw the time that one message is in transit."""
+        found = self._conditions.get(direction)
+        if found is None:
             return 0.0
-        transit_s = known.seconds + (self._rng.uniform(0, known.jitter_s) if known.jitter_s else 0.0)
-        if known.loss:
+        transit_s = found.seconds + (self._rng.uniform(0, found.jitter_s) if found.jitter_s else 0.0)
+        if found.loss:
             again_s = RETRANSMIT_S
             for _ in range(RETRANSMITS_MAX):
-                if self._rng.random() >= known.loss:
+                if self._rng.random() >= found.loss:
                     break
                 transit_s += again_s
                 again_s *= 2
@@ -77,17 +77,17 @@ class NetworkConditions:
         return self.transit_s((a, b)) + self.transit_s((b, a))
 
     def copies(self, direction: Direction) -> int:
-        """How often one control message arrives: 0, 1 or 2."""
-        known = self._conditions.get(direction)
-        if known is None or not (known.drop or known.duplicate):
+        """Draw how often one control message arrives: 0, 1 or 2 times."""
+        found = self._conditions.get(direction)
+        if found is None or not (found.drop or found.duplicate):
             return 1
-        if self._rng.random() < known.drop:
+        if self._rng.random() < found.drop:
             return 0
-        return 2 if self._rng.random() < known.duplicate else 1
+        return 2 if self._rng.random() < found.duplicate else 1
 
     def again_after_s(self, direction: Direction) -> float | None:
-        """When a message that has just arrived does so once more; None: never."""
-        known = self._conditions.get(direction)
-        if known is None or not known.stale or self._rng.random() >= known.stale:
+        """Draw after how many seconds a message that has just arrived does so once more; None: never."""
+        found = self._conditions.get(direction)
+        if found is None or not found.stale or self._rng.random() >= found.stale:
             return None
         return self._rng.uniform(0, STALE_S)

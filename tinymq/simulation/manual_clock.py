@@ -1,4 +1,4 @@
-"""A clock that a test moves by hand."""
+"""A clock that a test moves."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import Callable
 
 class ManualTimer:
     def __init__(self, call: Callable[[], None]) -> None:
-        self.call: Callable[[], None] | None = call
+        self.call: Callable[[], None] | None = call  # None once cancelled
 
     def cancel(self) -> None:
         self.call = None
 
 
 class ManualClock:
-    """Time stands still until `advance`; timers run inside it, in order."""
+    """Time stands still until `advance`, which runs the timers that are due, in order."""
 
     def __init__(self, start_s: float = 1000.0) -> None:
-        self.wall_skew_us = 0  # may be moved at any time
+        self.wall_skew_us = 0  # wall clock minus monotonic clock; a test may change it at any time
         self._now_s = start_s
-        self._timers: list[tuple[float, int, ManualTimer]] = []
-        self._count = 0
+        self._timers: list[tuple[float, int, ManualTimer]] = []  # a heap of (due, number, timer)
+        self._count = 0  # of timers so far: it orders those that are due at the same time
 
     def monotonic(self) -> float:
         return self._now_s
@@ -47,6 +47,7 @@ class ManualClock:
         await woken
 
     def advance(self, seconds: float) -> None:
+        """Move the time on by `seconds`, and run the timers that are due by then."""
         end = self._now_s + seconds
         while self._timers and self._timers[0][0] <= end:
             self._now_s, _, timer = heapq.heappop(self._timers)

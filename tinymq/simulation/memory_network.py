@@ -1,11 +1,11 @@
 """A network in memory: the `Transport` of tests and of the simulator, on whatever time its clock keeps.
 
-It passes the contract suite of `TcpTransport`, and offers what a real network does of itself: cuts,
-delays, resets, and (what TCP never does, but a careful receiver survives) lost and doubled messages.
-Messages are encoded and decoded and handshakes made for real, so no object is shared between brokers.
+It passes the contract suite of `TcpTransport`, and has the faults of a real network on order: cuts, delays, resets, and
+lost and doubled messages, which TCP never has and a careful receiver survives. Messages are encoded and decoded, and
+handshakes take place, so brokers share no object.
 
-A cut holds what is sent, as TCP does, and delivers it when healed, unless the connection was closed
-meanwhile; dialling into a cut waits. Everything follows from the order of calls, the clock and `rng`.
+A cut holds the messages sent into it, as TCP does, and delivers them when it is healed, unless the connection was
+closed meanwhile. Dialling into a cut waits. Everything follows from the order of calls, the clock and `rng`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tinymq.simulation.link_conditions import NetworkConditions
 from tinymq.simulation.memory_transport import MemoryTransport
 
 HOST = "memory"
-FREE_PORTS_FROM = 1 << 16  # above all that a caller would name
+FREE_PORTS_FROM = 1 << 16  # above every port that a caller names
 
-_REMEMBERED = frozenset({"install_snapshot"})  # stale or not: there are few
+_REMEMBERED = frozenset({"install_snapshot"})  # on every link, stale or not: there are few
 _REPEATED = (
     frozenset({"request_vote", "vote", "append_ack", "commit_notice", "install_snapshot_ack", "snapshot_chunk"})
     | _REMEMBERED
 )
 
-_TOLD_MAX = 256  # messages that a connection remembers while it is stale
+_DELIVERED_MAX = 256  # messages that a connection remembers while it is stale
 
 Matching = Callable[[peer_pb2.Peer], bool]
 OnDelivered = Callable[[int, int, Channel, peer_pb2.Peer, bytes], None]
@@ -45,19 +45,19 @@ OnDelivered = Callable[[int, int, Channel, peer_pb2.Peer, bytes], None]
 
 @dataclass(slots=True)
 class _Rule:
-    """Messages still to be lost or doubled."""
+    """An order to lose or double messages."""
 
     source: int
     target: int
     channel: Channel | None
     matching: Matching | None
-    times: int  # how often each is delivered: 0 or 2
-    left: int  # how many messages this is for
+    times: int  # each message is delivered so often: 0 or 2 times
+    left: int  # the rule is for so many messages more
 
 
 @dataclass(slots=True)
 class _Sent:
-    """One message on its way."""
+    """One message in transit."""
 
     head: bytes
     body: bytes
@@ -76,9 +76,9 @@ class Pipe:
     open: bool = True
     queue: deque[_Sent] = field(default_factory=deque)
     queued_bytes: int = 0  # invariant: heads and bodies in queue
-    told: deque[tuple[peer_pb2.Peer, bytes]] = field(
-        default_factory=lambda: deque(maxlen=_TOLD_MAX)
-    )  # while it is stale
+    delivered: deque[tuple[peer_pb2.Peer, bytes]] = field(
+        default_factory=lambda: deque(maxlen=_DELIVERED_MAX)
+    )  # kept while the link is stale
     scheduled: bool = False  # a delivery is due
     timer: Timer | None = None
 
@@ -88,13 +88,13 @@ class Pipe:
         return self.source.broker_id, self.target.broker_id
 
     def repeat(self, message: peer_pb2.Peer, body: bytes) -> None:
-        """What has arrived arrives once more, if the connection is open still."""
+        """Deliver a message once more, if the connection is still open."""
         if self.open:
             self.target.deliver(self, message, body)
 
 
 class MemoryNetwork:
-    """Hands out one `Transport` per broker. Must be used inside the running loop of its brokers."""
+    """Makes one `Transport` per broker. It must be used on the running loop of its brokers."""
 
     def __init__(
         self,
@@ -103,11 +103,11 @@ class MemoryNetwork:
         limits: Limits | None = None,
         conditions: NetworkConditions | None = None,
     ) -> None:
-        """`conditions`: shared with other networks between the same places; one of its own if None."""
-        self.on_delivered: OnDelivered | None = None  # (from, to, channel, message, body), just before delivery
-        self.queued_bytes_max = 0  # at any time, on any one connection
-        self._clock = clock
-        self._rng = rng
+        """`conditions`: those of the links, if other networks share the links; None: conditions of its own."""
+        self.on_delivered: OnDelivered | None = None  # called with (from, to, channel, message, body) before delivery
+        self.queued_bytes_max = 0  # the most that any one connection has ever queued
+        self.clock = clock
+        self.rng = rng
         self._limits = limits or Limits()
         self._context = contextvars.copy_context()
         self._free_port = FREE_PORTS_FROM
@@ -126,12 +126,12 @@ class MemoryNetwork:
             self._free_port += 1
             port = self._free_port
         address = (HOST, identity().broker_id if port is None else port)
-        return MemoryTransport(self, identity, secret, session, address, self._clock, self._rng)
+        return MemoryTransport(self, identity, secret, session, address)
 
     # ---- faults --------------------------------------------------------------------------------------
 
     def cut(self, a: int, b: int, both: bool = True) -> None:
-        """From now on nothing gets from `a` to `b`, nor back if `both`. What is sent is held."""
+        """Hold everything that is sent from `a` to `b`, and also back if `both`."""
         self._conditions.cut(_directions(a, b, both))
 
     def isolate(self, a: int, others: Iterable[int]) -> None:
@@ -146,7 +146,7 @@ class MemoryNetwork:
         self.healed()
 
     def healed(self) -> None:
-        """Cuts have ended: what waited goes on."""
+        """Deliver held messages, and repeat attempts that waited, where cuts have ended."""
         for pipe in list(self._pipes):
             self._schedule(pipe)
         for transport, attempts in list(self._waiting.items()):
@@ -156,7 +156,7 @@ class MemoryNetwork:
                     attempt()
 
     def delay(self, a: int, b: int, seconds: float, jitter_s: float = 0.0, both: bool = True) -> None:
-        """What is sent from now on takes `seconds`, and up to `jitter_s` more; order is kept."""
+        """Let messages take `seconds` from now on, and up to `jitter_s` more. Their order is kept."""
         for direction in _directions(a, b, both):
             conditions = self._conditions.of(direction)
             conditions.seconds, conditions.jitter_s = seconds, jitter_s
@@ -164,23 +164,25 @@ class MemoryNetwork:
     def drop_next(
         self, a: int, b: int, channel: Channel | None = None, count: int = 1, matching: Matching | None = None
     ) -> None:
-        """Lose the next `count` messages from `a` to `b` (that match). TCP would not: the connection stays."""
+        """Lose the next `count` messages from `a` to `b` (that match). Unlike with TCP, the connection stays."""
         self._rules.append(_Rule(a, b, channel, matching, 0, count))
 
     def duplicate_next(self, a: int, b: int, count: int = 1, matching: Matching | None = None) -> None:
         """Deliver the next `count` control messages from `a` to `b` (that match) twice."""
         self._rules.append(_Rule(a, b, Channel.CONTROL, matching, 2, count))
 
-    def tell_again(self, target: int, matching: Matching) -> None:
-        """What replicas told `target` while links were stale, and what states they offered it at any time (and
-        matches), arrives once more, all of it now, where the connection is open still. Who calls this knows the worst
-        moment."""
+    def deliver_again(self, target: int, matching: Matching) -> None:
+        """Deliver messages to `target` once more, all of them now, if they match and their connection is still open.
+
+        These are the groups' messages that were sent while links were stale, and every InstallSnapshot. A test calls
+        this at the worst moment.
+        """
         for pipe in [p for p in self._pipes if p.target.broker_id == target]:
-            for message, body in [told for told in pipe.told if matching(told[0])]:
+            for message, body in [again for again in pipe.delivered if matching(again[0])]:
                 self._soon(partial(pipe.repeat, message, body))
 
     def reset(self, a: int, b: int) -> None:
-        """Close every connection between the two; what is on its way is lost, and both dial again."""
+        """Close every connection between the two. Messages in transit are lost, and both brokers dial again."""
         for pipe in [p for p in self._pipes if set(p.direction) == {a, b}]:
             self.close(pipe, BrokerUnreachable("connection reset"))
 
@@ -190,7 +192,8 @@ class MemoryNetwork:
             transport.shut()
 
     def power_off(self, broker_id: int) -> None:
-        """The machine is gone: nobody is told, and nothing answers or refuses until something listens there again."""
+        """Switch the broker's machine off: no peer is told, and nothing at its address answers or refuses, until a
+        transport listens there again."""
         for transport in [t for t in self._listening.values() if t.broker_id == broker_id]:
             del self._listening[transport.address]
             self._waiting.pop(transport, None)
@@ -198,7 +201,7 @@ class MemoryNetwork:
             transport.fall_silent()
 
     def waiting_bytes(self, a: int, b: int, group: GroupId) -> int:
-        """Of entries of one group that `a` has sent to `b` and that have not arrived."""
+        """Bytes of one group's entries that `a` has sent to `b` and that have not arrived."""
         topic, partition = group.topic_id, group.partition
         waiting = 0
         for pipe in self._pipes:
@@ -211,24 +214,24 @@ class MemoryNetwork:
 
     @property
     def idle(self) -> bool:
-        """Whether no message is on its way, held ones included."""
+        """Whether no message is in transit or held."""
         return not any(pipe.queue for pipe in self._pipes)
 
-    # ---- what transports call ------------------------------------------------------------------------
+    # ---- called by transports ------------------------------------------------------------------------
 
     def listen(self, transport: MemoryTransport) -> None:
-        """Take connections at the transport's address. Raises PortInUse."""
+        """Accept connections at the transport's address. Raises PortInUse."""
         if transport.address in self._listening:
             raise PortInUse("{}:{} is in use".format(*transport.address))
         self._listening[transport.address] = transport
         older = self._silent.pop(transport.address, None)
         if older is not None:
             for pipe in [p for p in self._pipes if older in (p.source, p.target)]:
-                self.close(pipe, BrokerUnreachable("connection reset: the machine has started anew"))
+                self.close(pipe, BrokerUnreachable("connection reset: the machine has restarted"))
             self.healed()
 
     def leave(self, transport: MemoryTransport) -> None:
-        """Close everything of this transport."""
+        """Close every connection of this transport."""
         if self._listening.get(transport.address) is transport:
             del self._listening[transport.address]
         self._waiting.pop(transport, None)
@@ -238,8 +241,10 @@ class MemoryNetwork:
     def dial(
         self, source: MemoryTransport, peer: int, address: tuple[str, int], channel: Channel
     ) -> Pipe | Invitation | TinymqError | None:
-        """One attempt: an open pipe, why there is none, or None when a cut swallows it; for a source that belongs to
-        no cluster, or for ANYBODY, an invitation."""
+        """Try to connect once. Returns an open pipe, or the error, or None if a cut swallows the attempt.
+
+        If the source belongs to no cluster, or asks ANYBODY, the result is an invitation instead of a pipe.
+        """
         target = self._listening.get(address)
         whom = target.broker_id if peer == ANYBODY and target is not None else peer
         if self._is_cut(source.broker_id, whom) or address in self._silent:
@@ -247,8 +252,8 @@ class MemoryNetwork:
         if target is None:
             return BrokerUnreachable("broker {} at {}:{}: connection refused".format(peer, *address), refused=True)
         me = source.credentials() if peer != ANYBODY else replace(source.credentials(), cluster_id=b"")
-        dialer = Handshake.dial(me, peer, channel, self._rng.randbytes(NONCE_BYTES))
-        acceptor = Handshake.accept(target.credentials(), self._rng.randbytes(NONCE_BYTES), target.invite)
+        dialer = Handshake.dial(me, peer, channel, self.rng.randbytes(NONCE_BYTES))
+        acceptor = Handshake.accept(target.credentials(), self.rng.randbytes(NONCE_BYTES), target.invite)
         error = _shake(dialer, acceptor, lambda reason: target.rejected(source, reason))
         if error is not None:
             return error
@@ -260,21 +265,21 @@ class MemoryNetwork:
         return pipe
 
     def wait_for_heal(self, source: MemoryTransport, peer: int, channel: Channel, attempt: Callable[[], None]) -> None:
-        """Call `attempt` when the cut that swallowed it is healed."""
+        """Call `attempt` when the cut between the two is healed."""
         self._waiting.setdefault(source, {})[peer, channel] = attempt
 
     def round_trip_s(self, a: int, b: int) -> float:
-        """What a handshake takes."""
+        """The seconds that a handshake takes."""
         return self._conditions.round_trip_s(a, b)
 
     def send(self, pipe: Pipe, head: bytes, body: bytes) -> bool:
-        """Put one message on its way. False when the pipe is full."""
+        """Send one message. Returns False if the pipe is full."""
         size = len(head) + len(body)
         assert size <= self._limits.peer_frame_bytes_max, "a frame over its bound"
         if pipe.queue and pipe.queued_bytes + size > out_bytes_max(self._limits, pipe.channel):
             return False
         for _ in range(self._times(pipe, head)):
-            due_s = self._clock.monotonic() + self._conditions.transit_s(pipe.direction)
+            due_s = self.clock.monotonic() + self._conditions.transit_s(pipe.direction)
             if pipe.queue:
                 due_s = max(due_s, pipe.queue[-1].due_s)
             pipe.queue.append(_Sent(head, body, due_s))
@@ -284,7 +289,7 @@ class MemoryNetwork:
         return True
 
     def close(self, pipe: Pipe, reason: TinymqError) -> None:
-        """End a connection for both ends; nothing of it is delivered any more."""
+        """End a connection for both ends. Its messages in transit are lost."""
         if not pipe.open:
             return
         pipe.open = False
@@ -297,7 +302,7 @@ class MemoryNetwork:
         self._soon(lambda: pipe.source.lost(pipe, reason))
 
     def _soon(self, call: Callable[[], None]) -> None:
-        """Make `call` in the network's own context: what a broker has sent arrives even if it is stopped meanwhile."""
+        """Run `call` in the network's own context: a message arrives even if its sender is stopped meanwhile."""
         asyncio.get_running_loop().call_soon(call, context=self._context.copy())
 
     # ---- inside --------------------------------------------------------------------------------------
@@ -311,7 +316,7 @@ class MemoryNetwork:
         return self._conditions.is_cut(pipe.direction) or pipe.target.silent
 
     def _times(self, pipe: Pipe, head: bytes) -> int:
-        """How often this message is to be delivered."""
+        """The number of times that this message is delivered."""
         for rule in self._rules:
             if (rule.source, rule.target) != pipe.direction or rule.channel not in (None, pipe.channel):
                 continue
@@ -326,35 +331,35 @@ class MemoryNetwork:
         if pipe.scheduled or not pipe.queue or self._is_held(pipe):
             return
         pipe.scheduled = True
-        wait_s = pipe.queue[0].due_s - self._clock.monotonic()
+        wait_s = pipe.queue[0].due_s - self.clock.monotonic()
         if wait_s > 0:
-            pipe.timer = self._clock.call_later(wait_s, lambda: self._deliver(pipe))
+            pipe.timer = self.clock.call_later(wait_s, lambda: self._deliver(pipe))
         else:
             self._soon(lambda: self._deliver(pipe))
 
     def _deliver(self, pipe: Pipe) -> None:
         pipe.scheduled = False
         pipe.timer = None
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         for _ in range(len(pipe.queue)):
             if not pipe.queue or self._is_held(pipe) or pipe.queue[0].due_s > now:
-                break  # closed, cut or not yet due
+                break  # the pipe was closed or cut, or the message is not due yet
             sent = pipe.queue.popleft()
             pipe.queued_bytes -= len(sent.head) + len(sent.body)
             message = peer_pb2.Peer.FromString(sent.head)
             if self.on_delivered is not None:
                 self.on_delivered(*pipe.direction, pipe.channel, message, sent.body)
             pipe.target.deliver(pipe, message, sent.body)
-            _maybe_again(pipe, message, sent.body, self._conditions, self._clock)
+            _maybe_again(pipe, message, sent.body, self._conditions, self.clock)
         self._schedule(pipe)
 
 
 def _maybe_again(pipe: Pipe, message: peer_pb2.Peer, body: bytes, conditions: NetworkConditions, clock: Clock) -> None:
-    """What two replicas say to one another may be said once more, much later."""
+    """Let a message between two replicas arrive once more, much later, if the link is stale."""
     kind = message.WhichOneof("message")
     if kind not in (_REPEATED if conditions.of(pipe.direction).stale else _REMEMBERED):
         return
-    pipe.told.append((message, body))
+    pipe.delivered.append((message, body))
     late_s = conditions.again_after_s(pipe.direction)
     if late_s is not None:
         clock.call_later(late_s, partial(pipe.repeat, message, body))
@@ -365,7 +370,7 @@ def _directions(a: int, b: int, both: bool) -> set[tuple[int, int]]:
 
 
 def _shake(dialer: Handshake, acceptor: Handshake, rejected: Callable[[TinymqError], None]) -> TinymqError | None:
-    """Pass the handshake's messages until both are open, or one turns the other away: the dialer's error."""
+    """Exchange the messages of a handshake until both ends are open. Returns the dialer's error if one end refuses."""
     ends = (acceptor, dialer)
     message = dialer.first_message
     turn = 0

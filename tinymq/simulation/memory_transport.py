@@ -1,16 +1,15 @@
-"""One broker's end of a `MemoryNetwork`: the peers it dials, and its callbacks.
+"""One broker's end of a `MemoryNetwork`: the peers that it dials, and its callbacks.
 
-What belongs here: the broker's view. How messages travel is memory_network.py.
+This module has the broker's view. memory_network.py moves the messages.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from tinymq.base.clock import Clock, Timer
+from tinymq.base.clock import Timer
 from tinymq.base.errors import BrokerUnreachable, Closed, DeadlineExceeded, TinymqError, UnsupportedVersion
 from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.proto import peer_pb2
@@ -51,8 +50,6 @@ class MemoryTransport:
         secret: bytes,
         session: int,
         address: tuple[str, int],
-        clock: Clock,
-        rng: random.Random,
     ) -> None:
         self.on_message: OnMessage | None = None
         self.on_connected: OnConnected | None = None
@@ -67,20 +64,18 @@ class MemoryTransport:
         self._identity = identity
         self._secret = secret
         self._session = session
-        self._clock = clock
-        self._rng = rng
         self.known_level = KNOWN_LEVEL  # the level of the build that this broker claims to run
-        self.silent = False  # its machine is off: what is sent there is neither taken nor refused
+        self.silent = False  # its machine is off: a message to it is neither accepted nor refused
         self._running = False
         self._stopped = False
         self._peers: dict[int, PeerAddress] = {}
         self._outgoing: dict[Key, Pipe] = {}
         self._incoming: dict[Key, Pipe] = {}
-        self._redials: dict[Key, Timer] = {}  # an attempt that waits, or that a cut has swallowed
-        self._delays_s: dict[Key, float] = {}  # of the next redial
-        self._waits: set[Key] = set()  # a failed attempt is behind, and the next one not begun
-        self._ask_at: dict[int, float] = {}  # when a peer may be asked for its cluster again
-        self._proven: dict[int, PeerIdentity] = {}
+        self._redials: dict[Key, Timer] = {}  # attempts that wait, or that a cut has swallowed
+        self._delays_s: dict[Key, float] = {}  # before the next redial but one
+        self._waits: set[Key] = set()  # the last attempt has failed, and the next one has not begun
+        self._ask_s: dict[int, float] = {}  # a peer may be asked for its cluster again from then on
+        self._proven: dict[int, PeerIdentity] = {}  # identities of peers, from the last handshake with each
 
     # ---- Transport -----------------------------------------------------------------------------------
 
@@ -149,15 +144,15 @@ class MemoryTransport:
     async def stop(self) -> None:
         self.shut()
 
-    # ---- what the network calls ----------------------------------------------------------------------
+    # ---- called by the network ----------------------------------------------------------------------
 
     def shut(self) -> None:
-        """Close everything, at once."""
+        """Close every connection at once."""
         self._end()
         self._network.leave(self)
 
     def fall_silent(self) -> None:
-        """End without a word."""
+        """End without telling any peer."""
         self._end()
         self.silent = True
 
@@ -168,7 +163,7 @@ class MemoryTransport:
             self._cancel(key)
 
     def credentials(self) -> Credentials:
-        """What it says of itself in a handshake."""
+        """This broker's part in a handshake."""
         me = self._identity()
         return Credentials(
             broker_id=me.broker_id,
@@ -181,7 +176,7 @@ class MemoryTransport:
         )
 
     def accepted(self, pipe: Pipe) -> None:
-        """Somebody's connection is open: it takes the place of an older one."""
+        """A peer's connection is open. It replaces an older one."""
         key = (pipe.source.broker_id, pipe.channel)
         older = self._incoming.get(key)
         self._incoming[key] = pipe
@@ -189,13 +184,13 @@ class MemoryTransport:
             self._network.close(older, Closed("a newer connection took its place"))
         assert pipe.accepted.peer is not None
         self._prove(pipe.accepted.peer)
-        for channel in Channel:  # who reaches us can be reached, most likely
+        for channel in Channel:  # a peer that reaches us can most likely be reached: dial it now
             if (pipe.source.broker_id, channel) in self._waits:
                 self._dial_after((pipe.source.broker_id, channel), 0.0)
 
     def rejected(self, source: MemoryTransport, reason: TinymqError) -> None:
-        """Somebody was turned away."""
-        asyncio.get_running_loop().call_soon(self._tell_rejected, "{}:{}".format(*source.address), reason)
+        """A connection attempt was turned away."""
+        asyncio.get_running_loop().call_soon(self._report_rejected, "{}:{}".format(*source.address), reason)
 
     def deliver(self, pipe: Pipe, message: peer_pb2.Peer, body: bytes) -> None:
         """A message has arrived."""
@@ -226,7 +221,7 @@ class MemoryTransport:
         self._cancel(key)
         delay_s += self._network.round_trip_s(self.broker_id, key[0])
         if delay_s > 0:
-            self._redials[key] = self._clock.call_later(delay_s, lambda: self._dial(key))
+            self._redials[key] = self._network.clock.call_later(delay_s, lambda: self._dial(key))
         else:
             self._redials[key] = asyncio.get_running_loop().call_soon(self._dial, key)
 
@@ -243,7 +238,9 @@ class MemoryTransport:
         result = self._network.dial(self, key[0], (address.host, address.port), key[1])
         if result is None:
             silence = DeadlineExceeded(f"broker {key[0]} did not answer in {HANDSHAKE_TIMEOUT_S:g} s")
-            self._redials[key] = self._clock.call_later(HANDSHAKE_TIMEOUT_S, lambda: self._refused(key, silence))
+            self._redials[key] = self._network.clock.call_later(
+                HANDSHAKE_TIMEOUT_S, lambda: self._refused(key, silence)
+            )
             self._network.wait_for_heal(self, *key, lambda: self._dial_after(key, 0.0))
         elif isinstance(result, TinymqError):
             self._refused(key, result)
@@ -252,24 +249,24 @@ class MemoryTransport:
             self._opened(key, result)
 
     def _ask(self, key: Key, address: PeerAddress) -> None:
-        """This broker belongs to no cluster: to which does the peer?"""
+        """Ask the peer for its cluster, because this broker belongs to none."""
         peer, channel = key
-        now = self._clock.monotonic()
-        if channel is not Channel.CONTROL or now < self._ask_at.get(peer, now):
+        now = self._network.clock.monotonic()
+        if channel is not Channel.CONTROL or now < self._ask_s.get(peer, now):
             return
-        self._ask_at[peer] = now + JOIN_RETRY_S
-        told = self._network.dial(self, peer, (address.host, address.port), channel)
-        if told is None:
-            told = DeadlineExceeded(f"broker {peer} did not answer")
-        if self.on_invited is not None and isinstance(told, Invitation | TinymqError):
-            self.on_invited(peer, told)
+        self._ask_s[peer] = now + JOIN_RETRY_S
+        answer = self._network.dial(self, peer, (address.host, address.port), channel)
+        if answer is None:
+            answer = DeadlineExceeded(f"broker {peer} did not answer")
+        if self.on_invited is not None and isinstance(answer, Invitation | TinymqError):
+            self.on_invited(peer, answer)
 
     async def ask(self, host: str, port: int) -> Invitation:
-        told = self._network.dial(self, ANYBODY, (host, port), Channel.CONTROL)
-        if isinstance(told, Invitation):
-            return told
-        await self._clock.sleep(HANDSHAKE_TIMEOUT_S if told is None else 0.0)
-        raise told if isinstance(told, TinymqError) else DeadlineExceeded(f"{host}:{port} did not answer")
+        answer = self._network.dial(self, ANYBODY, (host, port), Channel.CONTROL)
+        if isinstance(answer, Invitation):
+            return answer
+        await self._network.clock.sleep(HANDSHAKE_TIMEOUT_S if answer is None else 0.0)
+        raise answer if isinstance(answer, TinymqError) else DeadlineExceeded(f"{host}:{port} did not answer")
 
     def _opened(self, key: Key, pipe: Pipe) -> None:
         self._delays_s.pop(key, None)
@@ -282,7 +279,7 @@ class MemoryTransport:
     def _refused(self, key: Key, error: TinymqError) -> None:
         delay_s = self._delays_s.get(key, REDIAL_MIN_S)
         self._delays_s[key] = min(delay_s * 2, REDIAL_MAX_S)
-        self._dial_after(key, delay_s * self._rng.uniform(0.75, 1.25))
+        self._dial_after(key, delay_s * self._network.rng.uniform(0.75, 1.25))
         self._waits.add(key)
         if self.on_refused is not None:
             self.on_refused(key[0], error)
@@ -294,10 +291,11 @@ class MemoryTransport:
             timer.cancel()
 
     def _prove(self, peer: PeerIdentity) -> None:
-        known = self._proven.get(peer.broker_id)
+        before = self._proven.get(peer.broker_id)
         self._proven[peer.broker_id] = peer
-        if known is None or known == peer:
+        if before is None or before == peer:
             return
+        # The peer has another session or incarnation: connections to its former process are dead.
         for channel in Channel:
             accepted = self._incoming.get((peer.broker_id, channel))
             dialled = self._outgoing.get((peer.broker_id, channel))
@@ -306,6 +304,6 @@ class MemoryTransport:
             if dialled is not None and dialled.shake.peer != peer:
                 self._network.close(dialled, BrokerUnreachable("the peer has restarted"))
 
-    def _tell_rejected(self, where: str, reason: TinymqError) -> None:
+    def _report_rejected(self, where: str, reason: TinymqError) -> None:
         if self._running and self.on_rejected is not None:
             self.on_rejected(where, reason)

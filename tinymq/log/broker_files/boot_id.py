@@ -1,8 +1,8 @@
-"""Which start of the machine wrote here last, in the file `boot`: 16 bytes of id, and their crc32c.
+"""The file `boot`: the id of the machine's start that wrote here last, in 16 bytes, and their crc32c.
 
-Only groups that are acknowledged before they are synced (sync=<ms>) need it: the flag LAZY in their mark says that
-something may be in the page cache alone. Found by the same start of the machine it still is there; by another one it
-may be lost, and with it what the replica acknowledged. Then its incarnation count is raised (hazard 22).
+Only groups that are synced at intervals (sync=<ms>) need it. The flag LAZY in their mark says that acknowledged entries
+may be in the page cache alone. If the same start of the machine opens the log again, they still are. After another
+start they may be lost, so the replica gets another incarnation count (hazard 22).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ ID_BYTES = 16
 
 
 def read_boot(files: Files) -> bytes:
-    """As last written; b"" when there is none, or a damaged one."""
+    """The id that was written last; b"" if the file is missing or damaged."""
     data = read_whole(files, BOOT) or b""
     boot, crc = data[:ID_BYTES], data[ID_BYTES:]
     return boot if len(data) == ID_BYTES + 4 and crc32c(boot).to_bytes(4, "little") == crc else b""
 
 
 def write_boot(files: Files, boot: bytes) -> None:
-    """Durable when it returns. Raises StorageError."""
+    """Write the id; it is durable when this returns. Raises StorageError."""
     assert len(boot) == ID_BYTES
     new = BOOT + ".new"
     files.remove(new)
@@ -41,7 +41,7 @@ def write_boot(files: Files, boot: bytes) -> None:
 
 
 def after_boot(mark: DurabilityMark) -> DurabilityMark:
-    """A mark that another start of the machine left behind."""
+    """The mark of a log that another start of the machine wrote."""
     return forgetful(mark) if mark.flags & LAZY else mark
 
 

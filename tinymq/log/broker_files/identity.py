@@ -1,12 +1,15 @@
-"""Whose data folder this is: broker, incarnation and cluster, in `broker.json`; and in which kind of registry the
-cluster's topics are, one word in `registry`, written when the broker first takes part in its cluster.
+"""The owner of a data directory: broker, incarnation and cluster, in `broker.json`.
 
-One JSON object, a line for each field, readable by a person: `format`, `broker_id`, `incarnation` (16 random bytes in
-hex, new with each folder), `cluster_id` (hex, "" until the cluster is formed), and `crc32c` of the object without that
-field, its keys sorted and no space in it. `held_level` is present while an operator holds the cluster's feature level.
+The file is one JSON object with a line for each field, which a person can read: `format`, `broker_id`, `incarnation`
+(16 random bytes in hex, new with each directory), `cluster_id` (hex, "" until the cluster is formed), and `crc32c` of
+the object without that field, with sorted keys and no spaces. `held_level` is present while an operator holds the
+cluster's feature level.
 
-`format` is 1 until the broker has seen its cluster at a feature level above 1. Then it is 2, and `feature_level` holds
-that level. A build that has no feature levels does not open such a folder.
+`format` is 1 until the broker has seen its cluster at a feature level above 1. Then it is 2, and `feature_level` has
+that level. A build without feature levels does not open such a directory.
+
+The file `registry` has one word, the kind of the cluster's registry. It is written when the broker first takes part in
+its cluster.
 """
 
 from __future__ import annotations
@@ -22,17 +25,17 @@ from tinymq.log.files.files import Files
 from tinymq.log.files.layout import IDENTITY, REGISTRY
 from tinymq.log.files.record_file import read_whole
 
-FORMAT, FORMAT_LEVELLED = 1, 2  # the latter has a feature level
+FORMAT, FORMAT_LEVELLED = 1, 2  # the second one has a feature level
 _WORD = re.compile(rb"[a-z]{1,32}\n?")
 _MEND = (
     f"restore {IDENTITY} from a copy: once the cluster is formed, the file changes only with the feature level. "
-    "Without a copy, keep the folder, and leave this broker stopped: the other replicas have its data"
+    "Without a copy, keep the directory, and leave this broker stopped: the other replicas have its data"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose folder it is. `cluster_id` is None until the cluster is formed."""
+    """The owner of a data directory. `cluster_id` is None until the cluster is formed."""
 
     broker_id: int
     incarnation: bytes  # 16 random bytes
@@ -46,7 +49,7 @@ def _checksum(fields: dict[str, object]) -> int:
 
 
 def read_identity(files: Files) -> Identity | None:
-    """None when there is none. Raises CorruptData, UnsupportedVersion."""
+    """Read `broker.json`; None if it is missing. Raises CorruptData, UnsupportedVersion."""
     data = read_whole(files, IDENTITY)
     if data is None:
         return None
@@ -56,7 +59,9 @@ def read_identity(files: Files) -> Identity | None:
         if crc != _checksum(fields):
             raise CorruptData(f"{IDENTITY} has a wrong checksum", hint=_MEND)
         if fields["format"] not in (FORMAT, FORMAT_LEVELLED):
-            raise UnsupportedVersion(f"a data folder of format {fields['format']}; this build reads {FORMAT_LEVELLED}")
+            raise UnsupportedVersion(
+                f"a data directory of format {fields['format']}; this build reads {FORMAT_LEVELLED}"
+            )
         level = int(fields.get("feature_level", FIRST_LEVEL))
         broker_id, incarnation = int(fields["broker_id"]), bytes.fromhex(fields["incarnation"])
         check_member(broker_id, KNOWN_LEVEL, level)
@@ -67,7 +72,8 @@ def read_identity(files: Files) -> Identity | None:
 
 
 def write_identity(files: Files, identity: Identity) -> None:
-    """Durable when it returns; a crash leaves the old one or the new one. Raises StorageError."""
+    """Write `broker.json`; it is durable when this returns. A crash leaves the old one or the new one. Raises
+    StorageError."""
     fields: dict[str, object] = {
         "format": FORMAT if identity.feature_level == FIRST_LEVEL else FORMAT_LEVELLED,
         "broker_id": identity.broker_id,
@@ -82,18 +88,18 @@ def write_identity(files: Files, identity: Identity) -> None:
 
 
 def read_registry(files: Files) -> str | None:
-    """None when there is none. Raises CorruptData."""
+    """Read the kind of the registry; None if it is not stored yet. Raises CorruptData."""
     data = read_whole(files, REGISTRY)
     if data is None:
         return None
     if not _WORD.fullmatch(data):
         hint = f"write the broker's registry into it, replicated, memory or zookeeper, or remove {REGISTRY}"
-        raise CorruptData(f"{REGISTRY} in the data folder is not readable", hint=hint)
+        raise CorruptData(f"{REGISTRY} in the data directory is not readable", hint=hint)
     return data.decode().strip()
 
 
 def write_registry(files: Files, kind: str) -> None:
-    """As write_identity."""
+    """Write the kind of the registry, as durably as `write_identity`."""
     _replace(files, REGISTRY, kind.encode() + b"\n")
 
 

@@ -1,16 +1,16 @@
-"""Setting a damaged log aside: its files are moved out of the way and kept until its replica is a member again.
+"""Quarantine of a damaged log: its files are moved out of the way, and kept until its replica is a member again.
 
-What may be its group's last copy is not removed by a machine. Each step is durable before the next one:
+They may be the group's last copy, which no machine removes. Each step is durable before the next one:
 
-    1. the aside folder, and in it how far the log was known to be committed
-    2. the mark: count + 1, nothing durable, QUARANTINING, and no fault: the leader has granted this with a
+    1. the quarantine directory is made, with a file that says how far the log was known to be committed
+    2. the mark says count + 1, nothing durable, QUARANTINING, and no fault: the leader has granted this with a
        majority of other replicas, so the group does not need what this replica held (raft/host/repair.py). From here
        on the log no longer counts
-    3. its files, one by one; a file of an earlier time that is there already stays, and the newer one goes
-    4. the mark without QUARANTINING; then an empty folder, in which a log can begin
+    3. its files are moved, one by one; an earlier file of the same name stays there, and the newer one is removed
+    4. the mark drops QUARANTINING, and a log can begin in the empty directory
 
-After a crash, QUARANTINING in the mark says that step 3 has to be repeated. If an earlier log of the group is still
-aside, the new one is removed instead (DELETING): its replica was no member since, so the earlier log holds more.
+After a crash, QUARANTINING in the mark says that step 3 has to be repeated. If an earlier log of the group is still in
+quarantine, the new one is removed instead (DELETING): its replica was no member since, so the earlier log has more.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from tinymq.log.files.layout import (
 
 
 def has_quarantined(files: Files, group: GroupId) -> bool:
-    """Whether an earlier log of the group is kept."""
+    """Whether an earlier log of the group is in quarantine."""
     return any(first_index_of(name, SEGMENT) is not None for name in files.list(quarantine_directory(group)))
 
 
 def quarantined_commit(files: Files, group: GroupId) -> int:
-    """How far the log that is kept was known to be committed; 0 when there is none."""
+    """The commit index that was known of the log in quarantine; 0 if there is none."""
     return max((c for name in files.list(quarantine_directory(group)) if (c := commit_of(name)) is not None), default=0)
 
 
 def prepare_quarantine(files: Files, group: GroupId, commit: int) -> None:
-    """Step 1; whatever else is there goes."""
-    folder = quarantine_directory(group)
-    files.remove_tree(folder)
-    files.make_directory(folder)
-    file = files.open(f"{folder}/{commit_name(commit)}", create=True)
+    """Step 1. Anything else in the quarantine directory is removed."""
+    directory = quarantine_directory(group)
+    files.remove_tree(directory)
+    files.make_directory(directory)
+    file = files.open(f"{directory}/{commit_name(commit)}", create=True)
     try:
         files.sync([file])
     finally:
         file.close()
-    for changed in (folder, QUARANTINE, ""):
+    for changed in (directory, QUARANTINE, ""):
         files.sync_directory(changed)
 
 
 def move_to_quarantine(files: Files, group: GroupId) -> None:
-    """Step 3. Doing it again goes on where it was."""
+    """Step 3. It can be repeated after a crash, and continues where it was."""
     source, target = group_directory(group), quarantine_directory(group)
     files.make_directory(target)
     for name in files.list(source):
@@ -73,21 +73,24 @@ def move_to_quarantine(files: Files, group: GroupId) -> None:
 
 
 def remove_quarantined(files: Files, group: GroupId) -> None:
-    """It is needed no more; durable."""
+    """Remove the log in quarantine, if there is one; durable."""
     if files.exists(quarantine_directory(group)):
         files.remove_tree(quarantine_directory(group))
         files.sync_directory(QUARANTINE)
 
 
 def count_on_disk(files: Files, group: GroupId) -> int:
-    """The greatest count that logs of the group were begun with, as far as their folders tell: for when the marks,
-    which know better, are lost. A count that came twice would let what one log acknowledged count for another."""
+    """The greatest count with which a log of the group began, according to the files in its directories.
+
+    The marks know it exactly; this is for the case that they are lost. If a count came twice, entries that one log has
+    acknowledged would count for another.
+    """
     names = (*files.list(group_directory(group)), *files.list(quarantine_directory(group)))
     return max((count for name in names if (count := count_of(name)) is not None), default=0)
 
 
 def settle(files: Files, mark: DurabilityMark, put_mark: Callable[[DurabilityMark], None]) -> DurabilityMark:
-    """A group's mark, once what it says is still to be done is done."""
+    """Finish the steps that the mark says are not done, and return the mark as it is then."""
     group = mark.group
     if mark.flags & SUSPECT:  # a lost mark may have said more
         known = max(mark.count, count_on_disk(files, group))
@@ -98,5 +101,6 @@ def settle(files: Files, mark: DurabilityMark, put_mark: Callable[[DurabilityMar
     if mark.flags & QUARANTINING:
         move_to_quarantine(files, group)
         mark = DurabilityMark(group, count=mark.count)
-        put_mark(mark)  # before a log begins there, which a crash would have moved, too
+        # Before a log begins in the directory: with the old mark, a start after a crash would move that one, too.
+        put_mark(mark)
     return mark

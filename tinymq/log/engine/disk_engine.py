@@ -1,7 +1,7 @@
-"""Logs on the disk: opened by what survived, closed, replaced and removed in steps that a crash may cut short.
+"""Logs on the disk: opened with what has survived; closed, replaced and removed in steps that a crash may cut short.
 
-Whatever changes the disk outside of opening runs between the writer's rounds (`Writer.run_exclusive`). See
-recovery.py for one log, durability_marks.py for what all of them share.
+Every change of the disk outside of opening runs between two sync batches (`Writer.run_exclusive`). For one log see
+recovery.py, for the file that all logs share durability_marks.py.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from tinymq.log.writer.writer import Writer
 
 
 class DiskIncarnationCounts:
-    """Incarnation counts of groups whose logs lie elsewhere: a mark, and an empty file in the group's folder for when
-    the marks are lost. See memory_engine.Counts."""
+    """Incarnation counts of groups whose logs are in memory. Each has a mark, and an empty file in the group's
+    directory in case the marks are lost. See memory_engine.IncarnationCounts."""
 
     def __init__(
         self, files: Files, writer: Writer, batches: SyncBatches, delete: Callable[[GroupId], Awaitable[None]]
@@ -70,11 +70,11 @@ class DiskIncarnationCounts:
         mark = self._batches.marks.get(group)
         if count is None:
             count = 0 if mark is None else 1 + max(mark.count, count_on_disk(self._files, group))
-        folder = group_directory(group)
-        before = [name for name in self._files.list(folder) if count_of(name) is not None]
-        self._files.make_directory(folder)
+        directory = group_directory(group)
+        before = [name for name in self._files.list(directory) if count_of(name) is not None]
+        self._files.make_directory(directory)
         if count:
-            file = self._files.open(f"{folder}/{count_name(count)}", create=True)
+            file = self._files.open(f"{directory}/{count_name(count)}", create=True)
             try:
                 self._files.sync([file])
             finally:
@@ -83,12 +83,12 @@ class DiskIncarnationCounts:
         self._batches.put_mark(DurabilityMark(group, count=count))
         for name in before:
             if name != count_name(count):
-                self._files.remove(f"{folder}/{name}")
+                self._files.remove(f"{directory}/{name}")
         return count
 
 
 class DiskEngine:
-    """See Engine."""
+    """The logs on disk. See StorageEngine."""
 
     outlives = True
 
@@ -106,11 +106,12 @@ class DiskEngine:
             mark = await self._writer.run_exclusive(partial(settle, self._files, mark, self._batches.put_mark))
         if mark is not None and mark.index and not self._files.exists(group_directory(group)):
             mark = DurabilityMark(group, count=mark.count).raised_by_fault()
-            await self._put_mark(mark)  # durable before a new log exists that could be taken for the lost one
+            # The directory is lost. The mark is durable before a new log exists that would pass for the lost one.
+            await self._put_mark(mark)
         before = mark or DurabilityMark(group)
         if before.fault_count is None:
-            # Earlier versions did not store why they raised the count. They judged by the topic's present setting, so
-            # do that once more.
+            # Earlier versions did not store why they raised the count. They judged by the topic's present setting, and
+            # this does so once more.
             before = replace(before, fault_count=0 if config.takes_risks else before.count)
         segment_bytes = config.segment_bytes
         recovered = await self._runner.run(
@@ -121,13 +122,19 @@ class DiskEngine:
             await self._put_mark(before)
         log = self._log(group, recovered, config, before)
         if recovered.damage is None:
+            # Recovery has synced everything up to the log's end, so the mark may say so.
             if (after := log.mark()) != mark:
                 await self._put_mark(after)
         else:
             log.failed = CorruptData(recovered.damage)
         return OpenedLog(
-            log, recovered.applied_index, recovered.snapshot, log.count, recovered.damage, recovered.tail_intact
-        )  # fmt: skip
+            log,
+            applied_index=recovered.applied_index,
+            snapshot=recovered.snapshot,
+            count=log.count,
+            damage=recovered.damage,
+            tail_intact=recovered.tail_intact,
+        )
 
     async def mark_damaged(self, log: Log, error: CorruptData) -> None:
         self._writer.drop(log)
@@ -145,7 +152,7 @@ class DiskEngine:
         if log.failed is not None:
             raise log.failed
         mark = replace(log.mark(), count=count, fault_count=count)
-        self._let_go(log)
+        self._release(log)
 
         def put() -> None:
             self._batches.forget(log.group)
@@ -177,35 +184,35 @@ class DiskEngine:
     def has_quarantined(self, group: GroupId) -> bool:
         return has_quarantined(self._files, group)
 
-    async def install(self, log: Log, applied: Snapshot) -> OpenedLog:
+    async def install(self, log: Log, snapshot: Snapshot) -> OpenedLog:
         group = log.group
-        if log.last_index >= applied.index:
-            log.truncate_from(applied.index)
+        if log.last_index >= snapshot.index:
+            log.truncate_from(snapshot.index)
         await self._writer.barrier()
         if log.failed is not None:
             raise log.failed
-        config, mark = log.config, mark_behind(group, applied, log.count, log.fault_count)
-        self._let_go(log)
+        config, mark = log.config, mark_behind(group, snapshot, log.count, log.fault_count)
+        self._release(log)
 
         def install() -> Recovered:
             self._batches.forget(group)
-            recovered = begin_behind(self._files, group, applied)
+            recovered = begin_behind(self._files, group, snapshot)
             self._batches.put_mark(mark)
-            remove_below(self._files, group, applied.index + 1)
+            remove_below(self._files, group, snapshot.index + 1)
             return recovered
 
         recovered = await self._writer.run_exclusive(install)
         log = self._log(group, recovered, config, mark)
-        return OpenedLog(log, applied.index, applied.data, log.count, None, True)
+        return OpenedLog(log, snapshot.index, snapshot.data, count=log.count, damage=None, tail_intact=True)
 
-    def _let_go(self, log: Log) -> None:
-        """What it still has to write is not."""
+    def _release(self, log: Log) -> None:
+        """Close the log, and do not carry out its queued operations."""
         self._writer.drop(log)
         log.close()
 
     def configure(self, log: Log, config: LogConfig) -> None:
         log.configure(config)
-        self._writer.add(log)  # what was to be synced some time may have to be now
+        self._writer.add(log)  # a write that could wait for its interval may have to be synced now
 
     def _log(self, group: GroupId, recovered: Recovered, config: LogConfig, mark: DurabilityMark) -> Log:
         return Log(
@@ -230,7 +237,7 @@ class DiskEngine:
         def delete() -> None:
             self._batches.forget(group)
             mark = self._marks.get(group)
-            if mark is not None:  # first: a crash in the middle of the removal is no damage
+            if mark is not None:  # first, so that a crash in the middle of the removal is no damage
                 self._batches.put_mark(replace(mark, flags=mark.flags | DELETING))
             remove_quarantined(self._files, group)
             self._files.remove_tree(group_directory(group))
@@ -251,15 +258,16 @@ class DiskEngine:
 def _recover_or_create(
     files: Files, mark: DurabilityMark, first: Entry, segment_bytes: int, *, listed: bool
 ) -> Recovered:
+    # If a listed group's mark claims nothing, its creation was cut short: no entry in its directory ever counted.
     begun = mark.index or mark.flags & SUSPECT or not listed
-    recovered = recover(files, mark, segment_bytes) if begun else None  # else nothing that is there ever counted
+    recovered = recover(files, mark, segment_bytes) if begun else None
     if recovered is None:
         return create_log(files, mark.group, first, mark.count)
     if recovered.damage is None and recovered.segments[0].first_index == 1:
         segment = recovered.segments[0]
         try:
             found = locate(files, Span(segment.path, segment.sparse.positions[0], 1, 1), 1).header
-        except CorruptData as error:  # opening reads the newest segment alone, and this may be an older one
+        except CorruptData as error:  # recovery reads the newest segment alone, and this may be an older one
             recovered.damage = error.message
         else:
             if found.header_crc != first.header.header_crc:

@@ -1,8 +1,8 @@
 """Logs in memory: replicated like all others, bounded, and gone with the process.
 
-The same log over other files: segments, indexes and applied states, with nothing to wait for. The disk has the
-incarnation counts alone. Each process begins a log under a count that none before it here had, so a broker that was
-started again is another replica: it is listed in no CONFIG, has no vote, and is filled by its leader (hazard 22).
+They are the same logs over other files, with segments, indexes and snapshots, and with nothing to wait for. The disk
+has their incarnation counts only. Each process begins a log under a count that no process before it used. So a broker
+that was started again is another replica: no CONFIG lists it, it has no vote, and its leader fills it (hazard 22).
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from tinymq.log.replica_log.tail_budget import TailBudget
 from tinymq.log.segment.snapshot_files import Snapshot
 from tinymq.log.writer.disk import LogDisk
 
-FULL_RETRY_MS = 500  # something has to be trimmed, or deleted, first
+FULL_RETRY_MS = 500  # first, records have to be trimmed or topics deleted
 
 
 class IncarnationCounts(Protocol):
-    """Where incarnation counts survive. Raises StorageError."""
+    """Incarnation counts that survive the process. Every method may raise StorageError."""
 
     async def next(self, group: GroupId) -> int:
-        """A count that no log of the group here had before; 0 the first time. Durable when it returns."""
+        """Take a count that no log of the group here has had; 0 the first time. Durable when this returns."""
         ...
 
     async def put(self, group: GroupId, count: int) -> None:
-        """The group's count from now on. Durable when it returns."""
+        """Set the group's count. Durable when this returns."""
         ...
 
     async def forget(self, group: GroupId) -> None:
-        """The group is gone for good."""
+        """Forget a group that is deleted."""
         ...
 
 
 class MemoryWriter:
-    """Carries out on the loop what logs ask for, once per turn of it: what they append in one turn counts together,
-    and nobody is called back while he still appends."""
+    """Carries out the operations of logs in memory, once per turn of the loop. Entries that are appended in one turn
+    count together, and no caller is called back while it appends."""
 
     def __init__(self, files: MemoryFiles) -> None:
         self._disk = LogDisk(files, ahead=False)
         self._dirty: dict[Log, None] = {}
         self._waking = False
-        self.pending_bytes = 0  # admitted since the last turn
+        self.pending_bytes = 0  # admitted since the last turn, and not in the files yet
 
     def add(self, log: Log) -> None:
         self._dirty[log] = None
@@ -64,20 +64,20 @@ class MemoryWriter:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def commit_advanced(self, log: Log) -> None:
-        """A commit index is not kept: who comes after this process begins anew. Until then it is as good as kept."""
+        """Nothing is stored: the next process begins with new logs. Until then a commit index counts as durable."""
         if log.commit.urgent:
-            self.add(log)  # not at once: it is in the middle of something
+            self.add(log)  # in the next turn: the caller is not done yet
 
     def drop(self, log: Log) -> None:
         self._dirty.pop(log, None)
         self.forget(log.group)
 
     def forget(self, group: GroupId) -> None:
-        """Let go of its files."""
+        """Close the group's files."""
         self._disk.forget(group_directory(group))
 
     def write(self, log: Log) -> None:
-        """At once."""
+        """Carry out the log's operations now."""
         self._dirty.pop(log, None)
         if log.failed is None:
             for operation in log.take_operations():
@@ -94,7 +94,7 @@ class MemoryWriter:
 
 
 class MemoryEngine:
-    """See Engine."""
+    """The logs in memory. See StorageEngine."""
 
     outlives = False
 
@@ -104,37 +104,42 @@ class MemoryEngine:
         self._tails = tails
         self._files = MemoryFiles()
         self._writer = MemoryWriter(self._files)
-        self._kept: dict[GroupId, DurabilityMark] = {}  # of logs that this process has closed
+        self._closed_marks: dict[GroupId, DurabilityMark] = {}  # of the logs that this process has closed
 
     @property
     def bytes(self) -> int:
-        """Of all logs in memory."""
+        """Bytes of all logs in memory."""
         return self._files.bytes
 
     async def open(self, group: GroupId, first_entry: Entry, config: LogConfig) -> OpenedLog:
-        kept = self._kept.pop(group, None)
-        if kept is None:
-            kept = DurabilityMark(group, await self._counts.next(group))
-        recovered = recover(self._files, kept, config.segment_bytes) if kept.index else None
+        mark = self._closed_marks.pop(group, None)
+        if mark is None:
+            mark = DurabilityMark(group, await self._counts.next(group))
+        recovered = recover(self._files, mark, config.segment_bytes) if mark.index else None
         if recovered is None:
             recovered = create_log(self._files, group, first_entry, 0)
-        log = self._log(group, recovered, config, kept)
+        log = self._log(group, recovered, config, mark)
         if recovered.damage is not None:
             log.failed = CorruptData(recovered.damage)
         return OpenedLog(
-            log, recovered.applied_index, recovered.snapshot, kept.count, recovered.damage, recovered.tail_intact
-        )  # fmt: skip
+            log,
+            applied_index=recovered.applied_index,
+            snapshot=recovered.snapshot,
+            count=mark.count,
+            damage=recovered.damage,
+            tail_intact=recovered.tail_intact,
+        )
 
     def _log(self, group: GroupId, recovered: Recovered, config: LogConfig, mark: DurabilityMark) -> Log:
         log = Log(
             group, self._files, InlineRunner(), self._writer, recovered, count=mark.count, commit=mark.commit,
             config=config, tails=self._tails,
-            fault_count=0,  # whatever ends a replica in memory, the topic accepts that risk
+            fault_count=0,  # the topic accepts every risk that may end a replica in memory
         )  # fmt: skip
-        log.quota = self._check_room
+        log.quota = self._check_quota
         return log
 
-    def _check_room(self, length: int) -> None:
+    def _check_quota(self, length: int) -> None:
         taken = self._files.bytes + self._writer.pending_bytes
         if taken + length > self._limits.memory_storage_bytes_max:
             raise QuotaExceeded(
@@ -152,10 +157,10 @@ class MemoryEngine:
     async def raise_count(self, log: Log, count: int) -> None:
         await self._counts.put(log.group, count)
         await self.close(log)
-        self._kept[log.group] = replace(self._kept[log.group], count=count)
+        self._closed_marks[log.group] = replace(self._closed_marks[log.group], count=count)
 
     async def quarantine(self, group: GroupId) -> None:
-        """Memory is for what is of use: nothing is kept, and the next opening takes the next count."""
+        """Drop the log: no memory is spent on a damaged one. The next opening takes the next count."""
         self._drop(group)
 
     async def remove_quarantined(self, group: GroupId, commit: int) -> bool:
@@ -164,21 +169,21 @@ class MemoryEngine:
     def has_quarantined(self, group: GroupId) -> bool:
         return False
 
-    async def install(self, log: Log, applied: Snapshot) -> OpenedLog:
-        if log.last_index >= applied.index:
-            log.truncate_from(applied.index)
-        self._let_go(log)
-        recovered = begin_behind(self._files, log.group, applied)
-        remove_below(self._files, log.group, applied.index + 1)
-        begun = self._log(log.group, recovered, log.config, DurabilityMark(log.group, log.count, commit=applied.index))
-        return OpenedLog(begun, applied.index, applied.data, log.count, None, True)
+    async def install(self, log: Log, snapshot: Snapshot) -> OpenedLog:
+        if log.last_index >= snapshot.index:
+            log.truncate_from(snapshot.index)
+        self._release(log)
+        recovered = begin_behind(self._files, log.group, snapshot)
+        remove_below(self._files, log.group, snapshot.index + 1)
+        begun = self._log(log.group, recovered, log.config, DurabilityMark(log.group, log.count, commit=snapshot.index))
+        return OpenedLog(begun, snapshot.index, snapshot.data, count=log.count, damage=None, tail_intact=True)
 
     async def close(self, log: Log) -> None:
         damaged = DAMAGED if isinstance(log.failed, CorruptData) else 0
-        self._let_go(log)
-        self._kept[log.group] = log.mark(damaged)
+        self._release(log)
+        self._closed_marks[log.group] = log.mark(damaged)
 
-    def _let_go(self, log: Log) -> None:
+    def _release(self, log: Log) -> None:
         self._writer.write(log)
         self._writer.drop(log)
         log.close()
@@ -188,6 +193,6 @@ class MemoryEngine:
         await self._counts.forget(group)
 
     def _drop(self, group: GroupId) -> None:
-        self._kept.pop(group, None)
+        self._closed_marks.pop(group, None)
         self._writer.forget(group)
         self._files.remove_tree(group_directory(group))

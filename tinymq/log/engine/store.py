@@ -1,7 +1,7 @@
-"""A broker's data folder: whose it is, its ballots, and the logs of its Raft groups.
+"""A broker's data directory: its owner, terms and votes, and the logs of its Raft groups.
 
-Opening decides what survived: see recovery.py for one log, durability_marks.py and vote_store.py for what all of them
-share.
+Opening decides what has survived: see recovery.py for one log, durability_marks.py and vote_store.py for the files that
+all logs share.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from tinymq.log.writer.writer import Writer
 __all__ = ["OpenedLog", "Store"]
 
 IDLE_MARK_S = 0.1
-MARK_EVERY_S = 0.01  # taking the marks along in every sync makes a lone write's 40 % longer
+MARK_EVERY_S = 0.01  # to sync the marks with every batch would make that of a lone entry 40 % longer
 
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What opening found of the files that all groups share."""
+    """The files that all groups share, as found at opening."""
 
     lock: Lock
     identity: Identity
@@ -52,7 +52,7 @@ class _Shared:
 
 
 class Store:
-    """One broker's data folder, held by this process alone while it is open. Lives on the loop."""
+    """One broker's data directory, which this process has locked. Lives on the loop."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Store:
         self._lock = shared.lock
         self._marks = shared.marks
         self._logs: dict[GroupId, Log] = {}  # open ones
-        self._engines: dict[GroupId, StorageEngine] = {}  # of groups that this process has opened
+        self._engines: dict[GroupId, StorageEngine] = {}  # of the groups that this process has opened
         self.tails = TailBudget(limits.tail_cache_bytes_max)
         self._disk = DiskEngine(files, runner, self.writer, batches, self.tails)
         self._memory = MemoryEngine(
@@ -88,24 +88,26 @@ class Store:
         cls, files: Files, runner: Runner, clock: Clock, *, broker_id: int, limits: Limits, rng: random.Random,
         idle_mark_s: float = IDLE_MARK_S, mark_every_s: float = MARK_EVERY_S,
     ) -> Store:  # fmt: skip
-        """Open the folder, or make a new one. Marks are synced after `idle_mark_s` without a write, and with a write
-        when `mark_every_s` have passed. Raises FolderInUse, WrongBroker, UnsupportedVersion, CorruptData (an
-        unreadable identity), StorageError."""
+        """Open the data directory, or set up a new one.
+
+        Marks are synced after `idle_mark_s` without a write, and together with a write when `mark_every_s` have passed.
+        Raises FolderInUse, WrongBroker, UnsupportedVersion, CorruptData (an unreadable identity), StorageError.
+        """
         incarnation = rng.randbytes(16)
         shared = await runner.run(lambda: _open_shared(files, broker_id, incarnation))
         return cls(files, runner, clock, limits, shared, idle_mark_s=idle_mark_s, mark_every_s=mark_every_s)
 
     async def bind_cluster(self, cluster_id: bytes) -> None:
-        """The folder belongs to this cluster from now on; durable. Raises WrongCluster when it has another."""
+        """Store durably that the directory belongs to this cluster. Raises WrongCluster if it belongs to another."""
         if self.identity.cluster_id == cluster_id:
             return
         if self.identity.cluster_id is not None:
-            raise WrongCluster(f"the data folder belongs to cluster {self.identity.cluster_id.hex()}")
+            raise WrongCluster(f"the data directory belongs to cluster {self.identity.cluster_id.hex()}")
         await self._change_identity(lambda identity: replace(identity, cluster_id=cluster_id))
 
     async def note_feature_level(self, level: int) -> None:
         """Store durably that the cluster is at `level`. From then on no build that does not know the level opens the
-        folder. A level below the stored one changes nothing. Raises StorageError."""
+        directory. A level below the stored one changes nothing. Raises StorageError."""
         if level > self.identity.feature_level:
             await self._change_identity(lambda identity: replace(identity, feature_level=level))
 
@@ -123,8 +125,10 @@ class Store:
             self.identity = identity
 
     def note_registry(self, kind: str) -> str:
-        """In which kind of registry this folder's topics are: `kind` where none is noted, which then is, durably.
-        Blocks. Raises CorruptData, StorageError."""
+        """Return the kind of registry in which this directory's topics are. If none is stored, `kind` is, durably.
+
+        Blocks. Raises CorruptData, StorageError.
+        """
         noted = read_registry(self._files)
         if noted is None:
             write_registry(self._files, kind)
@@ -132,14 +136,14 @@ class Store:
 
     @property
     def groups_ever_opened(self) -> list[GroupId]:
-        """Groups that were opened here and not deleted, whether their folder is still there or not."""
+        """Groups that were opened here and not deleted, even if their directory is lost."""
         return self._marks.groups()
 
     def list_groups(self) -> list[GroupId]:
-        """Groups that have a folder. Blocks for a moment."""
+        """Groups that have a directory. Blocks for a moment."""
         return _groups_on_disk(self._files)
 
-    # Logs: each by the engine of its storage. What they promise: storage_engine.py
+    # Logs. Each is the business of the engine of its storage; storage_engine.py has the contract.
 
     async def open_log(self, group: GroupId, first_entry: Entry, config: LogConfig = DISK) -> OpenedLog:
         assert group not in self._logs, group
@@ -150,7 +154,7 @@ class Store:
         return opened
 
     def configure(self, group: GroupId, config: LogConfig) -> None:
-        """If its log is open and well."""
+        """Use `config` for the group's log, if that is open and has not failed."""
         if (log := self._logs.get(group)) is not None and log.failed is None:
             self._engine(group).configure(log, self._bounded(config))
 
@@ -163,12 +167,13 @@ class Store:
         try:
             await self._engine(group).raise_count(log, count)
         finally:
-            self._let_go_of_closed(log)
+            self._release_closed(log)
 
     async def quarantine(self, group: GroupId) -> None:
-        self._let_go(group)
+        self._release(group)
         await self._engine(group).quarantine(group)
-        self.votes.forget(group)  # not before: what comes now is another replica, and bound by no vote of this one
+        # Not before: from here on the group has another replica here, which no vote of the old one binds.
+        self.votes.forget(group)
 
     async def remove_quarantined(self, group: GroupId, commit: int) -> bool:
         return await self._engine(group).remove_quarantined(group, commit)
@@ -176,12 +181,12 @@ class Store:
     def has_quarantined(self, group: GroupId) -> bool:
         return self._engine(group).has_quarantined(group)
 
-    async def install(self, group: GroupId, applied: Snapshot) -> OpenedLog:
+    async def install(self, group: GroupId, snapshot: Snapshot) -> OpenedLog:
         log = self._logs[group]
         try:
-            opened = await self._engine(group).install(log, applied)
+            opened = await self._engine(group).install(log, snapshot)
         finally:
-            self._let_go_of_closed(log)
+            self._release_closed(log)
         self._logs[group] = opened.log
         return opened
 
@@ -190,27 +195,27 @@ class Store:
             await self._engine(group).close(log)
 
     async def delete_log(self, group: GroupId) -> None:
-        """The group's ballot goes, too."""
-        self._let_go(group)
+        """Delete the group's log, and its term and vote."""
+        self._release(group)
         self.votes.forget(group)
         await self._engine(group).delete(group)
         self._engines.pop(group, None)
 
     @property
     def memory_bytes(self) -> int:
-        """Taken by logs in memory."""
+        """Bytes of all logs in memory."""
         return self._memory.bytes
 
     def _engine(self, group: GroupId) -> StorageEngine:
         return self._engines.get(group, self._disk)
 
-    def _let_go(self, group: GroupId) -> None:
-        """Close the group's log, if it is open; what it still has to write is not."""
+    def _release(self, group: GroupId) -> None:
+        """Close the group's log if it is open. Its queued operations are not carried out."""
         if (log := self._logs.pop(group, None)) is not None:
             self.writer.drop(log)
             log.close()
 
-    def _let_go_of_closed(self, log: Log) -> None:
+    def _release_closed(self, log: Log) -> None:
         if log.closed and self._logs.get(log.group) is log:
             del self._logs[log.group]
 
@@ -218,14 +223,14 @@ class Store:
         return replace(config, segment_bytes=min(config.segment_bytes, self._limits.segment_bytes))
 
     async def close(self) -> None:
-        """Clean stop: everything is written and synced, marks included."""
+        """Stop cleanly: everything is written and synced, marks included."""
         try:
             await self.writer.close()
         finally:
             self._lock.close()
 
     async def abandon(self) -> None:
-        """Stop as a crash would: nothing more is written. For tests of crashes, and for a broker whose disk failed."""
+        """Stop as a crash does: nothing more is written. For tests of crashes, and brokers whose disk has failed."""
         try:
             await self.writer.abandon()
         finally:
@@ -239,17 +244,18 @@ def _open_shared(files: Files, broker_id: int, incarnation: bytes) -> _Shared:
         on_disk = _groups_on_disk(files)
         if identity is None:
             if on_disk:
-                raise CorruptData("the data folder has logs, but its broker.json is gone")
+                raise CorruptData("the data directory has logs, but its broker.json is gone")
             identity = Identity(broker_id, incarnation)
             marks = DurabilityMarks(files, LoadedMarks({}, 0, complete=True))
             votes = LoadedVotes({}, 0, amnesia=False)
             vote_file = VoteFile(files, votes)
-            write_identity(files, identity)  # last: with it the folder is whole
+            write_identity(files, identity)  # last: it completes the directory
             return _Shared(lock, identity, marks, vote_file, votes)
         if identity.broker_id != broker_id:
             if identity.cluster_id is not None or on_disk:
-                raise WrongBroker(f"the data folder belongs to broker {identity.broker_id}, not {broker_id}")
-            identity = Identity(broker_id, incarnation)  # what a start left that came into no cluster binds nobody
+                raise WrongBroker(f"the data directory belongs to broker {identity.broker_id}, not {broker_id}")
+            # The directory never came into a cluster, and has no log: it may have a new owner.
+            identity = Identity(broker_id, incarnation)
             write_identity(files, identity)
         votes = load_votes(files)
         boot = files.boot_id()
@@ -263,8 +269,8 @@ def _open_shared(files: Files, broker_id: int, incarnation: bytes) -> _Shared:
 
 
 def _distrusted(loaded: LoadedMarks, on_disk: list[GroupId], *, amnesia: bool, same_boot: bool) -> LoadedMarks:
-    """The marks with what damage elsewhere means for them. They are made durable before the ballots are written
-    anew: a crash in between finds the amnesia again."""
+    """The marks, adjusted to damage in other files. They are made durable before the files of votes are replaced:
+    a start after a crash in between finds the amnesia again."""
     marks = dict(loaded.marks)
     if not loaded.complete:
         for group in on_disk:

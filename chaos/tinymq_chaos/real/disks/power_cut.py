@@ -177,7 +177,7 @@ class DeadDirectory:
     def _go_forward(self, record: JournalRecord) -> None:
         if record.kind is ChangeKind.SYNCED_FOLDER:
             folder = self._node(record.path)
-            keeping = [change for at, change in self._pending if change.folder is folder and at <= record.a]
+            keeping = [change for at, change in self._pending if change.directory is folder and at <= record.a]
             for change in keeping:
                 change.keep()
             self._pending = [(at, change) for at, change in self._pending if change not in keeping]

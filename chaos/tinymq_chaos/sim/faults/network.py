@@ -168,7 +168,7 @@ def stale(world: World, rng: random.Random) -> Iterator[str | None]:
     def offer_again() -> None:
         if not over:
             for broker_id in world.brokers:
-                world.network.tell_again(broker_id, lambda message: message.HasField("install_snapshot"))
+                world.network.deliver_again(broker_id, lambda message: message.HasField("install_snapshot"))
             world.clock.call_later(OFFERED_S, offer_again)
 
     for direction in some:

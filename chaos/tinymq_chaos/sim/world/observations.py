@@ -58,7 +58,7 @@ class Observations:
         elif group not in self._deleted:
             self._history.led(log, term, broker_id)
             self._ledger.led(log, broker_id, term)
-            self._network.tell_again(broker_id, partial(_is_ack_of_earlier_term, group, term))
+            self._network.deliver_again(broker_id, partial(_is_ack_of_earlier_term, group, term))
 
     def applied(self, group: GroupId, entry: Entry) -> None:
         """A replica, in whose process this is called, has applied an entry."""
