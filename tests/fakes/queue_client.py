@@ -14,8 +14,7 @@ import pytest
 from tinymq.base.errors import TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
-from tinymq.proto.errors import from_wire
-from tinymq.rpc.common.statuses import TRAILER
+from tinymq.proto.errors import TRAILER, from_wire
 
 WAIT_S = 20.0
 AGAIN = {

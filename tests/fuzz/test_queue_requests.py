@@ -24,9 +24,9 @@ from tinymq.base.config import MIB
 from tinymq.base.errors import BY_CODE
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
-from tinymq.proto.errors import from_wire
+from tinymq.proto.errors import TRAILER, from_wire
 from tinymq.proto.methods import Method, method_named
-from tinymq.rpc.common.statuses import TRAILER, status_of
+from tinymq.rpc.common.statuses import status_of
 
 __all__ = ["_running"]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from tinymq.base.config import Limits
 from tinymq.base.errors import (
     BrokerUnreachable,
     Closed,
@@ -18,13 +20,16 @@ from tinymq.base.errors import (
     UnknownTopic,
 )
 from tinymq.base.topic_config import TopicConfig
-from tinymq.base.types import TopicId
+from tinymq.base.types import PeerAddress, TopicId
+from tinymq.client.net.ports import Metadata
+from tinymq.gateway.call import Call
 from tinymq.gateway.forward_mark import ForwardMarks
-from tinymq.gateway.leader_calls import Call, Leading
+from tinymq.gateway.leader_calls import LeaderCalls
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.registry.state.values import QueueRecord, TopicRecord
+from tinymq.proto.errors import to_wire
+from tinymq.proto.methods import Method
+from tinymq.registry.state.values import BrokerRecord, QueueRecord, TopicRecord
 from tinymq.rpc.common.broker_state import Serving, State
-from tinymq.rpc.common.forwarding import Metadata
 from tinymq_chaos.sim.virtual.event_loop import VirtualClock, VirtualLoop, run_virtually
 
 ID = TopicId(b"t" * 16)
@@ -33,7 +38,8 @@ REPLY = pb.FetchMessageReply(high_watermark=7)
 
 
 class Elsewhere:
-    """A broker that knows that broker 2 leads, and the way there, which answers as told: the last answer for good."""
+    """A broker that knows that broker 2 leads, and its links to brokers. A link gives `answers` in turn: the last one
+    again and again."""
 
     def __init__(self, loop: VirtualLoop, answers: Sequence[object]) -> None:
         self.clock = VirtualClock(loop)
@@ -42,10 +48,12 @@ class Elsewhere:
         self.broker_id = 1
         self.cluster_id = b"c" * 16
         self.registry = self
-        self.asked: list[float] = []  # with how many seconds
+        self.limits = Limits()
+        self.asked: list[tuple[str, float]] = []  # the address of each forwarded call, and its seconds
         self.serving = Serving()
         self.serving.state = State.RUNNING
         self._answers = list(answers)
+        self._gone = False  # a broker said that the topic is
 
     def check_metadata_known(self) -> None:
         pass
@@ -65,33 +73,72 @@ class Elsewhere:
     def get_broker(self, broker_id: int) -> None:
         return None
 
-    async def ask(self, address: str, method: str, request: Any, timeout_s: float, metadata: Metadata = ()) -> Any:
-        self.asked.append(timeout_s)
+    def get_all_brokers(self) -> list[BrokerRecord]:
+        return [BrokerRecord(n, b"i" * 16, n, f"h:{n}", f"p:{n}", "") for n in (1, 2)]
+
+    async def metadata(self, request: pb.MetadataRequest) -> pb.MetadataReply:
+        brokers = [pb.BrokerInfo(id=n, address=f"h:{n}", alive=True) for n in (1, 2)]
+        led = pb.PartitionInfo(partition=0, leader=2, leader_epoch=1, replicas=[2])
+        topic = pb.TopicInfo(name="t", topic_id=ID, partitions=[led])
+        if self._gone:
+            topic = pb.TopicInfo(name="t", error=to_wire(UnknownTopic("gone")))
+        return pb.MetadataReply(broker_id=1, brokers=brokers, topics=[topic] if request.topics else [])
+
+    def link(self, address: str) -> ScriptedLink:
+        return ScriptedLink(self, address)
+
+    def answer(self) -> object:
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if isinstance(answer, TinymqError):
+            self._gone = isinstance(answer, UnknownTopic)
             raise answer
         return answer
+
+    def calls(self, elsewhere: Sequence[PeerAddress] = ()) -> LeaderCalls:
+        own: Any = self
+        return LeaderCalls(
+            self.serving, own, ForwardMarks(b"s" * 16),
+            metadata=self.metadata, rng=random.Random(1), elsewhere=elsewhere,
+        )  # fmt: skip
+
+
+class ScriptedLink:
+    """A link to another broker."""
+
+    def __init__(self, broker: Elsewhere, address: str) -> None:
+        self._broker = broker
+        self.address = address
+
+    async def call(
+        self, request: Any, timeout_s: float, *, method: Method | None = None, metadata: Metadata = ()
+    ) -> object:
+        if method is None:
+            return await self._broker.metadata(request)
+        self._broker.asked.append((self.address, timeout_s))
+        return self._broker.answer()
 
     async def close(self) -> None:
         pass
 
 
 def outcome(answers: Sequence[object], deadline_s: float = 5.0, **how: Any) -> tuple[object, Elsewhere, float]:
-    """(what it came to, the broker, how long it took)."""
+    """(the reply or the code of the error, the broker, how long it took)."""
 
     async def main(loop: VirtualLoop) -> tuple[object, Elsewhere, float]:
         broker: Any = Elsewhere(loop, answers)
         began_s = broker.clock.monotonic()
         call = Call(broker, "me", how.pop("forwarded", False), began_s + deadline_s)
-        leading = Leading(broker.serving, broker, ForwardMarks(b"s" * 16))
+        leaders = broker.calls()
         broker.serving.state = how.pop("state", State.RUNNING)
         options = {"repeatable": True} | how
         came: object
         try:
-            came = await leading.at_leader(call, "FetchMessage", pb.FetchMessageRequest(topic="t"), _never, **options)
+            came = await leaders.at_leader(call, "FetchMessage", pb.FetchMessageRequest(topic="t"), _never, **options)
         except TinymqError as error:
             came = error.code
-        return came, broker, broker.clock.monotonic() - began_s
+        took_s = broker.clock.monotonic() - began_s
+        await leaders.close()
+        return came, broker, took_s
 
     return run_virtually(main)
 
@@ -111,7 +158,7 @@ def test_it_looks_again_until_somebody_answers() -> None:
     [
         ([NotLeader("no")], {}, "DeadlineExceeded", None),
         ([OutcomeUnknown("?"), NotLeader("no")], {}, "OutcomeUnknown", None),
-        ([OutcomeUnknown("?"), QuotaExceeded("no")], {}, "OutcomeUnknown", None),
+        ([OutcomeUnknown("?"), QuotaExceeded("no")], {}, "OutcomeUnknown", 2),
         ([OutcomeUnknown("?"), DeadlineExceeded("no")], {}, "OutcomeUnknown", None),
         ([OutcomeUnknown("?"), Closed("stops")], {}, "OutcomeUnknown", 2),
         ([OutcomeUnknown("?"), UnknownTopic("gone")], {}, "UnknownTopic", 2),
@@ -122,7 +169,7 @@ def test_it_looks_again_until_somebody_answers() -> None:
         ([NotLeader("no")], {"patient": False}, "NotLeader", 1),
         ([OutcomeUnknown("?"), NotLeader("no")], {"patient": False}, "OutcomeUnknown", None),
         ([REPLY], {"forwarded": True}, "NotLeader", 0),
-        ([NotLeader("no")], {"state": State.STOPPING}, "NotLeader", 1),
+        ([NotLeader("no")], {"state": State.STOPPING}, "NotLeader", 0),
     ],
 )
 def test_what_it_comes_to(answers: list[object], how: dict[str, Any], code: str, asked: int | None) -> None:
@@ -136,4 +183,4 @@ def test_what_it_comes_to(answers: list[object], how: dict[str, Any], code: str,
 def test_a_silent_leader_is_left_for_another_unless_that_could_write_twice() -> None:
     for repeatable, waits_s, expected in ((True, 0.0, 3.0), (True, 10.0, 13.0), (False, 0.0, 60.0)):
         _, broker, _ = outcome([REPLY], 60.0, repeatable=repeatable, waits_s=waits_s)
-        assert broker.asked == [pytest.approx(expected)]
+        assert broker.asked == [("h:2", pytest.approx(expected))]

@@ -29,7 +29,11 @@ from tinymq.broker.metadata_member import MemberEnv, MetadataMember
 from tinymq.broker.replicas.recovery import Recovery
 from tinymq.broker.replicas.transfers import Transfers
 from tinymq.broker.serve.quotas import Quotas
+from tinymq.client.net.grpc_transport import GrpcConnector
 from tinymq.format.entry import Entry
+from tinymq.gateway.forward_mark import ForwardMarks
+from tinymq.gateway.leader_calls import LeaderCalls
+from tinymq.gateway.links import PeerConnector
 from tinymq.gateway.queue_service import QueueService
 from tinymq.log.engine.store import Store
 from tinymq.log.files.files import Files, RealFiles
@@ -41,7 +45,6 @@ from tinymq.raft.net.tcp import TcpTransport
 from tinymq.raft.net.transport import Transport
 from tinymq.registry.state.values import BrokerRecord
 from tinymq.rpc.common.broker_state import Serving, State
-from tinymq.rpc.common.forwarding import Forwarding, GrpcForwarding
 from tinymq.rpc.server.ports import ClientPorts, MakeServer
 from tinymq.rpc.server.server import RpcServer, Services
 from tinymq.rpc.server.stream_server import StreamServer
@@ -56,7 +59,12 @@ logger = structlog.get_logger("tinymq.app.broker_app")
 
 MakeTransport = Callable[[Store, int], Transport]
 """Makes one broker's end of a network from its data directory and its session."""
-MakeForwarding = Callable[[Limits], Forwarding]
+MakeConnector = Callable[[Limits], PeerConnector]
+"""Makes the connections of the gateway's client to other brokers."""
+
+
+def _grpc_connector(limits: Limits) -> PeerConnector:
+    return GrpcConnector(limits, keepalive=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,7 @@ class MachineEnv:
     runner: Runner | None = None
     transport: MakeTransport | None = None
     server: MakeServer = RpcServer
-    forwarding: MakeForwarding = GrpcForwarding
+    connector: MakeConnector = _grpc_connector
 
 
 class BrokerApp:
@@ -91,7 +99,8 @@ class BrokerApp:
         self._make_server = env.server
         self.quotas = Quotas(env.clock, config.limits)
         self.quotas.tell(self.metrics.meter.throttled)
-        self._forwarding = env.forwarding(config.limits)
+        self._connector = env.connector(config.limits)
+        self._gateway: QueueService | None = None
         self._failed: asyncio.Future[TinymqError] | None = None
         self._store: Store | None = None
         self._transport: Transport | None = None
@@ -225,11 +234,13 @@ class BrokerApp:
 
     def _services(self, admin: AdminService) -> Services:
         config = self.config
-        queue = QueueService(
-            self.serving, self._forwarding, self.quotas, self._rng.randbytes, config.secret, config.forward
-        )
         broker = BrokerService(self.serving, config.limits, self.quotas)
-        return Services(broker, admin, ChannelsService(self.serving), queue)
+        marks = ForwardMarks(config.secret)
+        leaders = LeaderCalls(
+            self.serving, self._connector, marks, metadata=broker.metadata, rng=self._rng, elsewhere=config.forward
+        )  # fmt: skip
+        self._gateway = QueueService(self.serving, leaders, marks, self.quotas, self._rng.randbytes)
+        return Services(broker, admin, ChannelsService(self.serving), self._gateway)
 
     def _formed(self, env: MemberEnv, first: Entry) -> None:
         if self.state is State.UNFORMED:  # otherwise it is stopping, and continues at its next start
@@ -283,7 +294,8 @@ class BrokerApp:
         await self._end_tasks()
         if self._member is not None:
             await self._member.stop()
-        await self._forwarding.close()
+        if self._gateway is not None:
+            await self._gateway.close()
         if self._ports is not None:
             await self._ports.stop(STREAM_GRACE_S)
         await self.metrics.stop()
@@ -300,7 +312,8 @@ class BrokerApp:
         """Stop as a crash would, without transfers, messages or writes. For tests, and for a start that failed."""
         if self._ports is not None:
             await self._ports.stop(None)
-        await self._forwarding.close()
+        if self._gateway is not None:
+            await self._gateway.close()
         await self.metrics.stop()
         if self._transport is not None:
             await self._transport.stop()

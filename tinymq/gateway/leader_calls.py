@@ -1,99 +1,75 @@
-"""From any broker to the one that leads a partition: here, or one hop away; looked for again until the deadline.
+"""From any broker to the leader of a partition: this broker, or one hop away over tinymq's own client.
 
-A call that came from another broker is answered here or not at all: two brokers that take each other for the leader
-must not play ping-pong.
+The client finds the leader, waits for it and asks again until the deadline, as in every program. A forwarded call is
+answered by the broker that it reaches, or not at all: two brokers that take each other for the leader must not send a
+call to and fro.
 """
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tinymq.base.config import MIB, format_address
-from tinymq.base.errors import (
-    BrokerUnreachable,
-    Closed,
-    DeadlineExceeded,
-    InvalidRequest,
-    NotLeader,
-    NotReady,
-    OutcomeUnknown,
-    TinymqError,
-    Unavailable,
-)
+from tinymq.base.config import format_address
+from tinymq.base.errors import Closed, NotLeader, NotReady, OutcomeUnknown, TinymqError, Unavailable
 from tinymq.base.types import PeerAddress
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.serve.broker import Broker
+from tinymq.client.cluster.cluster import Cluster
+from tinymq.client.cluster.leader_calls import at_leader, topic_with
+from tinymq.client.common.config import ClientConfig
+from tinymq.client.net.ports import Link
+from tinymq.gateway.call import NOTHING_DONE, RECEIVES, Call
 from tinymq.gateway.forward_mark import FORWARDED, ForwardMarks
+from tinymq.gateway.links import LinkPool, OwnLink, PeerConnector
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.methods import method_named
 from tinymq.registry.state.values import QueueRecord
 from tinymq.rpc.common.broker_state import Serving, State
-from tinymq.rpc.common.call_context import CLIENT_ID, Context, client_of
-from tinymq.rpc.common.forwarding import Forwarding
+from tinymq.rpc.common.call_context import CLIENT_ID
 from tinymq.rpc.common.lookup import find_queue, find_topic
 
 T = TypeVar("T")
 
-LOOK_S_MIN = 0.01  # between two looks for the leader: doubles
-LOOK_S_MAX = 0.25
-SILENT_S = 3.0  # a repeatable call that is not answered this long after its wait goes to whoever leads then
-TIMEOUT_S_MAX = 3600.0
-DIGITS_MAX = 12
-HEARD_S = 0.1  # for an answer to arrive
-
-RECEIVES = "tinymq-receive-bytes-max"  # metadata key: the largest answer that the client takes
-RECEIVES_BYTES = 4 * MIB  # unless it says so: a gRPC client's own bound, as it comes
-
-NOTHING_DONE = (NotLeader, NotReady, BrokerUnreachable)
+SILENT_S = 3.0  # a repeatable call without an answer this long after its wait goes to the leader of that moment
+TIMEOUT_S_MIN = 0.001
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One call as it came in."""
-
-    broker: Broker  # that it came to
-    client: str  # whose quota it counts to
-    forwarded: bool  # by another broker, or by a client that claims so: never forwarded again
-    deadline_s: float  # by the broker's monotonic clock
-    receives_bytes: int = RECEIVES_BYTES  # the largest answer
-    charged: bool = False  # another broker has proven that it counted this call
-
-    def left_s(self) -> float:
-        return self.deadline_s - self.broker.env.clock.monotonic()
-
-
-def read_call(broker: Broker, context: Context, marks: ForwardMarks, method: str, request: Any) -> Call:
-    """Who calls, until when, and whether another broker passed it on. Raises InvalidRequest."""
-    metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
-    given_s = context.time_remaining()
-    timeout_s = broker.timing.produce_timeout_s
-    if given_s is not None:  # what is answered at the deadline itself is not heard
-        timeout_s = min(given_s - min(HEARD_S, given_s / 10), TIMEOUT_S_MAX)
-    deadline_s = broker.env.clock.monotonic() + timeout_s
-    receives = str(metadata.get(RECEIVES, RECEIVES_BYTES))
-    if not (receives.isascii() and receives.isdigit() and len(receives) <= DIGITS_MAX):
-        raise InvalidRequest(f"{RECEIVES}: {receives[:100]!r}", hint="a number of bytes, such as 8388608")
-    most = min(int(receives), broker.limits.grpc_message_bytes_max)
-    client, mark = client_of(context), metadata.get(FORWARDED)
-    charged = mark is not None and marks.holds(broker, str(mark), method, client, request)
-    return Call(broker, client, mark is not None, deadline_s, most, charged)
-
-
-class Leading:
-    """Finds who leads, and asks it. `elsewhere`: where some are asked, wherever else they are said to be."""
+class LeaderCalls:
+    """The calls of one gateway to leaders, until `close`."""
 
     def __init__(
-        self, serving: Serving, forwarding: Forwarding, marks: ForwardMarks, elsewhere: Iterable[PeerAddress] = ()
+        self,
+        serving: Serving,
+        connector: PeerConnector,
+        marks: ForwardMarks,
+        *,
+        metadata: Callable[[pb.MetadataRequest], Awaitable[pb.MetadataReply]],
+        rng: random.Random,
+        elsewhere: Iterable[PeerAddress] = (),
     ) -> None:
+        """`metadata` answers as this broker's own Metadata RPC. `elsewhere` overrides addresses of other brokers."""
         self._serving = serving
-        self._forwarding = forwarding
+        self._connector = connector
         self._marks = marks
+        self._metadata = metadata
+        self._rng = rng
         self._elsewhere = {peer.broker_id: format_address(peer.host, peer.port) for peer in elsewhere}
+        self._pool: LinkPool | None = None  # these two from the first call that is forwarded
+        self._cluster: Cluster | None = None
 
     @property
     def stays(self) -> bool:
-        """Is this broker going to be there for another attempt?"""
+        """Will this broker be there for another attempt?"""
         return self._serving.state is State.RUNNING
+
+    async def close(self) -> None:
+        """End the calls that wait for other brokers: they may have been done."""
+        if self._cluster is not None and self._pool is not None:
+            await self._pool.close()
+            await self._cluster.close()
 
     async def at_leader(
         self,
@@ -106,76 +82,127 @@ class Leading:
         waits_s: float = 0.0,
         patient: bool = True,
     ) -> T:
-        """`here(partition)` if this broker leads `request.queue` of `request.topic`, else its leader's answer.
+        """Return `here(partition)` if this broker leads `request.queue` of `request.topic`, else its leader's answer.
 
-        `repeatable`: asking twice does no harm, so that an unknown outcome is settled by asking again. `patient`: where
-        nobody leads it is looked again. Raises what the leader says, DeadlineExceeded when nothing was done in time,
-        OutcomeUnknown.
+        `repeatable`: asking twice does no harm, so that an unknown outcome is settled by asking again. `waits_s`: so
+        long may the leader itself wait. `patient`: wait for a leader if there is none. Raises the leader's error,
+        DeadlineExceeded when nothing was done in time, OutcomeUnknown.
         """
-        clock, pause_s = call.broker.env.clock, LOOK_S_MIN
-        unclear: OutcomeUnknown | None = None  # an attempt that may have been heard
-        while True:
-            try:
-                return await self._try(call, method, request, here, SILENT_S + waits_s if repeatable else None)
-            except NOTHING_DONE as error:
-                last: TinymqError = error
-            except OutcomeUnknown as error:
-                if not repeatable:
-                    raise
-                last = unclear = error
-            except Unavailable as error:  # a refusal, unless an earlier attempt may have been heard
-                if unclear is None:
-                    raise
-                last = error
-            except Closed as error:  # this broker stops
-                raise unclear or error from None
-            if call.forwarded or not (patient or unclear) or not self.stays:
-                raise unclear or last
-            if call.left_s() <= pause_s:
-                raise unclear or too_late(last)
-            await clock.sleep(pause_s)
-            pause_s = min(2 * pause_s, LOOK_S_MAX)
+        try:
+            return await self._here(call, request, here)
+        except NOTHING_DONE as error:
+            last: TinymqError = error
+        except OutcomeUnknown as error:
+            if not repeatable:
+                raise
+            last = error
+        # A NotLeader names the leader, so one more attempt is made even for a caller without patience.
+        hopeless = not patient and not isinstance(last, NotLeader | OutcomeUnknown)
+        if call.forwarded or not self.stays or hopeless:
+            raise last
+        attempt_s = SILENT_S + waits_s if repeatable else math.inf
+        try:
+            answer: T = await self._over_client(call, method, request, here, last, attempt_s=attempt_s, patient=patient)
+            return answer
+        except (Unavailable, Closed) as error:  # a refusal, unless an earlier attempt may have been done
+            if error.detail.pop("unclear", "") or isinstance(last, OutcomeUnknown):
+                raise OutcomeUnknown(f"an attempt may have been done; after it: {error.message}") from None
+            raise
 
-    async def _try(
+    async def _over_client(
         self,
         call: Call,
         method: str,
         request: Any,
         here: Callable[[Partition], Awaitable[T]],
-        patience_s: float | None,
-    ) -> T:
+        last: TinymqError,
+        *,
+        attempt_s: float,
+        patient: bool,
+    ) -> Any:
+        """Let the client find the leader and ask it, after this broker's own attempt failed with `last`.
+
+        `attempt_s` bounds each attempt of a repeatable call; it is infinite if an unknown outcome ends the call.
+        """
+        cluster, own = self._core(call.broker)
+        left_s = max(TIMEOUT_S_MIN, call.left_s())
+        topic = await topic_with(cluster, request.topic, request.queue, left_s)
+        if isinstance(last, NotLeader):  # this broker often knows a new leader before the client does
+            cluster.learn(topic.name, request.queue, last)
+
+        async def ask(address: str, left_s: float) -> Any:
+            if address == own:
+                return await self._here(call, request, here)
+            return await self._forward(call, address, method, request, min(left_s, attempt_s))
+
+        def goes_on(unclear: bool) -> bool:
+            return self.stays and (patient or unclear or isinstance(last, OutcomeUnknown))
+
+        return await at_leader(
+            cluster, topic, request.queue, ask,
+            what=method, timeout_s=left_s, repeatable=attempt_s < math.inf, goes_on=goes_on,
+        )  # fmt: skip
+
+    async def _here(self, call: Call, request: Any, here: Callable[[Partition], Awaitable[T]]) -> T:
+        """Serve the call by this broker's own replica. Raises NotLeader with the leader that this broker knows."""
         broker = call.broker
-        topic = await find_topic(broker, request.topic)
-        queue = await find_queue(broker, topic, request.queue)
+        queue = await find_queue(broker, await find_topic(broker, request.topic), request.queue)
         partition = broker.replica_host.get(queue.topic_id, queue.partition)
-        if partition is not None and partition.leading:
-            return await here(partition)
-        leader, _ = broker.leader_of(queue.group)
-        if call.forwarded or leader in (0, broker.env.broker_id):
-            raise partition.not_leader() if partition is not None else _nobody(queue, leader, broker)
-        address = broker.address_of(leader)
-        if address is None:
-            raise NotReady(f"{queue.topic}/{queue.partition}: its leader, broker {leader}, is not registered")
-        left_s = max(0.001, call.left_s())
-        timeout_s = left_s if patience_s is None else min(left_s, patience_s)
+        if partition is None:
+            raise _no_replica(queue, broker)
+        if not partition.leading:
+            raise partition.not_leader()
+        return await here(partition)
+
+    async def _forward(self, call: Call, address: str, method: str, request: Any, timeout_s: float) -> Any:
+        assert self._pool is not None, "made with the client"
+        broker = call.broker
+        receiver = next((b.broker_id for b in broker.registry.get_all_brokers() if b.address == address), 0)
+        if not receiver:
+            raise NotReady(f"no broker is registered at {address}")
         metadata = (
-            (FORWARDED, self._marks.sign(broker, leader, method, call.client, request)),
+            (FORWARDED, self._marks.sign(broker, receiver, method, call.client, request)),
             (CLIENT_ID, call.client),
             (RECEIVES, str(call.receives_bytes)),
         )
-        where = self._elsewhere.get(leader, address)
-        reply: T = await self._forwarding.ask(where, method, request, timeout_s, metadata)
-        return reply
+        where = self._elsewhere.get(receiver, address)
+        return await self._pool.call(where, method_named("QueueService", method), request, timeout_s, metadata)
+
+    def _core(self, broker: Broker) -> tuple[Cluster, str]:
+        """The client in this broker, and this broker's own address. Raises NotReady."""
+        own = broker.address_of(broker.env.broker_id)
+        if own is None:
+            raise NotReady("this broker is not registered")
+        if self._cluster is None:
+            self._pool = LinkPool(self._connector, broker.limits.connection_streams_max // 2)
+            self._cluster = Cluster(
+                [own], ClientConfig(), _Connector(self._connector, own, self._metadata), broker.env.clock, self._rng
+            )  # fmt: skip
+        return self._cluster, own
 
 
-def _nobody(queue: QueueRecord, leader: int, broker: Broker) -> NotLeader:
+class _Connector:
+    """Makes the links on which the client asks for metadata: its own broker is asked without a connection."""
+
+    def __init__(
+        self,
+        connector: PeerConnector,
+        own: str,
+        metadata: Callable[[pb.MetadataRequest], Awaitable[pb.MetadataReply]],
+    ) -> None:
+        self._connector = connector
+        self._own = own
+        self._metadata = metadata
+
+    def link(self, address: str) -> Link:
+        return OwnLink(address, self._metadata) if address == self._own else self._connector.link(address)
+
+
+def _no_replica(queue: QueueRecord, broker: Broker) -> NotLeader:
+    leader, term = broker.leader_of(queue.group)
     return NotLeader(
         f"{queue.topic}/{queue.partition}: broker {broker.env.broker_id} holds no replica",
         leader=leader or None,
         leader_address=broker.address_of(leader),
+        leader_epoch=term,
     )
-
-
-def too_late(last: TinymqError) -> DeadlineExceeded:
-    """What to say when there is no time for another attempt, and none did anything."""
-    return DeadlineExceeded(f"nobody could be asked in time: {last.message}")

@@ -21,21 +21,14 @@ from tinymq.base.errors import (
     UnknownPartition,
 )
 from tinymq.base.partitioning import keyed
-from tinymq.base.types import PeerAddress, TopicId, check_channel_name
+from tinymq.base.types import TopicId, check_channel_name
 from tinymq.broker.partition.partition import Acks, Partition
 from tinymq.broker.serve import messages
 from tinymq.broker.serve.messages import StoredMessage
 from tinymq.broker.serve.quotas import Quotas
+from tinymq.gateway.call import NOTHING_DONE, RECEIVES, RECEIVES_BYTES, Call, read_call, too_late
 from tinymq.gateway.forward_mark import ForwardMarks
-from tinymq.gateway.leader_calls import (
-    NOTHING_DONE,
-    RECEIVES,
-    RECEIVES_BYTES,
-    Call,
-    Leading,
-    read_call,
-    too_late,
-)
+from tinymq.gateway.leader_calls import LeaderCalls
 from tinymq.gateway.topics import create_queue, delete_queue
 from tinymq.gateway.watch import LOOK_S, Watch
 from tinymq.proto import tinymq_pb2 as pb
@@ -44,7 +37,6 @@ from tinymq.registry.state.values import TopicRecord
 from tinymq.rpc.common.access import CHANNEL, TOPIC
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context
-from tinymq.rpc.common.forwarding import Forwarding
 from tinymq.rpc.common.lookup import find_topic
 from tinymq.rpc.common.rpc_method import unary
 
@@ -63,18 +55,25 @@ class QueueService(pb_grpc.QueueServiceServicer):
     """service QueueService."""
 
     def __init__(
-        self, serving: Serving, forwarding: Forwarding, quotas: Quotas, randbytes: Callable[[int], bytes],
-        secret: bytes, elsewhere: Iterable[PeerAddress] = (),
-    ) -> None:  # fmt: skip
-        """`secret`: the cluster's secret, with which this broker proves to others that it has counted a call."""
+        self,
+        serving: Serving,
+        leaders: LeaderCalls,
+        marks: ForwardMarks,
+        quotas: Quotas,
+        randbytes: Callable[[int], bytes],
+    ) -> None:
         self._serving = serving
-        self._marks = ForwardMarks(secret)
-        self._leading = Leading(serving, forwarding, self._marks, elsewhere)
+        self._leaders = leaders
+        self._marks = marks
         self._quotas = quotas
         self._randbytes = randbytes
         self._takers = messages.WaitingTakers()
         self._turns: OrderedDict[TopicId, int] = OrderedDict()
         self._avoided: OrderedDict[tuple[TopicId, int], float] = OrderedDict()  # until when queues are avoided
+
+    async def close(self) -> None:
+        """End the calls that wait for other brokers. They may have been done."""
+        await self._leaders.close()
 
     @unary(operation="write", resource=TOPIC)
     async def ProduceMessage(self, request: pb.ProduceMessageRequest, context: Context) -> pb.ProduceMessageReply:
@@ -132,16 +131,16 @@ class QueueService(pb_grpc.QueueServiceServicer):
             request.timestamp_us = call.broker.env.clock.wall_us()
         here = partial(self._put, call, request, acks)
         if request.HasField("queue"):
-            return await self._leading.at_leader(call, method, request, here, repeatable=False)
+            return await self._leaders.at_leader(call, method, request, here, repeatable=False)
         if not request.key:
             return await self._produce_in_turn(method, request, call, here)
         request.queue = _queue_of(await find_topic(call.broker, request.topic), request.key)
         try:
-            return await self._leading.at_leader(call, method, request, here, repeatable=False)
+            return await self._leaders.at_leader(call, method, request, here, repeatable=False)
         except UnknownPartition:  # the queue was deleted meanwhile
             await call.broker.refresh()
         request.queue = _queue_of(await find_topic(call.broker, request.topic), request.key)
-        return await self._leading.at_leader(call, method, request, here, repeatable=False)
+        return await self._leaders.at_leader(call, method, request, here, repeatable=False)
 
     async def _produce_in_turn(
         self,
@@ -159,7 +158,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
             for number in self._in_turn(topic, clock.monotonic()):
                 request.queue = number
                 try:
-                    reply = await self._leading.at_leader(call, method, request, here, repeatable=False, patient=False)
+                    reply = await self._leaders.at_leader(call, method, request, here, repeatable=False, patient=False)
                 except UnknownPartition as error:  # the queue was deleted meanwhile
                     last = last or error
                 except NOTHING_DONE as error:
@@ -171,7 +170,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
                 if call.left_s() <= 0:
                     break
             assert last is not None, "a topic has a queue"
-            if not self._leading.stays:
+            if not self._leaders.stays:
                 raise last
             if call.left_s() <= pause_s:
                 raise too_late(last)
@@ -248,7 +247,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
             asked.wait_ms = int(wait_s * 1000)
             here = partial(self._take, call, asked, wait_s)
             try:
-                return await self._leading.at_leader(
+                return await self._leaders.at_leader(
                     call, "ConsumeMessage", asked, here, repeatable=True, waits_s=wait_s, patient=patient
                 )
             except OffsetOutOfRange:  # trimmed between the taking and the reading
@@ -278,9 +277,9 @@ class QueueService(pb_grpc.QueueServiceServicer):
             left_s = until_s - clock.monotonic()
             if not missed and left_s <= 0:
                 return pb.ConsumeMessageReply()
-            if missed and not (self._leading.stays and call.left_s() > MARGIN_S):
+            if missed and not (self._leaders.stays and call.left_s() > MARGIN_S):
                 error = next(iter(missed.values()))
-                raise too_late(error) if self._leading.stays else error
+                raise too_late(error) if self._leaders.stays else error
             topic = await find_topic(call.broker, request.topic)
             with Watch(self._takers, call.broker, topic, request.channel, missed) as watch:
                 await watch.changed(left_s)
@@ -324,7 +323,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
             return reply
 
         waits_s = max(0.0, wait_s)
-        reply = await self._leading.at_leader(
+        reply = await self._leaders.at_leader(
             call, "FetchMessage", request, here, repeatable=True, waits_s=waits_s
         )  # fmt: skip
         if not call.charged:
@@ -348,7 +347,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
                 return pb.GetQueueSizeReply(messages=messages.size_of(partition, request.channel))
 
             async with room:
-                return (await self._leading.at_leader(call, "GetQueueSize", asked, here, repeatable=True)).messages
+                return (await self._leaders.at_leader(call, "GetQueueSize", asked, here, repeatable=True)).messages
 
         return pb.GetQueueSizeReply(messages=sum(await asyncio.gather(*map(one, numbers))))
 

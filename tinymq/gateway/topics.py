@@ -5,7 +5,7 @@ from __future__ import annotations
 from tinymq.base import topic_config
 from tinymq.base.errors import TopicExists, UnknownTopic
 from tinymq.base.topic_config import TopicConfig
-from tinymq.gateway.leader_calls import Call
+from tinymq.gateway.call import Call
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.common.lookup import find_queue, find_topic
 from tinymq.rpc.common.presence import require

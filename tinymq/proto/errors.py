@@ -9,6 +9,7 @@ from __future__ import annotations
 from tinymq.base.errors import BY_CODE, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 
+TRAILER = "tinymq-error-bin"  # gRPC metadata key of a status's trailer: a packed Error
 MESSAGE_CHARS_MAX = 2000  # an error never outgrows the message that it travels in
 
 

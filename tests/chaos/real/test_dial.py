@@ -15,8 +15,7 @@ from tinymq.base.errors import InvalidConfig
 from tinymq.base.types import PeerAddress
 from tinymq.broker.cluster.address_book import AddressBook
 from tinymq.cli.verbs.broker import as_environment
-from tinymq.gateway.forward_mark import ForwardMarks
-from tinymq.gateway.leader_calls import Call, Leading
+from tinymq.gateway.call import Call
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.sim.virtual.event_loop import VirtualLoop, run_virtually
 
@@ -111,23 +110,17 @@ def test_nobody_is_dialled_who_is_not_known_otherwise() -> None:
 
 
 def test_calls_of_clients_are_passed_on_there() -> None:
-    asked: list[str] = []
-
-    class Way(Elsewhere):
-        async def ask(self, address: str, *what: Any, **more: Any) -> Any:
-            asked.append(address)
-            return REPLY
-
-    async def main(loop: VirtualLoop) -> None:
-        broker: Any = Way(loop, [])
+    async def main(loop: VirtualLoop) -> list[str]:
+        broker: Any = Elsewhere(loop, [REPLY])
         for elsewhere in ((), (PeerAddress(2, "127.0.0.1", 9011), PeerAddress(3, "127.0.0.1", 9012))):
-            leading = Leading(broker.serving, broker, ForwardMarks(b"s" * 16), elsewhere)
+            leaders = broker.calls(elsewhere)
             call = Call(broker, "me", False, broker.clock.monotonic() + 5.0)
             request = pb.FetchMessageRequest(topic="t")
-            assert await leading.at_leader(call, "FetchMessage", request, _never, repeatable=True) is REPLY
+            assert await leaders.at_leader(call, "FetchMessage", request, _never, repeatable=True) is REPLY
+            await leaders.close()
+        return [address for address, _ in broker.asked]
 
-    run_virtually(main)
-    assert asked == ["h:2", "127.0.0.1:9011"]
+    assert run_virtually(main) == ["h:2", "127.0.0.1:9011"]
 
 
 def test_a_library_says_it_as_values() -> None:

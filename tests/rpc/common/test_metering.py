@@ -15,8 +15,8 @@ from tests.rpc.test_streams import Line, Streams, T, ask, settle
 from tinymq.base.config import Limits
 from tinymq.base.meter import Unmetered
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.errors import TRAILER
 from tinymq.rpc.common.metering import Metering
-from tinymq.rpc.common.statuses import TRAILER
 from tinymq.rpc.services.fetch import FetchStream
 
 PRODUCE, FETCH = "Broker.Produce", "Broker.Fetch"

@@ -16,7 +16,7 @@ from tests.fuzz.test_requests import errors_of
 from tests.proto.test_bounds import item
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.bounds import BATCHES_MAX, REPEATED_MAX
-from tinymq.rpc.common.statuses import TRAILER
+from tinymq.proto.errors import TRAILER
 from tinymq.testing.cluster import Cluster
 
 CALLS = {

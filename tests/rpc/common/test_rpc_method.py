@@ -12,11 +12,11 @@ from grpc import StatusCode
 from tinymq.base.errors import BrokenInvariant, UnknownTopic
 from tinymq.gateway.queue_service import QueueService
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.errors import TRAILER
 from tinymq.proto.methods import METHODS, Method
 from tinymq.rpc.common.access import CHANNEL, CLUSTER, TOPIC, Access, Resource
 from tinymq.rpc.common.call_context import Context
 from tinymq.rpc.common.rpc_method import access_of, item, unary
-from tinymq.rpc.common.statuses import TRAILER
 from tinymq.rpc.services.admin import AdminService
 from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService

@@ -10,7 +10,9 @@ import pytest
 from grpc import StatusCode
 
 from tinymq.base.errors import BY_CODE, BrokerUnreachable, OutcomeUnknown, QuotaExceeded, TinymqError
-from tinymq.rpc.common.statuses import PUSHBACK, STATUS, TRAILER, error_of, status_of, text_of, trailers_of
+from tinymq.client.net.grpc_transport import error_of_status
+from tinymq.proto.errors import TRAILER
+from tinymq.rpc.common.statuses import PUSHBACK, STATUS, status_of, text_of, trailers_of
 
 WIRED = sorted(code for code, kind in BY_CODE.items() if kind.__init__ is TinymqError.__init__)
 EXPECTED = {
@@ -77,7 +79,7 @@ def test_an_error_crosses_grpc_and_comes_back_as_itself() -> None:
     assert (failed.code(), failed.details()) == (StatusCode.RESOURCE_EXHAUSTED, "too many (later)")
     trailers: dict[str, Any] = dict(failed.trailing_metadata())
     assert trailers[PUSHBACK] == "1500"
-    back = error_of(failed, "h:1")
+    back = error_of_status(failed, "h:1")
     assert type(back) is QuotaExceeded
     assert (back.message, back.hint, back.detail) == ("too many", "later", {"retry_after_ms": "1500"})
 
@@ -87,7 +89,7 @@ def test_the_longest_error_fits_into_the_trailers() -> None:
     sent = BY_CODE["InvalidRequest"](wide, hint=wide, **{f"detail_{n}": wide for n in range(30)})
     failed = asyncio.run(over_grpc(sent))
     assert failed.code() is StatusCode.INVALID_ARGUMENT
-    back = error_of(failed, "h:1")
+    back = error_of_status(failed, "h:1")
     assert back.code == "InvalidRequest"
     assert back.message == wide[: len(back.message)]
     assert len(back.message) >= 100
@@ -112,4 +114,4 @@ def ended(code: StatusCode, details: str = "", trailer: bytes | None = None) -> 
 )
 def test_what_no_broker_said(failed: grpc.aio.AioRpcError, kind: type[TinymqError]) -> None:
     """Only what certainly did nothing may be asked again without a thought."""
-    assert type(error_of(failed, "h:1")) is kind
+    assert type(error_of_status(failed, "h:1")) is kind

@@ -275,6 +275,8 @@ class Cluster:
             request = pb.MetadataRequest(topics=some, all=every, fresh=fresh)
             reply = await self.ask(request, timeout_s=timeout_s, attempt_s=attempt_s)
             self.update(routing.merge(self.view, reply, some))
+            # A topic that is gone is no longer asked for: the next use of its name looks it up.
+            self._names.difference_update(set(some) - self.view.topics.keys())
         self._refreshed_s = self.clock.monotonic()
         return self.view
 

@@ -5,15 +5,14 @@ Every request here has the same effect when it is sent twice, so an attempt with
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
-
-from google.protobuf.message import Message
 
 from tinymq.base.errors import (
     DeadlineExceeded,
     Held,
     NotLeader,
+    NotReady,
     OutcomeUnknown,
     QuotaExceeded,
     TinymqError,
@@ -50,7 +49,38 @@ async def ask_leader(
     refusal: Callable[[Any], TinymqError | None] = no_refusal,
     changes: bool = True,
 ) -> Any:
-    """Return the leader's answer. `refusal` finds an item's error in a reply; `changes`: the request changes state.
+    """Return the leader's reply to `request`. Arguments and errors as `at_leader`."""
+
+    async def ask(address: str, left_s: float) -> Any:
+        attempt_s = max(ATTEMPT_S_MIN, min(left_s, cluster.attempt_s))
+        if "timeout_ms" in request.DESCRIPTOR.fields_by_name:
+            request.timeout_ms = max(1, int(attempt_s * 1000))
+        return await cluster.ask_broker(address, request, attempt_s)
+
+    what = method_of(request).name
+    return await at_leader(
+        cluster, topic, partition, ask, what=what, timeout_s=timeout_s, refusal=refusal, changes=changes
+    )  # fmt: skip
+
+
+async def at_leader(
+    cluster: Cluster,
+    topic: Topic,
+    partition: int,
+    ask: Callable[[str, float], Awaitable[Any]],
+    *,
+    what: str,
+    timeout_s: float,
+    refusal: Callable[[Any], TinymqError | None] = no_refusal,
+    changes: bool = True,
+    repeatable: bool = True,
+    goes_on: Callable[[bool], bool] = lambda unclear: True,
+) -> Any:
+    """Call `ask` with the leader's address and the seconds left, until it returns a reply; return that.
+
+    `refusal` finds the error of an item in a reply. `changes`: the question does more than look. `repeatable`: it may
+    be asked again after an unknown outcome. `goes_on` decides after a failure that may pass whether to go on; its
+    argument says whether an attempt had an unknown outcome. `what` names the question in errors.
 
     Raises a definite error of the leader. At the deadline it raises OutcomeUnknown if an attempt may have taken effect,
     else the last refusal (Held, QuotaExceeded), else DeadlineExceeded. An error that follows an attempt of unknown
@@ -63,11 +93,8 @@ async def ask_leader(
     async for attempt in cluster.attempts(timeout_s, JITTERED):
         address = await _leader(cluster, topic, partition)
         if address is not None:
-            attempt_s = max(ATTEMPT_S_MIN, min(attempt.left_s, cluster.attempt_s))
-            if "timeout_ms" in request.DESCRIPTOR.fields_by_name:
-                request.timeout_ms = max(1, int(attempt_s * 1000))
             try:
-                reply = await cluster.ask_broker(address, request, attempt_s)
+                reply = await ask(address, attempt.left_s)
                 last = refusal(reply)
             except TinymqError as error:
                 last = error
@@ -80,15 +107,21 @@ async def ask_leader(
             if isinstance(last, NotLeader) and cluster.learn(topic.name, partition, last):
                 attempt.at_once()
                 continue
+            if isinstance(last, OutcomeUnknown) and not repeatable:
+                raise last
             if not await passes(cluster, topic, partition, last):
                 if unclear:
                     last.detail["unclear"] = "true"
                 raise last
+        if not goes_on(unclear):
+            if unclear:
+                break
+            raise last or NotReady(f"{topic.name}/{partition}: no leader is known")
         # An attempt with little time left would end in silence, and hide the answer that a leader has given.
         attempt.reserve_s = LAST_ATTEMPT_S if refused is None else min(REFUSED_ATTEMPT_S, timeout_s / 2)
         attempt.stop_s = attempt.reserve_s if last is not None else 0.0
-    tried = cluster.trouble(reasons)
-    raise _give_up(request, topic, partition, timeout_s=timeout_s, tried=tried, refused=refused, unclear=unclear)
+    within = f"{what} of {topic.name}/{partition} within {timeout_s:.3g} s"
+    raise _give_up(within, tried=cluster.trouble(reasons), refused=refused, unclear=unclear)
 
 
 async def _leader(cluster: Cluster, topic: Topic, partition: int) -> str | None:
@@ -112,17 +145,7 @@ async def passes(cluster: Cluster, topic: Topic, partition: int, error: TinymqEr
     return may_pass(error)
 
 
-def _give_up(
-    request: Message,
-    topic: Topic,
-    partition: int,
-    *,
-    timeout_s: float,
-    tried: str,
-    refused: TinymqError | None,
-    unclear: bool,
-) -> TinymqError:
-    what = f"{method_of(request).name} of {topic.name}/{partition} within {timeout_s:.3g} s"
+def _give_up(what: str, *, tried: str, refused: TinymqError | None, unclear: bool) -> TinymqError:
     if unclear:
         return OutcomeUnknown(f"no answer to {what}, and it may have been done: {tried}", hint=UNCLEAR_HINT)
     if refused is not None:

@@ -11,15 +11,24 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from tinymq.base.config import Limits
-from tinymq.base.errors import BrokerUnreachable, Closed, Denied, OutcomeUnknown, TinymqError, UnsupportedVersion
+from tinymq.base.errors import (
+    BrokerUnreachable,
+    Closed,
+    Denied,
+    OutcomeUnknown,
+    QuotaExceeded,
+    TinymqError,
+    UnsupportedVersion,
+)
 from tinymq.client.common.argument_checks import FORK_HINT
-from tinymq.client.net.ports import Fetched, PackedBatch
-from tinymq.client.net.wire import join, read_fetched
+from tinymq.client.net.ports import Fetched, Metadata, PackedBatch
+from tinymq.client.net.wire import join, read_error, read_fetched
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.proto.methods import method_named, method_of
+from tinymq.proto.errors import TRAILER
+from tinymq.proto.methods import Method, method_named, method_of
 
 # gRPC's C core has fork handlers for its synchronous API. They are on by default, and with grpc.aio in the parent they
 # can crash the child. The C core reads this variable once, when it is loaded. So it is set for the import alone, and
@@ -37,11 +46,25 @@ finally:
 _PRODUCE = method_named("Broker", "Produce").path
 _FETCH = method_named("Broker", "Fetch").path
 _NEVER_SENT = ("failed to connect", "connection refused", "dns resolution failed", "name resolution failure")
+_TOO_MANY = "concurrent rpc limit"  # grpc.aio refuses a call when the broker serves as many as it may
+RETRY_MS = 100  # after such a refusal
+_KEEPALIVE = (("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000))
 
 
-def _as_error(error: grpc.aio.AioRpcError, address: str) -> TinymqError:
-    """Return the error for a failed call. BrokerUnreachable only if the request was certainly never sent."""
+def error_of_status(error: grpc.aio.AioRpcError, address: str) -> TinymqError:
+    """Return the error for a failed call: the one that its status carries, or else what the status means.
+
+    BrokerUnreachable only if the request was certainly never sent.
+    """
+    packed: Any = dict(error.trailing_metadata() or ()).get(TRAILER)
+    if packed is not None:
+        try:
+            return read_error(pb.Error.FromString(packed))
+        except DecodeError:
+            return OutcomeUnknown(f"{address}: answered with an error that cannot be read")
     code, details = error.code(), error.details() or ""
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_MANY in details.lower():
+        return QuotaExceeded(f"{address}: {details}", retry_after_ms=RETRY_MS)
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return UnsupportedVersion(f"{address}: {details}")
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
@@ -112,7 +135,7 @@ class _Stream:
         self._call.cancel()
 
     def _broken(self, error: grpc.aio.AioRpcError) -> TinymqError:
-        found = _as_error(error, self._address)
+        found = error_of_status(error, self._address)
         # It was connected when it was opened, so what was written may have arrived.
         return OutcomeUnknown(found.message) if isinstance(found, BrokerUnreachable) else found
 
@@ -138,30 +161,34 @@ class _Fetch(_Stream):
 class GrpcLink:
     """A link to one broker over one gRPC channel."""
 
-    def __init__(self, address: str, message_bytes_max: int, client_id: str) -> None:
+    def __init__(self, address: str, message_bytes_max: int, client_id: str, keepalive: bool = False) -> None:
         self._address = address
         self._metadata = (("tinymq-client-id", client_id),) if client_id else ()
         self._message_bytes_max = message_bytes_max
+        self._keepalive = _KEEPALIVE if keepalive else ()
         self._channel: grpc.aio.Channel | None = None
-        self._calls: dict[type[Message], Any] = {}
+        self._calls: dict[str, Any] = {}
 
     @property
     def address(self) -> str:
         return self._address
 
-    async def call(self, request: Message, timeout_s: float) -> Any:
-        make = self._calls.get(type(request))
+    async def call(
+        self, request: Message, timeout_s: float, *, method: Method | None = None, metadata: Metadata = ()
+    ) -> Any:
+        """As tinymq.client.net.ports.Link.call. A gateway names the `method`, and has metadata for each call."""
+        method = method or method_of(request)
+        make = self._calls.get(method.path)
         if make is None:
-            method = method_of(request)
-            make = self._calls[type(request)] = self._open().unary_unary(
+            make = self._calls[method.path] = self._open().unary_unary(
                 method.path,
                 request_serializer=method.request.SerializeToString,
                 response_deserializer=method.reply.FromString,
             )
         try:
-            return await make(request, timeout=timeout_s, metadata=self._metadata)
+            return await make(request, timeout=timeout_s, metadata=(*self._metadata, *metadata))
         except grpc.aio.AioRpcError as error:
-            raise _as_error(error, self._address) from None
+            raise error_of_status(error, self._address) from None
         except grpc.aio.UsageError as error:
             raise BrokerUnreachable(f"{self._address}: {error}") from None
         except asyncio.CancelledError:
@@ -219,6 +246,7 @@ class GrpcLink:
                     ("grpc.max_reconnect_backoff_ms", 250),  # 1000 kept clients from a restarted broker for 2 s
                     ("grpc.use_local_subchannel_pool", 1),
                     ("grpc.enable_http_proxy", 0),
+                    *self._keepalive,
                 ],
             )
         return self._channel
@@ -227,10 +255,14 @@ class GrpcLink:
 class GrpcConnector:
     """Makes links over gRPC without TLS."""
 
-    def __init__(self, limits: Limits, client_id: str = "") -> None:
-        """Every call carries `client_id`, by which brokers count their clients."""
+    def __init__(self, limits: Limits, client_id: str = "", *, keepalive: bool = False) -> None:
+        """Every call carries `client_id`, by which brokers count their clients.
+
+        `keepalive`: ping a silent broker, so that calls which wait for long end soon after the broker does.
+        """
         self._client_id = client_id
+        self._keepalive = keepalive
         self._message_bytes_max = limits.grpc_message_bytes_max
 
     def link(self, address: str) -> GrpcLink:
-        return GrpcLink(address, self._message_bytes_max, self._client_id)
+        return GrpcLink(address, self._message_bytes_max, self._client_id, self._keepalive)

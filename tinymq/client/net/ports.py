@@ -20,6 +20,9 @@ from tinymq.base.value import value
 from tinymq.net.frame_socket import FrameSocket
 from tinymq.proto import tinymq_pb2 as pb
 
+Metadata = tuple[tuple[str, str], ...]
+"""Names and values that travel beside a request."""
+
 
 @value
 class Fetched:

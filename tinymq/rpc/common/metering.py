@@ -13,9 +13,9 @@ import grpc
 
 from tinymq.base.meter import Meter
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.errors import TRAILER
 from tinymq.proto.methods import METHODS
 from tinymq.rpc.common.rpc_method import ITEMS, has_error
-from tinymq.rpc.common.statuses import TRAILER
 
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 

@@ -1,19 +1,16 @@
-"""Errors as gRPC statuses: the one table, and the trailer that carries an error whole. Both directions.
+"""Errors as gRPC statuses: the one table, and the trailer that carries an error whole.
 
 Only QueueService answers so: the services of tinymq's own client put errors into their replies.
 """
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
-import grpc
-from google.protobuf.message import DecodeError
 from grpc import StatusCode
 
 from tinymq.base.errors import (
     AlreadyExists,
-    BrokerUnreachable,
     BufferFull,
     Closed,
     CorruptData,
@@ -38,10 +35,9 @@ from tinymq.base.errors import (
     VersionConflict,
 )
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.proto.errors import from_wire, to_wire
+from tinymq.proto.errors import TRAILER, to_wire
 from tinymq.rpc.common.call_context import Context
 
-TRAILER = "tinymq-error-bin"  # a packed Error
 PUSHBACK = "grpc-retry-pushback-ms"  # what gRPC's own retries keep to
 
 # Trailers have 8 KiB in all, and three bytes are sent for each byte of the text that is no ASCII.
@@ -76,9 +72,6 @@ STATUS: dict[type[TinymqError], StatusCode] = {
     Closed: StatusCode.UNAVAILABLE,
 }
 """By class; one that is not named has that of the nearest class above it."""
-
-_NEVER_SENT = ("failed to connect", "connection refused", "dns resolution failed", "name resolution failure")
-_TOO_MANY = "concurrent rpc limit"  # grpc.aio's own, for a broker that handles as many calls as it may
 
 
 def status_of(error: TinymqError) -> StatusCode:
@@ -118,21 +111,3 @@ async def end_with(error: TinymqError, context: Context) -> NoReturn:
     """End a call with the status of `error`."""
     await context.abort(status_of(error), text_of(error), trailers_of(error))
     raise AssertionError("abort returned")
-
-
-def error_of(failed: grpc.aio.AioRpcError, address: str) -> TinymqError:
-    """The error that a call of another broker ended with; OutcomeUnknown for what no broker said."""
-    packed: Any = dict(failed.trailing_metadata() or ()).get(TRAILER)
-    if packed is not None:
-        try:
-            return from_wire(pb.Error.FromString(packed))
-        except DecodeError:
-            return OutcomeUnknown(f"{address}: answered with an error that cannot be read")
-    code, text = failed.code(), failed.details() or ""
-    if code is StatusCode.UNAVAILABLE and any(words in text.lower() for words in _NEVER_SENT):
-        return BrokerUnreachable(f"{address}: {text.rsplit('last error: ', 1)[-1]}")
-    if code is StatusCode.RESOURCE_EXHAUSTED and _TOO_MANY in text.lower():
-        return QuotaExceeded(f"{address}: {text}")
-    if code is StatusCode.UNIMPLEMENTED:
-        return UnsupportedVersion(f"{address}: {text}")
-    return OutcomeUnknown(f"{address}: {code.name}: {text}")

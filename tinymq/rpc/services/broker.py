@@ -76,6 +76,10 @@ class BrokerService(pb_grpc.BrokerServicer):
 
     @unary(operation="describe", resource=TOPIC)
     async def Metadata(self, request: pb.MetadataRequest, context: Context) -> pb.MetadataReply:
+        return await self.metadata(request)
+
+    async def metadata(self, request: pb.MetadataRequest) -> pb.MetadataReply:
+        """Describe brokers and topics as this broker knows them. Raises NotReady if `fresh` ones cannot be had."""
         try:
             broker = self._serving.running()
             broker.check_metadata_known()

@@ -11,8 +11,8 @@ import grpc.aio
 from google.protobuf.message_factory import GetMessageClass
 
 from tinymq.base.errors import BrokerUnreachable
+from tinymq.client.net.grpc_transport import error_of_status
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.rpc.common.statuses import error_of
 
 OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -42,7 +42,7 @@ class GrpcCaller:
         try:
             return await call(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as failed:
-            raise error_of(failed, address) from None
+            raise error_of_status(failed, address) from None
         except grpc.aio.UsageError as failed:
             raise BrokerUnreachable(f"{address}: {failed}") from None
 

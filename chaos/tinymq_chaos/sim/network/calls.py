@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from tinymq.base.errors import OutcomeUnknown
-from tinymq.rpc.common.statuses import TRAILER
+from tinymq.proto.errors import TRAILER
 from tinymq_chaos.sim.network.wires import MessageStream
 
 if TYPE_CHECKING:

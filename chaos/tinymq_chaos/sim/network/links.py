@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message import Message
 
 from tinymq.base.config import Limits
-from tinymq.base.errors import BrokerUnreachable, Closed, OutcomeUnknown
-from tinymq.client.net.ports import Fetched, PackedBatch
+from tinymq.base.errors import BrokerUnreachable, OutcomeUnknown
+from tinymq.client.net.ports import Fetched, Metadata, PackedBatch
 from tinymq.client.net.wire import join, read_fetched
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
-from tinymq.proto.methods import METHODS, method_of
-from tinymq.rpc.common.forwarding import SERVICE, Metadata
+from tinymq.proto.methods import METHODS, Method, method_of
 from tinymq_chaos.sim.network.calls import DONE, FAILED, ServerCall, SimCall
 
 if TYPE_CHECKING:
@@ -55,10 +54,13 @@ class MemoryLink:
     def address(self) -> str:
         return self._address
 
-    async def call(self, request: Message, timeout_s: float) -> Any:
-        return await self.ask(method_of(request).path[1:], request, timeout_s)
+    async def call(
+        self, request: Message, timeout_s: float, *, method: Method | None = None, metadata: Metadata = ()
+    ) -> Any:
+        path = (method or method_of(request)).path[1:]
+        return await self.ask(path, request, timeout_s, metadata)
 
-    async def ask(self, path: str, request: Any, timeout_s: float, metadata: tuple[tuple[str, str], ...] = ()) -> Any:
+    async def ask(self, path: str, request: Any, timeout_s: float, metadata: Metadata = ()) -> Any:
         """Make a unary call by its path, such as "tinymq.v1.QueueService/ConsumeMessage".
 
         Raises the error of the call's status, BrokerUnreachable, or OutcomeUnknown.
@@ -104,7 +106,7 @@ class MemoryLink:
         call.serve(lambda served: _stream(served, servicer, _STREAMS[name]))
         return call
 
-    async def _dial(self, timeout_s: float | None = None, metadata: tuple[tuple[str, str], ...] = ()) -> SimCall:
+    async def _dial(self, timeout_s: float | None = None, metadata: Metadata = ()) -> SimCall:
         """Connect, if the link is not connected: one round trip, or until a broker answers."""
         known = self._known
         server = self._net.reach(self._client, self._address) if known is not None and known.listening else None
@@ -187,25 +189,6 @@ class AnyBroker:
         return await self._rng.choice(self._links).ask(path, request, timeout_s)
 
 
-class MemoryForwarding:
-    """A broker's link to the client ports of the others: see tinymq.rpc.common.forwarding.Forwarding."""
-
-    def __init__(self, net: ClientNetwork, broker_id: int) -> None:
-        self._net = net
-        self._broker_id = broker_id
-        self._links: dict[str, MemoryLink] = {}
-        self._closed = False
-
-    async def ask(self, address: str, method: str, request: Any, timeout_s: float, metadata: Metadata = ()) -> Any:
-        if self._closed:
-            raise Closed("this broker stops")
-        link = self._links.setdefault(address, MemoryLink(self._net, self._broker_id, address))
-        return await link.ask(f"{SERVICE}/{method}", request, timeout_s, metadata)
-
-    async def close(self) -> None:
-        self._closed = True
-
-
-def make_forwarding(net: ClientNetwork, broker_id: int) -> Callable[[Limits], MemoryForwarding]:
-    """Make the value of `tinymq.app.broker_app.MachineEnv.forwarding`."""
-    return lambda limits: MemoryForwarding(net, broker_id)
+def make_connector(net: ClientNetwork, broker_id: int) -> Callable[[Limits], MemoryConnector]:
+    """Make the value of `tinymq.app.broker_app.MachineEnv.connector`, for the client in the broker's gateway."""
+    return lambda limits: MemoryConnector(net, broker_id)

@@ -19,7 +19,7 @@ from tinymq.log.engine.store import Store
 from tinymq.raft import Group, GroupStatus, Role
 from tinymq.raft.net.transport import Transport
 from tinymq.rpc.common.broker_state import State
-from tinymq_chaos.sim.network.links import make_forwarding
+from tinymq_chaos.sim.network.links import make_connector
 from tinymq_chaos.sim.network.servers import MemoryServer, make_server
 from tinymq_chaos.sim.virtual.disk import SimDisk, SimFiles
 from tinymq_chaos.sim.virtual.event_loop import ProcessKilled, ProcessTransport, SimProcess, VirtualClock
@@ -166,7 +166,7 @@ class SimBroker:
         self._disk.on_crash = lambda: self._crashed(process)
         env = MachineEnv(
             self._clock, random.Random(self.rng.random()), self.files, runner=self._disk, transport=self._transport,
-            server=make_server(world.clients, self.id, process), forwarding=make_forwarding(world.clients, self.id),
+            server=make_server(world.clients, self.id, process), connector=make_connector(world.clients, self.id),
         )  # fmt: skip
         self._app = app = process.do(lambda: SimApp(world.config(self.id), env, self))
         process.spawn(self._live(process, app))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -15,16 +14,18 @@ from tests.fakes.queue_client import QueueClient
 from tests.fakes.raw_client import until
 from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable, Closed, OutcomeUnknown, QuotaExceeded, TinymqError
+from tinymq.client.net.grpc_transport import GrpcConnector
 from tinymq.gateway.forward_mark import FORWARDED
+from tinymq.gateway.links import LINKS_MAX, LinkPool
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.proto.errors import from_wire
+from tinymq.proto.errors import TRAILER, from_wire
+from tinymq.proto.methods import method_named
 from tinymq.rpc.common.call_context import host_of
-from tinymq.rpc.common.forwarding import CHANNELS_MAX, GrpcForwarding
-from tinymq.rpc.common.statuses import TRAILER
 from tinymq.testing.cluster import Cluster
 
 ASK = pb.FetchMessageRequest(topic="t")
-SMALL = replace(Limits(), connection_streams_max=4)
+FETCH = method_named("QueueService", "FetchMessage")
+CALLS_MAX = 2  # on one link
 
 
 class Silent:
@@ -52,46 +53,46 @@ class Silent:
         await self._server.stop(None)
 
 
-def run(scenario: Callable[[GrpcForwarding, Silent], Awaitable[None]]) -> None:
+def run(scenario: Callable[[LinkPool, Silent], Awaitable[None]]) -> None:
     async def main() -> None:
         async with Silent() as server:
-            forwarding = GrpcForwarding(SMALL)
+            pool = LinkPool(GrpcConnector(Limits()), CALLS_MAX)
             try:
-                await scenario(forwarding, server)
+                await scenario(pool, server)
             finally:
-                await forwarding.close()
+                await pool.close()
 
     asyncio.run(main())
 
 
 def test_calls_that_wait_are_bounded_and_end_with_the_broker() -> None:
-    async def scenario(forwarding: GrpcForwarding, server: Silent) -> None:
-        room = CHANNELS_MAX * SMALL.connection_streams_max // 2
-        waiting = [asyncio.ensure_future(forwarding.ask(server.address, "FetchMessage", ASK, 60)) for _ in range(room)]
+    async def scenario(pool: LinkPool, server: Silent) -> None:
+        room = LINKS_MAX * CALLS_MAX
+        waiting = [asyncio.ensure_future(pool.call(server.address, FETCH, ASK, 60)) for _ in range(room)]
         await until(lambda: server.calls == room)
         with pytest.raises(QuotaExceeded):
-            await forwarding.ask(server.address, "FetchMessage", ASK, 60)
+            await pool.call(server.address, FETCH, ASK, 60)
         gone = waiting.pop()
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
-        waiting.append(asyncio.ensure_future(forwarding.ask(server.address, "FetchMessage", ASK, 60)))
+        waiting.append(asyncio.ensure_future(pool.call(server.address, FETCH, ASK, 60)))
         await until(lambda: server.calls == room + 1)
-        await forwarding.close()
+        await pool.close()
         ended = await asyncio.gather(*waiting, return_exceptions=True)
         assert {type(each) for each in ended} == {OutcomeUnknown}, "they may have been heard"
         with pytest.raises(Closed):
-            await forwarding.ask(server.address, "FetchMessage", ASK, 60)
+            await pool.call(server.address, FETCH, ASK, 60)
 
     run(scenario)
 
 
 def test_what_certainly_never_arrived_and_what_may_have() -> None:
-    async def scenario(forwarding: GrpcForwarding, server: Silent) -> None:
+    async def scenario(pool: LinkPool, server: Silent) -> None:
         with pytest.raises(OutcomeUnknown):
-            await forwarding.ask(server.address, "FetchMessage", ASK, 0.2)
+            await pool.call(server.address, FETCH, ASK, 0.2)
         with pytest.raises(BrokerUnreachable):
-            await forwarding.ask("127.0.0.1:1", "FetchMessage", ASK, 5)
-        asked = asyncio.ensure_future(forwarding.ask(server.address, "FetchMessage", ASK, 60))
+            await pool.call("127.0.0.1:1", FETCH, ASK, 5)
+        asked = asyncio.ensure_future(pool.call(server.address, FETCH, ASK, 60))
         await until(lambda: server.calls == 2)
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
