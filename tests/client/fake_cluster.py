@@ -1,6 +1,6 @@
 """A cluster in memory behind the client's seam (tinymq/client/net/ports.py): leaders, failover, lost replies, slow,
-hung and stale brokers. It keeps what a broker keeps (frames, producers), commits at once, and answers over the
-same messages as the real ones; requests are parsed by protobuf itself.
+hung and stale brokers. It stores frames and producers as a broker does, commits at once, and answers with the same
+messages as the real ones. Protobuf parses its requests.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from tinymq.proto.errors import to_wire
 from tinymq.proto.methods import method_of
 
 NOW_US = 1_700_000_000_000_000
-_header = lru_cache(maxsize=1 << 14)(parse_header)  # a fetch looks at every frame
+_header = lru_cache(maxsize=1 << 14)(parse_header)  # cached, because a fetch reads the header of every frame
 
 
 @dataclass
 class FakePartition:
-    """One partition: its log, which all replicas share, and who may show how much of it."""
+    """One partition: its log, which all replicas share, and how much of it each replica shows."""
 
     leader: int
     replicas: list[int]
@@ -55,7 +55,7 @@ class FakePartition:
     last_crc: int = 0
     log_start: int = 0
     producers: dict[int, Producer] = field(default_factory=dict)
-    shown: dict[int, int] = field(default_factory=dict)  # broker -> high watermark, where it lags
+    shown: dict[int, int] = field(default_factory=dict)  # broker -> its high watermark, if it lags
     epochs: EpochCache = field(default_factory=EpochCache)
 
     def high_watermark(self, broker: int) -> int:
@@ -83,7 +83,7 @@ class FakePartition:
         return base
 
     def lose(self, offset: int) -> None:
-        """What lies from there on is gone, on all replicas; they go on, in another history."""
+        """Lose the records from `offset` on, on all replicas, which continue in another history."""
         self.frames = [frame for frame in self.frames if _header(frame).next_offset <= offset]
         self.next_offset = offset
         self.epoch += 1
@@ -107,24 +107,24 @@ class FakeCluster:
     def __init__(self, nodes: int = 3) -> None:
         self.nodes = range(1, nodes + 1)
         self.addresses, self.stream_addresses = {n: f"fake:{n}" for n in self.nodes}, dict[int, str]()
-        self.topics: dict[str, tuple[bytes, list[FakePartition]]] = {}  # partitions stand at their numbers,
-        self.gone: set[tuple[bytes, int]] = set()  # and deleted ones are in here
+        self.topics: dict[str, tuple[bytes, list[FakePartition]]] = {}  # by name: (id, partitions at their numbers)
+        self.gone: set[tuple[bytes, int]] = set()  # deleted partitions, which keep their places above
         self.slow_to_hear: set[int] = set()
-        self.unheard: dict[int, set[tuple[bytes, int]]] = {}  # broker -> new partitions that it has not heard of
+        self.unheard: dict[int, set[tuple[bytes, int]]] = {}  # broker -> the new partitions that it has not heard of
         self.settings: dict[str, dict[str, str]] = {}
         self.done: dict[bytes, Any] = {}  # answers to changes of topics, by command id
         self.down: set[int] = set()
-        self.hung: set[int] = set()  # takes everything, answers nothing
-        self.lose_replies = 0  # so many produce messages are carried out, and then the stream breaks
-        self.lose_requests = 0  # so many produce messages get lost with their stream
-        self.refusals: deque[TinymqError] = deque()  # answers to the next batches, instead of appending
-        self.records_max: int | None = None  # that a partition takes
+        self.hung: set[int] = set()  # brokers that accept everything and never answer
+        self.lose_replies = 0  # produce messages left that are carried out before their stream breaks
+        self.lose_requests = 0  # produce messages left that are lost when their stream breaks
+        self.refusals: deque[TinymqError] = deque()  # the errors of the next batches, which are not appended
+        self.records_max: int | None = None  # the most records that a partition accepts
         self.requests: list[str] = []
-        self.produce_messages: list[int] = []  # batches in each
+        self.produce_messages: list[int] = []  # the number of batches in each message
         self.ignorant: set[int] = set()  # brokers that know no topic
         self.corrupt: set[int] = set()  # brokers whose frames are damaged
-        self.hold: asyncio.Event | None = None  # produce answers wait for it
-        self.changed = asyncio.Event()  # set, and replaced, when waiting fetches should look again
+        self.hold: asyncio.Event | None = None  # produce answers wait for this event
+        self.changed = asyncio.Event()  # set and replaced when waiting fetches look again
         self._streams: list[_Stream] = []
         self._ids = self._version = 0
 
@@ -147,7 +147,7 @@ class FakeCluster:
         self._version += 1
 
     def add_partition(self, name: str) -> int:
-        """One more, led by broker 1, which `slow_to_hear` have not heard of; its number."""
+        """Add a partition led by broker 1, of which the brokers in `slow_to_hear` do not hear. Returns its number."""
         topic_id, partitions = self.topics[name]
         partitions.append(FakePartition(1, list(self.nodes)))
         number = len(partitions) - 1
@@ -160,7 +160,7 @@ class FakeCluster:
         self._version += 1
 
     def notify(self) -> None:
-        """What a broker shows has changed."""
+        """Let waiting fetches look again, because a broker shows more or less than before."""
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()
 
@@ -195,7 +195,7 @@ class FakeCluster:
             stream.break_off("connection reset")
 
     def values(self, topic: str, partition: int = 0) -> list[bytes]:
-        """All values in the partition's log."""
+        """Return all values in the partition's log."""
         import pyarrow as pa
 
         from tinymq.format.batch import SCHEMA
@@ -228,7 +228,7 @@ class FakeCluster:
         raise UnknownTopic("no such topic here")
 
     def _numbers(self, name: str, broker: int) -> list[int]:
-        """The partitions that `broker` knows of."""
+        """Return the partitions that `broker` has heard of."""
         topic_id, partitions = self.topics[name]
         hidden = self.gone | self.unheard.get(broker, set())
         return [number for number in range(len(partitions)) if (topic_id, number) not in hidden]
@@ -265,7 +265,7 @@ class FakeCluster:
         )
 
     def fetch(self, broker: int, request: pb.FetchRequest) -> pb.FetchReply | None:
-        """The answer; None: nothing yet, wait."""
+        """Return the answer to a fetch; None while there is nothing to answer."""
         reply = pb.FetchReply(request_id=request.request_id, next_offset=request.offset)
         try:
             at = self.find(request.topic_id, request.partition, broker)
@@ -322,7 +322,7 @@ class FakeCluster:
                 return pb.ClusterStatusReply(broker_id=broker, state="running", metadata_leader=1, feature_level=1)
 
     def _info(self, name: str, broker: int = 0) -> pb.TopicInfo:
-        """As that broker knows it; 0: as it is."""
+        """Return a topic's metadata as this broker has heard of it; 0: as it really is."""
         infos = [self._partition(name, number) for number in self._numbers(name, broker)]
         settings = [pb.Setting(name=key, value=value) for key, value in self.settings.get(name, {}).items()]
         return pb.TopicInfo(
@@ -339,7 +339,7 @@ class FakeCluster:
 
     def _metadata(self, broker: int, request: pb.MetadataRequest) -> pb.MetadataReply:
         ignorant = broker in self.ignorant
-        knows = 0 if request.fresh else broker  # the registry's leader knows everything
+        knows = 0 if request.fresh else broker  # the leader of the registry has heard of everything
         version = 0 if ignorant else self._version - (knows in self.unheard)
         reply = pb.MetadataReply(cluster_id=b"c" * 16, broker_id=broker, version=version)
         reply.stream_address = self.stream_addresses.get(broker, "")
@@ -393,7 +393,7 @@ class FakeLink:
 
 
 class _Stream:
-    """What both kinds share: replies in a queue, and an end."""
+    """The part that both kinds of stream share: replies in a queue, and an end."""
 
     def __init__(self, cluster: FakeCluster, broker: int) -> None:
         self.cluster = cluster

@@ -1,4 +1,4 @@
-"""The in-memory cluster behind real servers on loopback, gRPC's and stream ports, for what the seam cannot show."""
+"""The in-memory cluster behind real gRPC servers and stream ports on loopback, for tests below the client's seam."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SERVED = (
 
 
 class _Broker(grpc.GenericRpcHandler):
-    """One broker of the cluster, by method name; streams carry bytes."""
+    """Serves one broker of the cluster by method name. Its streams carry bytes."""
 
     def __init__(self, cluster: FakeCluster, broker: int) -> None:
         self._cluster = cluster
@@ -95,7 +95,7 @@ class _Broker(grpc.GenericRpcHandler):
 
 
 class _StreamPort:
-    """The same two streams of one broker, as frames."""
+    """Serves the two streams of one broker as frames."""
 
     def __init__(self, cluster: FakeCluster, broker: int) -> None:
         self._cluster = cluster
@@ -160,7 +160,7 @@ class _StreamPort:
 
 @contextlib.asynccontextmanager
 async def _beside(work: Coroutine[Any, Any, None], fake: FakeProduceStream | FakeFetchStream) -> AsyncIterator[None]:
-    """Do it meanwhile; both end together."""
+    """Run `work` beside the block, and end it and the fake stream with the block."""
     task = asyncio.create_task(work)
     try:
         yield
@@ -171,8 +171,8 @@ async def _beside(work: Coroutine[Any, Any, None], fake: FakeProduceStream | Fak
 
 
 class GrpcBrokers:
-    """`with GrpcBrokers(FakeCluster()) as brokers:` serves every broker on a port of its own; `framed`: and on a stream
-    port."""
+    """`with GrpcBrokers(FakeCluster()) as brokers:` serves every broker on a port of its own; with
+    `framed`, also on a stream port."""
 
     def __init__(self, cluster: FakeCluster, *, framed: bool = False) -> None:
         self.cluster = cluster
@@ -203,7 +203,7 @@ class GrpcBrokers:
         self._loop.close()
 
     def stop(self, broker: int, *, elect: bool = True) -> None:
-        """End one server; its partitions are led elsewhere from now on, unless `elect` is False."""
+        """Stop one server. Other brokers lead its partitions from now on, unless `elect` is False."""
 
         async def end() -> None:
             self.cluster.kill(broker, elect=elect)

@@ -1,4 +1,4 @@
-"""Interrupts at chosen places, as a signal's handler that raises would make them."""
+"""Interrupt code at chosen places, as a signal handler that raises does."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ AT = {dis.opmap["JUMP_BACKWARD"]}
 
 
 class Interrupts:
-    """Interrupts at the n-th place of these modules where Python looks for signals: where a function starts, a call has
-    returned, a jump goes back. `where` says which one it was; None: there are not so many."""
+    """Interrupts at the n-th place of these modules where Python checks for signals.
+
+    Such a place is the start of a function, the return of a call, or a jump back. `where` names the place; None if the
+    modules have fewer places.
+    """
 
     def __init__(self, number: int, *modules: ModuleType) -> None:
         self.where: str | None = None

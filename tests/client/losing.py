@@ -1,4 +1,4 @@
-"""A connector before the real one that loses answers: what was asked is done, and nobody hears of it."""
+"""A connector around the real one that loses answers: the request is carried out, and the client gets no answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tinymq.client.net.grpc_transport import GrpcConnector, GrpcLink
 
 
 class LosingLink:
-    """A link whose unary answers get lost as often as the connector says."""
+    """A link that loses as many unary answers as the connector tells it."""
 
     def __init__(self, losing: Losing, link: GrpcLink) -> None:
         self._losing = losing
@@ -43,9 +43,9 @@ class LosingLink:
 
 
 class Losing:
-    """Loses the next `left[kind]` answers to requests of a kind; `answered` counts all answers.
+    """Loses the next `left[kind]` answers to requests of a kind. `answered` counts all answers.
 
-    A reply in `instead` is given without asking any broker, and the client's timeout is noted in `given_s`.
+    For a kind in `instead`, that reply is returned without a request, and `given_s` notes the client's timeout.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,8 @@ class Losing:
         self.answered: Counter[type[Message]] = Counter()
         self.instead: defaultdict[type[Message], list[Any]] = defaultdict(list)
         self.given_s: list[float] = []
-        self.patient: set[type[Message]] = set()  # whose lost answers are waited for, as long as the client will
+        # After a lost answer to a request of these kinds, the client waits until its timeout.
+        self.patient: set[type[Message]] = set()
         self._real = GrpcConnector(Limits())
 
     def link(self, address: str) -> LosingLink:

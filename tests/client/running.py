@@ -1,4 +1,4 @@
-"""Running a test's coroutine, and a client on the in-memory cluster with short timeouts."""
+"""Run the coroutine of a test, and make a client of the in-memory cluster with short timeouts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T], timeout_s: float = 20.0) -> T:
-    """Run to the end, or fail."""
+    """Run a coroutine to its end, or fail at the deadline."""
 
     async def bounded() -> T:
         async with asyncio.timeout(timeout_s):
@@ -24,12 +24,12 @@ def run(work: Coroutine[Any, Any, T], timeout_s: float = 20.0) -> T:
 
 
 def client_of(cluster: FakeCluster, **settings: Any) -> AsyncClient:
-    """Short timeouts, so that what should time out does."""
+    """Make a client with short timeouts, so that tests of timeouts are fast."""
     defaults = {"attempt_timeout_ms": 300, "request_timeout_ms": 5000}
     return AsyncClient(cluster.servers, connector=cluster, rng=random.Random(1), **{**defaults, **settings})
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Let the loop run until it holds; the test's deadline bounds it."""
+    """Let the loop run until `holds` is true. The test's deadline bounds this."""
     while not holds():
         await asyncio.sleep(0)

@@ -1,5 +1,4 @@
-"""Which way a stream takes: frames over TCP where the broker has that, gRPC where it does not or nobody is reached; and
-what is said of it when it breaks."""
+"""A stream uses the stream port if the broker has one that can be reached, else gRPC; and its errors when it breaks."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ Answer = Callable[[FrameStream, bytes], Any]
 
 
 class ByGrpc:
-    """A link that says where the stream port is, and whose own streams are known by their names."""
+    """A gRPC link that tells the address of the stream port. Its own streams are only names."""
 
     address = "broker:1"
 
@@ -56,7 +55,7 @@ class ByGrpc:
 
 
 class Port:
-    """A stream port that does as a test says with each connection's first frame."""
+    """A stream port that calls a function of the test with the first frame of each connection."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -163,7 +162,9 @@ def test_grpc_where_the_port_is_of_no_use_and_not_asked_again_for_a_while(answer
             clock.advance(PORT_RETRY_S + 1)
             assert await link.open_fetch(5) == "fetch by gRPC"
             assert len(there.hellos) == 2
-            grpc.stream_address = f"localhost:{there.address.rpartition(':')[2]}"  # it says another place now
+            grpc.stream_address = (
+                f"localhost:{there.address.rpartition(':')[2]}"  # the broker tells another address now
+            )
             await link.open_fetch(5)
             assert len(there.hellos) == 3
 
@@ -246,7 +247,7 @@ def test_who_is_cancelled_while_it_dials_leaves_nothing_open() -> None:
 
 
 def test_a_client_takes_the_port_and_goes_on_without_it() -> None:
-    """Real brokers: records go by the stream port; once it is closed for good, by gRPC."""
+    """Real brokers: records use the stream port, and gRPC when that is closed for good."""
     with Cluster(nodes=1) as cluster:
         client = cluster.client()
         client.admin.create_topic("t", partitions=1)

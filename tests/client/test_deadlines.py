@@ -1,4 +1,4 @@
-"""Every call ends by its deadline, whatever the brokers do: an attempt never outlives what is left of it."""
+"""Every call ends by its deadline, whatever the brokers do: no attempt takes longer than the time that is left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.client.running import client_of, run
 from tinymq.base.errors import DeadlineExceeded, OutcomeUnknown, TinymqError, Unavailable
 from tinymq.client import AsyncClient
 
-ATTEMPT_MS = 60_000.0  # a call that lasts as long as an attempt is caught by the test's own deadline
+ATTEMPT_MS = 60_000.0  # a call that lasts as long as an attempt fails the test by its own deadline
 ENOUGH_S = 5.0
 
 BATCH = pa.table({"value": [b"a"]})

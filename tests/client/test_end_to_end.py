@@ -1,4 +1,4 @@
-"""The client against the real brokers, in this process: failover while producing, reading from followers."""
+"""The client with real brokers in this process: failover while it produces, and reads from followers."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_reader_follows_while_its_follower_dies(cluster: Cluster, mq: Client) 
 
 @pytest.mark.parametrize("bound", [{"max_records": 5}, {"max_bytes": 8192}])
 def test_a_topic_with_a_small_bound_takes_what_a_producer_sends(mq: Client, bound: dict[str, object]) -> None:
-    """In batches that it takes, however many records are sent at once; and what it is told later counts, too."""
+    """Batches stay within the topic's bound, however many records are sent at once, and after the bound is altered."""
     mq.admin.create_topic("small", settings={**bound, "on_full": "drop_oldest"})
     with mq.producer(linger_ms=50) as producer:
         sent = [producer.send("small", b"x" * 100) for _ in range(200)]

@@ -1,4 +1,4 @@
-"""Partitions that come and go under a client that is in use: each is known by its number, and nothing is lost."""
+"""Partitions are added and deleted while a client uses the topic: each keeps its number, and no record is lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cluster_of(partitions: int, *gone: int) -> FakeCluster:
 
 
 async def hear(cluster: Cluster, address: str) -> None:
-    """Take what that broker says about the topic."""
+    """Update the client's view from one broker's answer about the topic."""
     reply = await cluster.ask_broker(address, pb.MetadataRequest(topics=["t"]), 1.0)
     cluster.update(routing.merge(cluster.view, reply, ["t"]))
 
@@ -97,7 +97,7 @@ def test_a_partition_that_is_added_is_used() -> None:
             sent = [await (await producer.send("t", b"v")) for _ in range(40)]
             assert {meta.partition for meta in sent} == {0, 1}
             assert (await mq.send("t", b"v", partition=1)).partition == 1
-            cluster.add_partition("t")  # by somebody else: known with the next answer about the topic
+            cluster.add_partition("t")  # by another client: this one learns it from the next answer about the topic
             await mq.admin.offsets("t")
             sent = [await (await producer.send("t", b"v")) for _ in range(60)]
             assert {meta.partition for meta in sent} == {0, 1, 2}
@@ -209,7 +209,7 @@ def test_what_nobody_looked_at_is_told_at_the_end() -> None:
 
 
 def test_a_partition_that_a_slow_broker_hides_goes_on_where_it_was() -> None:
-    """Its records are numbered on: numbers given twice would be answered as duplicates, and the records be lost."""
+    """A partition that returns continues its sequence: the broker would answer a number given twice as a duplicate."""
 
     async def scenario() -> None:
         cluster = cluster_of(1)

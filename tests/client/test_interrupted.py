@@ -1,4 +1,4 @@
-"""Who sends is interrupted anywhere, and goes on: nothing that was taken is lost, late or mixed up."""
+"""A sending thread is interrupted at any point and continues: no accepted record is lost, late or out of order."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Taken = dict[bytes, tuple[ProducerBatch, int]]  # by value
 
 
 class Loop:
-    """What the client's loop does: it comes when it is woken, and when it has said that it would."""
+    """The client's loop: it looks when it is woken, and when its timer ends."""
 
     def __init__(self, bench: Bench) -> None:
-        self.looked: set[SendQueue] = set()  # send queues that it was told of
+        self.looked: set[SendQueue] = set()  # the send queues that it has looked at
         self._bench = bench
         self._next_s: float | None = None
 
@@ -58,7 +58,7 @@ def one_by_one(bench: Bench, number: int) -> Taken:
 
 
 def whole_batches(bench: Bench, number: int) -> Taken:
-    """Behind a record, whose batch they have to end."""
+    """Append a record batch behind a record, whose open batch it has to seal."""
     taken = one_by_one(bench, 100 + number)
     value = b"value-%d" % number
     headers = [{"key": "n", "value": b"%d" % number}] if number % 3 else None
@@ -77,7 +77,7 @@ def whole_batches(bench: Bench, number: int) -> Taken:
     ],
 )
 def test_an_interrupt_anywhere_mixes_up_nothing(send: Callable[[Bench, int], Taken], count: int, eager: bool) -> None:
-    """At each place of each send. Only the send that is interrupted is traced, which is slow."""
+    """Interrupt each send at each place. Only the interrupted send is traced, because tracing is slow."""
     places = 0
     for interrupted in range(count):
         for place in itertools.count(1):
@@ -92,7 +92,7 @@ def test_an_interrupt_anywhere_mixes_up_nothing(send: Callable[[Bench, int], Tak
 def check_interrupted(
     send: Callable[[Bench, int], Taken], count: int, interrupted: int, interrupts: Interrupts, eager: bool
 ) -> None:
-    """Send all, one of them under interrupts; let the loop end; check all of it."""
+    """Send all records, one of them under interrupts, let the loop finish, and check everything."""
     bench = Bench(batch_bytes_max=250, linger_ms=5)
     loop, taken, known = Loop(bench), Taken(), sys.gettrace()
     for number in range(count):
@@ -115,7 +115,7 @@ def check_interrupted(
 
 
 def check(bench: Bench, loop: Loop, taken: Taken, where: str) -> None:
-    """All that was taken is in the queue, once, and as it was given; the loop knows of it, and the pool counts it."""
+    """Check that every accepted record is queued once and unchanged, that the loop looks, and that the pool counts."""
     (queue,) = [queue for queue in bench.buffer.queues if queue.sealed]
     assert queue in loop.looked, where
     seen: dict[bytes, tuple[ProducerBatch, int]] = {}
@@ -134,7 +134,7 @@ def check(bench: Bench, loop: Loop, taken: Taken, where: str) -> None:
 
 
 def test_who_was_interrupted_while_it_encoded_has_it_done_by_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And all that comes behind it is delivered, at once."""
+    """The records behind it are delivered at once, too."""
     calls, encode = itertools.count(1), producer_batch.encode
 
     def interrupted(*args: object) -> pa.Buffer:

@@ -1,4 +1,4 @@
-"""A topic that lost everything, such as one in memory after a power cut: an open client goes on with the next send."""
+"""A topic loses all records, as one in memory does in a power cut: an open client continues with the next send."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tinymq.client.produce import blocking_sender
 
 
 def lose_everything(cluster: FakeCluster) -> None:
-    """The log begins again, led by broker 2, and broker 1 has not said yet that it leads no more."""
+    """Start the log again, led by broker 2, while broker 1 still claims to lead."""
     at = cluster.topics["t"][1][0]
     at.lose(0)
     at.producers.clear()
@@ -29,7 +29,7 @@ def epochs(cluster: FakeCluster) -> list[int]:
 
 
 def test_a_record_that_a_former_leader_refuses_is_certainly_not_written() -> None:
-    """Its refusal names the new leader, which knows no such producer: the record goes under another epoch."""
+    """The refusal names the new leader, which does not know the producer: the record gets a new epoch."""
 
     async def scenario() -> None:
         cluster = FakeCluster()
@@ -47,8 +47,10 @@ def test_a_record_that_a_former_leader_refuses_is_certainly_not_written() -> Non
 
 @pytest.mark.parametrize("end", ["the former leader refuses it late", "the former leader is cut off"])
 def test_what_only_a_former_leader_was_sent_is_written_once_that_has_refused_it(end: str) -> None:
-    """The metadata told of the new leader while the record was on its way to the former one. The new leader does not
-    know the producer: whether the record may have been written, only the former one can tell."""
+    """The metadata names the new leader while the record is in flight to the former one.
+
+    The new leader does not know the producer. Only the former one can tell whether it has written the record.
+    """
 
     async def scenario() -> None:
         cluster = FakeCluster()
@@ -60,11 +62,12 @@ def test_what_only_a_former_leader_was_sent_is_written_once_that_has_refused_it(
             cluster.hold = held = asyncio.Event()
             sent = len(cluster.produce_messages)
             sending = asyncio.create_task(mq.send("t", b"after"))
-            await until(lambda: len(cluster.produce_messages) == sent + 1)  # broker 1 refuses it, and does not say so
+            # Broker 1 refuses it, and its answer waits for `held`.
+            await until(lambda: len(cluster.produce_messages) == sent + 1)
             cluster.hold = None
             assert mq._cluster is not None
             mq._cluster.refresh_soon()
-            await until(lambda: len(cluster.produce_messages) > sent + 1)  # broker 2 knows no such producer
+            await until(lambda: len(cluster.produce_messages) > sent + 1)  # broker 2 does not know the producer
             assert not sending.done()
             if end == "the former leader is cut off":
                 cluster.break_streams(1)
@@ -108,13 +111,13 @@ def test_a_lone_record_is_left_with_a_former_leader_until_that_has_refused_it(
         loop_thread = mq.loop_thread
         core = loop_thread.client._cluster
         assert core is not None
-        # A look at the metadata that is under way would find the new leader before the record is sent.
+        # A refresh that is running would find the new leader before the record is sent.
         wait_until(lambda: core._refreshing is None or core._refreshing.done())
         on_loop(lambda: lose_everything(cluster))
         cluster.hold = held = asyncio.Event()
         sending = later(lambda: mq.send("t", b"after"))
         wait_until(lambda: ways.by_thread == 1)
-        loop_thread.run(core.refresh(timeout_s=5.0))  # the client hears of the new leader first
+        loop_thread.run(core.refresh(timeout_s=5.0))  # the client learns the new leader first
         assert core.view.partition("t", 0).leader == 2
         cluster.hold = None
         on_loop(held.set)

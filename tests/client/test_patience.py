@@ -1,4 +1,4 @@
-"""A broker that said how long it lets this client wait is not taken for a silent one."""
+"""A broker that announces how long it delays its answers does not count as silent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMEOUT_S = 0.2
 
 
 class Slow:
-    """A link to a broker that answers each fetch so many seconds after the one before, and says so or not."""
+    """A link to a broker that answers each fetch `pause_s` after the one before. It announces this if it `says` so."""
 
     address = "slow:1"
     received_bytes = 0
@@ -40,7 +40,17 @@ class Slow:
         if number > 1:
             await self._clock.sleep(self._pause_s)
         throttled_ms = int(self._pause_s * 1000) if self._says else 0
-        return Fetched(number, 0, 0, 0, 0, 0, memoryview(b""), None, throttled_ms)
+        return Fetched(
+            request_id=number,
+            high_watermark=0,
+            log_start=0,
+            leader_epoch=0,
+            leader=0,
+            next_offset=0,
+            frames=memoryview(b""),
+            error=None,
+            throttled_ms=throttled_ms,
+        )
 
     def cancel(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""What an error says when brokers are gone: every address and why it failed, and what to do."""
+"""The error when brokers do not answer: it names every address and its reason, and what to do."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_send_on_a_warm_client_says_whom_it_tried(cluster: FakeCluster) -> Non
 
 
 def test_a_send_that_a_broker_refuses_says_what_the_broker_said(cluster: FakeCluster) -> None:
-    """Its outcome is unknown if the deadline comes while an attempt waits for its answer: that is as it happens."""
+    """Both are right: the outcome is unknown if an attempt is waiting for its answer at the deadline."""
 
     async def scenario() -> None:
         async with client_of(cluster, request_timeout_ms=400) as mq:
@@ -84,7 +84,7 @@ def test_who_is_over_a_bound_until_the_deadline_is_told_so(cluster: FakeCluster)
 
 
 def test_all_that_a_full_topic_has_no_room_for_is_told_so(cluster: FakeCluster) -> None:
-    """Also what was on its way behind the first batch that was refused, which the broker misses."""
+    """The batches in flight behind the refused one fail, too, because the broker lacks the batch before them."""
 
     async def scenario() -> None:
         async with client_of(cluster) as mq, mq.producer(delivery_timeout_ms=400, batch_bytes_max=30) as producer:
@@ -99,7 +99,7 @@ def test_all_that_a_full_topic_has_no_room_for_is_told_so(cluster: FakeCluster) 
 
 
 def test_a_new_producer_that_a_full_topic_refuses_is_told_so(cluster: FakeCluster) -> None:
-    """Its first batch was refused, so that the broker does not know it as the next ones arrive: that is no reason."""
+    """The first batch was refused. The broker then does not know the producer, which is not the reason to report."""
 
     async def scenario() -> None:
         async with client_of(cluster) as mq, mq.producer(delivery_timeout_ms=400, batch_bytes_max=30) as producer:
@@ -177,7 +177,7 @@ def test_what_a_closed_producer_leaves_behind_keeps_the_reason(cluster: FakeClus
 
 
 class Kept(logging.Handler):
-    """What a process that set up no logging would see on stderr."""
+    """Return what a process without logging configuration prints on stderr."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -236,7 +236,7 @@ def test_what_a_broker_said_is_not_lost_to_an_attempt_that_the_deadline_cuts_sho
     cluster = FakeCluster(nodes=1)
 
     def damaged(broker: int, request: Any) -> Any:
-        cluster.hung.add(1)  # from now on; whoever asks again has less than an attempt's time
+        cluster.hung.add(1)  # from now on; another attempt has less time than attempt_timeout_ms
         return pb.CreateTopicReply(error=to_wire(NotReady("its metadata are damaged")))
 
     async def scenario() -> None:

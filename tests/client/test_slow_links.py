@@ -1,5 +1,7 @@
-"""A fetch on a link so slow that its answer takes longer than silence may: it is waited for while bytes come, and not
-for ever where they are others'."""
+"""A fetch on a slow link, whose answer takes longer than its timeout: it waits while bytes arrive.
+
+The wait is bounded while the bytes belong to other answers.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ TIMEOUT_S = 0.03
 
 
 class Stream:
-    """Bytes come each time that somebody looks, as long as `moving`; answers come as a test says."""
+    """A stream on which bytes arrive between two looks while `moving` is set. A test gives the answers."""
 
     def __init__(self) -> None:
         self.moving = True
@@ -59,10 +61,19 @@ class Watch:
 
 
 def answer(number: int) -> Fetched:
-    return Fetched(number, 0, 0, 0, 0, 0, memoryview(b""), None)
+    return Fetched(
+        request_id=number,
+        high_watermark=0,
+        log_start=0,
+        leader_epoch=0,
+        leader=0,
+        next_offset=0,
+        frames=memoryview(b""),
+        error=None,
+    )
 
 
-def on_pipe(scenario: Callable[[BrokerFetchStream, Stream], Awaitable[None]]) -> None:
+def on_stream(scenario: Callable[[BrokerFetchStream, Stream], Awaitable[None]]) -> None:
     async def main() -> None:
         stream = Stream()
         client_stream = BrokerFetchStream(Link(stream), SystemClock(), Watch(), 5.0)  # type: ignore[arg-type]
@@ -80,13 +91,13 @@ async def looked(stream: Stream, times: int, fetching: asyncio.Future[Fetched]) 
 def test_an_answer_that_is_on_its_way_is_waited_for() -> None:
     async def scenario(client_stream: BrokerFetchStream, stream: Stream) -> None:
         fetching = asyncio.ensure_future(client_stream.fetch(pb.FetchRequest(), TIMEOUT_S))
-        await looked(stream, 4 * SLOW_TIMES_MAX, fetching)  # twice for each time that its patience was over
+        await looked(stream, 4 * SLOW_TIMES_MAX, fetching)  # two looks for each timeout
         assert not fetching.done()
         stream.answers.put_nowait(answer(1))
         assert (await fetching).request_id == 1
         assert not stream.cancelled
 
-    on_pipe(scenario)
+    on_stream(scenario)
 
 
 def test_silence_is_found_out_as_soon_as_no_byte_comes() -> None:
@@ -98,7 +109,7 @@ def test_silence_is_found_out_as_soon_as_no_byte_comes() -> None:
             await fetching
         assert stream.cancelled, "the whole broker says nothing"
 
-    on_pipe(scenario)
+    on_stream(scenario)
 
 
 def test_who_is_passed_over_while_others_are_answered_waits_a_bounded_time() -> None:
@@ -116,4 +127,4 @@ def test_who_is_passed_over_while_others_are_answered_waits_a_bounded_time() -> 
             await passed_over
         assert not stream.cancelled, "others are served"
 
-    on_pipe(scenario)
+    on_stream(scenario)

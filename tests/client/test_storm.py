@@ -1,5 +1,5 @@
-"""Everything at once, by seed: brokers die, hang, come back, lose requests and replies, leaders move, while a
-producer writes and a reader follows. What was acknowledged is there once, in order, and was read."""
+"""All faults at once, by seed: brokers die, hang, come back, lose requests and replies, and leaders move, while a
+producer writes and a reader follows. Every acknowledged record is stored once, in order, and was read."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def _ended(delivery: object) -> None:
 
 
 async def _calm(cluster: FakeCluster) -> None:
-    """The storm is over: everybody is back."""
+    """End all faults: every broker is back."""
     for broker in list(cluster.down | cluster.hung):
         cluster.elect_away_from(broker)
         cluster.start(broker)

@@ -1,4 +1,4 @@
-"""What readers and queues do when the next record is gone: say so, or go on behind it and count."""
+"""The next record was removed: readers and queues raise an error, or skip and count the offsets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def mq(cluster: Cluster) -> Client:
 
 @pytest.fixture
 def topic(mq: Client) -> str:
-    """Twenty batches of one record each, a second apart."""
+    """Append twenty batches of one record each, one second apart."""
     name = mq.admin.create_topic(next(NAMES), partitions=1, replication_factor=3).name
     for i in range(20):
         mq.send(name, b"%d" % i, timestamp=FIRST + timedelta(seconds=i))
@@ -102,7 +102,7 @@ def test_what_is_gone_is_skipped_and_counted_if_one_asks_for_that(mq: Client, to
         assert seen[-5:] == list(range(15, 20))
         mq.send(topic, b"20")
         mq.admin.trim(topic, 0, Offset(21))
-        drain(queue, seen)  # it is gone, unless it had been fetched, and there is no other
+        drain(queue, seen)  # the record was removed, unless it had been fetched, and there is no other
         mq.send(topic, b"21")
         drain(queue, seen)
         assert seen[-1] == 21

@@ -25,7 +25,10 @@ DOUBLINGS_MAX = 16  # keeps the power of two small when an operation fails for d
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The pauses after failures in a row: `pause_s_min` after the first, doubled by each further one, bounded."""
+    """The pauses after failures in a row.
+
+    The first failure is followed by `pause_s_min`. Each further one doubles the pause, up to `pause_s_max`.
+    """
 
     pause_s_min: float
     pause_s_max: float

@@ -1,4 +1,4 @@
-"""The only broker that can answer is asked again soon, however slow it was and however often it failed."""
+"""The only broker that can answer is asked again soon, even if it was slow or failed often."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ def test_a_slow_answer_after_failures_delays_no_attempt() -> None:
 
 @pytest.mark.parametrize("how", ["slow", "failed"])
 def test_a_leader_that_lost_its_connection_is_sent_to_soon(how: str) -> None:
-    """Seed 65836513 of the simulator: a leader that answered once after 1.8 s, and whose connection then broke, was not
-    connected to for five seconds."""
+    """Seed 65836513 of the simulator: a leader answered once after 1.8 s, then its connection broke.
+
+    The client did not connect to it again for five seconds.
+    """
 
     async def scenario(loop: VirtualLoop) -> None:
         cluster = FakeCluster()

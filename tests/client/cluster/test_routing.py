@@ -1,4 +1,4 @@
-"""The view of the cluster: a leader epoch never goes back, and replicas are ordered as asked."""
+"""The view of the cluster: a leader epoch never goes back, and replicas are ordered as configured."""
 
 from __future__ import annotations
 

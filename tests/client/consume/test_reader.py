@@ -1,4 +1,4 @@
-"""Reading from a cluster in memory: every record once and in order, from whichever replica can serve."""
+"""Read from a cluster in memory: every record once and in order, from any replica that serves."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIRST = datetime.fromtimestamp(TIME_US // 1_000_000, UTC)
 
 
 def filled(batches: int = 10, rows: int = 10, partitions: int = 1) -> FakeCluster:
-    """Batches of `rows` records, a second apart; values v0, v1, ... in each batch."""
+    """Append batches of `rows` records, one second apart, with the values v0, v1, ... in each batch."""
     cluster = FakeCluster()
     for at in cluster.add_topic("t", partitions):
         for i in range(batches):
@@ -249,7 +249,7 @@ def test_a_stale_follower_is_left() -> None:
     async def scenario() -> None:
         cluster = filled(batches=3)
         at = cluster.topics["t"][1][0]
-        at.shown[2] = at.shown[3] = 10  # both followers stand still
+        at.shown[2] = at.shown[3] = 10  # neither follower applies records
         async with client_of(cluster) as mq:
             reader = mq.reader("t", replica="follower", fetch_wait_ms=10, stale_ms_max=50)
             got: list[int] = []
@@ -261,7 +261,7 @@ def test_a_stale_follower_is_left() -> None:
 
 
 def test_replicas_are_asked_with_the_newest_epoch_that_any_of_them_told() -> None:
-    """So that one which has not heard of it says NotReady, where it would answer from a log that may yet be cut."""
+    """A broker that has not heard of the epoch answers NotReady, instead of reading a log that may be truncated."""
 
     async def scenario() -> None:
         cluster = filled(batches=20)
@@ -443,7 +443,7 @@ def test_a_client_closed_at_any_moment_leaves_no_complaint(outage: bool) -> None
 
     async def scenario() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
-        for turns in range(100):  # after some twenty there is all that it polls for
+        for turns in range(100):  # after about twenty turns of the loop the reader has all records of the poll
             cluster = filled()
             mq = client_of(cluster)
             reading = asyncio.create_task(mq.reader("t", fetch_bytes_max=1).poll(5, 1000))

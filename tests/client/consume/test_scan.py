@@ -1,4 +1,4 @@
-"""Scans of a cluster in memory: exactly the planned rows, whichever replicas die, lag, lie or come back meanwhile."""
+"""Scan a cluster in memory: exactly the planned rows, even if replicas die, lag, lie or come back meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FOLLOWERS_FIRST = ((2, 3), (1,))
 
 
 async def offsets_of(scan: AsyncScan) -> list[int]:
-    """All that is left of a scan."""
+    """Return the offsets of all rows that are left in a scan."""
     found: list[int] = []
     async with scan:
         async for batch in scan:
@@ -136,13 +136,13 @@ def test_a_replica_that_comes_back_is_preferred_again(monkeypatch: pytest.Monkey
     async def scenario() -> None:
         cluster = filled(batches=50)
         cluster.kill(2, elect=False)
-        async with client_of(cluster, metadata_max_age_ms=50) as mq:  # which says that it is back
+        async with client_of(cluster, metadata_max_age_ms=50) as mq:  # a refresh tells that it is back
             scan = mq.scan("t", 0, 0, 500, replicas=((2,), (1,)), fetch_bytes_max=500, buffer_bytes_max=1500)
             await anext(scan)
             assert set(scan.served) == {1}
             cluster.start(2)
             while 2 not in scan.served:
-                await asyncio.sleep(0.02)  # the time for which it is left alone goes by
+                await asyncio.sleep(0.02)  # while the replica is avoided
                 await anext(scan)
             reached = scan.offset
             assert await offsets_of(scan) == list(range(reached, 500))
@@ -192,7 +192,7 @@ def test_damaged_frames_are_never_given() -> None:
 
 @pytest.mark.parametrize("finds", [True, False])
 def test_who_sent_damage_is_asked_to_look_at_it(monkeypatch: pytest.MonkeyPatch, finds: bool) -> None:
-    """A broker sends what it has not looked at. It finds the damage, or it was the network's."""
+    """A broker sends unverified frames. Asked to verify, it finds the damage, unless the network has caused it."""
     asked: list[tuple[int, bool]] = []
 
     async def scenario() -> None:
@@ -247,7 +247,7 @@ def test_when_nobody_serves_the_error_has_what_each_of_them_said() -> None:
 
 
 def test_an_old_leader_that_is_behind_is_left_like_any_other() -> None:
-    """It takes itself for the leader still, so that what lies beyond its end is no offset at all to it."""
+    """A deposed leader that does not know it answers OffsetOutOfRange for offsets beyond its own end."""
 
     async def scenario() -> None:
         cluster = filled()
@@ -369,7 +369,7 @@ def test_what_is_not_there_is_said() -> None:
 
 @pytest.mark.parametrize("knows", ["nothing", "the old one", "the new one"])
 def test_another_topic_of_the_same_name_is_refused(knows: str) -> None:
-    """Whatever the client has heard of: offsets that were planned are those of other records."""
+    """The planned offsets belong to other records, whether or not the client has heard of the new topic."""
 
     async def scenario() -> None:
         cluster = filled()

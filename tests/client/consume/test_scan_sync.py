@@ -1,4 +1,4 @@
-"""Scans from other threads than the client's own, over real gRPC."""
+"""Take a scan in other threads than the client's own, over real gRPC."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), sum(batch.num_rows for
 
 
 def test_a_scan_raises_closed_in_a_forked_child(brokers: GrpcBrokers) -> None:
-    """In a process of its own, because other tests may have configured gRPC for forks in this one."""
+    """Run in a process of its own, because other tests may have configured gRPC for forks in this one."""
     done = subprocess.run(
         [sys.executable, "-c", FORK, brokers.servers[0]], capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,4 +1,4 @@
-"""What one message of a produce stream carries."""
+"""A produce stream joins small batches into one message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tinymq.proto.bounds import BATCHES_MAX
 
 
 class Written:
-    """A broker that takes everything and answers nothing; the link to it, and who watches it."""
+    """A broker that accepts everything and never answers. It is also its own link and observer."""
 
     address = "h:1"
 

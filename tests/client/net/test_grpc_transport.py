@@ -1,4 +1,4 @@
-"""The gRPC half, against real servers: what was certainly never sent, what may have arrived, and what was said."""
+"""The gRPC transport against real servers: requests that never left, that may have arrived, and that were answered."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def brokers() -> Iterator[GrpcBrokers]:
 
 @pytest.fixture
 def nobody() -> str:
-    """An address where nobody listens."""
+    """Return an address without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
@@ -49,7 +49,7 @@ def test_a_question_is_answered(brokers: GrpcBrokers) -> None:
 
 
 class _Listening(grpc.GenericRpcHandler):
-    """Takes down who calls, and serves nothing."""
+    """Notes the metadata of each call, and serves no method."""
 
     def __init__(self) -> None:
         self.callers: list[str] = []
@@ -94,7 +94,7 @@ def test_a_refused_connection_is_certain(nobody: str) -> None:
 
 def test_a_connection_that_never_comes_is_certain() -> None:
     async def scenario() -> None:
-        with socket.socket() as deaf:  # listens, and never says a word
+        with socket.socket() as deaf:  # it listens and never answers
             deaf.bind(("127.0.0.1", 0))
             deaf.listen()
             link = CONNECTOR.link(f"127.0.0.1:{deaf.getsockname()[1]}")

@@ -1,4 +1,4 @@
-"""Records become batches: when, of what size, in which send queue; and what is no record."""
+"""How records become batches: when, of what size and in which send queue. Invalid records are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pack_size(batch: ProducerBatch) -> int:
 
 
 class Bench:
-    """A batcher of one topic, with a clock by hand."""
+    """A batcher of one topic, with a manual clock."""
 
     def __init__(self, partitions: int = 4, **settings: object) -> None:
         self.clock = ManualClock()
@@ -109,7 +109,7 @@ def test_a_batch_is_no_larger_than_what_its_topic_takes_at_all() -> None:
     bench = Bench()
 
     def counts(records: int, size: int, bounds: TopicBounds) -> list[int]:
-        """Of the batches that as many records become."""
+        """Return the sizes of the batches that these records become."""
         bench.batcher.buffers.open("t", b"i" * 16, range(4), bounds)
         batches = list(dict.fromkeys(bench.append(b"x" * size, KEYED) for _ in range(records)))
         bench.batcher.seal_due(0, all_open=True)

@@ -1,5 +1,4 @@
-"""Lone records that their own thread delivers: over real sockets, beside the loop, and handed to it whenever anything
-else happens than an acknowledgement."""
+"""Threads deliver lone records over real sockets. The loop takes over after anything but an acknowledgement."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ INTERRUPTED = (batcher, delivery, producer_batch, blocking_sender, frame_socket,
 
 @pytest.fixture(autouse=True)
 def reopen_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a lost connection, of which most tests have one."""
+    """Connect again soon after a lost connection, which most of these tests have."""
     monkeypatch.setattr(blocking_sender, "REOPEN_S", 0.02)
 
 
@@ -61,7 +60,7 @@ def wait_until(holds: Callable[[], object]) -> None:
 
 
 class Ways:
-    """Which way batches take: counted where each one begins."""
+    """Counts the batches that the loop and the threads send."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.by_loop = self.by_thread = 0
@@ -79,7 +78,7 @@ class Ways:
         monkeypatch.setattr(FrameSocket, "send", sent)
 
     def taken(self) -> tuple[int, int]:
-        """(by the loop, by threads) since it was asked last."""
+        """Return the batches since the last call: (sent by the loop, sent by threads)."""
         both, self.by_loop, self.by_thread = (self.by_loop, self.by_thread), 0, 0
         return both
 
@@ -90,7 +89,7 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
 
 
 def connected(mq: Client, ways: Ways, partition: int = 0) -> None:
-    """Send until the thread does it itself."""
+    """Send records until the thread delivers one itself."""
 
     def sent() -> bool:
         mq.send("t", b"before", partition=partition)
@@ -105,7 +104,7 @@ def batcher_of(mq: Client) -> Batcher:
 
 
 def later(call: Callable[[], Any]) -> Future[Any]:
-    """In a thread of its own."""
+    """Run a call in a thread of its own."""
     pool = ThreadPoolExecutor(1)
     done = pool.submit(call)
     pool.shutdown(wait=False)
@@ -175,7 +174,7 @@ def test_the_checker_notices_a_number_that_is_not_kept(
 ) -> None:
     def forgets(self: BlockingSender, batch: ProducerBatch, outcome: object, broken: str = "") -> None:
         queue = batch.queue
-        queue.acknowledged(batch)  # its sequence is taken to be written: the next attempt has another one
+        queue.acknowledged(batch)  # its sequence counts as written, so the next attempt has another one
         queue.sealed.append(batch)
         self._leave(batch)
 
@@ -292,7 +291,7 @@ def test_interrupted_anywhere_nothing_is_lost_and_nothing_hangs(
 
 
 def test_a_send_within_a_send(mq: Client, brokers: GrpcBrokers, ways: Ways, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a signal's handler, as of a program that says goodbye."""
+    """A signal handler sends, such as the one of a program that logs its end."""
     connected(mq, ways)
     inner: list[RecordMetadata] = []
     before = signal.signal(signal.SIGUSR1, lambda *_: inner.append(mq.send("t", b"inner", partition=0)))
@@ -343,7 +342,7 @@ def test_a_client_that_is_closed_before_a_slow_thread_sends(
 def test_a_client_that_is_closed_while_a_slow_thread_leaves_its_record_to_it(
     brokers: GrpcBrokers, ways: Ways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Right after the client found that it cannot give up this send queue, for it is the thread's."""
+    """The thread gives the queue back right after `close` found that the thread owns it."""
     mq = Client(brokers.servers, request_timeout_ms=1000)
     connected(mq, ways)
     assert mq._direct is not None
@@ -432,7 +431,7 @@ def test_closing_does_not_wait_for_ever(brokers: GrpcBrokers, ways: Ways) -> Non
     brokers.cluster.hang(1, elect=False)
     sending = later(lambda: mq.send("t", b"x", partition=0))
     wait_until(lambda: ways.by_thread == 1)
-    with contextlib.suppress(NotDelivered):  # the loop may have got it back just before
+    with contextlib.suppress(NotDelivered):  # the loop may have just taken the queue back
         mq.close()
     assert isinstance(sending.exception(10), OutcomeUnknown)
 
@@ -493,7 +492,7 @@ def test_a_callback_cannot_wait_for_its_own_loop(mq: Client, brokers: GrpcBroker
 
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 6))])
 def test_whatever_happens(seed: int) -> None:
-    """Two threads that take turns and at times meet; brokers that break connections, lose answers, and move."""
+    """Two threads send in turn, and sometimes at once, while brokers break connections, lose answers and elect."""
     rng = random.Random(seed)
     with GrpcBrokers(FakeCluster(), framed=True) as brokers:
         cluster = brokers.cluster

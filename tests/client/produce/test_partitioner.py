@@ -1,4 +1,4 @@
-"""Keys go where librdkafka's default puts them."""
+"""A key goes to the same partition as with the default partitioner of librdkafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records without a key go where a leader can be sent to; those that are certainly not written move there."""
+"""Records without a key go to partitions with a reachable leader, also those that wait and are certainly unwritten."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEADLINE_MS = 5000
 
 
 def one_replica_each() -> FakeCluster:
-    """Three partitions, each on one broker alone."""
+    """Add a topic of three partitions, each with one replica."""
     cluster = FakeCluster()
     for at in cluster.add_topic("t", 3):
         at.replicas = [at.leader]
@@ -61,7 +61,8 @@ def test_sends_without_a_key_go_on_beside_a_dead_broker() -> None:
             with pytest.raises(DeadlineExceeded):
                 await mq.send("t", b"bound", partition=1)
             cluster.start(2)
-            while len(cluster.values("t", 1)) == before:  # it is found to be back without a record that has to go there
+            # The client finds that the broker is back, although no record has to go there.
+            while len(cluster.values("t", 1)) == before:
                 await mq.send("t", b"again")
                 await asyncio.sleep(0.1)
             assert loop.time() - started_s < 20
@@ -91,7 +92,7 @@ def test_what_waits_for_a_dead_broker_moves_and_what_is_bound_to_it_stays() -> N
 
 
 def test_what_may_have_been_written_stays_with_its_partition() -> None:
-    """Its answer is lost, and then its broker: it is never sent elsewhere, where it would be written twice."""
+    """The answer is lost, then the broker. The batch is not sent to another partition, which would write it twice."""
 
     async def scenario(loop: VirtualLoop) -> None:
         cluster = one_replica_each()
@@ -119,7 +120,7 @@ def test_numbers_go_on_in_a_partition_that_batches_have_left() -> None:
                 await (await producer.send("t", b"first", partition=number))
             cluster.kill(2, elect=False)
             free = [await producer.send("t", b"%d" % i) for i in range(50)]
-            for delivery in free:  # with a bound record in their batch they would be bound, too
+            for delivery in free:  # a bound record would bind the whole batch
                 await delivery
             bound = [await producer.send("t", b"bound", partition=1) for _ in range(3)]
             cluster.start(2)

@@ -1,4 +1,4 @@
-"""Producing to a cluster in memory: what is acknowledged is there once, whatever happens on the way."""
+"""Produce to a cluster in memory: an acknowledged record is stored exactly once, whatever fails meanwhile."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_hung_leader_is_left_when_another_is_elected() -> None:
 
 
 def test_who_was_dead_is_asked_at_once_when_it_is_elected_where_nobody_led() -> None:
-    """As after a restart of all brokers: each of them had refused connections for a while."""
+    """All brokers restart, so that each has refused connections for a while."""
 
     async def scenario() -> None:
         cluster = cluster_of()
@@ -389,7 +389,7 @@ def test_a_topic_that_was_made_again_is_written_to_at_once() -> None:
 
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_what_is_sent_while_others_wait_has_its_own_deadline(idempotent: bool) -> None:
-    """The second batch is still open when the first one's time is up."""
+    """The second batch is still open at the deadline of the first one."""
 
     async def scenario() -> None:
         cluster = cluster_of()

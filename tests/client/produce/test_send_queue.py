@@ -1,4 +1,4 @@
-"""A send queue against a model of the broker: every schedule of losses, refusals and forgetting keeps the promises."""
+"""A send queue against a model of a broker: every schedule of losses, refusals and forgotten producers keeps order."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def sealed(queue: SendQueue, count: int = 1, deadline_s: float = 1e9) -> Produce
 
 @dataclass
 class Attempt:
-    """A batch as it was when it was sent."""
+    """A copy of a batch as it was sent."""
 
     batch: ProducerBatch
     header: BatchHeader
@@ -52,16 +52,16 @@ class Attempt:
 
 @dataclass
 class World:
-    """A partition of a broker, a send queue that sends to it, and the wire between: schedules are drawn at random."""
+    """A send queue, a partition of a broker, and the wire between them. Hypothesis draws the schedule."""
 
     rng: random.Random
     numbered: bool = True
     now_s: float = 0.0
     log: list[int] = field(default_factory=list)  # names of batches, as appended
     known: Producer | None = None
-    wire: list[Attempt] = field(default_factory=list)  # on their way, in order
-    late: list[Attempt] = field(default_factory=list)  # sent to a former leader, whose answers may still come
-    zombies: list[Attempt] = field(default_factory=list)  # cut off, and perhaps not yet dead
+    wire: list[Attempt] = field(default_factory=list)  # in flight, in order
+    late: list[Attempt] = field(default_factory=list)  # in flight to a former leader, which may still answer
+    zombies: list[Attempt] = field(default_factory=list)  # attempts of a broken connection that may still arrive
     requests: int = 0
     names: dict[int, int] = field(default_factory=dict)  # id(batch) -> name
     ended: dict[int, TinymqError | None] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class World:
             self.wire.append(Attempt(batch, header, self.names[id(batch)], self.requests))
 
     def write(self, attempt: Attempt) -> TinymqError | None:
-        """What the broker does."""
+        """Let the broker handle the next request."""
         if self.numbered:
             try:
                 if judge(self.known, attempt.header) is not None:
@@ -135,20 +135,22 @@ class World:
             self.finish([queue.rejected(batch, refusal)])
 
     def may_forget(self) -> bool:
-        """A broker that forgets a producer takes its sequence 0 again: a limit of the protocol (KIP-360), which
-        10,000 other producers have to write to the partition in between to meet."""
+        """The broker forgets the producer, and would accept its sequence 0 again.
+
+        This is a limit of the protocol (KIP-360). It takes 10,000 other producers at the partition to reach it.
+        """
         again = [b for b in self.queue.in_flight if b.unclear and b.first_sequence == 0]
         return not again and all(z.header.first_sequence for z in (*self.zombies, *self.late))
 
     def move_leader(self) -> None:
-        """What is on its way to the former leader is sent to the new one as well."""
+        """Send the batches in flight to the new leader as well."""
         former, self.wire = self.wire, []
         for attempt in former:
             self.queue.given_up(attempt.batch, self.now_s)
         self.late += former
 
     def answer_late(self) -> None:
-        """The former leader has written it, or refuses it, or the connection to it breaks."""
+        """Let the former leader answer that it has written a batch or refuses it, or break the connection to it."""
         attempt = self.late.pop(0)
         batch, queue = attempt.batch, self.queue
         how = self.rng.randrange(3)
@@ -164,7 +166,7 @@ class World:
             queue.answered_late(batch, attempt.request_id, unknown=how == 2)
 
     def lose_stream(self) -> None:
-        """Everything on its way is cut off: a first part of it was written, the rest may yet be, or never."""
+        """Break the connection: some first requests were written, and the others may arrive later or never."""
         reached = self.rng.randrange(len(self.wire) + 1)
         lost, self.wire = self.wire, []
         for place, attempt in enumerate(lost):
@@ -176,10 +178,10 @@ class World:
             self.finish(self.queue.lost(attempt.batch, self.now_s, OutcomeUnknown("cut off")))
 
     def zombie(self) -> None:
-        """A request that the client gave up arrives after all."""
+        """Deliver a request that the client has given up."""
         place = self.rng.randrange(len(self.zombies))
         attempt = self.zombies[place]
-        del self.zombies[: place + 1]  # streams keep order: what was sent before it is gone or arrived
+        del self.zombies[: place + 1]  # a stream keeps order: the requests before it have arrived or are lost
         self.write(attempt)
 
     def step(self) -> None:
@@ -284,7 +286,7 @@ def test_a_forgotten_producer_gets_a_new_epoch_and_unclear_batches_never_enter_i
 
 
 def test_a_batch_whose_given_up_attempts_were_all_refused_enters_a_new_epoch() -> None:
-    """The log was lost while the batch was on its way to a former leader: nobody has it, and that is certain."""
+    """The log was lost while the batch was in flight to a former leader, so that certainly no replica has the batch."""
     queue = lane_of()
     a, b = sealed(queue), sealed(queue)
     assert queue.take(0.0) is a

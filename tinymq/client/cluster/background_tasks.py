@@ -31,7 +31,7 @@ class BackgroundTasks:
 
 
 class Retries(Generic[Key]):
-    """One timer per key, which calls `due` with it. A producer's keys are its send queues."""
+    """One timer per key. When a timer ends, `due` is called with its key. A producer's keys are its send queues."""
 
     def __init__(self, clock: Clock, due: Callable[[Key], None]) -> None:
         self._clock = clock

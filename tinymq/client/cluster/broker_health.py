@@ -91,7 +91,7 @@ class ClusterHealth:
         return record is not None and record.failures > 0
 
     def retry_s(self, address: str, now_s: float) -> float:
-        """Return the seconds until a broker may be tried again for which no other one can stand in; 0: now."""
+        """Return the seconds until the only broker that can answer may be tried again; 0: now."""
         record = self._records.get(address)
         if record is None or not record.failures:
             return 0.0

@@ -35,7 +35,7 @@ async def topic_with(cluster: Cluster, name: str, partition: int, timeout_s: flo
 
 
 def no_refusal(_reply: Any) -> TinymqError | None:
-    """Return None: this reply has no error of its own beside the request's."""
+    """Return None, for replies whose items have no errors of their own."""
     return None
 
 

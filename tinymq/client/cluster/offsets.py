@@ -59,7 +59,7 @@ async def list_offsets(
 
 
 def _by_leader(cluster: Cluster, topic: Topic, partitions: list[int]) -> dict[str, list[int]]:
-    """Return the partitions to ask each leader for, by address."""
+    """Return which partitions to ask each leader for, by address."""
     groups: dict[str, list[int]] = {}
     for partition in partitions:
         if (address := cluster.view.address(_at(cluster, topic, partition).leader)) is not None:
@@ -68,7 +68,7 @@ def _by_leader(cluster: Cluster, topic: Topic, partitions: list[int]) -> dict[st
 
 
 def _by_replica(cluster: Cluster, topic: Topic, partitions: list[int], silent: set[str]) -> dict[str, list[int]]:
-    """Return the partitions to ask each replica for, by address, without silent replicas unless all are silent."""
+    """Return which partitions to ask each replica for, by address, without the silent ones unless all are silent."""
     groups: dict[str, list[int]] = {}
     for partition in partitions:
         known = [cluster.view.address(broker) for broker in _at(cluster, topic, partition).replicas]
@@ -105,6 +105,7 @@ async def _ask(
         if not error.retriable and not isinstance(error, OutcomeUnknown):
             raise
         return dict.fromkeys(asks, error)
+    # Each partition has its own answer or error. An error that may pass is kept for the text of the final error.
     answers: dict[int, pb.OffsetAnswer | TinymqError] = {}
     for answer in reply.answers:
         if not answer.HasField("error"):

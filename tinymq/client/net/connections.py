@@ -13,7 +13,7 @@ from tinymq.client.net.ports import Connector, Link
 
 LOG = logging.getLogger("tinymq.client")
 
-TIMEOUT_FACTOR_MAX = 4  # after each silence in a row a broker is given one more attempt_s, up to this many
+TIMEOUT_FACTOR_MAX = 4  # the time for an answer grows by attempt_s with each silence in a row, up to this many
 
 
 def suspicious_s(attempt_s: float) -> float:

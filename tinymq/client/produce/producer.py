@@ -109,6 +109,7 @@ class AsyncProducer:
         await self.ready(topic, now(), partition)
         buffer = self._batcher.buffers.by_topic.get(topic)
         parts: list[ProducerBatch] = []
+        # A piece that finds no room waits, and the pieces behind it wait, too, so that the rows stay in order.
         for place, piece in self._pieces(data, partition, buffer):
             while True:
                 if buffer is None or self._closed:

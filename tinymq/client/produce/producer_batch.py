@@ -103,7 +103,7 @@ class ProducerBatch:
         self.duplicate = False
         self.error: TinymqError | None = None
         self.waiters: list[Callable[[], None]] | None = None
-        self.seen: set[int] | None = None  # the rows of a failed batch whose Delivery has told the error
+        self.seen: set[int] | None = None  # the rows of a failed batch whose Delivery was asked for the error
 
     @property
     def unclear(self) -> bool:
