@@ -1,6 +1,6 @@
 """Retry until a deadline: the pauses as a value, and the one loop that makes the pauses.
 
-No other module has a retry loop of its own. A caller iterates over `retry_until`, makes one attempt in each pass, and
+No module of the client has a retry loop of its own. A caller iterates over `retry_until`, makes one attempt in each pass, and
 leaves the loop with the result or with an error that no further attempt can change. When the iteration ends, the time
 is up, and the caller raises an error that names what it tried:
 
@@ -60,7 +60,7 @@ class Attempts:
         self._deadline_s = deadline_s
         self._clock = clock
         self._backoff = backoff
-        self._rng = rng if backoff.jitter else None  # a schedule without jitter draws nothing from a seed
+        self._rng = rng if backoff.jitter else None  # without jitter, no random number is drawn
         self._before_pause = before_pause
         self._pauses = 0
         self._at_once = False  # the caller has learned something: the next attempt follows without a pause

@@ -39,7 +39,7 @@ class Retries(Generic[Key]):
         self._timers: dict[Key, Timer] = {}
 
     def set(self, key: Key, delay_s: float) -> None:
-        """Call `due` in `delay_s` seconds, and no more at the time that was set before."""
+        """Call `due` in `delay_s` seconds. This replaces the time that was set before."""
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()

@@ -231,7 +231,7 @@ class Cluster:
         return reply
 
     def addresses(self) -> list[str]:
-        """Every address known, those to be preferred first."""
+        """Return all known addresses, the preferred ones first."""
         now_s = self.clock.monotonic()
         known = {b.address: not b.alive for b in self.view.brokers.values()}
         for address in self._servers:
