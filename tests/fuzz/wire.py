@@ -198,7 +198,7 @@ class _Socket(asyncio.Transport):
         pass
 
 
-def _inbound() -> Router:
+def _router() -> Router:
     wire: Any = _Wire()
     clock = ManualClock()
 
@@ -217,7 +217,7 @@ def _inbound() -> Router:
 async def _deliver(data: bytes) -> TinymqError | None:
     """An open connection receives these bytes; why it closed, if it did. What is raised ends the reading of a real
     connection with nothing but a line of asyncio's in the log."""
-    inbound = _inbound()
+    inbound = _router()
     raised: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: raised.append(context))
     ended: list[TinymqError] = []

@@ -240,7 +240,15 @@ class Broker:
             transport.set_peer(PeerAddress(other, HOST, other))
         self.transport = transport
         gate = ProcessTransport(transport, self.process)
-        self._host = host = Host(self.id, store, gate, self.clock, self.rng, cluster.limits, cluster.timing)
+        self._host = host = Host(
+            broker_id=self.id,
+            store=store,
+            transport=gate,
+            clock=self.clock,
+            rng=self.rng,
+            limits=cluster.limits,
+            timing=cluster.timing,
+        )
         host.on_group_changed = self._note
         host.on_failed = self.failures.append
         self.machines = {}

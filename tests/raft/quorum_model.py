@@ -79,9 +79,18 @@ class Node:
                 before = at - 1
                 break
         return ReplicaReport(
-            self.me, True, self.leads, self.disk.term, log[-1].term, len(log), 0, self.applied, self.newest,
-            (log[before - 1].term, before), fault_count=self.disk.fault_count,
-        )  # fmt: skip
+            replica=self.me,
+            healthy=True,
+            leads=self.leads,
+            term=self.disk.term,
+            last_term=log[-1].term,
+            last_index=len(log),
+            high_watermark=0,
+            applied=self.applied,
+            newest=self.newest,
+            before_forced=(log[before - 1].term, before),
+            fault_count=self.disk.fault_count,
+        )
 
 
 class Group:

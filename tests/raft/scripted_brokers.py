@@ -299,7 +299,15 @@ class ScriptedBroker:
         session = self.id * 1000 + self._processes
         transport = ScriptedTransport(self._links, lambda: self.store.identity, session)
         rng = random.Random(f"{self.id}/{self._processes}/host")
-        self._host = host = Host(self.id, self.store, transport, self.clock, rng, self._limits, Timing())
+        self._host = host = Host(
+            broker_id=self.id,
+            store=self.store,
+            transport=transport,
+            clock=self.clock,
+            rng=rng,
+            limits=self._limits,
+            timing=Timing(),
+        )
         await host.start()
         self._links.attach(self.id, transport)
 

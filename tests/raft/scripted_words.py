@@ -155,10 +155,19 @@ def look(broker: ScriptedBroker, names: Names) -> Seen:
     group, log = broker.group, broker.group.log
     entries = {i: log.term_at(i) or 0 for i in range(log.first_index, log.last_index + 1)}
     return Seen(
-        group.term, group.replica.state.voted_for, group.role.value, group.leader, entries, log.durable_index,
-        group.commit_index, group.applied_index, name_members(group.membership, names), len(broker.machine.calls),
-        len(broker.machine.unknown), "" if group.failure is None else str(group.failure),
-    )  # fmt: skip
+        term=group.term,
+        voted_for=group.replica.state.voted_for,
+        role=group.role.value,
+        leader=group.leader,
+        entries=entries,
+        durable=log.durable_index,
+        commit=group.commit_index,
+        applied=group.applied_index,
+        members=name_members(group.membership, names),
+        calls=len(broker.machine.calls),
+        unknown=len(broker.machine.unknown),
+        failure="" if group.failure is None else str(group.failure),
+    )
 
 
 def _roles(before: Seen, now: Seen) -> list[str]:

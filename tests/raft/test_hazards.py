@@ -282,8 +282,14 @@ def test_8_an_ack_from_somebody_who_is_no_member_is_nothing() -> None:
         await cluster.settle()
         leader = cluster.leader()
         last = leader.group().log.last_index
-        deliver(leader, 9, AppendAck(1, last, last, False, 0, 0, last, 0))
-        deliver(leader, 9, AppendAck(1, 0, 0, True, 1, 0, 0, 0))
+        deliver(
+            leader,
+            9,
+            AppendAck(term=1, durable=last, received=last, conflict=False, next=0, next_term=0, commit=last, count=0),
+        )
+        deliver(
+            leader, 9, AppendAck(term=1, durable=0, received=0, conflict=True, next=1, next_term=0, commit=0, count=0)
+        )
         await cluster.commit(b"y")
         assert leader.group().role is Role.LEADER
 
@@ -452,7 +458,7 @@ def test_16_a_frame_that_is_damaged_changes_nothing() -> None:
         head, body = to_wire(GROUP, append_to(follower, entry_after(follower, Kind.DATA, 1, b"payload")))
         damaged = bytearray(b"".join(body))
         damaged[-1] ^= 1
-        follower.process.do(lambda: follower.host._inbound.on_message(1, head, bytes(damaged)))
+        follower.process.do(lambda: follower.host._router.on_message(1, head, bytes(damaged)))
         assert follower.group().status() == before
         await cluster.commit(b"y")
         await cluster.settle()

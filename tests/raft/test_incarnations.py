@@ -154,8 +154,10 @@ def test_a_strangers_vote_counts_for_nothing() -> None:
 def test_a_stranger_raises_no_term(member: bool) -> None:
     """Hazard 8. That a member's messages do is the check's check."""
     messages: list[Append | AppendAck | Vote] = [
-        Append(7, 0, 0, 0), AppendAck(8, 0, 0, False, 0, 0, 0, 0), Vote(9, False, False, 0)
-    ]  # fmt: skip
+        Append(7, 0, 0, 0),
+        AppendAck(term=8, durable=0, received=0, conflict=False, next=0, next_term=0, commit=0, count=0),
+        Vote(9, False, False, 0),
+    ]
     for message in messages:
 
         async def scenario(cluster: Cluster, message: Append | AppendAck | Vote = message) -> None:
@@ -201,7 +203,16 @@ def test_an_ack_of_another_term_or_incarnation_commits_nothing(stale: dict[str, 
         cluster.isolate(leader.id)
         position = leader.propose(b"y")
         await cluster.until(lambda: leader.group().log.durable_index >= position.index, 0.1)
-        ack = AppendAck(1, position.index, position.index, False, 0, 0, 1, 0)
+        ack = AppendAck(
+            term=1,
+            durable=position.index,
+            received=position.index,
+            conflict=False,
+            next=0,
+            next_term=0,
+            commit=1,
+            count=0,
+        )
         forge(cluster, 2, dataclasses.replace(ack, **stale))
         await cluster.run_for(0.01)
         assert (leader.group().commit_index >= position.index) is (not stale)

@@ -412,9 +412,9 @@ def test_a_read_for_one_that_is_gone_is_dropped() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        AppendAck(1, 99, 99, False, 0, 0, 0, 0),
-        AppendAck(1, 0, 99, False, 0, 0, 0, 0),
-        AppendAck(9, 2, 2, False, 0, 0, 0, 0),
+        AppendAck(term=1, durable=99, received=99, conflict=False, next=0, next_term=0, commit=0, count=0),
+        AppendAck(term=1, durable=0, received=99, conflict=False, next=0, next_term=0, commit=0, count=0),
+        AppendAck(term=9, durable=2, received=2, conflict=False, next=0, next_term=0, commit=0, count=0),
         RequestVote(9, 99, 9, False, True, 0),
         Vote(9, True, False, 0),
     ],

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import pytest
 
 from tinymq.base.errors import NotLeader, TinymqError
-from tinymq.raft.rules.read_index import ROUND_RETRY_S, ReadIndexes
+from tinymq.raft.rules.read_index import RETRY_S, ReadIndexes
 
 
 class Bench:
@@ -72,7 +72,7 @@ def test_rounds(steps: str, told: str) -> None:
         elif step == "!":
             b.begin()
         elif step == "~":
-            b.now += 2 * ROUND_RETRY_S
+            b.now += 2 * RETRY_S
         else:
             broker_id, round_ = step.split(":")
             lines.append(b.answered(int(broker_id), int(round_)))
@@ -84,7 +84,7 @@ def test_numbers_rise_and_none_is_begun_for_nobody() -> None:
     assert b.begin() is None
     b.ask("a")
     assert (b.begin(), b.begin()) == (1, None)
-    b.now += 2 * ROUND_RETRY_S
+    b.now += 2 * RETRY_S
     assert b.begin() == 2
     b.answered(2, 2)
     assert b.begin() is None

@@ -34,7 +34,7 @@ def appends(heard: list[tuple[int, int, Channel, pb.Peer, bytes]], to: int) -> l
 def deliver(broker: Broker, source: int, message: Append | AppendAck | Vote) -> None:
     """As if `source` had sent it."""
     head, body = to_wire(GROUP, message)
-    broker.process.do(lambda: broker.host._inbound.on_message(source, head, b"".join(body)))
+    broker.process.do(lambda: broker.host._router.on_message(source, head, b"".join(body)))
 
 
 def entry_after(

@@ -204,7 +204,7 @@ def heartbeats_carry_a_log_position(p: Patches) -> None:
 
     def init(self: Host, *args: Any, **options: Any) -> None:
         real_init(self, *args, **options)
-        hosts[id(self._neighbours._heartbeats)] = self
+        hosts[id(self._peers._heartbeats)] = self
 
     def next_beat(self: heartbeats.Heartbeats, peer: int, *rest: Any) -> Any:
         beat = real_next(self, peer, *rest)

@@ -175,7 +175,7 @@ def test_one_at_a_time_with_a_pause_and_then_it_rests() -> None:
     assert here.resting
 
 
-def test_one_that_is_not_taken_is_not_tried_again_soon_and_nor_are_its_neighbours() -> None:
+def test_one_that_is_not_taken_is_not_tried_again_soon_and_nor_are_its_peers() -> None:
     one, two = FakeGroup(ONE), FakeGroup(TWO)
     here = Home2(one, two)
     here.homecoming.peer_changed(1, True)

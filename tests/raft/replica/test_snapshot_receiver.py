@@ -21,7 +21,16 @@ from tinymq.raft.replica.snapshot_receiver import IncomingSnapshot, Need, need_o
 from tinymq.raft.rules.messages import SNAPSHOT_CHUNK_BYTES, InstallSnapshot, SnapshotChunk
 
 CONTENT = bytes(range(256)) * 8
-OFFER = InstallSnapshot(3, 40, 2, 7, 30, 5, len(CONTENT), crc32c(CONTENT))
+OFFER = InstallSnapshot(
+    term=3,
+    index=40,
+    entry_term=2,
+    entry_crc=7,
+    next_offset=30,
+    append_time_us=5,
+    size=len(CONTENT),
+    crc=crc32c(CONTENT),
+)
 LARGE = bytes(1_500_000)
 PIECES = 6  # of a large one
 
@@ -224,7 +233,7 @@ def test_a_late_piece_changes_nothing() -> None:
         log, end = away.group().log, away.group().log.last_index
         for source, to, _, message, body in heard:
             if to == away.id and (message.HasField("snapshot_chunk") or message.HasField("install_snapshot")):
-                away.process.do(partial(away.host._inbound.on_message, source, message, body))
+                away.process.do(partial(away.host._router.on_message, source, message, body))
         await cluster.run_for(1.0)
         assert away.group().log is log
         assert log.last_index == end

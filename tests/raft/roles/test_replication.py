@@ -64,11 +64,26 @@ class Lines:
 def leading(entries: int = 5, durable: int | None = None) -> tuple[Replication, Lines, ListLog]:
     """A leader of term 3 whose NOOP is the last entry."""
     log, lines = ListLog(chain([*[1] * (entries - 1), TERM]), durable=durable), Lines()
-    return Replication(TERM, entries, [2, 3], log, lines, Limits(), Timing()), lines, log
+    return (
+        Replication(
+            term=TERM, first_of_term=entries, peers=[2, 3], log=log, link=lines, limits=Limits(), timing=Timing()
+        ),
+        lines,
+        log,
+    )
 
 
 def ack(durable: int, received: int | None = None, commit: int = 0, count: int = 0) -> AppendAck:
-    return AppendAck(TERM, durable, durable if received is None else received, False, 0, 0, commit, count)
+    return AppendAck(
+        term=TERM,
+        durable=durable,
+        received=durable if received is None else received,
+        conflict=False,
+        next=0,
+        next_term=0,
+        commit=commit,
+        count=count,
+    )
 
 
 def test_a_majority_of_durable_copies_commits() -> None:
@@ -93,7 +108,9 @@ def test_another_incarnation_does_not_count_and_starts_from_nothing() -> None:
     leader.acknowledged(2, ack(durable=5))
     lines.folders[2] = incarnation(9)
     assert leader.commit(CONFIGS, ME, 1) == 1, "not even before it has said anything"
-    leader.acknowledged(2, AppendAck(TERM, 0, 0, True, 2, 1, 1, 0))
+    leader.acknowledged(
+        2, AppendAck(term=TERM, durable=0, received=0, conflict=True, next=2, next_term=1, commit=1, count=0)
+    )
     assert (leader.progress[2].match, leader.progress[2].next) == (0, 2), "it is sent what the old one held"
 
 
@@ -104,9 +121,13 @@ def test_a_disk_that_forgot_what_it_acknowledged_is_told_once_and_filled(ends_at
     leader.acknowledged(2, ack(durable=5))
     leader.lost(2)
     with structlog.testing.capture_logs() as told:
-        assert leader.acknowledged(2, AppendAck(TERM, 0, ends_at, True, 5, 1, 1, 0))
+        assert leader.acknowledged(
+            2, AppendAck(term=TERM, durable=0, received=ends_at, conflict=True, next=5, next_term=1, commit=1, count=0)
+        )
         leader.lost(2)
-        assert leader.acknowledged(2, AppendAck(TERM, 0, ends_at, True, 5, 1, 1, 0))
+        assert leader.acknowledged(
+            2, AppendAck(term=TERM, durable=0, received=ends_at, conflict=True, next=5, next_term=1, commit=1, count=0)
+        )
     assert [(t["event"], t["peer"], t["acknowledged"], t["holds"]) for t in told] == [
         ("follower_lost_entries", 2, 5, 4)
     ] * warned
@@ -207,7 +228,9 @@ def test_its_own_disk_is_waited_for_and_a_hanging_one_noticed() -> None:
 def test_what_is_not_in_memory_is_read_once_and_sent_when_it_is_there() -> None:
     leader, lines, log = leading(entries=5)
     log.cold_before = 5
-    leader.acknowledged(2, AppendAck(TERM, 0, 0, True, 2, 1, 1, 0))
+    leader.acknowledged(
+        2, AppendAck(term=TERM, durable=0, received=0, conflict=True, next=2, next_term=1, commit=1, count=0)
+    )
     leader.replicate(1)
     leader.replicate(1)
     assert lines.cold == [(2, 2)]
@@ -221,7 +244,9 @@ def test_what_is_not_in_memory_is_read_once_and_sent_when_it_is_there() -> None:
 def test_entries_whose_predecessor_was_removed_while_they_were_read_are_not_sent() -> None:
     leader, lines, log = leading(entries=5)
     log.cold_before = 5
-    leader.acknowledged(2, AppendAck(TERM, 0, 0, True, 2, 1, 1, 0))
+    leader.acknowledged(
+        2, AppendAck(term=TERM, durable=0, received=0, conflict=True, next=2, next_term=1, commit=1, count=0)
+    )
     leader.replicate(1)
     lines.take(2)
     log.trimmed = 2  # the head goes while the disk is read
@@ -273,7 +298,9 @@ def test_a_new_identity_whose_first_answer_is_a_success_is_filled_all_the_same()
     leader.replicate(1)
     (asked,) = lines.take(2)
     assert isinstance(asked, Append)
-    leader.acknowledged(2, AppendAck(TERM, 0, 1, True, 2, 1, 1, 0))
+    leader.acknowledged(
+        2, AppendAck(term=TERM, durable=0, received=1, conflict=True, next=2, next_term=1, commit=1, count=0)
+    )
     leader.replicate(1)
     (message,) = [m for m in lines.take(2) if isinstance(m, Append)]
     assert (message.prev_index, [e.index for e in message.entries]) == (1, [2, 3, 4, 5])

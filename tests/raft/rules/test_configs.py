@@ -165,10 +165,16 @@ def test_a_checkpoint_is_the_same_bytes_from_equal_logs_and_says_what_went_in() 
 
 ENTRY = chain([1])[0]
 MESSAGES: list[Message] = [
-    RequestVote(5, 1, 1, False, False, 0), Vote(5, True, False, 0), Append(5, 0, 0, 0, [ENTRY]),
-    AppendAck(5, 1, 1, False, 0, 0, 0, 0), CommitNotice(5, 1, True), TimeoutNow(5),
-    InstallSnapshot(5, 9, 1, 1, 1, 1, 1, 1), SnapshotChunk(5, 9, 1, 0, b"x"), InstallSnapshotAck(5, 9, 1, 0, 0),
-]  # fmt: skip
+    RequestVote(5, 1, 1, False, False, 0),
+    Vote(5, True, False, 0),
+    Append(5, 0, 0, 0, [ENTRY]),
+    AppendAck(term=5, durable=1, received=1, conflict=False, next=0, next_term=0, commit=0, count=0),
+    CommitNotice(5, 1, True),
+    TimeoutNow(5),
+    InstallSnapshot(term=5, index=9, entry_term=1, entry_crc=1, next_offset=1, append_time_us=1, size=1, crc=1),
+    SnapshotChunk(5, 9, 1, 0, b"x"),
+    InstallSnapshotAck(5, 9, 1, 0, 0),
+]
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)

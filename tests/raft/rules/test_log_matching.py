@@ -18,7 +18,16 @@ def append(log: list[Entry], prev: int, count: int, term: int = 9, commit: int =
 
 
 def ack_of(conflict: Conflict, commit: int) -> AppendAck:
-    return AppendAck(9, 0, 0, True, conflict.next, conflict.next_term, commit, 0)
+    return AppendAck(
+        term=9,
+        durable=0,
+        received=0,
+        conflict=True,
+        next=conflict.next,
+        next_term=conflict.next_term,
+        commit=commit,
+        count=0,
+    )
 
 
 def test_entries_that_are_here_already_are_skipped_and_nothing_is_truncated() -> None:
@@ -81,8 +90,18 @@ def test_what_retention_removed_here_matches(prev: int, count: int, verified: in
 def test_the_leader_goes_on_where_terms_agree_else_after_the_followers_commit() -> None:
     common = chain([0, 1, 1])
     theirs = ListLog(common + chain([3, 3, 3], common[-1]))
-    assert next_after_conflict(theirs, AppendAck(9, 0, 0, True, 4, 1, 2, 0)) == 4
-    assert next_after_conflict(theirs, AppendAck(9, 0, 0, True, 6, 2, 2, 0)) == 3
+    assert (
+        next_after_conflict(
+            theirs, AppendAck(term=9, durable=0, received=0, conflict=True, next=4, next_term=1, commit=2, count=0)
+        )
+        == 4
+    )
+    assert (
+        next_after_conflict(
+            theirs, AppendAck(term=9, durable=0, received=0, conflict=True, next=6, next_term=2, commit=2, count=0)
+        )
+        == 3
+    )
 
 
 def repaired(theirs: list[Entry], ours: list[Entry], commit: int, prev: int) -> int:

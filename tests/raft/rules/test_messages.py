@@ -32,14 +32,23 @@ MESSAGES: list[Message] = [
     Vote(1 << 60, False, False, 0),
     Append(7, 0, 0, 0, []),
     Append(7, 2, 5, 1, chain([1, 1, 2, 3])[2:]),
-    AppendAck(7, 9, 11, False, 0, 0, 8, 3),
-    AppendAck(7, 0, 0, True, 5, 4, 3, 0),
+    AppendAck(term=7, durable=9, received=11, conflict=False, next=0, next_term=0, commit=8, count=3),
+    AppendAck(term=7, durable=0, received=0, conflict=True, next=5, next_term=4, commit=3, count=0),
     CommitNotice(7, 9, True),
     CommitNotice(7, 9, False),
-    AppendAck(7, 9, 11, False, 0, 0, 8, 3, 1 << 50),
+    AppendAck(term=7, durable=9, received=11, conflict=False, next=0, next_term=0, commit=8, count=3, read_id=1 << 50),
     CommitNotice(7, 9, False, 41),
     TimeoutNow(7),
-    InstallSnapshot(7, 1000, 5, 0xFFFFFFFF, 1 << 40, -3, 300_000, 77),
+    InstallSnapshot(
+        term=7,
+        index=1000,
+        entry_term=5,
+        entry_crc=0xFFFFFFFF,
+        next_offset=1 << 40,
+        append_time_us=-3,
+        size=300_000,
+        crc=77,
+    ),
     SnapshotChunk(7, 1000, 77, 262_144, b"bytes of a state"),
     InstallSnapshotAck(7, 1000, 77, 262_160, 2),
 ]
@@ -101,10 +110,14 @@ def test_a_piece_has_its_bounds(size: int) -> None:
 
 
 GOLDEN = {  # the very bytes, but for the group: a field that moves breaks brokers of another version
-    InstallSnapshot(1, 2, 3, 4, 5, 6, 7, 8): "5a2610011802200328043005380640074808",
+    InstallSnapshot(
+        term=1, index=2, entry_term=3, entry_crc=4, next_offset=5, append_time_us=6, size=7, crc=8
+    ): "5a2610011802200328043005380640074808",
     SnapshotChunk(1, 2, 3, 4, b"piece"): "6224100118022003280430e59ae4e604",
     InstallSnapshotAck(1, 2, 3, 4, 5): "6a2010011802200328043005",
-    AppendAck(1, 2, 3, True, 4, 5, 6, 7, 8): "2a28100118022003280130043806400748055008",
+    AppendAck(
+        term=1, durable=2, received=3, conflict=True, next=4, next_term=5, commit=6, count=7, read_id=8
+    ): "2a28100118022003280130043806400748055008",
     CommitNotice(1, 2, True, 3): "321e1001180220012803",
 }
 

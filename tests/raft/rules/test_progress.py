@@ -11,7 +11,16 @@ WINDOW = 1000
 
 
 def ack(durable: int, received: int | None = None, commit: int = 0) -> AppendAck:
-    return AppendAck(1, durable, durable if received is None else received, False, 0, 0, commit, 0)
+    return AppendAck(
+        term=1,
+        durable=durable,
+        received=durable if received is None else received,
+        conflict=False,
+        next=0,
+        next_term=0,
+        commit=commit,
+        count=0,
+    )
 
 
 def test_one_message_at_a_time_until_the_logs_are_known_to_meet() -> None:

@@ -35,7 +35,18 @@ MEMBERS = (1, 2, 3)
 def holds(
     replica: Replica, term: int = 3, index: int = 10, config: Membership = FIRST, **other: object
 ) -> ReplicaReport:
-    report = ReplicaReport(replica, True, False, term, term, index, 0, config, config, (term, index))
+    report = ReplicaReport(
+        replica=replica,
+        healthy=True,
+        leads=False,
+        term=term,
+        last_term=term,
+        last_index=index,
+        high_watermark=0,
+        applied=config,
+        newest=config,
+        before_forced=(term, index),
+    )
     return replace(report, **other)  # type: ignore[arg-type]
 
 
@@ -101,7 +112,7 @@ def test_a_single_replica_that_was_lost_begins_anew() -> None:
 
 
 def test_who_lives_and_was_not_asked_may_hold_more() -> None:
-    assert stuck(holds(OLD[1]), empty(2), unasked=(3,)) == "broker 3 lives and was not asked: name its address, too"
+    assert stuck(holds(OLD[1]), empty(2), unasked=(3,)) == "broker 3 is alive and was not asked: name its address, too"
     assert isinstance(judge([holds(OLD[1]), empty(2)], MEMBERS, (4,)), QuorumLost), "it is no member"
 
 

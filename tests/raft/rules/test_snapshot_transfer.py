@@ -27,16 +27,20 @@ from tinymq.raft.rules.snapshot_transfer import SnapshotProgress
 TRIMMED = 10  # entries 1 to 10 are gone: the log begins with 11
 DATA = bytes(range(256)) * (5 * SNAPSHOT_CHUNK_BYTES // 512)
 CRC = crc32c(DATA)
-STATE = Snapshot(TRIMMED, 1, 77, 10, 1, DATA, CRC)
+STATE = Snapshot(index=TRIMMED, entry_term=1, entry_crc=77, next_offset=10, append_time_us=1, data=DATA, data_crc=CRC)
 
 
 def leading() -> tuple[Replication, Lines]:
     """Entries 11 to 20; follower 2 says that it has none at all, follower 3 has everything."""
     log, lines = ListLog(chain([*[1] * 19, TERM]), trimmed=TRIMMED), Lines()
-    leader = Replication(TERM, 20, [2, 3], log, lines, Limits(), Timing())
+    leader = Replication(
+        term=TERM, first_of_term=20, peers=[2, 3], log=log, link=lines, limits=Limits(), timing=Timing()
+    )
     leader.replicate(10)
     leader.acknowledged(3, ack(durable=20, commit=20))
-    leader.acknowledged(2, AppendAck(TERM, 0, 0, True, 2, 0, 1, 0))
+    leader.acknowledged(
+        2, AppendAck(term=TERM, durable=0, received=0, conflict=True, next=2, next_term=0, commit=1, count=0)
+    )
     lines.sent.clear()
     return leader, lines
 
@@ -54,7 +58,9 @@ def test_who_is_behind_the_first_entry_is_sent_the_state_and_then_what_follows()
     leader.snapshots.read(STATE)
     leader.replicate(10)
     (offer,) = lines.take(2)
-    assert offer == InstallSnapshot(TERM, TRIMMED, 1, 77, 10, 1, len(DATA), CRC)
+    assert offer == InstallSnapshot(
+        term=TERM, index=TRIMMED, entry_term=1, entry_crc=77, next_offset=10, append_time_us=1, size=len(DATA), crc=CRC
+    )
     got = b""
     while len(got) < len(DATA):
         assert leader.snapshots.acknowledged(2, install_snapshot_ack(len(got)))
@@ -88,7 +94,9 @@ def test_a_transfer_goes_on_where_the_follower_is() -> None:
     leader.replicate(10)
     (probe,) = [m for m in lines.take(2) if isinstance(m, Append)]
     assert probe.prev_index == TRIMMED, "maybe it has it by now"
-    leader.acknowledged(2, AppendAck(TERM, 0, 0, True, 2, 0, 1, 0))
+    leader.acknowledged(
+        2, AppendAck(term=TERM, durable=0, received=0, conflict=True, next=2, next_term=0, commit=1, count=0)
+    )
     leader.replicate(10)
     (offer,) = lines.take(2)
     assert isinstance(offer, InstallSnapshot)
@@ -140,7 +148,9 @@ def test_another_incarnation_begins_with_a_question() -> None:
     leader.snapshots.read(STATE)
     leader.replicate(10)
     lines.folders[2] = incarnation(9)
-    leader.acknowledged(2, AppendAck(TERM, 0, 0, True, 2, 0, 1, 1))
+    leader.acknowledged(
+        2, AppendAck(term=TERM, durable=0, received=0, conflict=True, next=2, next_term=0, commit=1, count=1)
+    )
     assert leader.progress[2].mode is Mode.PROBE
 
 

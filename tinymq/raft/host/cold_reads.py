@@ -1,4 +1,4 @@
-"""What leaders read from disk for their followers, beside the loop: entries that are not in memory, applied states."""
+"""Reads from disk for followers, beside the loop: entries that are not in memory, and snapshots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tinymq.raft.roles.replication import APPEND_BYTES
 
 
 class ColdReads:
-    """Of all groups. A read that fails ends the replica, unless its log was replaced meanwhile."""
+    """The cold reads of all groups. A read that fails ends the replica, unless its log was replaced meanwhile."""
 
     def __init__(self, groups: Mapping[GroupId, Group], schedule: Schedule, replicas: Replicas) -> None:
         self._groups = groups
@@ -24,7 +24,7 @@ class ColdReads:
         self._replicas = replicas
 
     def read(self, group: Group, peer: int, index: int) -> None:
-        """Entries from `index` on, for `peer`."""
+        """Read entries from `index` on, for `peer`."""
         term = group.replica.current.leading_term
         assert term is not None
         self._schedule.spawn(self._read(group, group.replica, term, peer, index))
@@ -34,14 +34,14 @@ class ColdReads:
         try:
             entries = await group.log.reader.read(index, APPEND_BYTES)
         except OffsetOutOfRange:
-            pass  # the head of the log was removed meanwhile: the follower is offered the applied state
+            pass  # the head of the log was removed meanwhile: the follower gets the snapshot instead
         except Exception as error:
             self._failed(group, replica, error)
         if self._groups.get(group.id) is group:
             self._replicas.guarded(group, lambda: replica.entries_read(term, peer, index, entries))
 
     def read_snapshot(self, group: Group, peer: int) -> None:
-        """The applied state before the log's first entry, for `peer`."""
+        """Read the snapshot before the log's first entry, for `peer`."""
         term = group.replica.current.leading_term
         assert term is not None
         self._schedule.spawn(self._read_snapshot(group, group.replica, term, peer))
@@ -56,5 +56,5 @@ class ColdReads:
             self._replicas.guarded(group, lambda: replica.snapshot_read(term, state))
 
     def _failed(self, group: Group, replica: RaftReplica, error: Exception) -> None:
-        if group.replica is replica:  # else of a log that was replaced meanwhile
+        if group.replica is replica:  # otherwise the log was replaced meanwhile, and the new one is not to blame
             self._replicas.fail(group, error)

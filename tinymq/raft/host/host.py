@@ -1,6 +1,6 @@
-"""The Raft groups of one broker: opened, ticked when something happened, told of the life of other brokers.
+"""The Raft groups of one broker: it opens them, ticks them, and tells them about the other brokers.
 
-Wires transport, store and groups; decides nothing about Raft itself. One loop owns all of it.
+It wires transport, store and groups, and decides nothing about Raft itself. One loop owns all of it.
 """
 
 from __future__ import annotations
@@ -41,16 +41,18 @@ logger = structlog.get_logger("tinymq.raft")
 
 
 class Host:
-    """All groups of one broker. Callbacks are made on the loop; see the attributes."""
+    """All groups of one broker. The callbacks below are called on the loop."""
 
     def __init__(
         self, broker_id: int, store: Store, transport: Transport, clock: Clock, rng: random.Random, limits: Limits,
         timing: Timing,
     ) -> None:  # fmt: skip
         self.broker_id = broker_id
-        self.on_group_changed: Callable[[Group], None] | None = None  # role, leader or term is another
-        self.on_failed: Callable[[TinymqError], None] | None = None  # the ballots' disk failed: the broker must stop
-        self.on_peer_changed: Callable[[int, bool], None] | None = None  # a broker is alive (again), or gone
+        self.on_group_changed: Callable[[Group], None] | None = None  # its role, leader, term or CONFIG changed
+        self.on_failed: Callable[[TinymqError], None] | None = (
+            None  # the vote store's disk failed: the broker must stop
+        )
+        self.on_peer_changed: Callable[[int, bool], None] | None = None  # (broker, is it alive now?)
         self.feature_level = store.identity.feature_level  # of the cluster, as known here
         self._store = store
         self._transport = transport
@@ -59,65 +61,77 @@ class Host:
         self._limits = limits
         self._timing = timing
         self._groups: dict[GroupId, Group] = {}
-        self._neighbours = Peers(broker_id, transport, clock, timing)
-        self.failure_detector = self._neighbours.failure_detector  # to be read
-        self._neighbours.on_alive = self._peer_alive
-        self._neighbours.on_gone = self._peer_gone
-        self._neighbours.on_deaf = self._peer_deaf
-        self._neighbours.on_stepped_down = self._peer_stepped_down
-        self._neighbours.time.on_known = self._time_known
+        self._peers = Peers(broker_id, transport, clock, timing)
+        self.failure_detector = self._peers.failure_detector  # for metrics, which only read it
+        self._peers.on_alive = self._peer_alive
+        self._peers.on_gone = self._peer_gone
+        self._peers.on_deaf = self._peer_deaf
+        self._peers.on_stepped_down = self._peer_stepped_down
+        self._peers.time.on_known = self._time_known
         self._members: Counter[int] = Counter()  # by broker: how many of the groups open here have it as a member
-        self._holders: frozenset[int] = frozenset()  # brokers with any replica, as last told
+        self._holders: frozenset[int] = frozenset()  # brokers with any replica, as `set_holders` said last
         self._requests = Requests(self._send_control, clock)
         self._schedule = Schedule(clock, self._tick)
-        repairs = Repairs(broker_id, store, clock, self._neighbours, self._requests, self._groups)
-        self._replicas = Replicas(broker_id, store, self._schedule, limits, repairs, self._groups, self._announce)
+        repairs = Repairs(broker_id, store, clock, self._peers, self._requests, self._groups)
+        self._replicas = Replicas(
+            broker_id=broker_id,
+            store=store,
+            schedule=self._schedule,
+            limits=limits,
+            repairs=repairs,
+            groups=self._groups,
+            changed=self._announce,
+        )
         self._cold = ColdReads(self._groups, self._schedule, self._replicas)
-        self._inbound = Router(transport, self._neighbours, self._requests, self._groups, self._replicas.guarded)
-        self._known: dict[GroupId, tuple[object, ...]] = {}  # as last announced
-        self._handing: list[Group] = []  # whose leadership is being handed over
-        self._handed = asyncio.Event()  # set while none of them is led here
-        store.votes.on_durable.append(self._on_ballots_durable)
-        store.writer.on_failed = self._on_ballots_failed
+        self._router = Router(transport, self._peers, self._requests, self._groups, self._replicas.guarded)
+        self._known: dict[
+            GroupId, tuple[object, ...]
+        ] = {}  # by group: its role, leader, term and CONFIG as announced last
+        self._transferring: list[Group] = []  # groups whose leadership has to go before this broker stops
+        self._transferred = asyncio.Event()  # set while none of them is led here
+        store.votes.on_durable.append(self._on_votes_durable)
+        store.writer.on_failed = self._on_votes_failed
 
     def introduce(self, here: Callable[[], str], on_here: Callable[[int, str], None]) -> None:
-        """Tell every broker that is reached where this one can be dialled, host:port, and hear where they can. Before
+        """Tell every broker that is reached where this one can be dialled, host:env, and hear where they can. Before
         `start`."""
-        self._neighbours.here, self._neighbours.on_here = here, on_here
+        self._peers.here, self._peers.on_here = here, on_here
 
     # ---- life ------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Connect, and begin to send heartbeats. Groups may be opened before or after."""
-        self._inbound.listen()
+        self._router.listen()
         await self._transport.start()
-        self._neighbours.start()
+        self._peers.start()
 
     async def stop(self, *, hand_over: bool = True) -> None:
-        """Hand over what this broker leads, say goodbye, and close every connection. The store stays open."""
+        """Give away what this broker leads, say goodbye, and close every connection. The store stays open."""
         if hand_over:
             await self._hand_over_all()
-        self._neighbours.stop()
+        self._peers.stop()
         self._schedule.stop()
         await self._requests.stop()
         await self._transport.stop()
 
     async def _hand_over_all(self) -> None:
-        """Until others lead what was led here, as far as anybody can take over, or the time is up."""
+        """Wait until others lead what was led here, as far as any broker can take over, or until the time is up."""
         until = self._clock.monotonic() + self._timing.hand_over_s
-        self._handing = [group for group in self._groups.values() if group.replica.transfer_leadership(None, until)]
-        self._handed.clear()
-        self._check_handed()
-        timer = self._clock.call_later(self._timing.hand_over_s, self._handed.set)
-        await self._handed.wait()
+        self._transferring = [
+            group for group in self._groups.values() if group.replica.transfer_leadership(None, until)
+        ]
+        self._transferred.clear()
+        self._check_transferred()
+        timer = self._clock.call_later(self._timing.hand_over_s, self._transferred.set)
+        await self._transferred.wait()
         timer.cancel()
 
-    def _check_handed(self) -> None:
+    def _check_transferred(self) -> None:
         # Do not wait for a group that an election brings back here: when this broker says goodbye, the others elect at
         # once. Two brokers that stop together would otherwise wait until the time is up.
-        self._handing = [group for group in self._handing if group.is_leader]
-        if not self._handing:
-            self._handed.set()
+        self._transferring = [group for group in self._transferring if group.is_leader]
+        if not self._transferring:
+            self._transferred.set()
 
     # ---- groups ----------------------------------------------------------------------------------------
 
@@ -132,30 +146,37 @@ class Host:
 
         Raises StorageError. A damaged replica is QUARANTINED, takes part in nothing, and repairs itself.
         """
-        port = HostReplicaEnv(
-            group_id, self._clock, self._rng, self._limits, self._timing, self._transport,
-            self._neighbours.failure_detector, self._neighbours.time, level=lambda: self.feature_level,
+        env = HostReplicaEnv(
+            group=group_id,
+            clock=self._clock,
+            rng=self._rng,
+            limits=self._limits,
+            timing=self._timing,
+            transport=self._transport,
+            failure_detector=self._peers.failure_detector,
+            time=self._peers.time,
+            level=lambda: self.feature_level,
             observed=group_id == METADATA_GROUP,  # every broker needs to know the cluster
             wake=lambda: self._schedule.wake(group_id),
             read_cold=lambda peer, index: self._cold.read(self._groups[group_id], peer, index),
             read_snapshot=lambda peer: self._cold.read_snapshot(self._groups[group_id], peer),
             take_snapshot=lambda peer, message: self._replicas.installs.take(self._groups[group_id], peer, message),
-        )  # fmt: skip
+        )
         members = [r.broker_id for r in parse_membership(first_entry.payload).replicas]  # these brokers never change
         self._members.update(members)
         self._count_clocks()  # before this replica can lead the group
         try:
-            return await self._replicas.open(group_id, first_entry, machine, port, config)
+            return await self._replicas.open(group_id, first_entry, machine, env, config)
         except BaseException:
             self._members.subtract(members)
             raise
 
     def configure_group(self, group_id: GroupId, config: LogConfig) -> None:
-        """Its log is kept like this from now on, also when the replica is made anew; `storage` cannot change."""
+        """Keep the group's log by this configuration from now on. `storage` cannot change."""
         self._replicas.configure(self._groups[group_id], config)
 
     async def close_group(self, group_id: GroupId) -> None:
-        """Take no further part; the data stays."""
+        """Take no further part in a group. The data stays."""
         await self._forget(group_id)
         await self._store.close_log(group_id)
 
@@ -165,14 +186,14 @@ class Host:
         self._count_clocks()
         self._schedule.forget(group_id)
         self._known.pop(group_id, None)
-        self._neighbours.forget(group_id)
+        self._peers.forget(group_id)
         if group.replica.current.leading_term is not None:
             self._tell_stepped_down(group, group.replica.current.leading_term)
             group.machine.follow()
         await self._replicas.close(group)
 
     async def delete_group(self, group_id: GroupId) -> None:
-        """The topic is gone: close, and remove the data for good."""
+        """Close the group, whose topic is gone, and remove its data for good."""
         if group_id in self._groups:
             await self._forget(group_id)
         await self._store.delete_log(group_id)
@@ -180,8 +201,11 @@ class Host:
     def transfer(
         self, group_id: GroupId, to: int | None = None, *, within_s: float | None = None, manual: bool = False
     ) -> bool:
-        """Begin to hand the leadership over; False when it is not led here or nobody can take it. What is not done
-        within `within_s` (else hand_over_s) is given up: it is led here as before."""
+        """Begin to give a leadership away. False when the group is not led here, or no broker can take it.
+
+        `to`: the broker to lead; None: the follower that holds most. After `within_s` seconds (None: hand_over_s) the
+        transfer is given up, and the group is led here as before. `manual`: an operator asked for it.
+        """
         until = self._clock.monotonic() + (self._timing.hand_over_s if within_s is None else within_s)
         return self._groups[group_id].replica.transfer_leadership(to, until, manual)
 
@@ -198,18 +222,21 @@ class Host:
         self._transport.turn_away(level)
 
     def alive(self, broker_id: int) -> bool:
-        return self._neighbours.alive(broker_id)
+        return self._peers.alive(broker_id)
 
     def count_alive(self) -> int:
-        """Brokers that are heard, and this one."""
-        return self._neighbours.count_alive()
+        """Count the brokers that are heard, and this one."""
+        return self._peers.count_alive()
 
     def leader_of(self, group_id: GroupId) -> tuple[int, int] | None:
-        """(broker, term): from the replica here, else from what leaders announced. A hint: it may be over."""
+        """Return (broker, term): from the replica here, else from what leaders announced.
+
+        It is a hint: it may be over.
+        """
         group = self._groups.get(group_id)
         if group is not None and group.leader is not None:
             return group.leader, group.term
-        known = self._neighbours.leader_of(group_id)
+        known = self._peers.leader_of(group_id)
         return None if known is not None and known[0] == self.broker_id else known  # it would be the replica here
 
     # ---- the cluster's time ----------------------------------------------------------------------------
@@ -221,7 +248,7 @@ class Host:
         self._count_clocks()
 
     def _count_clocks(self) -> None:
-        self._neighbours.time.count(self._holders | {b for b, groups in self._members.items() if groups})
+        self._peers.time.count(self._holders | {b for b, groups in self._members.items() if groups})
 
     def _time_known(self) -> None:
         for group in self._groups.values():
@@ -254,7 +281,7 @@ class Host:
     # ---- ticking -------------------------------------------------------------------------------------------
 
     def _tick(self, group_id: GroupId) -> float | None:
-        """Tick one group; when it wants to be ticked next (None: it is gone)."""
+        """Tick one group. Return the time of its next timer, or None if the group is gone."""
         if (group := self._groups.get(group_id)) is None:
             return None
         self._replicas.guarded(group, group.replica.tick)
@@ -263,8 +290,11 @@ class Host:
         return group.replica.next_wake()
 
     def _announce(self, group: Group) -> None:
-        """Tell whom it concerns when role, leader, term or CONFIG changed: one that retires it makes no other role of a
-        learner, and it has to see to that."""
+        """Announce a change of role, leader, term or CONFIG to the peers, the replica's owner and the room above.
+
+        A CONFIG alone counts, too: one that retires a learner's identity leaves its role as it is, and the learner has
+        to take another identity.
+        """
         if self._groups.get(group.id) is not group:
             return
         replica = group.replica
@@ -276,28 +306,28 @@ class Host:
         led = None if before is None else before[3]
         logger.info("replica_changed", group=str(group.id), role=group.role.value, term=group.term, leader=group.leader)
         if replica.current.leading_term is not None:
-            self._neighbours.leads(group.id, replica.current.leading_term)
+            self._peers.leads(group.id, replica.current.leading_term)
         if isinstance(led, int) and replica.current.leading_term != led:
             self._tell_stepped_down(group, led)
-        self._check_handed()
+        self._check_transferred()
         self._replicas.look(group)
         if self.on_group_changed is not None:
             self.on_group_changed(group)
 
     def _tell_stepped_down(self, group: Group, term: int) -> None:
-        self._neighbours.stepped_down(group.id, term, [r.broker_id for r in group.membership.replicas])
+        self._peers.stepped_down(group.id, term, [r.broker_id for r in group.membership.replicas])
 
     # ---- the life of other brokers -----------------------------------------------------------------------------
 
     def _peer_alive(self, peer: int, restarted: bool) -> None:
-        """A broker came, or came back; another process leads nothing of what the one before it led."""
+        """A broker came, or came back. If it restarted, it leads nothing of what its last process led."""
 
         def tell(replica: RaftReplica) -> None:
             if restarted:
                 replica.elections.leader_gone(peer)
             replica.peer_alive(peer)
 
-        self._inbound.each_with(peer, tell)
+        self._router.each_with(peer, tell)
         if self.on_peer_changed is not None:
             self.on_peer_changed(peer, True)
 
@@ -308,12 +338,12 @@ class Host:
             replica.observer_gone(peer)
             replica.current.check_quorum()
 
-        self._inbound.each_with(peer, tell)
+        self._router.each_with(peer, tell)
         if self.on_peer_changed is not None:
             self.on_peer_changed(peer, False)
 
     def _peer_deaf(self, peer: int) -> None:
-        self._inbound.each_with(peer, lambda replica: replica.current.check_quorum())
+        self._router.each_with(peer, lambda replica: replica.current.check_quorum())
 
     def _peer_stepped_down(self, peer: int, group_id: GroupId, term: int) -> None:
         if (group := self._groups.get(group_id)) is not None:
@@ -321,13 +351,13 @@ class Host:
 
     # ---- the disk --------------------------------------------------------------------------------------------
 
-    def _on_ballots_durable(self) -> None:
+    def _on_votes_durable(self) -> None:
         for group in self._groups.values():
             if group.replica.state.outbox:
                 self._replicas.guarded(group, group.replica.durable)
 
-    def _on_ballots_failed(self, error: TinymqError) -> None:
-        logger.error("ballots_failed", error=error.code, reason=str(error))
+    def _on_votes_failed(self, error: TinymqError) -> None:
+        logger.error("vote_store_failed", error=error.code, reason=str(error))
         for group in self._groups.values():
             group.replica.fail(error)
         if self.on_failed is not None:

@@ -1,8 +1,8 @@
-"""Damaged replicas repair themselves: set aside what is damaged, begin anew as a learner, be listed again.
+"""The repair of damaged replicas: quarantine the damaged log, begin again as a learner, be listed again.
 
-A replica asks the leader first, and the leader looks whether the group does without it: a majority of listed replicas
-other than the one that asks answers a round (`Group.read_index`) and would elect somebody after a power cut, and nobody
-else is being repaired. So damage on a majority destroys nothing: whoever is quarantined stays as it is.
+A replica asks the leader first. The leader checks that the group can lose it: a majority of listed replicas without the
+one that asks confirms the leadership (`Group.read_index`) and could elect a leader after a power cut, and no other
+replica is being repaired. So damage on a majority destroys nothing: those replicas stay quarantined as they are.
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ logger = structlog.get_logger("tinymq.raft")
 
 METHOD = "raft.repair"
 ASK_AGAIN_S = 1.0
-ANSWER_S = 2.0  # how long the leader's round may take
-GRANTED_S = 30.0  # one that was granted a repair and is not listed again keeps others from theirs for this long
-PAUSE_S_MAX = 60.0  # between two repairs of one replica; doubled from 1 s on while it is not listed in between
+ANSWER_S = 2.0  # how long the confirmation of the leadership may take
+GRANTED_S = 30.0  # for this long, a repair that was granted and is not finished keeps other replicas from theirs
+PAUSE_S_MAX = (
+    60.0  # between two repairs of one replica; it doubles from 1 s on while the replica is not listed in between
+)
 _GROUP_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Who may set its log aside, as CONFIG listed it then."""
+    """The broker that may quarantine its replica's log, and the replica as CONFIG listed it then."""
 
     broker_id: int
     listed: Replica | None
     until: float
 
     def holds(self, group: Group, now: float) -> bool:
-        """Nobody else may go: that one is not listed again yet."""
+        """Does this grant still keep other replicas from a repair? It does until its own replica is listed again."""
         return now < self.until and group.membership.replica(self.broker_id) == self.listed
 
 
@@ -49,35 +51,37 @@ def pack_question(group: GroupId, broker_id: int) -> bytes:
 
 
 def parse_question(body: bytes) -> tuple[GroupId, int]:
-    """Raises InvalidRequest."""
+    """Parse a request for a repair. Raises InvalidRequest."""
     if len(body) != _GROUP_BYTES + 8:
-        raise InvalidRequest("not a question for a repair")
+        raise InvalidRequest("not a request for a repair")
     group = GroupId(TopicId(body[:_GROUP_BYTES]), int.from_bytes(body[_GROUP_BYTES : _GROUP_BYTES + 4], "little"))
     return group, int.from_bytes(body[_GROUP_BYTES + 4 :], "little")
 
 
 class Repairs:
-    """Both ends: the replicas here that are damaged, and those elsewhere whose leader is here."""
+    """Both ends of a repair: the damaged replicas here, and those elsewhere whose leader is here."""
 
     def __init__(
-        self, broker_id: int, store: Store, clock: Clock, neighbours: Peers, requests: Requests,
+        self, broker_id: int, store: Store, clock: Clock, peers: Peers, requests: Requests,
         groups: Mapping[GroupId, Group],
     ) -> None:  # fmt: skip
         self._broker_id = broker_id
         self._store = store
         self._clock = clock
-        self._neighbours = neighbours
+        self._peers = peers
         self._requests = requests
         self._groups = groups
-        self._tries: dict[GroupId, int] = {}  # repairs since the replica was listed last
+        self._tries: dict[GroupId, int] = {}  # by group: repairs since its replica was listed last
         self._grants: dict[GroupId, Grant] = {}
         requests.serve(METHOD, self._grant)
 
     # ---- the damaged one -----------------------------------------------------------------------------------
 
     async def may_begin(self, group: Group) -> None:
-        """Return when the leader says that the group does without this replica, which then is to be begun anew. One
-        that is damaged again before it was listed waits longer each time."""
+        """Return when the leader says that the group can lose this replica, which then begins again.
+
+        A replica that is damaged again before it was listed waits longer each time.
+        """
         tries = self._tries.get(group.id, 0)
         if tries:
             await self._clock.sleep(min(PAUSE_S_MAX, 2.0 ** min(tries - 1, 10)))
@@ -86,8 +90,8 @@ class Repairs:
         self._tries[group.id] = tries + 1
 
     async def _may_go(self, group: Group) -> bool:
-        """Whether the leader says that the group does without us. Without a known one, all members are asked."""
-        leader = self._neighbours.leader_of(group.id)
+        """Ask the leader whether the group can lose us. If no leader is known, ask all members."""
+        leader = self._peers.leader_of(group.id)
         members = [r.broker_id for r in group.membership.replicas] if leader is None else [leader[0]]
         for broker_id in members:
             if broker_id != self._broker_id and await self._asked(group.id, broker_id):
@@ -95,7 +99,7 @@ class Repairs:
         return False
 
     async def _asked(self, group: GroupId, broker_id: int) -> bool:
-        if not self._neighbours.alive(broker_id):
+        if not self._peers.alive(broker_id):
             return False
         try:
             await self._requests.ask(broker_id, METHOD, pack_question(group, self._broker_id), 2 * ANSWER_S)
@@ -105,13 +109,16 @@ class Repairs:
         return True
 
     async def finish(self, group: Group) -> bool:
-        """The replica is listed (again): what is kept of its damaged log is not needed any more, once as much is
-        committed as that log was known to hold. False: it is still kept; to be asked again after `pause`."""
+        """Remove what is kept of the damaged log of a replica that is listed (again).
+
+        It can go once as much is committed as that log was known to hold. False: it is still kept; call this again
+        after `pause`.
+        """
         self._tries.pop(group.id, None)
         try:
             return await self._store.remove_quarantined(group.id, group.commit_index)
-        except StorageError as error:  # nothing rests on what is kept: the replica goes on
-            logger.warning("aside_kept", group=str(group.id), error=error.code, reason=str(error))
+        except StorageError as error:  # nothing rests on what is kept, so the replica continues
+            logger.warning("quarantine_kept", group=str(group.id), error=error.code, reason=str(error))
             return False
 
     async def pause(self) -> None:
@@ -124,7 +131,7 @@ class Repairs:
         group = self._groups.get(group_id)
         if group is None or group.role is not Role.LEADER:
             raise NotLeader(f"{group_id} is not led here")
-        if group.membership.replica(asker) is None:  # the group does without an observer at any time
+        if group.membership.replica(asker) is None:  # the group can lose an observer at any time
             group.replica.peer_alive(asker)
             return b""
         now = self._clock.monotonic()
@@ -135,15 +142,15 @@ class Repairs:
         try:
             await group.read_index(ANSWER_S)
             if not group.replica.can_lose(asker):
-                raise NotReady(f"{group_id}: a replica that has just been listed does not know it for good yet")
+                raise NotReady(f"{group_id}: a replica that has just been listed has not stored that yet")
         except BaseException:
             if self._grants.get(group_id) is grant:
                 del self._grants[group_id]
             raise
-        group.replica.peer_alive(asker)  # a group at rest would not meet the one that begins anew
+        group.replica.peer_alive(asker)  # a resting group would not notice the replica that begins again
         return b""
 
     def forget(self, group: GroupId) -> None:
-        """The group is closed."""
+        """Forget a group that is closed."""
         self._tries.pop(group, None)
         self._grants.pop(group, None)

@@ -1,4 +1,4 @@
-"""A group's view of its broker: the `Surroundings` that a replica decides and sends through."""
+"""A group's view of its broker, through which its replica sends and learns about other brokers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tinymq.raft.rules.messages import Append, InstallSnapshot, Message, Snapsho
 
 
 class HostReplicaEnv:
-    """Implements `state.Surroundings` for one group."""
+    """The ReplicaEnv of one group on one broker."""
 
     def __init__(
         self, group: GroupId, clock: Clock, rng: random.Random, limits: Limits, timing: Timing, transport: Transport,
-        liveness: FailureDetector, time: ClusterTime, *, level: Callable[[], int], observed: bool, wake: Callable[[],
-        None], read_cold: Callable[[int, int], None], read_snapshot: Callable[[int], None],
-        take_snapshot: Callable[[int, InstallSnapshot | SnapshotChunk], None],
+        failure_detector: FailureDetector, time: ClusterTime, *, level: Callable[[], int], observed: bool, wake:
+        Callable[[], None], read_cold: Callable[[int, int], None], read_snapshot: Callable[[int], None], take_snapshot:
+        Callable[[int, InstallSnapshot | SnapshotChunk], None],
     ) -> None:  # fmt: skip
         self.clock = clock
         self.rng = rng
@@ -34,31 +34,31 @@ class HostReplicaEnv:
         self.take_snapshot = take_snapshot
         self.now = clock.monotonic
         self.cluster_us = time.now_us
-        self.observed = observed  # brokers that no CONFIG lists follow it, too
-        self.configs: Configs  # of the replica that sends, which sets it
+        self.observed = observed  # brokers that no CONFIG lists follow the group, too
+        self.configs: Configs  # written by the replica: every message carries the recovery epoch of the newest one
         self._level = level
         self._group = group
         self._transport = transport
-        self._liveness = liveness
+        self._failure_detector = failure_detector
 
     @property
     def feature_level(self) -> int:
         return self._level()
 
     def alive(self, peer: int) -> bool:
-        return self._liveness.alive(peer)
+        return self._failure_detector.alive(peer)
 
     def hears(self, peer: int) -> bool:
-        return self._liveness.hears(peer, self.now())
+        return self._failure_detector.hears(peer, self.now())
 
     def heard_by(self, peer: int) -> bool:
-        return self._liveness.heard_by(peer)
+        return self._failure_detector.heard_by(peer)
 
     def election_s(self) -> tuple[float, float]:
-        return self._liveness.election_s(r.broker_id for r in self.configs.membership.replicas)
+        return self._failure_detector.election_s(r.broker_id for r in self.configs.membership.replicas)
 
     def observers(self) -> Sequence[int]:
-        return self._liveness.all_alive() if self.observed else ()
+        return self._failure_detector.all_alive() if self.observed else ()
 
     def connected(self, peer: int) -> bool:
         return self._transport.connected(peer, Channel.BULK)
@@ -72,9 +72,10 @@ class HostReplicaEnv:
         return None if who is None else who.session
 
     def send(self, peer: int, message: Message) -> bool:
-        """Appends and states go in order on the bulk connection, and all else overtakes them.
+        """Queue a message. Appends and snapshots go in order on the bulk connection; all other messages overtake them.
 
-        (ARCHITECTURE.md: Hot paths are long-lived streams)"""
+        (ARCHITECTURE.md: Hot paths are long-lived streams)
+        """
         head, body = to_wire(self._group, message)
         head.recovery_epoch = self.configs.newest.recovery_epoch
         channel = Channel.BULK if isinstance(message, Append | InstallSnapshot | SnapshotChunk) else Channel.CONTROL

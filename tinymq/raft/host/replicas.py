@@ -1,6 +1,6 @@
-"""The replicas of one broker: opened, closed, and made anew in place when they are damaged or far behind.
+"""The replicas of one broker: it opens, fails, repairs and closes them.
 
-A `Group` stays the same object whatever becomes of the log behind it, so the rooms above keep theirs.
+A `Group` stays the same object whatever happens to the log behind it, so the rooms above keep theirs.
 """
 
 from __future__ import annotations
@@ -39,17 +39,20 @@ Job = Callable[[], Coroutine[Any, Any, None]]
 
 @value
 class _Origin:
-    """What a replica is made from, the first time and again."""
+    """What a replica is opened from, the first time and again."""
 
     first_entry: Entry
-    port: HostReplicaEnv
+    env: HostReplicaEnv
     blank: bytes  # the state machine's state before entry 1
     config: LogConfig
 
 
 def other_count(membership: Membership, me: Replica) -> int | None:
-    """The count that a replica must take which nobody would list as it is: its identity was replaced, and may come
-    back with an old disk, or with counts that were lost. None when it is listed, or can be."""
+    """Return the count that a replica has to take because no leader would list its present identity.
+
+    That identity was replaced before, and came back with an old disk, or with a count that was lost. None: the identity
+    is listed, or can be.
+    """
     if membership.has(me) or membership.replica(me.broker_id) is None or membership.may_list(me):
         return None
     known = (*membership.replicas, *membership.retired)
@@ -57,7 +60,7 @@ def other_count(membership: Membership, me: Replica) -> int | None:
 
 
 class Replicas:
-    """`groups`, and what happens to them one by one. `changed` is called when a role may be another."""
+    """Opens, fails, repairs and closes the replicas in `groups`. `changed` is called when a role may have changed."""
 
     def __init__(
         self, broker_id: int, store: Store, schedule: Schedule, limits: Limits, repairs: Repairs,
@@ -71,25 +74,27 @@ class Replicas:
         self._groups = groups
         self._changed = changed
         self._origins: dict[GroupId, _Origin] = {}
-        self._failures: dict[GroupId, TinymqError] = {}  # the last one of each that something was done about
+        self._failures: dict[GroupId, TinymqError] = {}  # the last failure of each group about which something was done
         self._jobs: dict[GroupId, list[Job]] = {}
-        self._works: dict[GroupId, asyncio.Task[None]] = {}  # what does these jobs
-        self._remade: dict[GroupId, asyncio.Task[None]] = {}  # the part of one that must not end half way
+        self._works: dict[GroupId, asyncio.Task[None]] = {}  # the tasks that do these jobs, one for each group
+        self._remade: dict[GroupId, asyncio.Task[None]] = {}  # the part of a job that must not end half way
 
     # ---- open and closed -------------------------------------------------------------------------------
 
     async def open(
-        self, group_id: GroupId, first_entry: Entry, machine: StateMachine, port: HostReplicaEnv, config: LogConfig
+        self, group_id: GroupId, first_entry: Entry, machine: StateMachine, env: HostReplicaEnv, config: LogConfig
     ) -> Group:
-        """Open or create this broker's replica and bring `machine` to what is known to be committed. Raises
-        StorageError; one that is damaged is QUARANTINED, takes part in nothing, and repairs itself."""
+        """Open or create this broker's replica and bring `machine` to what is known to be committed.
+
+        Raises StorageError. A damaged replica is QUARANTINED, takes part in nothing, and repairs itself.
+        """
         assert group_id not in self._groups, f"{group_id} is open already"
-        self._origins[group_id] = _Origin(first_entry, port, machine.dump(), config)
+        self._origins[group_id] = _Origin(first_entry, env, machine.dump(), config)
         opened = await self._store.open_log(group_id, first_entry, config)
         try:
             opened, group = await self._make(opened, machine)
         except Exception:
-            await self._store.close_log(group_id)  # it may be tried again
+            await self._store.close_log(group_id)  # the caller may try again
             raise
         self._groups[group_id] = group
         if self._store.has_quarantined(group_id):
@@ -98,7 +103,7 @@ class Replicas:
         return group
 
     def configure(self, group: Group, config: LogConfig) -> None:
-        """What its log is to be from now on, and every log that takes its place."""
+        """Keep the replica's log, and every log that takes its place, by this configuration from now on."""
         self._origins[group.id] = replace(self._origins[group.id], config=config)
         self._store.configure(group.id, config)
 
@@ -107,13 +112,13 @@ class Replicas:
         return await self._store.open_log(group.id, origin.first_entry, origin.config)
 
     async def _make(self, opened: OpenedLog, machine: StateMachine) -> tuple[OpenedLog, Group]:
-        """A replica around a log. One of which a read finds that it is damaged is as if it had been opened so."""
+        """Open a replica around a log. Damage that a read finds counts as damage that opening found."""
         origin = self._origins[opened.log.group]
         try:
-            made = await open_replica(self._store, opened, origin.first_entry, machine, origin.port, self._broker_id)
+            made = await open_replica(self._store, opened, origin.first_entry, machine, origin.env, self._broker_id)
         except CorruptData as error:
             opened = replace(opened, damage=error.message)
-            made = await open_replica(self._store, opened, origin.first_entry, machine, origin.port, self._broker_id)
+            made = await open_replica(self._store, opened, origin.first_entry, machine, origin.env, self._broker_id)
         return opened, made
 
     def _attach(self, group: Group, opened: OpenedLog) -> None:
@@ -126,7 +131,7 @@ class Replicas:
         self._schedule.wake(group.id)
 
     async def close(self, group: Group) -> None:
-        """Take no further part. What makes the replica anew has ended when this returns."""
+        """Take no further part. No task opens the replica again after this returns."""
         log = group.log
         log.on_durable = log.on_failed = log.reader.on_damage = None
         self.installs.forget(group.id)
@@ -145,16 +150,21 @@ class Replicas:
     # ---- failing ---------------------------------------------------------------------------------------
 
     def guarded(self, group: Group, call: Callable[[], None]) -> None:
-        """Whatever a replica raises ends that replica. Going on after an exception might skip an entry, or apply it
-        twice; and whoever called (the loop, the writer) serves all other groups, too."""
+        """Call into a replica. Whatever it raises ends that replica alone.
+
+        To continue after an exception might skip an entry or apply it twice. The caller (the loop, the writer) serves
+        all other groups, too.
+        """
         try:
             call()
         except Exception as error:
             self.fail(group, error)
 
     def fail(self, group: Group, error: Exception, *, making: bool = False) -> None:
-        """This replica stops; the broker and its other groups go on. `making`: the error ended an attempt to make it
-        anew, so the replica stays out for this, and for what it was out before no more."""
+        """Stop this replica. The broker and its other groups continue.
+
+        `making`: the error ended an attempt to open the replica again. Then it replaces the earlier failure.
+        """
         reason = error if isinstance(error, TinymqError) else BrokenInvariant(repr(error))
         if group.replica.state.failure is None or making:
             trace = error if isinstance(reason, BrokenInvariant) else None
@@ -163,8 +173,11 @@ class Replicas:
         self._changed(group)
 
     def look(self, group: Group) -> None:
-        """Its role is another: what is damaged repairs itself, and one that is listed again is whole. Only damage: a
-        bug that every replica meets in turn must not have each of them set aside what it holds."""
+        """Act on a changed role: repair a damaged replica, and drop what is kept of it once it is listed again.
+
+        Only damage is repaired. A bug that every replica meets in turn must not make each of them give up what it
+        holds.
+        """
         failure = group.replica.state.failure
         if isinstance(failure, CorruptData) and self._failures.get(group.id) is not failure:
             self._failures[group.id] = failure
@@ -182,13 +195,13 @@ class Replicas:
             and (count := other_count(group.membership, group.replica.state.me))
         ):
             leader, term = group.leader, group.term
-            group.replica.fail(NotReady("it takes another identity: the one that it has is not listed any more"))
+            group.replica.fail(NotReady("it takes another identity, because no leader lists its present one"))
             self._begin(group, lambda: self._whole(group, self._rename(group, count, leader, term)))
 
     # ---- made anew -------------------------------------------------------------------------------------
 
     def _begin(self, group: Group, job: Job) -> None:
-        """Do it beside the loop's events, after what was begun before for this group."""
+        """Do a job beside the loop's events, after the group's earlier jobs."""
         self._jobs.setdefault(group.id, []).append(job)
         if group.id not in self._works:
             self._works[group.id] = self._schedule.spawn(self._work(group))
@@ -205,9 +218,9 @@ class Replicas:
                 self._works.pop(group.id, None)
 
     async def _repair(self, group: Group, failure: CorruptData) -> None:
-        """Until the log is set aside and another one begun."""
+        """Quarantine the log, and begin an empty one, once the leader says that the group does without this replica."""
         log = group.log
-        if log.failed is None:  # else opening it found the damage, and will again
+        if log.failed is None:  # otherwise opening the log found the damage, and will find it again
             await self._store.mark_damaged(log, failure)
         await self._repairs.may_begin(group)
         await self._whole(group, self._begin_anew(group))
@@ -228,8 +241,10 @@ class Replicas:
         await self._remake(group, await self._open_log(group))
 
     async def _finish(self, group: Group) -> None:
-        """What is kept of its damaged log goes. Until it may, which can be never after a recovery that accepted loss,
-        nothing else that is to be done about the replica waits for that."""
+        """Remove what is kept of the damaged log.
+
+        After a recovery that accepted loss, it may never be removed. So the replica's other jobs do not wait for it.
+        """
         if not await self._repairs.finish(group):
             self._schedule.spawn(self._finish_later(group))
 
@@ -247,22 +262,26 @@ class Replicas:
         logger.warning("replica_renamed", group=str(group.id), count=count)
         await self._store.raise_count(group.id, count)
         await self._remake(group, await self._open_log(group))
-        if leader is not None:  # as if it asked: a group at rest would not meet the new one
+        if leader is not None:  # as if the leader asked: a resting group would not notice the new identity
             self.guarded(group, lambda: group.replica.receive(leader, Append(term, 0, 0, 0)))
 
     def _install(self, group: Group, peer: int, offer: InstallSnapshot, applied: Snapshot) -> None:
-        """Take over what the leader applied. From now until it is done the replica takes part in nothing."""
-        group.replica.fail(NotReady("it takes over the applied state of its leader"))
-        self._begin(group, lambda: self._whole(group, self._take_over(group, peer, offer, applied)))
+        """Install the leader's snapshot. Until that is done, the replica takes part in nothing."""
+        group.replica.fail(NotReady("it installs the snapshot of its leader"))
+        self._begin(group, lambda: self._whole(group, self._install_whole(group, peer, offer, applied)))
 
-    async def _take_over(self, group: Group, peer: int, offer: InstallSnapshot, applied: Snapshot) -> None:
-        logger.info("replica_takes_over", group=str(group.id), leader=peer, index=applied.index, bytes=offer.size)
+    async def _install_whole(self, group: Group, peer: int, offer: InstallSnapshot, applied: Snapshot) -> None:
+        logger.info(
+            "replica_installs_snapshot", group=str(group.id), leader=peer, index=applied.index, bytes=offer.size
+        )
         await self._remake(group, await self._store.install(group.id, applied))
-        self.guarded(group, lambda: group.replica.receive(peer, offer))  # it holds that now: tell the leader
+        self.guarded(
+            group, lambda: group.replica.receive(peer, offer)
+        )  # the replica answers that it holds the snapshot now
 
     async def _remake(self, group: Group, opened: OpenedLog) -> None:
-        """Around another log."""
-        self._store.configure(group.id, self._origins[group.id].config)  # it may have changed on the way
+        """Open the replica again, around another log."""
+        self._store.configure(group.id, self._origins[group.id].config)  # it may have changed meanwhile
         if opened.snapshot is None:
             group.machine.load(self._origins[group.id].blank)
         opened, made = await self._make(opened, group.machine)
@@ -272,7 +291,7 @@ class Replicas:
             self._changed(group)
 
     async def _whole(self, group: Group, part: Coroutine[Any, Any, None]) -> None:
-        """Do `part` to its end, also when the group is closed meanwhile: half of it would be a folder in two hands."""
+        """Do `part` to its end, even if the group is closed meanwhile: otherwise two tasks could use one directory."""
         self._remade[group.id] = task = self._schedule.spawn(part)
         await asyncio.shield(task)
         self._remade.pop(group.id, None)

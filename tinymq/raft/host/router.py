@@ -1,4 +1,4 @@
-"""What arrives from other brokers, and whom it concerns: groups, neighbours, or who waits for a reply."""
+"""Messages and connections of other brokers, and to which object they go: a group, the peers, or a request."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ logger = structlog.get_logger("tinymq.raft")
 
 
 class Router:
-    """The transport's callbacks. `guarded` makes a call into a group, and ends its replica for what it raises."""
+    """The transport's callbacks. `guarded` makes a call into a group, and ends its replica if the call raises."""
 
     def __init__(
-        self, transport: Transport, neighbours: Peers, requests: Requests, groups: Mapping[GroupId, Group],
+        self, transport: Transport, peers: Peers, requests: Requests, groups: Mapping[GroupId, Group],
         guarded: Callable[[Group, Callable[[], None]], None],
     ) -> None:  # fmt: skip
         self._transport = transport
-        self._neighbours = neighbours
+        self._peers = peers
         self._requests = requests
         self._groups = groups
         self._guarded = guarded
 
     def listen(self) -> None:
-        """From now on, take what the transport brings."""
+        """Take the transport's messages from now on."""
         self._transport.on_message = self.on_message
         self._transport.on_connected = self._on_connected
         self._transport.on_disconnected = self._on_disconnected
-        self._transport.on_refused = self._neighbours.refused
+        self._transport.on_refused = self._peers.refused
 
     def on_message(self, peer: int, head: pb.Peer, body: bytes | memoryview) -> None:
         try:
             self._take(peer, head, body)
-        except TinymqError as error:  # of what the peer sent: a group's own errors end at `guarded`
+        except TinymqError as error:  # the peer sent nonsense; a group's own errors end at `guarded`
             logger.warning("message_refused", peer=peer, error=error.code, reason=str(error))
             self._transport.reset(peer, Channel.BULK)
 
     def _take(self, peer: int, head: pb.Peer, body: bytes | memoryview) -> None:
         match head.WhichOneof("message"):
             case "heartbeat":
-                self._neighbours.heard(peer, head.heartbeat)
+                self._peers.heard(peer, head.heartbeat)
             case "leaders":
-                self._neighbours.announced(peer, head.leaders)
+                self._peers.announced(peer, head.leaders)
             case "here":
-                self._neighbours.on_here(peer, head.here.peer_address)
+                self._peers.on_here(peer, head.here.peer_address)
             case "request" | "reply":
                 self._requests.received(peer, head, bytes(body))
             case _:
@@ -64,26 +64,28 @@ class Router:
         received = from_wire(head, body)
         group = None if received is None else self._groups.get(received[0])
         if received is None or group is None:
-            return  # not opened here yet, or gone: its leader asks again
+            return  # the group is not open here yet, or gone: its leader asks again
         message = received[1]
         self._guarded(group, lambda: group.replica.receive(peer, message, head.recovery_epoch))
 
     def _on_connected(self, peer: int, channel: Channel, who: PeerIdentity) -> None:
         if channel is Channel.CONTROL:
-            self._neighbours.reached(peer, [(g.id, g.term) for g in self._groups.values() if g.is_leader])
+            self._peers.reached(peer, [(g.id, g.term) for g in self._groups.values() if g.is_leader])
             return
         self.each_with(peer, lambda replica: replica.peer_alive(peer))
 
     def _on_disconnected(self, peer: int, channel: Channel, reason: str) -> None:
         if channel is Channel.CONTROL:
-            self._neighbours.lost(peer)
+            self._peers.lost(peer)
             self._requests.lost(peer)
             return
         self.each_with(peer, lambda replica: replica.connection_lost(peer))
 
     def each_with(self, peer: int, call: Callable[[RaftReplica], None]) -> None:
-        """For every group of which `peer` holds a replica, or that it may observe. What one of them raises keeps it
-        from no other."""
+        """Call `call` for every group of which `peer` holds a replica, or that it may observe.
+
+        An exception in one group ends that group's replica, and the others are called all the same.
+        """
         for group in list(self._groups.values()):
             if group.membership.replica(peer) is not None or group.replica.state.env.observed:
                 self._guarded(group, partial(call, group.replica))

@@ -1,4 +1,4 @@
-"""When each group is ticked: once per turn of the loop after something happened, or when its timer is due."""
+"""When each group is ticked: once per turn of the loop after an event, or when its timer is due."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NEVER = float("inf")
 
 
 class Schedule:
-    """Ticks groups through `tick(group)`, which answers the monotonic time of the group's next timer.
+    """Ticks groups through `tick(group)`, which returns the monotonic time of the group's next timer.
 
     A group that rests holds no timer and costs nothing (ARCHITECTURE.md: Idle partitions cost nothing).
     """
@@ -21,14 +21,14 @@ class Schedule:
     def __init__(self, clock: Clock, tick: Callable[[GroupId], float | None]) -> None:
         self._clock = clock
         self._tick = tick
-        self._due: dict[GroupId, None] = {}  # ordered: the same events give the same ticks
+        self._due: dict[GroupId, None] = {}  # in order: the same events give the same ticks
         self._turning = False
         self._timers: dict[GroupId, tuple[float, Timer]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
 
     def wake(self, group: GroupId) -> None:
-        """Tick this group after the events of this turn of the loop."""
+        """Tick this group after all events of this turn of the loop."""
         self._due[group] = None
         if not self._turning and not self._stopped:
             self._turning = True
@@ -59,19 +59,19 @@ class Schedule:
         self.wake(group)
 
     def forget(self, group: GroupId) -> None:
-        """The group is closed."""
+        """Forget a group that is closed."""
         self._due.pop(group, None)
         self._arm(group, None)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run `work` beside the loop's events, cancelled at `stop`."""
+        """Run `work` beside the loop's events. It is cancelled at `stop`."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def sleep(self, delay_s: float) -> None:
-        """Sleep by the broker's clock. For coroutines that were spawned here."""
+        """Sleep for `delay_s` seconds of the broker's clock. Only coroutines that were spawned here may call it."""
         await self._clock.sleep(delay_s)
 
     def stop(self) -> None:

@@ -1,7 +1,7 @@
-"""One TCP connection between brokers: bytes from asyncio to frames and handshake, and frames out.
+"""One TCP connection between brokers: bytes from asyncio to frames and the handshake, and frames out.
 
-Both roles are this class; a callback each tells its owner that it opened, what arrived, and how it
-ended. What belongs here: one socket. What may not: which peers there are, and dialling again.
+The class serves dialer and acceptor. Callbacks tell its owner that it opened, what arrived, and how it ended. One
+socket belongs here; the set of peers and dialling again do not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tinymq.raft.net import handshake
 from tinymq.raft.net.handshake import Handshake, State
 from tinymq.raft.net.transport import HANDSHAKE_TIMEOUT_S, HEAD_BYTES_MAX, PeerIdentity, out_bytes_max
 
-BURST_S = 50e-6  # a send so soon after a write waits for the end of the loop's iteration, for company
+BURST_S = 50e-6  # a send within this time of a write waits for the end of the loop's iteration, to share a write
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -79,11 +79,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that send() took and the system has not."""
+        """Bytes that `send` took and the operating system did not take yet."""
         return self._outbox.unsent_bytes
 
     def send(self, head: bytes, body: Sequence[Chunk]) -> bool:
-        """Queue one frame. False when closing, or when what waits already would be over its bound.
+        """Queue one frame. False while closing, or when the queue would exceed its bound.
 
         A frame after a pause leaves at once; those that follow closely leave together at the end of the
         loop's iteration. One frame is always taken when nothing waits.
@@ -107,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def close(self, reason: TinymqError, farewell: bytes | None = None) -> None:
-        """End it; nothing more is delivered. What is unsent is dropped, but for `farewell`."""
+        """End the connection. Nothing more is delivered. Unsent frames are dropped, except `farewell`."""
         if self.closing:
             return
         self.closing = True
@@ -248,7 +248,7 @@ class Connection(asyncio.BufferedProtocol):
             self._deadline = None
 
     def _end(self, exc: Exception | None) -> TinymqError:
-        """Why it ended when nobody here ended it."""
+        """Say why the connection ended, if this side did not end it."""
         if exc is not None and not isinstance(exc, OSError):
             return BrokerUnreachable(f"{self.remote}: {exc!r}")
         if not self.opened:

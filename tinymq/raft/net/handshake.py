@@ -1,4 +1,4 @@
-"""Who is at the other end? A sans-I/O state machine for both roles: messages in, answers out, or an error.
+"""The handshake, which proves the peer's identity: a sans-I/O state machine for both roles. Messages in, answers out.
 
     dialer                                        acceptor
     Hello(nonce a) ────────────────────────────▶  AWAIT_HELLO
@@ -57,7 +57,7 @@ from tinymq.format.feature_level import FIRST_LEVEL, KNOWN_LEVEL, check_member
 from tinymq.proto import peer_pb2
 from tinymq.raft.net.transport import Channel, Invitation, Invite, PeerIdentity
 
-FRAME_BYTES_MAX = 4096  # of a handshake: what a stranger may make us buffer
+FRAME_BYTES_MAX = 4096  # of a handshake message: the most that a stranger can make us buffer
 NONCE_BYTES = 32
 INCARNATION_BYTES = 16
 REASON_LENGTH_MAX = 200
@@ -66,7 +66,7 @@ _DIALER_LABEL = b"tinymq peer dialer v1"
 _ACCEPTOR_LABEL = b"tinymq peer acceptor v1"
 _WELCOME_LABEL = b"tinymq peer welcome v1"
 _VOTERS_LABEL = b"tinymq peer welcome with voters v1"
-ANYBODY = 0  # to_broker_id of who asks whoever listens
+ANYBODY = 0  # to_broker_id of a dialer that does not know which broker listens
 _NUMBERS = struct.Struct("<IIIQIIIII")
 _REFUSALS = (
     WrongCluster, WrongBroker, WrongSecret, UnsupportedVersion, NotReady, InvalidFrame, QuotaExceeded, InvalidConfig,
@@ -74,7 +74,7 @@ _REFUSALS = (
 
 
 class State(Enum):
-    """Where a handshake is."""
+    """The state of a handshake."""
 
     AWAIT_HELLO = auto()  # acceptor, from the start
     AWAIT_ANSWER = auto()  # dialer, once its Hello is sent
@@ -86,7 +86,7 @@ class State(Enum):
 
 
 class Received(Enum):
-    """What a message means to the one that gets it."""
+    """The meaning of a message to its receiver."""
 
     HELLO = auto()
     PROOF = auto()
@@ -113,18 +113,18 @@ NEXT_JOINING = {  # when the dialer belongs to no cluster
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What one side says of itself, and the secret that it proves."""
+    """What one side says about itself, and the secret that it proves to know."""
 
     broker_id: int
     incarnation: bytes
-    cluster_id: bytes  # empty: belongs to no cluster, turns everybody away, and dials to be told of one
+    cluster_id: bytes  # empty: it belongs to no cluster, refuses every dialer, and dials to learn of a cluster
     session: int
     secret: bytes = field(repr=False)
     protocol_min: int = FIRST_LEVEL  # the cluster's feature level, as known here: a peer that knows less is refused
     protocol_max: int = KNOWN_LEVEL  # the feature level that this build knows
 
     def hello(self, nonce: bytes, channel: Channel, to_broker_id: int) -> peer_pb2.Hello:
-        """Our Hello, without a proof."""
+        """Return our Hello, without a proof."""
         return peer_pb2.Hello(
             protocol_min=self.protocol_min,
             protocol_max=self.protocol_max,
@@ -139,7 +139,7 @@ class Credentials:
 
 
 def refusal(error: TinymqError) -> bytes:
-    """The message that tells the other side why it is turned away."""
+    """Make the message that tells the other side why it is refused."""
     return peer_pb2.Hello(refused=error.code, reason=error.message[:REASON_LENGTH_MAX]).SerializeToString()
 
 
@@ -183,7 +183,7 @@ def _parse_welcome(message: bytes) -> peer_pb2.Welcome:
 
 
 def _said_refusal(hello: peer_pb2.Hello | peer_pb2.Welcome) -> TinymqError:
-    """The other side's refusal as our error. Nothing proves it, so only expected codes are believed."""
+    """Turn the other side's refusal into our error. Nothing proves it, so only expected codes are believed."""
     kind = BY_CODE.get(hello.refused, Denied)
     reason = "".join(c if c.isprintable() else "?" for c in hello.reason[:REASON_LENGTH_MAX])
     return (kind if kind in _REFUSALS else Denied)(f"the peer refuses: {reason or hello.refused}")
@@ -213,8 +213,10 @@ class Handshake:
 
     @classmethod
     def dial(cls, credentials: Credentials, to_broker_id: int, channel: Channel, nonce: bytes) -> Handshake:
-        """The dialer's end, which expects to reach `to_broker_id` (ANYBODY: for one without a cluster). Send
-        `first_message` first."""
+        """Begin as the dialer, which expects to reach `to_broker_id` (ANYBODY: only without a cluster).
+
+        Send `first_message` first.
+        """
         assert to_broker_id != ANYBODY or not credentials.cluster_id
         shake = cls(credentials, State.AWAIT_ANSWER, nonce)
         shake.joining = not credentials.cluster_id
@@ -224,16 +226,16 @@ class Handshake:
 
     @classmethod
     def accept(cls, credentials: Credentials, nonce: bytes, invite: Invite | None = None) -> Handshake:
-        """The acceptor's end. The channel is the dialer's choice. `invite`: what to tell one without a cluster."""
+        """Begin as the acceptor. The dialer chooses the channel. `invite`: what to tell a dialer without a cluster."""
         return cls(credentials, State.AWAIT_HELLO, nonce, invite)
 
     @property
     def first_message(self) -> bytes | None:
-        """What to send before anything is received: the dialer's Hello; the acceptor waits."""
+        """The message to send before anything is received: the dialer's Hello. None: the acceptor waits."""
         return self._dialer_hello.SerializeToString() if self.state is State.AWAIT_ANSWER else None
 
     def receive(self, message: bytes) -> bytes | None:
-        """Take the other side's next message; the answer to send, or None. Raises why it is turned away."""
+        """Take the other side's next message. Return the answer to send, or None. Raises the reason of a refusal."""
         state = self.state
         self.state = State.FAILED  # until everything has been checked
         if state is State.AWAIT_PROOF:
@@ -255,7 +257,7 @@ class Handshake:
         return answer
 
     def silence(self) -> TinymqError:
-        """What it means that the other side closed instead of going on."""
+        """Say what it means that the other side closed instead of answering."""
         if self.state is State.AWAIT_PROOF:
             return WrongSecret("the peer closed instead of proving the secret: its own is probably another")
         if self.state is State.WELCOMED:
@@ -288,7 +290,7 @@ class Handshake:
         return peer_pb2.Proof(proof=proof).SerializeToString()
 
     def _welcome(self) -> bytes:
-        """What the dialer is to join; it has proven the secret."""
+        """Tell the dialer, which has proven the secret, what to join."""
         assert self.peer is not None
         try:
             if self._invite is None:
@@ -327,7 +329,7 @@ class Handshake:
             raise error
 
     def _check(self, hello: peer_pb2.Hello) -> None:
-        """What both roles ask of the other's Hello; takes over what it claims."""
+        """Check what both roles require of the other's Hello, and note what it claims."""
         me = self._me
         if not me.cluster_id and not (self.joining and hello.cluster_id):
             raise NotReady("this broker belongs to no cluster yet")

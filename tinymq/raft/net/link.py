@@ -1,6 +1,6 @@
-"""One outgoing connection that is wanted for good: dialled, and dialled again when it ends.
+"""One outgoing connection that is kept open: it is dialled, and dialled again when it ends.
 
-What belongs here: when to dial. How to dial is an argument.
+When to dial belongs here. How to dial is an argument.
 """
 
 from __future__ import annotations
@@ -15,13 +15,18 @@ from tinymq.raft.net.connection import Connection
 from tinymq.raft.net.transport import REDIAL_MAX_S, REDIAL_MIN_S, UNFORMED_POLL_S, Channel, PeerAddress
 
 Dial = Callable[["Link"], Awaitable[bool | None]]
-"""One attempt, to the end of the connection that came of it. Answers whether one was opened; None when
-this broker may not dial yet. Cancelling it closes what it opened."""
+"""One attempt, until the end of the connection that it opens.
+
+Returns whether a connection was opened; None: this broker may not dial yet. Cancelling it closes what it opened.
+"""
 
 
 class Link:
-    """Dials `address` for one channel until stopped. An attempt after a failure waits, longer each time;
-    one after a connection that lasted, or after `reset` or `hurry`, does not."""
+    """Dials `address` for one channel until it is stopped.
+
+    An attempt after a failure waits, longer each time. An attempt after a connection that lasted, or after `reset` or
+    `hurry`, does not wait.
+    """
 
     def __init__(self, address: PeerAddress, channel: Channel, clock: Clock, rng: random.Random, dial: Dial) -> None:
         self.address = address
@@ -33,7 +38,7 @@ class Link:
         self._rng = rng
         self._dial = dial
         self._task: asyncio.Task[None] | None = None
-        self._waiting: asyncio.Event | None = None  # set ends the wait before the next attempt
+        self._waiting: asyncio.Event | None = None  # setting it ends the wait before the next attempt
 
     def start(self) -> None:
         """Begin to dial."""
@@ -41,7 +46,7 @@ class Link:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"dial broker {self.address.broker_id}")
 
     def reset(self, reason: str) -> None:
-        """Close what is open or under way, and dial at once."""
+        """Close a connection or an attempt, and dial at once."""
         if self._task is None:
             return
         self.stop(reason)
@@ -49,12 +54,12 @@ class Link:
         self.start()
 
     def hurry(self) -> None:
-        """The peer is there: do not wait any longer for the next attempt. One that is under way goes on."""
+        """The peer is there: begin the next attempt at once. An attempt that is under way continues."""
         if self._waiting is not None:
             self._waiting.set()
 
     def stop(self, reason: str) -> None:
-        """Close what is open, and dial no more."""
+        """Close the connection, and dial no more."""
         if self.connection is not None:
             self.connection.close(Closed(reason))
         if self._task is not None:

@@ -1,7 +1,7 @@
-"""The accepting half of TCP between brokers: strangers, until they prove who they are, and what they then send.
+"""The accepting half of TCP between brokers: strangers until they prove their identity, then their messages.
 
-What belongs here: accepted connections, one per peer and channel, and a bound on strangers. What may not:
-dialling (link.py), and what a peer's identity means to other connections (tcp.py).
+Accepted connections, one per peer and channel, and a bound on strangers belong here. Dialling (link.py) and what a
+peer's identity means to other connections (tcp.py) do not.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from tinymq.raft.net.connection import Connection
 from tinymq.raft.net.handshake import Handshake
 from tinymq.raft.net.transport import HANDSHAKE_TIMEOUT_S, HANDSHAKES_MAX, Channel
 
-REJECTIONS_LOGGED_MAX = 256  # different ones; then logging them begins anew
+REJECTIONS_LOGGED_MAX = 256  # different ones; after that the set is cleared
 
 logger = structlog.get_logger("tinymq.raft.net.transport")
 
 
 class Listener:
-    """Accepts connections. A newer one of the same peer and channel closes the older (pysyncobj hazard 3:
-    what an older connection still holds must not be believed after a newer one has spoken)."""
+    """Accepts connections. A newer one of the same peer and channel closes the older one.
+
+    Hazard 3: what an older connection still holds must not be taken after a message of a newer one.
+    """
 
     def __init__(
         self,
@@ -64,12 +66,12 @@ class Listener:
 
     @property
     def started(self) -> bool:
-        """Whether it listens, or has."""
+        """Does it listen, or did it?"""
         return self._acceptor is not None
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port really bound; only while started."""
+        """The host and port that are really bound; only while started."""
         assert self._acceptor is not None
         return self._acceptor.address
 
@@ -87,7 +89,7 @@ class Listener:
         self._acceptor = acceptor
 
     async def stop(self) -> None:
-        """Close everything; nothing is told of it."""
+        """Close everything, without a callback."""
         self._stopped = True
         if self._acceptor is not None:
             self._acceptor.close()
@@ -137,7 +139,7 @@ class Listener:
             if self.accepted.get(key) is connection:
                 del self.accepted[key]
         if self._stopped or isinstance(reason, Closed | BrokerUnreachable):
-            return  # an end like any other
+            return  # an ordinary end of a connection
         self._log(connection.remote, reason)
         self._on_rejected(connection.remote, reason)
 
@@ -148,5 +150,7 @@ class Listener:
         if len(self._logged) >= REJECTIONS_LOGGED_MAX:
             self._logged.clear()
         self._logged.add((host, reason.code))
-        log = logger.info if isinstance(reason, NotReady) else logger.warning  # it waits for its cluster, as we do
+        log = (
+            logger.info if isinstance(reason, NotReady) else logger.warning
+        )  # it belongs to no cluster yet, which is nothing unusual
         log("peer turned away", remote=remote, code=reason.code, reason=reason.message, hint=reason.hint)

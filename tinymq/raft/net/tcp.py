@@ -1,7 +1,7 @@
-"""`Transport` over framed TCP: which connections there are, and dialling them again.
+"""`Transport` over framed TCP: the set of connections, and dialling them again.
 
-What belongs here: peers, links and who is told what. One socket is connection.py, who may connect is
-handshake.py, bytes are framing.py.
+Peers, links and their callbacks belong here. One socket is connection.py, the proof of identity is handshake.py, bytes
+are framing.py.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ logger = structlog.get_logger("tinymq.raft.net.transport")
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Contexts for mutual TLS between brokers, below the handshake."""
+    """The contexts for mutual TLS between brokers, below the handshake."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -56,10 +56,10 @@ class Tls:
 
 
 class TcpTransport:
-    """One broker's framed TCP. See `transport.Transport` for what it promises.
+    """One broker's framed TCP. `transport.Transport` has its contract.
 
-    `identity` is asked at every handshake, so a broker that is formed later dials from then on. `rng` only
-    spreads dialling; nonces come from `token_bytes`, which must be unpredictable outside tests.
+    `identity` is called at every handshake, so a broker that joins a cluster later dials from then on. `rng` only
+    spreads the attempts to dial. Nonces come from `token_bytes`, which must be unpredictable outside tests.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class TcpTransport:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port really bound; only while started."""
+        """The host and port that are really bound; only while started."""
         return self._listener.address
 
     def send(self, peer: int, channel: Channel, message: peer_pb2.Peer, body: Sequence[Chunk] = ()) -> bool:
@@ -173,7 +173,7 @@ class TcpTransport:
 
     @property
     def places(self) -> Places:
-        """The places of the connections that other brokers opened."""
+        """The places of the connections that other brokers have opened."""
         return self._listener.places
 
     async def start(self) -> None:
@@ -195,7 +195,10 @@ class TcpTransport:
     # ---- dialling ------------------------------------------------------------------------------------
 
     async def _dial(self, link: Link) -> bool | None:
-        """One attempt of a link, to the end of what came of it: whether it opened. None: not formed yet."""
+        """Make one attempt of a link, until its connection ends.
+
+        Return whether it opened; None: there is no cluster yet.
+        """
         me = self._credentials()
         if not me.cluster_id:
             await self._ask(link, me)
@@ -224,7 +227,7 @@ class TcpTransport:
         return connection.opened
 
     async def _ask(self, link: Link, me: Credentials) -> None:
-        """This broker belongs to no cluster: to which does the peer? Once in a while, on one of its links."""
+        """This broker belongs to no cluster, so ask for the peer's. It asks once in a while, on one of its links."""
         if link.channel is not Channel.CONTROL or self._clock.monotonic() < link.ask_at:
             return
         connection = await self._attempt(link.address, link.channel, me, lambda _: None, lambda _, __: None)

@@ -20,32 +20,32 @@ CLOCKS_KEPT = 4  # the quickest of so many heartbeats tells a broker's clock: a 
 
 
 class Verdict(Enum):
-    """What just became known of a broker."""
+    """A change in what is known of a broker."""
 
-    ALIVE = "alive"  # was gone, or unknown
-    RESTARTED = "restarted"  # another session: another process
+    ALIVE = "alive"  # it was gone, or unknown
+    RESTARTED = "restarted"  # another process: its session is another one
     GONE = "gone"
 
 
 @dataclass(slots=True)
 class PeerLife:
-    """One other broker, as heard."""
+    """One other broker, as its heartbeats show it."""
 
     alive: bool = False
     session: int | None = None
     heard_at: float = -NEVER
-    sequence: int = 0  # newest heard from it; echoed back
-    hears_us: bool = False  # as far as its echoes tell; invariant: false unless alive
-    echo: int = 0  # newest of our own sequences that it has echoed
+    sequence: int = 0  # the newest one heard from it; our next heartbeat echoes it
+    hears_us: bool = False  # as far as its echoes prove; invariant: False unless alive
+    echo: int = 0  # the newest of our sequences that it has echoed
     echoed_at: float = -NEVER
-    excused: bool = False  # a standstill of ours was taken off this silence already
+    excused: bool = False  # a standstill of this process was subtracted from the present silence already
     clocks_us: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCKS_KEPT))  # its wall less our monotonic time
     gaps: Gaps = field(default_factory=Gaps)
     round_trips: RoundTrips = field(default_factory=RoundTrips)
 
 
 class FailureDetector:
-    """Verdicts on other brokers. Times are of one monotonic clock; nothing here reads it."""
+    """Gives verdicts on other brokers. Times are of one monotonic clock, which nothing here reads."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
@@ -60,7 +60,7 @@ class FailureDetector:
     # ---- what happens ---------------------------------------------------------------------------------------
 
     def heard(self, broker_id: int, session: int, now: float) -> Verdict | None:
-        """A heartbeat came."""
+        """Take a heartbeat. Returns a verdict if one changed."""
         life = self.peer(broker_id)
         verdict = None if life.alive else Verdict.ALIVE
         if life.session not in (None, session):
@@ -68,7 +68,7 @@ class FailureDetector:
         elif life.session == session:
             life.gaps.add(now - life.heard_at, self._timing)
         if verdict is not None:
-            life.hears_us, life.echoed_at = True, now  # until it fails to prove it
+            life.hears_us, life.echoed_at = True, now  # until it fails to prove that
             life.clocks_us.clear()
         if life.session != session:
             life.sequence = life.echo = 0
@@ -84,7 +84,7 @@ class FailureDetector:
                 life.round_trips.add(round_trip_s)
 
     def refused(self, broker_id: int) -> Verdict | None:
-        """Its port refuses connections: on a machine that answers, no process listens. Gone at once."""
+        """The broker's port refuses connections: its machine answers, and no process listens. It is gone at once."""
         life = self.peer(broker_id)
         if not life.alive:
             return None
@@ -92,8 +92,11 @@ class FailureDetector:
         return Verdict.GONE
 
     def stood_still(self, seconds: float) -> None:
-        """This process did not run for `seconds`: what came meanwhile is yet to be read, so nobody was silent. Once
-        for each silence, or one who stands still again and again would believe in the dead for ever."""
+        """This process did not run for `seconds`, and has yet to read what arrived meanwhile: no broker was silent.
+
+        That excuses each silence once. Otherwise a process that stands still again and again would never notice that a
+        broker is dead.
+        """
         for life in self._peers.values():
             if life.alive and not life.excused:
                 life.heard_at += seconds
@@ -101,7 +104,7 @@ class FailureDetector:
                 life.excused = True
 
     def silent(self, now: float) -> list[int]:
-        """Brokers that have been silent for too long; each is reported once."""
+        """Return the brokers that have been silent for too long. Each is reported once."""
         gone = [b for b, life in self._peers.items() if life.alive and now >= self._gone_at(life)]
         for broker_id in gone:
             life = self._peers[broker_id]
@@ -109,7 +112,10 @@ class FailureDetector:
         return gone
 
     def deaf(self, now: float) -> list[int]:
-        """Brokers that are heard, and have not proven for too long that they hear us; each is reported once."""
+        """Return the brokers that are heard, but for too long have not proven that they hear us.
+
+        Each is reported once.
+        """
         deaf = [b for b, life in self._peers.items() if life.hears_us and now >= self._deaf_at(life)]
         for broker_id in deaf:
             self._peers[broker_id].hears_us = False
@@ -129,32 +135,31 @@ class FailureDetector:
         return life is not None and life.alive
 
     def heard_by(self, broker_id: int) -> bool:
-        """Is it alive, and does it hear us?"""
+        """Is the broker alive, and does it hear us?"""
         life = self._peers.get(broker_id)
         return life is not None and life.hears_us
 
     def hears(self, broker_id: int, now: float) -> bool:
-        """Was it heard so lately that nobody else can have reason to replace it?"""
+        """Was the broker heard so lately that no other broker can have a reason to replace it?"""
         life = self._peers.get(broker_id)
         return life is not None and life.alive and now < life.heard_at + life.gaps.doubted_after_s(self._timing)
 
     def silence_s(self, broker_id: int, now: float) -> float:
-        """Since it was last heard; infinite: never."""
+        """Return the seconds since the broker was last heard; infinite: it never was."""
         life = self._peers.get(broker_id)
         return NEVER if life is None else max(0.0, now - life.heard_at)
 
     def next_verdict_at(self) -> float:
-        """When, if nothing is heard before, somebody is silent or deaf for too long."""
+        """Return when the next broker has been silent or deaf for too long, if nothing is heard before."""
         lives = [life for life in self._peers.values() if life.alive]
         return min((min(self._gone_at(life), self._deaf_at(life)) for life in lives), default=NEVER)
 
     def all_alive(self) -> list[int]:
-        """Without ourselves, by id."""
+        """Return the ids of the other live brokers, in order."""
         return sorted(broker_id for broker_id, life in self._peers.items() if life.alive)
 
     def election_s(self, brokers: Iterable[int]) -> tuple[float, float]:
-        """The least and the most to wait before standing (again): round trips to those of `brokers` that are alive take
-        their time."""
+        """Return the shortest and the longest wait in seconds before a campaign, given the round trips to `brokers`."""
         lives = [life for broker_id in brokers if (life := self._peers.get(broker_id)) is not None]
         live = [life.round_trips.longest_s for life in lives if life.alive]
         return election_s(self._timing, max(live, default=0.0))
@@ -168,7 +173,10 @@ class FailureDetector:
         return life.heard_at + life.gaps.gone_after_s(self._timing)
 
     def _deaf_at(self, life: PeerLife) -> float:
-        """An echo comes with the heartbeat after the one that it answers, and is a round trip old."""
+        """Return the silence of echoes after which a broker is deaf.
+
+        An echo is up to a heartbeat and a round trip old.
+        """
         if not life.hears_us:
             return NEVER
         patience_s = life.gaps.gone_after_s(self._timing) + self._timing.heartbeat_s

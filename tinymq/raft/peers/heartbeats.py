@@ -14,12 +14,12 @@ from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.peers.failure_detector import FailureDetector, Verdict
 from tinymq.raft.rules.messages import group_from_wire, group_to_wire
 
-STEPPED_DOWN_MAX = 2_000  # named in one heartbeat; the rest follow in the next
+STEPPED_DOWN_MAX = 2_000  # groups named in one heartbeat; the others follow in the next one
 
 
 @dataclass(slots=True)
 class _Pair:
-    """What we owe one peer."""
+    """The next heartbeat to one peer: what it has to carry."""
 
     sequence: int = 0
     received: tuple[int, float] = (0, 0.0)  # its newest heartbeat: when it sent it, by its clock; when it came, by ours
@@ -51,11 +51,11 @@ class Heartbeats:
         return pair
 
     def stepped_down(self, peer: int, group: GroupId, term: int) -> None:
-        """From now on, until it answers, tell `peer` that we do not lead `group` any more."""
+        """Tell `peer` in every heartbeat, until it acknowledges, that we lead `group` no more."""
         self._pair(peer).stepped_down[group] = term
 
     def next(self, peer: int, wall_us: int, now: float) -> pb.Peer:
-        """The heartbeat to send now."""
+        """Return the heartbeat to send now."""
         pair = self._pair(peer)
         pair.sequence += 1
         named = list(pair.stepped_down.items())[:STEPPED_DOWN_MAX]
@@ -73,14 +73,14 @@ class Heartbeats:
         return pb.Peer(heartbeat=beat)
 
     def heard(self, peer: int, session: int, beat: pb.Heartbeat, now: float) -> Heard:
-        """Take a heartbeat. A new session makes its sender alive anew; a stopping one makes it gone."""
+        """Take a heartbeat. A new session is another process of its sender. A stopping sender is gone."""
         pair, life = self._pair(peer), self._liveness.peer(peer)
         verdict = self._liveness.heard(peer, session, now)
         if beat.sequence > life.sequence:
             life.sequence = beat.sequence
             pair.received = beat.sent_at_us, now
         life.clocks_us.append(beat.wall_us - int(now * 1e6))
-        if beat.echo <= pair.sequence:  # else of an earlier process here
+        if beat.echo <= pair.sequence:  # otherwise it answers an earlier process here
             self._liveness.echoed(peer, beat.echo, now - beat.echo_sent_at_us / 1e6, now)
         for item in beat.stepped_down_ack:
             group = group_from_wire(item.group)

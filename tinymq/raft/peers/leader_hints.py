@@ -1,4 +1,4 @@
-"""Who leads what in the whole cluster, as brokers tell one another. A hint for routing, never for safety."""
+"""The leaders of all groups of the cluster, as brokers announce them. A hint for routing; safety never rests on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tinymq.raft.rules.messages import group_from_wire, group_to_wire
 
 
 class LeaderHints:
-    """The leader of the newest term heard of, for each group."""
+    """By group: the leader of the newest term that was announced."""
 
     def __init__(self) -> None:
         self._led: dict[GroupId, tuple[int, int]] = {}
@@ -21,7 +21,7 @@ class LeaderHints:
             self._led[group] = (broker_id, term)
 
     def gone(self, broker_id: int) -> None:
-        """Whatever it led, it leads no more."""
+        """Forget that this broker leads anything."""
         for group in [g for g, (leader, _) in self._led.items() if leader == broker_id]:
             del self._led[group]
 
@@ -29,12 +29,12 @@ class LeaderHints:
         self._led.pop(group, None)
 
     def leader_of(self, group: GroupId) -> tuple[int, int] | None:
-        """(broker, term), or None when nobody is known to lead."""
+        """Return (broker, term), or None if no leader is known."""
         return self._led.get(group)
 
 
 def announcement(led: Iterable[tuple[GroupId, int]]) -> pb.Peer:
-    """What a broker tells the others of (group, term) pairs that it leads."""
+    """Make the message in which a broker announces the (group, term) pairs that it leads."""
     return pb.Peer(leaders=pb.Leaders(led=[pb.GroupTerm(group=group_to_wire(g), term=t) for g, t in led]))
 
 

@@ -1,8 +1,8 @@
-"""How long to wait for other brokers, from how they have answered so far. Pure; seconds of one monotonic clock.
+"""How long the failure detector waits for other brokers, from their heartbeats so far. Pure; monotonic seconds.
 
-Two things are measured from heartbeats. The longest *gap* between two of them lately says how long a silence must be to
-mean something: no distribution is assumed, for what stretches gaps (a busy machine, a long pause, a retransmission) has
-none. *Round trips* say how long an election takes. docs/adr/0009 has the figures.
+It measures two things. The longest recent *gap* between two heartbeats says how long a silence must be to mean
+something. No distribution is assumed, because what stretches gaps (a busy machine, a long pause, a retransmission)
+follows none. *Round trips* say how long an election takes. docs/adr/0009 has the figures.
 """
 
 from __future__ import annotations
@@ -11,43 +11,48 @@ from dataclasses import dataclass
 
 from tinymq.base.config import Timing
 
-GAP_FACTOR = 1.5  # a silence this many times the longest gap lately is no gap any more
-STRETCH_MAX = 2.5  # times Timing.gone_after_s, at most: with its default an isolated leader has 1.5 s
-HALVED_AFTER_S = 30.0  # a long gap counts half after this long
-ROUND_TRIP_MAX_S = 2.0  # slower than this is down, not slow
+GAP_FACTOR = 1.5  # a silence of more than this many times the longest recent gap is no gap
+STRETCH_MAX = 2.5  # times Timing.gone_after_s, at most: with its default, an isolated leader has 1.5 s
+HALVED_AFTER_S = 30.0  # after this long, a long gap counts half
+ROUND_TRIP_MAX_S = 2.0  # a slower broker counts as down
 
 
 @dataclass(slots=True)
 class Gaps:
-    """Between heartbeats of one broker."""
+    """The gaps between heartbeats of one broker."""
 
-    longest_s: float = 0.0  # lately: it shrinks by half in HALVED_AFTER_S
+    longest_s: float = 0.0  # recently: it shrinks by half in HALVED_AFTER_S
 
     def add(self, gap_s: float, timing: Timing) -> None:
-        """One more. What lasted longer than any bound was an outage, and says nothing of the pace."""
+        """Add one gap. A gap beyond every bound was an outage, and says nothing about the pace of heartbeats."""
         if gap_s <= timing.gone_after_s * STRETCH_MAX:
             self.longest_s = max(gap_s, self.longest_s * 0.5 ** (gap_s / HALVED_AFTER_S))
 
     def gone_after_s(self, timing: Timing) -> float:
-        """After this silence it counts as gone: between `timing.gone_after_s` and STRETCH_MAX times that."""
+        """Return the silence after which the broker counts as gone.
+
+        It is between `timing.gone_after_s` and STRETCH_MAX times that.
+        """
         return min(max(self.longest_s * GAP_FACTOR, timing.gone_after_s), timing.gone_after_s * STRETCH_MAX)
 
     def doubted_after_s(self, timing: Timing) -> float:
-        """After this silence nobody who misses it, too, is told no. Longer than any gap lately; invariant: at most
-        `gone_after_s`."""
+        """Return the silence after which we stop vetoing a peer's pre-vote.
+
+        It is at least the longest recent gap. Invariant: at most `gone_after_s`.
+        """
         return max(self.longest_s, timing.gone_after_s / 2)
 
 
 @dataclass(slots=True)
 class RoundTrips:
-    """To one broker and back, smoothed as TCP does for its retransmissions (RFC 6298, section 2)."""
+    """The round trips to one broker, smoothed as TCP does for its retransmissions (RFC 6298, section 2)."""
 
     smoothed_s: float = 0.0
     deviation_s: float = 0.0
     measured: bool = False
 
     def add(self, sample_s: float) -> None:
-        """One more. What took longer than any bound had waited for a cut to heal, and says nothing of the pace."""
+        """Add one round trip. One beyond every bound had waited for a cut to heal, and is ignored."""
         if sample_s > ROUND_TRIP_MAX_S:
             return
         if not self.measured:
@@ -58,14 +63,14 @@ class RoundTrips:
 
     @property
     def longest_s(self) -> float:
-        """Hardly any takes longer. 0 before one was measured."""
+        """A bound that hardly any round trip exceeds, in seconds. 0 before one was measured."""
         return min(self.smoothed_s + 4 * self.deviation_s, ROUND_TRIP_MAX_S)
 
 
 def election_s(timing: Timing, round_trip_s: float) -> tuple[float, float]:
-    """Between which two a candidate, or who gave its vote, waits before it stands (again).
+    """Return the shortest and the longest wait in seconds before a candidate, or a voter, campaigns (again).
 
-    The least leaves a round trip for the answers on top of what syncs take; between the two lies another one, so that
-    of two candidates the later mostly hears of the earlier before it stands.
+    The shortest one leaves a round trip for the answers, besides the time for syncs. The longest one is another round
+    trip longer, so that of two candidates the later one mostly hears of the earlier one before it campaigns.
     """
     return timing.election_min_s + round_trip_s, timing.election_max_s + 2 * round_trip_s

@@ -1,4 +1,4 @@
-"""The other brokers: who is alive, who restarted, who leads what. Heartbeats out and in; no group is decided here."""
+"""The other brokers: which are alive, which restarted, and which groups they lead. It decides nothing about a group."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ from tinymq.raft.peers.leader_hints import LeaderHints, announcement, read_annou
 
 logger = structlog.get_logger("tinymq.raft")
 
-LOOK_S = 0.001  # at least, between two looks: a timer may fire a rounding error early
+LOOK_S_MIN = 0.001  # between two looks: a timer may fire a rounding error early
 
 Led = Iterable[tuple[GroupId, int]]
-"""Groups that this broker leads, and in which terms."""
+"""The groups that this broker leads, each with the term."""
 
 
 class Peers:
-    """Set the callbacks before `start`; they are made on the loop."""
+    """Sends and takes heartbeats, and calls back on the loop. Set the callbacks before `start`."""
 
     def __init__(self, broker_id: int, transport: Transport, clock: Clock, timing: Timing) -> None:
         self.failure_detector = FailureDetector(timing)
         self.time = ClusterTime(broker_id, clock, self.failure_detector)
-        self.on_alive: Callable[[int, bool], None] = lambda peer, restarted: None  # came, or came back
+        self.on_alive: Callable[[int, bool], None] = lambda peer, restarted: None  # (broker, did it restart?)
         self.on_gone: Callable[[int], None] = lambda peer: None
-        self.on_deaf: Callable[[int], None] = lambda peer: None  # it is heard, and does not hear us
+        self.on_deaf: Callable[[int], None] = lambda peer: None  # it is heard, but does not hear us
         self.on_stepped_down: Callable[[int, GroupId, int], None] = lambda peer, group, term: None
-        self.on_here: Callable[[int, str], None] = lambda peer, address: None  # where it says that it can be dialled
-        self.here: Callable[[], str] = lambda: ""  # where we can, host:port; "": it is not said
+        self.on_here: Callable[[int, str], None] = lambda peer, address: (
+            None
+        )  # the host:port at which it can be dialled
+        self.here: Callable[[], str] = lambda: ""  # our own host:port; "": do not tell it
         self._broker_id = broker_id
         self._transport = transport
         self._clock = clock
@@ -45,15 +47,15 @@ class Peers:
         self._leaders = LeaderHints()
         self._reached: set[int] = set()  # peers to which a control connection is open
         self._pulse: Timer | None = None
-        self._due_at = self._beat_at = float("inf")  # when the timer is to fire; when heartbeats are due
+        self._due_at = self._beat_at = float("inf")  # monotonic: when the timer fires; when heartbeats are due
 
     def start(self) -> None:
-        """Send heartbeats from now on, and notice when others stop to."""
+        """Send heartbeats from now on, and notice when those of others stop."""
         self._beat_at = self._clock.monotonic()
         self._look()
 
     def _look(self) -> None:
-        """The timer: heartbeats at their pace, verdicts at the moment when they are due."""
+        """The timer: send heartbeats when they are due, and give verdicts when they are due."""
         now = self._clock.monotonic()
         self._notice_standstill(now)
         if now >= self._beat_at:
@@ -66,17 +68,17 @@ class Peers:
             logger.warning("broker_deaf", broker=peer)
             self.on_deaf(peer)
         self._due_at = min(self._beat_at, self.failure_detector.next_verdict_at())
-        self._pulse = self._clock.call_later(max(LOOK_S, self._due_at - now), self._look)
+        self._pulse = self._clock.call_later(max(LOOK_S_MIN, self._due_at - now), self._look)
 
     def _notice_standstill(self, now: float) -> None:
-        """Hazard 15: a process that was stopped believes in no silence before it has read what came meanwhile."""
+        """Hazard 15: a process that was stopped ignores silences until it has read what arrived meanwhile."""
         late_s = now - self._due_at
         if late_s > self._timing.heartbeat_s:
             self._due_at = now
             self.failure_detector.stood_still(late_s)
 
     def stop(self) -> None:
-        """Say goodbye: whoever hears it need not wait for silence."""
+        """Say goodbye, so that the other brokers need not wait for a silence."""
         if self._pulse is not None:
             self._pulse.cancel()
             self._heartbeats.stopping = True
@@ -96,24 +98,27 @@ class Peers:
         return broker_id == self._broker_id or self.failure_detector.alive(broker_id)
 
     def count_alive(self) -> int:
-        """With this broker."""
+        """Count the live brokers, this one included."""
         return 1 + self.failure_detector.count_alive()
 
     def leader_of(self, group: GroupId) -> tuple[int, int] | None:
-        """(broker, term) as announced; a broker that is silent is not named, and remembered: it may lead still."""
+        """Return (broker, term) as announced, or None.
+
+        A silent broker is remembered but not named: it may still lead.
+        """
         known = self._leaders.leader_of(group)
         return known if known is not None and self.alive(known[0]) else None
 
     # ---- what this broker says ------------------------------------------------------------------------------
 
     def leads(self, group: GroupId, term: int) -> None:
-        """This broker has come to lead: tell everybody."""
+        """Tell every broker that this one leads the group now."""
         self._leaders.note(group, self._broker_id, term)
         for peer in self._reached:
             self._send(peer, announcement([(group, term)]))
 
     def stepped_down(self, group: GroupId, term: int, replicas: Iterable[int]) -> None:
-        """This broker leads the group no more: its other replicas are told until they acknowledge."""
+        """Tell the group's other replicas, until they acknowledge it, that this broker leads the group no more."""
         for peer in replicas:
             if peer != self._broker_id:
                 self._heartbeats.stepped_down(peer, group, term)
@@ -134,11 +139,11 @@ class Peers:
         self._send(peer, announcement(led))
 
     def lost(self, peer: int) -> None:
-        """It is closed: no verdict yet, for it is dialled again at once."""
+        """The control connection is closed. That is no verdict yet, because it is dialled again at once."""
         self._reached.discard(peer)
 
     def refused(self, peer: int, error: TinymqError) -> None:
-        """Where the machine answers and no process listens, nothing needs to be waited for (docs/adr/0004)."""
+        """If the machine answers and no process listens, the broker is gone at once (docs/adr/0004)."""
         if error.detail.get("refused") == "True" and self.failure_detector.refused(peer) is not None:
             self._gone(peer, "its port refuses connections")
 

@@ -1,4 +1,4 @@
-"""Questions between brokers for the rooms above Raft: one message there, one back, each with a deadline."""
+"""Requests between brokers for the rooms above Raft: one message there and one back, with a deadline."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tinymq.proto import peer_pb2 as pb
 Serve = Callable[[bytes], Awaitable[bytes]]
 Send = Callable[[int, pb.Peer, bytes], bool]
 
-REQUESTS_MAX = 10_000  # waiting for their answers; over it a request is refused
+REQUESTS_MAX = 10_000  # that wait for an answer; more are refused
 
 
 class Requests:
-    """Both ends. A request whose connection closes, or whose time runs out, ends as OutcomeUnknown."""
+    """Both ends of all requests. One whose connection closes, or whose time is up, ends as OutcomeUnknown."""
 
     def __init__(self, send: Send, clock: Clock) -> None:
         self._send = send
@@ -27,18 +27,21 @@ class Requests:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def serve(self, method: str, answer: Serve) -> None:
-        """Answer `method` with what `answer` returns; a TinymqError that it raises travels as its code."""
+        """Answer `method` with what `answer` returns. If it raises a TinymqError, that error's code is sent."""
         self._serving[method] = answer
 
     async def ask_here(self, method: str, body: bytes) -> bytes:
-        """The same request to this very broker."""
+        """Make the same request to this very broker."""
         answer = self._serving.get(method)
         if answer is None:
             raise NotReady(f"nothing here answers {method!r}")
         return await answer(body)
 
     async def ask(self, peer: int, method: str, body: bytes, timeout_s: float) -> bytes:
-        """Raises what the other end raised, Unavailable when it was not sent, OutcomeUnknown otherwise."""
+        """Ask another broker, and return its answer.
+
+        Raises what the other end raised, Unavailable if the request was not sent, and OutcomeUnknown otherwise.
+        """
         if len(self._waiting) >= REQUESTS_MAX:
             raise Unavailable("too many requests between brokers are waiting")
         request_id, self._next_id = self._next_id, self._next_id + 1
@@ -60,12 +63,12 @@ class Requests:
             waiting[1].set_exception(OutcomeUnknown(f"broker {waiting[0]} {why}"))
 
     def lost(self, peer: int) -> None:
-        """The connection to `peer` closed."""
+        """The connection to `peer` closed: its requests have an unknown outcome."""
         for request_id in [i for i, (p, _) in self._waiting.items() if p == peer]:
             self._end(request_id, "closed the connection")
 
     def received(self, peer: int, head: pb.Peer, body: bytes) -> None:
-        """A request or a reply."""
+        """Take a request or a reply."""
         if head.WhichOneof("message") == "request":
             task = asyncio.get_running_loop().create_task(self._answer(peer, head.request, body))
             self._tasks.add(task)

@@ -1,4 +1,4 @@
-"""What a replica goes on from when entries are gone: the state machine's state, and the CONFIG that was applied.
+"""The content of a snapshot: the state machine's state, and the CONFIG that was applied. It replaces removed entries.
 
 offset size field
      0    8 index   u64  of the newest CONFIG entry that the state includes
@@ -6,7 +6,7 @@ offset size field
     16    4 length  u32  bytes of its payload
     20    … payload of the CONFIG entry (peer.proto Config), then the state machine's state
 
-The same on every replica: equal logs leave equal bytes. Checksums are those of the file, or of the transfer.
+It is the same on every replica: equal logs give equal bytes. The file and the transfer have the checksums.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def pack_checkpoint(config: Config, state: bytes) -> bytes:
 
 
 def parse_checkpoint(data: bytes) -> tuple[Config, bytes]:
-    """The applied CONFIG, and the state machine's state. Raises CorruptData."""
+    """Return the applied CONFIG and the state machine's state. Raises CorruptData."""
     if len(data) < _HEAD.size:
-        raise CorruptData("truncated applied state: no CONFIG")
+        raise CorruptData("truncated snapshot: no CONFIG")
     index, term, length = _HEAD.unpack_from(data)
     end = _HEAD.size + length
     if len(data) < end:
-        raise CorruptData("truncated applied state: no CONFIG")
+        raise CorruptData("truncated snapshot: no CONFIG")
     return Config(index, term, parse_membership(data[_HEAD.size : end])), data[end:]

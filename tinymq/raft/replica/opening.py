@@ -1,4 +1,4 @@
-"""Opening one replica: checkpoint, replay of what is known to be committed, then PySyncObj around it."""
+"""Opening one replica: load the checkpoint, replay what is known to be committed, then begin to take part."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tinymq.raft.rules.membership import Replica
 from tinymq.raft.state.env import ReplicaEnv, StateMachine
 from tinymq.raft.state.replica_state import ReplicaState
 
-REPLAY_BYTES = 4 << 20  # read at a time
+REPLAY_BYTES = 4 << 20  # in one read
 
 
 async def open_replica(
     store: Store, opened: OpenedLog, first_entry: Entry, machine: StateMachine, env: ReplicaEnv, broker_id: int
 ) -> Group:
-    """The group around an opened log. Raises CorruptData when a checkpoint or an entry cannot be read."""
+    """Return the group around an opened log. Raises CorruptData if a checkpoint or an entry cannot be read."""
     log = opened.log
     configs = Configs(parse_config(first_entry))
     applied, high_watermark = opened.applied_index, log.log_start_offset
@@ -36,8 +36,9 @@ async def open_replica(
         async for entry in _entries(log, applied):
             configs.above = configs.after(None, [entry])
     if log.last_term > store.votes.get(log.group)[0]:
-        # A power cut kept entries of a term that came with them, and not the ballot. PySyncObj takes the term from
-        # the log, and the vote of an earlier one for a vote in it: nothing is said in it before the disk has both.
+        # A power cut kept entries of a term, and not the term itself, which came with them. PySyncObj takes the term
+        # from the log, and would take the vote of an earlier term for a vote in this one. So the vote store gets the
+        # term without a vote, and no message of this term leaves before it is synced.
         store.votes.set(log.group, log.last_term, None)
     me = Replica(broker_id, store.identity.incarnation, opened.count)
     state = ReplicaState(
@@ -74,7 +75,7 @@ async def _replay(log: Log, machine: StateMachine, configs: Configs, applied: in
 
 
 async def _entries(log: Log, after: int) -> AsyncIterator[Entry]:
-    """All that lies above `after`. Raises CorruptData when it is not all there."""
+    """Iterate over the entries above `after`. Raises CorruptData if one is missing."""
     while after < log.last_index:
         entries = await log.reader.read(after + 1, REPLAY_BYTES)
         if not entries:

@@ -1,4 +1,4 @@
-"""Elections, decided purely: whether to grant a vote, who has voted, when to stand.
+"""Elections: whether to grant a vote, and how long to wait before a campaign. Pure.
 
 Raft paper, sections 5.2 and 5.4; pre-vote and leader stickiness from Ongaro's thesis, 4.2.3 and 9.6.
 """
@@ -21,20 +21,20 @@ class VoteAnswer(Enum):
 
 @value
 class Voter:
-    """What a replica knows when it is asked for its vote."""
+    """The knowledge of a replica that is asked for its vote."""
 
     term: int
     voted_for: int | None
     last_index: int
     last_term: int
-    hears_leader: bool  # follows (or is) a leader whose broker is alive
+    hears_leader: bool  # it leads, or follows a leader that it heard lately
 
 
 def answer_vote(voter: Voter, candidate: int, request: RequestVote) -> VoteAnswer:
     """Grant, deny or ignore. The caller has not yet adopted the request's term.
 
-    A replica that hears its leader ignores candidates, so that one that was away cannot depose a leader
-    that a majority can reach; an election that the leader itself asked for (`transfer`) is exempt.
+    A replica that hears its leader ignores candidates. So a replica that was away cannot depose a leader that a
+    majority can reach. An election that the leader itself asked for (`transfer`) is exempt.
     """
     if voter.hears_leader and not request.transfer:
         return VoteAnswer.DENY if request.pre else VoteAnswer.IGNORE
@@ -48,20 +48,20 @@ def answer_vote(voter: Voter, candidate: int, request: RequestVote) -> VoteAnswe
 
 
 class LeadershipOrigin(Enum):
-    """How a leadership came about."""
+    """The way in which a leadership came about."""
 
-    WON = "won"  # there was no leader
-    TRANSFERRED = "transferred"  # by the leader before, which stopped, or whose disk hung, or which gave it back
-    MANUAL = "manual"  # by the leader before, which was told to: it is not given back for as long as it lasts
+    WON = "won"  # by an election, because there was no leader
+    TRANSFERRED = "transferred"  # by the leader before: it stopped, its disk hung, or another broker is preferred
+    MANUAL = "manual"  # by the leader before, because an operator asked for it: it is not given back while it lasts
 
 
 def campaign_delay_s(
     membership: Membership, broker_id: int, gone: int | None, spread_s: float, rng: random.Random
 ) -> float:
-    """How long to wait before standing once the leader is known to be gone.
+    """Return the seconds to wait before a campaign, once the leader is known to be gone.
 
-    Replicas stand one after the other in the order of the membership, so that they seldom split the vote;
-    the spread between two ranks leaves time for a vote to be won.
+    `gone`: the broker that led. Replicas campaign one after the other in the order of the membership, so that they
+    seldom split the vote. The spread between two ranks leaves time to win the votes.
     """
     ranks = [r.broker_id for r in membership.replicas if r.broker_id != gone]
     rank = ranks.index(broker_id) if broker_id in ranks else len(ranks)

@@ -1,7 +1,7 @@
-"""A follower's side of replication, purely: what an Append means for the log that is here.
+"""A follower's side of replication: what an Append means for the log that is here. Pure.
 
-Hazard 2: entries that match are skipped, and only a conflict truncates. Hazard 11: a conflict is answered so
-that one round trip repairs it.
+Hazard 2: entries that match are skipped, and only a conflict truncates. Hazard 11: the answer to a conflict lets one
+round trip repair it.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ from tinymq.raft.rules.messages import Append, AppendAck
 
 
 class LogView(Protocol):
-    """What these decisions need to know of a log."""
+    """The part of a log that these decisions read."""
 
     @property
     def first_index(self) -> int: ...
     @property
     def last_index(self) -> int: ...
     def term_at(self, index: int) -> int | None:
-        """None where the log cannot say (before its first entry but one, or after its last)."""
+        """Return the term of an entry, or of the one before the first. None: the log does not know it."""
         ...
 
 
 @value
 class Conflict:
-    """The entry before does not match: the leader goes on at `next`, or, if its term there is not
-    `next_term`, after our commit index, up to which all logs agree."""
+    """The entry before the new ones does not match.
+
+    The leader continues at `next`. If its entry before `next` is not of `next_term`, it continues after our commit
+    index, up to which all logs agree.
+    """
 
     next: int
     next_term: int
@@ -38,26 +41,31 @@ class Conflict:
 
 @value
 class Match:
-    """It matches. `truncate_from`: drop our entries from there first. `verified`: the last index shown to match."""
+    """The entry before the new ones matches."""
 
-    truncate_from: int | None
-    entries: Sequence[Entry]
-    verified: int
+    truncate_from: int | None  # drop our entries from there first
+    entries: Sequence[Entry]  # to append; those that are here already are left out
+    verified: int  # the last index that the message shows to match
 
 
 def receive(log: LogView, commit: int, message: Append) -> Conflict | Match:
-    """Decide on an Append of the current term. Raises BrokenInvariant for a conflict at or below `commit`: one of the
-    two logs has lost what was committed, or comes from before a loss was accepted."""
+    """Decide on an Append of the current term.
+
+    Raises BrokenInvariant for a conflict at or below `commit`: one of the two logs has lost committed entries, or is
+    from before a loss was accepted.
+    """
     prev = message.prev_index
     entries = message.entries
     if prev < log.first_index - 1:
-        # Entries that retention removed here were committed: they match, whatever they are.
+        # Retention removes only committed entries. So what it removed here matches, whatever it was.
         gone = log.first_index - 1 - prev
         if gone > len(entries):
             return Match(None, (), prev + len(entries))
         entries = entries[gone:]
         prev = log.first_index - 1
     elif log.term_at(prev) != message.prev_term:
+        # Our log ends before `prev`, or has another entry there. In the second case all of our entries above the commit
+        # index are in doubt, so the leader begins right after it.
         next_index = min(prev, log.last_index + 1)
         if prev <= log.last_index:
             next_index = min(prev, commit + 1)
@@ -77,7 +85,7 @@ def receive(log: LogView, commit: int, message: Append) -> Conflict | Match:
 
 
 def next_after_conflict(log: LogView, ack: AppendAck) -> int:
-    """Where the leader goes on after a conflict answer."""
+    """Return the index at which the leader continues after a conflict."""
     if ack.next_term == log.term_at(ack.next - 1):
         return ack.next
     return min(ack.next, ack.commit + 1)

@@ -1,8 +1,8 @@
-"""Who belongs to a group: CONFIG entries, incarnations, and the one quorum function.
+"""The members of a group: CONFIG entries, incarnations, and the one quorum function.
 
-Membership comes from the log alone (hazards 8, 20). A replica is a broker *and* its incarnation: the
-data folder's random id and a count per group. Whoever comes back with less than it had acknowledged
-has another incarnation, and one that CONFIG does not list neither votes, stands nor counts (hazard 22).
+Membership comes from the log alone (hazards 8, 20). A replica is a broker *and* its incarnation: the data directory's
+random id, and a count per group. A replica that comes back with less than it had acknowledged has another incarnation.
+An incarnation that CONFIG does not list neither votes, campaigns nor counts (hazard 22).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ RETIRED_MAX = 8  # replaced identities that a CONFIG remembers
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One member as CONFIG lists it."""
+    """One member, as CONFIG lists it."""
 
     broker_id: int
     incarnation: bytes  # 16 bytes: the data folder's
-    count: int = 0  # raised when that folder may have lost what it acknowledged in this group
+    count: int = 0  # it rises when that directory may have lost what it acknowledged in this group
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ class Membership:
     group: GroupId
     epoch: int
     replicas: tuple[Replica, ...]
-    recovery_epoch: int = 0  # rises when an operator accepts loss; who has a lower one holds an abandoned history
-    retired: tuple[Replica, ...] = ()  # replaced identities, the newest last: their disks may turn up again
+    recovery_epoch: int = 0  # it rises when an operator accepts loss; a lower one is of an abandoned history
+    retired: tuple[Replica, ...] = ()  # replaced identities, the newest last; their disks may turn up again
 
     def replica(self, broker_id: int) -> Replica | None:
-        for replica in self.replicas:  # asked for every answer: a generator costs three times as much
+        for replica in self.replicas:  # called for every answer: a generator costs three times as much
             if replica.broker_id == broker_id:
                 return replica
         return None
@@ -55,7 +55,7 @@ class Membership:
         return self.lists(replica.broker_id, replica.incarnation, replica.count)
 
     def replacing(self, present: Iterable[Replica]) -> Membership:
-        """The next epoch: the same brokers in the same order, these under the identities given."""
+        """Return the next epoch: the same brokers in the same order, those of `present` under these identities."""
         identity = {r.broker_id: r for r in present}
         replicas = tuple(identity.get(r.broker_id, r) for r in self.replicas)
         gone = tuple(r for r in self.replicas if r not in replicas)
@@ -63,15 +63,18 @@ class Membership:
         return Membership(self.group, self.epoch + 1, replicas, self.recovery_epoch, retired)
 
     def may_list(self, replica: Replica) -> bool:
-        """Is this a member's broker under an identity that is new? Old ones come back with what they held then, and
-        late acks of them arrive; to list one again would unlist the one that is there."""
+        """Is this a member's broker under a new identity?
+
+        A replaced identity is never listed again: its disk may turn up with what it held then, and its late acks may
+        arrive. To list it would unlist the identity that is there now.
+        """
         listed = self.replica(replica.broker_id)
         if listed is None or listed == replica or replica in self.retired:
             return False
         return listed.incarnation != replica.incarnation or listed.count < replica.count
 
     def rank(self, broker_id: int) -> int:
-        """Place in the order of preference for leadership; past the end for strangers."""
+        """Return the broker's place in the order of preference for leadership; past the end for other brokers."""
         return next((i for i, r in enumerate(self.replicas) if r.broker_id == broker_id), len(self.replicas))
 
     @property
@@ -80,12 +83,12 @@ class Membership:
 
 
 def has_quorum(membership: Membership, brokers: Collection[int]) -> bool:
-    """Are `brokers` (listed incarnations only: the caller checks) a majority?"""
+    """Are `brokers` a majority? The caller has checked that these are listed incarnations."""
     return sum(1 for r in membership.replicas if r.broker_id in brokers) >= membership.quorum
 
 
 def quorum_index(membership: Membership, match: Mapping[int, int]) -> int:
-    """The greatest index that a majority holds durably (0: none). `match`: durable index per listed broker."""
+    """Return the greatest index that a majority holds durably (0: none). `match`: durable index by listed broker."""
     held = sorted((match.get(r.broker_id, 0) for r in membership.replicas), reverse=True)
     return held[membership.quorum - 1]
 
@@ -106,7 +109,7 @@ def _replica_to_wire(replica: Replica) -> pb.Replica:
 
 
 def parse_membership(payload: bytes) -> Membership:
-    """Raises CorruptData when `payload` is not a CONFIG."""
+    """Parse the payload of a CONFIG entry. Raises CorruptData."""
     try:
         config = pb.Config.FromString(payload)
         group = group_from_wire(config.group)
@@ -124,7 +127,7 @@ def parse_membership(payload: bytes) -> Membership:
 
 
 def make_first_entry(group: GroupId, replicas: Sequence[Replica], created_us: int) -> Entry:
-    """Entry 1 of a group: byte for byte the same on every replica, whoever makes it."""
+    """Make entry 1 of a group. It is byte for byte the same on every replica, whichever broker makes it."""
     return make_entry(
         NewEntry(Kind.CONFIG, pack_membership(Membership(group, 1, tuple(replicas)))),
         index=1,

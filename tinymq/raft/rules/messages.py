@@ -1,4 +1,4 @@
-"""Raft messages as frozen values, and their protobuf form. Decisions see only these values."""
+"""Raft messages as frozen values, and their protobuf form. Decisions see only the values."""
 
 from __future__ import annotations
 
@@ -13,36 +13,39 @@ from tinymq.format.entry import Entry, crc32c, iter_entries
 from tinymq.proto import peer_pb2 as pb
 
 GROUPS_KEPT = 4096
-SNAPSHOT_CHUNK_BYTES = 256 << 10  # of an applied state, in one message
+SNAPSHOT_CHUNK_BYTES = 256 << 10  # of a snapshot, in one message, at most
 
 
 @value
 class RequestVote:
-    """A candidate asks. `pre`: would you vote? `transfer`: the leader itself asked for this election."""
+    """A candidate asks for a vote."""
 
     term: int
-    last_index: int
+    last_index: int  # of the candidate's log
     last_term: int
-    pre: bool
-    transfer: bool
+    pre: bool  # a pre-vote: would you vote? It changes no term
+    transfer: bool  # the leader itself asked for this election: voters that hear it vote all the same
     count: int  # the candidate's incarnation count in this group
-    config_index: int = 0  # the newest CONFIG that the candidate knows to be committed, and that entry's term
-    config_term: int = 0
+    config_index: int = 0  # the newest CONFIG that the candidate knows to be committed
+    config_term: int = 0  # the term of that entry
 
 
 @value
 class Vote:
-    """An answer to RequestVote. `term` is the voter's own, or the term asked for when a pre-vote is granted."""
+    """An answer to RequestVote."""
 
-    term: int
+    term: int  # the voter's own, or the term asked for when a pre-vote is granted
     granted: bool
-    pre: bool
-    count: int
+    pre: bool  # it answers a pre-vote
+    count: int  # the voter's incarnation count in this group
 
 
 @value
 class Append:
-    """Entries that follow (prev_index, prev_term) in the leader's log; empty: do we match there?"""
+    """The entries after (prev_index, prev_term) in the leader's log.
+
+    Without entries, it asks whether the logs match.
+    """
 
     term: int
     prev_index: int
@@ -53,55 +56,54 @@ class Append:
 
 @value
 class AppendAck:
-    """What a follower holds. `durable` is synced and matches this term's leader; `received` matches only. On conflict
-    nothing is said to match, and `received` is where the follower's log ends."""
+    """What a follower holds. On conflict nothing is said to match."""
 
-    term: int
-    durable: int
-    received: int
+    term: int  # an answer of another term says nothing about this one (hazard 3)
+    durable: int  # the last index that is synced and matches the log of this term's leader
+    received: int  # the last index that matches, synced or not; on conflict: the end of the follower's log
     conflict: bool
-    next: int  # on conflict: where the leader should go on
+    next: int  # on conflict: where the leader should continue
     next_term: int  # on conflict: term of the entry before `next`
     commit: int  # the commit index that this follower knows
-    count: int
-    read_id: int = 0  # the greatest round of a CommitNotice of this term that it saw
+    count: int  # the follower's incarnation count in this group
+    read_id: int = 0  # the greatest one that a CommitNotice of this term carried
 
 
 @value
 class CommitNotice:
-    """min(commit, matchIndex of the receiver), valid in `term` alone."""
+    """The leader tells a follower the commit index. It is valid in `term` alone."""
 
     term: int
-    commit: int
-    ack_wanted: bool
-    read_id: int = 0  # above 0: to be answered with it
+    commit: int  # min(commit index, match index of the receiver)
+    ack_wanted: bool  # the group wants to rest: answer that you know it
+    read_id: int = 0  # above 0: answer with it, to confirm the leadership
 
 
 @value
 class TimeoutNow:
-    """The leader hands over: stand for election at once. `manual`: because an operator said so."""
+    """The leader gives up its leadership: campaign at once."""
 
     term: int
-    manual: bool = False
+    manual: bool = False  # an operator asked for the transfer
 
 
 @value
 class InstallSnapshot:
-    """The applied state right before the leader's first entry, for who is behind that. `index` is committed."""
+    """The leader announces the snapshot right before its first entry to a follower that is behind it."""
 
     term: int
-    index: int  # the last entry that the state includes
+    index: int  # the last entry that the snapshot includes; it is committed
     entry_term: int
     entry_crc: int
     next_offset: int
     append_time_us: int
-    size: int  # bytes of the whole state
-    crc: int  # of the whole state
+    size: int  # bytes of the whole snapshot
+    crc: int  # CRC-32C of the whole snapshot
 
 
 @value
 class SnapshotChunk:
-    """Bytes of the state that (index, crc) names, from `position`; at most SNAPSHOT_CHUNK_BYTES."""
+    """Bytes of the snapshot that (index, crc) names, from `position` on; at most SNAPSHOT_CHUNK_BYTES."""
 
     term: int
     index: int
@@ -112,12 +114,15 @@ class SnapshotChunk:
 
 @value
 class InstallSnapshotAck:
-    """How much of a state a follower holds without a gap. That it has all of it, or needs none, an AppendAck says."""
+    """How much of a snapshot a follower holds without a gap.
+
+    When it needs no more of it, it sends an AppendAck instead.
+    """
 
     term: int
     index: int
     crc: int
-    received: int  # bytes; to go on from here
+    received: int  # bytes; the leader continues from here
     count: int
 
 
@@ -136,7 +141,10 @@ Message = (
 
 @lru_cache(GROUPS_KEPT)
 def group_to_wire(group: GroupId) -> pb.GroupId:
-    """To be copied into a message, and not to be changed: the next message of the group gets the same one."""
+    """Return the group's id to copy into a message.
+
+    Do not change it: the next message of the group gets the same one.
+    """
     return pb.GroupId(topic_id=group.topic_id, partition=group.partition)
 
 
@@ -147,7 +155,7 @@ def group_from_wire(group: pb.GroupId) -> GroupId:
 
 
 def to_wire(group: GroupId, message: Message) -> tuple[pb.Peer, list[bytes]]:
-    """The protobuf head, and the body's chunks (entries as they lie in the log)."""
+    """Return the protobuf head, and the parts of the body (entries as they are stored in the log)."""
     g = group_to_wire(group)
     match message:
         case Append(term, prev_index, prev_term, commit, entries):
@@ -199,21 +207,30 @@ def _state_to_wire(
 
 
 def from_wire(head: pb.Peer, body: bytes | memoryview) -> tuple[GroupId, Message] | None:
-    """The group and message of a Raft message; None when `head` is not one.
+    """Return the group and the message, or None if `head` is no Raft message.
 
-    Raises InvalidRequest or CorruptData when a peer sent nonsense: all checksums of entries and pieces are verified.
+    Raises InvalidRequest or CorruptData if a peer sent nonsense. All checksums of entries and chunks are verified.
     """
     match head.WhichOneof("message"):
         case "append":
             a = head.append
             entries = list(iter_entries(body)) if len(body) else []
+            # The count is in the head, so a body that was cut between two entries does not pass for a shorter message.
             if len(entries) != a.entries:
                 raise InvalidRequest(f"append announced {a.entries} entries and carried {len(entries)}")
             return group_from_wire(a.group), Append(a.term, a.prev_index, a.prev_term, a.commit, entries)
         case "append_ack":
             k = head.append_ack
             return group_from_wire(k.group), AppendAck(
-                k.term, k.durable, k.received, k.conflict, k.next, k.next_term, k.commit, k.count, k.read_id
+                term=k.term,
+                durable=k.durable,
+                received=k.received,
+                conflict=k.conflict,
+                next=k.next,
+                next_term=k.next_term,
+                commit=k.commit,
+                count=k.count,
+                read_id=k.read_id,
             )
         case "commit_notice":
             c = head.commit_notice
@@ -221,7 +238,14 @@ def from_wire(head: pb.Peer, body: bytes | memoryview) -> tuple[GroupId, Message
         case "request_vote":
             r = head.request_vote
             return group_from_wire(r.group), RequestVote(
-                r.term, r.last_index, r.last_term, r.pre, r.transfer, r.count, r.config_index, r.config_term
+                term=r.term,
+                last_index=r.last_index,
+                last_term=r.last_term,
+                pre=r.pre,
+                transfer=r.transfer,
+                count=r.count,
+                config_index=r.config_index,
+                config_term=r.config_term,
             )
         case "vote":
             v = head.vote
@@ -238,15 +262,22 @@ def _state_from_wire(head: pb.Peer, body: bytes | memoryview) -> tuple[GroupId, 
         case "install_snapshot":
             o = head.install_snapshot
             return group_from_wire(o.group), InstallSnapshot(
-                o.term, o.index, o.entry_term, o.entry_crc, o.next_offset, o.append_time_us, o.size, o.crc
+                term=o.term,
+                index=o.index,
+                entry_term=o.entry_term,
+                entry_crc=o.entry_crc,
+                next_offset=o.next_offset,
+                append_time_us=o.append_time_us,
+                size=o.size,
+                crc=o.crc,
             )
         case "snapshot_chunk":
             p = head.snapshot_chunk
             if not 0 < len(body) <= SNAPSHOT_CHUNK_BYTES:
-                raise InvalidRequest(f"a piece of a state has up to {SNAPSHOT_CHUNK_BYTES} bytes, not {len(body)}")
+                raise InvalidRequest(f"a chunk of a snapshot has up to {SNAPSHOT_CHUNK_BYTES} bytes, not {len(body)}")
             piece = bytes(body)
             if crc32c(piece) != p.body_crc:
-                raise CorruptData("a piece of a state does not match its checksum")
+                raise CorruptData("a chunk of a snapshot does not match its checksum")
             return group_from_wire(p.group), SnapshotChunk(p.term, p.index, p.crc, p.position, piece)
         case "install_snapshot_ack":
             k = head.install_snapshot_ack

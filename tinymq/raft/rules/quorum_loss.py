@@ -1,11 +1,12 @@
-"""Going on with a group that has lost its quorum for good, decided purely: may it, with whose log, as which members.
+"""Recovery of a group that has lost its quorum for good: whether and how it may continue. Pure.
 
-A group whose listed identities can still elect a leader is never touched. Else, once an operator accepts the loss,
-the reachable replica with the best log leads without being elected, under a CONFIG that is imposed: every reachable
-replica of a member's broker under its present identity, and nobody (an incarnation of zeros) for each broker that is
-gone, which so comes back without a vote. A majority of the members must be there, and holds the CONFIG before it
-counts: nothing is ever acknowledged on less than a majority of disks. Nor do two take-overs ever share a term: a
-term is for one place in the list of members only. Of two, the one of the higher recovery_epoch goes on.
+A group whose listed identities can still elect a leader is never changed. Otherwise, once an operator accepts the loss,
+the reachable replica with the best log leads without an election, under a forced CONFIG. That CONFIG lists every
+reachable replica of a member's broker under its present identity. For each broker that is gone it lists NOBODY (an
+incarnation of zeros), so that the broker comes back without a vote. A majority of the members must be reachable, and
+holds the CONFIG before it counts. So nothing is ever acknowledged on less than a majority of disks. Two forced
+leaderships never share a term, because each term belongs to one place in the list of members. Of two of them, the one
+with the higher recovery epoch continues.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from tinymq.raft.rules.membership import Membership, Replica
 
 NOBODY = bytes(16)  # an incarnation that no data folder has
 
-UNSEEN_TERMS_MAX = 1_500_000  # of lost replicas, above those that are known
+UNSEEN_TERMS_MAX = 1_500_000  # how many terms above the known ones the lost replicas may have seen
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """One replica, as its broker describes it."""
+    """One replica, as its broker describes it to a recovery."""
 
     replica: Replica
-    healthy: bool  # its log is open and nothing is wrong with it
+    healthy: bool  # its log is open, and no damage or failure is known
     leads: bool
     term: int
     last_term: int
@@ -35,7 +36,7 @@ class ReplicaReport:
     high_watermark: int
     applied: Membership
     newest: Membership  # in its log, committed or not
-    before_forced: tuple[int, int]  # its position without a take-over that it does not know to be committed
+    before_forced: tuple[int, int]  # `position` without a forced leadership that it does not know to be committed
     reason: str = ""
     fault_count: int | None = None  # see Mark.fault_count; None: its broker's version does not report it
 
@@ -51,14 +52,14 @@ class ReplicaReport:
 
 @dataclass(frozen=True, slots=True)
 class Healthy:
-    """It has a leader, or replicas enough to elect one."""
+    """The group has a leader, or enough replicas to elect one."""
 
     leader: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumLost:
-    """No quorum is left: with `accept-loss` the group goes on with `survivor`'s log, as `replicas`, from `term` on."""
+    """No quorum is left. With `accept-loss` the group continues with `survivor`'s log, as `replicas`, in `term`."""
 
     survivor: ReplicaReport
     replicas: tuple[Replica, ...]
@@ -66,13 +67,13 @@ class QuorumLost:
 
     @property
     def gone(self) -> list[int]:
-        """Brokers whose replica is counted as lost."""
+        """The brokers whose replica is counted as lost."""
         return [r.broker_id for r in self.replicas if r.incarnation == NOBODY]
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryOrder:
-    """Lead `group` in `term`, with the log that ends at `position`: the group is `replicas` from now on."""
+    """An order to lead `group` in `term` with the log that ends at `position`. The group is `replicas` from then on."""
 
     group: GroupId
     term: int
@@ -82,7 +83,7 @@ class RecoveryOrder:
 
 @dataclass(frozen=True, slots=True)
 class Unrecoverable:
-    """No quorum is left, and it cannot go on as it is, either."""
+    """No quorum is left, and too little is reachable to continue."""
 
     why: str
 
@@ -91,9 +92,12 @@ Verdict = Healthy | QuorumLost | Unrecoverable
 
 
 def judge(reports: Sequence[ReplicaReport], members: Sequence[int], unasked: Collection[int] = ()) -> Verdict:
-    """What can become of a group. `members`: its brokers, the preferred leader first. `unasked`: brokers that are
-    alive, by the word of others, and gave no report: what they hold is not known."""
-    reports = [r for r in reports if not members or r.broker_id in members]  # of observers nothing counts
+    """Decide whether and how a group can continue.
+
+    `members`: its brokers, the preferred leader first. `unasked`: brokers that are alive according to others and gave
+    no report, so that nobody knows what they hold.
+    """
+    reports = [r for r in reports if not members or r.broker_id in members]  # observers never count
     leaders = [r for r in reports if r.leads and r.healthy]
     if leaders:
         return Healthy(max(leaders, key=lambda r: r.term).broker_id)
@@ -103,7 +107,7 @@ def judge(reports: Sequence[ReplicaReport], members: Sequence[int], unasked: Col
         return Unrecoverable("no broker has it open")
     blind = [broker_id for broker_id in members if broker_id in unasked]
     if blind:
-        return Unrecoverable(f"{_brokers(blind)} lives and was not asked: name its address, too")
+        return Unrecoverable(f"{_brokers(blind)} is alive and was not asked: name its address, too")
     healthy = {r.broker_id: r for r in reports if r.healthy}
     majority = len(members) // 2 + 1
     if len(healthy) < majority:
@@ -112,7 +116,7 @@ def judge(reports: Sequence[ReplicaReport], members: Sequence[int], unasked: Col
 
 
 def lost(reports: Sequence[ReplicaReport], members: Sequence[int]) -> QuorumLost:
-    """With whose log it goes on, once it is certain that it cannot otherwise."""
+    """Choose the log with which the group continues. The caller has made sure that it cannot elect a leader."""
     healthy = {r.broker_id: r for r in reports if r.healthy}
     survivor = max(healthy.values(), key=_merit(reports, members))
     replicas = tuple(healthy[b].replica if b in healthy else Replica(b, NOBODY) for b in members)
@@ -122,21 +126,27 @@ def lost(reports: Sequence[ReplicaReport], members: Sequence[int]) -> QuorumLost
 
 
 def forced_membership(newest: Membership, taker: int, replicas: Iterable[Replica]) -> Membership:
-    """The CONFIG of a take-over, behind the newest in the log of the broker `taker`. Of two take-overs one has the
-    higher recovery_epoch, even if neither knew of the other."""
+    """Return the CONFIG of a forced leadership of the broker `taker`, to follow `newest`, the newest one in its log.
+
+    Of two forced leaderships one has the higher recovery epoch, even if neither knew of the other: the lower 32 bits
+    are the broker's id.
+    """
     recovery_epoch = ((newest.recovery_epoch >> 32) + 1) << 32 | taker
     return replace(newest.replacing(replicas), recovery_epoch=recovery_epoch)
 
 
 def _own_term(above: int, place: int, members: Sequence[int]) -> int:
-    """A term in which only the member at `place` may take over, and that nobody who is lost has seen: they may have
-    had leaders that those who are there never heard of, and an old disk would pass for a log that matches."""
+    """Return a term in which only the member at `place` may lead unelected, and that no lost replica has seen.
+
+    The lost replicas may have had leaders that the others never heard of. In such a term, an old disk would pass for a
+    log that matches.
+    """
     above += UNSEEN_TERMS_MAX
     return above + 1 + (place - above - 1) % len(members)
 
 
 def can_win(candidate: ReplicaReport, reports: Sequence[ReplicaReport]) -> bool:
-    """Could this replica be elected by those that are there?"""
+    """Could the reachable replicas elect this one?"""
     newest = candidate.newest
     if not (candidate.healthy and candidate.applied.has(candidate.replica) and newest.has(candidate.replica)):
         return False
@@ -145,7 +155,7 @@ def can_win(candidate: ReplicaReport, reports: Sequence[ReplicaReport]) -> bool:
 
 
 def _may_vote(voter: ReplicaReport, candidate: ReplicaReport) -> bool:
-    """It must know itself listed: by what it applied, or by what it holds and the candidate knows to be committed."""
+    """Does the voter know that it is listed: by what it applied, or by a CONFIG that the candidate vouches for?"""
     known = voter.newest.epoch <= candidate.applied.epoch and voter.newest.has(voter.replica)
     return voter.healthy and (voter.applied.has(voter.replica) or known)
 
@@ -153,8 +163,11 @@ def _may_vote(voter: ReplicaReport, candidate: ReplicaReport) -> bool:
 def _merit(
     reports: Sequence[ReplicaReport], members: Sequence[int]
 ) -> Callable[[ReplicaReport], tuple[int, int, bool, int]]:
-    """Whose log goes on: the greatest. What a take-over appended that no majority can have got does not make one
-    great: it came to nothing, and hid what another log had more."""
+    """Return the key by which the best log is the greatest.
+
+    Entries of a forced leadership that no majority can hold do not count: it came to nothing, and another log may hold
+    more of what was there before.
+    """
     unknown = len(members) - len(reports)
     recovery_epochs = [r.newest.recovery_epoch for r in reports]
 

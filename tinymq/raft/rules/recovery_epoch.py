@@ -1,8 +1,9 @@
-"""Whose history goes on, once an operator has accepted loss (`tinymq cluster recover`). Pure.
+"""Which history continues after an operator has accepted loss (`tinymq cluster recover`). Pure.
 
-A take-over raises the generation in CONFIG; every Raft message says that of the newest CONFIG in its sender's log.
-Replicas that were away then may be many, and elect one another: they must not move those that went on. One that is
-merely behind has a lower generation, too, until it has appended that CONFIG: what it answers in our term counts.
+A forced leadership raises the recovery epoch in CONFIG. Every Raft message carries the recovery epoch of the newest
+CONFIG in its sender's log. The replicas that were away during the recovery may be many and elect one of themselves.
+They must not move the replicas that continued. A replica that is merely behind has a lower recovery epoch, too, until
+it has appended that CONFIG; its answers in our term count.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from tinymq.raft.rules.messages import (
 
 
 class MessageVerdict(Enum):
+    """What to do with a message of a replica whose recovery epoch may be another one."""
+
     TAKE = "take"
     DROP = "drop"
-    ABANDONED = "abandoned"  # it is our own history that does not go on
+    ABANDONED = "abandoned"  # it is our own history that was given up
 
 
 def judge_message(ours: int, theirs: int, our_term: int, message: Message) -> MessageVerdict:
-    """What a message of a replica of generation `theirs` is to one of generation `ours`."""
+    """Judge a message whose sender has the recovery epoch `theirs`, at a replica with `ours`."""
     if theirs < ours:
         answers = isinstance(message, AppendAck | InstallSnapshotAck | Vote) and message.term == our_term
         return MessageVerdict.TAKE if answers else MessageVerdict.DROP

@@ -1,10 +1,10 @@
-"""A leader's side of a state transfer, purely: what goes next to a follower that is behind our first entry.
+"""A leader's side of a snapshot transfer: what goes next to a follower that is behind our first entry. Pure.
 
     InstallSnapshot out  ──ack of this snapshot──▶  chunk out, from where the follower is  ──ack──▶  the next chunk …
         ▲                                                │
         └── ack of another snapshot, or no answer for too long: InstallSnapshot again, which asks where it is
 
-One message is out at a time. That it has all of it, or needs none, the follower says by an AppendAck.
+One message is in flight at a time. An AppendAck says that the follower has the whole snapshot, or does not need it.
 """
 
 from __future__ import annotations
@@ -17,22 +17,29 @@ from tinymq.raft.rules.messages import SNAPSHOT_CHUNK_BYTES, InstallSnapshot, In
 
 @dataclass(slots=True)
 class SnapshotProgress:
-    """What one follower has of a state, as far as we know."""
+    """What one follower has of a snapshot, as far as the leader knows."""
 
     snapshot: Snapshot
-    position: int | None = None  # a piece from there is out; None: the offer is
+    position: int | None = None  # the chunk from this byte on is in flight; None: InstallSnapshot is
 
     def message(self, term: int) -> InstallSnapshot | SnapshotChunk:
-        """To be sent now, or again."""
+        """Return the message to send now, or again."""
         s, at = self.snapshot, self.position
         if at is None:
             return InstallSnapshot(
-                term, s.index, s.entry_term, s.entry_crc, s.next_offset, s.append_time_us, len(s.data), s.data_crc
+                term=term,
+                index=s.index,
+                entry_term=s.entry_term,
+                entry_crc=s.entry_crc,
+                next_offset=s.next_offset,
+                append_time_us=s.append_time_us,
+                size=len(s.data),
+                crc=s.data_crc,
             )
         return SnapshotChunk(term, s.index, s.data_crc, at, s.data[at : at + SNAPSHOT_CHUNK_BYTES])
 
     def acknowledged(self, ack: InstallSnapshotAck) -> bool:
-        """True when the next message may go; False for an answer that came twice."""
+        """Take an answer. True when the next message may go; False for an answer that came twice."""
         if (ack.index, ack.crc) != (self.snapshot.index, self.snapshot.data_crc):
             again, self.position = self.position is not None, None
             return again
@@ -42,5 +49,5 @@ class SnapshotProgress:
         return True
 
     def ask_again(self) -> None:
-        """No answer came: the offer asks how far it is."""
+        """No answer came: send InstallSnapshot again, whose answer says how much the follower has."""
         self.position = None
