@@ -1,8 +1,8 @@
 """Retry until a deadline: the pauses as a value, and the one loop that makes the pauses.
 
-No module of the client has a retry loop of its own. A caller iterates over `retry_until`, makes one attempt in each pass, and
-leaves the loop with the result or with an error that no further attempt can change. When the iteration ends, the time
-is up, and the caller raises an error that names what it tried:
+No module of the client has a retry loop of its own. A caller iterates over `retry_until`, makes one attempt in each
+pass, and leaves the loop with the result or with an error that no further attempt can change. When the iteration ends,
+the time is up, and the caller raises an error that names what it tried:
 
     async for attempt in retry_until(deadline_s, clock, Backoff(0.02, 0.5)):
         try:
