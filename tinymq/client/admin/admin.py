@@ -3,26 +3,25 @@
 A method here checks its arguments, makes one call of a part, and turns the reply into a value. The parts:
 
 - broker_calls.py asks any broker for a change, or each broker for its state
+- topics.py changes and describes topics and their partitions
 - channels.py asks the leaders of partitions about channels, holds and sizes
 - holds.py keeps records, once or as long as a block runs
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
-from tinymq.base.errors import UnknownTopic
-from tinymq.client.admin import cluster_status, feature_level, holds, scans
+from tinymq.client.admin import feature_level, holds, scans
 from tinymq.client.admin.broker_calls import BrokerCalls
 from tinymq.client.admin.channels import Channels, PartitionSize
-from tinymq.client.admin.cluster_status import ClusterStatus, TopicDescription, describe_topic
+from tinymq.client.admin.cluster_status import ClusterStatus, TopicDescription
 from tinymq.client.admin.feature_level import FeatureLevel
 from tinymq.client.admin.holds import ENOUGH, AsyncHold, HoldDescription, Lease
 from tinymq.client.admin.leadership_transfer import transfer_leader
 from tinymq.client.admin.partition_offsets import PartitionOffsets, find_place
 from tinymq.client.admin.scans import ScanDescription, ScanSummary
-from tinymq.client.cluster import routing
+from tinymq.client.admin.topics import Topics
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.routing import Broker, Partition
 from tinymq.client.common.argument_checks import (
@@ -34,11 +33,9 @@ from tinymq.client.common.argument_checks import (
     check_wait,
 )
 from tinymq.client.common.start_positions import OffsetLike, Place, read_offset
-from tinymq.client.common.topic_settings import write_settings
 from tinymq.client.consume.cursors import ChannelDescription, ConsumerDescription
 from tinymq.proto import tinymq_pb2 as pb
 
-REPLICAS_DEFAULT = 3
 LEASE_S = 60.0
 
 
@@ -51,6 +48,7 @@ class AsyncAdmin:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._brokers = BrokerCalls(cluster)
+        self._topics = Topics(cluster, self._brokers)
         self._channels = Channels(cluster)
 
     # ---- topics and partitions -----------------------------------------------------------------------
@@ -74,32 +72,12 @@ class AsyncAdmin:
         Raises InvalidName, TopicExists, InvalidRequest (more replicas than brokers), InvalidConfig (settings),
         OutcomeUnknown.
         """
-        check_topic(name)
-        written = write_settings(settings or {})
-        check_count("partitions", partitions, 1)
-        if replication_factor is not None:
-            check_count("replication_factor", replication_factor, 1)
-        left = self._countdown(timeout)
-        by_default = replication_factor is None
-        if replication_factor is None:
-            # Brokers of earlier builds do not choose the default themselves.
-            view = await self._cluster.refresh(timeout_s=left())
-            replication_factor = min(REPLICAS_DEFAULT, max(1, sum(b.alive for b in view.brokers.values())))
-        request = pb.CreateTopicRequest(
-            name=name,
-            partitions=partitions,
-            replication_factor=replication_factor,
-            settings=written,
-            default_factor=by_default,
-        )
-        reply = await self._brokers.change(request, left(), waits_for_leaders=True)
-        return self._learn(reply.topic)
+        timeout_s = self._timeout_s(timeout)
+        return await self._topics.create(name, partitions, replication_factor, settings or {}, timeout_s)
 
     async def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
         """Delete a topic and its records. Raises UnknownTopic, OutcomeUnknown."""
-        request = pb.DeleteTopicRequest(name=check_topic(name))
-        await self._brokers.change(request, self._timeout_s(timeout))
-        self._cluster.update(routing.without_topic(self._cluster.view, name))
+        await self._topics.delete(name, self._timeout_s(timeout))
 
     async def alter_topic(
         self, name: str, settings: Mapping[str, object], *, timeout: float | None = None
@@ -109,9 +87,7 @@ class AsyncAdmin:
         Each broker applies the change when it hears of it, within moments. Raises UnknownTopic, InvalidConfig,
         OutcomeUnknown.
         """
-        request = pb.AlterTopicRequest(name=check_topic(name), settings=write_settings(settings))
-        reply = await self._brokers.change(request, self._timeout_s(timeout))
-        return self._learn(reply.topic)
+        return await self._topics.alter(name, settings, self._timeout_s(timeout))
 
     async def add_partition(self, topic: str, *, timeout: float | None = None) -> Partition:
         """Add a partition, with a number that the topic never had before, and wait until it has a leader.
@@ -119,11 +95,7 @@ class AsyncAdmin:
         From then on keys may belong to other partitions than before: see docs/topics.md. Raises UnknownTopic,
         InvalidRequest (too few brokers, a bound is reached), OutcomeUnknown.
         """
-        request = pb.AddPartitionRequest(topic=check_topic(topic))
-        reply = await self._brokers.change(request, self._timeout_s(timeout), waits_for_leaders=True)
-        added = routing.read_partition(reply.partition)
-        self._cluster.update(routing.with_partition(self._cluster.view, topic, added))
-        return added
+        return await self._topics.add_partition(topic, self._timeout_s(timeout))
 
     async def delete_partition(self, topic: str, partition: int, *, timeout: float | None = None) -> None:
         """Delete a partition and its records. Its number is never used again.
@@ -131,9 +103,7 @@ class AsyncAdmin:
         From then on keys may belong to other partitions than before. Raises UnknownTopic, UnknownPartition,
         InvalidRequest (it is the topic's last partition), OutcomeUnknown.
         """
-        request = pb.DeletePartitionRequest(topic=check_topic(topic), partition=check_count("partition", partition, 0))
-        await self._brokers.change(request, self._timeout_s(timeout))
-        self._cluster.update(routing.without_partition(self._cluster.view, topic, partition))
+        await self._topics.delete_partition(topic, partition, self._timeout_s(timeout))
 
     async def transfer_leader(
         self, topic: str, partition: int, to: int | None = None, *, timeout: float | None = None
@@ -154,20 +124,11 @@ class AsyncAdmin:
 
     async def list_topics(self, *, timeout: float | None = None) -> list[TopicDescription]:
         """All topics, by name, as of a moment during this call."""
-        request = pb.MetadataRequest(all=True, fresh=True)
-        reply = await self._cluster.ask(request, timeout_s=self._timeout_s(timeout))
-        self._cluster.update(routing.merge(self._cluster.view, reply, ()))
-        return list(cluster_status.describe_topics(reply))
+        return await self._topics.describe_all(self._timeout_s(timeout))
 
     async def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicDescription:
         """One topic, as of a moment during this call. Raises UnknownTopic."""
-        request = pb.MetadataRequest(topics=[check_topic(name)], fresh=True)
-        reply = await self._cluster.ask(request, timeout_s=self._timeout_s(timeout))
-        self._cluster.update(routing.merge(self._cluster.view, reply, [name]))
-        for topic in cluster_status.describe_topics(reply):
-            if topic.name == name:
-                return topic
-        raise UnknownTopic(f"there is no topic {name!r}")
+        return await self._topics.describe(name, self._timeout_s(timeout))
 
     async def offsets(
         self, name: str, *, partial: bool = False, timeout: float | None = None
@@ -213,15 +174,7 @@ class AsyncAdmin:
     async def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
         """Return the state of every broker, as each describes itself. The result also lists brokers that do not answer,
         and metadata voters and replica holders that are not registered."""
-        left = self._countdown(timeout)
-        view = await self._cluster.refresh(timeout_s=left())
-        brokers = sorted(view.brokers.values(), key=lambda broker: broker.broker_id)
-        replies, topics = await asyncio.gather(
-            self._brokers.each_of(brokers, pb.ClusterStatusRequest(), left()),
-            self._brokers.each_of(brokers, pb.MetadataRequest(all=True), left()),
-        )
-        newest = cluster_status.newest_topics(topics.values())
-        return cluster_status.summarise(view.cluster_id, brokers, replies, newest)
+        return await self._brokers.status(self._timeout_s(timeout))
 
     async def feature_level(self, *, timeout: float | None = None) -> FeatureLevel:
         """Return the cluster's feature level, and which brokers keep it there: docs/operations.md."""
@@ -382,16 +335,6 @@ class AsyncAdmin:
     def _timeout_s(self, timeout: float | None) -> float:
         check_wait(timeout, least_s=WAIT_S_MIN)
         return self._cluster.config.request_timeout_ms / 1000 if timeout is None else timeout
-
-    def _countdown(self, timeout: float | None) -> Callable[[], float]:
-        """For a method of several calls: a function that returns the seconds that are left."""
-        return self._cluster.countdown(self._timeout_s(timeout))
-
-    def _learn(self, info: pb.TopicInfo) -> TopicDescription:
-        """Take a topic off the wire into the client's view."""
-        topic = routing.read_topic(info)
-        self._cluster.update(routing.with_topic(self._cluster.view, topic))
-        return describe_topic(topic)
 
     async def _feature_level(self, request: pb.FeatureLevelRequest, timeout: float | None) -> FeatureLevel:
         return feature_level.read(await self._brokers.each(request, self._timeout_s(timeout)))

@@ -11,8 +11,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tinymq.base.errors import TinymqError
+from tinymq.client.admin import cluster_status
+from tinymq.client.admin.cluster_status import ClusterStatus
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.routing import Broker
+from tinymq.proto import tinymq_pb2 as pb
 
 COMMAND_ID_BYTES = 16
 LEADERS_WAIT_S_MAX = 10.0  # how long a broker waits for new partitions to have leaders
@@ -47,6 +50,18 @@ class BrokerCalls:
         left = self._cluster.countdown(timeout_s)
         view = await self._cluster.refresh(timeout_s=left())
         return await self.each_of(view.brokers.values(), request, left())
+
+    async def status(self, timeout_s: float) -> ClusterStatus:
+        """The state of each broker, with the topics as the best informed broker has them."""
+        left = self._cluster.countdown(timeout_s)
+        view = await self._cluster.refresh(timeout_s=left())
+        brokers = sorted(view.brokers.values(), key=lambda broker: broker.broker_id)
+        replies, topics = await asyncio.gather(
+            self.each_of(brokers, pb.ClusterStatusRequest(), left()),
+            self.each_of(brokers, pb.MetadataRequest(all=True), left()),
+        )
+        newest = cluster_status.newest_topics(topics.values())
+        return cluster_status.summarise(view.cluster_id, brokers, replies, newest)
 
     async def each_of(self, brokers: Iterable[Broker], request: Any, timeout_s: float) -> Replies:
         """Ask each of these brokers, all at the same time."""

@@ -45,8 +45,7 @@ class FeatureLevel:
 def read(replies: Mapping[int, Any]) -> FeatureLevel:
     """Combine the brokers' replies, by id: a FeatureLevelReply each, or an error.
 
-    Raises an error that a broker answered, except that it does not know feature levels; if no broker answers, the last
-    error.
+    Raises the error of a broker that refuses the request. If no broker answers, raises the last error.
     """
     # A broker that is unreachable or of an old build does not keep the others from an answer. Any other error is a
     # refusal of the request itself, and every broker would give it.

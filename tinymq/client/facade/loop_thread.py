@@ -108,7 +108,7 @@ class LoopThread:
             self._thread.join()
 
     def _start(self) -> asyncio.AbstractEventLoop:
-        """The loop, whose thread runs."""
+        """Start the thread unless it runs, and return its loop."""
         with self._starting:
             if self._stopped:
                 raise Closed("the client is closed")
@@ -123,7 +123,7 @@ class LoopThread:
                 # the client.
                 self._unused = weakref.finalize(self, _end_unused, self._process, loop, self._client)
                 self._unused.atexit = False  # at exit, tinymq/client/produce/exit.py flushes the producers instead
-                self._loop = loop  # last: whoever sees the loop may use the rest
+                self._loop = loop  # last: a thread that sees the loop may use the other two fields
             return self._loop
 
 
@@ -133,7 +133,7 @@ def forked() -> Closed:
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop in its thread, and close it."""
+    """The target of the thread: run the loop until it is stopped, then close it."""
     try:
         loop.run_forever()
     finally:

@@ -42,7 +42,7 @@ class ChannelReader:
         # after an error, so that the next call reads from `_resume`.
         self._reader: AsyncReader | None = None
         self._resume = 0  # the offset from which the next reader starts, while there is no reader
-        self._skipped = 0  # messages that readers which are gone by now have skipped
+        self._skipped = 0  # messages that earlier readers have skipped
 
     @property
     def closed(self) -> bool:
