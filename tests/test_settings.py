@@ -67,7 +67,7 @@ def test_a_broker_beyond_the_voters_names_whom_it_asks_or_nobody(
     joins = GOOD.format(secret=secret).replace(VOTERS, 'join = ["h:1", "[::1]:3"]')
     config = load(write(tmp_path, joins))
     assert (config.voters, config.join) == ((), ("h:1", "[::1]:3"))
-    assert load(write(tmp_path, GOOD.format(secret=secret).replace(VOTERS, ""))).join == (), "its data folder knows"
+    assert load(write(tmp_path, GOOD.format(secret=secret).replace(VOTERS, ""))).join == (), "its data directory knows"
     monkeypatch.setenv("TINYMQ_JOIN", '["other:1"]')
     assert load(write(tmp_path, joins)).join == ("other:1",)
 
@@ -76,7 +76,7 @@ def test_a_broker_beyond_the_voters_names_whom_it_asks_or_nobody(
     ("instead", "message", "hint"),
     [
         ('voters = ["2@h:2"]\njoin = ["h:1"]', "voters and join exclude one another", ""),
-        ('join = ["h:1"]\npeer_listen = "0.0.0.0:7170"', "nobody can dial 0.0.0.0:7170", "peer_advertise"),
+        ('join = ["h:1"]\npeer_listen = "0.0.0.0:7170"', "no broker can dial 0.0.0.0:7170", "peer_advertise"),
         ('join = ["h"]', "'h' is not an address", "host:port"),
         (f"join = {[f'h:{n}' for n in range(1, 18)]}", "more than 16 addresses", ""),
     ],

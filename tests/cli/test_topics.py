@@ -35,7 +35,7 @@ TIMING = Timing(retention_check_s=0.1)
 RATE = 1 << 20  # bytes per second of one client: most tests come nowhere near it
 ALL = (1, 2, 3)
 BATCH = 16  # records of 1 KiB each, in one entry: a segment of 64 KiB has about four
-HINT = "somebody has to trim it, or raise its bounds"
+HINT = "trim the partition, or raise the topic's bounds"
 
 Capture = pytest.CaptureFixture[str]
 

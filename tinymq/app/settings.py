@@ -1,4 +1,4 @@
-"""Where a broker's configuration comes from: a TOML file, then the environment, which wins.
+"""Reads a broker's configuration from a TOML file and from the environment, which takes precedence.
 
     broker_id = 1
     data_dir = "/var/lib/tinymq"
@@ -13,8 +13,8 @@
     [timing]
     heartbeat_s = 0.1
 
-In the environment the same names are upper case after TINYMQ_, sections joined by two underscores:
-TINYMQ_BROKER_ID=1, TINYMQ_LIMITS__BATCH_BYTES_MAX=8388608. An unknown key is an error that names the nearest.
+In the environment the same names are upper case after TINYMQ_, with two underscores after a section:
+TINYMQ_BROKER_ID=1, TINYMQ_LIMITS__BATCH_BYTES_MAX=8388608. An unknown key is an error that names the nearest known one.
 """
 
 from __future__ import annotations
@@ -42,10 +42,12 @@ NOT_OURS = frozenset({"TINYMQ_SERVERS"})  # read by the command line, not by a b
 
 
 def _section(name: str, values: type[Limits] | type[Timing]) -> type[BaseModel]:
-    """A model with the same fields and defaults as a frozen dataclass: neither is written down twice."""
+    """A model with the fields and defaults of a frozen dataclass, so that they are declared once."""
     default = values()
-    known: dict[str, Any] = {f.name: (type(getattr(default, f.name)), getattr(default, f.name)) for f in fields(values)}
-    return create_model(name, __config__=ConfigDict(extra="forbid"), **known)
+    declared: dict[str, Any] = {
+        f.name: (type(getattr(default, f.name)), getattr(default, f.name)) for f in fields(values)
+    }
+    return create_model(name, __config__=ConfigDict(extra="forbid"), **declared)
 
 
 LimitsSection = _section("LimitsSection", Limits)
@@ -53,7 +55,7 @@ TimingSection = _section("TimingSection", Timing)
 
 
 class BrokerSettings(BaseSettings):
-    """The file and the environment, merged and checked for types; `load` makes a BrokerConfig of it."""
+    """The merged settings, checked for types. `load` makes a BrokerConfig of them."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid")
 
@@ -85,20 +87,20 @@ class BrokerSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment before the file, which is given as keyword arguments."""
+        """Give the environment precedence over the file, whose settings are the keyword arguments."""
         return env_settings, init_settings
 
 
 def load(path: Path | None) -> BrokerConfig:
-    """The configuration in `path` (None: the environment alone). Raises InvalidConfig."""
+    """Load the configuration in `path` (None: only the environment). Raises InvalidConfig."""
     _check_environment(os.environ)
     source = str(path or "the environment")
-    given = _read(path)
-    for key in given:  # checked here: what begins with an underscore is an option of pydantic's own
+    in_file = _read(path)
+    for key in in_file:  # checked here, because pydantic takes a name with a leading underscore as its own option
         if key not in BrokerSettings.model_fields:
             raise _unknown((key,), source)
     try:
-        settings = BrokerSettings(**given)
+        settings = BrokerSettings(**in_file)
     except ValidationError as error:
         raise _explained(error, source) from None
     except (SettingsError, OverflowError, RecursionError) as error:
@@ -115,11 +117,11 @@ def load(path: Path | None) -> BrokerConfig:
 
 
 def read_secret(path: Path) -> bytes:
-    """What the file holds, without surrounding blanks. Raises InvalidConfig for one that others may read."""
+    """The content of the file without surrounding blanks. Raises InvalidConfig if other users may read the file."""
     try:
         mode = path.stat().st_mode
         secret = path.read_bytes().strip()
-    except (OSError, ValueError) as error:  # the latter from what is no path
+    except (OSError, ValueError) as error:  # ValueError: the text is not a path
         why = error.strerror if isinstance(error, OSError) else error
         raise InvalidConfig(f"cannot read the secret file {str(path)!r}: {why}") from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -134,7 +136,7 @@ def _read(path: Path | None) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidConfig(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, numbers and nesting beyond all measure
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or too deeply nested
         raise InvalidConfig(f"{path} is not TOML: {error}") from None
 
 
@@ -148,7 +150,7 @@ def _keys() -> dict[tuple[str, ...], list[str]]:
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:
-    """A misspelt variable would otherwise be passed over in silence. What resembles nothing is somebody else's."""
+    """Raise InvalidConfig for a variable that looks like a misspelt setting. Other variables are ignored."""
     known = [PREFIX + "__".join((*section, key)).upper() for section, keys in _keys().items() for key in keys]
     for name in environment:
         if name.startswith(PREFIX) and name not in known and name not in NOT_OURS:
@@ -158,7 +160,7 @@ def _check_environment(environment: Mapping[str, str]) -> None:
 
 
 def _explained(error: ValidationError, source: str) -> InvalidConfig:
-    """The first thing that is wrong, in words: a misspelt key before the one that is missing for it."""
+    """The first error in words. A misspelt key comes before the key that is missing because of it."""
     first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     place = tuple(str(part) for part in first["loc"])
     name = ".".join(place)

@@ -1,7 +1,7 @@
-"""What a broker can be told, as small frozen values checked once.
+"""A broker's configuration as small frozen values, each checked once when it is made.
 
-No I/O and no defaults hidden elsewhere: every bound and every delay of the broker is a field here. Where
-settings come from (files, environment) is tinymq/app/settings.py's business.
+No I/O, and no defaults anywhere else: every bound and every delay of a broker is a field here. tinymq/app/settings.py
+reads configuration from files and from the environment.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
-GRPC_OVERHEAD_BYTES = 256 * KIB  # room for what surrounds a batch in a gRPC message
+GRPC_OVERHEAD_BYTES = 256 * KIB  # allowance for the parts of a gRPC message around a batch
 SECRET_BYTES_MIN = 16
-MESSAGE_BYTES_MAX = GIB  # what one gRPC message or one frame between brokers may be told to hold
+MESSAGE_BYTES_MAX = GIB  # the largest setting for one gRPC message, or one frame between brokers
 LIMIT_MAX = 1 << 62
-JOIN_MAX = 16  # addresses that a broker asks for its cluster
-DIAL_MAX = 256  # brokers that one dials elsewhere than where they are said to be
-ANY_HOST = ("0.0.0.0", "::")  # where one listens, and nobody can be dialled
-DELAY_S_MAX = 86_400.0  # it travels as milliseconds in 32 bits
+JOIN_MAX = 16  # addresses in `join`
+DIAL_MAX = 256  # brokers in `dial`, and in `forward`
+ANY_HOST = ("0.0.0.0", "::")  # hosts for listening, at which no broker can be dialled
+DELAY_S_MAX = 86_400.0  # delays are sent as milliseconds in 32 bits
 
-SCHEME = re.compile(r"[a-z]{1,32}://")  # the scheme of a registry's URL, which data folders store
+SCHEME = re.compile(r"[a-z]{1,32}://")  # of a registry's URL; the data directory stores the scheme
 ZOOKEEPER = "zookeeper://"
 ZOOKEEPER_CHROOT = "/tinymq"  # when the URL names none
 _CHROOT = re.compile(r"(/(?!\.\.?(/|$))[A-Za-z0-9._-]{1,255}){1,16}")
@@ -41,30 +41,30 @@ def _require(holds: bool, message: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds in bytes and counts. What is over one gets a typed error, never an unbounded queue."""
+    """Bounds in bytes and counts. A request over a bound gets a typed error, and no queue is unbounded."""
 
     record_bytes_max: int = 8 * MIB  # one record, unpacked: key, value and headers
     batch_bytes_max: int = 8 * MIB  # one batch as stored, header included
     batch_uncompressed_bytes_max: int = 64 * MIB  # sum of a batch's declared Arrow buffer lengths
     batch_records_max: int = 1_000_000
-    fetch_bytes_max: int = 8 * MIB  # one fetch answers at most this, or one whole batch
-    inflight_bytes_max: int = 8 * MIB  # sent to one peer for one group and not yet acknowledged
-    uncommitted_bytes_max: int = 64 * MIB  # appended by a leader and not yet committed, per group
-    tail_cache_bytes_max: int = 64 * MIB  # log entries that all groups of a broker together keep in memory
+    fetch_bytes_max: int = 8 * MIB  # of one answer to a fetch, unless its first batch is larger
+    inflight_bytes_max: int = 8 * MIB  # sent to one peer for one group and not acknowledged yet
+    uncommitted_bytes_max: int = 64 * MIB  # appended by a leader and not committed yet, per group
+    tail_cache_bytes_max: int = 64 * MIB  # of log entries in memory, over all groups of a broker
     segment_bytes: int = 1 * GIB
-    memory_storage_bytes_max: int = 1 * GIB  # of all topics in memory, on this broker
+    memory_storage_bytes_max: int = 1 * GIB  # over all topics in memory, on this broker
     peer_frame_bytes_max: int = 72 * MIB  # one message between brokers
     peer_buffer_bytes_max: int = 64 * MIB  # waiting to be sent on one connection between brokers
     peer_unfinished_bytes_max: int = 144 * MIB  # incomplete large messages of other brokers
-    state_bytes_max: int = 256 * MIB  # applied state of a group that a replica takes over from its leader
-    stream_inflight_bytes_max: int = 32 * MIB  # of one produce or fetch stream: taken in and not yet answered
+    state_bytes_max: int = 256 * MIB  # of a snapshot that a replica installs
+    stream_inflight_bytes_max: int = 32 * MIB  # of one produce or fetch stream: received and not answered yet
     stream_requests_max: int = 4096  # of one stream: waiting fetches, or batches without an answer
     waiting_fetches_max: int = 16_384  # waiting fetches of one broker, over all streams
     unfinished_bytes_max: int = 64 * MIB  # incomplete large frames on the stream port
     connections_max: int = 10_000  # on all ports of a broker; at most half of its file descriptors
     connection_streams_max: int = 256  # concurrent gRPC calls per client connection
-    client_produce_bytes_per_s: int = 0  # that one client may send to this broker; 0: no such bound
-    client_fetch_bytes_per_s: int = 0  # that one client is sent by it
+    client_produce_bytes_per_s: int = 0  # from one client to this broker; 0: no bound
+    client_fetch_bytes_per_s: int = 0  # from this broker to one client; 0: no bound
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -84,7 +84,7 @@ class Limits:
 
     @property
     def grpc_message_bytes_max(self) -> int:
-        """One gRPC message: the largest fetch, or the largest batch, and what surrounds it."""
+        """The size of a gRPC message with the largest fetch or batch."""
         return max(self.fetch_bytes_max, self.batch_bytes_max) + GRPC_OVERHEAD_BYTES
 
 
@@ -92,22 +92,22 @@ class Limits:
 class Timing:
     """Delays in seconds."""
 
-    heartbeat_s: float = 0.1  # between two brokers, however many groups they share
-    gone_after_s: float = 0.6  # silence after which a broker counts as gone; up to 2.5 times that if it staggers
-    election_min_s: float = 0.15  # once the leader is gone: a random wait between these two
+    heartbeat_s: float = 0.1  # between two brokers, for all groups that they share
+    gone_after_s: float = 0.6  # silence after which a broker counts as gone; up to 2.5 times as long if it is slow
+    election_min_s: float = 0.15  # after the loss of a leader: a random wait between these two
     election_max_s: float = 0.45
-    sync_hang_s: float = 1.0  # a leader whose sync takes longer hands over
-    bulk_stalled_s: float = 2.0  # a bulk connection without acks for this long is opened anew
-    idle_mark_s: float = 0.1  # sync marks are synced after this much idling
-    registration_lease_s: float = 10.0  # a broker that renews no more is unregistered after this
+    sync_hang_s: float = 1.0  # a leader whose sync takes longer transfers its leadership
+    bulk_stalled_s: float = 2.0  # a bulk connection without acks for this long is opened again
+    idle_mark_s: float = 0.1  # durability marks are synced after this much idle time
+    registration_lease_s: float = 10.0  # a broker that stops renewing is unregistered after this
     registration_renew_s: float = 2.0
-    command_timeout_s: float = 10.0  # a registry command, forwarding and retries included
-    produce_timeout_s: float = 30.0  # when the client names none
+    command_timeout_s: float = 10.0  # of a registry command, forwarding and retries included
+    produce_timeout_s: float = 30.0  # if the client gives none
     fetch_wait_s_max: float = 30.0
-    hand_over_s: float = 5.0  # at most, at a clean stop
-    leader_return_s: float = 10.0  # a preferred broker leads again once it has been alive for this long
-    join_s: float = 10.0  # how long a broker that is no voter asks for its cluster before it gives up
-    retention_check_s: float = 5.0  # between two looks at what a partition no longer keeps
+    hand_over_s: float = 5.0  # at most, for transferring leaderships at a clean stop
+    leader_return_s: float = 10.0  # a preferred broker leads again after it has been alive for this long
+    join_s: float = 10.0  # a broker that is not a voter looks for its cluster for this long
+    retention_check_s: float = 5.0  # between two checks for records that are due to go
     drain_s: float = 2.0  # at most, for ending its registration at a clean stop
 
     def __post_init__(self) -> None:
@@ -132,7 +132,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def _number(digits: str) -> int:
-    """Up to ten ASCII digits as a number; -1 for anything else."""
+    """Up to ten ASCII digits as a number. Returns -1 for any other text."""
     return int(digits) if len(digits) <= 10 and digits.isascii() and digits.isdigit() else -1
 
 
@@ -142,7 +142,7 @@ def format_address(host: str, port: int) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Does nobody but this machine reach it? A name is looked up by nobody here: only localhost is one."""
+    """Whether only this machine can reach `host`. Of names, only localhost counts: no name is looked up."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -160,7 +160,7 @@ def parse_peer(text: str, what: str = "a voter") -> PeerAddress:
 
 @dataclass(frozen=True, slots=True)
 class ZookeeperUrl:
-    """Where a registry lies in ZooKeeper, and as whom it is read and written (digest; "": as anybody)."""
+    """The place of a registry in ZooKeeper, and the user who reads and writes it (digest; "": no user)."""
 
     servers: tuple[str, ...]  # host:port
     chroot: str
@@ -177,10 +177,10 @@ def parse_zookeeper(text: str) -> ZookeeperUrl:
         for server in servers.split(","):
             parse_address(server)
             _require(parse_address(server)[1] > 0, f"{server} has no port")
-        _require(not at or bool(user and colon and password), "what stands before the @ is not user:password")
-        allowed = _CHROOT.fullmatch(slash + chroot) and chroot.partition("/")[0] != "zookeeper"  # its own nodes
+        _require(not at or bool(user and colon and password), "the text before the @ is not user:password")
+        allowed = _CHROOT.fullmatch(slash + chroot) and chroot.partition("/")[0] != "zookeeper"  # ZooKeeper's own nodes
         _require(not chroot or bool(allowed), f"{slash + chroot[:300]!r} is not a path to use")
-    except InvalidConfig as error:  # its text never shows what stands before the @
+    except InvalidConfig as error:  # the message never shows the text before the @, which is a password
         hint = "write zookeeper://host:port,host:port/chroot, such as zookeeper://127.0.0.1:2181/tinymq"
         raise InvalidConfig(f"not the URL of a ZooKeeper: {error.message}", hint=hint) from None
     return ZookeeperUrl(tuple(servers.split(",")), slash + chroot if chroot else ZOOKEEPER_CHROOT, user, password)
@@ -188,22 +188,22 @@ def parse_zookeeper(text: str) -> ZookeeperUrl:
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """One broker, whole. Port 0 binds any free port. Brokers bind loopback unless told otherwise."""
+    """The configuration of one broker. Port 0 binds any free port. The defaults listen on loopback only."""
 
     broker_id: int
     data_dir: str
-    voters: tuple[PeerAddress, ...]  # of the metadata group, this broker among them: 1, 3 or 5; else none
+    voters: tuple[PeerAddress, ...]  # of the metadata group: 1, 3 or 5, this broker included; or none
     secret: bytes = field(repr=False)  # shared by all brokers of a cluster
-    join: tuple[str, ...] = ()  # brokers of the cluster, host:port for other brokers; for one that is no voter
+    join: tuple[str, ...] = ()  # peer addresses of running brokers, for a broker that is not a voter
     listen: str = "127.0.0.1:0"  # clients
-    stream_listen: str = "127.0.0.1:0"  # clients' streams of records, as frames over TCP; "": they take `listen`
+    stream_listen: str = "127.0.0.1:0"  # clients' streams of records, as frames over TCP; "": over `listen`
     peer_listen: str = "127.0.0.1:0"  # other brokers
-    advertise: str = ""  # what clients dial, when it is not `listen`
+    advertise: str = ""  # the address for clients, if it is not `listen`
     stream_advertise: str = ""  # the same for `stream_listen`
     peer_advertise: str = ""
-    dial: tuple[PeerAddress, ...] = ()  # where this broker dials those, wherever else they are said to be
-    forward: tuple[PeerAddress, ...] = ()  # the same for clients' calls that it passes on to who leads
-    metrics_listen: str = ""  # whoever watches it, over HTTP; "": nobody
+    dial: tuple[PeerAddress, ...] = ()  # overrides the addresses at which this broker dials others
+    forward: tuple[PeerAddress, ...] = ()  # the same for clients' calls that it forwards to a leader
+    metrics_listen: str = ""  # metrics over HTTP; "": none
     rack: str = ""
     registry: str = field(default="replicated", repr=False)  # tinymq/registry/factory.py; its URL may have a password
     limits: Limits = field(default_factory=Limits)
@@ -223,7 +223,7 @@ class BrokerConfig:
             hint = f"it is 'replicated', 'memory', {ZOOKEEPER}host:port,host:port/chroot, or the URL of a plug-in"
             raise InvalidConfig(f"registry is {self.registry[:300]!r}", hint=hint)
         if self.registry == "memory" and not self.voters:
-            hint = f"say that it is alone: --voter {self.broker_id}@host:port"
+            hint = f"make the broker its own only voter: --voter {self.broker_id}@host:port"
             raise InvalidConfig("a registry in memory, and no voter", hint=hint)
         if self.registry == "memory" and len(self.voters) > 1:
             hint = "brokers of one cluster share a registry: use 'replicated'"
@@ -234,8 +234,10 @@ class BrokerConfig:
                 parse_address(text)
 
     def _check_place(self) -> None:
-        """A voter, which names all of them; or a broker that joins, and names whom it asks. One that has joined needs
-        to name nobody: its data folder knows."""
+        """Check `voters` and `join`. A voter names all voters, and a broker that joins names the brokers to ask.
+
+        A broker that has joined needs neither, because its data directory has the addresses.
+        """
         ids = [v.broker_id for v in self.voters]
         _require(not (ids and self.join), "voters and join exclude one another: a voter does not join")
         _require(len(ids) in (0, 1, 3, 5), f"the metadata group has 1, 3 or 5 voters, not {len(ids)}")
@@ -248,19 +250,19 @@ class BrokerConfig:
             parse_address(text)
         if self.join and not self.peer_advertise and parse_address(self.peer_listen)[0] in ANY_HOST:
             hint = "set peer_advertise to the address at which other brokers reach this one"
-            raise InvalidConfig(f"nobody can dial {self.peer_listen}", hint=hint)
+            raise InvalidConfig(f"no broker can dial {self.peer_listen}", hint=hint)
 
 
 def _check_elsewhere(name: str, peers: tuple[PeerAddress, ...], here: int) -> None:
-    """Each broker once, and somewhere that can be dialled. They need not be known otherwise, nor be there yet."""
+    """Check overrides: each broker at most once, at an address that can be dialled. The brokers need not exist yet."""
     ids = [peer.broker_id for peer in peers]
     _require(len(ids) <= DIAL_MAX, f"{name} names more than {DIAL_MAX} brokers")
     twice = next((broker_id for broker_id in ids if ids.count(broker_id) > 1), None)
     _require(twice is None, f"{name} names broker {twice} more than once")
     if here in ids:
-        hint = "leave it out; where the others dial it is peer_advertise"
+        hint = "leave it out; peer_advertise is the address at which the others dial it"
         raise InvalidConfig(f"broker {here} does not dial itself: {name}", hint=hint)
     for peer in peers:
         if peer.host in ANY_HOST or not peer.port:
             hint = "write id@host:port, such as 2@127.0.0.1:9001"
-            raise InvalidConfig(f"nobody can dial {format_address(peer.host, peer.port)}: {name}", hint=hint)
+            raise InvalidConfig(f"no broker can dial {format_address(peer.host, peer.port)}: {name}", hint=hint)

@@ -268,15 +268,15 @@ class WrongSecret(Denied):
 
 
 class WrongCluster(Denied):
-    """The peer, or the data folder, belongs to another cluster."""
+    """The peer, or the data directory, belongs to another cluster."""
 
-    default_hint = "check data_dir and the voters' addresses: a data folder belongs to one cluster for good"
+    default_hint = "check data_dir and the voters' addresses: a data directory belongs to one cluster for good"
 
 
 class WrongBroker(Denied):
-    """The peer, or the data folder, belongs to another broker of this cluster."""
+    """The peer, or the data directory, belongs to another broker of this cluster."""
 
-    default_hint = "check broker_id, data_dir and the voters' addresses: each broker has its own data folder"
+    default_hint = "check broker_id, data_dir and the voters' addresses: each broker has its own data directory"
 
 
 class StorageError(TinymqError):
@@ -312,13 +312,13 @@ class CorruptData(StorageError):
 class BrokenInvariant(StorageError):
     """What cannot be, is: a bug here or in another broker, and no damage. What is stored stays as it lies."""
 
-    default_hint = "this is a bug: keep the broker's data folder and log, and report it; the other replicas serve"
+    default_hint = "this is a bug: keep the broker's data directory and log, and report it; the other replicas serve"
 
 
 class FolderInUse(StorageError):
-    """Another process has the data folder open."""
+    """Another process has the data directory open."""
 
-    default_hint = "one broker per data folder: stop the other one"
+    default_hint = "one broker per data directory: stop the other one"
 
 
 class UnsafePath(StorageError):

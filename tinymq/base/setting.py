@@ -143,11 +143,11 @@ class Setting:
     clause: Clause | None = None
     phrase: str = "{}"  # the setting's part of that sentence; {}: its value in words
     absent: object = NOT_POSSIBLE
-    """What the message of a topic means that was stored before this setting existed.
+    """The value for a topic that was stored before this setting existed.
 
-    proto3 reads 0 or "" there. Give a new setting the value that keeps old topics as they were, such as None for no
-    bound, and let 0 be no other value of it. An older build drops the new field when it stores the topic again, so
-    writing one needs a feature level (docs/registry.md).
+    proto3 reads 0 or "" there, so 0 must not stand for any other value. Choose the value that keeps old topics as they
+    were, such as None for no bound. An older build drops the field when it stores the topic again, so a new setting
+    needs a feature level (docs/registry.md).
     """
 
     def declared(self, field: str) -> Setting:

@@ -116,7 +116,7 @@ class MetadataMember:
         kind = self._env.config.registry.partition(":")[0]
         stored_kind = await self._env.runner.run(lambda: store.note_registry(kind))
         if stored_kind != kind:
-            why = f"the topics of this data folder's cluster are in the registry {stored_kind!r}, not in {kind!r}"
+            why = f"the topics of this data directory's cluster are in the registry {stored_kind!r}, not in {kind!r}"
             hint = (
                 f"start the broker as before, with {stored_kind}; nothing moves a cluster from one registry to another"
             )

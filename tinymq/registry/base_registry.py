@@ -162,8 +162,8 @@ class BaseRegistry(ABC):
         await self._change(command, timeout_s)
 
     async def unregister_broker(self, broker_id: int, session: int = 0) -> None:
-        gone = pb.UnregisterBroker(broker_id=broker_id, session=session)
-        await self._change(pb.Command(unregister_broker=gone))
+        request = pb.UnregisterBroker(broker_id=broker_id, session=session)
+        await self._change(pb.Command(unregister_broker=request))
 
     async def take_producer_ids(self, count: int) -> range:
         reply = await self._change(pb.Command(take_producer_ids=pb.TakeProducerIds(count=count)))

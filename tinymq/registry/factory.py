@@ -102,8 +102,8 @@ def _opener(scheme: str) -> OpenRegistry:
         return _plugged_in[scheme]
     offered = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
     if scheme not in offered:
-        known = ", ".join(sorted({"zookeeper", *_plugged_in, *offered}))
-        hint = f"install the package that offers it as an entry point of {ENTRY_POINTS}; known schemes: {known}"
+        schemes = ", ".join(sorted({"zookeeper", *_plugged_in, *offered}))
+        hint = f"install the package that offers it as an entry point of {ENTRY_POINTS}; known schemes: {schemes}"
         raise InvalidConfig(f"no registry is known for URLs that begin with {scheme}://", hint=hint)
     try:
         opener: OpenRegistry = offered[scheme].load()

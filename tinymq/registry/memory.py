@@ -30,8 +30,8 @@ class MemoryRegistry(BaseRegistry):
         if on_disk:
             partitions = quantity(len(on_disk), "partition")
             raise InvalidConfig(
-                f"the data folder holds {partitions} that a registry in memory knows nothing of",
-                hint="start it on an empty data folder, or with the registry that made them",
+                f"the data directory holds {partitions} that a registry in memory knows nothing of",
+                hint="start it on an empty data directory, or with the registry that made them",
             )
 
     def close(self) -> None:

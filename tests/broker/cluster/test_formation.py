@@ -90,7 +90,7 @@ def test_only_who_joins_may_come_with_another_folder() -> None:
     async def main() -> None:
         formation = await open_broker(FaultyFiles(random.Random(1)))
         entry = first_entry(formation, b"another folder's")
-        with pytest.raises(WrongBroker, match="with this data folder") as refused:
+        with pytest.raises(WrongBroker, match="with this data directory") as refused:
             await formation.form(CLUSTER, packed(entry))
         assert "joins a formed cluster by itself" in refused.value.hint
         with pytest.raises(WrongBroker):

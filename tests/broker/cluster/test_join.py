@@ -148,7 +148,7 @@ def test_who_is_let_in() -> None:
         assert let_in(Living(), None, new) == told
         assert let_in(Living(), old, new) == told
         assert let_in(Living(2), old, old) == told
-        with pytest.raises(NotReady, match="alive with another data folder"):
+        with pytest.raises(NotReady, match="alive with another data directory"):
             let_in(Living(2), old, new)
         assert let_in(Living(), None, PeerIdentity(4, b"n" * 16, 5)) == told, "beyond the voters"
         with pytest.raises(QuotaExceeded):
@@ -172,7 +172,7 @@ GONE = BrokerUnreachable("a:1: connection refused")
         ({"a:1": ALL, "b:1": OTHER}, WrongCluster),
         ({"a:1": GONE}, BrokerUnreachable),
         ({"a:1": GONE, "b:1": DeadlineExceeded("silence")}, BrokerUnreachable),
-        ({"a:1": GONE, "b:1": NotReady("broker 4 is alive with another data folder")}, NotReady),
+        ({"a:1": GONE, "b:1": NotReady("broker 4 is alive with another data directory")}, NotReady),
         ({"a:1": NotReady("no"), "b:1": WrongSecret("no")}, WrongSecret),
         ({"a:1": InvalidFrame("closed")}, InvalidFrame),
         ({"a:1": WrongBroker("this is broker 4")}, WrongBroker),
@@ -244,7 +244,7 @@ def test_one_beyond_the_voters_joins_and_knows_them_when_it_is_started_again() -
         (WrongSecret("no"), WrongSecret, 1),
         (WrongBroker("this is broker 4"), WrongBroker, 1),
         (InvalidFrame("closed"), InvalidFrame, 1),
-        (NotReady("broker 4 is alive with another data folder"), NotReady, 5),
+        (NotReady("broker 4 is alive with another data directory"), NotReady, 5),
         (GONE, BrokerUnreachable, 5),
     ],
 )
@@ -264,7 +264,7 @@ def test_a_folder_of_another_cluster_is_refused_and_stays_what_it_is() -> None:
     async def main() -> None:
         formation = await open_broker(4, voters=())
         await formation.observe(ALL)
-        with pytest.raises(WrongCluster, match="the data folder of broker 4 belongs to another cluster"):
+        with pytest.raises(WrongCluster, match="the data directory of broker 4 belongs to another cluster"):
             await seek(formation, Answers(Invitation(b"o" * 16, FIRST, tuple(VOTERS))))
         assert (formation.cluster_id, formation.known_voters) == (CLUSTER, tuple(VOTERS))
 

@@ -87,7 +87,7 @@ class Brokers:
 
 def take_over(mine: ReplicaReport, others: dict[int, ReplicaReport | None], order: RecoveryOrder = ORDER) -> list[Any]:
     brokers = Brokers(mine, others)
-    asyncio.run(Recovery(brokers, ManualClock(), bytes).take_over(order))
+    asyncio.run(Recovery(brokers, ManualClock(), bytes).lead_as_ordered(order))
     return brokers.group.took_over
 
 
@@ -137,7 +137,7 @@ def test_what_is_not_open_here() -> None:
     brokers.groups = {}
     recovery = Recovery(brokers, ManualClock(), bytes)
     with pytest.raises(UnknownPartition):
-        asyncio.run(recovery.take_over(ORDER))
+        asyncio.run(recovery.lead_as_ordered(ORDER))
     with pytest.raises(InvalidRequest):
         asyncio.run(recovery._answer(b"\xff"))
 

@@ -61,8 +61,8 @@ def test_a_file_and_options_name_them(tmp_path: Path, monkeypatch: pytest.Monkey
         (["0@127.0.0.1:9001"], "is not a broker to dial", "id@host:port"),
         (["1@127.0.0.1:9001"], "broker 1 does not dial itself", "peer_advertise"),
         (["2@h:1", "3@h:2", "2@h:3"], "names broker 2 more than once", ""),
-        (["2@0.0.0.0:9001"], "nobody can dial 0.0.0.0:9001", "id@host:port"),
-        (["2@127.0.0.1:0"], "nobody can dial 127.0.0.1:0", "id@host:port"),
+        (["2@0.0.0.0:9001"], "no broker can dial 0.0.0.0:9001", "id@host:port"),
+        (["2@127.0.0.1:0"], "no broker can dial 127.0.0.1:0", "id@host:port"),
         ([f"{n}@h:1" for n in range(2, 259)], "more than 256 brokers", ""),
     ],
 )

@@ -52,7 +52,9 @@ class Bootstrap:
         config, formation, book = self._config, self._formation, self._address_book
         if not (config.voters or config.join or formation.known_voters):
             hint = "name the voters, this broker among them, or with --join brokers of a cluster that is there already"
-            raise InvalidConfig(f"broker {config.broker_id} knows no other broker, nor does its data folder", hint=hint)
+            raise InvalidConfig(
+                f"broker {config.broker_id} knows no other broker, nor does its data directory", hint=hint
+            )
         book.configure(config.voters)
         book.learn(formation.known_voters)
         self._host.introduce(here, book.learn_address)

@@ -29,7 +29,7 @@ FIRST_ENTRY_FILE = "metadata-first-entry"
 VOTERS_FILE = "voters"
 _NEW = ".new"
 _TAKEN = "give a new broker a broker_id of its own; a voter is started with `voters`, not with `join`"
-_MEND = f"copy {FIRST_ENTRY_FILE} from the data folder of another broker of this cluster: it is the same on all"
+_MEND = f"copy {FIRST_ENTRY_FILE} from the data directory of another broker of this cluster: it is the same on all"
 
 
 class FormationStore(Protocol):
@@ -76,7 +76,7 @@ class Formation:
             return None
         data = await self._runner.run(lambda: self._read(FIRST_ENTRY_FILE))
         if data is None:
-            message = f"{FIRST_ENTRY_FILE} is missing from the data folder of a formed broker"
+            message = f"{FIRST_ENTRY_FILE} is missing from the data directory of a formed broker"
             raise CorruptData(message, hint=_MEND)
         try:
             first = parse_entry(data)
@@ -103,8 +103,8 @@ class Formation:
                 return
             entry, membership = self._check_first(cluster_id, packed)
             if not membership.lists(self.broker_id, self._store.identity.incarnation, 0):
-                message = f"the first entry does not list broker {self.broker_id} with this data folder"
-                raise WrongBroker(message, hint="a broker with a new folder joins a formed cluster by itself")
+                message = f"the first entry does not list broker {self.broker_id} with this data directory"
+                raise WrongBroker(message, hint="a broker with a new data directory joins a formed cluster by itself")
             await self._become(cluster_id, entry)
 
     async def join(self, cluster_id: bytes, packed: bytes) -> None:
@@ -157,7 +157,7 @@ class Formation:
     def _check_same(self, cluster_id: bytes, packed: bytes) -> None:
         assert self.first_entry is not None
         if cluster_id != self._store.identity.cluster_id:
-            raise WrongCluster(f"the data folder of broker {self.broker_id} belongs to another cluster")
+            raise WrongCluster(f"the data directory of broker {self.broker_id} belongs to another cluster")
         if packed != self.first_entry.head + self.first_entry.payload:
             raise WrongCluster(f"broker {self.broker_id} was formed with other voters")
 

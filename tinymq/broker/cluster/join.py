@@ -56,7 +56,7 @@ def decide(voters: Collection[int], answers: Mapping[int, Answer]) -> Answer:
     refusals = [error for error in reasons if not isinstance(error, Unavailable)]
     if refusals:
         return refusals[0]
-    not_formed = NotReady("no broker that it reaches belongs to a cluster", hint="form one: tinymq cluster init")
+    not_formed = NotReady("no reachable broker belongs to a cluster", hint="form one: tinymq cluster init")
     return not_formed if not silent else NotReady(f"waits for the cluster id of {named('broker', silent)}")
 
 
@@ -197,7 +197,7 @@ class InvitingHost(Protocol):
 
 
 def invite(
-    formation: Formation, life: InvitingHost, known: Callable[[int], PeerIdentity | None], voters:
+    formation: Formation, host: InvitingHost, identity_of: Callable[[int], PeerIdentity | None], voters:
     Sequence[PeerAddress], has_room: Callable[[int], bool], stranger: PeerIdentity,
 ) -> Invitation:  # fmt: skip
     """The invitation for a broker that has proven the secret and belongs to no cluster.
@@ -209,9 +209,9 @@ def invite(
     if entry is None:
         raise NotReady(f"broker {formation.broker_id} belongs to no cluster yet")
     broker_id = stranger.broker_id
-    present = known(broker_id)
-    if present is not None and present.incarnation != stranger.incarnation and life.alive(broker_id):
-        raise NotReady(f"broker {broker_id} is alive with another data folder: stop it, or take another broker_id")
+    present = identity_of(broker_id)
+    if present is not None and present.incarnation != stranger.incarnation and host.alive(broker_id):
+        raise NotReady(f"broker {broker_id} is alive with another data directory: stop it, or take another broker_id")
     if not has_room(broker_id):
         raise QuotaExceeded("this cluster has as many brokers as it can have")
     return Invitation(formation.cluster_id, entry.head + entry.payload, tuple(voters))

@@ -153,7 +153,7 @@ def room(
     if fits(config, ends, records, size):
         return None
     if config.on_full is OnFull.REJECT:
-        hint = "somebody has to trim it, or raise its bounds"
+        hint = "trim the partition, or raise the topic's bounds"
         raise QuotaExceeded("the partition is full", hint=hint, retry_after_ms=RETRY_MS)
     start, slack = ends.start, 0
     # Bytes first: the index knows bytes at the ends of batches only, so this drops whole batches. A record count can

@@ -137,8 +137,8 @@ class Partition:
                 self.answer_duplicate(header.producer_id, duplicate, acks, timeout_s, done)
                 return
         try:
-            # The command that makes room goes first. If the batch is refused afterwards, the records are gone all the
-            # same: `drop_oldest` permits that at any time.
+            # The command that makes room goes first. It takes effect even if the batch is then refused, which
+            # `drop_oldest` permits.
             self._make_room(header.record_count, len(payload))
             position = self.group.propose(
                 NewEntry(Kind.DATA, payload, header.record_count, batch.max_timestamp_us, payload_crc)
@@ -231,8 +231,8 @@ class Partition:
     def retain(self) -> None:
         """Remove what the topic no longer keeps. The retention timer calls this on every replica.
 
-        The leader moves the log start over the records that are due. Every replica deletes the segments that lie below
-        the log start as a whole.
+        The leader moves the log start over the records that are due. Every replica deletes the segments that lie
+        entirely below the log start.
         """
         group = self._group
         if group is None or self.closed is not None or group.failure is not None:

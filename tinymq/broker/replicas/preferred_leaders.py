@@ -53,7 +53,7 @@ class Target:
 def decide(
     misplaced: Iterable[Misplaced], targets: Mapping[int, Target], now_s: float, return_s: float
 ) -> Misplaced | None:
-    """The leadership to transfer now: of those that may return, the one that was misplaced first. None: no transfer.
+    """The leadership to transfer now: the one that has been misplaced longest among those that may return; or None.
 
     `targets` are the live brokers. One transfer at a time keeps the pause of writers short.
     """

@@ -74,7 +74,7 @@ class Recovery:
         members = {r.broker_id for group in self._host.groups.values() for r in group.membership.replicas}
         return sorted(broker_id for broker_id in members if self._host.alive(broker_id))
 
-    async def take_over(self, order: RecoveryOrder) -> None:
+    async def lead_as_ordered(self, order: RecoveryOrder) -> None:
         """Lead as ordered. Raises NotReady if this broker, having asked the other members, would decide otherwise."""
         group = self._host.groups.get(order.group)
         if group is None:

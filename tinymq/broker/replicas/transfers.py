@@ -79,7 +79,7 @@ class Transfers:
                 break
         if group.is_leader:
             raise DeadlineExceeded(f"{name}: broker {successor} did not take over in time; it is led as before")
-        raise OutcomeUnknown(f"{name}: broker {host.broker_id} gave it up, and nobody is known to lead yet")
+        raise OutcomeUnknown(f"{name}: broker {host.broker_id} gave it up, and no new leader is known yet")
 
     def _successor(self, queue: QueueRecord, group: Group, to: int, name: str) -> int:
         """A broker that can take over at once. Raises NotReady if there is none."""

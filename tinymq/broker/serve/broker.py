@@ -112,7 +112,7 @@ class Broker:
         group = GroupId(TopicId(topic_id), partition)
         topic = self.registry.get_topic_by_id(group.topic_id)
         if topic is None:
-            # A topic is asked for as its partition 0, so that many partitions of it cause one question.
+            # Partition 0 stands for the topic, so that requests for many of its partitions cause one question.
             raise self._missing(group._replace(partition=0), UnknownTopic(f"no topic has the id {topic_id.hex()}"))
         queue = topic.queue(partition)
         if queue is None:

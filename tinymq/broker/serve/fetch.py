@@ -198,8 +198,8 @@ class Fetch:
             frames = await read(self._query.offset, upto, self._query.bytes_max)
         except TinymqError as failed:
             return self._answer(b"", self._gone() or failed)
-        gone = self._gone()
-        return self._answer(frames if gone is None else b"", gone)
+        error = self._gone()
+        return self._answer(frames if error is None else b"", error)
 
     def _upto(self, high_watermark: int) -> int:
         """The offset at which reading stops."""

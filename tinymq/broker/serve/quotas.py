@@ -30,7 +30,7 @@ class _Bucket:
 
 
 def bounded(level: float, bytes_per_s: int) -> float:
-    """Return the level of a bucket without the debt that takes longer than WAIT_S_MAX to pay."""
+    """Limit the debt of a bucket to the bytes of WAIT_S_MAX."""
     return max(level, -WAIT_S_MAX * bytes_per_s)
 
 

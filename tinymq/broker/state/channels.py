@@ -82,7 +82,7 @@ def committed(cursor: Cursor, command: pb.Commit, bounds: OffsetBounds) -> Curso
     """The cursor after a commit, which moves it forward only. Raises Fenced, OffsetOutOfRange."""
     check_epoch(cursor, command.channel, command.epoch)
     if command.generation != cursor.generation:
-        raise Fenced(f"channel {command.channel!r} was moved by somebody else, to {cursor.position}")
+        raise Fenced(f"channel {command.channel!r} was moved by another consumer, to {cursor.position}")
     check_within(command.offset, 0, bounds)
     cursor = _of_epoch(cursor, command.epoch, bounds)
     return (
@@ -183,9 +183,8 @@ class Channels:
         if cursor is None:
             check_channel_name(command.channel)
             if len(self._cursors) >= CHANNELS_MAX:
-                raise QuotaExceeded(
-                    f"a partition has at most {CHANNELS_MAX} channels", hint="delete those that nobody reads any more"
-                )
+                hint = "delete the channels that are no longer read"
+                raise QuotaExceeded(f"a partition has at most {CHANNELS_MAX} channels", hint=hint)
         return _moved(cursor, opened(cursor, command, bounds, self._next_number()), bounds)
 
     def _commit(self, cursor: Cursor | None, command: pb.Commit, bounds: OffsetBounds) -> ConsumerVerdict:
@@ -237,8 +236,8 @@ class Channels:
     def load(cls, state: pb.State, end: int) -> Channels:
         """The inverse of `dump`, for a log that ends at `end`. Raises CorruptData for anything that `dump` cannot
         write."""
-        made = cls()
-        made._last_number = state.numbers_given
+        channels = cls()
+        channels._last_number = state.numbers_given
         before = ""
         for c in state.channels:
             _check(c.channel > before and c.position <= end and len(c.last_seek) in (0, REQUEST_ID_BYTES))
@@ -246,14 +245,14 @@ class Channels:
                 before = check_channel_name(c.channel)
             except InvalidName as error:
                 raise CorruptData(f"the applied state's channels: {error.message}") from None
-            made._cursors[before] = Cursor(c.number, c.position, c.epoch, c.generation, c.moved_us, c.last_seek)
-        _check(len(made._cursors) <= CHANNELS_MAX and len(state.taken) % _TAKEN.size == 0)
-        made._taken = OrderedDict(
+            channels._cursors[before] = Cursor(c.number, c.position, c.epoch, c.generation, c.moved_us, c.last_seek)
+        _check(len(channels._cursors) <= CHANNELS_MAX and len(state.taken) % _TAKEN.size == 0)
+        channels._taken = OrderedDict(
             ((number, request), offset) for number, request, offset in _TAKEN.iter_unpack(state.taken)
         )
         count = len(state.taken) // _TAKEN.size
-        _check(len(made._taken) == count <= TAKEN_MAX and all(offset < end for offset in made._taken.values()))
-        return made
+        _check(len(channels._taken) == count <= TAKEN_MAX and all(offset < end for offset in channels._taken.values()))
+        return channels
 
 
 _RULES: dict[str, Callable[[Channels, Cursor | None, Any, OffsetBounds], ConsumerVerdict]] = {

@@ -71,9 +71,9 @@ class Holds:
             raise QuotaExceeded(
                 f"a partition has at most {HOLDS_MAX} holds", retry_after_ms=wait_ms(soonest_us, bounds.now_us)
             )
-        made = Hold(request.offset, min(bounds.now_us + request.lease_ms * 1000, _TIME_MAX))
-        self._holds[request.hold_id] = made
-        return made
+        hold = Hold(request.offset, min(bounds.now_us + request.lease_ms * 1000, _TIME_MAX))
+        self._holds[request.hold_id] = hold
+        return hold
 
     def extend(self, now_us: int, jump_us: int) -> None:
         """Extend every live hold by `jump_us`, because the append clock jumps by that from `now_us` on. Each hold lasts
@@ -94,16 +94,16 @@ class Holds:
     @classmethod
     def load(cls, state: pb.State, end: int) -> Holds:
         """The inverse of `dump`. Raises CorruptData for anything that `dump` cannot write."""
-        made = cls()
+        holds = cls()
         before = b""
         for h in state.holds:
             if len(h.hold_id) != HOLD_ID_BYTES or h.hold_id <= before or h.offset > end:
                 raise CorruptData("the applied state's holds are out of range")
             before = h.hold_id
-            made._holds[before] = Hold(h.offset, h.until_us)
-        if len(made._holds) > HOLDS_MAX:
-            raise CorruptData("the applied state's holds are too many")
-        return made
+            holds._holds[before] = Hold(h.offset, h.until_us)
+        if len(holds._holds) > HOLDS_MAX:
+            raise CorruptData("the applied state has too many holds")
+        return holds
 
 
 def wait_ms(until_us: int, now_us: int) -> int:

@@ -161,9 +161,9 @@ class RetentionIndex:
             ends = marks[-1].offset <= end and marks[-1].bytes <= end_bytes
             bounded = len(marks) <= MARKS_MAX and marks[-1].append_us <= state.last_append_us
             if not (rising and starts and ends and bounded):
-                raise CorruptData("the applied state's milestones are out of range")
+                raise CorruptData("the applied state's retention marks are out of range")
         elif state.log_start:
-            raise CorruptData("the applied state's milestones are missing")
+            raise CorruptData("the applied state's retention marks are missing")
         index._plan()
         return index
 

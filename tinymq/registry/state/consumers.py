@@ -64,9 +64,9 @@ class Consumers:
 
     def drop(self, queue: GroupId) -> bool:
         """End all assignments of a deleted partition. Returns whether there were any."""
-        gone = self._by_queue.pop(queue, {})
-        self._count -= len(gone)
-        return bool(gone)
+        ended = self._by_queue.pop(queue, {})
+        self._count -= len(ended)
+        return bool(ended)
 
 
 def _check_room(where: str, count: int, most: int) -> None:

@@ -49,19 +49,19 @@ class Records:
         """Write the record with the new `version` if it is at `expected` (0: if there is no record). A `value` of None
         removes it. Returns whether anything changed. Raises VersionConflict and QuotaExceeded, and then changes
         nothing."""
-        there = self._records.get((kind, name))
-        if expected != (there.version if there is not None else 0):
-            now = f"is at version {there.version}" if there is not None else "does not exist"
+        before = self._records.get((kind, name))
+        if expected != (before.version if before is not None else 0):
+            now = f"is at version {before.version}" if before is not None else "does not exist"
             raise VersionConflict(f"record {kind}/{name} {now}, and the change expects version {expected}")
         if value is None:
-            if there is None:
+            if before is None:
                 return False
             del self._records[kind, name]
-            self._bytes -= _size(there)
+            self._bytes -= _size(before)
             return True
         record = MetadataRecord(kind, name, value, version)
-        size = self._bytes + _size(record) - (_size(there) if there is not None else 0)
-        if (there is None and len(self._records) >= bounds.RECORDS_MAX) or size > bounds.RECORDS_BYTES_MAX:
+        size = self._bytes + _size(record) - (_size(before) if before is not None else 0)
+        if (before is None and len(self._records) >= bounds.RECORDS_MAX) or size > bounds.RECORDS_BYTES_MAX:
             most = f"at most {bounds.RECORDS_MAX} records of {bounds.RECORDS_BYTES_MAX} bytes in all"
             raise QuotaExceeded("the registry holds too many records", hint=most)
         self._records[kind, name] = record

@@ -241,18 +241,20 @@ class RegistryState:
         return queue.partition
 
     def _delete_queue(self, request: pb.DeletePartition, effects: list[Effect]) -> None:
-        gone = self.queue(request.topic, request.partition)
-        topic = self.topics[gone.topic]
+        deleted = self.queue(request.topic, request.partition)
+        topic = self.topics[deleted.topic]
         if request.topic_id not in (b"", topic.topic_id):
-            raise UnknownTopic(f"the topic {topic.name!r} that was meant is deleted, and there is another one")
+            raise UnknownTopic(f"the topic {topic.name!r} of the request is deleted, and another one has its name")
         if len(topic.queues) == 1:
             if request.with_topic:
                 self._delete(topic.name, effects)
                 return
-            raise InvalidRequest(f"partition {gone.partition} is the last of {gone.topic!r}", hint="delete the topic")
-        self.put_topic(replace(topic, queues=tuple(queue for queue in topic.queues if queue is not gone)))
-        self.consumers.drop(gone.group)
-        effects.append(PartitionDeleted(gone))
+            raise InvalidRequest(
+                f"partition {deleted.partition} is the last of {deleted.topic!r}", hint="delete the topic"
+            )
+        self.put_topic(replace(topic, queues=tuple(queue for queue in topic.queues if queue is not deleted)))
+        self.consumers.drop(deleted.group)
+        effects.append(PartitionDeleted(deleted))
 
     def set_consumer(self, request: pb.SetConsumer, effects: list[Effect]) -> int:
         """Make a consumer the only one of its channel; return its epoch, which no consumer had before."""

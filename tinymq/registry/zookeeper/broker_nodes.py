@@ -70,8 +70,8 @@ class BrokerNodes:
         brokers = self._state.brokers
         missing = [b for b in self._held.values() if brokers.get(b.broker_id, b) == b and not self.stands(b)]
         registered = [self._state.brokers[broker_id] for broker_id in sorted(self._state.brokers)]
-        gone = [b for b in registered if str(b.broker_id) not in names and b.broker_id not in self._held]
-        return missing, gone
+        expired = [b for b in registered if str(b.broker_id) not in names and b.broker_id not in self._held]
+        return missing, expired
 
     # The methods below raise Disconnected, Denied.
 

@@ -172,8 +172,8 @@ class ZookeeperRegistry(BaseRegistry):
         """Unregister a broker whose node is gone."""
         if self._state.brokers.get(broker.broker_id) != broker or await self._nodes.is_there(broker.broker_id):
             return
-        gone = pb.UnregisterBroker(broker_id=broker.broker_id, session=broker.session)
-        await self._attempt(self._stamp(pb.Command(unregister_broker=gone)), tries, expired=True)
+        expiry = pb.UnregisterBroker(broker_id=broker.broker_id, session=broker.session)
+        await self._attempt(self._stamp(pb.Command(unregister_broker=expiry)), tries, expired=True)
         logger.info("registration_expired", broker=broker.broker_id)
 
     # ---- following ------------------------------------------------------------------------------------------
@@ -220,10 +220,10 @@ class ZookeeperRegistry(BaseRegistry):
     async def _check_registrations(self) -> None:
         timeout_s = self._timing.command_timeout_s
         names = set(await self._session.children(tree.BROKERS, watch=True))
-        missing, gone = self._nodes.seen(names)
+        missing, expired = self._nodes.seen(names)
         for broker in missing:
             await self._trying.settled(partial(self._hold, broker), timeout_s)
-        for broker in gone:
+        for broker in expired:
             await self._trying.settled(partial(self._expire, broker), timeout_s)
         while self._nodes.left:
             left = self._nodes.left[-1]

@@ -113,22 +113,22 @@ class Replica:
             # The nodes were read one by one. They belong together only if no change was made meanwhile.
             if again.version != base.version or self.state.version > base.version:
                 continue
-            there = [each for some in consumers for each in some]
-            self.state.load(pack(tree.contents_of(base, topics, there, deleted, changes, records)))
+            assigned = [each for some in consumers for each in some]
+            self.state.load(pack(tree.contents_of(base, topics, assigned, deleted, changes, records)))
             self.loaded, self.deleted, self._ahead = True, deleted, node_version - base.version
             self._on_effects([Reloaded()])
             return
         raise Disconnected("the registry changes faster than it can be read", sent=False)
 
-    async def _read_all(self, folder: str, unpack: Callable[[str, bytes], T]) -> list[T]:
-        """The nodes below `folder`, by name. A node that goes meanwhile is left out; the version shows that."""
+    async def _read_all(self, parent: str, unpack: Callable[[str, bytes], T]) -> list[T]:
+        """The nodes below `parent`, by name. A node that goes meanwhile is left out; the version shows that."""
 
         async def read(name: str) -> T | None:  # unpacked one by one, so that other work gets its turn
-            node = await self._session.get(f"{folder}/{name}")
+            node = await self._session.get(f"{parent}/{name}")
             return unpack(name, node.data) if node is not None else None
 
         found = []
-        names = await self._session.children(folder)
+        names = await self._session.children(parent)
         for start in range(0, len(names), READS_MAX):
             found += await asyncio.gather(*map(read, names[start : start + READS_MAX]))
         return [each for each in found if each is not None]

@@ -57,8 +57,8 @@ class Trying:
             if not late or (task is not None and task.cancelling()):
                 raise
             kind = OutcomeUnknown if tries.uncertain else DeadlineExceeded
-            why = tries.failed or "there is no connection to ZooKeeper"
-            raise kind(f"the registry did not answer in {timeout_s:.1f} s: {why}") from None
+            reason = tries.failed or "there is no connection to ZooKeeper"
+            raise kind(f"the registry did not answer in {timeout_s:.1f} s: {reason}") from None
         finally:
             timer.cancel()
 

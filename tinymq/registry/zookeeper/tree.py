@@ -212,13 +212,13 @@ def _queue_of(command: pb.Command, state: RegistryState) -> QueueRecord:
 
 
 def _consumers_written(queue: GroupId, before: RegistryState, after: RegistryState) -> Iterator[Op]:
-    path, there, wanted = consumers_path(queue), before.consumers.of(queue), after.consumers.of(queue)
-    if not wanted:
-        if there:
+    path, old, new = consumers_path(queue), before.consumers.of(queue), after.consumers.of(queue)
+    if not new:
+        if old:
             yield Remove(path)
         return
-    data = _json(pb.State(consumers=map(consumer_to_wire, wanted)))
-    yield Put(path, data) if there else Create(path, data)
+    data = _json(pb.State(consumers=map(consumer_to_wire, new)))
+    yield Put(path, data) if old else Create(path, data)
 
 
 # ---- contents ---------------------------------------------------------------------------------------------
@@ -244,8 +244,8 @@ def unpack_version(data: bytes) -> pb.State:
     if state.format not in (FORMAT, FORMAT_LEVELLED):
         raise CorruptData(f"{VERSION} in ZooKeeper has format {state.format}, this build knows {FORMAT_LEVELLED}")
     if state.feature_level > KNOWN_LEVEL:
-        known = f"this tinymq knows feature level {KNOWN_LEVEL}, and the registry in ZooKeeper is at"
-        raise UnsupportedVersion(f"{known} {state.feature_level}", hint="install a newer tinymq on this broker")
+        message = f"this tinymq knows feature level {KNOWN_LEVEL}, and the registry in ZooKeeper is at"
+        raise UnsupportedVersion(f"{message} {state.feature_level}", hint="install a newer tinymq on this broker")
     return state
 
 
@@ -355,5 +355,5 @@ def _from_json(path: str, data: bytes, message: M) -> M:
 
 
 def _corrupt(path: str, error: Exception) -> CorruptData:
-    hint = "nobody but tinymq may write there: put back what was there, or restore ZooKeeper's snapshot"
+    hint = "only tinymq may write there: restore the earlier content, or restore ZooKeeper's snapshot"
     return CorruptData(f"{path} in ZooKeeper is not what a broker wrote: {str(error)[:200]}", hint=hint)

@@ -252,7 +252,7 @@ class AdminService(pb_grpc.AdminServicer):
         return pb.TakeOverReply(results=results)
 
     async def _take_over(self, order: RecoveryOrder) -> pb.TakeOverResult:
-        await self._recovery.take_over(order)
+        await self._recovery.lead_as_ordered(order)
         return pb.TakeOverResult()
 
 
