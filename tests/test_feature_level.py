@@ -15,7 +15,7 @@ RESERVED = {Kind.STAGED, Kind.PUBLISH, Kind.DISCARD}  # nothing proposes them ye
 # What the base build has, and every build since: a thing of level 1 is never added, for that build does not know it.
 FIRST = {
     "REGISTRY_COMMANDS": """register_broker unregister_broker create_topic delete_topic take_producer_ids alter_topic
-        add_partition delete_partition set_consumer unset_consumer""",
+        create_queue delete_queue set_consumer unset_consumer""",
     "PARTITION_COMMANDS": "open commit seek delete consume move_start hold release",
     "PEER_MESSAGES": """heartbeat request_vote vote append append_ack commit_notice timeout_now leaders request reply
         install_snapshot snapshot_chunk install_snapshot_ack here""",

@@ -101,8 +101,8 @@ def commands() -> tuple[registry_pb2.Command, ...]:
         made.append(registry_pb2.Command(create_topic=wanted))
     altered = [registry_pb2.Setting(name="retention_ms", value="5000")]
     made.append(registry_pb2.Command(alter_topic=registry_pb2.AlterTopic(name="b", settings=altered)))
-    made.append(registry_pb2.Command(add_partition=registry_pb2.AddPartition(topic="b")))
-    made.append(registry_pb2.Command(delete_partition=registry_pb2.DeletePartition(topic="b", partition=1)))
+    made.append(registry_pb2.Command(create_queue=registry_pb2.AddPartition(topic="b")))
+    made.append(registry_pb2.Command(delete_queue=registry_pb2.DeletePartition(topic="b", partition=1)))
     for partition in (0, 2):
         reads = registry_pb2.SetConsumer(topic="b", partition=partition, channel="c", consumer="me")
         made.append(registry_pb2.Command(set_consumer=reads))

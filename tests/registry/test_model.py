@@ -322,12 +322,12 @@ class RegistryLife(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def add_queue(self, name: str) -> None:
-        self.send(pb.Command(add_partition=pb.AddPartition(topic=name)), lambda: self.model.add_queue(name))
+        self.send(pb.Command(create_queue=pb.AddPartition(topic=name)), lambda: self.model.add_queue(name))
 
     @rule(name=NAMES, number=st.integers(0, 7), with_topic=st.booleans())
     def delete_partition(self, name: str, number: int, with_topic: bool) -> None:
         wanted = pb.DeletePartition(topic=name, partition=number, with_topic=with_topic)
-        self.send(pb.Command(delete_partition=wanted), lambda: self.model.delete_partition(name, number, with_topic))
+        self.send(pb.Command(delete_queue=wanted), lambda: self.model.delete_partition(name, number, with_topic))
 
     @rule(name=NAMES, number=st.integers(0, 4), channel=CHANNELS, consumer=st.sampled_from(["me", "you", ""]))
     def set_consumer(self, name: str, number: int, channel: str, consumer: str) -> None:

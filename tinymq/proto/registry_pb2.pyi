@@ -3,7 +3,9 @@
 isort:skip_file
 What the registry stores in its log and in its applied state, and what brokers ask of its leader.
 
-Nothing here is a map: equal states are equal bytes on every replica. Times come in commands.
+Nothing here is a map: equal states are equal bytes on every replica. Times come in commands. A registry in ZooKeeper
+stores these messages as JSON, so the names of fields are stored bytes: they stay as they are. Names of messages may
+change.
 """
 
 from collections import abc as _abc
@@ -35,8 +37,8 @@ class Command(_message.Message):
     DELETE_TOPIC_FIELD_NUMBER: _builtins.int
     TAKE_PRODUCER_IDS_FIELD_NUMBER: _builtins.int
     ALTER_TOPIC_FIELD_NUMBER: _builtins.int
-    ADD_PARTITION_FIELD_NUMBER: _builtins.int
-    DELETE_PARTITION_FIELD_NUMBER: _builtins.int
+    CREATE_QUEUE_FIELD_NUMBER: _builtins.int
+    DELETE_QUEUE_FIELD_NUMBER: _builtins.int
     SET_CONSUMER_FIELD_NUMBER: _builtins.int
     UNSET_CONSUMER_FIELD_NUMBER: _builtins.int
     RAISE_FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
@@ -58,9 +60,9 @@ class Command(_message.Message):
     @_builtins.property
     def alter_topic(self) -> Global___AlterTopic: ...
     @_builtins.property
-    def add_partition(self) -> Global___AddPartition: ...
+    def create_queue(self) -> Global___AddPartition: ...
     @_builtins.property
-    def delete_partition(self) -> Global___DeletePartition: ...
+    def delete_queue(self) -> Global___DeletePartition: ...
     @_builtins.property
     def set_consumer(self) -> Global___SetConsumer: ...
     @_builtins.property
@@ -84,18 +86,18 @@ class Command(_message.Message):
         delete_topic: Global___DeleteTopic | None = ...,
         take_producer_ids: Global___TakeProducerIds | None = ...,
         alter_topic: Global___AlterTopic | None = ...,
-        add_partition: Global___AddPartition | None = ...,
-        delete_partition: Global___DeletePartition | None = ...,
+        create_queue: Global___AddPartition | None = ...,
+        delete_queue: Global___DeletePartition | None = ...,
         set_consumer: Global___SetConsumer | None = ...,
         unset_consumer: Global___UnsetConsumer | None = ...,
         raise_feature_level: Global___RaiseFeatureLevel | None = ...,
         put_record: Global___PutRecord | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["add_partition", b"add_partition", "alter_topic", b"alter_topic", "command", b"command", "create_topic", b"create_topic", "delete_partition", b"delete_partition", "delete_topic", b"delete_topic", "put_record", b"put_record", "raise_feature_level", b"raise_feature_level", "register_broker", b"register_broker", "set_consumer", b"set_consumer", "take_producer_ids", b"take_producer_ids", "unregister_broker", b"unregister_broker", "unset_consumer", b"unset_consumer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["alter_topic", b"alter_topic", "command", b"command", "create_queue", b"create_queue", "create_topic", b"create_topic", "delete_queue", b"delete_queue", "delete_topic", b"delete_topic", "put_record", b"put_record", "raise_feature_level", b"raise_feature_level", "register_broker", b"register_broker", "set_consumer", b"set_consumer", "take_producer_ids", b"take_producer_ids", "unregister_broker", b"unregister_broker", "unset_consumer", b"unset_consumer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["add_partition", b"add_partition", "alter_topic", b"alter_topic", "command", b"command", "command_id", b"command_id", "create_topic", b"create_topic", "delete_partition", b"delete_partition", "delete_topic", b"delete_topic", "put_record", b"put_record", "raise_feature_level", b"raise_feature_level", "register_broker", b"register_broker", "set_consumer", b"set_consumer", "take_producer_ids", b"take_producer_ids", "time_us", b"time_us", "unregister_broker", b"unregister_broker", "unset_consumer", b"unset_consumer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alter_topic", b"alter_topic", "command", b"command", "command_id", b"command_id", "create_queue", b"create_queue", "create_topic", b"create_topic", "delete_queue", b"delete_queue", "delete_topic", b"delete_topic", "put_record", b"put_record", "raise_feature_level", b"raise_feature_level", "register_broker", b"register_broker", "set_consumer", b"set_consumer", "take_producer_ids", b"take_producer_ids", "time_us", b"time_us", "unregister_broker", b"unregister_broker", "unset_consumer", b"unset_consumer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["register_broker", "unregister_broker", "create_topic", "delete_topic", "take_producer_ids", "alter_topic", "add_partition", "delete_partition", "set_consumer", "unset_consumer", "raise_feature_level", "put_record"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["register_broker", "unregister_broker", "create_topic", "delete_topic", "take_producer_ids", "alter_topic", "create_queue", "delete_queue", "set_consumer", "unset_consumer", "raise_feature_level", "put_record"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 

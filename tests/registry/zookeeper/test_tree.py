@@ -79,9 +79,9 @@ def test_a_change_writes_what_became_different_and_no_more(written: Written) -> 
     assert paths(again, Put) == ["/version", f"/consumers/{group.topic_id.hex()}-1"]
     altered = pb.AlterTopic(name="a", settings=[pb.Setting(name="retention_ms", value="5000")])
     assert paths(written.do(alter_topic=altered), Put) == ["/version", "/topics/a"]
-    more = written.do(add_partition=pb.AddPartition(topic="a"))
+    more = written.do(create_queue=pb.AddPartition(topic="a"))
     assert (paths(more, Put), paths(more, Remove)) == (["/version", "/topics/a"], [])
-    gone = written.do(delete_partition=pb.DeletePartition(topic="a", partition=1))
+    gone = written.do(delete_queue=pb.DeletePartition(topic="a", partition=1))
     assert (paths(gone, Put), paths(gone, Remove)) == (
         ["/version", "/topics/a"],
         [f"/consumers/{group.topic_id.hex()}-1"],
@@ -129,3 +129,50 @@ def test_contents_are_json_that_a_person_can_read(written: Written) -> None:
     assert by_path["/changes/00000000000000000006"]["command"]["create_topic"]["name"] == "a"
     assert by_path["/version"]["version"] == "6"
     assert len(by_path["/version"]["brokers"]) == 5
+
+
+# ZooKeeper stores JSON, so the names of these fields are stored bytes. Fields may be added, and never renamed.
+STORED_FIELDS = {
+    "Command": "command_id time_us register_broker unregister_broker create_topic delete_topic take_producer_ids"
+    " alter_topic create_queue delete_queue set_consumer unset_consumer raise_feature_level put_record",
+    "Broker": "broker_id incarnation session address peer_address rack feature_level",
+    "UnregisterBroker": "broker_id session",
+    "CreateTopic": "name topic_id partitions replication_factor config",
+    "DeleteTopic": "name",
+    "TopicConfig": "storage sync_interval_ms retention_ms retention_bytes segment_bytes segment_ms max_records"
+    " max_bytes on_full",
+    "Setting": "name value",
+    "AlterTopic": "name settings",
+    "AddPartition": "topic",
+    "DeletePartition": "topic partition with_topic topic_id",
+    "SetConsumer": "topic partition channel consumer",
+    "UnsetConsumer": "topic partition channel epoch",
+    "RaiseFeatureLevel": "level at_version",
+    "PutRecord": "kind name value version remove",
+    "Record": "kind name value version",
+    "Announced": "broker_id feature_level",
+    "TakeProducerIds": "count",
+    "Topic": "name topic_id replication_factor created_us partitions config next_partition config_version",
+    "Partition": "replicas number created_us",
+    "Consumer": "topic_id partition channel consumer epoch",
+    "Replica": "broker_id incarnation",
+    "Reply": "version error_code error_message first_producer_id error_hint partition epoch",
+    "State": "format version brokers topics deleted_topic_ids next_producer_id answered feature_level consumers"
+    " announced records",
+    "Answered": "command_id reply",
+}
+
+
+@pytest.mark.parametrize("message", sorted(STORED_FIELDS))
+def test_the_names_of_stored_fields_stay(message: str) -> None:
+    names = [field.name for field in pb.DESCRIPTOR.message_types_by_name[message].fields]
+    stored = STORED_FIELDS[message].split()
+    assert names[: len(stored)] == stored
+
+
+def test_a_stored_change_of_the_first_release_is_read() -> None:
+    stored = b'{"command":{"command_id":"YQ==","time_us":"1","create_queue":{"topic":"a"}},"reply":{"version":"9"}}'
+    change = tree.unpack_change(tree.change_name(9), stored)
+    assert change.command.WhichOneof("command") == "create_queue"
+    assert change.command.create_queue.topic == "a"
+    assert tree.pack_change(change) == stored

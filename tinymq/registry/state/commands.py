@@ -55,7 +55,7 @@ def delete_topic(name: str, command_id: bytes) -> pb.Command:
 
 
 def add_partition(topic: str, command_id: bytes) -> pb.Command:
-    return pb.Command(add_partition=pb.AddPartition(topic=check_topic_name(topic)), command_id=command_id)
+    return pb.Command(create_queue=pb.AddPartition(topic=check_topic_name(topic)), command_id=command_id)
 
 
 def delete_partition(topic: str, partition: int, command_id: bytes, with_topic: bool, topic_id: bytes) -> pb.Command:
@@ -65,7 +65,7 @@ def delete_partition(topic: str, partition: int, command_id: bytes, with_topic: 
         with_topic=with_topic,
         topic_id=topic_id,
     )
-    return pb.Command(delete_partition=request, command_id=command_id)
+    return pb.Command(delete_queue=request, command_id=command_id)
 
 
 def set_consumer(topic: str, partition: int, channel: str, consumer: str, command_id: bytes) -> pb.Command:

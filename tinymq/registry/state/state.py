@@ -128,10 +128,10 @@ class RegistryState:
                 self._alter(command.alter_topic, effects)
             case "delete_topic":
                 self._delete(command.delete_topic.name, effects)
-            case "add_partition":
-                reply.partition = self._create_queue(command.add_partition.topic, command.time_us, effects)
-            case "delete_partition":
-                self._delete_queue(command.delete_partition, effects)
+            case "create_queue":
+                reply.partition = self._add_partition(command.create_queue.topic, command.time_us, effects)
+            case "delete_queue":
+                self._delete_partition(command.delete_queue, effects)
             case "set_consumer":
                 reply.epoch = self.set_consumer(command.set_consumer, effects)
             case "unset_consumer":
@@ -227,7 +227,7 @@ class RegistryState:
             self.deleted.popitem(last=False)
         effects.append(TopicDeleted(topic))
 
-    def _create_queue(self, name: str, time_us: int, effects: list[Effect]) -> int:
+    def _add_partition(self, name: str, time_us: int, effects: list[Effect]) -> int:
         topic = self.topic(name)
         if len(topic.queues) >= bounds.PARTITIONS_PER_TOPIC_MAX:
             most = f"a topic has at most {bounds.PARTITIONS_PER_TOPIC_MAX}"
@@ -240,7 +240,7 @@ class RegistryState:
         effects.append(PartitionAdded(queue))
         return queue.partition
 
-    def _delete_queue(self, request: pb.DeletePartition, effects: list[Effect]) -> None:
+    def _delete_partition(self, request: pb.DeletePartition, effects: list[Effect]) -> None:
         deleted = self.queue(request.topic, request.partition)
         topic = self.topics[deleted.topic]
         if request.topic_id not in (b"", topic.topic_id):
