@@ -187,7 +187,7 @@ def partition_states() -> list[bytes]:
 
 
 def commanded() -> Applied:
-    """With channels, what they took, milestones, a start that moved, and holds."""
+    """With channels, what they took, retention marks, a start that moved, and holds."""
     applied = Applied()
     for n in range(6):
         applied.batch(2, size=20 + n)

@@ -177,7 +177,7 @@ def test_the_oldest_of_what_was_taken_is_forgotten(at: Applied, monkeypatch: pyt
 
 
 def test_generations_go_round(at: Applied) -> None:
-    state = pb.State(numbers_given=(1 << 32) - 2)
+    state = pb.State(last_number=(1 << 32) - 2)
     at.state._channels = channels.Channels.load(state, 10)
     assert [one(at, opens(name)).generation for name in "abc"] == [(1 << 32) - 1, 0, 1]
     assert one(at, seeks(5, channel="a")).generation == 2

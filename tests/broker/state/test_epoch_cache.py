@@ -14,39 +14,39 @@ from tinymq.proto import partition_pb2 as pb
 
 
 def noted(*entries: tuple[int, int, int]) -> EpochCache:
-    """Of CONFIG entries: (term, generation, offset)."""
-    histories = EpochCache()
-    for term, generation, offset in entries:
-        histories.note(takes_over(term, generation, offset))
-    return histories
+    """Of CONFIG entries: (term, recovery epoch, offset)."""
+    cache = EpochCache()
+    for term, epoch, offset in entries:
+        cache.note(takes_over(term, epoch, offset))
+    return cache
 
 
 def test_nothing_was_ever_lost() -> None:
-    histories = noted((1, 0, 0), (5, 0, 100))
-    assert (histories.newest_term, histories.divergence_offset(0)) == (0, None)
+    cache = noted((1, 0, 0), (5, 0, 100))
+    assert (cache.newest_term, cache.divergence_offset(0)) == (0, None)
 
 
-def test_a_history_begins_with_the_first_config_of_its_generation() -> None:
-    histories = noted((1, 0, 0), (5, 1 << 32, 100), (5, 1 << 32, 120), (6, 1 << 32, 130), (9, 2 << 32, 140))
-    assert histories.newest_term == 9
-    assert [histories.divergence_offset(known) for known in (0, 4, 5, 8, 9)] == [100, 100, 140, 140, None]
+def test_a_recovery_counts_from_the_first_config_of_its_epoch() -> None:
+    cache = noted((1, 0, 0), (5, 1 << 32, 100), (5, 1 << 32, 120), (6, 1 << 32, 130), (9, 2 << 32, 140))
+    assert cache.newest_term == 9
+    assert [cache.divergence_offset(term) for term in (0, 4, 5, 8, 9)] == [100, 100, 140, 140, None]
 
 
-def test_generations_begin_again_with_a_log_in_memory_and_terms_do_not() -> None:
+def test_recovery_epochs_start_again_with_a_log_in_memory_and_terms_do_not() -> None:
     before, after = noted((5, 1 << 32, 0)), noted((8, 1 << 32, 0))
     assert after.divergence_offset(before.newest_term) == 0
 
 
 def test_what_is_forgotten_is_taken_for_lost() -> None:
     losses = [(10 * n, n, 100 * n) for n in range(1, EPOCHS_MAX + 4)]
-    histories, state = noted(*losses), pb.State()
-    histories.dump(state)
-    assert len(state.histories) == EPOCHS_MAX
+    cache, state = noted(*losses), pb.State()
+    cache.dump(state)
+    assert len(state.recoveries) == EPOCHS_MAX
     for term, _, _ in losses:
         held = min((start for later, _, start in losses if later > term), default=None)
-        told = histories.divergence_offset(term)
+        told = cache.divergence_offset(term)
         assert told == held or (told is not None and held is not None and told < held and term < 40)
-    assert histories.divergence_offset(0) == 100
+    assert cache.divergence_offset(0) == 100
 
 
 def test_it_is_part_of_the_applied_state() -> None:
@@ -74,7 +74,7 @@ def test_a_config_that_does_not_parse_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("histories", "generation"),
+    ("recoveries", "epoch"),
     [
         ([(5, 1), (5, 2)], 1),
         ([(0, 1)], 1),
@@ -85,8 +85,10 @@ def test_a_config_that_does_not_parse_changes_nothing() -> None:
         ([(n + 1, 1) for n in range(EPOCHS_MAX + 1)], 1),
     ],
 )
-def test_lies_are_refused(histories: list[tuple[int, int]], generation: int) -> None:
-    said = pb.State(histories=[pb.History(term=term, start=start) for term, start in histories], generation=generation)
-    with pytest.raises(CorruptData, match="histor"):
+def test_impossible_states_are_refused(recoveries: list[tuple[int, int]], epoch: int) -> None:
+    said = pb.State(
+        recoveries=[pb.Recovery(term=term, start=start) for term, start in recoveries], recovery_epoch=epoch
+    )
+    with pytest.raises(CorruptData, match="recover"):
         PartitionState().load(sealed(said, record_bytes=0))
-    PartitionState().load(sealed(pb.State(histories=[pb.History(term=5, start=6)], generation=1), record_bytes=0))
+    PartitionState().load(sealed(pb.State(recoveries=[pb.Recovery(term=5, start=6)], recovery_epoch=1), record_bytes=0))

@@ -14,7 +14,7 @@ from tinymq.proto import partition_pb2 as pb
 
 
 class Batches:
-    """Every batch that there was, and the milestones of them."""
+    """Every batch that there was, and the retention marks of them."""
 
     def __init__(self, marks: RetentionIndex | None = None) -> None:
         self.marks = marks or RetentionIndex()

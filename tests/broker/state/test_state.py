@@ -28,7 +28,7 @@ GOLDEN = (
 
 
 def with_everything() -> Applied:
-    """A channel that was moved, one that took, milestones, a start that moved, and a hold."""
+    """A channel that was moved, one that took, retention marks, a start that moved, and a hold."""
     applied = Applied()
     applied.batch(2, size=20)
     applied.batch(3, size=30)
@@ -165,13 +165,13 @@ LIES = {
         pb.State(taken=b"".join(n.to_bytes(20, "little") + bytes(8) for n in range(TAKEN_MAX + 1)))
     ),
     "taken behind the end": lambda s: s.MergeFrom(pb.State(taken=bytes(20) + b"\6" + bytes(7))),
-    "no milestone": lambda s: s.ClearField("milestones"),
-    "milestones out of order": lambda s: s.milestones.reverse(),
-    "a milestone behind the end": lambda s: s.milestones[-1].MergeFrom(pb.Milestone(offset=7)),
-    "a milestone of more bytes": lambda s: s.milestones[-1].MergeFrom(pb.Milestone(bytes=91)),
-    "a milestone of the future": lambda s: s.milestones[-1].MergeFrom(pb.Milestone(append_us=1 << 60)),
-    "a first milestone behind the start": lambda s: s.milestones[0].MergeFrom(pb.Milestone(offset=3)),
-    "milestones before the start": lambda s: s.milestones.insert(0, pb.Milestone()),
+    "no retention mark": lambda s: s.ClearField("retention_marks"),
+    "retention marks out of order": lambda s: s.retention_marks.reverse(),
+    "a retention mark behind the end": lambda s: s.retention_marks[-1].MergeFrom(pb.RetentionMark(offset=7)),
+    "a retention mark of more bytes": lambda s: s.retention_marks[-1].MergeFrom(pb.RetentionMark(bytes=91)),
+    "a retention mark of the future": lambda s: s.retention_marks[-1].MergeFrom(pb.RetentionMark(append_us=1 << 60)),
+    "a first retention mark behind the start": lambda s: s.retention_marks[0].MergeFrom(pb.RetentionMark(offset=3)),
+    "retention marks before the start": lambda s: s.retention_marks.insert(0, pb.RetentionMark()),
     "a hold behind the end": lambda s: s.holds[0].MergeFrom(pb.HeldRange(offset=7)),
     "holds out of order": lambda s: s.holds.reverse(),
     "half a hold's id": lambda s: s.holds[0].MergeFrom(pb.HeldRange(hold_id=b"1")),

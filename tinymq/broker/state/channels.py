@@ -218,7 +218,7 @@ class Channels:
 
     def dump(self, state: pb.State) -> None:
         """Write the table into `state`, in an order that depends on nothing but the table."""
-        state.numbers_given = self._last_number
+        state.last_number = self._last_number
         cursors = self._cursors
         state.channels.extend(
             [
@@ -237,7 +237,7 @@ class Channels:
         """The inverse of `dump`, for a log that ends at `end`. Raises CorruptData for anything that `dump` cannot
         write."""
         channels = cls()
-        channels._last_number = state.numbers_given
+        channels._last_number = state.last_number
         before = ""
         for c in state.channels:
             _check(c.channel > before and c.position <= end and len(c.last_seek) in (0, REQUEST_ID_BYTES))

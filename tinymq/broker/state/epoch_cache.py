@@ -47,22 +47,22 @@ class EpochCache:
         return next((start for term, start in self._epochs if term > recovery_term), None)
 
     def dump(self, state: pb.State) -> None:
-        state.histories.extend(pb.History(term=term, start=start) for term, start in self._epochs)
-        state.generation = self._recovery_epoch
+        state.recoveries.extend(pb.Recovery(term=term, start=start) for term, start in self._epochs)
+        state.recovery_epoch = self._recovery_epoch
 
     @classmethod
     def load(cls, state: pb.State, high_watermark: int) -> EpochCache:
         """The inverse of `dump`. Raises CorruptData for anything that `dump` cannot write."""
         cache = cls()
-        for epoch in state.histories:
+        for epoch in state.recoveries:
             if (
                 epoch.term <= cache.newest_term
                 or not (cache._epochs[-1][1] if cache._epochs else 0) <= epoch.start <= high_watermark
             ):
-                raise CorruptData("a partition's applied state has histories out of order")
+                raise CorruptData("a partition's applied state has recoveries out of order")
             cache._epochs.append((epoch.term, epoch.start))
             cache.newest_term = epoch.term
-        if len(cache._epochs) > EPOCHS_MAX or bool(cache._epochs) != bool(state.generation):
-            raise CorruptData("a partition's applied state has too many histories, or none of its generation")
-        cache._recovery_epoch = state.generation
+        if len(cache._epochs) > EPOCHS_MAX or bool(cache._epochs) != bool(state.recovery_epoch):
+            raise CorruptData("a partition's applied state has too many recoveries, or none of its recovery epoch")
+        cache._recovery_epoch = state.recovery_epoch
         return cache

@@ -143,15 +143,15 @@ class RetentionIndex:
 
     def dump(self, state: pb.State) -> None:
         state.last_append_us = self.last_append_us
-        state.milestones.extend(
-            [pb.Milestone(offset=m.offset, bytes=m.bytes, append_us=m.append_us) for m in self._marks]
+        state.retention_marks.extend(
+            [pb.RetentionMark(offset=m.offset, bytes=m.bytes, append_us=m.append_us) for m in self._marks]
         )
 
     @classmethod
     def load(cls, state: pb.State, end: int, end_bytes: int) -> RetentionIndex:
         """The inverse of `dump`. Raises CorruptData for anything that `dump` cannot write."""
         index = cls()
-        index._marks = marks = [IndexMark(m.offset, m.bytes, m.append_us) for m in state.milestones]
+        index._marks = marks = [IndexMark(m.offset, m.bytes, m.append_us) for m in state.retention_marks]
         index.last_append_us = state.last_append_us
         if marks:
             rising = all(

@@ -201,13 +201,14 @@ class PartitionState:
             raise CorruptData("a partition's applied state begins behind its end")
         # Every part is parsed before the first field changes.
         channels = Channels.load(state, high_watermark)
-        milestones = RetentionIndex.load(state, high_watermark, record_bytes)
+        retention_index = RetentionIndex.load(state, high_watermark, record_bytes)
         holds = Holds.load(state, high_watermark)
-        histories = EpochCache.load(state, high_watermark)
+        epoch_cache = EpochCache.load(state, high_watermark)
         self.producers.load(data[_HEAD.size : end])
         self.applied_index, self.high_watermark, self.record_bytes = applied_index, high_watermark, record_bytes
         self.log_start = state.log_start
-        self._channels, self.retention_index, self.holds, self.epoch_cache = channels, milestones, holds, histories
+        self._channels, self.retention_index, self.holds = channels, retention_index, holds
+        self.epoch_cache = epoch_cache
 
 
 def _parse(data: bytes) -> pb.State:
