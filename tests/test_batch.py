@@ -261,9 +261,9 @@ def test_metadata_seen_before_is_not_walked_again_and_vouches_for_nothing_else()
     """What it says was checked against as many rows and a body as long: every other batch is looked at itself."""
     payload = payload_of(1, headers=False)
     check_batch(payload, LIMITS)
-    before = ipc._declared_again.cache_info()
+    before = ipc._declared_cached.cache_info()
     check_batch(payload_of(1, headers=False), LIMITS)
-    assert ipc._declared_again.cache_info().hits == before.hits + 1
+    assert ipc._declared_cached.cache_info().hits == before.hits + 1
     for lie in (payload[:-8], payload + bytes(8), repack(payload[tb.HEADER_SIZE :], 2)):
         with pytest.raises(InvalidBatch):
             check_batch(lie, LIMITS)

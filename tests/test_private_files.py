@@ -90,7 +90,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, victim: Path, monke
     theirs.mkdir()
     (tmp_path / "ours").symlink_to(theirs)
     check_own_directory(tmp_path / "ours")
-    with pytest.raises(UnsafePath, match="is not a folder"):
+    with pytest.raises(UnsafePath, match="is not a directory"):
         check_own_directory(victim)
     if os.geteuid() == 0:
         os.chown(theirs, 4711, 4711)

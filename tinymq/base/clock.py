@@ -1,4 +1,4 @@
-"""Time as an argument. Nothing below the gRPC adapters asks the system for the time or a delay."""
+"""Time as an argument. No code below the gRPC adapters asks the system for the time or for a delay."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ T = TypeVar("T")
 
 
 class Timer(Protocol):
-    """A call that will be made later, unless cancelled."""
+    """A call in the future, unless it is cancelled."""
 
     def cancel(self) -> None: ...
 
 
 class Clock(Protocol):
-    """One broker's sense of time. Calls never block; `call_later` calls back on the broker's loop."""
+    """The time of one broker. No method blocks, and `call_later` calls back on the broker's loop."""
 
     def monotonic(self) -> float:
-        """Seconds since some fixed point; never goes back; unrelated between brokers."""
+        """Seconds since a fixed point. They never go back, and are unrelated between brokers."""
         ...
 
     def wall_us(self) -> int:
-        """Microseconds since 1970 UTC; may jump either way."""
+        """Microseconds since 1970 UTC. They may jump either way."""
         ...
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
-        """Make `call` after `delay_s` seconds of this clock."""
+        """Call `call` after `delay_s` seconds of this clock."""
         ...
 
     async def sleep(self, delay_s: float) -> None:
@@ -55,7 +55,7 @@ class SystemClock:
 
 
 async def within(clock: Clock, answer: asyncio.Future[T], timeout_s: float, late: TinymqError) -> T:
-    """The future's result, or `late` raised after `timeout_s`; the future itself then ends with `late`, too."""
+    """Wait for the future, and return its result. After `timeout_s` end the future with `late`, and raise `late`."""
 
     def end() -> None:
         if not answer.done():

@@ -7,19 +7,19 @@
     │   └── OffsetOutOfRange, OutOfOrderSequence, Fenced, UnknownProducer, VersionConflict
     ├── NotFound               UnknownTopic, UnknownPartition, UnknownChannel
     ├── AlreadyExists          TopicExists
-    ├── Unavailable            not now: try again (retriable)
+    ├── Unavailable            nothing was done: try again (retriable)
     │   ├── NotLeader, NotReady, OffsetNotAvailable, BufferFull, BrokerUnreachable, QuotaExceeded, Held
     │   └── DeadlineExceeded   nothing was done, and the time is up
-    ├── OutcomeUnknown         it may have been done, or not
-    ├── NotDelivered           what a producer could not send, with the records
+    ├── OutcomeUnknown         the request may have taken effect, or not
+    ├── NotDelivered           records that a producer could not send
     ├── Denied                 WrongSecret, WrongCluster, WrongBroker
     ├── StorageError           DiskFull, OutOfDescriptors, SyncFailed, CorruptData, BrokenInvariant,
     │                          FolderInUse, PortInUse, UnsafePath
     └── Closed                 used after it was closed
 
-Operating errors are one of these and nothing below leaks unmapped; a broken invariant is an
-AssertionError, and ends the replica that met it (BrokenInvariant), or else the process. On the wire an
-error is its `code`, message, hint and detail.
+Every operating error is one of these, and no error of a library leaks unmapped. A broken invariant is an
+AssertionError, and ends the replica that met it (BrokenInvariant), or else the process. On the wire an error is its
+`code`, message, hint and detail.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from typing import ClassVar
 
 
 class TinymqError(Exception):
-    """Base of all. `code` is stable and names the class; `retriable` says whether the same call may
-    succeed later; `hint` says what to do; `detail` carries machine-readable facts (all strings)."""
+    """Base of all. `code` is stable and names the class. `retriable` says whether the same call may succeed later.
+    `hint` says what to do. `detail` has facts for programs, all of them strings."""
 
     code: ClassVar[str] = "Error"
     retriable: ClassVar[bool] = False
@@ -67,7 +67,7 @@ class InvalidName(InvalidRequest):
 
 
 class InvalidBatch(InvalidRequest):
-    """The bytes are not a batch of this format, or they lie about themselves."""
+    """The bytes are not a batch of this format, or contradict themselves."""
 
     default_hint = "send batches made by tinymq's client, or encoded with tinymq.format.batch.encode"
 
@@ -85,7 +85,7 @@ class InvalidConfig(InvalidRequest):
 
 
 class InvalidFrame(InvalidRequest):
-    """What came is no frame of the protocol that is spoken on this port, or over its bound, or cut short."""
+    """The received bytes are no frame of the protocol of this port, or a frame over its bound, or cut short."""
 
     default_hint = "check what connects to the port between brokers, and to the stream port"
 
@@ -106,16 +106,16 @@ class WrongEventLoop(InvalidRequest):
 
 
 class OffsetOutOfRange(InvalidRequest):
-    """Below the log start, beyond the end, or of a record that was lost. detail: log_start, high_watermark, and
-    history_start where records from there on were lost."""
+    """The offset is below the log start, beyond the end, or that of a lost record. detail: log_start, high_watermark,
+    and history_start if records from there on were lost."""
 
     default_hint = "start from 'earliest', or from log_start in the error's detail"
 
 
 class OutOfOrderSequence(InvalidRequest):
-    """An idempotent producer skipped a sequence: what came before is missing."""
+    """An idempotent producer skipped a sequence: an earlier batch is missing."""
 
-    default_hint = "send what is missing first, or take a new epoch"
+    default_hint = "send the missing batch first, or take a new epoch"
 
 
 class Fenced(InvalidRequest):
@@ -127,7 +127,7 @@ class Fenced(InvalidRequest):
 class UnknownProducer(InvalidRequest):
     """The partition does not know this producer id, and its sequence is not 0."""
 
-    default_hint = "the client takes a new epoch by itself; what was in flight is of unknown outcome"
+    default_hint = "the client takes a new epoch by itself; the outcome of batches in flight is unknown"
 
 
 class VersionConflict(InvalidRequest):
@@ -137,7 +137,7 @@ class VersionConflict(InvalidRequest):
 
 
 class NotFound(TinymqError):
-    """What was named is not there."""
+    """The named object does not exist."""
 
     default_hint = "check the name, or make it first"
 
@@ -159,7 +159,7 @@ class UnknownChannel(NotFound):
 
 
 class AlreadyExists(TinymqError):
-    """What was to be made is there already."""
+    """The object to create exists already."""
 
     default_hint = "choose another name"
 
@@ -169,7 +169,7 @@ class TopicExists(AlreadyExists):
 
 
 class Unavailable(TinymqError):
-    """Not now. Nothing was done."""
+    """The request cannot be served now. Nothing was done."""
 
     retriable = True
     default_hint = "try again shortly"
@@ -186,7 +186,8 @@ class NotReady(Unavailable):
 
 
 class OffsetNotAvailable(Unavailable):
-    """Beyond what this replica may show; another one, or a later try, may have it. detail: high_watermark."""
+    """The offset is beyond the end that this replica may show. Another one, or a later try, may have it. detail:
+    high_watermark."""
 
     default_hint = "ask again, or another replica"
 
@@ -198,13 +199,13 @@ class BufferFull(Unavailable):
 
 
 class BrokerUnreachable(Unavailable):
-    """No broker answered; the message lists every address tried, and why each failed."""
+    """No broker answered. The message lists every address that was tried, and why it failed."""
 
     default_hint = "check the addresses, and that the brokers run"
 
 
 class QuotaExceeded(Unavailable):
-    """Over a bound of the broker's. detail: retry_after_ms, where it is known."""
+    """The request is over a bound of the broker. detail: retry_after_ms, if it is known."""
 
     default_hint = "slow down, and try again shortly"
 
@@ -216,15 +217,15 @@ class Held(Unavailable):
 
 
 class DeadlineExceeded(Unavailable):
-    """The deadline passed and it is certain that nothing was done."""
+    """The deadline has passed, and certainly nothing was done."""
 
     default_hint = "try again, with a later deadline"
 
 
 class OutcomeUnknown(TinymqError):
-    """The request may have taken effect, or not; nobody here can tell.
+    """The request may have taken effect, or not.
 
-    An idempotent producer's resend settles it; a plain one's may write a second time.
+    If an idempotent producer sends again, the outcome becomes known. A plain producer may write a second time.
     """
 
     default_hint = "read back before sending again"
@@ -232,7 +233,7 @@ class OutcomeUnknown(TinymqError):
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """A record that was not acknowledged, and why."""
+    """A record that was not acknowledged, and the reason."""
 
     topic: str
     partition: int
@@ -246,7 +247,7 @@ class Unsent:
 class NotDelivered(TinymqError):
     """Records of a producer that ended without an acknowledgement, and whose Delivery nobody asked.
 
-    `records` each have their own error; `left_out` more were not kept.
+    Each one of `records` has its own error. `left_out` further ones were not kept.
     """
 
     default_hint = "each of .records has its own error"
@@ -258,9 +259,9 @@ class NotDelivered(TinymqError):
 
 
 class Denied(TinymqError):
-    """The other end refuses who we are."""
+    """The other end refuses this broker or client."""
 
-    default_hint = "check whom you ask, and as whom"
+    default_hint = "check the address of the other end, and the identity given to it"
 
 
 class WrongSecret(Denied):
@@ -298,19 +299,19 @@ class OutOfDescriptors(StorageError):
 
 
 class SyncFailed(StorageError):
-    """fsync failed: what it covered may be lost, and asking again proves nothing."""
+    """fsync failed: the written data may be lost, and a second fsync proves nothing."""
 
     default_hint = "check the disk, then start the broker again"
 
 
 class CorruptData(StorageError):
-    """Stored bytes are not what was written. They are never served."""
+    """The stored bytes are not those that were written. They are never served."""
 
     default_hint = "check the disk; the other replicas have the data"
 
 
 class BrokenInvariant(StorageError):
-    """What cannot be, is: a bug here or in another broker, and no damage. What is stored stays as it lies."""
+    """An invariant is broken: a bug in this broker or another, and no damage. The stored data stays as it is."""
 
     default_hint = "this is a bug: keep the broker's data directory and log, and report it; the other replicas serve"
 
@@ -322,13 +323,13 @@ class FolderInUse(StorageError):
 
 
 class UnsafePath(StorageError):
-    """The path is not a file or folder of this user: it may be a planted link."""
+    """The path is not a file or directory of this user: it may be a planted link."""
 
-    default_hint = "look at what the path is and who created it; remove it, or choose another folder"
+    default_hint = "look at the path and its owner; remove it, or choose another directory"
 
 
 class PortInUse(StorageError):
-    """Another process listens there."""
+    """Another process listens on the port."""
 
     default_hint = "stop it, or choose another port"
 

@@ -1,7 +1,7 @@
-"""What a broker's services tell of their work as they do it. Nothing here counts or measures: tinymq/metrics/ does.
+"""The calls by which a broker's services report their work. tinymq/metrics/ counts and measures; this module does not.
 
-One call per batch, fetch, call or sync batch, never per record; all of them on the broker's loop. Times are seconds
-of the broker's own monotonic clock, so a replay in virtual time is told the same.
+There is one call per batch, fetch, RPC or sync batch, never per record, and all of them are on the broker's loop. Times
+are seconds of the broker's own monotonic clock, so a replay in virtual time reports the same.
 """
 
 from __future__ import annotations
@@ -10,39 +10,39 @@ from typing import Protocol
 
 
 class Meter(Protocol):
-    """Must not raise, and takes a few microseconds at most: it runs on the way of every batch.
+    """Receives the reports. A method must not raise, and takes a few microseconds at most: it runs for every batch.
 
-    `call` names a method as `<service>.<method>`; `code` is an error's.
+    `call` names an RPC as `<service>.<method>`. `code` is that of an error.
     """
 
     def now(self) -> float:
-        """The time that the calls below are given; 0 where nobody measures."""
+        """The present time, for the methods below; 0 if nobody measures."""
         ...
 
     def produced(
         self, topic_id: bytes, batch_bytes: int, records: int, arrived_s: float, appended_s: float | None
     ) -> None:
-        """A batch is acknowledged now. `appended_s`: when it was appended, if a majority was waited for."""
+        """A batch is acknowledged now. `appended_s`: when it was appended, if the broker waited for a majority."""
         ...
 
     def appended(self, topic_id: bytes, batch_bytes: int, records: int) -> None:
-        """A batch was taken that nobody waits for."""
+        """A batch was appended whose producer waits for no acknowledgement."""
         ...
 
     def duplicated(self, topic_id: bytes, arrived_s: float) -> None:
-        """A batch is answered with where it was before."""
+        """A batch is a duplicate, and is answered with the offset of the original."""
         ...
 
     def fetched(self, topic_id: bytes, frame_bytes: int, asked_s: float, ready_s: float) -> None:
-        """A fetch is answered now; at `ready_s` there was something to say, or its wait was over."""
+        """A fetch is answered now. At `ready_s` there were records, or its wait was over."""
         ...
 
     def called(self, call: str, began_s: float) -> None:
-        """A unary call is answered now, with or without an error."""
+        """A unary RPC is answered now, with or without an error."""
         ...
 
     def refused(self, call: str, code: str) -> None:
-        """An error is answered."""
+        """An RPC is answered with an error."""
         ...
 
     def throttled(self, direction: str, wait_s: float) -> None:
@@ -50,12 +50,12 @@ class Meter(Protocol):
         ...
 
     def synced(self, took_s: float, logs: int) -> None:
-        """A sync batch of so many logs ended, well or not."""
+        """A sync batch of `logs` logs has ended, with or without an error."""
         ...
 
 
 class Unmetered:
-    """The Meter of who wants to know nothing."""
+    """A no-op Meter."""
 
     def now(self) -> float:
         return 0.0

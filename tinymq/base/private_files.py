@@ -1,7 +1,7 @@
-"""Private files and folders of this user: created without rights for others, and never opened through a planted link.
+"""Private files and directories of this user: created without rights for others, never opened through a planted link.
 
-In a folder that others may write to, such as the one for temporary files, an attacker can create a name before this
-user does: as a symbolic link to a file that the user may write, a hard link, a pipe, or a folder of another user.
+In a directory that others may write to, such as the one for temporary files, an attacker can create a name before this
+user does: a symbolic link to a file that the user may write, a hard link, a pipe, or a directory of another user.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def open_private(path: Path, flags: int) -> int:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UnsafePath(f"{path} is a symbolic link") from None
-        if error.errno in (errno.ENXIO, errno.EISDIR):  # a pipe without a reader, a socket; a folder
+        if error.errno in (errno.ENXIO, errno.EISDIR):  # a pipe without a reader, a socket; a directory
             raise UnsafePath(f"{path} is not a regular file") from None
         raise
     try:
@@ -61,16 +61,16 @@ def make_private_directory(path: Path) -> None:
 
 
 def check_own_directory(path: Path) -> None:
-    """Raises UnsafePath unless `path` is a folder that belongs to this user or to root. If `path` is a symbolic link to
-    the folder, the link must belong to one of them, too."""
+    """Raises UnsafePath unless `path` is a directory that belongs to this user or to root. If `path` is a symbolic link
+    to the directory, the link must belong to one of them, too."""
     trusted = (os.geteuid(), 0)
     if path.lstat().st_uid not in trusted or path.stat().st_uid not in trusted:
-        raise UnsafePath(f"{path} belongs to another user", hint="choose another folder, or remove that one")
+        raise UnsafePath(f"{path} belongs to another user", hint="choose another directory, or remove that one")
     if not path.is_dir():
-        raise UnsafePath(f"{path} is not a folder", hint="choose another one")
+        raise UnsafePath(f"{path} is not a directory", hint="choose another one")
 
 
 def open_to_others(path: Path) -> str:
-    """Return the mode of a folder if others may enter it, such as "755"; "" if the folder is private."""
+    """Return the mode of a directory if others may enter it, such as "755"; "" if the directory is private."""
     mode = stat.S_IMODE(path.stat().st_mode)
     return f"{mode:o}" if mode & _OTHERS else ""

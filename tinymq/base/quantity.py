@@ -1,4 +1,4 @@
-"""Numbers and names in sentences for people: `1 broker`, `2 brokers`. Pure; no I/O."""
+"""Numbers and names in sentences for people: `1 broker`, `2 brokers`. Pure."""
 
 from __future__ import annotations
 

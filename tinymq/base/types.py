@@ -1,4 +1,4 @@
-"""Values that every room shares. No I/O, no behaviour beyond construction and naming."""
+"""Values that every package shares. No I/O, and no behaviour beyond construction and naming."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import NamedTuple, NewType
 from tinymq.base.errors import InvalidName
 
 BrokerId = NewType("BrokerId", int)
-"""A broker's number, 1 or more; 0 on the wire means *nobody known*."""
+"""A broker's number, 1 or more. On the wire, 0 means that no broker is known."""
 
 TopicId = NewType("TopicId", bytes)
-"""16 random bytes: a topic deleted and made again under its old name is another topic."""
+"""16 random bytes. A topic that is deleted and created again under its old name is another topic."""
 
 METADATA_TOPIC = TopicId(bytes(16))
-"""The metadata group's topic id: no user's topic has it."""
+"""The metadata group's topic id, which no user's topic has."""
 
 PAYLOAD_BYTES_MAX = 64 * 1024 * 1024
-"""Bytes of one log entry's payload. A stored length above this is damage, whatever the checksum says."""
+"""Bytes of one log entry's payload. A stored length above this is damage, even if the checksum is right."""
 
 TOPIC_NAME_LENGTH_MAX = 249
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -27,7 +27,8 @@ _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 class GroupId(NamedTuple):
     """Names one Raft group: a partition of a topic, or the metadata group.
 
-    A tuple, for it is a key looked up a dozen times per message: a dataclass is hashed and compared in Python.
+    It is a tuple, because it is a key that is looked up a dozen times per message. A dataclass is hashed and compared
+    in Python.
     """
 
     topic_id: TopicId
@@ -44,7 +45,7 @@ METADATA_GROUP = GroupId(METADATA_TOPIC, 0)
 
 @dataclass(frozen=True, slots=True)
 class PeerAddress:
-    """Where a broker listens for other brokers."""
+    """The address at which a broker listens for other brokers."""
 
     broker_id: int
     host: str
@@ -56,7 +57,7 @@ class PeerAddress:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a proposed entry lies. Durable or committed only when its group says so."""
+    """The place of a proposed entry. The entry is durable or committed only when its group says so."""
 
     index: int
     term: int
@@ -66,7 +67,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Offset:
-    """A record's place in its partition: distinct from times, so that neither passes for the other."""
+    """A record's place in its partition. It is a type of its own, so that no time can pass for an offset."""
 
     value: int
 
@@ -76,17 +77,17 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """What an acknowledged record got."""
+    """The place and time of an acknowledged record."""
 
     topic: str
     partition: int
     offset: int
     append_time_us: int  # the leader's clock when the record was appended, not the user's timestamp
-    duplicate: bool = False  # it was there already, from an earlier try of the same send
+    duplicate: bool = False  # an earlier attempt of the same send had already stored it
 
 
 def check_topic_name(name: str) -> str:
-    """Return `name`, or raise `InvalidName` saying what is wrong with it.
+    """Return `name`, or raise `InvalidName`, whose message says what is wrong.
 
     1 to 249 characters of A-Z a-z 0-9 . _ -, and neither "." nor ".." (the names Kafka allows).
     """
@@ -99,12 +100,12 @@ def check_channel_name(name: str) -> str:
 
 
 def check_consumer_name(name: str) -> str:
-    """As `check_topic_name`, for who reads a channel."""
+    """As `check_topic_name`, for the consumer that reads a channel."""
     return _check_name("consumer", name)
 
 
 def check_scan_id(name: str) -> str:
-    """As `check_topic_name`, for what brokers count a scan's bytes under."""
+    """As `check_topic_name`, for the name under which brokers count a scan's bytes."""
     return _check_name("scan", name)
 
 

@@ -11,9 +11,9 @@
         24    8 first_sequence   i64  of the first record; -1 when plain
         32    … message               encapsulated RecordBatch message of SCHEMA, without a schema message
 
-Bytes from outside are believed only after `check_batch` or `decode_batch`, on brokers and readers alike.
-They raise InvalidBatch or BatchTooLarge and nothing else, whatever the bytes are, and unpack nothing
-before the unpacked size is known to be within the limits (tinymq/format/ipc.py reads it from the metadata).
+Brokers and readers trust bytes from outside only after `check_batch` or `decode_batch`. Whatever the bytes are, these
+raise InvalidBatch or BatchTooLarge and nothing else, and they unpack nothing before they know that the unpacked size is
+within the limits (tinymq/format/ipc.py reads it from the metadata).
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ SCHEMA = pa.schema(
 )
 """The schema of every batch, for good. All columns are nullable, but no timestamp and no header's key is null."""
 
-# Python's datetime spans the years 1 to 9999: a timestamp outside would fail in the reader, not here.
+# Python's datetime spans the years 1 to 9999. A timestamp outside would fail in the reader, and not here.
 TIMESTAMP_US_MIN = -62_135_596_800_000_000
 TIMESTAMP_US_MAX = 253_402_300_799_999_999
-FEW_ROWS = 64  # up to here a loop over the timestamps costs less than one call of Arrow's: 2 µs against 17
+FEW_ROWS = 64  # up to so many, a loop over the timestamps takes 2 µs, and one call of Arrow takes 17 µs
 
 _BINARY, _HEADERS, _TIMESTAMP = SCHEMA.field(0).type, SCHEMA.field(2).type, SCHEMA.field(3).type
 
@@ -58,7 +58,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Codec(IntEnum):
-    """How a batch's buffers are packed."""
+    """The compression of a batch's buffers."""
 
     NONE = 0
     LZ4 = 1
@@ -73,7 +73,7 @@ _WRITE = {
 
 
 class BatchLimits(Protocol):
-    """The bounds that a batch is held to; `tinymq.base.config.Limits` is one."""
+    """The bounds of a batch. `tinymq.base.config.Limits` has them."""
 
     @property
     def record_bytes_max(self) -> int: ...
@@ -99,7 +99,7 @@ class BatchHeader:
 
 @value
 class Declared:
-    """What a batch says about itself, checked for consistency and limits. Its values are not checked yet."""
+    """A batch's own description of itself, checked for consistency and limits. Its values are not checked yet."""
 
     header: BatchHeader
     layout: Layout
@@ -107,7 +107,7 @@ class Declared:
 
 @value
 class CheckedBatch:
-    """What a broker knows of a batch that passed every check."""
+    """A batch that has passed every check, as far as a broker needs to know it."""
 
     header: BatchHeader
     max_timestamp_us: int
@@ -128,7 +128,7 @@ def pack_batch(
 
 
 def parse_batch_header(payload: bytes | memoryview) -> BatchHeader:
-    """Unpack the header. Raises InvalidBatch; the Arrow message is not looked at."""
+    """Unpack the header alone. Raises InvalidBatch."""
     if len(payload) < HEADER_SIZE:
         raise InvalidBatch(f"a batch has at least {HEADER_SIZE} bytes, this one {len(payload)}")
     version, codec, zero, count, producer, epoch, zero2, sequence = HEADER.unpack_from(payload)
@@ -174,7 +174,7 @@ def check_batch(payload: bytes | memoryview, limits: BatchLimits, declared: Decl
 
 
 def decode_batch(payload: bytes | memoryview, limits: BatchLimits) -> pa.RecordBatch:
-    """The records, after the same checks as `check_batch`. Uncompressed buffers are views of `payload`."""
+    """Return the records, after the checks of `check_batch`. Uncompressed buffers are views of `payload`."""
     return _open(payload, limits, read_declared(payload, limits))[0]
 
 
@@ -212,9 +212,10 @@ def encode(
     timestamps_us: Sequence[int],
     codec: Codec = Codec.NONE,
 ) -> pa.Buffer:
-    """The Arrow message of some records, one per place in the sequences; None for `keys` or `headers`: none has any.
+    """Encode records as an Arrow message, one per item of the sequences. `keys` or `headers` is None if no record has
+    any.
 
-    Raises InvalidBatch for what is not bytes, str or int where it must be.
+    Raises InvalidBatch for a value of a wrong type.
     """
     count = len(values)
     try:
@@ -230,16 +231,16 @@ def encode(
 
 @lru_cache(16)
 def _shared_nulls(count: int, kind: pa.DataType) -> pa.Array:
-    """Immutable, so that most batches of single records share two."""
+    """A column of nulls. It is immutable, so most batches of single records share two of them."""
     return _nulls(count, kind)
 
 
 def _nulls(count: int, kind: pa.DataType) -> pa.Array:
     """Return the same as pa.nulls, but no larger than necessary when written.
 
-    Arrow's own nulls give the empty children of lists as many offsets as there are rows, and Arrow writes every slice
-    of the column with all of these offsets. That costs eight bytes for each row of the whole table, in each batch that
-    the table is cut into.
+    Arrow's own nulls give the empty children of a list as many offsets as there are rows, and Arrow writes all of these
+    offsets with every slice of the column. If a table is cut into batches, each batch then has eight bytes for each row
+    of the whole table.
     """
     if not pa.types.is_list(kind):
         return pa.nulls(count, kind)
@@ -272,10 +273,10 @@ def encode_record_batch(batch: pa.RecordBatch, codec: Codec = Codec.NONE) -> pa.
 
 
 def conform(data: pa.Table | pa.RecordBatch, now_us: int) -> list[pa.RecordBatch]:
-    """`data` as record batches of SCHEMA, uncopied where it has those types already.
+    """`data` as record batches of SCHEMA. Columns that have the right type already are not copied.
 
-    Columns may come in any order. `value` must be there; the others may lack. Text becomes UTF-8 bytes, times
-    become microseconds UTC, a missing or null timestamp becomes `now_us`. Raises InvalidBatch for another column
+    The columns may have any order. `value` must be there; the others may be missing. Text becomes UTF-8 bytes, times
+    become microseconds UTC, and a missing or null timestamp becomes `now_us`. Raises InvalidBatch for another column,
     or a type that does not convert without loss.
     """
     if isinstance(data, pa.RecordBatch):

@@ -10,15 +10,15 @@
         18    2 reserved         u16  0
         20    8 index            u64  Raft index, from 1
         28    8 term             u64  Raft term of the leader that appended it
-        36    8 base_offset      u64  offset of its first record (of the next one, when it has none)
+        36    8 base_offset      u64  offset of its first record, or of the next record if it has none
         44    4 record_count     u32  records; only DATA (and PUBLISH, later) has any
-        48    8 append_time_us   i64  leader's clock (architecture: Time)
-        56    8 max_timestamp_us i64  greatest record timestamp; append_time_us when it has no record
+        48    8 append_time_us   i64  the leader's append clock
+        56    8 max_timestamp_us i64  greatest record timestamp; append_time_us if it has no record
         64    … payload
 
-header_crc covers payload_crc, and prev_crc chains the headers: two replicas whose header_crc agree at
-an index agree on every byte up to it. A frame is stored as the leader packed it, so followers copy,
-never re-encode. Little-endian throughout. Index, term and offsets stay below 2^63.
+header_crc covers payload_crc, and prev_crc chains the headers: if two replicas have the same header_crc at an index,
+they agree on every byte up to it. A frame is stored as the leader packed it: followers copy it, and never encode it
+again. All numbers are little-endian. Index, term and offsets stay below 2^63.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _COVERED = struct.Struct("<IIIBBHQQQIqq")  # all of HEADER but header_crc
 
 
 class Kind(IntEnum):
-    """What an entry is. A replica that meets a kind or version it does not know stops with an error."""
+    """The kind of an entry. A replica that meets an unknown kind or version stops with an error."""
 
     NOOP = 1  # a leader's first entry of its term
     CONFIG = 2  # peer.proto Config: replicas and their incarnations
     DATA = 3  # one record batch (tinymq/format/batch.py); the only kind that takes offsets today
-    COMMAND = 4  # a state machine's own: registry commands; later cursors and leases
-    STAGED = 5  # reserved: a batch that counts no records where it lies (transactions)
+    COMMAND = 4  # of a state machine: registry commands, or a partition's commands on channels and holds
+    STAGED = 5  # reserved: a batch of a transaction, whose records have no offsets yet
     PUBLISH = 6  # reserved: gives staged batches their offsets
     DISCARD = 7  # reserved: drops staged batches
 
@@ -60,8 +60,8 @@ def crc32c(data: bytes | memoryview, seed: int = 0) -> int:
 
 
 def crc32c_of(part: memoryview) -> int:
-    """CRC-32C of a part of something larger, uncopied: the C code takes no memoryview."""
-    import pyarrow as pa  # here, for the command line knows entries, and starts without Arrow
+    """CRC-32C of a part of a larger buffer, without a copy. The C code accepts no memoryview, but an Arrow buffer."""
+    import pyarrow as pa  # here, because the command line imports this module and starts without Arrow
 
     return int(google_crc32c.value(pa.py_buffer(part)))
 
@@ -174,7 +174,7 @@ def parse_header(data: bytes | memoryview, position: int = 0) -> EntryHeader:
 
 
 def parse_entry(data: bytes | memoryview, position: int = 0) -> Entry:
-    """Unpack and verify header and payload. Raises CorruptData, also for a payload that is cut short."""
+    """Unpack and verify header and payload. Raises CorruptData, also if the payload is cut short."""
     header = parse_header(data, position)
     start = position + HEADER_SIZE
     payload = bytes(data[start : start + header.length])
@@ -186,7 +186,7 @@ def parse_entry(data: bytes | memoryview, position: int = 0) -> Entry:
 
 
 def iter_entries(data: bytes | memoryview) -> Iterator[Entry]:
-    """All frames of `data`, verified one by one. Raises CorruptData unless it ends at a frame's end."""
+    """All frames of `data`, verified one by one. Raises CorruptData unless `data` ends with a frame."""
     position = 0
     while position < len(data):
         entry = parse_entry(data, position)

@@ -1,9 +1,9 @@
-"""What an Arrow IPC message claims about itself, read without Arrow: so that nothing is unpacked on trust.
+"""The layout that an Arrow IPC message declares, read without Arrow, so that nothing is unpacked on trust.
 
-Arrow's reader allocates what a compressed buffer declares, and its validation assumes that the metadata
-was sane to begin with. This module walks the flatbuffer metadata of one encapsulated RecordBatch message
-of `tinymq.format.batch.SCHEMA` with every access bounded, and refuses what does not add up: another kind of
-message, other counts of nodes or buffers, buffers outside the body, buffers too short for their nodes.
+Arrow's reader allocates as much as a compressed buffer declares, and its validation assumes that the metadata is sane.
+This module walks the flatbuffer metadata of one encapsulated RecordBatch message of `tinymq.format.batch.SCHEMA`, with
+every access bounded. It refuses another kind of message, other counts of nodes or buffers, buffers outside the body,
+and buffers too short for their nodes.
 
     offset size field (Arrow columnar format, "Encapsulated message format")
          0    4 continuation   0xFFFFFFFF
@@ -26,8 +26,8 @@ CONTINUATION = 0xFFFFFFFF
 METADATA_BYTES_MAX = 64 * 1024
 METADATA_V5 = 4  # MetadataVersion.V5, the only one written since Arrow 1.0
 RECORD_BATCH = 3  # MessageHeader.RecordBatch; 1 is Schema, 2 DictionaryBatch
-KEPT = 256  # metadata that was seen lately, and
-KEPT_BYTES_MAX = 1024  # how long it may be to be kept
+CACHED = 256  # results for metadata that was seen lately
+CACHED_BYTES_MAX = 1024  # longer metadata is not cached
 COMPRESSION_CODECS = (0, 1)  # LZ4_FRAME, ZSTD
 
 # SCHEMA depth first. A node is (length, null_count); buffers are grouped by the node that they serve.
@@ -51,7 +51,7 @@ _TIMESTAMP_BUFFER = 15
 
 @value
 class Layout:
-    """What a message declares, found consistent with its size."""
+    """The layout of a message, consistent with its size."""
 
     unpacked_bytes: int  # sum of all buffers' lengths once unpacked
     compressed: bool
@@ -60,7 +60,7 @@ class Layout:
 
 @value
 class _Packed:
-    """What compressed buffers hide: their lengths."""
+    """A compressed message. The unpacked lengths stand in the body, at the start of each buffer."""
 
     nodes: tuple[int, ...]
     buffers: tuple[tuple[int, int], ...]  # (offset in the body, length)
@@ -83,7 +83,7 @@ def _read(data: bytes | memoryview, start: int, rows: int) -> Layout:
         raise InvalidBatch("not an encapsulated Arrow message")
     meta = bytes(data[first : first + size])
     body = first + size
-    declared = _declared_again if size <= KEPT_BYTES_MAX else _declared
+    declared = _declared_cached if size <= CACHED_BYTES_MAX else _declared
     found = declared(meta, rows, len(data) - body)
     if isinstance(found, Layout):
         return found
@@ -93,7 +93,7 @@ def _read(data: bytes | memoryview, start: int, rows: int) -> Layout:
 
 
 def _declared(meta: bytes, rows: int, body_bytes: int) -> Layout | _Packed:
-    """What the metadata alone says: everything, unless the buffers are compressed."""
+    """Read the metadata alone. It says everything, unless the buffers are compressed."""
     compressed, nodes, flat = _walk(meta, rows, body_bytes)
     buffers = tuple(zip(flat[::2], flat[1::2], strict=True))
     for offset, length in buffers:
@@ -110,8 +110,8 @@ def _values(nodes: tuple[int, ...]) -> int:
     return nodes[2 * KEY] + nodes[2 * HEADER_KEY]
 
 
-# Batches of as many records of the same sizes have the same metadata: a producer of single records sends it each time.
-_declared_again = lru_cache(KEPT)(_declared)
+# Batches of equally many records of equal sizes have the same metadata: a producer of single records repeats it.
+_declared_cached = lru_cache(CACHED)(_declared)
 
 
 def _unpacked(data: bytes | memoryview, at: int, length: int) -> int:
@@ -153,7 +153,7 @@ def _walk(meta: bytes, rows: int, body_bytes: int) -> tuple[bool, tuple[int, ...
 
 
 def _check_lengths(nodes: tuple[int, ...], lengths: list[int], rows: int) -> None:
-    """Every buffer is long enough for its node, so that Arrow's validation reads inside them."""
+    """Check that every buffer is long enough for its node, so that Arrow's validation stays inside the buffers."""
     count, nulls = nodes[::2], nodes[1::2]
     if not count[KEY] == count[VALUE] == count[LIST] == count[TIMESTAMP] == rows:
         raise InvalidBatch("the Arrow columns differ in length")
@@ -172,7 +172,7 @@ def _check_lengths(nodes: tuple[int, ...], lengths: list[int], rows: int) -> Non
 
 
 def _follow(meta: bytes, at: int) -> int:
-    """The position that the u32 at `at` points to: always ahead, never outside."""
+    """The position to which the u32 at `at` points. It is always ahead, and never outside."""
     target = at + int(_U32.unpack_from(meta, at)[0])
     if target == at or target >= len(meta):
         raise InvalidBatch("Arrow metadata points outside itself")
@@ -180,7 +180,7 @@ def _follow(meta: bytes, at: int) -> int:
 
 
 class _Table:
-    """One flatbuffer table. Every access raises struct.error or InvalidBatch rather than leave `meta`."""
+    """One flatbuffer table. An access outside of `meta` raises struct.error or InvalidBatch."""
 
     __slots__ = ("_at", "_meta", "_slots", "_vtable")
 
@@ -217,7 +217,7 @@ class _Table:
         return _follow(self._meta, at)
 
     def vector(self, number: int, items: int, what: str) -> int:
-        """Where the items begin of a vector that must hold exactly `items`."""
+        """The position of the first item of a vector, which must have exactly `items` of them."""
         at = self.target(number)
         if _U32.unpack_from(self._meta, at)[0] != items:
             raise InvalidBatch(f"the Arrow message's {what} are not those of the schema")
