@@ -20,7 +20,15 @@ from tinymq.simulation.faulty_files import Crash, FaultyFiles
 
 INDEX = 25
 DATA = b"state at %d" % INDEX
-APPLIED = Snapshot(INDEX, 3, 0xC0FFEE, 900, 77_000, DATA, crc32c(DATA))
+APPLIED = Snapshot(
+    index=INDEX,
+    entry_term=3,
+    entry_crc=0xC0FFEE,
+    next_offset=900,
+    append_time_us=77_000,
+    data=DATA,
+    data_crc=crc32c(DATA),
+)
 CRASHES = ["power_cut", "kill", "kill, then power_cut"]
 
 

@@ -189,7 +189,7 @@ class OffsetNotAvailable(Unavailable):
     """The offset is beyond the end that this replica may show. Another one, or a later try, may have it. detail:
     high_watermark."""
 
-    default_hint = "ask again, or another replica"
+    default_hint = "try again, or ask another replica"
 
 
 class BufferFull(Unavailable):

@@ -123,8 +123,8 @@ def pack_batch(
     first_sequence: int = NO_SEQUENCE,
 ) -> bytes:
     """The stored payload: header and `message` in one piece (the message's one copy)."""
-    head = HEADER.pack(BATCH_VERSION, codec, 0, record_count, producer_id, producer_epoch, 0, first_sequence)
-    return b"".join((head, message))
+    fields = (BATCH_VERSION, codec, 0, record_count, producer_id, producer_epoch, 0, first_sequence)  # as drawn above
+    return b"".join((HEADER.pack(*fields), message))
 
 
 def parse_batch_header(payload: bytes | memoryview) -> BatchHeader:

@@ -134,7 +134,15 @@ def test_an_applied_state_takes_the_place_of_a_log(config: LogConfig) -> None:
         log = (await opened(store, config)).log
         append(log, 20)
         await durable(log)
-        applied = Snapshot(500, 3, 12345, 900, 77_000, b"the state", 0)
+        applied = Snapshot(
+            index=500,
+            entry_term=3,
+            entry_crc=12345,
+            next_offset=900,
+            append_time_us=77_000,
+            data=b"the state",
+            data_crc=0,
+        )
         installed = await store.install(GROUP, applied)
         with pytest.raises(Closed):
             append(log, 1)

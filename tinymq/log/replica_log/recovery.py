@@ -227,7 +227,7 @@ class LogRecovery:
         found = self._found
         for first in firsts:
             path = in_group(self._directory, first, SNAPSHOT)
-            # The snapshot must include exactly the entry before the segment: that one's checksum identifies it.
+            # The last entry of the snapshot must be the one before the segment. Its checksum identifies it.
             crc = next((s.header.prev_crc for s in found.segments if s.first_index == first), None)
             if crc is None and first - 1 == found.last_index:
                 crc = found.segments[-1].last_crc

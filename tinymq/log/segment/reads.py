@@ -25,7 +25,9 @@ FRAMES_MANY = 16  # in one read: the part of the last frame that is read for not
 SENDS_FILES = sys.platform == "linux"
 SENT_FRAME_BYTES_MIN = 16 * 1024  # reading one header costs as much as reading so many bytes
 SENT_FRAMES_MAX = 512  # in one StoredFrames
-SENT_SHARE_MIN = 0.5  # of `bytes_max`: with less, this answer and the next one would have a frame or two each
+# A run of frames is sent unread only if it fills this share of `bytes_max`. Otherwise entries of other kinds would cut
+# one answer after the other down to a frame or two.
+SENT_SHARE_MIN = 0.5
 
 
 @value
@@ -157,8 +159,8 @@ def _run(
 ) -> tuple[EntryHeader | None, int]:
     """The last of the consecutive frames with records from `first` on, and the bytes of all of them.
 
-    The last one is None if they are better read: if they are small, if there are few of them between entries of another
-    kind, or if one is damaged, because only a read says where.
+    The last one is None if reading the frames is better than sending them: they are small, there are only a few between
+    entries of other kinds, or one is damaged, and only a read reports where.
     """
     last, length, header = None, 0, first
     for _ in range(SENT_FRAMES_MAX):

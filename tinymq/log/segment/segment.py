@@ -143,7 +143,7 @@ class Segment:
         self.sealed = False
 
     def is_full(self, segment_bytes: int) -> bool:
-        """Whether the segment takes no more entries."""
+        """Whether its last entry has filled the segment."""
         return self.end >= segment_bytes or self.last_index - self.first_index + 1 >= ENTRIES_MAX
 
     def is_over(self, append_time_us: int, segment_us: int) -> bool:
