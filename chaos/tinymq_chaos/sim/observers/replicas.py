@@ -291,7 +291,7 @@ def _send(real: Any, watcher: Watcher, world: World) -> Any:
     return send
 
 
-def _put_state(real: Any, watcher: Watcher, world: World) -> Any:
+def _save_snapshot(real: Any, watcher: Watcher, world: World) -> Any:
     def save_snapshot(self: Log, applied_index: int, data: bytes) -> None:
         watcher.dumps(self, applied_index, data)
         real(self, applied_index, data)
@@ -325,7 +325,7 @@ _WRAPPED: tuple[tuple[Any, str, Callable[[Any, Watcher, World], Any]], ...] = (
     (Group, "force_leadership", _take_over),
     (Replication, "commit", _commit),
     (HostReplicaEnv, "send", _send),
-    (Log, "save_snapshot", _put_state),
+    (Log, "save_snapshot", _save_snapshot),
     (LogDisk, "carry_out", _carry_out),
     (Group, "read_index", _read_index),
 )
