@@ -158,12 +158,12 @@ class Log:
         Asserts that each entry continues the log: index, chain of checksums, offset.
         """
         self._check()
-        segments, tail, operations, config = self.segments, self._tail, self._operations, self.config
+        segments = self.segments
         for entry in entries:
             segment, header = segments.active, entry.header
             # The age of a segment is counted in append times, which are in the entries, so that every replica rolls at
             # the same entry, whatever its own clock says.
-            if not segment.sealed and segment.is_over(header.append_time_us, config.segment_us):
+            if not segment.sealed and segment.is_over(header.append_time_us, self.config.segment_us):
                 self._seal(segment)
             if segment.sealed:
                 segment = self._roll()
@@ -171,9 +171,9 @@ class Log:
             assert header.prev_crc == segment.last_crc, (self.group, header.index)
             assert header.base_offset == segment.next_offset, (self.group, header.index)
             position = segments.append(header)
-            tail.append(entry, position)
-            operations.write(segment.path, position, entry)
-            if segment.is_full(config.segment_bytes):
+            self._tail.append(entry, position)
+            self._operations.write(segment.path, position, entry)
+            if segment.is_full(self.config.segment_bytes):
                 self._seal(segment)
         if entries:
             self._writer.add(self)

@@ -78,8 +78,11 @@ class SegmentList:
 
     def append(self, header: EntryHeader) -> int:
         """Add an entry to the active segment. Returns the position of its frame."""
-        self._terms.note(header.index, header.term)
-        return self.active.append(header)
+        active = self.active
+        # Most entries have the term of the one before. This runs for every entry, so it notes only the others.
+        if active.last is None or header.term != active.last.term:
+            self._terms.note(header.index, header.term)
+        return active.append(header)
 
     def roll(self) -> Segment:
         """Begin a new segment behind the active one."""
