@@ -69,6 +69,14 @@ def test_a_function_is_replaced_in_some_modules_alone() -> None:
         patches.replace(retention.due_start, _break, within=[retention_index])
 
 
+def test_a_second_mutant_of_a_rule_replaces_the_first() -> None:
+    """A broker's entry point compares what the two replace, and refuses them."""
+    first, second = MUTANTS["sequences-may-be-skipped"], MUTANTS["duplicates-are-appended"]
+    with first.applied() as before, second.applied() as after:
+        places = [{(owner, name) for owner, name, _ in patches.replaced} for patches in (before, after)]
+    assert places[0] == places[1]
+
+
 def test_there_are_enough_of_them() -> None:
     """Hazards that vanish by replacement have none: what they were is not there to be taken out."""
     assert len(MUTANTS) >= 30

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from tinymq.base.errors import InvalidRequest
@@ -34,9 +34,7 @@ class Patches:
         has imported it, or only in the modules of `within`.
         """
         owner, name = _home(rule)
-        if isinstance(replacement, FunctionType):
-            # A second mutant that replaces this rule finds the replacement in its place, and by it the same home.
-            replacement.__module__, replacement.__qualname__ = _name_of(rule)
+        _adopt(replacement, rule)
         if not isinstance(owner, ModuleType):
             assert not within, f"{rule} is a method: it has only one place"
             self.set(owner, name, replacement)
@@ -78,17 +76,22 @@ class Patches:
         self._replacements.clear()
 
 
-def _name_of(rule: Any) -> tuple[str, str]:
-    """Return the module of `rule`, and its qualified name there."""
-    function: Any = rule.fget if isinstance(rule, property) else getattr(rule, "__func__", rule)
-    return function.__module__, function.__qualname__
+def _function(rule: Any) -> Any:
+    return rule.fget if isinstance(rule, property) else getattr(rule, "__func__", rule)
+
+
+def _adopt(replacement: Any, rule: Any) -> None:
+    """Give a mutant's function the place of `rule`, so that a second mutant of the rule finds the place, too."""
+    function, replaced = _function(replacement), _function(rule)
+    if function.__module__.partition(".")[0] != PRODUCT:
+        function.__module__, function.__qualname__ = replaced.__module__, replaced.__qualname__
 
 
 def _home(rule: Any) -> tuple[object, str]:
     """Return the module or class that defines `rule`, and the name of `rule` there."""
-    module, qualified = _name_of(rule)
-    *path, name = qualified.split(".")
-    owner: object = sys.modules[module]
+    function = _function(rule)
+    *path, name = function.__qualname__.split(".")
+    owner: object = sys.modules[function.__module__]
     for part in path:
         owner = getattr(owner, part)
     assert hasattr(owner, name), f"{owner} has no {name}"
