@@ -47,7 +47,7 @@ REAL = (
     "duplicates-are-appended",
     "followers-show-their-whole-log",
     "cursors-are-not-replicated",
-    "reads-without-a-round",
+    "reads-without-confirmation",
 )
 """The mutants that the harness of real processes has to catch. A broker's process can run each of them."""
 

@@ -11,7 +11,7 @@ HEALTH = "tests/client/cluster/test_broker_health.py::test_"
 
 
 @mutant(
-    "a leader that was slow once is asked again at once, because no broker can stand in for it",
+    "a slow leader is retried at once, because no other broker can replace it",
     test=f"{HEALTH}a_leader_that_lost_its_connection_is_sent_to_soon",
 )
 def slow_leaders_are_left_alone(p: Patches) -> None:
@@ -19,7 +19,7 @@ def slow_leaders_are_left_alone(p: Patches) -> None:
 
 
 @mutant(
-    "batches without a key that are certainly not written leave a partition whose leader is lost",
+    "unsent batches without a key leave a partition whose leader is lost",
     test=f"{PLACEMENT}what_waits_for_a_dead_broker_moves_and_what_is_bound_to_it_stays",
 )
 def waiting_batches_stay(p: Patches) -> None:

@@ -57,8 +57,8 @@ def logs_are_not_synced(p: Patches) -> None:
     p.replace(LogDisk.sync, sync)
 
 
-@mutant("7: ballots are synced", POWER)
-def ballots_are_not_synced(p: Patches) -> None:
+@mutant("7: votes are synced", POWER)
+def votes_are_not_synced(p: Patches) -> None:
     real = vote_store.VoteFile.write
 
     def write(self: vote_store.VoteFile, changes: Any) -> list[File]:
@@ -79,7 +79,7 @@ def failed_syncs_are_ignored(p: Patches) -> None:
     p.replace(LogDisk.sync, sync)
 
 
-@mutant("a mark is written after the sync that it tells of", POWER)
+@mutant("a mark is written after the sync that it reports", POWER)
 def marks_before_the_sync(p: Patches) -> None:
     real = SyncBatches.carry_out
 
@@ -93,7 +93,7 @@ def marks_before_the_sync(p: Patches) -> None:
     p.replace(SyncBatches.carry_out, carry_out)
 
 
-@mutant("a mark is lowered before what it covers is cut", CUT)
+@mutant("a mark is lowered before the entries that it covers are cut", CUT)
 def marks_stay_high(p: Patches) -> None:
     p.replace(SyncBatches.lower_marks, lambda self, works: None)
 
@@ -130,13 +130,13 @@ def damage_is_cut_off(p: Patches) -> None:
     p.replace(recovery.LogRecovery.check_mark, lambda self: None)
 
 
-@mutant("what is found above the mark is written again and synced before it counts", FOUND)
+@mutant("entries found above the mark are written again and synced before they count", FOUND)
 def the_page_cache_is_taken_for_the_disk(p: Patches) -> None:
     p.replace(recovery.LogRecovery.rewrite, lambda self, segment: [])
 
 
-@mutant("ballots found at a start are written again and synced", Focus(faults=("crash_at_ballots", "kill", "isolate")))
-def ballots_are_believed_as_found(p: Patches) -> None:
+@mutant("votes found at a start are written again and synced", Focus(faults=("crash_at_ballots", "kill", "isolate")))
+def stored_votes_are_trusted(p: Patches) -> None:
     """The votes may be in the page cache only, and messages that rest on them leave at once."""
 
     real: Any = vote_store.VoteFile.__init__
@@ -148,13 +148,13 @@ def ballots_are_believed_as_found(p: Patches) -> None:
     p.replace(vote_store.VoteFile.__init__, init)
 
 
-@mutant("12 of reliability: rounds of marks and ballots are read whole or not at all", TORN)
-def torn_rounds_are_read(p: Patches) -> None:
+@mutant("12 of reliability: a record of marks or votes is read whole or not at all", TORN)
+def torn_records_are_read(p: Patches) -> None:
     p.replace(crc32c, _any_crc, within=[record_file])
 
 
-@mutant("a group that was opened here and is gone is missed", Focus(faults=("kill", "remove_group", "isolate")))
-def lost_folders_are_made_anew(p: Patches) -> None:
+@mutant("a group's missing data directory is noticed", Focus(faults=("kill", "remove_group", "isolate")))
+def lost_directories_are_recreated(p: Patches) -> None:
     real = durability_marks.load_marks
 
     def load(files: Any) -> Any:
@@ -164,13 +164,13 @@ def lost_folders_are_made_anew(p: Patches) -> None:
     p.replace(durability_marks.load_marks, load)
 
 
-@mutant("a checkpoint has a checksum, and one that does not match is not used", STATES)
+@mutant("a snapshot with a wrong checksum is not used", STATES)
 def checkpoints_are_not_verified(p: Patches) -> None:
     """Skip the checksums of the file and of the partition's state in it: either of them alone finds the damage."""
     p.replace(crc32c, _any_crc, within=[snapshot_files, broker_state])
 
 
-@mutant("a log that begins behind a state counts once its names are synced", TRANSFERS)
+@mutant("a log that begins behind a snapshot counts once its file names are synced", TRANSFERS)
 def installed_logs_count_before_their_names(p: Patches) -> None:
     real = creation.begin_behind
 
@@ -180,7 +180,7 @@ def installed_logs_count_before_their_names(p: Patches) -> None:
     p.replace(creation.begin_behind, begin)
 
 
-@mutant("a log that begins behind a state counts once its mark is synced", INSTALLS)
+@mutant("a log that begins behind a snapshot counts once its mark is synced", INSTALLS)
 def installed_logs_count_before_their_mark(p: Patches) -> None:
     real = SyncBatches.put_mark
 
@@ -190,7 +190,7 @@ def installed_logs_count_before_their_mark(p: Patches) -> None:
     p.replace(SyncBatches.put_mark, put_mark)
 
 
-@mutant("22: what takes the place of a log that was set aside has a higher count", REPAIRS)
+@mutant("22: the log that replaces a quarantined one has a higher count", REPAIRS)
 def repaired_replicas_keep_their_count(p: Patches) -> None:
     real = SyncBatches.put_mark
 

@@ -47,7 +47,7 @@ def commits_move_back(p: Patches) -> None:
     p.replace(channels.committed, committed)
 
 
-@mutant("a consumer that was replaced moves no cursor", RUSH)
+@mutant("a replaced consumer moves no cursor", RUSH)
 def consumers_are_not_fenced(p: Patches) -> None:
     p.replace(channels.check_epoch, lambda cursor, channel, epoch: None)
 
@@ -75,7 +75,7 @@ def seeks_are_done_again(p: Patches) -> None:
     p.replace(channels.sought, sought)
 
 
-@mutant("a cursor is put nowhere behind the end", RUSH)
+@mutant("no cursor is put behind the end", RUSH)
 def cursors_go_anywhere(p: Patches) -> None:
     p.replace(channels.check_within, lambda offset, least, at: None)
 
@@ -85,7 +85,7 @@ def requests_take_again(p: Patches) -> None:
     p.set(channels, "TAKEN_MAX", 0)
 
 
-@mutant("the applied state restores the cursors", RESTARTS)
+@mutant("the snapshot restores the cursors", RESTARTS)
 def cursors_are_forgotten(p: Patches) -> None:
     real = Channels.load.__func__  # type: ignore[attr-defined]
 
@@ -97,7 +97,7 @@ def cursors_are_forgotten(p: Patches) -> None:
     p.replace(Channels.load, classmethod(load))
 
 
-@mutant("the applied state restores what was taken", RESTARTS)
+@mutant("the snapshot restores the taken records", RESTARTS)
 def requests_are_forgotten(p: Patches) -> None:
     real = Channels.load.__func__  # type: ignore[attr-defined]
 
@@ -128,7 +128,7 @@ def cursors_are_not_replicated(p: Patches) -> None:
     p.replace(Partition.command, command)
 
 
-@mutant("retention: what is younger than retention_ms stays", KEEPS)
+@mutant("retention: records younger than retention_ms stay", KEEPS)
 def the_young_are_removed(p: Patches) -> None:
     real = retention.due_start
 
@@ -139,18 +139,18 @@ def the_young_are_removed(p: Patches) -> None:
 
 
 @mutant("time: a majority of the brokers that hold any replica determines it", ALONE)
-def whoever_is_heard_tells_the_time(p: Patches) -> None:
+def a_minority_tells_the_time(p: Patches) -> None:
     """Take the lower median of the clocks that are heard, as before the rule."""
     p.replace(cluster_time.agreed_us, lambda clocks_us, brokers: sorted(clocks_us)[(len(clocks_us) - 1) // 2])
 
 
 @mutant("time: records appended while it was unknown get their age from when it is known", ALONE)
-def what_is_appended_without_the_time_looks_old(p: Patches) -> None:
+def records_without_a_time_look_old(p: Patches) -> None:
     p.replace(RetentionIndex.lose_time, lambda self, end, end_bytes: None)
 
 
 @mutant(
-    "time: it is unknown if a bare majority of clocks contradict one another",
+    "time: it is unknown if the clocks of a bare majority contradict each other",
     test="tests/raft/peers/test_cluster_time.py::test_no_minority_of_wrong_clocks_moves_it",
 )
 def clocks_may_contradict(p: Patches) -> None:
@@ -173,12 +173,12 @@ def leases_end_with_a_jump(p: Patches) -> None:
     p.replace(Holds.extend, lambda self, now_us, jump_us: None)
 
 
-@mutant("retention: what is older than retention_ms goes", KEEPS)
+@mutant("retention: records older than retention_ms go", KEEPS)
 def the_old_are_kept(p: Patches) -> None:
     p.replace(retention.due_start, lambda config, kept, *now_us: kept.log_start)
 
 
-@mutant("retention: so many bytes of records stay", SIZED)
+@mutant("retention: retention_bytes of records stay", SIZED)
 def the_last_bytes_are_removed(p: Patches) -> None:
     real = retention.due_start
 
@@ -190,7 +190,7 @@ def the_last_bytes_are_removed(p: Patches) -> None:
 
 
 @mutant(
-    "retention: what is more than so many bytes goes",
+    "retention: records beyond retention_bytes go",
     test="tests/broker/state/test_retention.py::test_by_bytes_what_stays_is_no_less",
 )
 def bytes_are_kept(p: Patches) -> None:
@@ -203,7 +203,7 @@ def bytes_are_kept(p: Patches) -> None:
 
 
 @mutant(
-    "settings that are altered hold for partitions that are open",
+    "altered settings apply to open partitions",
     Focus(faults=("kill",), workloads=("altered",), pace=0.3),
 )
 def alterations_are_not_heard(p: Patches) -> None:
@@ -215,12 +215,12 @@ def alterations_are_not_heard(p: Patches) -> None:
     p.replace(Partition.configure, configure)
 
 
-@mutant("what is held stays", Focus(faults=("kill",), workloads=("room", "retained"), seconds=18.0, pace=0.3))
+@mutant("held records stay", Focus(faults=("kill",), workloads=("room", "retained"), seconds=18.0, pace=0.3))
 def holds_hold_nothing(p: Patches) -> None:
     p.replace(Holds.lowest, lambda self, now_us: None)
 
 
-@mutant("the applied state restores the holds", BEGUN)
+@mutant("the snapshot restores the holds", BEGUN)
 def holds_are_forgotten(p: Patches) -> None:
     real = Holds.load.__func__  # type: ignore[attr-defined]
 
@@ -240,7 +240,7 @@ def holds_never_end(p: Patches) -> None:
     p.replace(Holds.drop_expired, lambda self, now_us: None)
 
 
-@mutant("a trim of what is held is refused", TRIMMED)
+@mutant("a trim of held records is refused", TRIMMED)
 def trims_take_what_is_held(p: Patches) -> None:
     def new_start(said: pb.MoveStart, at: OffsetBounds, lowest: Hold | None) -> int:
         return real(said, at, None if said.reason == pb.MoveStart.TRIM else lowest)
@@ -253,7 +253,7 @@ def trims_take_what_is_held(p: Patches) -> None:
     "a light hold delays retention",
     test=f"{PROMISED}a_promise_writes_nothing_and_keeps_retention_away",
 )
-def promises_keep_nothing(p: Patches) -> None:
+def soft_leases_keep_nothing(p: Patches) -> None:
     p.replace(SoftLeases.lowest, lambda self, now_us: None)
 
 
@@ -278,7 +278,7 @@ def light_holds_come_too_late(p: Patches) -> None:
     p.replace(Partition.grant_soft_lease, promise)
 
 
-@mutant("where a log starts never moves back", TRIMMED)
+@mutant("the log start never moves back", TRIMMED)
 def starts_move_back(p: Patches) -> None:
     def move_start(self: PartitionState, said: pb.MoveStart, at: OffsetBounds) -> CommandOutcome:
         self.log_start = min(said.offset, at.end)
@@ -288,20 +288,21 @@ def starts_move_back(p: Patches) -> None:
 
 
 @mutant(
-    "what channels did in a topic in memory has a bound",
+    "the commands of channels in a topic in memory have a bound",
     test="tests/broker/partition/test_capacity.py::test_a_partition_in_memory_goes_by_what_its_log_comes_to",
 )
 def commands_have_no_bound(p: Patches) -> None:
     p.replace(capacity.check_commands, lambda config, log_bytes, said: None)
 
 
-@mutant("room: what is appended and not committed counts, too", ROOM)
+@mutant("capacity: appended and uncommitted records count, too", ROOM)
 def the_uncommitted_take_no_room(p: Patches) -> None:
     p.replace(capacity.Uncommitted.ends, lambda self, applied: applied)
 
 
 @mutant(
-    "room: a full partition refuses, if its topic does not drop", Focus(faults=("kill",), workloads=("full",), pace=0.2)
+    "capacity: a full partition refuses writes, unless its topic drops records",
+    Focus(faults=("kill",), workloads=("full",), pace=0.2),
 )
 def full_partitions_take_more(p: Patches) -> None:
     real = capacity.room
@@ -312,7 +313,7 @@ def full_partitions_take_more(p: Patches) -> None:
     p.replace(capacity.room, room)
 
 
-@mutant("room: no more goes than has to", ROOM)
+@mutant("capacity: no more records go than necessary", ROOM)
 def everything_makes_room(p: Patches) -> None:
     def room(config: Any, applied: Any, uncommitted: Any, *args: Any) -> Any:
         found = real(config, applied, uncommitted, *args)
@@ -323,7 +324,7 @@ def everything_makes_room(p: Patches) -> None:
     p.replace(capacity.room, room)
 
 
-@mutant("the applied state restores where the log starts", BEGUN)
+@mutant("the snapshot restores the log start", BEGUN)
 def the_start_is_forgotten(p: Patches) -> None:
     real = PartitionState.load
 

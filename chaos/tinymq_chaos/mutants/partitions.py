@@ -25,12 +25,12 @@ OUT_OF_ORDER = Focus(faults=("client_reset",), workloads=("hasty",))
 METADATA = Focus(faults=("isolate", "pause", "kill", "latency"), workloads=("metadata", "churn", "lone"))
 
 
-@mutant("dedupe: a batch that is there already is not appended again", Focus(faults=LOSES, workloads=NUMBERED))
+@mutant("dedupe: a batch is appended only once", Focus(faults=LOSES, workloads=NUMBERED))
 def duplicates_are_appended(p: Patches) -> None:
     p.replace(producers.judge, lambda known, header: None)
 
 
-@mutant("dedupe: batches that are appended and not committed count, too", Focus(faults=LOSES, workloads=NUMBERED))
+@mutant("dedupe: uncommitted batches count, too", Focus(faults=LOSES, workloads=NUMBERED))
 def duplicates_in_flight_are_appended(p: Patches) -> None:
     def projected(self: Partition, producer_id: int) -> Any:
         return self.state.producers.get(producer_id)
@@ -48,7 +48,7 @@ def duplicates_in_flight_are_appended(p: Patches) -> None:
     p.replace(producers.judge, judge)
 
 
-@mutant("dedupe: the applied state restores the producers", RESTARTS)
+@mutant("dedupe: the snapshot restores the producers", RESTARTS)
 def producers_are_forgotten(p: Patches) -> None:
     real: Any = PartitionState.load
 
@@ -106,7 +106,7 @@ def answers_for_another_entry(p: Patches) -> None:
     p.replace(PendingAcks.lost, lambda self: None)
 
 
-@mutant("19: nothing that was accepted in one term is appended in another", Focus(faults=LOSES, workloads=NUMBERED))
+@mutant("19: a batch accepted in one term is not appended in another", Focus(faults=LOSES, workloads=NUMBERED))
 def batches_wait_for_leadership(p: Patches) -> None:
     real_produce: Any = Partition.produce
     real_lead = Partition.lead
@@ -132,7 +132,7 @@ def high_watermark_beyond_the_commit(p: Patches) -> None:
     p.replace(Partition.high_watermark, property(lambda self: self.group.log.next_offset))
 
 
-@mutant("followers show what they know to be committed", Focus(faults=("isolate", "kill", "pause")))
+@mutant("followers show only what they know to be committed", Focus(faults=("isolate", "kill", "pause")))
 def followers_show_their_whole_log(p: Patches) -> None:
     def high_watermark(self: Partition) -> int:
         return self.state.high_watermark if self.leading else int(self.group.log.next_offset)  # type: ignore[attr-defined]
@@ -148,8 +148,8 @@ def metadata_of_the_past(p: Patches) -> None:
     p.replace(Broker.refresh, refresh)
 
 
-@mutant("13: a leader answers for the cluster once a majority has said that it still leads", METADATA)
-def reads_without_a_round(p: Patches) -> None:
+@mutant("13: a leader answers for the cluster once a majority has confirmed its leadership", METADATA)
+def reads_without_confirmation(p: Patches) -> None:
     """Answer at once if this broker believes that it leads."""
 
     async def read_index(self: Group, timeout_s: float) -> int:
@@ -160,7 +160,7 @@ def reads_without_a_round(p: Patches) -> None:
     p.replace(Group.read_index, read_index)
 
 
-@mutant("a change of topics that is sent again is made once", METADATA)
+@mutant("a change of topics that is sent again takes effect once", METADATA)
 def commands_apply_again(p: Patches) -> None:
     real: Any = RegistryState.apply
 
@@ -186,7 +186,7 @@ def changes_are_answered_early(p: Patches) -> None:
     p.replace(ReplicatedRegistry.answer_as_leader, lead)
 
 
-@mutant("producer ids are given once", Focus(faults=("client_reset",), workloads=("lone", "idempotent")))
+@mutant("each producer id is given once", Focus(faults=("client_reset",), workloads=("lone", "idempotent")))
 def producer_ids_are_given_twice(p: Patches) -> None:
     async def take(self: BaseRegistry, count: int) -> range:
         return range(1, count + 1)

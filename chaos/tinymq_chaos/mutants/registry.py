@@ -23,7 +23,7 @@ def numbers_are_used_again(p: Patches) -> None:
     p.replace(RegistryState.put_topic, put)
 
 
-@mutant("each consumer of a channel has an epoch that none before it had", OPENED)
+@mutant("each consumer of a channel has a new epoch", OPENED)
 def epochs_are_given_again(p: Patches) -> None:
     real = RegistryState.set_consumer
 

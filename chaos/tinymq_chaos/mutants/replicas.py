@@ -35,7 +35,7 @@ HANDING = "tests/raft/roles/test_leadership_transfer.py::test_"
 
 
 @mutant(
-    "a group comes back when every member's broker has answered: who is silent may know more",
+    "a group recovers when every member's broker has answered: a silent one may know more",
     test=f"{REVIVAL}in_memory_nobody_is_revived_while_somebody_is_silent",
 )
 def the_silent_are_not_waited_for(p: Patches) -> None:
@@ -60,15 +60,15 @@ def the_silent_are_not_waited_for(p: Patches) -> None:
 
 
 @mutant(
-    "a group comes back when nobody can be elected, and not before",
+    "a group recovers when no replica can be elected, and not before",
     test=f"{DECISION}two_that_are_listed_elect_one_of_them",
 )
-def whoever_waits_is_revived(p: Patches) -> None:
+def electable_groups_recover(p: Patches) -> None:
     p.replace(can_win, lambda report, reports: False, within=[automatic_recovery])
 
 
 @mutant(
-    "22: who comes back promises, durably, to take part in no lower term",
+    "22: a recovering replica promises durably to take part in no lower term",
     test=f"{REVIVAL}a_promise_is_durable_and_given_to_one",
 )
 def promises_are_forgotten(p: Patches) -> None:
@@ -80,14 +80,14 @@ def promises_are_forgotten(p: Patches) -> None:
 
 
 @mutant(
-    "a disk that was replaced is waited for: it may come back", test=f"{REVIVAL}a_disk_that_was_replaced_is_waited_for"
+    "a recovery waits for a replaced disk, which may come back", test=f"{REVIVAL}a_disk_that_was_replaced_is_waited_for"
 )
 def replaced_disks_are_not_waited_for(p: Patches) -> None:
     p.replace(automatic_recovery.is_present_or_risked, lambda listed, present, risky_now: True)
 
 
 @mutant(
-    "the setting of its time decides whether an entry was at risk, not the present setting",
+    "the setting when an entry was written decides whether it was at risk, not the present one",
     test=f"{ALTERED}a_group_is_revived_although_sync_was_altered_to_always_since",
 )
 def the_present_setting_decides(p: Patches) -> None:
@@ -96,7 +96,7 @@ def the_present_setting_decides(p: Patches) -> None:
 
 
 @mutant(
-    "entries that a fault took were promised to be safe: a group that lost them waits for an operator",
+    "a group that lost entries by a fault waits for an operator: they were promised to be safe",
     test=f"{ALTERED}a_majority_that_lost_its_files_is_never_revived",
 )
 def faults_are_risks(p: Patches) -> None:
@@ -128,7 +128,7 @@ def causes_are_forgotten(p: Patches) -> None:
 
 
 @mutant(
-    "a replica that is damaged or failed is waited for", test=f"{DECISION}who_is_damaged_or_failed_may_know_of_it_too"
+    "a recovery waits for damaged and failed replicas", test=f"{DECISION}who_is_damaged_or_failed_may_know_of_it_too"
 )
 def the_damaged_are_not_waited_for(p: Patches) -> None:
     def revive(reports: Sequence[ReplicaReport], members: Sequence[int], **rest: Any) -> QuorumLost | None:
@@ -139,7 +139,7 @@ def the_damaged_are_not_waited_for(p: Patches) -> None:
 
 
 @mutant(
-    "who has read what was lost is told so, whatever took its place",
+    "a reader of lost records is told of the loss, whatever replaced them",
     test="tests/broker/serve/test_fetch.py::test_an_offset_of_what_was_lost_is_refused_on_every_replica",
 )
 def readers_are_not_told_of_a_loss(p: Patches) -> None:
@@ -147,7 +147,7 @@ def readers_are_not_told_of_a_loss(p: Patches) -> None:
 
 
 @mutant(
-    "who is behind a loss that a reader knows of does not answer it",
+    "a replica that is behind a loss does not answer a reader that knows of it",
     test="tests/broker/serve/test_fetch.py::test_an_offset_of_what_was_lost_is_refused_on_every_replica",
 )
 def replicas_of_the_past_answer(p: Patches) -> None:
@@ -165,36 +165,36 @@ def replicas_of_the_past_answer(p: Patches) -> None:
 
 
 @mutant(
-    "a leader comes home to a broker that has been there for a while",
+    "a leader returns to a broker that has been up for a while",
     test=f"{HOME}to_a_broker_that_came_back_and_has_been_there_for_a_while",
 )
-def leaders_come_home_at_once(p: Patches) -> None:
+def leaders_return_at_once(p: Patches) -> None:
     real = preferred_leaders.may_return
     p.replace(preferred_leaders.may_return, lambda away, home, now_s, return_s: real(away, home, now_s, 0.0))
 
 
 @mutant(
-    "a leader comes home to a replica that would take it at once",
+    "a leader returns to a replica that can lead at once",
     test=f"{HOME}it_waits_for_what_is_missing_and_looks_again",
 )
-def leaders_come_home_to_who_lags(p: Patches) -> None:
+def leaders_return_to_lagging_replicas(p: Patches) -> None:
     real = PreferredLeaders.misplaced
     p.replace(PreferredLeaders.misplaced, lambda self: [replace(away, ready=True) for away in real(self)])
 
 
 @mutant(
-    "who does not keep what it is given is left alone, for longer each time",
+    "a broker that does not keep its leaderships gets none for a time, longer each time",
     test=f"{HOME}what_a_living_preferred_broker_gave_away_is_left_here_for_a_while",
 )
-def who_gives_away_is_given_again(p: Patches) -> None:
+def backoff_is_ignored(p: Patches) -> None:
     p.replace(PreferredLeaders.back_off, lambda self, broker_id: None)
 
 
 @mutant(
-    "what an operator moved stays",
+    "a leadership that an operator moved stays",
     test=f"{HOME}what_an_operator_moved_stays_until_the_preferred_broker_is_started_again",
 )
-def what_was_moved_comes_home(p: Patches) -> None:
+def operator_moves_are_undone(p: Patches) -> None:
     real = preferred_leaders.may_return
 
     def may_return(away: preferred_leaders.Misplaced, *rest: Any) -> bool:
@@ -220,7 +220,7 @@ def anybody_is_ready(p: Patches) -> None:
 
 
 @mutant(
-    "a move by hand is answered when somebody else leads",
+    "a requested transfer is answered when another broker leads",
     Focus(faults=("pause", "isolate", "latency"), workloads=("moved",), pace=0.3),
 )
 def moves_are_answered_early(p: Patches) -> None:

@@ -24,24 +24,24 @@ def debts_have_no_bound(p: Patches) -> None:
     p.replace(quotas.bounded, lambda level, bytes_per_s: level)
 
 
-@mutant("no more than so many clients are remembered", test=f"{QUOTAS}clients_that_are_remembered_are_bounded")
+@mutant("the number of remembered clients is bounded", test=f"{QUOTAS}clients_that_are_remembered_are_bounded")
 def clients_are_never_forgotten(p: Patches) -> None:
     p.replace(Rate.forget_oldest, lambda self: None)
 
 
-@mutant("QueueService: who asks again under its request id gets the same message", ASKED)
+@mutant("QueueService: a retry under its request id gets the same message", ASKED)
 def request_ids_are_not_looked_at(p: Patches) -> None:
     numbers = count(1)
     p.replace(queue.request_key, lambda request_id: next(numbers).to_bytes(16, "little"))
 
 
-@mutant("QueueService: a size is what the channel has still to read", ASKED)
+@mutant("QueueService: a size counts what the channel has not read", ASKED)
 def sizes_count_what_was_taken(p: Patches) -> None:
     p.replace(messages.size_of, lambda partition, channel: partition.high_watermark - partition.log_start)
 
 
 @mutant(
-    "13: QueueService: a size is counted by who proves to lead",
+    "13: QueueService: a leader counts a size after it has proved its leadership",
     test="tests/chaos/test_stale_sizes.py::test_a_size_is_counted_by_who_proves_to_lead",
 )
 def sizes_are_of_the_past(p: Patches) -> None:

@@ -19,7 +19,7 @@ ALL_KILLED = Focus(faults=("kill_all",), workloads=("delayed",), pace=0.3)
 CUT = Focus(faults=("power_cut_all",), workloads=("delayed",), pace=0.2)
 
 
-@mutant("22: a replica in memory that begins anew is another one", VOLATILE)
+@mutant("22: a restarted replica in memory is another one", VOLATILE)
 def memory_replicas_stay_the_same(p: Patches) -> None:
     async def next_count(self: DiskIncarnationCounts, group: Any) -> int:
         return 0
@@ -28,19 +28,19 @@ def memory_replicas_stay_the_same(p: Patches) -> None:
 
 
 @mutant("22: after a power cut a replica that is synced at intervals is another one", DELAYED)
-def lazy_replicas_stay_the_same(p: Patches) -> None:
+def interval_replicas_stay_the_same(p: Patches) -> None:
     p.replace(boot_id.after_boot, lambda mark: mark)
 
 
 @mutant(
-    "a kill takes nothing from a replica that is synced at intervals",
+    "a kill takes no record from a replica that is synced at intervals",
     Focus(faults=("kill_all",), workloads=("delayed",), pace=0.3),
 )
 def kills_count_as_power_cuts(p: Patches) -> None:
     p.replace(boot_id.read_boot, lambda files: b"")
 
 
-@mutant("what is synced at intervals is synced when its interval ends", CUT)
+@mutant("records are synced when their interval ends", CUT)
 def intervals_never_end(p: Patches) -> None:
     p.replace(interval_sync.IntervalSync.due, lambda self, now_s: [])
     p.replace(interval_sync.IntervalSync.anybody_due, property(lambda self: False))
@@ -66,7 +66,7 @@ def logs_are_closed_unsynced(p: Patches) -> None:
 
 
 @mutant(
-    "a shortened interval counts for all later writes",
+    "a shortened interval applies to all later writes",
     test=f"{ALTERED}a_shorter_interval_counts_for_what_comes_after_it",
 )
 def the_first_interval_counts(p: Patches) -> None:

@@ -90,7 +90,7 @@ FOCUS: dict[str, RealFocus] = {
         (_act("kill_leader", 0.0, 1.0),),
         ("cursors", "takers"),
     ),
-    "reads-without-a-round": RealFocus(
+    "reads-without-confirmation": RealFocus(
         frozenset({AnomalyKind.STALE, AnomalyKind.MISCOUNTED}),
         # from brokers only; when it wakes, it leads for some time yet
         (_act("isolate", 0.0, 4.0), _act("pause", 0.2, 2.0)),

@@ -42,7 +42,7 @@ examples, from the project's folder, with PYTHONPATH=chaos:
   {PROG} --mutant answers-when-appended -- --config .tinymq/dev/broker-1.toml
       the same broker, broken on purpose: it answers before a majority has what it was sent
 
-  {PROG} --mutant logs-are-not-synced --mutant ballots-are-not-synced --disk SOCKET -- --config broker-1.toml
+  {PROG} --mutant logs-are-not-synced --mutant votes-are-not-synced --disk SOCKET -- --config broker-1.toml
       two rules at once; what is not synced shows in a power cut, which is a kill -9 and then
       tinymq_chaos.real.disks.power_cut.DeadDirectory(DATA_FOLDER).lose(random.Random(SEED))
 
