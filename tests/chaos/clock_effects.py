@@ -1,4 +1,4 @@
-"""What the faults of clocks do to a world (test_sim_faults.py)."""
+"""The effects of clock faults on a world (test_sim_faults.py)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tinymq_chaos.sim.world.world import World
 
 
 async def starts_wrong(world: World) -> None:
-    """Another process with another clock, which leads what it holds alone before it hears anybody."""
+    """Another process starts with another clock, and leads its single replica before it hears any other broker."""
     client = world.client(random.Random(3))
-    for topic in ("alone", "later"):  # the second one lets the holder of the first know that it is committed
+    for topic in ("alone", "later"):  # the second topic tells the holder of the first that its creation is committed
         await client.admin.create_topic(topic, 1, 1, timeout=10.0)
     await world.clock.sleep(0.5)
     starts = {n: broker.starts for n, broker in world.brokers.items()}
@@ -48,7 +48,7 @@ async def wall_jumps(world: World) -> None:
 
 
 async def drifts(world: World) -> None:
-    """What a broker takes for a second is less, or more; what it waits for is due then."""
+    """A second of the broker is shorter or longer, and its timers end accordingly."""
 
     async def seconds() -> list[float]:
         before = [b.clock.monotonic() for b in world.brokers.values()]

@@ -1,4 +1,4 @@
-"""What `join` and `next_disk` do to a world: see test_sim_faults.py."""
+"""The effects of `join` and `next_disk` on a world: see test_sim_faults.py."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ ENDING, STAYING = (
 
 
 async def joins(world: World) -> None:
-    """A fourth broker takes part, and a fifth one, though that ends on its way, as learners of the metadata; nobody
-    else is started again, and topics that are made then are on them. A sixth one there is not."""
+    """A fourth and a fifth broker take part as learners of the metadata, although the fifth ends on its way.
+
+    No other broker restarts, topics created later are on them, and there is no sixth broker.
+    """
     before = {n: broker.starts for n, broker in world.brokers.items()}
     for broker_id, seed, starts in ((4, STAYING, 1), (5, ENDING, 2)):
         fault = FAULTS["join"].begin(world, random.Random(seed))
@@ -36,7 +38,7 @@ async def joins(world: World) -> None:
 
 
 async def _taken_part(world: World, broker_id: int) -> None:
-    """It has joined; then its company makes a topic, which is on it, and writes to it."""
+    """The broker has joined; then its load creates a topic, which is on it, and writes to it."""
     broker = world.brokers[broker_id]
     await world.until(lambda: broker.serves and broker.groups(), 10.0, "it has joined")
     assert [g.role for g in broker.groups() if g.id == METADATA_GROUP] == [Role.OBSERVER]
@@ -49,7 +51,7 @@ async def _taken_part(world: World, broker_id: int) -> None:
 
 
 async def replaced_in_turn(world: World) -> None:
-    """The second disk goes as soon as all is well with the first, not before, and the others end with it."""
+    """The second disk goes when all is well after the first, not before, and the other brokers end with it."""
     disks = {n: broker.files for n, broker in world.brokers.items()}
     starts = {n: broker.starts for n, broker in world.brokers.items()}
     words, fault = begun(world, "next_disk")

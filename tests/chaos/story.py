@@ -1,4 +1,4 @@
-"""Hand-made histories, told in a few lines: a good one that tests then spoil."""
+"""Hand-made histories in a few lines: a good one that tests then spoil."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOG: Log = (T, 0)
 
 
 class Story:
-    """A clock that is moved by hand, and calls in a word each."""
+    """A clock that the test sets, and short methods for calls."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -20,7 +20,7 @@ class Story:
         self.entries: list[tuple[int, tuple[str, ...]]] = []  # of LOG: (term, records)
 
     def send(self, *records: str, at: int | None = None, by: str = "p", **args: object) -> Call:
-        """Acknowledged at offset `at`; not at all, if None."""
+        """Send a record, acknowledged at offset `at`; not at all, if None."""
         call = self.begin(by, "send", topic=T, partition=0, records=list(records), **{"idempotent": True} | args)
         if at is not None:
             call.ok([0, at])
@@ -37,11 +37,11 @@ class Story:
         call.ok([[0, base, list(records)]])
 
     def stored(self, *records: str, term: int = 1) -> None:
-        """An entry that all replicas hold."""
+        """Add an entry that all replicas hold."""
         self.entries.append((term, records))
 
     def replica(self, broker: int, upto: int | None = None, role: str = "follower", log: Log = LOG) -> FinalReplica:
-        """As told by `stored`, the first `upto` entries committed."""
+        """Return a replica with the entries of `stored`, the first `upto` of them committed."""
         entries = chained(self.entries[:upto])
         end = entries[-1].base_offset + len(entries[-1].records) if entries else 0
         return FinalReplica(
@@ -49,7 +49,7 @@ class Story:
         )
 
     def end(self, *replicas: FinalReplica) -> None:
-        """Quiet, and the replicas as they are: by default three good ones."""
+        """End the story: quiet, and the replicas as they are, by default three good ones."""
         self.history.calm()
         self.now_s += 10
         self.history.end()
@@ -60,13 +60,13 @@ class Story:
         for anomaly in found:
             assert str(anomaly).startswith(anomaly.kind)
             assert str(anomaly).count("\n") < 2
-        again = check(History.read(self.history.lines()))  # what is kept tells the same
+        again = check(History.read(self.history.lines()))  # a stored history gives the same anomalies
         assert [a.kind for a in again] == [a.kind for a in found]
         return {anomaly.kind for anomaly in found}
 
 
 def chained(entries: list[tuple[int, tuple[str, ...]]]) -> list[StoredEntry]:
-    """Entries with indexes, offsets and checksums that follow from one another."""
+    """Return entries with indexes, offsets and checksums that follow from one another."""
     made: list[StoredEntry] = []
     crc = offset = 0
     for index, (term, records) in enumerate(entries, 1):

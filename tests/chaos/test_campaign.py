@@ -1,4 +1,4 @@
-"""What a failed run prints is the command that makes it again, and a campaign tells what failed and what happened."""
+"""A failed run prints the command that repeats it, and a campaign reports failures and totals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PLANS = [
 
 
 def _arguments(words: str) -> list[str]:
-    """What `make sim NAME=value ..` passes on, by the Makefile's own word."""
+    """Return what `make sim NAME=value ..` passes on, according to the Makefile."""
     flags = dict(re.findall(r"\$\(if \$\((\w+)\),(--[a-z-]+) \$\(\1\)\)", MAKEFILE.read_text()))
     make, target, *settings = words.split()
     assert (make, target) == ("make", "sim")
@@ -109,7 +109,7 @@ def test_a_replay_ends_with_the_verdict(
 
     monkeypatch.setattr(command, "run", run)
     monkeypatch.setattr(sys, "argv", ["sim", *_arguments(SMALL.command)])
-    monkeypatch.setenv("PYTHONHASHSEED", "0")  # else it would start itself anew
+    monkeypatch.setenv("PYTHONHASHSEED", "0")  # otherwise it would restart itself
     assert command.main() == len(anomalies)
     assert asked == [SMALL]
     told = capsys.readouterr().out.splitlines()
@@ -130,8 +130,8 @@ def test_an_interrupted_campaign_tells_what_was_done() -> None:
         os.killpg(campaign.pid, signal.SIGINT)  # as a terminal does
         while "interrupted" not in (line := campaign.stdout.readline()):
             assert line, "it ended without a word"
-        os.killpg(campaign.pid, signal.SIGINT)  # out of impatience
-        told = campaign.stdout.read()  # not `communicate`, which knows nothing of what readline has read ahead
+        os.killpg(campaign.pid, signal.SIGINT)  # a second Ctrl-C
+        told = campaign.stdout.read()  # not `communicate`, which ignores what readline has read ahead
         assert campaign.stderr is not None
         complained = campaign.stderr.read()
         campaign.wait(60.0)

@@ -24,7 +24,7 @@ Spoil = Callable[[Story], None]
 
 
 def bad(spoil: Spoil) -> Story:
-    """A good history with one thing wrong in it; `spoil` ends it, if it wants replicas of its own."""
+    """Register a good history with one thing wrong; `spoil` ends it if it wants replicas of its own."""
     story = good()
     spoil(story)
     if story.history.ended_s is None:
@@ -376,7 +376,7 @@ def test_it_is_found(spoil: Spoil, kind: AnomalyKind) -> None:
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_it_is_called_by_its_name(spoil: Spoil, kind: AnomalyKind) -> None:
-    """A person who reads the first line is sent to the right place: what comes besides follows from it."""
+    """The first line leads a person to the cause; the other anomalies follow from it."""
     besides = {
         AnomalyKind.DUPLICATE: {AnomalyKind.REORDERED},
         AnomalyKind.BROKEN_CHAIN: {AnomalyKind.NO_PROGRESS},
@@ -419,7 +419,7 @@ def test_every_kind_has_a_bad_history() -> None:
 
 @pytest.mark.parametrize("checker", CHECKERS, ids=lambda checker: checker.__name__)
 def test_no_checker_is_idle(checker: Checker) -> None:
-    """Without it some bad history would pass for a better one."""
+    """Without the checker, some bad history would pass for a better one."""
     others = [c for c in CHECKERS if c is not checker]
     assert any(k not in {a.kind for a in check(bad(s).history, checkers=others)} for s, k in BAD)
 
@@ -511,7 +511,7 @@ def test_half_a_minute_of_load_costs_twice_as_much_as_a_quarter() -> None:
 
 
 def steps(sends: int) -> int:
-    """Calls of Python functions and of those of the interpreter that it takes to check so much."""
+    """Return the number of calls of Python and C functions that the check makes."""
     story = good()
     offset = 4
     for n in range(sends):

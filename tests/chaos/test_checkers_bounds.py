@@ -1,4 +1,4 @@
-"""The times that checkers allow: what comes just within one is no anomaly, what comes just after it is one."""
+"""The time limits of checkers: what comes just within one is no anomaly, and what comes just after it is one."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def topic_made(s: Story, after_s: float) -> None:
 
 
 def given_up(s: Story, after_s: float) -> None:
-    """A leader that goes on beside its successor."""
+    """A leader that leads on beside its successor."""
     s.history.led(LOG, 2, 2)
     s.now_s += after_s
     s.history.leads_no_more(1)
 
 
 def answered(s: Story, after_s: float) -> None:
-    """A call of a second that ends so long after its deadline."""
+    """A call with a deadline of a second that ends so long after it."""
     call = s.begin("d", "offsets", within_s=1.0, topic=T)
     s.now_s = call.deadline_s + after_s
     call.failed("DeadlineExceeded")
@@ -57,8 +57,10 @@ def quick(s: Story, after_s: float) -> None:
 
 
 def refused_while_held(s: Story, after_s: float) -> None:
-    """A leader has no room while the oldest record is held, for longer than a writer may be without progress. The
-    producer may wait until the end of the lease, `after_s` behind the release."""
+    """A leader has no room while the oldest record is held, for longer than a writer may be without progress.
+
+    The producer may wait until the end of the lease, `after_s` after the release.
+    """
     s.history.topics[T] = {"max_records": "4", "on_full": "drop_oldest"}
     lease_s = 2.0
     s.begin("h", "hold", topic=T, partition=0, hold="h1", offset=0, lease_s=lease_s).ok()
@@ -72,7 +74,7 @@ def refused_while_held(s: Story, after_s: float) -> None:
 
 
 def unanswered_while_held(s: Story, after_s: float) -> None:
-    """A hold is no reason for any other end than a refusal for want of room."""
+    """A hold explains no other end than a refusal because the partition is full."""
     refused_while_held(s, 0.0)
     refused = s.history.calls[-1]
     refused.error = "QuotaExceeded" if after_s < 1 else "DeadlineExceeded"

@@ -1,4 +1,4 @@
-"""Bounds, refusals, trims and altered settings: what is wrong is found, what only looks like it is not."""
+"""Capacity, refusals, trims and altered settings: every violation is found, and what only looks like one is not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def told(s: Story, **settings: str) -> None:
 
 
 def weighed(s: Story, *sizes: int) -> None:
-    """Bytes of the story's batches: of two records, of one, of one."""
+    """Return the bytes of the story's batches: of two records, of one, of one."""
     for end, size in zip((2, 3, 4), sizes, strict=True):
         s.history.weighed(LOG, end, size)
 
@@ -51,7 +51,7 @@ def refused(s: Story, error: str = "QuotaExceeded") -> None:
 
 
 def ended(s: Story, shown_start: int | None = None, **at: int) -> None:
-    """Quiet since before, if it was."""
+    """End the story: quiet since before, if it was."""
     replicas = [s.replica(1, role="leader"), s.replica(2), s.replica(3)]
     calm_s = s.history.calm_s
     s.end(*(replace(replica, shown_start=shown_start, **at) for replica in replicas))
@@ -112,7 +112,7 @@ def refused_and_there(s: Story) -> None:
 
 
 def removed_before_it_was_lengthened(s: Story) -> None:
-    """No value that may have counted lets it go."""
+    """No value that may have been in force lets the record go."""
     told(s, retention_ms="20000")
     alter(s, retention_ms="40000")
     look(s, 2, 4)
@@ -197,7 +197,7 @@ def as_many_bytes_as_have_room(s: Story) -> None:
 
 
 def refused_although_a_fault_removed_the_head(s: Story) -> None:
-    """What a fault takes from one replica's log makes no room in the partition."""
+    """A fault that takes the head of one replica's log makes no room in the partition."""
     refused_with_room(s)
     s.history.changed("FAULT trim: 0f/0 of broker 1 to 3")
 

@@ -1,4 +1,4 @@
-"""Channels, retention and capacity: what is wrong is found, what only looks like it is not."""
+"""Channels, retention and capacity: every violation is found, and what only looks like one is not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHANNEL = {"topic": T, "partition": 0, "channel": "c"}
 
 
 def cursor(s: Story, kind: str, position: int | None = None, by: str = "c1", **args: object) -> Call:
-    """Answered with `position`; not at all, if None."""
+    """Open a channel, answered with `position`; not at all, if None."""
     call = s.begin(by, kind, **CHANNEL | args)
     if position is not None:
         call.ok(position)
@@ -25,7 +25,7 @@ def cursor(s: Story, kind: str, position: int | None = None, by: str = "c1", **a
 
 
 def take(s: Story, request: str, *result: object) -> Call:
-    """Answered with an offset and a record, or with nothing."""
+    """Take a record, answered with an offset and a record, or with nothing."""
     call = s.begin("t", "consume", **CHANNEL, request=request)
     call.ok(list(result) or None)
     return call
@@ -36,7 +36,7 @@ def look(s: Story, log_start: int, end: int) -> None:
 
 
 def short(s: Story, **settings: str) -> None:
-    """The story's topic has settings; its records are removed below what a look says."""
+    """The story's topic has settings; its records are removed below the log start of a look."""
     s.history.topics[T] = settings
 
 
@@ -128,7 +128,7 @@ def given_up_without_need(s: Story) -> None:
 
 
 def given_up_after_kills(s: Story) -> None:
-    """What is synced at intervals survives them."""
+    """Records that are synced at intervals survive kills."""
     s.history.topics[T] = {"sync": "100", "replicas": "3"}
     for broker in (1, 2, 3):
         s.history.changed(f"broker {broker} is killed in the middle of its work")
@@ -162,7 +162,7 @@ def lost_long_after_a_majority(s: Story) -> None:
 
 
 def answered_early_long_after_a_majority(s: Story) -> None:
-    """What is committed is followed again, from what was left on."""
+    """Commits are judged again after the recovery, from the remaining log on."""
     s.history.topics[T] = {"storage": "memory", "replicas": "3"}
     s.history.commits[LOG] = [(0.0, 9)]
     for broker in (1, 2):
@@ -174,7 +174,7 @@ def answered_early_long_after_a_majority(s: Story) -> None:
 
 
 def lost_although_synced(s: Story) -> None:
-    """Acknowledged when the topic said `always` for long."""
+    """Acknowledged when the topic had been `always` for long."""
     s.history.topics[T] = {"sync": "5000", "replicas": "3"}
     s.begin("a", "alter_topic", topic=T, settings={"sync": "always"}).ok()
     s.now_s += 30
@@ -271,7 +271,7 @@ def old_enough(s: Story) -> None:
 def as_much_as_has_room(s: Story) -> None:
     short(s, max_records="4")
     look(s, 0, 4)
-    look(s, 4, 4)  # what a leader made room for is not there yet
+    look(s, 4, 4)  # the record for which the leader made room is not there yet
 
 
 def a_hold_that_is_over(s: Story) -> None:
@@ -293,7 +293,7 @@ def lost_with_a_majority(s: Story) -> None:
 
 
 def given_up_after_failed_syncs(s: Story) -> None:
-    """Each of the two took records that were not synced: of one the sync failed, of the other the power."""
+    """Each of the two lost unsynced records: one by a failed sync, the other by a power cut."""
     s.history.topics[T] = {"sync": "100", "replicas": "3"}
     s.history.changed("broker 1 fails to sync")
     s.history.changed("broker 1 has ended")
@@ -302,7 +302,7 @@ def given_up_after_failed_syncs(s: Story) -> None:
 
 
 def lost_under_an_earlier_setting(s: Story) -> None:
-    """Its group stood still from the power cut on, until long after the topic was altered."""
+    """Its group was stuck from the power cut on, until long after the topic was altered."""
     s.history.topics[T] = {"sync": "5000", "replicas": "3"}
     s.history.commits[LOG] = [(s.now_s, 5)]
     s.send("p-2", at=4)

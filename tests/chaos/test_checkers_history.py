@@ -1,4 +1,4 @@
-"""Histories are values that can be kept, and records tell who they are."""
+"""Histories are values that can be stored, and records name themselves."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Op = tuple[str, int]
 
 
 def register(state: int, op: Op) -> int | None:
-    """A register: writes always work, a read tells what was written last."""
+    """A register: writes always succeed, and a read returns the last write."""
     kind, value = op
     return value if kind == "write" or state == value else None
 
@@ -41,7 +41,7 @@ def ops(*made: tuple[str, int, float, float]) -> list[Operation[Op]]:
         (ops(("write", 1, 0, math.inf), ("read", 0, 1, 2), ("read", 1, 3, 4)), True),
         (ops(("write", 1, 0, math.inf), ("read", 1, 1, 2), ("read", 0, 3, 4)), False),
         (ops(("write", 1, 2, math.inf), ("read", 1, 0, 1)), False),
-        (ops(("write", 1, 0, 1), ("read", 0, 1, 2)), True),  # at one moment: they overlap
+        (ops(("write", 1, 0, 1), ("read", 0, 1, 2)), True),  # equal times overlap
     ],
 )
 def test_registers(history: list[Operation[Op]], linearizable: bool) -> None:
@@ -49,7 +49,7 @@ def test_registers(history: list[Operation[Op]], linearizable: bool) -> None:
 
 
 def by_hand(history: list[Operation[Op]]) -> bool:
-    """Every order of every choice of what is to count."""
+    """Check every order of every choice of operations that take effect."""
     open_ended = [o for o in history if o.ended_s == math.inf]
     ended = [o for o in history if o.ended_s < math.inf]
     for count in range(len(open_ended) + 1):
@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_named() -> None:
 
 
 def test_many_operations_take_a_moment() -> None:
-    """2,000 of them, four at a time, some without an answer."""
+    """2,000 operations, four at a time, some without an answer."""
     rng = random.Random(1)
     history, state = [], 0
     for n in range(2_000):
@@ -110,8 +110,10 @@ def test_a_search_that_grows_too_long_is_undecided() -> None:
 
 
 def verdict_of(*told: tuple[str, str, object]) -> list[str]:
-    """Calls (kind, name, answer) one after another, or overlapping from '(' to ')'. An answer is a topic's id, None,
-    an error's code, a dict for all topics, or '?' for an unknown outcome."""
+    """Check calls (kind, name, answer) one after another, or overlapping from '(' to ')'.
+
+    An answer is a topic's id, None, an error's code, a dict for all topics, or '?' for an unknown outcome.
+    """
     story = Story()
     waiting = []
     for kind, name, answer in told:
@@ -171,7 +173,7 @@ def test_a_registry_that_is_right(told: list[tuple[str, str, object]]) -> None:
         [(CREATE, "u", "DeadlineExceeded"), (GET, "u", "01")],
         [(CREATE, "u", "01"), (LIST, "", {})],
         [(CREATE, "u", "01"), (CREATE, "v", "02"), (LIST, "", {"u": "01"})],
-        # Name by name nothing is wrong: u and v came in one order for one reader, in the other for the other.
+        # each name by itself is in order: u and v came in one order for one reader, and in the other for another
         [
             ("(" + CREATE, "u", "01"), ("(" + CREATE, "v", "02"), ("(" + LIST, "", {"v": "02"}),
             (LIST, "", {"u": "01"}),

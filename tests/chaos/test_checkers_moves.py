@@ -1,4 +1,4 @@
-"""Leaders that are moved by hand: what is wrong is found, what only looks like it is not."""
+"""Leadership transfers: every violation is found, and what only looks like one is not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def quiet(s: Story) -> None:
 
 
 def kept_quiet(s: Story) -> None:
-    """To the end."""
+    """Quiet to the end."""
     calm_s = s.history.calm_s
     s.end()
     s.history.calm_s = calm_s
@@ -71,7 +71,7 @@ def moved_as_it_was_to_be(s: Story) -> None:
     call = move(s, 2)
     led(s, 2, 2)
     call.ok(2)
-    move(s, 2, 2)  # it does already
+    move(s, 2, 2)  # broker 2 leads already
     kept_quiet(s)
 
 
@@ -84,7 +84,7 @@ def moved_late_while_faults_happen(s: Story) -> None:
 
 
 def moved_often(s: Story) -> None:
-    """A leader that somebody moves is not restless."""
+    """Requested transfers are no restlessness."""
     s.history.changed("all faults are over")
     s.now_s += 6
     for term in range(2, 9):

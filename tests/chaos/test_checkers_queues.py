@@ -1,4 +1,4 @@
-"""QueueService: what is wrong with what it told is found, what only looks like it is not."""
+"""QueueService: every violation in its answers is found, and what only looks like one is not."""
 
 from __future__ import annotations
 
@@ -108,12 +108,12 @@ def all_is_as_it_is(s: Story) -> None:
     fetch(s, 1, [1, "p-1"])
     fetch(s, 4, None)
     fetch(s, 9, None)
-    size(s, 3)  # one that nobody was told of is not committed yet
+    size(s, 3)  # a record without an answer is not committed yet
     size(s, 4)
 
 
 def nothing_to_take_where_all_may_be_taken(s: Story) -> None:
-    """Three are acknowledged; one request may have taken one of any queue, and the fourth came while one was asked."""
+    """Three are acknowledged; one request may have taken one of any queue, and the fourth came during the request."""
     take(s, "r1", 0, "p-0")
     take(s, "r2", 1, "p-1")
     take(s, "any 1", partition=None)
@@ -144,7 +144,7 @@ def what_a_crash_in_company_removed(s: Story) -> None:
 
 
 def an_unnamed_request_without_an_answer(s: Story) -> None:
-    """It may have taken one of any queue."""
+    """The request may have taken one of any queue."""
     take(s, "r1", 0, "p-0")
     take(s, "any 1", partition=None)
     take(s, "r2", 2, "q-0")

@@ -1,4 +1,4 @@
-"""What lies in a log, as checkers are given it, also while the log goes on."""
+"""The content of a log for the checkers, also while the log changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tinymq_chaos.history import StoredEntry
 
 
 class Undecoded(ReplicaReader):
-    """These tests' records are no record batches."""
+    """The records of these tests are not record batches."""
 
     def entry(self, entry: Entry) -> StoredEntry:
         header = entry.header
@@ -22,7 +22,7 @@ class Undecoded(ReplicaReader):
 
 
 def test_what_is_removed_while_it_is_read_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retention and trims go on until the end of a run. What was read up to there does not meet what is left."""
+    """Retention and trims go on until the end of a run. The part that was read before does not meet the rest."""
     monkeypatch.setattr(replica_reader, "READ_BYTES", 200)
 
     async def body(store: Store, log: Log) -> None:

@@ -1,4 +1,4 @@
-"""Where bits are flipped: in what a disk has vouched for, and not in what may pass for a torn tail."""
+"""Bits are flipped in what a disk has vouched for, and not in what may pass for a torn tail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEGMENTS = (1, 10, 20)
 
 @pytest.fixture
 def files() -> SimFiles:
-    """A log of three entries in the first of three segments; the marks file is there, and empty."""
+    """A log of three entries in the first of three segments; the file of marks exists and is empty."""
     files = SimFiles(random.Random(1))
     first, *others = chain([1, 1, 1])
     create_log(files, GROUP, first, 0)

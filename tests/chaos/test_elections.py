@@ -1,4 +1,4 @@
-"""What is told of elections, commits and messages: each thing that is wrong is noted, and nothing that is right."""
+"""Reports of elections, commits and messages: every violation is noted, and nothing else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WIPED = ListedMembers(2, frozenset([A, B_WIPED, C]))
 
 
 class Told:
-    """Three replicas; `entries` is the log of who stands next: its terms, from index 1 on."""
+    """Three replicas; `entries` is the log of the next candidate: its terms, from index 1 on."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -60,7 +60,9 @@ class Told:
         newest: ListedMembers = FIRST,
         apart: tuple[int, ...] = (),
     ) -> None:
-        """`well` are, with `newest` as the last CONFIG of their logs; those of `apart` reach nobody."""
+        """Look at the healthy replicas, with `newest` as the last CONFIG of their logs; those of `apart` reach no
+        other.
+        """
         until_s = self.now_s + seconds
         while self.now_s < until_s:
             held = [HealthyReplica(me, newest) for me in well]
@@ -106,11 +108,11 @@ def test_what_is_right_is_not_noted() -> None:
     for _ in range(2 * CONFLICTS_MAX):
         elections.answered(LOG, 2, A, (7, 1))  # to copies of one message, which a cut link had held back
     told.elect(TERMS_MAX + 1, A, B)
-    told.says(TERMS_MAX + 1, 0, log=[0, 1, 1])  # a round is answered, and nothing was compared yet
+    told.says(TERMS_MAX + 1, 0, log=[0, 1, 1])  # an answer without a comparison of logs
     told.says(TERMS_MAX + 1, 1, 3, log=[0, 1, 1, 2])
     told.says(TERMS_MAX + 1, 3, log=[0, 1, 1, 2])
     told.says(TERMS_MAX + 1, 4, 5, log=[0, 1, 1, TERMS_MAX + 1, TERMS_MAX + 1])
-    told.says(TERMS_MAX + 2, 9, log=[0])  # nobody was seen to lead that term: it is not judged
+    told.says(TERMS_MAX + 2, 9, log=[0])  # no leader of that term was observed, so it is not judged
     elections.counts(LOG, TERMS_MAX + 1, 1, B, 4)
     elections.counts(LOG, TERMS_MAX + 1, 1, C, 0)
     elections.sent(LOG, 2, [90, 90], 100)
@@ -273,18 +275,20 @@ def test_what_is_wrong_is_noted_once(tell: Callable[[Told], None], kind: Anomaly
 
 
 def test_an_old_disk_makes_no_majority() -> None:
-    """Seed 100323: broker 2 was wiped and listed anew, then its old disk came back, and whoever knew was cut off."""
+    """Seed 100323: broker 2 was wiped and listed again, then its old disk came back, and all brokers that knew were cut
+    off.
+    """
     told = Told()
     told.elections.listed(LOG, WIPED)
     told.look(3 * UNLED_S, A, B)
     told.look(3 * UNLED_S, A, B, C, apart=(3,))
     assert told.kinds() == []
-    told.look(2 * UNLED_S, A, B, C)  # but those who are listed are one
+    told.look(2 * UNLED_S, A, B, C)  # but the two listed ones are one broker
     assert told.kinds() == [AnomalyKind.NO_PROGRESS]
 
 
 def test_who_is_replaced_by_a_config_that_is_out_makes_no_majority() -> None:
-    """Broker 1 has the entry that lists broker 2 anew, and who knows whether it is committed is away."""
+    """Broker 1 has the entry that lists broker 2 again, and the brokers that know whether it is committed are away."""
     told = Told()
     told.look(3 * UNLED_S, A, B, newest=WIPED)
     told.look(3 * UNLED_S, A, B_WIPED, newest=WIPED)

@@ -1,4 +1,4 @@
-"""What replicas do and claim is judged as it happens: every anomaly of the ledger, and what is none."""
+"""The ledger judges what replicas do and claim as it happens: it finds every anomaly, and nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ME: dict[int, Identity] = {broker: (bytes([broker]), 0) for broker in (1, 2, 3)}
 
 
 def opens(ledger: Ledger, last: int = 5, ballot: Ballot = (2, 1), identity: Identity = ME[2], **more: object) -> None:
-    """Broker 2 does, with entries 3 and later of term 2."""
+    """Broker 2 opens, with entries 3 and later of term 2."""
     unsynced: list[str] = more.get("unsynced", [])  # type: ignore[assignment]
     ledger.opened(
         LOG, 2, identity, ballot, lambda i: None if i < 2 else 1 if i < 3 else 2, last_index=last, unsynced=unsynced
@@ -136,7 +136,7 @@ def a_read_of_the_past(ledger: Ledger) -> None:
 
 
 def another_entry_after_a_revival(ledger: Ledger) -> None:
-    """What is applied from then on is followed again."""
+    """Entries applied from then on are judged again."""
     ledger.begins_again(LOG)
     ledger.applied(LOG, 1, 5, 3, 97)
     ledger.applied(LOG, 2, 5, 4, 96)
@@ -239,7 +239,7 @@ def test_what_was_lost_with_a_majority_is_over() -> None:
 
 
 def test_what_nobody_has_applied_again_may_hold_the_numbers_that_are_missing() -> None:
-    """One replica begins to apply again at an early entry, and another one behind a later checkpoint."""
+    """One replica begins to apply again at an early entry, and another one behind a later snapshot."""
     for seen in (range(5, 6), range(5, 9)):
         ledger = good()
         ledger.begins_again(LOG)

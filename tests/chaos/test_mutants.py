@@ -1,4 +1,4 @@
-"""Mutants still fit the code that they change, and leave nothing behind. That each is caught shows `make mutants`."""
+"""Mutants fit the code that they change, and leave nothing behind. `make mutants` shows that each is caught."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_second_mutant_of_a_rule_replaces_the_first() -> None:
 
 
 def test_there_are_enough_of_them() -> None:
-    """Hazards that vanish by replacement have none: what they were is not there to be taken out."""
+    """Hazards that the design removes have no mutant: there is no rule to take out."""
     assert len(MUTANTS) >= 30
     hazards = {number for m in MUTANTS.values() for number in m.rule.partition(":")[0].split(", ") if number.isdigit()}
     assert set(range(1, 23)) - {5, 6, 12, 16, 21} <= set(map(int, hazards))
@@ -100,7 +100,7 @@ def test_those_for_real_processes_need_no_simulator() -> None:
 
 @pytest.mark.parametrize("names", [FEW, pytest.param(TESTED, marks=pytest.mark.long)], ids=["a few", "all"])
 def test_where_the_simulator_is_the_wrong_place_a_test_of_the_suite_notices(names: list[str]) -> None:
-    """In a process of its own: tests are run there as pytest runs them, with rules out and with all of them in."""
+    """In a process of its own, which runs tests as pytest does, with and without the rules."""
     command = [sys.executable, "-m", "tinymq_chaos.mutants", *names]
     around = os.environ | {"PYTHONPATH": str(ROOT / "chaos"), "PYTHONHASHSEED": "0"}
     ran = subprocess.run(command, cwd=ROOT, env=around, capture_output=True, text=True, timeout=100)
@@ -125,7 +125,7 @@ def test_a_test_that_is_not_there_notices_nothing() -> None:
 
 
 class Product:
-    """What the mutant below makes wrong."""
+    """The part of the product that the mutant below breaks."""
 
     right = True
 
@@ -138,7 +138,7 @@ def test_a_catch_counts_only_if_the_same_plan_is_clean_without_the_mutant(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(plan: Plan) -> Result:
-        """Seed 1 fails for a reason of its own, seed 2 shows nothing, from seed 3 on the mutant shows."""
+        """Seed 1 fails by itself, seed 2 shows nothing, and from seed 3 on the mutant shows."""
         found = ["of its own"] if plan.seed == 1 else ["the mutant's"] if plan.seed >= 3 and not Product.right else []
         return Result(plan, found)
 

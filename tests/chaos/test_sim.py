@@ -1,4 +1,4 @@
-"""The simulator itself: one seed is one run, and each row of the table of faults heals."""
+"""The simulator itself: one seed is one run, and the cluster recovers from each row of the table of faults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRINT_TWO = """
 from tinymq_chaos.sim.campaign.run import Plan, run
 print(*run(Plan({seed}, seconds=9.5)).transcript, sep="\\n")
 """
-SECONDS = 13.0  # virtual: enough for each kind to happen
+SECONDS = 13.0  # virtual: enough for each fault to happen
 SEEDS = range(3, 13)  # tried in turn: a fault that waits for its moment does not find it with every seed
 # The faults that wait for a moment, and the moments: one run of those seeds has to have each of them.
 HAPPENS = {f"crash_at_{point.replace(' ', '_').replace('-', '_')}": (f"crash at {point}",) for point in POINTS}
@@ -30,7 +30,7 @@ HAPPENS |= {"crash_anywhere": (BETWEEN_STEPS,), "power_cut": (UNSYNCED,), "power
 
 
 def _transcript(seed: int, surroundings: dict[str, str]) -> str:
-    """Of a run in a process of its own."""
+    """Return the transcript of a run in a process of its own."""
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'chaos'}"}
     done = subprocess.run(
         [sys.executable, "-c", PRINT_TWO.format(seed=seed)],
@@ -67,14 +67,15 @@ def test_a_word_that_is_none_is_no_anomaly(words: list[str], said: str, capsys: 
 
 
 def _in_pairs(kinds: Iterable[str]) -> list[tuple[str, ...]]:
-    """Neighbours of the alphabet have little to do with one another, but for the points of a crash."""
+    """Return pairs of neighbours in the alphabet: they have little to do with each other, except the points of a
+    crash."""
     names = sorted(kinds)
     half = (len(names) + 1) // 2
     return [tuple(names[n::half]) for n in range(half)]
 
 
 def _heals(kinds: tuple[str, ...]) -> None:
-    """With seeds tried in turn until each kind, and each moment that it waits for, has come about."""
+    """Try seeds in turn until each fault, and each moment that it waits for, has happened."""
     left = {*kinds, *(moment for kind in kinds for moment in HAPPENS.get(kind, ()))}
     for seed in SEEDS:
         plan = Plan(seed, faults=kinds, workloads=("lone", "churn"), seconds=SECONDS, pace=3.0, segment_bytes=4096)
@@ -89,11 +90,11 @@ def _heals(kinds: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("kinds", _in_pairs(FAULTS), ids="-and-".join)
 def test_faults_begin_and_end_and_all_is_well_again(kinds: tuple[str, ...]) -> None:
-    """An episode has both kinds, and they overlap."""
+    """An episode has both faults, and they overlap."""
     _heals(kinds)
 
 
-@pytest.mark.long  # the pairs above have each kind
+@pytest.mark.long  # the pairs above have each fault
 @pytest.mark.parametrize("kind", sorted(FAULTS))
 def test_a_fault_begins_and_ends_and_all_is_well_again(kind: str) -> None:
     _heals((kind,))

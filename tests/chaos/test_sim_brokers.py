@@ -1,4 +1,4 @@
-"""What a simulated broker does to its disk when it ends."""
+"""The effects of the end of a simulated broker on its disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SCRATCH = "scratch"  # a file of the test's own
 
 
 def test_a_power_cut_keeps_what_was_synced_and_any_sectors_of_what_was_not() -> None:
-    """Of SimBroker.power_cut, after which 16 sectors are looked at: written anew, all of them, and not synced."""
+    """The test looks at 16 sectors that were rewritten, all of them, and not synced before SimBroker.power_cut."""
 
     async def check(world: World) -> None:
         broker, kept = world.brokers[1], set()

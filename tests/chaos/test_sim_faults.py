@@ -1,4 +1,5 @@
-"""What each kind of fault does to a world, seen from outside: a fault that did nothing would pass for one survived."""
+"""The effect of each fault on a world, observed from outside: a fault without an effect would pass for a survived
+one."""
 
 from __future__ import annotations
 
@@ -53,13 +54,13 @@ EFFECTS: dict[str, Check] = {
 
 
 def effect(check: Check) -> Check:
-    """What the kind does that the function is named after."""
+    """Register the check of the fault with the function's name."""
     EFFECTS[check.__name__] = check
     return check
 
 
 KINDS = [kind for kind, fault in FAULTS.items() if fault.drawn.weight or kind not in HAPPENS]
-TOGETHER = (  # kinds that leave a world as they found it, so that one world does for all of them
+TOGETHER = (  # faults that leave a world as they found it, so that one world serves for all of them
     ("isolate", "partition", "one_way", "unheard", "cut_link", "chain", "star"),
     ("latency", "loss", "duplicate", "drop", "reorder", "stale", "client_reset", "reset"),
     ("slow_disk", "hung_disk", "disk_full", "wall_jump", "drift", "fail_sync"),
@@ -102,7 +103,7 @@ async def isolate(world: World) -> None:
 async def partition(world: World) -> None:
     def cut(words: str) -> set[Pair]:
         few, many = map(numbers, words.split("|"))
-        assert max(few) > 100  # a client's link is cut as a broker's is
+        assert max(few) > 100  # a client's link is cut like a broker's
         assert all(world.conditions.is_cut(pair) for pair in crossing(few, many))
         return crossing(few, many) & every_pair(world)
 
@@ -175,7 +176,7 @@ async def latency(world: World) -> None:
 
 @effect
 async def loss(world: World) -> None:
-    """What is lost is sent again: late, and it arrives."""
+    """A lost message is sent again: late, and it arrives."""
     _, fault = begun(world, "loss", "20% of packets, everywhere")
     took = [await travel_s(world, (1, 2)) for _ in range(200)]
     assert 20 < sum(s >= 0.2 for s in took) < 60
@@ -205,7 +206,7 @@ async def drop(world: World) -> None:
 
 @effect
 async def stale(world: World) -> None:
-    """Brokers are told things again, some of them seconds later."""
+    """Messages arrive again, some of them seconds later."""
     told: list[Pair] = []
     for target in {pipe.target: None for pipe in world.network._pipes}:
 
@@ -355,13 +356,15 @@ async def pause(world: World) -> None:
 
 
 def unsynced(broker: SimBroker) -> bytes:
-    """Another content for each of its processes."""
+    """Write other content for each of its processes, unsynced."""
     return b"unsynced in start %d" % broker.starts
 
 
 async def goes_down(world: World, kind: str, at_least: int, saying: str = "") -> tuple[list[SimBroker], list[int]]:
-    """Processes end, do nothing more, and others take their place once the fault is over: (whose, where what was
-    written and not synced is there still)."""
+    """Processes end and do nothing more, and others take their place when the fault ends.
+
+    Return (brokers, those whose unsynced writes are still there).
+    """
     before = {b: b.process for b in world.brokers.values()}
     for broker in before:
         broker.files.open(SCRATCH, create=True).write(0, [unsynced(broker)])
@@ -393,7 +396,7 @@ async def kill_all(world: World) -> None:
 
 @effect
 async def power_cut(world: World) -> None:
-    """Nobody is told, and what was not synced may be gone."""
+    """No broker is told, and unsynced writes may be gone."""
     lost = 0
     for _ in range(8):
         _, kept = await goes_down(world, "power_cut", 1)
@@ -410,7 +413,7 @@ async def power_cut_all(world: World) -> None:
 
 @effect
 async def stop(world: World) -> None:
-    """It hands over what it leads, and ends by itself."""
+    """The broker transfers its leaderships, and ends by itself."""
     leader = world.leader(METADATA_GROUP)
     assert leader is not None
     words, fault = begun(world, "stop", f"[{leader.id}]")
@@ -503,7 +506,7 @@ async def old_disk(world: World) -> None:
 
 @effect
 async def lost_config(world: World) -> None:
-    """The two are alone with the CONFIG that lists the new one, and the others elect another leader."""
+    """The two are alone with the CONFIG that lists the new replica, and the others elect another leader."""
     words, fault = begun(world, "lost_config")
     leader, wiped, again = numbers(words)
     assert wiped == again
@@ -531,7 +534,9 @@ async def remove_group(world: World) -> None:
 
 
 async def flipped(world: World, kind: str) -> set[str]:
-    """The bits that it tells of and no others, on the disk as in its cache: in which files."""
+    """Return the files in which bits are flipped: those that the fault reports and no others, on the disk and in its
+    cache.
+    """
     before = {b.id: b.files.seen() for b in world.brokers.values()}
     words, _ = begun(world, kind)
     files = world.brokers[numbers(words)[0]].files

@@ -1,4 +1,4 @@
-"""One broker with its registry in memory: a small world of its own, in which nobody may end."""
+"""One broker with its registry in memory: a small world, in which no process may end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""QueueService and Channels in the simulator: any broker passes calls on over the virtual network, whatever happens."""
+"""QueueService and Channels in the simulator: any broker forwards calls over the virtual network, whatever happens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNCLEAR = (Unavailable, OutcomeUnknown, DeadlineExceeded, Closed)
 
 
 class Caller:
-    """Calls of no client of ours: by path, to any broker, again where the outcome is not clear."""
+    """Calls without tinymq's client: by path, to any broker, repeated where the outcome is unknown."""
 
     def __init__(self, world: World, seed: int) -> None:
         self._rng = random.Random(seed)

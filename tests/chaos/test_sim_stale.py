@@ -1,4 +1,4 @@
-"""What arrives once more in the simulated network, when a moment is chosen for it."""
+"""Messages that arrive again in the simulated network, at a chosen moment."""
 
 from __future__ import annotations
 

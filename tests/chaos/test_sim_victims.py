@@ -1,4 +1,4 @@
-"""Damage comes to one disk at a time, whatever ends while another one begins."""
+"""One disk at a time is damaged, whatever ends while another fault begins."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from tinymq_chaos.sim.world.world import World
 
 
 def test_an_old_disk_stays_away_while_another_broker_recovers() -> None:
-    """Seed 1011, five brokers: two of three replicas were nobody's at once, and the group had no majority for good."""
+    """Seed 1011, five brokers: two of three replicas belonged to no broker at once, and the group had no majority for
+    good.
+    """
 
     async def check(world: World) -> None:
         words, old_disk = begun(world, "old_disk")

@@ -1,4 +1,4 @@
-"""Workloads that need whole brokers: each does what it is for, and what it writes down is enough to be judged."""
+"""Workloads that need whole brokers: each does its job, and its history is enough to be judged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEED = 3
 
 
 def told(workload: str, *faults: str, seconds: float = SECONDS, pace: float = 0.5, seed: int = SEED) -> History:
-    """The history of one run, in which nothing is wrong."""
+    """Return the history of one run, in which nothing is wrong."""
     plan = Plan(seed, seconds=seconds, workloads=(workload,), faults=faults, pace=pace)
     result = run(plan)
     assert not result.anomalies, "\n".join([*result.anomalies, f"replay it: {plan.command}"])
@@ -110,19 +110,19 @@ def test_a_room_is_full_and_has_room_for_more() -> None:
 
 
 def kept_bytes(history: History) -> list[int]:
-    """Of the one partition, whenever somebody looked."""
+    """Return the bytes of the one partition at every look."""
     facts = Facts(history)
     return [weight for _, log, start, end in facts.ends() if (weight := facts.weight(log, start, end)) is not None]
 
 
-@pytest.mark.long  # what is old goes, above, by the same rule
+@pytest.mark.long  # above, old records go by the same rule
 def test_so_many_bytes_are_kept_and_little_more() -> None:
     history = told("sized", "kill", pace=0.2)
     assert starts(history)[-1] > starts(history)[0]
     assert RETENTION_BYTES <= kept_bytes(history)[-1] < 2 * RETENTION_BYTES
 
 
-@pytest.mark.long  # a room of records, above, goes by the same rule
+@pytest.mark.long  # above, a bound on records works by the same rule
 def test_bytes_are_bounded() -> None:
     history = told("heavy", "kill", pace=0.2)
     assert starts(history)[-1] > 0
@@ -158,7 +158,7 @@ def test_settings_are_altered_while_they_count() -> None:
 @pytest.mark.parametrize(
     ("workload", "fault", "loses"),
     [
-        pytest.param("volatile", "kill", False, marks=pytest.mark.long),  # less than what follows
+        pytest.param("volatile", "kill", False, marks=pytest.mark.long),  # less than the next one
         ("volatile", "kill_all", True),
         ("delayed", "kill_all", False),
         ("delayed", "power_cut_all", True),
@@ -176,7 +176,7 @@ def test_topics_that_promise_less_lose_with_a_majority_alone(workload: str, faul
 
 @pytest.mark.parametrize(("seed", "joined"), [pytest.param(1, [], marks=pytest.mark.long), (3, [4, 5])])
 def test_half_of_the_larger_clusters_have_grown(seed: int, joined: list[int]) -> None:
-    """Brokers beyond three voters join while they form, and hold partitions as the others do."""
+    """Brokers beyond three voters join during formation, and hold partitions like the others."""
     result = run(Plan(seed, nodes=5, seconds=12.0, workloads=("lone",), faults=("kill",)))
     assert not result.anomalies, result.anomalies
     assert result.history is not None

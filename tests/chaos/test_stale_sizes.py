@@ -1,5 +1,4 @@
-"""A leader that another one has followed, and that has not heard of it yet, counts no queue: what was acknowledged
-since would be missing."""
+"""A replaced leader that does not know it yet counts no queue: newer acknowledged records would be missing."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from tinymq.simulation.memory_network import HOST
 from tinymq_chaos.sim.world.world import World
 
 QUEUE = "tinymq.v1.QueueService"
-NEWS_S = 0.4  # that answers take on their way to the old leader
+NEWS_S = 0.4  # for which answers are in flight to the old leader
 PUT = pb.ProduceMessageRequest(topic="q", queue=0, value=b"x")
 
 
@@ -28,7 +27,7 @@ def test_a_size_is_counted_by_who_proves_to_lead() -> None:
         (group,) = groups(world) - before
         old = world.leader(group)
         assert old is not None
-        await world.clock.sleep(0.5)  # the followers have it all
+        await world.clock.sleep(0.5)  # the followers have everything
         new, third = (broker for broker in world.brokers.values() if broker is not old)
         for other in (new, third):
             world.network.delay(other.id, old.id, NEWS_S, both=False)

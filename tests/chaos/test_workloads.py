@@ -1,4 +1,4 @@
-"""Workloads against a cluster in memory, in virtual time: what they write down is right, and enough to be judged."""
+"""Workloads against a cluster in memory, in virtual time: their histories are right, and enough to be judged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tinymq_chaos.workloads import WORKLOADS
 
 SECONDS = 6.0
 FAKED = ("idempotent", "plain", "lone", "batches", "hasty", "churn", "metadata")
-"""What a FakeCluster can do; the others run on brokers, in virtual time: test_sim_workloads.py."""
+"""The workloads that a FakeCluster can run; the others run on brokers in virtual time: test_sim_workloads.py."""
 
 
 class StandInContext:
@@ -54,7 +54,7 @@ class StandInContext:
 
 
 def run(name: str, spoil: Any = None) -> History:
-    """One workload beside changes of leaders and lost answers; `spoil` is done to the cluster half way."""
+    """Run one workload beside changes of leaders and lost answers; call `spoil` on the cluster half way."""
 
     async def main(loop: VirtualLoop) -> History:
         cluster = FakeCluster()
@@ -136,7 +136,7 @@ def leave_numbers_out(cluster: FakeCluster) -> None:
 
 
 def _lenient(cluster: FakeCluster, produce: Any, broker: int, batch: pb.ProduceBatch) -> pb.ProduceResult:
-    """What comes too early is taken; what was to come before it is not, then."""
+    """Accept a batch that is too early; the one that should have come before it is then refused."""
     result: pb.ProduceResult = produce(broker, batch)
     at = cluster.topics["hasty"][1][batch.partition]
     sent, known = parse_batch_header(batch.payload), at.producers.get(parse_batch_header(batch.payload).producer_id)

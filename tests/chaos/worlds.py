@@ -1,4 +1,4 @@
-"""Worlds for tests that look at what one fault does: formed, with a topic on all brokers and a little written to it."""
+"""Worlds for tests of single faults: formed, with a topic on all brokers and some records."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.world import World, WorldOptions
 
 Pair = tuple[int, int]
-TRIES = 60  # seeds of a fault, until it is what a test looks at
-PARTITIONS = 6  # each broker leads some: everyone has something to say to everyone
+TRIES = 60  # seeds of a fault, until it is the one that a test needs
+PARTITIONS = 6  # each broker leads some, so every broker sends to every other one
 RECORDS = 80
-SEEN_S = 1.0  # so long everyone has something to say, whoever leads
+SEEN_S = 1.0  # after so long every broker has sent something, whichever leads
 
 Fault = Iterator[str | None]
 
 
 def in_world(check: Callable[[World], Awaitable[None]], nodes: int = 3) -> World:
-    """Run `check` in a world of its own, and return what is left of that."""
+    """Run `check` in a world of its own, and return what is left of the world."""
     transcript = Transcript()
     kept: list[World] = []
 
@@ -59,7 +59,7 @@ async def write(client: AsyncClient, records: int = RECORDS) -> None:
 
 
 def begun(world: World, kind: str, saying: str = "") -> tuple[str, Fault]:
-    """A fault of this kind that has begun: (its words, with `saying` in them, what is to be resumed to end it)."""
+    """Begin a fault of this kind; return (its description, which has `saying` in it, the generator that ends it)."""
     for seed in range(TRIES):
         fault = FAULTS[kind].begin(world, random.Random(seed))
         words = next(fault)
@@ -75,7 +75,7 @@ def others(world: World, *named: int) -> list[SimBroker]:
 
 
 async def travel_s(world: World, direction: Pair) -> float:
-    """How long a message of a client's call takes."""
+    """Return how long a message of a client's call takes."""
     wire = MessageStream(world.conditions, direction)
     sent_s = world.loop.time()
     wire.send(b"x")
@@ -84,7 +84,7 @@ async def travel_s(world: World, direction: Pair) -> float:
 
 
 async def delivered(world: World, seconds: float) -> Counter[Pair]:
-    """Messages between brokers, by direction, for so long."""
+    """Return the messages between brokers, by direction, for so long."""
     count: Counter[Pair] = Counter()
 
     def note(source: int, target: int, *rest: object) -> None:
@@ -97,7 +97,7 @@ async def delivered(world: World, seconds: float) -> Counter[Pair]:
 
 
 async def turns(world: World, broker: SimBroker, seconds: float) -> int:
-    """How many turns a task of the broker's process gets within so many seconds, at 100 a second."""
+    """Return how many turns a task of the broker's process gets in so many seconds, at 100 a second."""
     count = 0
 
     async def turn() -> None:
@@ -122,12 +122,12 @@ def every_pair(world: World) -> set[Pair]:
 
 
 def crossing(few: list[int], many: list[int]) -> set[Pair]:
-    """Both ways."""
+    """Return both directions of each pair."""
     return {pair for a in few for b in many for pair in ((a, b), (b, a))}
 
 
 async def silent(world: World, kind: str, cut: Callable[[str], set[Pair]], saying: str = "") -> None:
-    """Nothing gets along what is cut, everything else talks, and afterwards everybody does."""
+    """Nothing passes the cut directions, everything else talks, and afterwards every broker does."""
     assert (await delivered(world, SEEN_S)).keys() == every_pair(world)
     words, fault = begun(world, kind, saying)
     wanted = cut(words)

@@ -52,7 +52,7 @@ def any_vote_counts(p: Patches) -> None:
 
 @mutant("7: a vote leaves after its sync", Focus(faults=("power_cut", "power_cut_all", "isolate", "slow_disk")))
 def votes_before_their_sync(p: Patches) -> None:
-    p.set(VoteStore, "durable", lambda self, group: True)
+    p.replace(VoteStore.durable, lambda self, group: True)
 
 
 @mutant("a vote is given once in a term", SPLIT)
@@ -66,7 +66,7 @@ def votes_given_twice(p: Patches) -> None:
             self._put(group, (term, voted_for))
 
     p.replace(answer_vote, answer)
-    p.set(VoteStore, "set", put)
+    p.replace(VoteStore.set, put)
 
 
 @mutant("a vote is given to a log that holds as much as one's own", LAGGING)
@@ -82,7 +82,7 @@ def votes_for_any_log(p: Patches) -> None:
 )
 def membership_of_the_first_entry(p: Patches) -> None:
     """Fall back to the first entry's members, as stock PySyncObj falls back to its constructor's peers."""
-    p.set(configs.Configs, "apply", lambda self, entry: None)
+    p.replace(configs.Configs.apply, lambda self, entry: None)
 
 
 @mutant("13: a leader that a majority no longer hears steps down", ISOLATED)
@@ -133,7 +133,7 @@ def any_incarnation_is_a_member(p: Patches) -> None:
     def lists(self: Membership, broker_id: int, incarnation: bytes | None, count: int) -> bool:
         return self.replica(broker_id) is not None
 
-    p.set(Membership, "lists", lists)
+    p.replace(Membership.lists, lists)
 
 
 @mutant("22: a replica that was repaired is another one, on the same disk", DAMAGE)
@@ -144,7 +144,7 @@ def repaired_replicas_are_members(p: Patches) -> None:
         replica = self.replica(broker_id)
         return replica is not None and replica.incarnation == incarnation
 
-    p.set(Membership, "lists", lists)
+    p.replace(Membership.lists, lists)
 
 
 @mutant("22: a replica votes when its applied CONFIG lists it, not before", AMNESIA)
@@ -155,7 +155,7 @@ def learners_vote(p: Patches) -> None:
 
 @mutant("22: what a learner acknowledged does not count for a commit", AMNESIA)
 def learners_count(p: Patches) -> None:
-    p.set(configs.Configs, "counts", lambda self, replica: replica is not None)
+    p.replace(configs.Configs.counts, lambda self, replica: replica is not None)
 
 
 @mutant("a broker that no CONFIG lists observes: what it acknowledges counts for nothing", OBSERVED)
@@ -174,7 +174,7 @@ def observers_count(p: Patches) -> None:
         return held[membership.quorum - 1] if len(held) >= membership.quorum else 0
 
     p.replace(Followers.observe, observe)
-    p.set(configs.Configs, "counts", lambda self, replica: replica is not None)
+    p.replace(configs.Configs.counts, lambda self, replica: replica is not None)
     p.set(commit, "quorum_index", index)
 
 
@@ -191,7 +191,7 @@ def unlisted_replicas_stay_who_they_are(p: Patches) -> None:
 )
 def what_is_listed_is_a_member(p: Patches) -> None:
     """Report a listed replica as a member: the next disk may then be replaced once the replica follows."""
-    p.set(configs.Configs, "has_kept", configs.Configs.lists)
+    p.replace(configs.Configs.has_kept, configs.Configs.lists)
 
 
 @mutant(
@@ -212,7 +212,7 @@ def truncated_configs_stay(p: Patches) -> None:
     def after(self: configs.Configs, cut_from: int | None, entries: Any) -> Any:
         return real(self, None, entries)
 
-    p.set(configs.Configs, "after", after)
+    p.replace(configs.Configs.after, after)
 
 
 @mutant(
@@ -235,7 +235,7 @@ def configs_count_when_appended(p: Patches) -> None:
 
 @mutant("13: how long a silence must be is measured, and bounded", ISOLATED)
 def silences_are_long(p: Patches) -> None:
-    p.set(Gaps, "gone_after_s", lambda self, timing: 20.0)
+    p.replace(Gaps.gone_after_s, lambda self, timing: 20.0)
 
 
 @mutant(

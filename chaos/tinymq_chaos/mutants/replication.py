@@ -141,7 +141,7 @@ def acks_before_the_sync(p: Patches) -> None:
     def init(self: ReplicaState, *, log: Any, **rest: Any) -> None:
         real(self, log=AllDurableLog(log), **rest)
 
-    p.set(ReplicaState, "__init__", init)
+    p.replace(ReplicaState.__init__, init)
 
 
 class AllDurableLog:
@@ -221,17 +221,17 @@ def heartbeats_carry_a_log_position(p: Patches) -> None:
                 group.replica.current.following.learn_commit(commit, group.log.last_index)
         return real_heard(self, peer, session, beat, *rest)
 
-    p.set(Host, "__init__", init)
-    p.set(heartbeats.Heartbeats, "next", next_beat)
-    p.set(heartbeats.Heartbeats, "heard", heard)
+    p.replace(Host.__init__, init)
+    p.replace(heartbeats.Heartbeats.next, next_beat)
+    p.replace(heartbeats.Heartbeats.heard, heard)
 
 
 @mutant("17: a message carries a bounded slice of the log", BACKLOG)
 def slices_are_not_bounded(p: Patches) -> None:
     tail, read = LogReader.tail, LogReader.read
     many = 1 << 26  # reading a real file allocates as many bytes as are asked for
-    p.set(LogReader, "tail", lambda self, index, bytes_max: tail(self, index, many))
-    p.set(LogReader, "read", lambda self, index, bytes_max: read(self, index, many))
+    p.replace(LogReader.tail, lambda self, index, bytes_max: tail(self, index, many))
+    p.replace(LogReader.read, lambda self, index, bytes_max: read(self, index, many))
 
 
 @mutant("18: what is out to one follower of one group is bounded", BACKLOG)
@@ -241,7 +241,7 @@ def followers_are_not_waited_for(p: Patches) -> None:
     def may_send(self: Progress, window_bytes: int) -> bool:
         return real(self, 1 << 40)
 
-    p.set(Progress, "may_send", may_send)
+    p.replace(Progress.may_send, may_send)
 
 
 @mutant("15: what happens is acted upon at once")
@@ -254,7 +254,7 @@ def ticks_come_in_turns(p: Patches) -> None:
             self._turning = True
             self._clock.call_later(0.1, self._turn)
 
-    p.set(Schedule, "wake", wake)
+    p.replace(Schedule.wake, wake)
     p.replace(Followers.nothing_out, lambda self: False)  # otherwise a lone write does not wait for its turn
 
 
@@ -268,7 +268,7 @@ def earlier_terms_committed_by_counting(p: Patches) -> None:
 
 @mutant("a majority commits", Focus(faults=CUTS))
 def a_minority_commits(p: Patches) -> None:
-    p.set(Membership, "quorum", property(lambda self: len(self.replicas) // 2))
+    p.replace(Membership.quorum, property(lambda self: len(self.replicas) // 2))
 
 
 @mutant("a majority commits, and not whoever has it first", Focus(faults=CUTS))

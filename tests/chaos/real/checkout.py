@@ -1,4 +1,4 @@
-"""Where processes of these tests import from: this checkout, whatever the environment has installed."""
+"""The import path of processes that these tests start: this checkout, whatever the environment has installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places that send bytes to one another through proxies, without brokers: what a direction carries."""
+"""Places that send bytes to each other through proxies, without brokers, to show what a direction carries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAIT_S = 10.0
 
 
 class Place:
-    """Listens, and dials others through their proxies."""
+    """A server that also connects to other places through their proxies."""
 
     def __init__(self) -> None:
         self.listening = socket.create_server((HOST, 0))
@@ -27,7 +27,7 @@ class Place:
 
 
 class Line:
-    """One connection: the end that dialled, and the one that was dialled."""
+    """One connection: the end that connected, and the end that accepted."""
 
     def __init__(self, dialled: socket.socket, accepted: socket.socket) -> None:
         self.dialled, self.accepted = dialled, accepted
@@ -35,14 +35,16 @@ class Line:
             end.settimeout(WAIT_S)
 
     def passes(self, data: bytes = b"are you there?", *, back: bool = False) -> bool:
-        """Whether this gets to the other end: True when it has, False when the line was closed instead, after which
-        not a byte of it had come. `back`: from the end that was dialled."""
+        """Return True when the bytes reach the other end; False if the connection closed before any of them arrived.
+
+        `back`: sent by the accepting end.
+        """
         sending, receiving = (self.accepted, self.dialled) if back else (self.dialled, self.accepted)
         sending.sendall(data)
         return self.arrives(len(data), receiving) == data
 
     def arrives(self, length: int, receiving: socket.socket) -> bytes:
-        """So many bytes, or all until the end."""
+        """Read so many bytes, or all until the end."""
         got = b""
         with contextlib.suppress(ConnectionResetError):
             while len(got) < length and (more := receiving.recv(length - len(got))):
@@ -63,14 +65,14 @@ class Net:
         self._lines: list[Line] = []
 
     def line(self, a: int, b: int, which: int = 0) -> Line:
-        """A new connection that a dials."""
+        """Open a connection from a to b."""
         dialled = socket.create_connection(parse_address(self.proxies.address(a, b, which)), WAIT_S)
         line = Line(dialled, self.places[b].listening.accept()[0])
         self._lines.append(line)
         return line
 
     def hang_up(self) -> None:
-        """No connection is left."""
+        """Close all connections."""
         while self._lines:
             self._lines.pop().close()
 

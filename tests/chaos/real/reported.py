@@ -1,4 +1,4 @@
-"""Folders of runs made by hand, with known answers, for tests of reports."""
+"""Hand-made folders of runs with known answers, for tests of reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TOPIC = "orders#00ff"
 
 
 class Tape:
-    """A history whose time is moved by hand, in seconds."""
+    """A history with a clock that the test sets, in seconds."""
 
     def __init__(self) -> None:
         self.at_s = 0.0
@@ -20,7 +20,7 @@ class Tape:
         self._count = 0
 
     def send(self, began_s: float, ended_s: float, outcome: Outcome = Outcome.OK, **args: Any) -> str:
-        """One record to partition 0, or another one; its name. The offsets are those of one partition."""
+        """Send one record to a partition; return its name. The offsets are those of one partition."""
         record = f"p-{self._count}"
         self.at_s = began_s
         given = {"topic": TOPIC, "partition": 0, "records": [record], "idempotent": True} | args
@@ -66,7 +66,7 @@ class Tape:
         self.history.end()
 
     def keep(self, folder: Path, **said: Any) -> Path:
-        """As a run's folder."""
+        """Write a run's folder."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "history.jsonl").write_text("".join(f"{line}\n" for line in self.history.lines()))
         (folder / "run.json").write_text(json.dumps(said))
@@ -74,7 +74,7 @@ class Tape:
 
 
 def steady(until_s: int, but: tuple[float, float] = (0, 0)) -> Tape:
-    """A write every 100 ms that takes 10 ms, except that those in `but` are answered at its end."""
+    """Write every 100 ms; each write takes 10 ms, except those in `but`, which are answered at its end."""
     tape = Tape()
     sent = []
     for i in range(until_s * 10):

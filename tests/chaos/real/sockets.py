@@ -1,4 +1,4 @@
-"""Whose connections there are on this machine, by the system's own word (Linux)."""
+"""The connections of this machine's processes, according to the system (Linux)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ESTABLISHED = "01"
 
 
 def dialled() -> Iterator[tuple[int, str]]:
-    """Every connection of IPv4 that is there, from who dialled: (port that was dialled, the socket's inode)."""
+    """Return every IPv4 connection as (port it connects to, inode of its socket)."""
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
         if fields[3] == ESTABLISHED:
@@ -19,7 +19,7 @@ def dialled() -> Iterator[tuple[int, str]]:
 
 
 def inodes(pid: int) -> set[str]:
-    """Of the sockets that a process has open."""
+    """Return the inodes of the sockets that a process has open."""
     found = set()
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):

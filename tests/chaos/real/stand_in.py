@@ -1,4 +1,5 @@
-"""A target of plain values: processes that are words, a network that is a dictionary. For what decides about faults."""
+"""A target of plain values, for code that decides about faults: processes are words, and the network is a
+dictionary."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from tinymq_chaos.real.net.probe_connections import ProbeConnection
 
 
 class StandInNet:
-    """What is cut and what is ill, by why."""
+    """The cut and slowed directions, by the name of the fault."""
 
     begun_anew = 0
 
@@ -42,7 +43,7 @@ class StandInNet:
 
 
 class StandIn:
-    """Brokers that do as they are told, and insist on it: to start what runs is an error, as in a real target."""
+    """Brokers that obey and are strict: to start a running one is an error, as in a real target."""
 
     name, version = "stand-in", "0"
 
@@ -51,10 +52,10 @@ class StandIn:
         self.brokers = tuple(range(1, nodes + 1))
         self.net = StandInNet()
         self.up: set[int] = {*self.brokers}
-        self.stopped: set[int] = set()  # SIGSTOP
+        self.stopped: set[int] = set()  # by SIGSTOP
         self.wiped: set[int] = set()
         self.done: list[str] = []
-        self.ill = ""  # what `unhealthy` says besides what it sees
+        self.ill = ""  # what `unhealthy` reports besides its own observations
         self.leads: dict[tuple[str, int], int | None] = {}
 
     def start(self, *brokers: int) -> None:

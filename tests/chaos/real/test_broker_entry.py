@@ -1,4 +1,4 @@
-"""A broker of the harness, as a process of its own: what `tinymq broker` is, but for the rule that is out."""
+"""A broker of the harness as a process of its own: `tinymq broker` with one rule missing."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ class Cluster:
         return found
 
     def leaders(self) -> list[int | None]:
-        """By partition."""
+        """Return the leaders by partition."""
         return [partition.leader for partition in self.client.admin.describe_topic(TOPIC).partitions]
 
     def high_watermark(self, broker: int, partition: int) -> int | None:
-        """Of a replica, by its broker's own word."""
+        """Return the high watermark of a replica, by its broker's report."""
         page = json.loads(get(self.folder.broker(broker).metrics_address, "/status")[2])
         found = [row for row in page["replicas"] if (row["topic"], row["partition"]) == (TOPIC, partition)]
         return found[0].get("high_watermark") if found else None
 
     def wait_shown(self, end: int, partition: int, *brokers: int) -> None:
-        """Until these replicas have a partition up to `end`, committed."""
+        """Wait until these replicas have a partition up to `end`, committed."""
         deadline, pause = time.monotonic() + DEADLINE_S, threading.Event()
         while (shown := [self.high_watermark(broker, partition) for broker in brokers]) != [end] * len(brokers):
             assert time.monotonic() < deadline, f"brokers {brokers} show {shown} instead of {end}"
@@ -70,7 +70,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     monkeypatch.setenv("PYTHONPATH", OWN)
     path = tmp_path / "dev"
     folder = dev_folder.create(path, 3)
-    with folder.config(1).open("a") as config:  # it goes on leading without the others, however late a send comes
+    with folder.config(1).open("a") as config:  # it keeps leading without the others, however late a send comes
         config.write("\n[timing]\ngone_after_s = 20.0\n")
     mutant = [*MODULE, "--mutant", "answers-when-appended", "--", "--config", str(folder.config(1))]
     folder.set_process(1, process.start(mutant, folder.log(1)))
@@ -82,7 +82,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     finally:
         for broker in folder.brokers:
             if (found := folder.process(broker.id)) is not None:
-                found.signal(signal.SIGKILL)  # stopped ones do not hear of SIGTERM
+                found.signal(signal.SIGKILL)  # stopped processes do not get SIGTERM
         dev_cluster.down(path, purge=False)
 
 
@@ -91,23 +91,23 @@ def test_one_that_answers_before_the_commit_loses_what_it_acknowledged(cluster: 
     client = cluster.client
     at = cluster.leaders().index(1)
     assert client.send(TOPIC, b"everybody has it", partition=at).offset == 0
-    cluster.wait_shown(1, at, 2, 3)  # the mutant's answer says nothing of them
+    cluster.wait_shown(1, at, 2, 3)  # the mutant's answer proves nothing about the others
 
     cluster.signal(signal.SIGSTOP, 2, 3)
     acknowledged = client.send(TOPIC, b"the leader alone has it", partition=at)
     assert acknowledged.offset == 1
-    for number in (2, 3, 1):  # the two with what they were sent and have not read
+    for number in (2, 3, 1):  # the two with unread messages
         dev_cluster.kill(cluster.folder.path, number)
     for number in (2, 3):
         dev_cluster.start(cluster.folder.path, number)
-    with Client(cluster.folder.servers) as other:  # the first one may have sent to the dead before it hears of that
+    with Client(cluster.folder.servers) as other:  # the first one may have sent to the dead broker before it knows
         after = other.send(TOPIC, b"of the next leader", partition=at)
     assert after.offset == acknowledged.offset, "the place of an acknowledged record is given to another one"
 
     with Client(cluster.folder.servers, request_timeout_ms=1_000) as hurried:
         assert hurried.send(TOPIC, b"both have it", partition=at).offset == 2
         cluster.signal(signal.SIGSTOP, *({2, 3} - {cluster.leaders()[at]}))
-        with pytest.raises(OutcomeUnknown):  # the same with a leader that is whole
+        with pytest.raises(OutcomeUnknown):  # the same with an unchanged leader
             hurried.send(TOPIC, b"the leader alone has it", partition=at)
 
 

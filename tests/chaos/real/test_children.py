@@ -1,4 +1,4 @@
-"""Processes of the harness end when it ends, however it ends."""
+"""Processes of the harness end when the harness ends, however it ends."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def named(pid: int) -> Process:
 
 
 def harness(log: Path, thread: str = "main") -> tuple[subprocess.Popen[str], list[Process]]:
-    """A process that has started two, of which one is stopped."""
+    """A process that has started two others, of which one is stopped."""
     ours = subprocess.Popen(
         [sys.executable, "-c", HARNESS, str(log), thread], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         stderr=subprocess.DEVNULL, env={"PYTHONPATH": str(CHAOS)},
@@ -147,7 +147,7 @@ def test_a_command_that_is_not_there_and_a_log_that_cannot_be_written_are_errors
         spawn(["no-such-command"], tmp_path / "log")
     with pytest.raises(OSError, match="no-such-folder"):
         spawn(LONG, tmp_path / "no-such-folder" / "log")
-    child = spawn(LONG, tmp_path / "log")  # whoever starts them is there still
+    child = spawn(LONG, tmp_path / "log")  # the thread that starts processes still exists
     assert child.alive
     end(child)
 

@@ -1,4 +1,5 @@
-"""A cluster of processes behind proxies: it forms, it is hurt where it is meant to be, it says how it is, it ends."""
+"""A cluster of processes behind proxies: it forms, faults strike where they should, it reports its state, and it
+ends."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(shared: Cluster) -> Iterator[Cluster]:
-    """All is well before each test, and the cause is its own if not."""
+    """A cluster on which all is well before each test; otherwise the test before it is the cause."""
     yield shared
     shared.net.mend_all()
     shared.resume(*shared.brokers)
@@ -77,13 +78,13 @@ def cluster(shared: Cluster) -> Iterator[Cluster]:
 
 
 def hears(cluster: Cluster, broker: int, other: int) -> bool | None:
-    """By its own word; None: it says nothing."""
+    """Return whom a broker hears, by its own report; None: it reports nothing."""
     peers = (cluster.status(broker) or {"peers": []})["peers"]
     return next((peer["alive"] for peer in peers if peer["broker"] == other), None)
 
 
 def deaf(cluster: Cluster) -> set[tuple[int, int]]:
-    """(a, b): b does not hear a."""
+    """Return (a, b) where b does not hear a."""
     return {(a, b) for a, b in permutations(cluster.brokers, 2) if hears(cluster, b, a) is False}
 
 
@@ -145,7 +146,7 @@ def test_a_message_is_passed_on_through_the_proxy_between_the_two(cluster: Clust
 
 
 def _passed_on(cluster: Cluster) -> Iterator[tuple[int, int]]:
-    """(who was asked, who leads), once the one has stored what the other was sent."""
+    """Return (broker that was asked, leader), once the leader has stored what the broker was sent."""
     leader = cluster.leader(TOPIC, 0)
     assert leader is not None
     other = next(b for b in cluster.brokers if b != leader)
@@ -180,7 +181,7 @@ def test_a_cut_holds_for_a_broker_that_comes_back_and_one_that_does_not_stop_is_
     assert not cluster.running(2)
     cluster.start(2)
     wait(lambda: hears(cluster, 2, 3) and hears(cluster, 3, 2))
-    # To begin a connection, both must be heard, as on any network. That the old one is gone, 1 finds out in its time.
+    # a new connection needs both directions, as on any network; broker 1 finds out in time that the old one is gone
     wait(lambda: deaf(cluster) == {(1, 2), (2, 1)}, lambda: f"{deaf(cluster)}")
 
 

@@ -1,4 +1,4 @@
-"""Replicas are read from the folders of stopped brokers, and nothing there is changed."""
+"""Replicas are read from the data directories of stopped brokers, and nothing there changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = [f"p-{n}" for n in range(40)]
 
 
 class Stopped:
-    """One broker that stored NAMES in one partition, and has stopped."""
+    """One broker that stored NAMES in one partition and has stopped."""
 
     def __init__(self, data: Path, topic_id: str) -> None:
         self.data = data
@@ -118,7 +118,7 @@ def test_a_folder_that_is_not_there_holds_nothing(stopped: Stopped) -> None:
 
 
 class Asked:
-    """A cluster of which some brokers say how they are, at the second try at the earliest."""
+    """A cluster of which some brokers report their state, at the second attempt at the earliest."""
 
     def __init__(self, folder: Path, *talking: int) -> None:
         self.brokers = (1, 2, 3)

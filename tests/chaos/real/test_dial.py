@@ -1,4 +1,7 @@
-"""`dial`: where a broker dials others, wherever they are said to be. Proxies stand there, and everybody passes one."""
+"""`dial` sets the addresses at which a broker connects to others, whatever they announce.
+
+The tests put proxies there, and every connection passes one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker's disk is told what to do through its socket, and a kill of its process is no power cut."""
+"""The harness controls a broker's disk through its socket, and a kill of its process is no power cut."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOGS = "groups/*.log"
 
 
 class Never(random.Random):
-    """Nothing that is not synced survives."""
+    """A random source with which no unsynced change survives."""
 
     def random(self) -> float:
         return 0.9
@@ -34,7 +34,7 @@ def disk(tmp_path: Path) -> FaultyDisk:
 
 @pytest.fixture(params=["disk", "d" * 120 + "/disk"])
 def control(disk: FaultyDisk, tmp_path: Path, request: pytest.FixtureRequest) -> DiskControl:
-    """At a long path, too."""
+    """A control whose socket may have a long path."""
     path: Path = tmp_path / request.param
     path.parent.mkdir(exist_ok=True)
     serve(disk, path)
@@ -118,7 +118,7 @@ def test_a_broker_loses_what_it_had_not_synced_when_its_power_is_cut_and_nothing
             cluster.up()
             assert read(client) == [b"0", b"1", b"2"]
             assert boot(cluster) == before
-            disk.die_at(f"write {LOGS}", operations=1)  # which is the sync
+            disk.die_at(f"write {LOGS}", operations=1)  # the second operation is the sync
             with pytest.raises(TinymqError):
                 hurried.send(TOPIC, b"3" * 500)
             assert not cluster.running(1)

@@ -46,7 +46,7 @@ class Opened(RealFiles):
 
 
 class Machine:
-    """One data folder on real files. Its process is killed when another one is started."""
+    """One data directory on real files. A new process kills the one before it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -69,7 +69,7 @@ class Machine:
         return (self.folder / path).read_bytes()
 
     def tree(self) -> dict[str, bytes | None]:
-        """By path: content, None for a folder."""
+        """Return the content by path; None for a directory."""
         found = {path.relative_to(self.folder).as_posix(): path for path in self.folder.rglob("*")}
         return {
             name: None if path.is_dir() else path.read_bytes()
@@ -92,14 +92,14 @@ def synced(files: Files, path: str, content: bytes) -> File:
 
 
 class Never(random.Random):
-    """Nothing that is not synced survives."""
+    """A random source with which no unsynced change survives."""
 
     def random(self) -> float:
         return 0.9
 
 
 class Always(random.Random):
-    """All that is not synced survives, but for sizes."""
+    """A random source with which all unsynced changes survive, except sizes."""
 
     def random(self) -> float:
         return 0.1
@@ -131,7 +131,7 @@ NAMES = ("a", "b", "c")
 
 
 class Script:
-    """Random operations, the same ones for any files."""
+    """Random operations, the same for any files."""
 
     def __init__(self, files: Files, fail_sync: Callable[[str], None], seed: int) -> None:
         self.files = files
@@ -196,7 +196,7 @@ class Script:
 @pytest.mark.parametrize("rng", [Low(), High()])
 @pytest.mark.parametrize("seed", range(60))
 def test_what_is_left_is_what_is_left_in_the_simulator(machine: Machine, seed: int, rng: random.Random) -> None:
-    """Any operations, the process killed now and then in between, and all or nothing of what is not synced."""
+    """Random operations, with kills of the process now and then; the cut takes all or no unsynced changes."""
     simulated = FaultyFiles(rng)
     expected = Script(simulated, lambda pattern: simulated.fail_sync(pattern), seed)
     script = Script(machine.files, lambda pattern: machine.files.faults.fail_sync(pattern, once=True), seed)
@@ -229,7 +229,7 @@ def one_life(folder: Path) -> int:
 @pytest.mark.parametrize("every", [31, pytest.param(13, marks=pytest.mark.long)])
 @pytest.mark.parametrize("how", ["power_cut", "kill", "kill, then power_cut"])
 def test_a_crash_in_the_life_of_a_log(tmp_path: Path, how: str, every: int) -> None:
-    """After one operation in so many: what was acknowledged is there, and nothing else is made up."""
+    """Cut the power after every n-th operation: acknowledged entries are there, and no others are invented."""
     operations = one_life(tmp_path / "whole")
     assert operations > 100
     for after in range(len(how) % every, operations, every):
@@ -282,7 +282,7 @@ def test_any_sectors_survive(machine: Machine) -> None:
 
 
 class SlowFiles(RealFiles):
-    """Real files, whose syncs wait until they are let go."""
+    """Real files, whose syncs wait until the test releases them."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -301,7 +301,7 @@ class SlowFiles(RealFiles):
 
 
 def during(slow: SlowFiles, sync: Callable[[], None], change: Callable[[], object]) -> None:
-    """Make the change while the sync is under way."""
+    """Make the change during the sync."""
     slow.began.clear()
     slow.go.clear()
     thread = threading.Thread(target=sync)
@@ -357,7 +357,7 @@ def test_syncs_fail_by_path_and_have_written_nothing(machine: Machine) -> None:
     with pytest.raises(SyncFailed) as raised:
         files.sync([one, two])
     assert failed_paths(raised.value) == {"g-1"}
-    files.sync([one, two])  # as kernels do: it succeeds, and has nothing to write
+    files.sync([one, two])  # it succeeds and has nothing to write, as in a kernel
     files.faults.fail_sync("")
     for _ in range(2):
         with pytest.raises(SyncFailed):

@@ -1,4 +1,4 @@
-"""Each fault tells what it did, seen where it is done; and one that does nothing tells that."""
+"""Each fault reports its effect as observed where it acts, and a fault without an effect reports that."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ QUICK: dict[str, dict[str, Value]] = {
     "limit_data": {"bytes": 40_000.0},
     "timeout": {"where": "brokers", "timeout": 50.0},
 }
-"""Parameters by which a fault of the network shows within a second."""
+"""Parameters with which a network fault shows within a second."""
 
 
 class Carrying(stand_in.StandInNet):
-    """Words and, with `real`, proxies that do what was said; without, it is said and nobody does it."""
+    """A target of plain values; with `real`, its proxies carry the faults out, without it nothing does."""
 
     def __init__(self, net: Places, real: bool) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
 
 
 def effect_of(scene: Scene, kind: str, during: float = 0.0, **how: Value) -> str | None:
-    """It begins, lasts, and ends."""
+    """Begin a fault, let it last, end it, and return its effect."""
     scene.stage.topics.append(("t", 0))
     nemesis = Nemesis(scene.target, scene.history, random.Random(1), has=frozenset({"disks", "faketime"}))
     nemesis.stage.topics.append(("t", 0))
@@ -85,7 +85,7 @@ def effect_of(scene: Scene, kind: str, during: float = 0.0, **how: Value) -> str
 
 
 def told(scene: Scene, kind: str, **how: Value) -> str | None:
-    """As `effect_of`; but a fault of the network lasts until what shows it has been seen."""
+    """Like `effect_of`, but a network fault lasts until its effect was observed."""
     begun: list[Probe] = []
 
     def noted(probe: Probe, begin: Callable[[Probe], None] = Probe.begin) -> None:
@@ -161,7 +161,7 @@ def fill(target: DiskTarget) -> None:
 
 
 def use(target: DiskTarget) -> None:
-    """Write, sync and read, whatever comes of it."""
+    """Write, sync and read, and ignore errors."""
     for do in (
         lambda: target.write(2, "groups/b.log", b"n" * 2000, synced=True),
         lambda: target.disks[2].open("groups/a.log").read(0, 1),
@@ -188,7 +188,7 @@ def test_a_disk_counts_what_its_faults_did(tmp_path: Path, kind: str) -> None:
     fault, _ = Scene(target).begin(kind, broker=2.0, **how)
     use(target)
     if kind == "disk_full":
-        target.up.discard(2)  # it ended because of that: what was counted is there all the same
+        target.up.discard(2)  # the fault ended it; what was counted stays
     with pytest.raises(StopIteration) as end:
         next(fault)
     assert end.value.value.startswith(effect)
@@ -245,7 +245,7 @@ def test_files_that_are_gone_and_bits_that_are_others_are_counted(
 
 
 class Clocked(StandIn):
-    """Brokers that say what time it is, by clocks that are off."""
+    """Brokers that report the time of clocks with offsets."""
 
     broken = False
 

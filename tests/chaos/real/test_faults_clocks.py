@@ -1,4 +1,4 @@
-"""Wall clocks jump, and nothing that waits is disturbed: it waits by the monotonic clock."""
+"""Wall clocks jump, and waiting code is not disturbed: it waits by the monotonic clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tinymq_chaos.real.processes import setup
 from tinymq_chaos.real.run.stage import RecordingStage
 
 DEADLINE_S = 20.0
-OFF_S_MAX = 60.0  # a slow machine
+OFF_S_MAX = 60.0  # on a slow machine
 FAULT = FAULTS["wall_jump"]
 
 WAITS = """
@@ -115,7 +115,7 @@ def status(cluster: Cluster) -> dict[str, object]:
 
 
 def wait_off(client: Client, off_s: float) -> None:
-    """Until the broker's clock is off by this much, as what it appends to new partitions tells."""
+    """Wait until the broker's clock has this offset, as the records that it appends to new partitions show."""
     until_s = time.monotonic() + DEADLINE_S
     while True:
         topic = f"t-{time.monotonic_ns()}"

@@ -1,4 +1,4 @@
-"""Faults of disks: whom they befall, what they do to files, and that all of it is undone."""
+"""Faults of disks: which brokers they strike, what they do to files, and that all of it is undone."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tinymq_chaos.real.run.stage import RecordingStage
 
 DEADLINE_S = 20.0
 TOPIC = "t"
-LARGE = b"1" * 64 * 1024  # synced by a thread; the loop itself, which syncs small ones, would wait for a slow sync
+LARGE = b"1" * 64 * 1024  # a thread syncs it; the loop itself syncs small ones, and would wait for a slow sync
 IN_A_WRITE, IN_A_SYNC, AT_ONCE = (1, 0, 0), (0, 1, 0), (0, 0, 1)
 
 
 class DiskTarget(StandIn):
-    """Brokers with disks that obey, on real files."""
+    """Brokers with controlled disks, on real files."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(3, folder)
@@ -254,7 +254,7 @@ def test_a_disk_that_does_not_answer_is_not_befallen(scene: Scene, target: DiskT
     assert target.done == []
 
 
-# With a rule out, on real brokers (with all rules in place: test_disk_control.py)
+# with mutants on real brokers (without mutants: test_disk_control.py)
 
 
 def test_what_is_acknowledged_before_it_is_synced_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +264,8 @@ def test_what_is_acknowledged_before_it_is_synced_is_lost(tmp_path: Path, monkey
         scene = Scene(cluster)  # type: ignore[arg-type]
         with Client(cluster.servers) as client:
             client.admin.create_topic(TOPIC, 1, 1)
-            acknowledged = [client.send(TOPIC, LARGE).offset]  # what a leader syncs before it serves is done
+            # a leader syncs entries before it serves; these syncs are over
+            acknowledged = [client.send(TOPIC, LARGE).offset]
             cluster.disk(1).slow_sync(600.0)
             acknowledged += [client.send(TOPIC, LARGE).offset for _ in range(19)]
             fault, words = scene.begin("power_cut_all")

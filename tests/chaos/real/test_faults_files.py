@@ -1,4 +1,4 @@
-"""Faults that take away what was synced: as much as may be taken, of one broker, and no more."""
+"""Faults that take synced bytes strike one broker, and damage only what may be damaged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def scene(target: StandIn, monkeypatch: pytest.MonkeyPatch) -> Scene:
 
 
 def fill(data: Path) -> None:
-    """A broker's folder, politely closed."""
+    """Write a broker's data directory and close it politely."""
 
     async def body() -> None:
         store = await open_store(RealFiles(data))
@@ -79,8 +79,9 @@ def test_bits_of_this_kind_of_file_are_flipped_while_the_broker_is_stopped(
 
 
 def test_only_what_a_mark_covers_is_flipped(target: StandIn) -> None:
-    """Of the segment that the mark is in, up to the marked frame's end; of what came before all, of what comes after
-    nothing."""
+    """Flips reach up to the end of the marked frame in the mark's segment, anywhere in earlier segments, and nowhere in
+    later ones.
+    """
     data = target.data(1)
     fill(data)
     mark = load_marks(RealFiles(data)).marks[GROUP]

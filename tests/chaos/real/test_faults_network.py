@@ -1,4 +1,4 @@
-"""Faults of the network: which directions each cuts or makes ill, and that all of it is undone."""
+"""Faults of the network: which directions each cuts or slows, and that all of it is undone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Scene:
         return frozenset().union(*self.target.net.cuts.values())
 
     def among(self) -> frozenset[Direction]:
-        """What is cut between brokers."""
+        """Return the cuts between brokers."""
         return frozenset(pair for pair in self.cut if CLIENTS not in pair)
 
 

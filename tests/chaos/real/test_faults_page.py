@@ -1,4 +1,4 @@
-"""The page of the harness has every kind of fault, with the parameters that it has."""
+"""The page of the harness has every fault with its parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tinymq_chaos.real.mutant_runs import FOCUS
 
 
 def cells(head: str) -> list[list[str]]:
-    """The rows of the table with this head."""
+    """Return the rows of the table with this head."""
     rows = PAGE.partition(f"{head}\n")[2].partition("\n\n")[0].splitlines()[1:]
     return [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in rows]
 

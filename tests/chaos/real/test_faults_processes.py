@@ -1,4 +1,4 @@
-"""Faults of processes: whom they befall, and that all of it is undone."""
+"""Faults of processes: which brokers they strike, and that all of it is undone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_so_many_are_killed_and_all_of_them_start_again(kind: str, nodes: int, l
 
 
 def test_all_are_killed_in_one_call() -> None:
-    """As when the machine room burns: none of them learns of it before it is gone itself."""
+    """All end at once, as in a fire: no broker learns of the end of another one first."""
     scene = Scene()
     scene.begin("kill_all")
     assert scene.target.done == ["kill 1", "kill 2", "kill 3"]
@@ -66,7 +66,7 @@ def test_the_leader_is_whom_the_brokers_name() -> None:
 
 
 class MovedLeadership(StandIn):
-    """Broker 2 loses its leadership to broker 3 in the moment in which a fault first strikes it."""
+    """Broker 2 loses its leadership to broker 3 at the moment when a fault first strikes it."""
 
     def pause(self, *brokers: int) -> None:
         super().pause(*brokers)
@@ -89,7 +89,7 @@ def test_a_fault_for_a_leader_strikes_one_that_still_leads(kind: str, undone: st
 
 
 class RestlessLeadership(StandIn):
-    """Each broker that is paused has just lost its leadership to the next one."""
+    """Each paused broker has just lost its leadership to the next one."""
 
     def pause(self, *brokers: int) -> None:
         super().pause(*brokers)

@@ -1,4 +1,4 @@
-"""Figures: how they are worked out of acknowledgements, and that failures give them."""
+"""Figures are computed from acknowledgements, and failures produce them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_quantile_is_a_value_that_was_seen(share: float, value: float) -> None
 @pytest.mark.parametrize(
     ("since_s", "until_s", "pause"),
     [
-        (2.0, 6.5, (1.9, 3.4)),  # began before the failure: until when counts from there
+        (2.0, 6.5, (1.9, 3.4)),  # began before the failure, and ends after it
         (3.4, 9.0, (6.0, 9.0)),  # has not ended yet
         (0.0, 1.0, (0.0, 1.0)),  # nothing was acknowledged before
         (7.0, 9.0, (6.0, 9.0)),
@@ -53,7 +53,7 @@ def test_partitions_that_were_hit_are_told_from_the_others(monkeypatch: pytest.M
 
 
 def test_a_stall_before_the_failure_is_done_is_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The old leader answers until it is dead, however long ago the order was given."""
+    """The old leader answers until it is dead, however long ago it was signalled."""
     monkeypatch.setattr("tinymq_chaos.real.figures.measures.time.monotonic", lambda: 5.0)
     load = Load(cast(AsyncClient, None), "t", 1)
     load.partitions = [writes(0, 0.5, 1.3, 1.4, 1.7, 1.71, 4.99)]
@@ -98,7 +98,7 @@ def test_failovers_are_measured_on_real_brokers(tmp_path: Path) -> None:
     assert len(figure.samples["led"]) + len(figure.samples["elsewhere"]) == PARTITIONS
     assert (
         min(figure.samples["led"]) > 0
-    )  # how long is the machine's business: a disk that stands still for 0.4 s was seen
+    )  # the duration depends on the machine: a disk that hung for 0.4 s was observed
     by_name = {part.name: part for part in figure.parts}
     assert all(by_name[name].reached for name in ("acknowledged and lost", "twice", "calls without an answer"))
     assert "1 kills" in figure.basis

@@ -1,4 +1,4 @@
-"""The pytest fixtures, used as somebody else would: pytest runs the example's test in a process of its own."""
+"""The pytest fixtures, used as another project would: pytest runs the example's test in a process of its own."""
 
 from __future__ import annotations
 

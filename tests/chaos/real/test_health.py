@@ -1,4 +1,4 @@
-"""What is said to be missing, of pages that brokers might show."""
+"""The reported problems of a cluster, from pages that brokers might show."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def replica(topic: str, role: str, leads: int | None, *, term: int = 3, at: int 
 
 
 def page(broker: int, leads: int = 1) -> Status:
-    """Of one of three brokers, all of which are well, and of which `leads` leads everything."""
+    """Return the page of one of three healthy brokers, of which `leads` leads everything."""
     role = "leader" if broker == leads else "follower"
     return {
         "state": "running",
@@ -44,7 +44,7 @@ def changed(broker: int, **values: Any) -> Statuses:
 
 
 def of_t(broker: int, **values: Any) -> Statuses:
-    """With another replica of t on `broker`."""
+    """Return a page with another replica of t on `broker`."""
     return changed(broker, replicas=[page(broker)["replicas"][0], page(broker)["replicas"][1] | values])
 
 

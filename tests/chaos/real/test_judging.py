@@ -1,4 +1,4 @@
-"""Which checkers judge here is written down, and slack follows the machine."""
+"""The list of checkers that judge real runs is written down, and slack follows the load of the machine."""
 
 from __future__ import annotations
 
@@ -80,5 +80,5 @@ def test_leaders_that_change_while_brokers_are_stopped_are_not_restless() -> Non
 
 
 def test_every_workload_that_runs_is_named_on_the_page() -> None:
-    assert {*RUN} - {"counted"} < {*WORKLOADS}  # that one is of real processes alone
+    assert {*RUN} - {"counted"} < {*WORKLOADS}  # that one is for real processes alone
     assert all(f"`{name}`" in PAGE for name in RUN)

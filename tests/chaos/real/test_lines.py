@@ -1,4 +1,4 @@
-"""A line through a proxy, seen from both of its ends."""
+"""A connection through a proxy, observed from both of its ends."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from tinymq_chaos.real.net.probe_connections import ProbeConnection
 
-HIGH = 1_100  # beyond the descriptors that select takes
+HIGH = 1_100  # beyond the descriptors that select accepts
 
 
 def high(end: socket.socket) -> socket.socket:
-    """The same end, as a process with many open files has it."""
+    """Return the same end, as a process with many open files has it."""
     with end:
         return socket.socket(fileno=fcntl.fcntl(end.fileno(), fcntl.F_DUPFD, HIGH))
 

@@ -1,4 +1,4 @@
-"""Faults begin and end by name, overlap, and are in the history; damage comes to one disk at a time."""
+"""Faults begin and end by name, overlap, and are in the history; only one disk at a time is damaged."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ KINDS = {
 
 
 class Scene:
-    """A nemesis, whom it befalls, and what is written down."""
+    """A nemesis, its target, and its history."""
 
     def __init__(self, nodes: int = 3) -> None:
         ticks = count()
@@ -75,7 +75,7 @@ def test_a_fault_is_in_the_history_from_its_beginning_to_its_end() -> None:
 
 def test_one_that_cannot_happen_now_is_none_and_in_no_history() -> None:
     scene = Scene()
-    assert scene.nemesis.begin("kill_leader") is None  # nothing is written to, so nobody leads it
+    assert scene.nemesis.begin("kill_leader") is None  # nothing is written, so no partition has a leader
     assert scene.history.faults == []
     assert not scene.nemesis.happened
     with pytest.raises(RuntimeError, match="kill_leader cannot happen now"), scene.nemesis.fault("kill_leader"):
@@ -89,7 +89,7 @@ def test_the_leader_of_something_that_is_written_to_is_killed() -> None:
     with scene.nemesis.fault("kill_leader"):
         assert scene.target.up == {1, 2}
     assert scene.target.up == {1, 2, 3}
-    assert "broker 3 is killed" in scene.said  # in these words checkers look for it
+    assert "broker 3 is killed" in scene.said  # checkers look for these words
 
 
 def test_overlapping_faults_of_one_process_do_not_trip_over_each_other() -> None:
@@ -117,7 +117,7 @@ def test_all_faults_end_and_all_brokers_run() -> None:
     assert scene.target.unhealthy() == ""
     assert (scene.target.net.cuts, scene.target.net.toxics) == ({}, {})
     assert all(span.ended_s is not None for span in scene.history.faults)
-    scene.nemesis.end_all()  # twice is once
+    scene.nemesis.end_all()  # a second call does nothing
 
 
 def test_one_that_ends_badly_keeps_no_other_from_ending() -> None:
@@ -155,11 +155,11 @@ def test_who_was_hurt_is_to_be_believed_again_when_all_was_well_since() -> None:
     nemesis = scene.nemesis
     with nemesis.fault("lose", broker=2.0):
         nemesis.all_well(nemesis.harm)
-        assert nemesis.mended == frozenset()  # it is not over
+        assert nemesis.mended == frozenset()  # the fault is not over
     before = nemesis.harm
     nemesis.all_well(before)
     mended = nemesis.mended
-    assert (mended, nemesis.hurt) == ({2}, {2})  # what they said until now is not read yet
+    assert (mended, nemesis.hurt) == ({2}, {2})  # the reports until now are not read yet
     with nemesis.fault("lose", broker=2.0):
         pass
     nemesis.trust(mended)

@@ -1,4 +1,4 @@
-"""What a cut and each of Toxiproxy's toxics do to one direction, on connections that are there and on new ones."""
+"""The effects of a cut and of each of Toxiproxy's toxics on one direction, on present connections and on new ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def net(all_of_it: Net) -> Iterator[Net]:
 
 
 def on_the_server(net: Net, direction: Direction) -> list[dict[str, Any]]:
-    """The toxics of a proxy's first door, as its server tells them."""
+    """Return the toxics of a proxy's first door, as its server reports them."""
     proxy = net.proxies._proxies[direction]
     told = proxy._api.get(f"/proxies/{proxy.name}.0/toxics", timeout=10.0)
     told.raise_for_status()
@@ -41,7 +41,7 @@ def on_the_server(net: Net, direction: Direction) -> list[dict[str, Any]]:
 
 
 def lines(net: Net, direction: Direction) -> list[tuple[Line, bool]]:
-    """What carries from a to b: a line that a dials, and one that b dials, on which a sends back."""
+    """Return what carries from a to b: a connection that a opens, and one that b opens, on which a sends back."""
     a, b = direction
     return [(net.line(*each), each != direction) for each in ((a, b), (b, a)) if each in DIRECTIONS]
 
@@ -179,7 +179,8 @@ def test_toxicity_is_the_share_of_connections(net: Net) -> None:
 def test_every_kind_is_known_to_toxiproxy_with_all_its_attributes(net: Net, kind: str) -> None:
     values = dict.fromkeys(TOXICS[kind], 2.0) | ({"average_size": 9.0} if kind == "slicer" else {})
     net.proxies.toxic("why", [(2, 1)], kind, toxicity=0.5, **values)
-    upstream, downstream = on_the_server(net, (2, 1)), on_the_server(net, (1, 2))  # of what each of them dials
+    # of the connections that each of them opens
+    upstream, downstream = on_the_server(net, (2, 1)), on_the_server(net, (1, 2))
     assert [each["stream"] for each in (*upstream, *downstream)] == ["upstream", "downstream"]
     assert {(each["type"], each["toxicity"]) for each in (*upstream, *downstream)} == {(kind, 0.5)}
     assert [each["attributes"] for each in (*upstream, *downstream)] == [values, values]

@@ -1,4 +1,4 @@
-"""Our workloads, faults and checkers against servers that no one here wrote: a NATS JetStream cluster."""
+"""tinymq's workloads, faults and checkers against independent servers: a NATS JetStream cluster."""
 
 import asyncio
 import time
@@ -43,7 +43,7 @@ def shared(tmp_path_factory):
 
 @pytest.fixture
 def cluster(shared):
-    """All is well when a test begins."""
+    """A cluster on which all is well when a test begins."""
     shared.start(*(broker for broker in shared.brokers if not shared.running(broker)))
     wait_until(lambda: not shared.unhealthy(), "health")
     return shared
@@ -51,7 +51,7 @@ def cluster(shared):
 
 @pytest.mark.timeout(180)
 def test_a_killed_leader_under_load_is_judged(tmp_path, monkeypatch):
-    """What NATS does is its own matter; that it was seen and judged, is ours."""
+    """The test does not judge NATS, only that its behaviour was observed and checked."""
     monkeypatch.setattr(running, "QUIET_S", 0.5)
     plan = TrialPlan(seed=1, faults=("kill_leader",), sync="always", before_s=0.5, gap_s=0.0, workloads=("lone",))
     trial = asyncio.run(run(plan, tmp_path / "run", print))
@@ -86,7 +86,7 @@ def test_a_message_that_is_taken_out_behind_the_producers_backs_is_found_lost(cl
 
 
 async def _write_and_take_one_out(subject, history):
-    """The record that is gone."""
+    """Return the record that was removed."""
     around = SharedContext(
         seed=1, history=history, make_client=subject.client, make_caller=subject.caller, topics=[], pace=0.1
     )
@@ -109,7 +109,7 @@ async def _write_and_take_one_out(subject, history):
 
 
 async def _acknowledged(history, count):
-    """The last send, once there are so many."""
+    """Return the last send, once there are so many."""
     async with asyncio.timeout(WAIT_S):
         while len(found := [call for call in history.of("send") if call.outcome is Outcome.OK]) < count:
             await asyncio.sleep(0.02)
@@ -117,14 +117,17 @@ async def _acknowledged(history, count):
 
 
 class Dials:
-    """Through proxies: what servers write of it from now on. They dial those without a route every second."""
+    """The log lines of connections through proxies, from now on.
+
+    Servers open them every second to servers without a route.
+    """
 
     def __init__(self, cluster):
         self._cluster = cluster
         self._known = {broker: cluster.said(broker).stat().st_size for broker in cluster.brokers}
 
     def least(self):
-        """How often each server has dialled each other one, at least."""
+        """Return how often each server has connected to each other one, at least."""
         return min(
             self._said(broker).count(f"{self._cluster.net.address(broker, other)} - rid:")
             for broker in self._cluster.brokers
@@ -139,7 +142,7 @@ class Dials:
 
 @pytest.mark.timeout(180)
 def test_servers_reach_each_other_and_are_reached_through_proxies_alone(shared):
-    """Routes are enough to see it: an election after each restart would take NATS seconds."""
+    """Routes are enough to show it: an election after each restart would take seconds."""
     ids = [CLIENTS, *shared.brokers]
     shared.net.cut("all of it", [(a, b) for a in ids for b in ids if a != b])
     shared.kill(*shared.brokers)
@@ -158,7 +161,7 @@ def test_servers_reach_each_other_and_are_reached_through_proxies_alone(shared):
 
 @pytest.mark.timeout(180)
 def test_processes_end_stop_still_and_begin_as_they_are_told(shared):
-    """That all is well again after a restart, the trial above shows."""
+    """The trial above shows that all is well again after a restart."""
     shared.start(*(broker for broker in shared.brokers if not shared.running(broker)))
     ports = {broker: shared.listens[broker].monitor for broker in shared.brokers}
     wait_until(lambda: all(monitor.ask(port, "/varz") for port in ports.values()), "life")

@@ -1,4 +1,4 @@
-"""What the NATS adapter is made of: what an answer means, what lies in files, what a cut of power takes."""
+"""The parts of the NATS adapter: what an answer means, what files contain, what a power cut takes."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from tinymq_chaos.records import make_value
 
 
 class Answers:
-    """A wire that answers so, one after another; the last one for ever."""
+    """A wire with these answers, one after another; the last one repeats."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
@@ -144,7 +144,7 @@ def test_replicas_with_other_messages_have_other_chains(data):
 
 
 class Stage:
-    """One server, stopped and started."""
+    """One server that stops and starts."""
 
     topics = (("t", 0),)
 
@@ -185,7 +185,7 @@ def test_where_there_is_nothing_to_damage_nothing_happens(data):
 
 
 def test_a_cut_of_power_takes_what_was_not_synced_and_keeps_what_was(tmp_path):
-    """Where nobody may mount, the disk says so: then no run takes it for one."""
+    """Where the user may not mount, the disk says so, and no run uses it."""
     if reason := loop_disk.why_not():
         with pytest.raises(RuntimeError, match="no disk whose power can be cut") as raised:
             loop_disk.LoopDisk(tmp_path / "image", tmp_path / "at")

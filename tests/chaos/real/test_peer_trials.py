@@ -1,4 +1,4 @@
-"""What is counted of trials of a peer, and how it is told."""
+"""The figures of a peer's trials, and their table."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Figures of reports: hand-made runs whose answers are known."""
+"""Figures of reports: hand-made runs with known answers."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_all_that_is_lost_is_counted_however_short_the_list_of_anomalies_is(tmp_
     tape = Tape()
     sent = [tape.send(i / 10, i / 10 + 0.01) for i in range(30)]
     tape.replicas(sent[:10])
-    found = findings(tape, tmp_path)  # run.json names no anomalies: the checkers are asked
+    found = findings(tape, tmp_path)  # run.json names no anomalies, so the checkers run
     lost = [a for a in found.run.anomalies if isinstance(a, Anomaly) and a.kind is AnomalyKind.LOST_WRITE]
     assert 0 < len(lost) < 20
     assert found.lost == 20

@@ -1,4 +1,4 @@
-"""The page for people: what is on it, that nothing on it comes from elsewhere, and that names stay text."""
+"""The page for people: its content, that it loads nothing from elsewhere, and that names stay text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOADS = {"src", "href", "xlink:href", "action", "formaction", "data", "poster", 
 
 
 class Page(HTMLParser):
-    """A page as a browser takes it."""
+    """A page as a browser parses it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Page(HTMLParser):
 
 
 def read(path: Path) -> Page:
-    """Also what holds for every page."""
+    """Parse a page, and check what holds for every page."""
     page = Page(path.read_text(encoding="utf-8"))
     assert not page.open, "every element ends"
     for tag, attrs in page.tags:

@@ -34,7 +34,7 @@ PAUSE = Episode((Act("pause", {"broker": 1.0, "who": "anyone"}, 0.0, 0.02),), 0.
 
 
 async def steps(context: Context) -> None:
-    """Counts until it is told to stop."""
+    """A workload that counts until it is told to stop."""
     while not context.stop.is_set():
         context.history.invoke("w", "step", context.history.now() + 5).ok()
         await asyncio.sleep(0.005)
@@ -46,7 +46,7 @@ async def breaks(context: Context) -> None:
 
 
 class Plain:
-    """A subject without processes."""
+    """A system under test without processes."""
 
     has: frozenset[str] = frozenset()
 
@@ -190,7 +190,7 @@ def test_interrupted_twice_it_ends_at_once_and_is_judged_by_nobody() -> None:
 def test_a_fault_that_begins_when_the_run_is_interrupted_is_waited_for_and_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who cancels a thread does not end it: what it did to brokers would come after all faults were ended."""
+    """A cancelled thread does not end: its fault would begin after all faults were ended."""
     entered, leave = threading.Event(), threading.Event()
     stop = StandIn.pause
 
@@ -208,7 +208,7 @@ def test_a_fault_that_begins_when_the_run_is_interrupted_is_waited_for_and_ended
         while not entered.is_set():
             await asyncio.sleep(0)
         made.interrupt()
-        for _ in range(3):  # the storm has heard of it
+        for _ in range(3):  # the runner has heard of it
             await asyncio.sleep(0)
         leave.set()
         return await task
@@ -279,7 +279,7 @@ def test_a_plan_of_one_kind_has_no_pairs() -> None:
 
 
 def test_what_cannot_happen_is_tried_again_and_then_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "GAP_S", 0.01)  # between two tries
+    monkeypatch.setattr(schedule, "GAP_S", 0.01)  # between two attempts
     episode = Episode((Act("kill_leader", {}, 0.0, 0.01),), 0.01)
     result = run(Plain(), RunPlan(1, 30.0, episodes=(episode, PAUSE)))
     assert result.never == ["kill_leader"]
@@ -287,7 +287,7 @@ def test_what_cannot_happen_is_tried_again_and_then_said(monkeypatch: pytest.Mon
 
 
 class TopicMaker:
-    """A client that makes topics without a cluster."""
+    """A client that creates topics without a cluster."""
 
     def __init__(self) -> None:
         self.admin = self
@@ -300,7 +300,7 @@ class TopicMaker:
 
 
 class Writing(Plain):
-    """A subject with a topic, so that there is a partition to lead."""
+    """A system under test with a topic, so that there is a partition to lead."""
 
     def __init__(self) -> None:
         super().__init__(self._write)
@@ -317,7 +317,7 @@ LEADER_PAUSED = Episode((Act("pause", {"broker": 0.0, "who": "leader"}, 0.0, 0.0
 
 
 def test_a_fault_goes_on_until_another_broker_leads(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter((2, 2, None, 2, 3))  # while the fault is chosen, while it is verified, then as it goes on
+    answers = iter((2, 2, None, 2, 3))  # while the fault is chosen, while it is verified, and while it lasts
     monkeypatch.setattr(schedule, "POLL_S", 0.001)
     monkeypatch.setattr(StandIn, "leader", lambda self, topic, partition: next(answers))
     result = run(Writing(), RunPlan(1, 30.0, episodes=(LEADER_PAUSED,)))

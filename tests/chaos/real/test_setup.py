@@ -1,4 +1,4 @@
-"""What the set-up does when a tool is there, when one way fails, and when all do. The real thing is what it made."""
+"""The setup when a tool exists, when one way fails, and when all fail. Its real result is what the other tests use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A short tour of faults on real brokers under load: nothing acknowledged is lost, and each fault did something."""
+"""A short tour of faults on real brokers under load: nothing acknowledged is lost, and each fault had an effect."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from tests.chaos.real.tour import LEADER, Leg, Stop, Toured, drained, kinds, tour
 from tinymq_chaos.real.faults import FAULTS
 
-# Of every table of faults, and of each way in which a disk forgets. The whole tour (test_whole_tour.py) is long: most
-# of its other kinds restart brokers, and repeat that acknowledged records survive it.
+# It has faults of every family, and each way in which a disk loses bytes. The whole tour (test_whole_tour.py) is long:
+# most of its other faults restart brokers, and repeat that acknowledged records survive it.
 TOUR: tuple[Leg, ...] = (
     Leg((  # each in its own part of the network, so that each is seen by itself
         Stop("wall_jump", 1.2, {**LEADER, "hours": 1.0}),
@@ -23,7 +23,7 @@ TOUR: tuple[Leg, ...] = (
     Leg((Stop("partition", 0.8, {"clients": "majority"}),)),
     Leg((Stop("isolate", 0.5, {**LEADER, "clients": "cut"}),), well=True),
     Leg((Stop("pause", 0.5, LEADER),), well=True),
-    Leg((  # at two disks: while somebody writes to both
+    Leg((  # at two disks, during writes to both
         Stop("disk_full", 0.2, {"broker": 1.0, "bytes_left": 0.0}),
         Stop("fail_sync", 0.2, {"broker": 2.0, "pattern": "groups/*", "then": "power cut"}),
     ), well=True),
@@ -60,7 +60,7 @@ def test_it_did_something_where_it_was_done(toured: Toured, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["isolate", "pause"])
 def test_another_broker_took_over(toured: Toured, kind: str) -> None:
-    """The fault went on until the brokers named another leader: else `test_nothing_is_wrong` fails, too."""
+    """The fault lasted until the brokers named another leader; otherwise `test_nothing_is_wrong` fails, too."""
     assert toured.successors(toured.span(kind))
 
 

@@ -1,4 +1,4 @@
-"""The proxies' servers: they hang, die, are missing; and are there again, with what they are to do."""
+"""The proxies' servers hang, die and are missing; they return with their toxics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def only(net: Net) -> Proxy:
 
 
 def fill(sending: socket.socket) -> None:
-    """Send to somebody who does not read, until nothing more is taken."""
+    """Send to an end that does not read, until nothing more is taken."""
     sending.settimeout(STUCK_S)
     with contextlib.suppress(TimeoutError):
         while True:
@@ -154,7 +154,7 @@ def test_ports_are_taken_once_until_they_are_given_back(monkeypatch: pytest.Monk
         assert len(set(taken)) == 40
         monkeypatch.setattr(ports, "PORTS", range(taken[0], taken[0] + 1))
         with pytest.raises(PortInUse):
-            second.take(1)  # though nobody listens there
+            second.take(1)  # although nothing listens there
         first.release()
         assert second.take(1) == taken[:1]
     finally:

@@ -1,4 +1,4 @@
-"""Who leads, from brokers' log lines: every change is seen, and who is gone leads nothing."""
+"""The leaders, from brokers' log lines: every change is observed, and a dead broker leads nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Scene:
 
     @property
     def led(self) -> list[tuple[int, int, bool]]:
-        """(term, broker, is it over) of what was seen."""
+        """Return (term, broker, whether it is over) of the observations."""
         return [(led.term, led.broker, led.until_s is not None) for led in self.history.leaders.values()]
 
 
@@ -67,7 +67,7 @@ def test_who_is_gone_leads_nothing(scene: Scene) -> None:
     scene.changes(1, "leader", 3)
     scene.changes(1, "leader", 2, "metadata")
     scene.watching.look()
-    scene.changes(1, "leader", 4)  # its last words, read when it is dead
+    scene.changes(1, "leader", 4)  # its last lines, read after its death
     scene.target.kill(1)
     scene.watching.look()
     assert scene.led == [(3, 1, True), (2, 1, True), (4, 1, True)]
@@ -94,7 +94,7 @@ def test_damage_on_a_disk_that_nothing_was_done_to_is_told(scene: Scene) -> None
 def test_what_was_watched_is_named_in_the_end(scene: Scene) -> None:
     scene.changes(1, "leader", 3)
     scene.changes(2, "leader", 1, "metadata")
-    scene.changes(3, "leader", 1, "ffffffff/0")  # nobody was ever told its topic's name
+    scene.changes(3, "leader", 1, "ffffffff/0")  # no call learned its topic's name
     scene.watching.look()
     assert name_logs(scene.history, {ID: LOG[0]}) == 1
     assert {led.log for led in scene.history.leaders.values()} == {LOG, METADATA}

@@ -1,4 +1,4 @@
-"""The whole tour: every kind of fault once. Nothing acknowledged is lost, and each fault did something."""
+"""The whole tour: every fault once. Nothing acknowledged is lost, and each fault had an effect."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ TOUR: tuple[Leg, ...] = (
     Leg((Stop("isolate", 0.5, {**LEADER, "clients": "cut"}),), well=True),
     Leg((Stop("pause", 0.5, LEADER),), well=True),
     Leg((Stop("kill_leader", 0.5),), well=True),
-    Leg((  # at two disks: while somebody writes to both
+    Leg((  # at two disks, during writes to both
         Stop("disk_full", 0.2, {"broker": 1.0, "bytes_left": 0.0}),
         Stop("fail_sync", 0.2, {"broker": 2.0, "pattern": "groups/*", "then": "power cut"}),
     ), well=True),
     Leg((Stop("torn_tail", 0.2, {"broker": 1.0}), Stop("power_cut", 0.2, {"broker": 3.0})), well=True),
-    Leg((Stop("kill"),)),  # whoever has just been started, or not: so are the next two
+    Leg((Stop("kill"),)),  # any broker, even one that has just started; the next two do the same
     Leg((Stop("kill_majority"),)),
     Leg((Stop("kill_all"),)),
     Leg((Stop("power_cut_all"),)),
     Leg((Stop("wipe", 0.0),)),
     Leg((Stop("wipe_then_kill"),)),
     Leg((Stop("rolling_restart", 0.0),)),
-    Leg((Stop("read_error"),)),  # the last two: from them on no other disk may be damaged
+    Leg((Stop("read_error"),)),  # the last two: after them no other disk may be damaged
     Leg((Stop("flip_bits", 0.2, {"file": ".log", "bits": 3.0}),)),
 )  # fmt: skip
 KINDS = kinds(TOUR)
 POWER = ("fail_sync", "power_cut", "power_cut_all")
 LOST = re.compile(r"(\d+) (?:lost of|sectors|sizes|names)")
 
-# test_tour.py is a part of it, for each run of the tests.
+# test_tour.py has a part of it, for each run of the tests
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]  # two quiet processors need 70 s, busy ones more
 
 
@@ -78,7 +78,7 @@ def test_it_did_something_where_it_was_done(toured: Toured, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", TAKEN)
 def test_another_broker_took_over(toured: Toured, kind: str) -> None:
-    """The fault went on until the brokers named another leader: else `test_nothing_is_wrong` fails, too."""
+    """The fault lasted until the brokers named another leader; otherwise `test_nothing_is_wrong` fails, too."""
     assert toured.successors(toured.span(kind))
 
 

@@ -1,4 +1,4 @@
-"""A tour: kinds of faults one after the other, on real brokers under load, and what it leaves behind."""
+"""A tour: faults one after the other on real brokers under load, and its results."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from tinymq_chaos.real.run.run import Run, RunPlan, RunResult
 from tinymq_chaos.real.run.schedule import Act, Episode
 from tinymq_chaos.real.systems import TARGETS, ClusterSpec
 
-LOAD = ("idempotent", "plain", "cursors", "churn")  # the first two read from leaders, followers and the nearest, too
+# the first two read from leaders, followers and the nearest replica, too
+LOAD = ("idempotent", "plain", "cursors", "churn")
 LEADER: Mapping[str, Value] = {"broker": 0.0, "who": "leader"}
 GAP_S = 0.1
-PACE = 2.0  # there are fewer calls than usual: enough for every fault to meet some
+PACE = 2.0  # fewer calls than usual: enough for every fault to meet some
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """One kind of fault of the tour."""
+    """One fault of the tour."""
 
     kind: str
     lasts_s: float = 0.2
@@ -33,18 +34,20 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """Kinds at the same time; `well`: it begins when all is well, since they need it and do not wait by themselves."""
+    """Faults at the same time; `well`: the leg begins when all is well, because its faults need it and do not wait
+    themselves.
+    """
 
     stops: tuple[Stop, ...]
     well: bool = False
 
 
-TAKEN = ("isolate", "pause", "kill_leader")  # each goes on until another broker leads what the struck one led
+TAKEN = ("isolate", "pause", "kill_leader")  # each lasts until another broker leads the partition of the struck leader
 
 
 @dataclass(frozen=True, slots=True)
 class Toured:
-    """What is left of the tour."""
+    """The results of the tour."""
 
     result: RunResult
 
@@ -57,7 +60,7 @@ class Toured:
         return found
 
     def successors(self, span: FaultSpan) -> list[LeaderSpan]:
-        """Leaderships, after the fault began, of other brokers over the partition that the struck one led."""
+        """Return the leaderships of other brokers over the struck leader's partition, after the fault began."""
         struck = Struck.of(span.what)
         assert struck is not None, span
         return [
@@ -69,7 +72,7 @@ class Toured:
 
 
 def drained(toured: Toured) -> set[str]:
-    """From whom workloads read to the end."""
+    """Return the replicas from which workloads read to the end."""
     return {call.args["replica"] for call in toured.history.of("drain") if call.outcome is Outcome.OK}
 
 
@@ -82,7 +85,7 @@ def kinds(legs: Sequence[Leg]) -> list[str]:
 
 
 def tour(legs: Sequence[Leg], folder: Path) -> Toured:
-    """Make it. Waits for new brokers are most of its time: kinds that restart them are dear, others cost a second."""
+    """Run the tour. Most of its time is the restart of brokers; other faults take a second."""
     episodes = tuple(Episode(tuple(act(stop) for stop in leg.stops), GAP_S, leg.well) for leg in legs)
     plan = RunPlan(1, 400.0, tuple(kinds(legs)), LOAD, pace=PACE, episodes=episodes)
     needs = frozenset().union(*(kind.real.needs for kind in FAULTS.values()))
