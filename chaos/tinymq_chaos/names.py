@@ -13,7 +13,7 @@ def names_of(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
         found = tuple(name for name in text.split(",") if name not in ("", "none"))
         for name in found:
             if name not in known:
-                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
+                raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(known)}")
         return found
 
     return names

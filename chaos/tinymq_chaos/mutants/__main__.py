@@ -113,7 +113,7 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("names", nargs="*", help="these alone")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
-    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="so many of them at most")
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="at most so many seeds")
     parser.add_argument("--part", default="1/1", help="every n-th mutant, such as 2/2: to use several cores")
     parser.add_argument("--list", action="store_true", help="names and rules, and nothing is run")
     options = parser.parse_args(words)

@@ -90,7 +90,7 @@ def leaders_never_step_down(p: Patches) -> None:
     p.replace(CurrentRole.check_quorum, lambda self: None)
 
 
-@mutant("14: pre-votes, and who hears a leader grants none", LONG)
+@mutant("14: pre-votes, and a replica that hears a leader grants none", LONG)
 def no_pre_votes(p: Patches) -> None:
     real = Elections.campaign
 
@@ -153,12 +153,12 @@ def learners_vote(p: Patches) -> None:
     p.replace(Elections.counts_vote, lambda self, peer, vote: True)
 
 
-@mutant("22: what a learner acknowledged does not count for a commit", AMNESIA)
+@mutant("22: acknowledgements of a learner do not count for a commit", AMNESIA)
 def learners_count(p: Patches) -> None:
     p.replace(configs.Configs.counts, lambda self, replica: replica is not None)
 
 
-@mutant("a broker that no CONFIG lists observes: what it acknowledges counts for nothing", OBSERVED)
+@mutant("a broker that no CONFIG lists observes: its acknowledgements do not count", OBSERVED)
 def observers_count(p: Patches) -> None:
     """Count observers everywhere: as members of the term, by identity, and in the one quorum function."""
     real = Followers.observe
@@ -186,7 +186,7 @@ def unlisted_replicas_stay_who_they_are(p: Patches) -> None:
 
 
 @mutant(
-    "22: who is listed anew is a member once its disk knows that the CONFIG is committed",
+    "22: a relisted replica is a member once its disk knows that the CONFIG is committed",
     Focus(faults=("next_disk",), seconds=16.0),
 )
 def what_is_listed_is_a_member(p: Patches) -> None:
@@ -195,7 +195,7 @@ def what_is_listed_is_a_member(p: Patches) -> None:
 
 
 @mutant(
-    "22: a replica sets its log aside when the others would elect somebody after a power cut",
+    "22: a replica quarantines its log only if the others could elect a leader after a power cut",
     test="tests/raft/test_keeping.py::test_a_repair_waits_until_who_was_listed_last_knows_it_for_good",
 )
 def repairs_do_not_wait_for_who_was_listed(p: Patches) -> None:

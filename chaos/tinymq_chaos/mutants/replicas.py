@@ -212,7 +212,7 @@ def hand_overs_never_end(p: Patches) -> None:
 
 
 @mutant(
-    "what is led is handed to who lacks little of it",
+    "a leadership goes to a replica that lacks little of the log",
     test=f"{HANDING}a_follower_is_ready_unless_it_is_gone_behind_or_something_hangs",
 )
 def anybody_is_ready(p: Patches) -> None:

@@ -38,7 +38,7 @@ BACKLOG = Focus(faults=("pause", "cut_link", "isolate"), workloads=("idempotent"
 CUTS = ("cut_link", "isolate", "partition", "chain", "reset", "pause", "kill")
 
 
-@mutant("1, 2: a follower's commit is clamped to what messages of this term have verified", OVERTAKEN)
+@mutant("1, 2: a follower's commit is clamped to the entries that messages of this term have verified", OVERTAKEN)
 def commit_not_clamped(p: Patches) -> None:
     real = Following.learn_commit
 
@@ -96,7 +96,7 @@ def acks_of_other_terms_count(p: Patches) -> None:
     p.replace(RaftReplica.on_append_ack, on_append_ack)
 
 
-@mutant("3: what a follower acknowledges was verified in this term", OVERTAKEN)
+@mutant("3: a follower acknowledges only entries verified in this term", OVERTAKEN)
 def acks_tell_the_whole_log(p: Patches) -> None:
     """Acknowledge the index of the last entry, whoever wrote it, as stock PySyncObj does."""
 
@@ -234,7 +234,7 @@ def slices_are_not_bounded(p: Patches) -> None:
     p.replace(LogReader.read, lambda self, index, bytes_max: read(self, index, many))
 
 
-@mutant("18: what is out to one follower of one group is bounded", BACKLOG)
+@mutant("18: the bytes in flight to one follower of one group are bounded", BACKLOG)
 def followers_are_not_waited_for(p: Patches) -> None:
     real = Progress.may_send
 
@@ -244,7 +244,7 @@ def followers_are_not_waited_for(p: Patches) -> None:
     p.replace(Progress.may_send, may_send)
 
 
-@mutant("15: what happens is acted upon at once")
+@mutant("15: events take effect at once")
 def ticks_come_in_turns(p: Patches) -> None:
     """Send every 100 ms, as stock PySyncObj does."""
 
@@ -271,7 +271,7 @@ def a_minority_commits(p: Patches) -> None:
     p.replace(Membership.quorum, property(lambda self: len(self.replicas) // 2))
 
 
-@mutant("a majority commits, and not whoever has it first", Focus(faults=CUTS))
+@mutant("a majority commits, not a single replica", Focus(faults=CUTS))
 def one_replica_commits(p: Patches) -> None:
     """Commit what one replica holds. Elections still need a majority."""
 
@@ -283,7 +283,7 @@ def one_replica_commits(p: Patches) -> None:
 
 
 @mutant(
-    "a leader serves once it has applied what earlier terms committed",
+    "a leader serves once it has applied the entries of earlier terms",
     Focus(faults=("kill", "isolate"), workloads=("idempotent",), latency_s=0.015, pace=0.3),
 )
 def leads_before_its_noop_is_applied(p: Patches) -> None:

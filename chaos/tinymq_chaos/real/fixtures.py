@@ -34,7 +34,7 @@ FRESH_SEEDS = 1_000_000
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tinymq chaos")
     group.addoption("--chaos-brokers", type=int, choices=NODES, default=BROKERS, help="brokers of chaos_cluster (3)")
-    group.addoption("--chaos-seed", type=int, help="what the nemesis chooses follows from it; else a fresh one")
+    group.addoption("--chaos-seed", type=int, help="of what the nemesis chooses; default: a fresh one")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def _nemesis_of_module(request: pytest.FixtureRequest, chaos_cluster: Cluster) -
     """
     seed = request.config.getoption("--chaos-seed")
     seed = random.SystemRandom().randrange(FRESH_SEEDS) if seed is None else seed
-    print(f"\nwhat the nemesis chooses follows from --chaos-seed {seed}")
+    print(f"\nthe nemesis chooses by --chaos-seed {seed}")
     return Nemesis(chaos_cluster, History(time.monotonic), random.Random(seed), has=frozenset({"disks"}))
 
 

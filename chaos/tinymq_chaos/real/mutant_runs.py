@@ -140,11 +140,11 @@ def main(arguments: Sequence[str]) -> int:
         prog="make mutants REAL=1", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", help=f"of {', '.join(FOCUS)}; none: all")
-    parser.add_argument("--seed", type=int, help="of what faults choose; else a fresh one")
+    parser.add_argument("--seed", type=int, help="of what faults choose; default: a fresh one")
     options = parser.parse_args(arguments)
     for name in options.names:
         if name not in FOCUS:
-            parser.error(f"{name!r} is none of {', '.join(FOCUS)}")
+            parser.error(f"{name!r} is not one of {', '.join(FOCUS)}")
     seed = random.SystemRandom().randrange(FRESH_SEEDS) if options.seed is None else options.seed
     missed = 0
     for name in options.names or FOCUS:

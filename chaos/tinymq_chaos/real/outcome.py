@@ -95,7 +95,7 @@ def machine() -> dict[str, Any]:
 def outcome_in_words(result: RunResult) -> str:
     """Return the last lines of a run's progress."""
     ended = Counter(call.outcome for call in result.history.calls)
-    failed = f"{ended[Outcome.FAILED]} failed, {ended[Outcome.UNKNOWN]} with an outcome that nobody knows"
+    failed = f"{ended[Outcome.FAILED]} failed, {ended[Outcome.UNKNOWN]} with an unknown outcome"
     lines = [
         f"{result.acknowledged} records acknowledged; {len(result.history.calls)} calls, {failed}",
         f"faults: {', '.join(f'{kind} {count}' for kind, count in result.faults.items()) or 'none'}",
@@ -103,13 +103,15 @@ def outcome_in_words(result: RunResult) -> str:
     lines += [f"never possible: {', '.join(result.never)}"] if result.never else []
     lines += [f"note: {note}" for note in result.notes]
     if result.leniency > 1.0:
-        busy = f"the machine was busy ({result.crowd:.1f} tasks wanted each processor)"
-        lines.append(f"judged loosely: {busy}; {result.leniency:.1f} times the time was forgiven")
+        busy = f"the machine was busy ({result.crowd:.1f} tasks for each processor)"
+        lines.append(f"judged with slack: {busy}; times were extended by a factor of {result.leniency:.1f}")
     if not result.slack.fair:
-        lines.append(f"NOT JUDGED {', '.join(SPEED)}: on so busy a machine nobody can tell whose slowness it is")
+        lines.append(
+            f"NOT JUDGED {', '.join(SPEED)}: on a busy machine, a slow cluster cannot be told from a slow machine"
+        )
     lines += ["interrupted before its time"] if result.interrupted else []
     lines += [f"NOT TESTED {what}" for what in untested(result)]
-    lines += [] if result.judged else ["NOT JUDGED: what had happened until then was read by nobody"]
+    lines += [] if result.judged else ["NOT JUDGED: the run ended before its history was checked"]
     lines += [f"ANOMALY {anomaly}" for anomaly in result.anomalies] or ["no anomalies"] * result.judged
     return "\n".join(lines)
 
@@ -136,7 +138,7 @@ def exit_of(result: RunResult) -> tuple[int, str]:
     if result.anomalies:
         return 1, "anomalies"
     if result.interrupted:
-        return 130, f"interrupted, and {'nothing was wrong until then' if result.judged else 'judged by nobody'}"
+        return 130, f"interrupted, and {'nothing was wrong until then' if result.judged else 'not judged'}"
     if untested(result):
         return 1, "something that was asked for was not tested"
     return 0, "nothing was wrong"

@@ -37,7 +37,7 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--registry", choices=("replicated", "memory"), default="replicated", help="memory: of 1 broker"
     )
-    parser.add_argument("--pace", type=float, help="pauses of workloads are so many times as long")
+    parser.add_argument("--pace", type=float, help="factor for the pauses of workloads")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--progress-s", type=float, default=PROGRESS_S, help="least time between two lines of progress")
     parser.add_argument("--json", help="a file to which each run's result is added, as a line")

@@ -156,7 +156,7 @@ def test_the_broker_is_given_what_stands_behind_the_dashes_with_the_rule_out(
         ("--mutant no-pre-vote --", "no mutant is called no-pre-vote; the nearest: no-pre-votes"),
         ("--mutant heartbeats-carry-a-log-position --", "for the simulator only: "),
         ("--mutant sequences-may-be-skipped --mutant duplicates-are-appended --", "both change judge"),
-        ("--mutant no-pre-votes --config x", "--config x: what is meant for the broker stands behind --"),
+        ("--mutant no-pre-votes --config x", "--config x: arguments of the broker belong behind --"),
         ("-- --config x", "no --mutant and no --disk"),
         ("--mutant", "expected one argument"),
     ],

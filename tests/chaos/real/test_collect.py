@@ -146,7 +146,7 @@ def test_a_broker_that_does_not_say_how_its_replicas_are_is_asked_again_and_is_w
     monkeypatch.setattr(system, "ANSWER_S", 0.3)
     cluster = Asked(tmp_path, 1, 3)
     collected = system.ProductSystem(cast(RealCluster, cluster)).collect(History(), hurt={2})
-    assert collected.wrong == ["broker 2 does not say how its replicas are: nobody could judge them"]
+    assert collected.wrong == ["broker 2 does not report on its replicas, so they are not judged"]
     assert (collected.notes, cluster.up) == ([], set())
     assert (cluster.tries[1], cluster.tries[3]) == (2, 2)
     assert cluster.tries[2] > 2

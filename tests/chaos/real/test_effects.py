@@ -147,7 +147,7 @@ def test_a_kill_tells_whose_processes_were_gone(kind: str, monkeypatch: pytest.M
 
 
 def test_a_rolling_restart_tells_how_many_had_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert effect_of(Scene(StandIn()), "rolling_restart") == "3 of 3 ended when they were told to"
+    assert effect_of(Scene(StandIn()), "rolling_restart") == "3 of 3 ended after SIGTERM"
     monkeypatch.setattr(processes, "HEALTHY_S", 0.0)
     scene = Scene(target := StandIn())
     target.ill = "a replica is missing"

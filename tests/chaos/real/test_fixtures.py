@@ -58,4 +58,4 @@ def test_the_example_passes_and_notices_a_consumer_that_loses_an_order(tmp_path:
     assert "1 failed, 1 passed" in said, said
     assert "FAILED test_consumer.py::test_a_careless_one" in said, said
     assert "149 of 150 orders were booked within 2 s" in said, said
-    assert said.count("what the nemesis chooses follows from --chaos-seed 7") == 1
+    assert said.count("the nemesis chooses by --chaos-seed 7") == 1

@@ -66,7 +66,7 @@ def test_a_fault_is_in_the_history_from_its_beginning_to_its_end() -> None:
     assert span.ended_s is not None
     assert span.began_s < span.ended_s
     assert scene.said == [
-        "a fault is to begin: pause", "broker 2 stands still", "FAULT pause: broker 2",
+        "a fault begins: pause", "broker 2 stands still", "FAULT pause: broker 2",
         "broker 2 goes on", "FAULT pause is over",
     ]  # fmt: skip
     assert [change.paused for change in scene.history.changes] == [(), (2,), (2,), (), ()]

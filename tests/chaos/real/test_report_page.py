@@ -137,7 +137,7 @@ def test_nobody_says_that_nothing_was_lost_who_has_not_looked(tmp_path: Path) ->
 def test_what_was_not_judged_or_not_tested_is_not_called_whole(tmp_path: Path) -> None:
     unjudged = read(write_report(steady(10).keep(tmp_path / "a", anomalies=[], judged=False, interrupted=True)))
     assert "Not judged" in unjudged.said
-    assert "Nobody has looked: the run ended before the checkers were asked." in unjudged.said
+    assert "Not judged: the run ended before the checkers ran." in unjudged.said
     untested = read(
         write_report(steady(10).keep(tmp_path / "b", anomalies=[], not_tested=["pause: it never happened"]))
     )

@@ -184,7 +184,7 @@ def test_interrupted_twice_it_ends_at_once_and_is_judged_by_nobody() -> None:
     assert (result.judged, result.interrupted, result.anomalies) == (False, True, [])
     assert [line for line in said if "interrupted" in line] == [running.ONCE, running.TWICE]
     assert outcome.exit_of(result) == (130, "interrupted, and judged by nobody")
-    assert outcome.outcome_in_words(result).endswith("NOT JUDGED: what had happened until then was read by nobody")
+    assert outcome.outcome_in_words(result).endswith("NOT JUDGED: the run ended before its history was checked")
 
 
 def test_a_fault_that_begins_when_the_run_is_interrupted_is_waited_for_and_ended(
@@ -354,10 +354,10 @@ def test_a_fault_that_did_nothing_a_proxy_that_hung_and_a_busy_machine_are_said(
     monkeypatch.setattr(StandInNet, "begun_anew", 2)
     subject = Plain()
     result = run(subject, RunPlan(1, 30.0, episodes=(Episode((Act("kill_all", {}, 0.0, 0.01),), 0.0),)))
-    hung = "2 times a proxy hung and was begun anew: what went through it was closed"
+    hung = "2 times a proxy hung and was restarted, which closed its connections"
     assert result.notes == ["collected", "kill_all did nothing, 1 of 1 times", hung]
     result.crowd = 3.0
-    assert "judged loosely: the machine was busy (3.0 tasks wanted each processor); 3.0 times" in (
+    assert "judged loosely: the machine was busy (3.0 tasks for each processor); 3.0 times" in (
         outcome.outcome_in_words(result)
     )
     outcome.write(tmp_path, result, subject.target, "make chaos SEED=1", "2026-01-01")

@@ -78,7 +78,7 @@ def removed_of_the_last_bytes(facts: Facts) -> Iterator[Anomaly]:
             continue
         least = sized[log].bounds("retention_bytes", 0.0, look.ended_s or math.inf)[0]
         if kept < least:
-            what = f"{kept} bytes of records are left, and {least:g} are to be kept"
+            what = f"{kept} bytes of records are left, and the topic keeps {least:g}"
             yield anomaly_of(AnomalyKind.REMOVED_EARLY, what, log, (log_start, end), look)
 
 
@@ -98,7 +98,7 @@ def kept_too_much(facts: Facts) -> Iterator[Anomaly]:
         log_start = max(r.log_start if r.shown_start is None else r.shown_start for r in replicas)
         kept = facts.weight(log, log_start, end)
         if kept is not None and kept > most * (1 + MORE) + facts.largest(log):
-            what = f"{kept} bytes of records are left, and {most:g} are to be kept"
+            what = f"{kept} bytes of records are left, and the topic keeps {most:g}"
             yield Anomaly(AnomalyKind.KEPT_TOO_LONG, what, log, (), (log_start, end))
 
 

@@ -42,7 +42,7 @@ def stale_reads(facts: Facts) -> Iterator[Anomaly]:
         trimmed = max((to for since_s, to in trims.get(log, ()) if since_s <= (call.ended_s or 0.0)), default=0)
         due = end_at(ends, log, call.invoked_s) - trimmed
         if call.result < due and log[0] not in bounded:
-            yield _anomaly(f"said to keep {call.result}, and {due} were acknowledged before it was asked", call)
+            yield _anomaly(f"reported as {call.result}, and {due} were acknowledged before the request", call)
     takings = _takings(facts)
     # cursors that commits and seeks move, besides takers
     moved = {(c.args["topic"], c.args["channel"]) for c in facts.of("commit", "seek")}

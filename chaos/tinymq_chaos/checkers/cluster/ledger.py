@@ -111,7 +111,7 @@ class Ledger:
         term, vote = ballot
         before = self._ballots.get((log, broker, identity), (0, None))
         if not durable:
-            self._note(AnomalyKind.TWO_VOTES, f"term {term}, vote {vote}: told before they are synced", log, (broker,))
+            self._note(AnomalyKind.TWO_VOTES, f"term {term}, vote {vote}: sent before their sync", log, (broker,))
         if term == before[0] and vote is not None and before[1] not in (None, vote):
             self._note(AnomalyKind.TWO_VOTES, f"votes for {before[1]} and for {vote} in term {term}", log, (broker,))
         if term > before[0] or (term == before[0] and before[1] is None):
@@ -137,7 +137,7 @@ class Ledger:
             what = f"it is at term {ballot[0]}, vote {ballot[1]}, and was at {promised[0]}, vote {promised[1]}"
             self._note(AnomalyKind.FORGOTTEN, what, log, (broker,))
         if unsynced:
-            what = f"opened with what its disk may lose: {', '.join(sorted(unsynced))}"
+            what = f"opened with files that its disk may lose: {', '.join(sorted(unsynced))}"
             self._note(AnomalyKind.NOT_SYNCED, what, log, (broker,))
 
     def cuts(self, log: Log, broker: int, left: tuple[int, int], marked: tuple[int, int]) -> None:

@@ -80,7 +80,7 @@ def settings_of_the_past(facts: Facts) -> Iterator[Anomaly]:
         for name, value in call.result.items() if call.outcome is Outcome.OK else ():
             possible = told.between(name, call.invoked_s, call.ended_s or math.inf, heard=True)
             if value not in possible and None not in possible:
-                what = f"{name} is said to be {value}, and may be {', '.join(sorted(map(str, possible)))}"
+                what = f"{name} is reported as {value}, and may be {', '.join(sorted(map(str, possible)))}"
                 yield Anomaly(
                     AnomalyKind.NOT_LINEARIZABLE, what, METADATA, processes=(call.process,), times_s=times(call)
                 )

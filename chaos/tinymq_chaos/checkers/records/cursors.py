@@ -63,7 +63,7 @@ def strayed(facts: Facts) -> Iterator[Anomaly]:
         for seen in sights:
             places = {c.args["offset"] for c in told if c.invoked_s < seen.until_s} | {0}
             if seen.position not in places:
-                what = f"channel {cursor[1]} is at {seen.position}, where nobody put it"
+                what = f"channel {cursor[1]} is at {seen.position}, where no call put it"
                 yield _anomaly(AnomalyKind.CURSOR_STRAYED, what, cursor[0], (seen.position,), seen.call)
                 break
 
@@ -80,7 +80,7 @@ def not_fenced(facts: Facts) -> Iterator[Anomaly]:
         others += [c for c in seeks if _cursor(c) == cursor and c.args["generation"] > call.args["generation"]]
         before = next((c for c in others if c.ended_s is not None and c.ended_s <= call.invoked_s), None)
         if before is not None:
-            what = f"channel {cursor[1]} was another consumer's, or sought anew, and a commit of before was done"
+            what = f"channel {cursor[1]} had another consumer, or a newer seek, and an earlier commit succeeded"
             yield _anomaly(AnomalyKind.NOT_FENCED, what, cursor[0], (call.args["offset"],), before, call)
 
 

@@ -16,7 +16,7 @@ def early_answers(facts: Facts) -> Iterator[Anomaly]:
         log, base, names = place_of(call)
         end = facts.committed_by(log, call)
         if end is not None and base + len(names) > end:
-            what = f"acknowledged at offset {base}, when {end} was the end of what is committed"
+            what = f"acknowledged at offset {base}, when {end} was the end of the committed records"
             yield Anomaly(
                 AnomalyKind.UNCOMMITTED,
                 what,
@@ -41,7 +41,7 @@ def early_reads(facts: Facts) -> Iterator[Anomaly]:
 def _shown(facts: Facts, call: Call, log: Log, shown: int) -> Iterator[Anomaly]:
     end = facts.committed_by(log, call)
     if end is not None and shown > end:
-        what = f"shown up to offset {shown}, when {end} was the end of what is committed"
+        what = f"shown up to offset {shown}, when {end} was the end of the committed records"
         yield Anomaly(
             AnomalyKind.UNCOMMITTED,
             what,

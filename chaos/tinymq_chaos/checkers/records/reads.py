@@ -29,7 +29,7 @@ def _not_in_the_log(facts: Facts, shown: ShownRecords, final: FinalPartition) ->
             continue
         places = facts.places(log)
         if name.startswith(CHANGED) or name not in facts.sent:
-            kind, what = AnomalyKind.CHANGED_RECORD, "shown, and nobody sent it"
+            kind, what = AnomalyKind.CHANGED_RECORD, "shown, and no producer sent it"
         elif name in places:
             kind, what = AnomalyKind.INCONSISTENT_OFFSET, f"shown at offset {offset}, and lies at {places[name]}"
         else:
@@ -59,7 +59,7 @@ def shown_ends(facts: Facts) -> Iterator[Anomaly]:
     for call, log, log_start, high_watermark in facts.ends():
         final = facts.finals.get(log)
         if final is not None and final.certain and not facts.is_gone(log) and high_watermark > final.end:
-            what = f"its end was said to be {high_watermark}, and is {final.end} in the end"
+            what = f"its end was reported as {high_watermark}, and is {final.end} at the end of the run"
             yield Anomaly(
                 AnomalyKind.DIRTY_READ,
                 what,

@@ -88,7 +88,13 @@ def changed_records(facts: Facts) -> Iterator[Anomaly]:
         for offset, name in enumerate(final.names, final.start):
             if name is None or ((call := facts.sent.get(name)) is not None and call.args["topic"] == log[0]):
                 continue
-            what = "damaged" if name.startswith(CHANGED) else "nobody sent it" if call is None else "sent elsewhere"
+            what = (
+                "damaged"
+                if name.startswith(CHANGED)
+                else "one that no producer sent"
+                if call is None
+                else "sent elsewhere"
+            )
             yield Anomaly(AnomalyKind.CHANGED_RECORD, f"a record that is {what}", log, (name,), (offset,))
 
 
@@ -211,7 +217,7 @@ def nonmonotonic_sends(facts: Facts) -> Iterator[Anomaly]:
         if before is not None and base <= before[0]:
             end, other = before
             records = (other.args["records"][-1], names[0])
-            what = "what was sent later was given the same or an earlier offset"
+            what = "a later send got the same or an earlier offset"
             yield Anomaly(
                 AnomalyKind.NONMONOTONIC_SEND,
                 what,

@@ -37,10 +37,10 @@ examples, from the project's folder, with PYTHONPATH=chaos:
       (tinymq_chaos/real/disks/disks.py)
 
   {PROG} --list
-      what rules can be taken out, and which rule that is
+      list the mutants and their rules
 
   {PROG} --mutant answers-when-appended -- --config .tinymq/dev/broker-1.toml
-      the same broker, broken on purpose: it answers before a majority has what it was sent
+      the same broker as a mutant: it answers before a majority has the batch
 
   {PROG} --mutant logs-are-not-synced --mutant votes-are-not-synced --disk SOCKET -- --config broker-1.toml
       two rules at once; what is not synced shows in a power cut, which is a kill -9 and then
@@ -84,14 +84,14 @@ def main(words: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog=PROG,
-        usage=f"{PROG} [--disk SOCKET] [--mutant NAME ...] -- [what tinymq broker is given]",
+        usage=f"{PROG} [--disk SOCKET] [--mutant NAME ...] -- [arguments of tinymq broker]",
         description="Run `tinymq broker` on a disk that obeys, or with rules taken out, to see what tests notice. "
         "Never for data.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--disk", type=Path, metavar="SOCKET", help="where its disk is told what to do")
+    parser.add_argument("--disk", type=Path, metavar="SOCKET", help="socket through which tests control the disk")
     parser.add_argument("--mutant", action="append", default=[], metavar="NAME", help="the rule to take out")
     parser.add_argument("--list", action="store_true", help="names and rules, and no broker")
     return parser
@@ -104,7 +104,7 @@ def _rule(mutant: Mutant) -> str:
 def _chosen(names: Sequence[str], stray: Sequence[str], *, whole: bool) -> list[Mutant]:
     """Return the mutants of the command. With `whole` there may be none."""
     if stray:
-        raise InvalidRequest(f"{' '.join(stray)}: what is meant for the broker stands behind --", hint=AGAIN)
+        raise InvalidRequest(f"{' '.join(stray)}: arguments of the broker belong behind --", hint=AGAIN)
     if not names and not whole:
         raise InvalidRequest("no --mutant and no --disk; a broker that is whole: tinymq broker", hint=AGAIN)
     return _found(names)

@@ -292,7 +292,7 @@ class Cluster:
     def _check(self, deadline: float, missing: str, needed: Sequence[int] = ()) -> None:
         ended = [b for b in needed if not self.running(b)]
         if ended or time.monotonic() >= deadline:
-            raise NotReady(missing, hint=f"all that the brokers said is in {self.folder}")
+            raise NotReady(missing, hint=f"the logs of the brokers are in {self.folder}")
         time.sleep(POLL_S)
 
 

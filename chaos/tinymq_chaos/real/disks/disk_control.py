@@ -137,7 +137,7 @@ def _answer(disk: FaultyDisk, line: bytes) -> dict[str, Any]:
         arguments = json.loads(line)
         what = arguments.pop("do")
         if what not in DOES:
-            return {"error": f"{what!r} is none of {', '.join(DOES)}"}
+            return {"error": f"{what!r} is not one of {', '.join(DOES)}"}
         if what != "look":
             getattr(disk.faults, what)(**arguments)
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -85,7 +85,7 @@ class Journal:
 
     def add(self, kind: ChangeKind, file: int = 0, a: int = 0, b: int = 0, c: int = 0, payload: bytes = b"") -> int:
         """Add a record, which outlives the process; return its sequence number."""
-        assert len(payload) < _PAYLOAD_BYTES_MAX, "a change of so many bytes cannot be taken back"
+        assert len(payload) < _PAYLOAD_BYTES_MAX, "a change of this size cannot be taken back"
         self.sequence += 1
         head = _HEAD.pack(len(payload), kind, file, a, b, c, self.sequence)
         parts = [head, payload] if payload else [head]

@@ -110,7 +110,7 @@ def rolling_restart(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     yield f"in the order {', '.join(map(str, order))}"
     rolling.join(ALL_S)
     assert not rolling.is_alive(), f"a rolling restart is not over after {ALL_S:g} s"
-    return f"{len(stopped)} of {len(order)} ended when they were told to" if stopped else ""
+    return f"{len(stopped)} of {len(order)} ended after SIGTERM" if stopped else ""
 
 
 def _roll(stage: Stage, order: list[int], stopped: list[int]) -> None:

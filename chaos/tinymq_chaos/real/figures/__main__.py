@@ -61,7 +61,7 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     known = measured(options)
     for name in options.names:
         if name not in known:
-            parser.error(f"{name!r} is none of {', '.join(known)}")
+            parser.error(f"{name!r} is not one of {', '.join(known)}")
     return options
 
 

@@ -133,7 +133,7 @@ def _possible() -> list[str]:
 def _faults(words: str) -> str:
     for name in words.split(","):
         if name not in KINDS:
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(_possible())}")
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(_possible())}")
         if name not in _possible():
             reason = loop_disk.why_not() if LOOP_DISKS in KINDS[name].real.needs else "it is made for tinymq's brokers"
             raise argparse.ArgumentTypeError(f"{name} cannot be done here: {reason}")

@@ -104,7 +104,7 @@ class NatsCluster:
         child.signal(signal.SIGTERM)
         if not child.wait(within_s):
             end(child)
-            raise RuntimeError(f"server {broker} was told to end, and did not within {within_s:g} s")
+            raise RuntimeError(f"server {broker} did not end after SIGTERM within {within_s:g} s")
 
     def pause(self, *brokers: int) -> None:
         for broker in brokers:
@@ -173,7 +173,7 @@ class NatsCluster:
                     led[stream] = ", ".join(monitor.lagging(found))
         leaderless = known - led.keys()
         if leaderless:
-            return f"nobody leads {', '.join(sorted(leaderless))}"
+            return f"no leader for {', '.join(sorted(leaderless))}"
         return "; ".join(f"{stream}: {who} not current" for stream, who in sorted(led.items()) if who)
 
     # ---- files --------------------------------------------------------------------------------------------------

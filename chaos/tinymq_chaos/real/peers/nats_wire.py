@@ -156,8 +156,8 @@ class JetStreamWire:
                 answer = await client.request(subject, what, timeout=within_s, headers=headers)
             except nats.errors.NoRespondersError:
                 if client.stats["reconnects"] != connection:
-                    raise OutcomeUnknown("nobody takes it, and it may have gone out twice") from None
-                raise BrokerUnreachable("nobody takes it") from None
+                    raise OutcomeUnknown("no subscriber takes it, and it may have been sent twice") from None
+                raise BrokerUnreachable("no subscriber takes it") from None
             found: dict[str, Any] = json.loads(answer.data)
             return found
 

@@ -63,14 +63,14 @@ class ProductSystem:
 
     def collect(self, history: History, hurt: Collection[int]) -> CollectedReplicas:
         pages = self._pages()
-        silent = [f"broker {n} does not say how its replicas are: nobody could judge them" for n in self.target.brokers
+        silent = [f"broker {n} does not report on its replicas, so they are not judged" for n in self.target.brokers
                   if n not in pages]  # fmt: skip
         said = [each for n, page in pages.items() for each in said_by(n, page)]
         with ThreadPoolExecutor(len(self.target.brokers)) as pool:
             list(pool.map(self._stop, self.target.brokers))
         self.watch(history, hurt)
         unnamed = name_logs(history, dict(_topics(history)) | {s.topic_id: s.log[0] for s in said})
-        notes = [f"{unnamed} terms of topics whose name nobody came to know are left out"] if unnamed else []
+        notes = [f"{unnamed} terms of topics without a known name are left out"] if unnamed else []
         return CollectedReplicas(notes + self._read(history, hurt, said), silent)
 
     def _pages(self) -> dict[int, Status]:

@@ -75,7 +75,7 @@ def headline(findings: Findings) -> Headline:
         return Headline("Promises were broken", f"No acknowledged record was lost, but {anomalies} found.", "bad")
     said = findings.run.said
     if said.get("judged") is False:
-        return Headline("Not judged", "The run ended before anybody had looked for what was wrong.", "unsure")
+        return Headline("Not judged", "The run ended before its history was checked.", "unsure")
     if not records:
         return Headline("Nothing was tested", "No record was acknowledged, so none could be lost.", "unsure")
     nothing = f"All {records:,} acknowledged records are there, and no anomaly was found."
@@ -103,7 +103,7 @@ def _header(findings: Findings) -> Element:
     faults = findings.run.history.faults
     kinds = Counter(fault.kind for fault in faults)
     done = f"{_count(len(faults), 'fault')} of {_count(len(kinds), 'kind')}" if faults else "no faults"
-    cut = " The run was interrupted: this is what there was until then." if findings.run.said.get("interrupted") else ""
+    cut = " The run was interrupted: the page shows it until then." if findings.run.said.get("interrupted") else ""
     found = findings.run.anomalies
     return element(
         "header", {"class": what.style},

@@ -74,7 +74,7 @@ def read_run(folder: Path) -> FinishedRun:
     if "anomalies" not in said:
         return FinishedRun(folder, history, said, tuple(checkers.check(history)))
     if not isinstance(said["anomalies"], list):
-        raise DamagedRun(f"{folder / RUN}: anomalies is no list")
+        raise DamagedRun(f"{folder / RUN}: anomalies is not a list")
     return FinishedRun(folder, history, said, tuple(_anomaly(folder / RUN, each) for each in said["anomalies"]))
 
 

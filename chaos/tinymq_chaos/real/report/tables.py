@@ -114,7 +114,7 @@ def anomalies_section(findings: Findings) -> Element:
             f" and the final state of {replicas:,} replicas." if replicas else "; no replica's final state was read."
         )
         if findings.run.said.get("judged") is False:
-            none = "Nobody has looked: the run ended before the checkers were asked."
+            none = "Not judged: the run ended before the checkers ran."
         return element("section", {"id": "anomalies"}, title, element("p", {"class": "empty"}, none))
     shown = found[:ANOMALIES_MAX]
     proofs = iter(evidence(findings.run.history, [a for a in shown if isinstance(a, Anomaly)]))

@@ -117,7 +117,7 @@ class Nemesis:
         return under_way
 
     def _begun(self, kind: str, row: RealFault, how: Mapping[str, Value], broker: int) -> ActiveFault | None:
-        self.stage.tell(f"a fault is to begin: {kind}")
+        self.stage.tell(f"a fault begins: {kind}")
         fault = row.begin(self.stage, random.Random(self._rng.random()), how)
         began_s = self._history.now()
         words = next(fault)
@@ -154,7 +154,7 @@ class Nemesis:
         """Do a fault while the body runs. Raises RuntimeError if it cannot happen now."""
         under_way = self.begin(kind, **parameters)
         if under_way is None:
-            raise RuntimeError(f"{kind} cannot happen now: {self.stage.unhealthy() or 'there is nobody to befall'}")
+            raise RuntimeError(f"{kind} cannot happen now: {self.stage.unhealthy() or 'there is no suitable broker'}")
         try:
             yield under_way
         finally:
@@ -227,7 +227,7 @@ class Nemesis:
         if kind in self._missing:
             raise ValueError(f"{kind} needs {', '.join(sorted(self._missing[kind]))}, which this cluster is without")
         if kind not in self._faults:
-            raise ValueError(f"{kind!r} is none of {', '.join(self._faults)}")
+            raise ValueError(f"{kind!r} is not one of {', '.join(self._faults)}")
         return self._faults[kind]
 
     def _victim(self, wanted: int) -> int | None:

@@ -41,8 +41,8 @@ PROGRESSES = ("send", *CHANGES)
 LAG_S = 0.05  # between two measurements of the loop's lag
 LATE_S = 0.3  # a lag that counts: brokers may have been silent as long, which causes elections
 LEAVE_S = 5.0  # for cancelled tasks to end
-ONCE = "interrupted: faults end, and what there was is read and judged; Ctrl-C once more: at once, and judged by nobody"
-TWICE = "interrupted twice: what had happened by then is judged by nobody"
+ONCE = "interrupted: faults end, and the run so far is judged; Ctrl-C again ends at once, without a judgement"
+TWICE = "interrupted twice: the run is not judged"
 
 Say = Callable[[str], None]
 
@@ -247,7 +247,7 @@ class Run:
                     task.result()
 
     async def _drain(self) -> None:
-        self._say("workloads are told to stop, and read to the end")
+        self._say("workloads stop, and read to the end")
         self._around.stop.set()
         _, late = await asyncio.wait(self._working, timeout=END_S) if self._working else ((), ())
         self.result.anomalies += [f"a workload does not end within {END_S:g} s: {task}" for task in late]
@@ -319,7 +319,7 @@ def _notes(result: RunResult) -> list[str]:
     """Return the facts about the faults that the report should mention."""
     notes = [f"{kind} did nothing, {n} of {result.faults[kind]} times" for kind, n in result.idle.items()]
     if result.begun_anew:
-        notes.append(f"{result.begun_anew} times a proxy hung and was begun anew: what went through it was closed")
+        notes.append(f"{result.begun_anew} times a proxy hung and was restarted, which closed its connections")
     return notes
 
 

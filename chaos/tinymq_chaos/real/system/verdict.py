@@ -75,7 +75,7 @@ def checkers(slack: Slack) -> tuple[Checker, ...]:
 
 def not_judged(slack: Slack) -> Mapping[str, str]:
     """By the checker's name: why it does not judge this run."""
-    busy = f"the machine was too busy: more than {CROWD_FAIR:g} tasks wanted each processor"
+    busy = f"the machine was too busy: more than {CROWD_FAIR:g} tasks for each processor"
     return NOT_JUDGED if slack.fair else {**NOT_JUDGED, **dict.fromkeys(SPEED, busy)}
 
 

@@ -174,7 +174,7 @@ def stale(world: World, rng: random.Random) -> Iterator[str | None]:
     for direction in some:
         world.conditions.of(direction).stale = share
     offer_again()
-    yield f"{share:.0%} of what replicas say, {in_words(some)}"
+    yield f"{share:.0%} of the messages between replicas, {in_words(some)}"
     over = True
     for direction in some:
         world.conditions.of(direction).stale = 0.0

@@ -120,7 +120,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             timer._scheduled = False
             self._timer_cancelled_count -= 1
         if not scheduled:
-            raise AssertionError(f"t={self._now_s:.3f}: nothing is left to do, and somebody waits")
+            raise AssertionError(f"t={self._now_s:.3f}: nothing is left to do, and a task waits")
         self._now_s = max(self._now_s, float(scheduled[0]))
         self._spins = 0
 
