@@ -183,7 +183,7 @@ def test_interrupted_twice_it_ends_at_once_and_is_judged_by_nobody() -> None:
         leave.set()
     assert (result.judged, result.interrupted, result.anomalies) == (False, True, [])
     assert [line for line in said if "interrupted" in line] == [running.ONCE, running.TWICE]
-    assert outcome.exit_of(result) == (130, "interrupted, and judged by nobody")
+    assert outcome.exit_of(result) == (130, "interrupted, and not judged")
     assert outcome.outcome_in_words(result).endswith("NOT JUDGED: the run ended before its history was checked")
 
 
