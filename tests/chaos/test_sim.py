@@ -50,8 +50,8 @@ def test_a_seed_is_one_run_byte_for_byte() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--seed", "17", "--faults", "kill,nonsense"], "'nonsense' is none of isolate, "),
-        (["--seed", "17", "--workloads", "nonsense"], "'nonsense' is none of idempotent, "),
+        (["--seed", "17", "--faults", "kill,nonsense"], "'nonsense' is not one of isolate, "),
+        (["--seed", "17", "--workloads", "nonsense"], "'nonsense' is not one of idempotent, "),
         (["--seeds", "5"], "'5' is no A:B"),
     ],
     ids=["a fault", "a workload", "a range"],

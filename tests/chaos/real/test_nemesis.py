@@ -188,7 +188,7 @@ def test_a_scar_makes_its_broker_the_only_one_to_be_damaged() -> None:
 
 def test_wrong_names_are_told_from_right_ones() -> None:
     nemesis = Scene().nemesis
-    with pytest.raises(ValueError, match="'explode' is none of isolate, partition"):
+    with pytest.raises(ValueError, match="'explode' is not one of isolate, partition"):
         nemesis.begin("explode")
     with pytest.raises(ValueError, match="pause has no whom; it has broker, who"):
         nemesis.begin("pause", whom=1.0)

@@ -25,8 +25,8 @@ def moved_elsewhere(facts: Facts) -> Iterator[Anomaly]:
         terms = [led for led in leaders if led.log == log]
         then = [led for led in terms if led.at_s <= ended_s and (led.until_s is None or led.until_s >= call.invoked_s)]
         if terms and call.result not in {led.broker for led in then}:
-            leaders = sorted({led.broker for led in then})
-            what = f"broker {call.result} is reported as the leader, and the leaders were {leaders}"
+            leading = sorted({led.broker for led in then})
+            what = f"broker {call.result} is reported as the leader, and the leaders were {leading}"
             yield anomaly_of(AnomalyKind.NOT_MOVED, what, log, (), call)
         elif _quiet(facts, call) and call.args["to"] not in (None, call.result):
             what = f"broker {call.result} leads, and {call.args['to']} was to"
