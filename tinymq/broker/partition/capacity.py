@@ -164,7 +164,7 @@ def room(
         slack = config.max_records // SLACK
         start = _at(ends.end + records - config.max_records, ends, start, applied)
     held = check_held(start.offset, applied.holds.lowest(now_us), uncommitted.lowest_hold(), now_us)
-    # Slack is a convenience and never worth a refusal, so it stops at a hold and at the end.
+    # The slack only saves commands. It is no reason to refuse a batch, so it stops at a hold and at the end.
     if slack:
         upto = min(start.offset + slack, ends.end)
         start = _at(upto if held is None else min(upto, held), ends, start, applied)
@@ -174,8 +174,8 @@ def room(
 def _boundary(below: int, ends: LogEnds, applied: Kept, uncommitted: Uncommitted) -> LogStart:
     """The first known end of a batch with at least `below` bytes of records below it.
 
-    It is looked for where it can lie, from the oldest to the newest: the start, the retention index, the applied end,
-    the uncommitted batches.
+    The search goes from the oldest records to the newest: the start, the retention index, the applied end, and the
+    uncommitted batches.
     """
     if below <= ends.start.bytes:
         return ends.start

@@ -237,7 +237,7 @@ class Partition:
         group = self._group
         if group is None or self.closed is not None or group.failure is not None:
             return
-        # An error is no news: whatever cannot be removed now is due at the next call, too.
+        # Errors are ignored, because the next call tries again.
         with suppress(TinymqError):
             if self.leading and self.state.log_start < self.state.high_watermark:
                 self._retain(group.append_time_now_us(), group.expiry_now_us())

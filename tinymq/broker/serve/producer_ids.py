@@ -24,7 +24,7 @@ class ProducerIds:
             number = next(self._left, None)
             if number is not None:
                 return number
-            if self._taking is None or self._taking.done():  # one block for all that wait
+            if self._taking is None or self._taking.done():  # all waiting callers share one block
                 self._taking = asyncio.ensure_future(self._take_block())
                 self._taking.add_done_callback(lambda taking: taking.cancelled() or taking.exception())
             await asyncio.shield(self._taking)
