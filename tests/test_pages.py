@@ -13,8 +13,9 @@ from tinymq.cli.commands import app
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     *ROOT.glob("*.md"),
-    *(page for name in ("docs", "chaos", "spark", "tests") for page in ROOT.glob(f"{name}/**/*.md")),
+    *(page for name in ("docs", "benchmarks", "chaos", "spark", "tests") for page in ROOT.glob(f"{name}/**/*.md")),
 ]
+LINE_LENGTH_MAX = 100
 FENCED = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 TAG = "peer "  # what handshakes hash begins with `tinymq peer`
 
@@ -68,3 +69,15 @@ def test_the_commands_that_pages_show_can_be_given() -> None:
         except CycloptsError as error:
             wrong[command] = str(error)
     assert wrong == {}
+
+
+def test_lines_of_pages_fit_a_screen() -> None:
+    """Tables, code, headings and links that are longer by themselves excepted; the changelog and chaos, too."""
+    long = []
+    for page in PAGES:
+        text = FENCED.sub(lambda block: "\n" * block[0].count("\n"), page.read_text())
+        for number, line in enumerate(text.splitlines(), 1):
+            words = [word for word in line.split() if "](" not in word and "://" not in word]
+            if len(line) > LINE_LENGTH_MAX and not line.lstrip().startswith(("|", "#")) and len(words) > 1:
+                long.append(f"{page.relative_to(ROOT)}:{number}: {len(line)} characters")
+    assert not [where for where in long if not where.startswith(("CHANGELOG.md:", "chaos/"))]
