@@ -1,6 +1,6 @@
-"""service QueueService: single messages, at any broker, for any client. Wire in, the leader's answer out.
+"""service QueueService: single messages, at any broker, for any client.
 
-Whatever fails is a typed error, and ends the call as a gRPC status (tinymq/rpc/common/statuses.py).
+A failure is a typed error, and ends the call with a gRPC status (tinymq/rpc/common/statuses.py).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ AVOIDED_S = 2.0  # how long a queue that could not be written to comes last, if 
 AVOIDED_MAX = 10_000
 ASKED_MAX = 16  # queues of a topic asked side by side
 LOOK_S_MIN = 0.01  # before queues that had nothing after all are asked again: doubles, up to LOOK_S
-AROUND_BYTES = 1024  # of an answer, that the request for it did not have
-PRODUCE_BYTES_MAX = RECEIVES_BYTES - 2 * AROUND_BYTES  # of a request: any client can be sent what it makes
+AROUND_BYTES = 1024  # that an answer may have beyond the message in it
+PRODUCE_BYTES_MAX = RECEIVES_BYTES - 2 * AROUND_BYTES  # of a request: its message fits into an answer to any client
 
 
 class QueueService(pb_grpc.QueueServiceServicer):
@@ -208,7 +208,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
             self._avoided.popitem(last=False)
 
     def _turn(self, topic: TopicRecord) -> int:
-        """Whose turn it is: a place among the topic's queues."""
+        """Return the place, among the topic's queues, of the queue whose turn it is."""
         turn = self._turns.pop(topic.topic_id, -1) + 1
         self._turns[topic.topic_id] = turn
         if len(self._turns) > TOPICS_MAX:
@@ -259,15 +259,15 @@ class QueueService(pb_grpc.QueueServiceServicer):
     ) -> pb.ConsumeMessageReply:
         timeout_s = max(0.001, call.left_s())
         found = await self._takers.take(
-            call.broker, partition, request.channel, request.request_id, wait_s, timeout_s,
-            partial(_message, call, request.topic, request.queue),
+            call.broker, partition, request.channel, request.request_id, wait_s=wait_s, timeout_s=timeout_s,
+            shape=partial(_message, call, request.topic, request.queue),
         )  # fmt: skip
         return pb.ConsumeMessageReply(message=found)
 
     async def _consume_any(
         self, request: pb.ConsumeMessageRequest, call: Call, until_s: float
     ) -> pb.ConsumeMessageReply:
-        """The next message of any queue: the leaders are asked in turn, then the replicas here are watched."""
+        """Take the next message of any queue: ask the leaders in turn, then watch the replicas here."""
         clock, pause_s = call.broker.env.clock, LOOK_S_MIN
         topic = await find_topic(call.broker, request.topic)
         first = self._turn(topic)
@@ -284,7 +284,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
             with Watch(self._takers, call.broker, topic, request.channel, missed) as watch:
                 await watch.changed(left_s)
                 reply, missed = await self._ask(request, call, watch.wanted())
-            if reply is None:  # what is known here is behind: no reason to ask again and again
+            if reply is None:  # the replicas here are behind: do not ask in a busy loop
                 await clock.sleep(pause_s)
                 pause_s = min(2 * pause_s, LOOK_S)
         return reply
@@ -292,7 +292,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
     async def _ask(
         self, request: pb.ConsumeMessageRequest, call: Call, numbers: Iterable[int]
     ) -> tuple[pb.ConsumeMessageReply | None, dict[int, TinymqError]]:
-        """The message of the first of these queues that has one; and the queues that have no leader at the moment."""
+        """Return the message of the first queue that has one, and the errors of queues that could not be asked."""
         missed: dict[int, TinymqError] = {}
         for number in numbers:
             one = pb.ConsumeMessageRequest(topic=request.topic, queue=number, channel=request.channel)
@@ -358,7 +358,7 @@ def _queue_of(topic: TopicRecord, key: bytes) -> int:
 
 
 def request_key(request_id: bytes) -> bytes:
-    """A client's id as the partition remembers it: 16 bytes, those that are shorter by their hash."""
+    """Return the id as the partition remembers it: 16 bytes. A shorter id is hashed."""
     if len(request_id) > REQUEST_ID_BYTES:
         raise InvalidRequest(f"a request_id of {len(request_id)} bytes", hint="1 to 16 bytes, new for each message")
     if len(request_id) == REQUEST_ID_BYTES:
@@ -373,7 +373,7 @@ def _by(call: Call, timeout_s: float) -> Call:
 
 
 def _message(call: Call, topic: str, queue: int, record: StoredMessage) -> pb.QueueMessage:
-    """Raises BatchTooLarge for what the client would not take."""
+    """Return the message as it is sent. Raises BatchTooLarge if the client would not take it."""
     message = pb.QueueMessage(
         topic=topic,
         queue=queue,

@@ -1,4 +1,4 @@
-"""Queues that come and go, for QueueService: the first makes its topic, and the last one takes it along."""
+"""Creates and deletes queues for QueueService: the first queue creates its topic, the last one deletes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tinymq.rpc.common.presence import require
 
 
 async def create_queue(request: pb.CreateQueueRequest, call: Call) -> pb.CreateQueueReply:
-    """One more queue, or the topic with its first one: whichever it is by the time that the registry decides."""
+    """Add a queue, or create the topic with its first one, depending on the registry at that moment."""
     broker, name = call.broker, request.topic
     config = topic_config.make((setting.name, setting.value) for setting in request.settings)
     while True:
@@ -21,7 +21,7 @@ async def create_queue(request: pb.CreateQueueRequest, call: Call) -> pb.CreateQ
         except (UnknownTopic, TopicExists):
             if (_of_new_topic(request) and broker.registry.get_topic(name) is not None) or call.left_s() <= 0:
                 raise
-            await broker.refresh()  # somebody else has made it, or deleted it, just now
+            await broker.refresh()  # another call has just created it, or deleted it
 
 
 async def _create(request: pb.CreateQueueRequest, call: Call, config: TopicConfig) -> int:
@@ -39,7 +39,7 @@ async def _create(request: pb.CreateQueueRequest, call: Call, config: TopicConfi
 
 
 def _of_new_topic(request: pb.CreateQueueRequest) -> bool:
-    """Does it say what only a new topic can be told?"""
+    """Does the request have settings that only a new topic takes?"""
     return bool(request.settings or request.replication_factor)
 
 

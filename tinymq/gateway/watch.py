@@ -1,6 +1,7 @@
-"""Waiting for a message in any queue of a topic, on a broker that need lead none of them.
+"""Waits for a message in any queue of a topic, on a broker that may lead none of them.
 
-Its own replicas are watched: what they know may be a little behind, and is a reason to ask the leader, never an answer.
+The broker watches its own replicas. A replica may be a little behind: its news are a reason to ask the leader, and
+never an answer.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Watch:
     def __init__(
         self, takers: WaitingTakers, broker: Broker, topic: TopicRecord, channel: str, missed: Container[int]
     ) -> None:
-        """`missed`: queues that could not be asked; they are to be asked again, whatever is known of them."""
+        """`missed`: the queues that could not be asked. They are asked again in any case."""
         self._broker = broker
         self._replicas: dict[int, Partition] = {}
         for queue in topic.queues:
@@ -49,7 +50,7 @@ class Watch:
         await changed(self._broker.deadlines, list(self._replicas.values()), wait_s, self._comes)
 
     def _comes(self) -> bool:
-        """One message is enough: the claim on it keeps the other calls that wait here from asking for it, too."""
+        """One message is enough. The claim on it keeps other waiting calls from asking for the same message."""
         if any(each.closed is not None for each in self._replicas.values()):
             return True
         return any(turn.claim() for turn in self._turns.values())

@@ -1,4 +1,4 @@
-"""What the services serve: a broker, once there is one, and what state this process is in until then and after."""
+"""The state of this broker process, and the broker while there is one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tinymq.broker.serve.slices import Slices
 
 
 class State(Enum):
-    """Of a broker process, as `cluster status` shows it."""
+    """The state of a broker process, as `tinymq cluster status` shows it."""
 
     UNFORMED = "unformed"  # its data folder belongs to no cluster yet
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
-    FAILED = "failed"  # its disk refused: it serves nothing more
+    FAILED = "failed"  # its disk failed: it serves nothing more
 
 
 _WHY = {
@@ -29,18 +29,18 @@ _WHY = {
 
 
 class Serving:
-    """Shared by all services of one process; changed by the application alone."""
+    """What all services of one process share. Only the application changes it."""
 
     def __init__(self) -> None:
         self.state = State.STARTING
         self.meter: Meter = Unmetered()
-        self.metrics_address = ""  # where what is measured is shown; "": nowhere
-        self.stream_address = ""  # where clients dial the stream port; "": nowhere
-        self.slices = Slices()  # of large requests
-        self.broker: Broker | None = None  # set once running; kept while stopping, for answers under way
+        self.metrics_address = ""  # of the metrics page, host:port; "" if there is none
+        self.stream_address = ""  # of the stream port for clients, host:port; "" if there is none
+        self.slices = Slices()  # the turns in which large requests are served
+        self.broker: Broker | None = None  # set when it runs, and kept while it stops: open calls still need it
 
     def running(self) -> Broker:
-        """The broker, or NotReady with the reason."""
+        """Return the broker. Raises NotReady with the reason why there is none."""
         if self.state is State.RUNNING and self.broker is not None:
             return self.broker
         message, hint = _WHY.get(self.state, ("this broker is starting", ""))

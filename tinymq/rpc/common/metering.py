@@ -1,6 +1,6 @@
-"""Around all unary calls, of whichever service: what the meter is told of them, and which are not answered yet.
+"""Times all unary calls for the meter, and knows which calls are not answered yet.
 
-The streams tell the meter themselves, batch by batch.
+The streams report to the meter themselves, batch by batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 
 
 class Metering(grpc.aio.ServerInterceptor):
-    """Times each unary call of our services, and counts the errors that its reply says."""
+    """Times each unary call of our services, and counts the errors in its reply."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -49,7 +49,7 @@ class Metering(grpc.aio.ServerInterceptor):
             self._keep(asyncio.current_task())
             try:
                 reply = await answer(request, context)
-            except Exception:  # not of one that is cancelled: its client has gone, and is told nothing
+            except Exception:  # a cancelled call does not count: its client has gone
                 self._meter.refused(call, _status(context))
                 raise
             self._meter.called(call, began_s)

@@ -1,6 +1,6 @@
-"""Errors as gRPC statuses: the one table, and the trailer that carries an error whole.
+"""The gRPC status of each error, and the trailer that carries the whole error.
 
-Only QueueService answers so: the services of tinymq's own client put errors into their replies.
+QueueService answers with statuses. The services of tinymq's own client put errors into their replies.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import TRAILER, to_wire
 from tinymq.rpc.common.call_context import Context
 
-PUSHBACK = "grpc-retry-pushback-ms"  # what gRPC's own retries keep to
+PUSHBACK = "grpc-retry-pushback-ms"  # the pause that gRPC's own retries make
 
-# Trailers have 8 KiB in all, and three bytes are sent for each byte of the text that is no ASCII.
+# All trailers together have 8 KiB, and each byte of non-ASCII text is sent as three.
 MESSAGE_BYTES_MAX = 500
 HINT_BYTES_MAX = 300
 DETAIL_BYTES_MAX = 100
@@ -71,7 +71,7 @@ STATUS: dict[type[TinymqError], StatusCode] = {
     CorruptData: StatusCode.DATA_LOSS,
     Closed: StatusCode.UNAVAILABLE,
 }
-"""By class; one that is not named has that of the nearest class above it."""
+"""By class of error. A class that is not listed has the status of its nearest base class that is."""
 
 
 def status_of(error: TinymqError) -> StatusCode:
@@ -80,18 +80,18 @@ def status_of(error: TinymqError) -> StatusCode:
 
 
 def text_of(error: TinymqError) -> str:
-    """What a status says to people: the message, and in brackets what to do."""
+    """Return the text of a status: the message, and the hint in brackets."""
     hint = f" ({_cut(error.hint, HINT_BYTES_MAX)})" if error.hint else ""
     return f"{_cut(error.message, MESSAGE_BYTES_MAX)}{hint}"
 
 
 def _cut(text: str, bytes_max: int) -> str:
-    """The beginning of `text`, as far as that many bytes of UTF-8 hold."""
+    """Return the beginning of `text` that fits into `bytes_max` bytes of UTF-8."""
     return text.encode(errors="replace")[:bytes_max].decode(errors="ignore")
 
 
 def trailers_of(error: TinymqError) -> tuple[tuple[str, str | bytes], ...]:
-    """What goes with the status: the packed Error, and when to try again, where that is known."""
+    """Return the trailers of a status: the packed Error, and the pause before a retry if it is known."""
     wire = to_wire(error)
     detail = {name: _cut(value, DETAIL_BYTES_MAX) for name, value in list(wire.detail.items())[:DETAILS_MAX]}
     short = pb.Error(

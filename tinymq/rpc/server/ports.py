@@ -1,4 +1,4 @@
-"""Where clients are served: gRPC's port, and the stream port beside it. Both open and close together."""
+"""The two ports for clients, gRPC's and the stream port. Both open and close together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tinymq.rpc.server.stream_server import StreamServer
 
 
 class Server(Protocol):
-    """Of all services (tinymq.rpc.server.server.RpcServer)."""
+    """A server of all services (tinymq.rpc.server.server.RpcServer)."""
 
     @property
     def places(self) -> Places | None:
@@ -40,19 +40,19 @@ class ClientPorts:
 
     @property
     def address(self) -> str:
-        """Where clients dial, host:port."""
+        """The address that clients dial, host:port."""
         host, _ = parse_address(self._config.listen)
         return self._config.advertise or format_address(host, self._port)
 
     @property
     def stream_address(self) -> str:
-        """Where they dial the stream port; "": nowhere that they reach, so that they use `address` for all."""
+        """The address of the stream port, host:port. "" if clients cannot reach it: they use `address` for all."""
         if not self._stream_port or self._config.stream_advertise:
             return self._config.stream_advertise if self._stream_port else ""
         own, _ = parse_address(self.address)
         host, _ = parse_address(self._config.stream_listen)
         if is_loopback(host) and not is_loopback(own):
-            return ""  # clients are elsewhere, and would look for it on their own machines
+            return ""  # clients on other machines would look for it on their own
         return format_address(own if host in ANY_HOST else host, self._stream_port)
 
     @property
@@ -62,13 +62,13 @@ class ClientPorts:
         return [places for places in found if places is not None]
 
     async def start(self) -> None:
-        """Listen. Raises PortInUse, InvalidConfig; then it is to be stopped all the same."""
-        if self.streams is not None:  # first: who asks for it by the other one is to find it
+        """Listen. Raises PortInUse, InvalidConfig; call `stop` also then."""
+        if self.streams is not None:  # first: the gRPC port tells clients its address
             self._stream_port = await self.streams.start(*parse_address(self._config.stream_listen))
         self._port = await self.server.start(*parse_address(self._config.listen))
 
     async def set_serving(self, serving: bool) -> None:
-        """What the broker's health is said to be."""
+        """Set the health that grpc.health.v1 reports."""
         await self.server.set_serving(serving)
 
     async def stop(self, grace_s: float | None) -> None:

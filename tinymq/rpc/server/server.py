@@ -27,13 +27,13 @@ from tinymq.rpc.services.channels import ChannelsService
 HANDLED_MAX = 4096  # calls at once, over all connections
 HANDSHAKE_S = 10.0  # from accepting a connection to its first HTTP/2 settings
 IDLE_S = 300.0  # without a call; tinymq's client connects again when necessary
-ANSWERS_S = 2.0  # for calls to be answered that a stop has woken; they end by themselves
+ANSWERS_S = 2.0  # for calls that wait: a stop wakes them, and they end by themselves
 
 
 def options(limits: Limits, connections_max: int) -> list[tuple[str, int]]:
-    """What every server is bound by. Pings let both ends find out that the other is gone."""
+    """Return the channel options of every server. Pings let both ends find out that the other is gone."""
     return [
-        ("grpc.max_allowed_incoming_connections", connections_max),  # a further one is closed at once
+        ("grpc.max_allowed_incoming_connections", connections_max),  # the server closes any further connection at once
         ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
         ("grpc.max_connection_idle_ms", int(IDLE_S * 1000)),
         ("grpc.max_receive_message_length", limits.grpc_message_bytes_max),
@@ -49,7 +49,7 @@ def options(limits: Limits, connections_max: int) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What a broker serves clients."""
+    """The services of a broker for clients."""
 
     broker: BrokerService
     admin: AdminService
@@ -58,7 +58,7 @@ class Services:
 
 
 class RpcServer:
-    """Serves from `start` to `stop`. NOT_SERVING until told otherwise."""
+    """Serves from `start` to `stop`. Its health is NOT_SERVING until `set_serving`."""
 
     def __init__(self, limits: Limits, services: Services) -> None:
         quiet_departures()
@@ -78,7 +78,7 @@ class RpcServer:
         reflection.enable_server_reflection(names, self._server)
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; the port really bound. Raises PortInUse."""
+        """Listen, and return the port that is bound. Raises PortInUse."""
         address = format_address(host, port)
         try:
             bound = self._server.add_insecure_port(address)
@@ -90,13 +90,13 @@ class RpcServer:
         return bound
 
     async def set_serving(self, serving: bool) -> None:
-        """What grpc.health.v1 answers, for the process ("") and for each service."""
+        """Set what grpc.health.v1 answers, for the process ("") and for each service."""
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", *self._services):
             await self._health.set(name, status)
 
     async def stop(self, grace_s: float | None) -> None:
-        """Answer who waits, end the open streams within `grace_s`, close the port. None: all at once."""
+        """Wait for open calls, end the streams within `grace_s`, and close the port. None: end all at once."""
         self._connections.stop()
         if grace_s is not None:
             await self._calls.answered(ANSWERS_S)
@@ -104,7 +104,7 @@ class RpcServer:
 
 
 def _register(server: grpc.aio.Server, services: Services) -> tuple[str, ...]:
-    """Add all of them; their full names."""
+    """Add all services to the server, and return their full names."""
     add: dict[str, tuple[Any, object]] = {
         "Broker": (pb_grpc.add_BrokerServicer_to_server, services.broker),
         "Admin": (pb_grpc.add_AdminServicer_to_server, services.admin),

@@ -1,7 +1,7 @@
 """The stream port: Produce and Fetch as frames over TCP, beside the same two on the gRPC port.
 
-What is said on it is what gRPC carries, but for the large part of a message, which travels behind it and is never
-packed into one: a batch's payload, an answer's frames. What that saves: docs/adr/0026.
+The messages are those that gRPC carries, without their large part: a batch's payload, or an answer's frames. That part
+travels behind its message and is never packed into it. docs/adr/0026 says what this saves.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.produce import Batch
 
 PROTOCOL = 1
-STRANGERS_MAX = 64  # who have not said hello yet; one more, and the oldest is let go
+STRANGERS_MAX = 64  # connections without a hello yet; one more, and the oldest of them is closed
 HELLO_BYTES_MAX = 4 * KIB
 HELLO_TIMEOUT_S = 5.0
 HEAD_BYTES_MAX = GRPC_OVERHEAD_BYTES
-FAREWELL_S = 1.0  # for what is left to be sent to who was refused
+FAREWELL_S = 1.0  # for the refusal to reach a client
 
 
 class StreamServer:
-    """Listens from `start` to `stop`; serves each connection by a task of its own, which ends with it."""
+    """Listens from `start` to `stop`. A task serves each connection, and ends with it."""
 
     def __init__(self, limits: Limits, service: BrokerService) -> None:
         connections_max = descriptors.share(descriptors.limit(), limits.connections_max).streams
@@ -52,10 +52,10 @@ class StreamServer:
         self._acceptor: Acceptor | None = None
         self._room = FrameRoom(limits.unfinished_bytes_max)
         self._streams: dict[FrameStream, asyncio.Task[None]] = {}
-        self._strangers: dict[FrameStream, None] = {}  # those of them that have not said hello, the oldest first
+        self._strangers: dict[FrameStream, None] = {}  # the streams without a hello yet, the oldest first
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; the port really bound. Raises PortInUse, InvalidConfig for an address that is not this machine's."""
+        """Listen, and return the bound port. Raises PortInUse; InvalidConfig for an address of another machine."""
         where = format_address(host, port)
         acceptor = Acceptor(self.places, self._connection)
         try:
@@ -63,14 +63,14 @@ class StreamServer:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUse(
-                    f"{where} is in use", hint="choose another stream_listen, or stop who listens"
+                    f"{where} is in use", hint="choose another stream_listen, or stop the process that uses it"
                 ) from None
             raise InvalidConfig(f"stream_listen: cannot listen on {where}: {error.strerror or error}") from None
         self._acceptor = acceptor
         return bound
 
     async def stop(self, grace_s: float | None) -> None:
-        """Take no new streams; end those that there are within `grace_s` (None: at once)."""
+        """Accept no new streams, and end the open ones within `grace_s` (None: at once)."""
         if self._acceptor is not None:
             self._acceptor.close()
             self._acceptor = None
@@ -104,7 +104,7 @@ class StreamServer:
         self._streams[stream] = asyncio.get_running_loop().create_task(self._serve(stream))
 
     def _end(self, stream: FrameStream) -> None:
-        """Its client has gone: what still waits for it, for room to answer or for a quota, waits for nobody."""
+        """End the task of a stream whose client has gone, also while the task waits for room or for a quota."""
         task = self._streams.get(stream)
         if task is not None:
             task.cancel()
@@ -118,14 +118,14 @@ class StreamServer:
                 await stream.send(_welcome())
                 await self._answer(stream, hello)
         except (TinymqError, TimeoutError):
-            pass  # it has gone, or speaks nonsense
+            pass  # the client has gone, or does not follow the protocol
         finally:
             self._strangers.pop(stream, None)
             self._streams.pop(stream, None)
             stream.abort()
 
     async def _greeted(self, stream: FrameStream) -> pb.StreamHello | None:
-        """Who it is and what it wants; None: it was refused, and told why."""
+        """Return the client's hello. None: the client was refused, and knows why."""
         async with asyncio.timeout(HELLO_TIMEOUT_S):
             head, body = await stream.receive()
             try:

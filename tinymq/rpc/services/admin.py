@@ -1,4 +1,4 @@
-"""service Admin: topics, the state of the cluster, forming it, going on after a loss. Wire in, broker, wire out."""
+"""service Admin: topics, the state of the cluster, its formation, and its recovery after a loss."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from tinymq.rpc.common.proof import check_proof, describe_proof, form_proof, sur
 from tinymq.rpc.common.rpc_method import item, unary
 from tinymq.rpc.services.broker import DESCRIBED_MAX, brokers_to_wire, partition_to_wire, topic_to_wire
 
-TOPIC_TIMEOUT_S = 10.0  # when the client names none
+TOPIC_TIMEOUT_S = 10.0  # if the client gives none
 CALL_TIMEOUT_S_MAX = 600.0
 MARGIN_S = 0.2  # reserved for the answer: if it came after the client's deadline, the outcome would be unknown
 
 
 class Replicas(Protocol):
-    """What the status of a broker is made of (the application)."""
+    """The source of a broker's status (the application)."""
 
     @property
     def address(self) -> str: ...

@@ -1,4 +1,4 @@
-"""service Broker: the unary calls and the two streams, as thin as they go: wire in, broker, wire out."""
+"""service Broker: metadata, offsets, producer ids, and the two streams. The broker decides, the service translates."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class BrokerService(pb_grpc.BrokerServicer):
         await self.fetch(request_iterator, GrpcReplies(context), client_of(context))
 
     async def produce(self, arriving: AsyncIterator[Iterable[Batch]], replies: produce.Replies, client: str) -> None:
-        """One stream of batches, from whichever port. `client` is whose quota it counts to."""
+        """Serve one stream of batches, from either port. It counts to the quota of `client`."""
         await ProduceStream(self._serving, replies, self._quotas.produce.share(client)).run(arriving)
 
     async def fetch(
@@ -59,12 +59,12 @@ class BrokerService(pb_grpc.BrokerServicer):
         *,
         sends_files: bool = False,
     ) -> None:
-        """One stream of fetches, likewise. `sends_files`: `replies` takes StoredFrames, too."""
+        """Serve one stream of fetches, from either port. `sends_files`: `replies` accepts StoredFrames."""
         share = self._quotas.fetch.share(client)
         await FetchStream(self._serving, replies, self._limits, share, sends_files=sends_files).run(requests)
 
     def check_meant(self, cluster_id: bytes, broker_id: int) -> None:
-        """Raises WrongBroker unless that is this one; b"" and 0: whichever it is."""
+        """Raises WrongBroker unless this is the broker that the client means. b"" and 0 mean any."""
         broker = self._serving.broker
         if broker is None:
             return
@@ -144,7 +144,7 @@ def brokers_to_wire(brokers: list[BrokerRecord]) -> list[pb.BrokerInfo]:
 
 
 def topic_to_wire(broker: Broker, topic: TopicRecord) -> pb.TopicInfo:
-    """A topic with its leaders as this broker knows them now."""
+    """Describe a topic, with its leaders as this broker knows them now."""
     return pb.TopicInfo(
         name=topic.name,
         topic_id=topic.topic_id,

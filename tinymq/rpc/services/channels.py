@@ -1,7 +1,7 @@
 """service Channels: cursors, the log start and holds, of partitions that this broker leads; consumers, at any broker.
 
-Wire in, commands of the partition, wire out. What it answers is linearizable: commands are in the log, and who only
-looks asks a majority first whether this broker still leads.
+Requests become commands of the partition. Answers are linearizable: commands are in the log, and before a mere look a
+majority confirms that this broker still leads.
 """
 
 from __future__ import annotations

@@ -290,4 +290,10 @@ def _to_open(
     some = [b for b in members if b in brokers and b not in there]
     nothing, unknown = Membership(group, 0, ()), b"?" * 16
     why = "opens once the metadata goes on"
-    return [ReplicaReport(Replica(b, unknown), True, False, 0, 0, 1, 0, nothing, nothing, (0, 1), why) for b in some]
+    return [
+        ReplicaReport(
+            replica=Replica(b, unknown), healthy=True, leads=False, term=0, last_term=0, last_index=1,
+            high_watermark=0, applied=nothing, newest=nothing, before_forced=(0, 1), reason=why,
+        )
+        for b in some
+    ]  # fmt: skip

@@ -125,14 +125,14 @@ class FetchStream:
         partition = broker.find(request.topic_id, request.partition)
         bytes_max = min(request.max_bytes or broker.limits.fetch_bytes_max, broker.limits.fetch_bytes_max)
         ask = FetchQuery(
-            request.offset,
-            bytes_max,
-            min(request.min_bytes, bytes_max),
-            min(request.max_wait_ms / 1000, broker.timing.fetch_wait_s_max),
-            request.leader_epoch,
-            request.leader_only,
-            request.history if request.HasField("history") else None,
-            request.end,
+            offset=request.offset,
+            bytes_max=bytes_max,
+            bytes_min=min(request.min_bytes, bytes_max),
+            wait_s=min(request.max_wait_ms / 1000, broker.timing.fetch_wait_s_max),
+            leader_epoch=request.leader_epoch,
+            leader_only=request.leader_only,
+            recovery_term=request.history if request.HasField("history") else None,
+            end=request.end,
         )
         if self._fetch_share is None:
             self._fetch_share = broker.fetch_waits.share()

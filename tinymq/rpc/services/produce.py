@@ -47,7 +47,7 @@ class Replies(Protocol):
 
 
 class _Taken(NamedTuple):
-    """A batch that may be answered."""
+    """An accepted batch whose answer is still due."""
 
     request_id: int
     topic_id: bytes
@@ -122,7 +122,9 @@ class ProduceStream:
                 checked = await broker.unpack_queue.run(check)
             else:
                 cost = cost_of(declared)
-            self._append(broker, batch, payload, declared, checked, arrived_s, throttled_s)
+            self._append(
+                broker, batch, payload, declared=declared, checked=checked, arrived_s=arrived_s, throttled_s=throttled_s
+            )
         except TinymqError as error:
             self._meter.refused(CALL, error.code)
             if batch.acks != pb.ACKS_NONE:
@@ -163,7 +165,10 @@ class ProduceStream:
         timeout_s = min(batch.timeout_ms / 1000, TIMEOUT_S_MAX) if batch.timeout_ms else broker.timing.produce_timeout_s
         size, records = len(payload), checked.header.record_count
         appended_s = meter.now() if acks is Acks.QUORUM else None
-        taken = _Taken(batch.request_id, topic_id, size, records, arrived_s, appended_s, throttled_s)
+        taken = _Taken(
+            request_id=batch.request_id, topic_id=topic_id, size=size, records=records,
+            arrived_s=arrived_s, appended_s=appended_s, throttled_s=throttled_s,
+        )  # fmt: skip
         if acks is not Acks.NONE:
             self._inflight += 1
             self._inflight_bytes += size
