@@ -1,4 +1,4 @@
-"""A broker's HTTP port for whoever watches it, and the meter behind it. Off: nothing listens, and nobody measures.
+"""A broker's HTTP port for monitoring, and the meter behind it. Without `metrics_listen` there is neither.
 
 /metrics   for Prometheus (docs/metrics.md)
 /status    the broker as JSON; 200 while it runs, else 503
@@ -28,17 +28,17 @@ from tinymq.rpc.common.broker_state import State
 
 
 class Endpoint:
-    """From `start` to `stop`; made for every broker, with `metrics_listen` or without."""
+    """Listens from `start` to `stop`. Every broker has one, with `metrics_listen` or without."""
 
     def __init__(self, app: Application, clock: Clock) -> None:
-        self.address = ""  # where it listens, host:port; "": nowhere
+        self.address = ""  # of the port, host:port; "" while it does not listen
         self._watched = Watched(app)
         self._clock = clock
         self._began_s = clock.monotonic()
         self._server: HttpServer | None = None
         self._registry = CollectorRegistry()  # its own: brokers share a process in tests
         self._measures: Measures | None = None
-        self._in_turn = asyncio.Lock()  # one page at a time, however many ask
+        self._in_turn = asyncio.Lock()  # one page is made at a time, for all clients
         if app.config.metrics_listen:
             self._measures = Measures(self._registry, clock)
             self._registry.register(BrokerState(self._watched, self._measures, clock))
@@ -46,11 +46,11 @@ class Endpoint:
 
     @property
     def meter(self) -> Meter:
-        """What is to be told of the broker's work."""
+        """The meter to which the broker reports its work."""
         return self._measures if self._measures is not None else Unmetered()
 
     async def start(self, host: Host) -> None:
-        """Listen, if it is to. Raises PortInUse, InvalidConfig."""
+        """Listen if `metrics_listen` is set. Raises PortInUse, InvalidConfig."""
         self._watched.host = host
         listen = self._watched.app.config.metrics_listen
         if listen:
@@ -62,7 +62,7 @@ class Endpoint:
             self._watched.app.serving.metrics_address = self.address
 
     async def stop(self) -> None:
-        """Close the port. Again, or never started: nothing."""
+        """Close the port. Does nothing if the port is closed."""
         server, self._server = self._server, None
         if server is not None:
             await server.stop()

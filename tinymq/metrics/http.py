@@ -38,7 +38,7 @@ logger = structlog.get_logger("tinymq.metrics")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is sent for one request."""
+    """The answer to one request."""
 
     status: HTTPStatus
     body: bytes
@@ -47,7 +47,7 @@ class Answer:
 
 
 Route = Callable[[Mapping[str, str]], Awaitable[Answer]]
-"""The headers of a request, names in lower case, to what is answered."""
+"""Answers a request by its headers, whose names are in lower case."""
 
 
 class HttpServer:
@@ -65,7 +65,7 @@ class HttpServer:
         self._answering: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; the port really bound. Raises PortInUse, InvalidConfig (not an address of this machine)."""
+        """Listen, and return the bound port. Raises PortInUse; InvalidConfig for an address of another machine."""
         where = format_address(host, port)
         acceptor = Acceptor(self.places, lambda place: _Connection(self, place))
         try:
@@ -101,7 +101,7 @@ class HttpServer:
         self._open.pop(connection, None)
 
     def answer(self, connection: _Connection, request: h11.Request) -> None:
-        """Find the route, and send what it answers."""
+        """Find the route, and send its answer."""
         path = request.target.decode("ascii", "replace").partition("?")[0]
         headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
         route = self.routes.get(path)
@@ -130,7 +130,7 @@ def _plain(status: HTTPStatus, message: str, headers: Mapping[str, str] | None =
 
 
 class _Connection(asyncio.Protocol):
-    """One request, one answer."""
+    """A connection: it takes one request and gives one answer."""
 
     def __init__(self, server: HttpServer, place: Place) -> None:
         self.reading = True
@@ -169,7 +169,7 @@ class _Connection(asyncio.Protocol):
         self._limit(ANSWER_S)
 
     def send(self, answer: Answer) -> None:
-        """The answer, and the end; nothing when the connection is gone."""
+        """Send the answer and end the connection. Do nothing if the connection is gone."""
         if self._transport is None or self._transport.is_closing():
             return
         headers = {
@@ -187,7 +187,7 @@ class _Connection(asyncio.Protocol):
         self._transport.close()
 
     def abort(self) -> None:
-        """End it at once, whatever was to be sent."""
+        """End the connection at once, and lose unsent bytes."""
         if self._transport is not None:
             self._transport.abort()
             self._server.closed(self)
@@ -200,7 +200,7 @@ class _Connection(asyncio.Protocol):
         self._place.leave()
 
     def _limit(self, seconds: float) -> None:
-        """Whatever it does now ends by then."""
+        """End the connection if its present step takes longer than this."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._server.clock.call_later(seconds, self.abort)

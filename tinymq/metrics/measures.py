@@ -1,4 +1,4 @@
-"""What is measured as it happens: how long things take, what went through, what failed. The Meter that counts.
+"""The Meter that counts and times events as they happen: durations, throughput, failures.
 
 Latencies and errors are prometheus-client's own histograms and counters: 1.3 µs per observation, their lock included.
 What is counted per topic is a plain number until somebody looks, for several of them change with every batch.
@@ -33,7 +33,7 @@ class Tally:
 
 
 class Measures:
-    """A Meter (tinymq/base/meter.py), and what is told of replicas."""
+    """A Meter (tinymq/base/meter.py) that also counts the changes of replicas."""
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
         self.tallies: dict[bytes, Tally] = {}  # by topic id; invariant: at most TOPICS_MAX
@@ -130,7 +130,7 @@ class Measures:
     # ---- replicas --------------------------------------------------------------------------------------
 
     def group_changed(self, group: Group) -> None:
-        """A replica here has another role, term or leader, or none of that."""
+        """Note that the role, term or leader of a replica here may have changed."""
         role, term, leader = group.role, group.term, group.leader
         before, before_term = self._seen.get(group.id, (None, 0))
         self._seen[group.id] = role, term
@@ -147,7 +147,7 @@ class Measures:
     # ---- who looks -------------------------------------------------------------------------------------
 
     def errors(self) -> dict[str, dict[str, int]]:
-        """How many, by call and code."""
+        """Return the number of errors, by call and code."""
         found: dict[str, dict[str, int]] = {}
         for sample in next(iter(self._errors.collect())).samples:
             if sample.name.endswith("_total"):
@@ -155,7 +155,7 @@ class Measures:
         return found
 
     def forget(self, topics: Collection[bytes], groups: Mapping[GroupId, object]) -> None:
-        """Keep nothing of other topics and replicas than these."""
+        """Forget all topics and replicas but these."""
         for topic_id in [topic_id for topic_id in self.tallies if topic_id not in topics]:
             del self.tallies[topic_id]
         for group_id in [group_id for group_id in self._seen if group_id not in groups]:

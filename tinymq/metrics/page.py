@@ -1,4 +1,4 @@
-"""The page that Prometheus reads, made family by family, so that the broker's loop goes on in between."""
+"""Makes the page for Prometheus family by family, so that the broker's loop runs other tasks in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker is at the moment when somebody looks, as metrics: replicas, lags, offsets, neighbours, totals by topic.
+"""The present state of a broker as metrics: replicas, lags, offsets, other brokers, totals by topic.
 
 Nothing here is kept up to date on anybody's way: it is read from the broker's state, on the loop, when it is asked for.
 At most REPLICAS_MAX replicas are named, and what is large comes in slices, so that nothing holds the loop for long.
@@ -30,7 +30,7 @@ OTHER = "(other)"  # no topic can have this name
 
 
 class Row(NamedTuple):
-    """A replica that is shown."""
+    """A replica on the page."""
 
     topic: str
     partition: str
@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
 
 class BrokerState(Collector):
-    """`collect` yields families, or slices of them; the loop may go on between two."""
+    """`collect` yields families, or slices of them. The loop may run other tasks between two."""
 
     def __init__(self, watched: Watched, measures: Measures, clock: Clock) -> None:
         self._watched = watched
@@ -130,7 +130,7 @@ class BrokerState(Collector):
 
 
 def _each(rows: Iterable[Row], read: Callable[[Group], float]) -> Iterator[Sample]:
-    """One number of each replica."""
+    """Return a family with one number for each replica."""
     return (((row.topic, row.partition), read(row.group)) for row in rows)
 
 

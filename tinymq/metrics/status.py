@@ -1,4 +1,4 @@
-"""A broker as one JSON document, for people and scripts: what `tinymq cluster status` asks of it, and its errors."""
+"""Describes a broker as one JSON document, for people and scripts: its status and its errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def describe(
     errors: Mapping[str, Mapping[str, int]],
     pause: Callable[[], Awaitable[None]],
 ) -> dict[str, Any]:
-    """Everything; `pause` is awaited every some replicas, so that the broker's loop goes on."""
+    """Describe the whole broker. `pause` is awaited between replicas, so that the broker's loop runs other tasks."""
     app, broker = watched.app, watched.broker
     document: dict[str, Any] = {
         "version": version(),
@@ -63,7 +63,7 @@ async def describe(
 
 
 def dump(document: Mapping[str, Any]) -> bytes:
-    """As text, each item of a list on a line of its own."""
+    """Return the text, with each item of a list on its own line."""
     lines = [f" {json.dumps(name)}: {_value(value)}" for name, value in document.items()]
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 

@@ -1,4 +1,4 @@
-"""What metrics and status are read from: the parts of a broker that they look at, on its loop."""
+"""The parts of a broker from which metrics and status are read, on the broker's loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHANNELS_MAX = 5000  # that are shown
 
 @cache
 def version() -> str:
-    """Of the package that runs."""
+    """Return the version of the package that runs."""
     try:
         return metadata.version("tinymq")
     except metadata.PackageNotFoundError:
@@ -32,7 +32,7 @@ def version() -> str:
 
 
 def channel_lags(state: PartitionState) -> Iterator[tuple[str, int]]:
-    """(channel, records that it has still to read); a cursor below the log start goes on there."""
+    """Return pairs of (channel, records that it has still to read). A cursor below the log start counts from there."""
     for name, cursor in state.channels.items():
         yield name, max(0, state.high_watermark - max(cursor.position, state.log_start))
 
@@ -61,7 +61,7 @@ class Application(Protocol):
 
 @dataclass(slots=True)
 class Watched:
-    """A broker from before its start to after its stop: `host` is there from its start on."""
+    """A broker, from before its start to after its stop. `host` is set when it starts."""
 
     app: Application
     host: Host | None = None
@@ -75,23 +75,23 @@ class Watched:
         return self.host.groups if self.host is not None else {}
 
     def topic_of(self, group: GroupId) -> str:
-        """The name; the id as hex where the registry here does not know it (any more)."""
+        """Return the topic's name, or its id in hex if the registry here does not know it."""
         if group == METADATA_GROUP:
             return METADATA
         topic = self.broker.registry.get_topic_by_id(group.topic_id) if self.broker is not None else None
         return topic.name if topic is not None else group.topic_id.hex()
 
     def state_of(self, group: GroupId) -> PartitionState | None:
-        """What is applied of a partition; None for the metadata, and for what is not open."""
+        """Return the applied state of a partition. None for the metadata, and for a partition that is not open."""
         partition = self.broker.replica_host.get(group.topic_id, group.partition) if self.broker is not None else None
         return partition.state if partition is not None else None
 
     def not_opened(self) -> Sequence[tuple[QueueRecord, TinymqError]]:
-        """Replicas that should be here and are not."""
+        """Return the replicas that should be here but could not be opened."""
         return self.broker.not_opened() if self.broker is not None else ()
 
     def others(self) -> list[int]:
-        """The brokers of the cluster without this one, as far as they are known here."""
+        """Return the other brokers of the cluster, as far as this broker knows them."""
         known = {voter.broker_id for voter in self.app.config.voters}
         if self.broker is not None:
             known |= {record.broker_id for record in self.broker.registry.get_all_brokers()}

@@ -12,16 +12,16 @@ from tinymq.net.framing import Chunk, Frame, FrameReader, pack_frame
 
 
 class FrameSocket:
-    """A connection, once it is made. A call that raises leaves it of no more use: close it."""
+    """A connection that is made. After a call has raised, the connection is useless: close it."""
 
     def __init__(self, sock: socket.socket, reader: FrameReader) -> None:
-        """`reader` has what was received so far, and the bounds of what will be."""
+        """`reader` has the bytes received so far, and the bounds of further frames."""
         self._sock = sock
         self._reader = reader
 
     @property
     def quiet(self) -> bool:
-        """Nothing has arrived that nobody asked for, the connection's end among it."""
+        """Has nothing arrived that nobody asked for? The end of the connection counts as something."""
         if self._reader.cut_short() is not None:
             return False
         try:
@@ -45,8 +45,11 @@ class FrameSocket:
             raise _lost(error) from None
 
     def receive(self, timeout_s: float) -> Frame:
-        """The next frame, (head, body). Raises TimeoutError when it is not whole by then, after which it may be called
-        again; Closed at the end; InvalidFrame."""
+        """Return the next frame, (head, body).
+
+        Raises TimeoutError if the frame is not complete in time: then call it again. Raises Closed at the end,
+        InvalidFrame.
+        """
         deadline_s = time.monotonic() + timeout_s
         left_s = timeout_s
         while True:
@@ -68,12 +71,14 @@ class FrameSocket:
             left_s = deadline_s - time.monotonic()
 
     def shut(self) -> None:
-        """End it, from any thread: who waits in a call hears of it, and closes it."""
-        with contextlib.suppress(OSError):  # closing alone would not end what a forked child has, too
+        """End the connection, from any thread. A call that waits raises, and its thread closes the connection."""
+        with contextlib.suppress(
+            OSError
+        ):  # a forked child may have the connection too: closing it here would not end it
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End it. Closing twice is nothing."""
+        """End the connection. A second call does nothing."""
         self.shut()
         self._sock.close()
 

@@ -24,12 +24,12 @@ from tinymq.net.outbox import Outbox
 from tinymq.net.socket_options import prepare
 from tinymq.net.unfinished_frames import Claim, FrameDeadline, FrameRoom
 
-UNSENT_BYTES_MAX = 256 * KIB  # a send waits while more is not taken by the system
-UNREAD_BYTES_MAX = MIB  # no more is read while frames of so many bytes wait to be received
+UNSENT_BYTES_MAX = 256 * KIB  # a send waits while the system has not taken more than this
+UNREAD_BYTES_MAX = MIB  # reading stops while frames of so many bytes wait to be received
 UNREAD_FRAMES_MAX = 1024
 SENDFILE_BYTES_MAX = MIB  # at once
-LOADED_S = 1.0  # so long a part of a file is taken to be in the system's memory: the loop waits for no disk
-BURST_FRAMES = 8  # received without a wait; then others on the loop have their turn
+LOADED_S = 1.0  # a part of a file that was read counts as cached for so long: the loop never waits for a disk
+BURST_FRAMES = 8  # received without a wait; then other tasks of the loop run
 
 
 class FilePart(Protocol):
@@ -39,18 +39,18 @@ class FilePart(Protocol):
     def position(self) -> int: ...
     @property
     def loaded_s(self) -> float:
-        """When they were last known to be there, by time.monotonic."""
+        """When they were last known to be cached, by time.monotonic."""
         ...
 
     def __len__(self) -> int: ...
     def fileno(self) -> int: ...
     def load(self, position: int, length: int) -> None:
-        """Have the system read some of them once more. Blocks."""
+        """Have the system read some of them again. Blocks."""
         ...
 
 
 class FrameStream(asyncio.BufferedProtocol):
-    """A connection, from its making to its end."""
+    """A connection that carries frames, from its start to its end."""
 
     def __init__(
         self,
@@ -79,14 +79,14 @@ class FrameStream(asyncio.BufferedProtocol):
         self._unread_bytes = 0  # invariant: of _frames
         self._burst = 0  # frames received since the receiver last waited
         self._reading = True
-        self._ended: TinymqError | None = None  # why there is nothing more to receive, once _frames is empty
-        self._arrived: asyncio.Future[None] | None = None  # the receiver waits
-        self._taken: asyncio.Future[None] | None = None  # the sender waits
+        self._ended: TinymqError | None = None  # why nothing more arrives; raised once _frames is empty
+        self._arrived: asyncio.Future[None] | None = None  # set while the receiver waits
+        self._taken: asyncio.Future[None] | None = None  # set while the sender waits
 
     # ---- what its owner calls --------------------------------------------------------------------
 
     async def receive(self) -> Frame:
-        """The next frame, (head, body): both are the receiver's to keep. Raises Closed at the end, InvalidFrame."""
+        """Return the next frame, (head, body). The receiver may keep both. Raises Closed at the end, InvalidFrame."""
         self._burst += 1
         if self._burst > BURST_FRAMES:
             self._burst = 0
@@ -105,7 +105,7 @@ class FrameStream(asyncio.BufferedProtocol):
         return frame
 
     async def send(self, head: bytes, body: Sequence[Chunk] = ()) -> None:
-        """Send one frame, in order. Nobody may change what lies in `body`. Raises what ended the connection."""
+        """Send one frame, in order. Nobody may change `body`. Raises the error that ended the connection."""
         if self._ended is not None:
             raise self._ended
         self._outbox.put(*pack_frame(head, body))
@@ -114,13 +114,14 @@ class FrameStream(asyncio.BufferedProtocol):
             await self._room()
 
     async def send_file(self, head: bytes, body: FilePart) -> None:
-        """As `send`, of a body that lies in a file: the system takes it from there, and nothing of it is copied here.
-        A file that ends before its body ends the connection. Returns once the system has taken all."""
+        """Send a frame whose body lies in a file. The system reads the file itself: nothing is copied here.
+
+        Returns once the system has taken all. A file that is shorter than the body ends the connection."""
         if self._ended is not None:
             raise self._ended
         self._outbox.put(*pack_prefix(head, len(body)))
         self._outbox.flush()
-        while self._outbox.unsent_bytes:  # asyncio says nothing of the last byte: nobody waits for room then
+        while self._outbox.unsent_bytes:  # asyncio does not report the last byte: look again in each turn
             await (self._room() if self._outbox.waiting else asyncio.sleep(0))
         if self._transport is None or self._ended is not None:
             raise self._ended or Closed("the connection is lost")
@@ -129,12 +130,12 @@ class FrameStream(asyncio.BufferedProtocol):
         except OSError as error:
             self.abort()
             raise Closed(f"the connection is lost: {error.strerror or error}") from None
-        except BaseException:  # who is cancelled leaves half a frame behind
+        except BaseException:  # a cancelled send leaves half a frame behind
             self.abort()
             raise
 
     async def finish(self) -> None:
-        """Wait until all that was sent is on its way, then close. Raises what ended the connection before."""
+        """Wait until the system has taken everything, then close. Raises the error that ended the connection before."""
         while self._outbox.waiting and self._ended is None:
             await self._room()
         if self._ended is not None:
@@ -145,19 +146,19 @@ class FrameStream(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """End it now, and lose what is unsent. Who waits in `receive` or `send` hears of it."""
+        """End the connection now, and lose unsent frames. A waiting `receive` or `send` raises Closed."""
         self._frames.clear()
         self._end(Closed("this end closed the connection"))
         if self._transport is None:
             return
         sock = self._transport.get_extra_info("socket")
-        if sock is not None:  # a child that was forked has it, too: closing it here would not end it
+        if sock is not None:  # a forked child may have the socket too: closing it here would not end the connection
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
         self._transport.abort()
 
     def expect(self, frame_bytes_max: int, head_bytes_max: int) -> None:
-        """Other bounds from the next frame on."""
+        """Set the bounds from the next frame on."""
         self._reader.frame_bytes_max, self._reader.head_bytes_max = frame_bytes_max, head_bytes_max
 
     # ---- what asyncio calls ----------------------------------------------------------------------
@@ -185,7 +186,7 @@ class FrameStream(asyncio.BufferedProtocol):
         _wake(self._arrived)
 
     def eof_received(self) -> bool | None:
-        return None  # asyncio closes: nobody sends on a connection whose other end reads no more
+        return None  # asyncio closes the connection: a peer that ends its side reads no more, either
 
     def pause_writing(self) -> None:
         self._outbox.pause()
@@ -208,7 +209,7 @@ class FrameStream(asyncio.BufferedProtocol):
     # ---- inside ----------------------------------------------------------------------------------
 
     async def _room(self) -> None:
-        """Wait until the system has taken some more. Raises what ended the connection."""
+        """Wait until the system has taken some more. Raises the error that ended the connection."""
         if self._ended is None:
             self._taken = self._loop.create_future()
             await self._taken

@@ -29,7 +29,7 @@ Frame = tuple[bytes, Chunk]
 
 
 def pack_frame(head: bytes, body: Sequence[Chunk] = ()) -> tuple[list[Chunk], int]:
-    """One frame as (chunks to write in order, their total bytes).
+    """Return a frame as (chunks to write in order, their total bytes).
 
     Long pieces of `body` are taken by reference; items of a memoryview must be single bytes.
     """
@@ -54,13 +54,16 @@ def pack_frame(head: bytes, body: Sequence[Chunk] = ()) -> tuple[list[Chunk], in
 
 
 def pack_prefix(head: bytes, body_bytes: int) -> tuple[list[Chunk], int]:
-    """What comes before a body that is sent in another way: (chunks to write in order, their total bytes)."""
+    """Return the part before a body that is sent separately: (chunks to write in order, their total bytes)."""
     return [PREFIX.pack(len(head) + body_bytes, len(head)) + head], PREFIX_BYTES + len(head)
 
 
 def _room(count: int) -> memoryview:
-    """Writable bytes, of Arrow's pool: it keeps its pages and clears none, where a bytearray costs a fifth of what is
-    received into it. Arrow is loaded by the first large frame: who speaks frames has it, who prints a help has not."""
+    """Return writable memory of Arrow's pool, which keeps its pages and clears none.
+
+    Clearing a bytearray costs a fifth of receiving into it. The first large frame imports Arrow, so that a process
+    without such frames, such as `tinymq --help`, starts fast.
+    """
     import pyarrow as pa
 
     return memoryview(pa.allocate_buffer(count)).cast("B")
@@ -88,13 +91,13 @@ class FrameReader:
         self._large_head_bytes = 0
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go; never empty once next_frame has answered None."""
+        """Return where the next bytes go. It is never empty after next_frame has returned None."""
         if self._large is not None:
             return self._large[self._large_filled :]
         return self._buffer[self._end :]
 
     def received(self, count: int) -> None:
-        """`count` bytes were put at the start of what get_buffer answered last."""
+        """Take note of `count` bytes that were put at the start of the last get_buffer."""
         if self._large is not None:
             self._large_filled += count
             assert self._large_filled <= len(self._large)
@@ -111,7 +114,7 @@ class FrameReader:
 
     @property
     def begun_bytes(self) -> int:
-        """The size of a frame that has arrived in part, as far as it is known; 0: there is no such frame."""
+        """Return the size of a frame that has arrived in part, as far as it is known. 0: there is no such frame."""
         if self._large is not None:
             return PREFIX_BYTES + len(self._large)
         if self._end - self._start < PREFIX_BYTES:
@@ -120,7 +123,7 @@ class FrameReader:
         return PREFIX_BYTES + int(frame_bytes)
 
     def next_frame(self) -> Frame | None:
-        """The next whole frame, None when more bytes are needed. Raises InvalidFrame."""
+        """Return the next whole frame, or None if more bytes are needed. Raises InvalidFrame."""
         if self._large is not None:
             return self._finish_large()
         start, available = self._start, self._end - self._start
@@ -158,7 +161,7 @@ class FrameReader:
         self._begin_large(*PREFIX.unpack_from(self._buffer, self._start))
 
     def cut_short(self) -> InvalidFrame | None:
-        """What to say when no byte follows: an error in the middle of a frame, else None."""
+        """Return the error of a connection that ends in the middle of a frame, else None."""
         if self._large is not None:
             return InvalidFrame(f"cut off after {self._large_filled} of {len(self._large)} bytes of a frame")
         if self._end > self._start:

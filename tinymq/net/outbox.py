@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from tinymq.net.framing import Chunk
 
-SLICE_BYTES = 1024 * 1024  # what asyncio is given at once, hence the most that it copies; less costs more per byte
+SLICE_BYTES = 1024 * 1024  # given to asyncio at once, so it copies no more; a smaller slice costs more per byte
 JOIN_BYTES_MAX = 32 * 1024  # queued chunks are joined up to this: one system call for many small messages
 
 
 class Outbox:
-    """Of a connection, from when it is made. Its owner passes on what asyncio tells: `pause`, `resume`."""
+    """The outbox of one connection. Its owner forwards asyncio's `pause_writing` and `resume_writing` to it."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -26,12 +26,12 @@ class Outbox:
 
     @property
     def unsent_bytes(self) -> int:
-        """Put here, and not taken by the system yet."""
+        """The bytes that were put here, and that the system has not taken yet."""
         return self._queued_bytes + (self._transport.get_write_buffer_size() if self._transport else 0)
 
     @property
     def waiting(self) -> bool:
-        """Would what is put now have to wait?"""
+        """Would a chunk that is put now have to wait?"""
         return self._full or bool(self._queue)
 
     @property
@@ -40,22 +40,22 @@ class Outbox:
         return self._full
 
     def open(self, transport: asyncio.Transport) -> None:
-        """Write there from now on."""
+        """Write to `transport` from now on."""
         transport.set_write_buffer_limits(high=1, low=0)  # with 0, asyncio's TLS pauses an empty buffer
         self._transport = transport
 
     def close(self) -> None:
-        """What waits is dropped."""
+        """Drop the waiting chunks, and let go of the transport."""
         self._transport = None
         self.drop()
 
     def drop(self) -> None:
-        """What waits here will not be written. What asyncio has will."""
+        """Drop the chunks that wait here. Asyncio still writes those that it has."""
         self._queue.clear()
         self._queued_bytes = 0
 
     def put(self, chunks: Sequence[Chunk], total: int) -> None:
-        """Next in order; `total` is their bytes. They are kept by reference: nobody may change what lies in them."""
+        """Append chunks of `total` bytes. They are kept by reference: nobody may change their contents."""
         self._queue.extend(chunks)
         self._queued_bytes += total
 
@@ -67,9 +67,9 @@ class Outbox:
         self.flush()
 
     def flush(self) -> None:
-        """Hand over what asyncio takes."""
+        """Hand over as much as asyncio takes."""
         queue, transport = self._queue, self._transport
-        if transport is None or transport.is_closing():  # asyncio warns of what is written to who has gone
+        if transport is None or transport.is_closing():  # asyncio warns of writes to a closed connection
             return
         while queue and not self._full:
             chunk = queue.popleft()
