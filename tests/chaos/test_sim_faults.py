@@ -218,7 +218,7 @@ async def stale(world: World) -> None:
     first = (await delivered(world, 4.0)).total()
     assert len(told) == first
     assert world.conditions.again_after_s((1, 2)) is None
-    _, fault = begun(world, "stale", "50% of what replicas say")
+    _, fault = begun(world, "stale", "50% of the messages between replicas")
     again = [world.conditions.again_after_s((1, 2)) for _ in range(100)]
     assert 30 < sum(s is not None and s > 0.01 for s in again) < 70
     told.clear()
