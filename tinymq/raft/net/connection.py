@@ -72,7 +72,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def peer(self) -> PeerIdentity:
-        """Who is at the other end; only once it has opened."""
+        """The identity of the peer. Only once the connection has opened."""
         assert self.opened
         assert self.handshake.peer is not None
         return self.handshake.peer
@@ -232,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(Closed("it has said which cluster to join"))
         if self.handshake.state is State.OPEN:
             self._cancel_deadline()
-            if not self.handshake.dialer:  # a dialer is told nothing any more, but for a late refusal
+            if not self.handshake.dialer:  # to a dialer, only a late refusal can still come
                 self._reader.frame_bytes_max = self._limits.peer_frame_bytes_max
                 self._reader.head_bytes_max = HEAD_BYTES_MAX
             self._out_bytes_max = out_bytes_max(self._limits, self.handshake.channel)

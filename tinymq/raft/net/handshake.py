@@ -310,11 +310,11 @@ class Handshake:
             raise _said_refusal(welcome)
         expected = _prove_welcome(self._me.secret, self._dialer_hello, self._acceptor_hello, welcome)
         if not hmac.compare_digest(welcome.proof, expected):
-            raise WrongSecret("what the peer says of its cluster is not proven")
+            raise WrongSecret("the peer did not prove what it says about its cluster")
         try:
             voters = tuple(map(parse_peer, welcome.voters))
         except InvalidConfig as error:
-            raise InvalidFrame(f"the peer names a voter that is none: {error.message}") from None
+            raise InvalidFrame(f"the peer names an invalid voter: {error.message}") from None
         self.invitation = Invitation(self._acceptor_hello.cluster_id, welcome.first_entry, voters)
 
     def _check_proof(self, message: bytes) -> None:

@@ -83,7 +83,7 @@ class Invitation:
 
 
 class LocalIdentity(Protocol):
-    """What this broker says of itself; `log.store.Identity` is one."""
+    """This broker's own identity; `log.store.Identity` is one."""
 
     @property
     def broker_id(self) -> int: ...
@@ -93,17 +93,20 @@ class LocalIdentity(Protocol):
 
     @property
     def cluster_id(self) -> bytes | None:
-        """None while the broker belongs to no cluster: it then accepts nobody, and dials to be told of one."""
+        """The cluster's id.
+
+        None: the broker belongs to no cluster, accepts no peer, and dials to learn of a cluster.
+        """
         ...
 
     @property
     def feature_level(self) -> int:
-        """The cluster's feature level, as known here: peers that do not know it are refused."""
+        """The cluster's feature level, as known here. Peers that do not know it are refused."""
         ...
 
 
 def out_bytes_max(limits: Limits, channel: Channel) -> int:
-    """Bytes that one connection may hold unsent; over it, send() answers False."""
+    """Bytes that one connection may hold unsent; above that, send() returns False."""
     return limits.peer_buffer_bytes_max if channel is Channel.BULK else CONTROL_BUFFER_BYTES_MAX
 
 
@@ -128,13 +131,15 @@ class Transport(Protocol):
     the caller's broken invariant and is not caught.
     """
 
-    on_message: OnMessage | None  # (peer, message, body); the body stays valid and is the receiver's to keep
-    on_connected: OnConnected | None  # (peer, channel, who it proved to be): send() works from now on
-    on_disconnected: OnDisconnected | None  # (peer, channel, reason): unsent messages are gone; it is redialled
-    on_refused: OnRefused | None  # (peer, error): each attempt to dial it that failed
-    on_rejected: OnRejected | None  # (remote address, error): somebody who dialled us, and was turned away
-    on_invited: OnInvited | None  # (peer, its cluster, or why it tells of none): while we belong to no cluster
-    invite: Invite | None  # asked what a broker without a cluster is told; or raises why not
+    on_message: OnMessage | None  # (peer, message, body); the receiver may keep the body
+    on_connected: OnConnected | None  # (peer, channel, its proven identity): send() works from now on
+    on_disconnected: (
+        OnDisconnected | None
+    )  # (peer, channel, reason): unsent messages are lost; the peer is dialled again
+    on_refused: OnRefused | None  # (peer, error): an attempt to dial it failed
+    on_rejected: OnRejected | None  # (remote address, error): a dialer was refused
+    on_invited: OnInvited | None  # (peer, its cluster, or the error): only while we belong to no cluster
+    invite: Invite | None  # returns what a broker without a cluster is told, or raises the reason of a refusal
 
     def send(
         self, peer: int, channel: Channel, message: peer_pb2.Peer, body: Sequence[bytes | memoryview] = ()
@@ -148,22 +153,22 @@ class Transport(Protocol):
         ...
 
     def connected(self, peer: int, channel: Channel) -> bool:
-        """Whether a send would find a connection."""
+        """Would a send find a connection?"""
         ...
 
     def identity(self, peer: int) -> PeerIdentity | None:
-        """What the peer proved last, on a connection of either direction; None before its first handshake.
+        """Return the identity that the peer proved last, in either direction; None before its first handshake.
 
         In `on_message` it is the sender's own: a new session is known before its first message arrives.
         """
         ...
 
     def buffered_bytes(self, peer: int, channel: Channel) -> int:
-        """Bytes accepted by send() that the system has not taken yet; 0 when not connected."""
+        """Count the bytes that send() accepted and the operating system has not taken yet; 0 when not connected."""
         ...
 
     def set_peer(self, address: PeerAddress) -> None:
-        """Dial this broker there, from now on and until removed; a changed address opens it anew.
+        """Dial this broker at this address until it is removed. A changed address replaces the connection.
 
         This broker's own id is passed over, so that a list of voters can be given whole. Who is not set
         here may still dial us, when it proves the secret: brokers join without restarts.
@@ -171,27 +176,32 @@ class Transport(Protocol):
         ...
 
     def remove_peer(self, broker_id: int) -> None:
-        """Close what is open with this broker, both ways, and dial it no more. Unknown: nothing happens."""
+        """Close all connections with this broker, and dial it no more. An unknown broker is ignored."""
         ...
 
     def turn_away(self, below: int) -> None:
-        """Close all connections with peers whose build does not know feature level `below`, in both directions. Their
-        next handshakes fail only if this broker's identity has the new level."""
+        """Close all connections with peers whose build does not know feature level `below`, in both directions.
+
+        Their next handshakes fail only if this broker's identity has the new level.
+        """
         ...
 
     async def ask(self, host: str, port: int) -> Invitation:
-        """Ask whoever listens there, once, which cluster it belongs to, as a broker without one. Only between `start`
-        and `stop`. Raises why it was not told: BrokerUnreachable, DeadlineExceeded, or what the other end answered."""
+        """Ask the broker that listens at this address, once, which cluster it belongs to.
+
+        Only a broker without a cluster may call this, between `start` and `stop`. Raises BrokerUnreachable,
+        DeadlineExceeded, or the other end's refusal.
+        """
         ...
 
     def reset(self, peer: int, channel: Channel) -> None:
-        """Close the connection that we send on, losing what is unsent, and dial again at once."""
+        """Close the connection on which we send, and dial again at once. Unsent messages are lost."""
         ...
 
     async def start(self) -> None:
-        """Listen (PortInUse), and dial the peers set so far."""
+        """Listen, and dial the peers that were set so far. Raises PortInUse."""
         ...
 
     async def stop(self) -> None:
-        """Close everything. No callback follows; send() answers False for good."""
+        """Close everything. No callback follows, and send() returns False from then on."""
         ...

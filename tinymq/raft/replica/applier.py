@@ -53,7 +53,7 @@ class Applier:
             if state.is_listed and not state.is_member:
                 state.log.sync_commit(entry.index)
                 state.configs.keep(state.log.commit.durable)  # the disk may know that already
-            state.env.wake()  # what waits for the count of replicas may be there
+            state.env.wake()  # the number of listed replicas may be the one that the group waits for
         try:
             self.machine.apply(entry)
         except CorruptData as error:  # its checksums are right, so each replica's state machine says so

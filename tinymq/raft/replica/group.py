@@ -59,8 +59,8 @@ class Group:
         self.id = group_id
         self.log = log
         self.machine = machine
-        self.repairing = ""  # the damage that this replica recovers from; "": none
-        self.stuck = ""  # why it cannot catch up by itself; "": it can
+        self.repairing = ""  # the damage that this replica is recovering from; "": none
+        self.stuck = ""  # the reason why it cannot catch up by itself; "": it can
         self._replica = replica
 
     @property

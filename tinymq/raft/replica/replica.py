@@ -184,7 +184,7 @@ class RaftReplica:
         state.outbox.flush()
         state.record_commit()
         if state.configs.keep(state.log.commit.durable):
-            state.env.wake()  # it may be a member by that
+            state.env.wake()  # the replica may be a member now
         self._commit()
         leader = state.leader_id
         if self.current.leadership is None and leader is not None and self.current.following.verified:

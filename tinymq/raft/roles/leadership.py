@@ -218,7 +218,10 @@ class Leadership:
     # ---- ticks --------------------------------------------------------------------------------------------
 
     def settle(self, now: float) -> None:
-        """Look after what got no answer, and after our own disk. The replica calls it when `settle_at` is due."""
+        """Repeat what got no answer, and check that our own disk syncs.
+
+        The replica calls it when `settle_at` is due.
+        """
         self.list_replacement()
         self.replication.settle(self.state.commit_index)
         if self.transfer is None and self.replication.sync_hangs():

@@ -100,7 +100,7 @@ class Replication:
         held = [commit < self.log.durable_index]
         held += [commit < self.progress[member].match for member in self.followers.members]
         if sum(held) < configs.membership.quorum:
-            return commit  # too few hold more, whoever of them counts: most events move nothing
+            return commit  # too few replicas hold more, even if all of them count: most events move nothing
         counting = [m for m in self.followers.members if self.followers.counts(configs, m)]
         match = {member: self.progress[member].match for member in counting}
         if configs.counts(me):
@@ -216,7 +216,7 @@ class Replication:
                 self.notify(peer, progress, commit, ack_wanted=True)
 
     def _stalled(self, progress: Progress, now: float) -> bool:
-        """Is an answer overdue: for what is in flight, or, when its last answer was lost on the way, another one?"""
+        """Is an answer overdue? Its last answer may also have been lost on the way."""
         return progress.mode is Mode.REPLICATE and now - progress.sent_at > self._timing.bulk_stalled_s
 
     def sync_hangs(self) -> bool:

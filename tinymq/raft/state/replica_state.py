@@ -134,8 +134,7 @@ class ReplicaState:
     def is_member(self) -> bool:
         """Is it listed, and would it know that again after a crash or a power cut?
 
-        Until then nothing may rest on it that could be done without its disk: the next disk may be replaced only after
-        that.
+        The next disk may be replaced only after that. Until then the group has to be able to go on without this disk.
         """
         return self.configs.has_kept(self.me)
 
