@@ -174,7 +174,7 @@ def test_a_majority_must_be_there(recover: Recover, capfd: pytest.CaptureFixture
             found = recover(cluster, Exit.FAILED, *options)
             assert len(found["unreachable"]) == 2
             assert {g["recoverable"] for g in found["groups"]} == {False}
-            assert all("brokers 2, 3 must run, with an empty data folder" in g["why_not"] for g in found["groups"])
+            assert all("brokers 2, 3 must run, with an empty data directory" in g["why_not"] for g in found["groups"])
         cluster.run(cluster._start(2))
         cluster.wait_until(lambda: roles(cluster, 2) == ["learner"])
         assert recover(cluster, Exit.OK, "--accept-loss")["groups"] == []

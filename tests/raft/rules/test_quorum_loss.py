@@ -90,7 +90,7 @@ def test_who_is_gone_is_listed_as_nobody() -> None:
 
 def test_one_of_three_alone_cannot_go_on() -> None:
     why = stuck(holds(OLD[1]))
-    assert "2 of 3 replicas must be there: brokers 2, 3 must run, with an empty data folder" in why
+    assert "2 of 3 replicas must be there: brokers 2, 3 must run, with an empty data directory" in why
 
 
 def test_the_best_log_goes_on_listed_or_not() -> None:

@@ -216,7 +216,7 @@ class Host:
 
     async def enter_level(self, level: int) -> None:
         """Allow proposals that need this feature level, because the cluster is at it. Once the level is stored in the
-        data folder, refuse peers that do not know it. Raises StorageError."""
+        data directory, refuse peers that do not know it. Raises StorageError."""
         self.feature_level = max(self.feature_level, level)
         await self._store.note_feature_level(level)
         self._transport.turn_away(level)

@@ -145,7 +145,7 @@ def refusal(error: TinymqError) -> bytes:
 
 def _transcript(hello: peer_pb2.Hello) -> bytes:
     """What the proof covers: all fields up to `to_broker_id`, with lengths, so that no two ways to fill them have one
-    transcript. Not the proof itself, nor `refused` and `reason`: a Hello with `refused` is never taken for a proof,
+    transcript. It covers neither the proof itself, nor `refused` and `reason`: a Hello with `refused` is never taken for a proof,
     and without it nobody reads `reason`.
     """
     numbers = _NUMBERS.pack(

@@ -68,7 +68,7 @@ class PeerIdentity:
     """What a peer has proven in a handshake to be."""
 
     broker_id: int
-    incarnation: bytes  # of its data folder, 16 bytes
+    incarnation: bytes  # of its data directory, 16 bytes
     session: int  # random per process start: another one means that it restarted
     feature_level: int = FIRST_LEVEL  # the level that its build knows
 

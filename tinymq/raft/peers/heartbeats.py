@@ -1,4 +1,4 @@
-"""One heartbeat per pair of brokers: what it says, and what is learnt from one.
+"""The heartbeats between brokers, one per pair: what a heartbeat says, and what its receiver learns from it.
 
 It carries no log position (control overtakes bulk), only life: sequence and echo, the wall clock, and the
 groups whose leadership the sender gave up, repeated until acknowledged.

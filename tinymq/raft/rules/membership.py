@@ -26,7 +26,7 @@ class Replica:
     """One member, as CONFIG lists it."""
 
     broker_id: int
-    incarnation: bytes  # 16 bytes: the data folder's
+    incarnation: bytes  # 16 bytes: the data directory's
     count: int = 0  # it rises when that directory may have lost what it acknowledged in this group
 
 

@@ -18,7 +18,7 @@ from tinymq.base.quantity import quantity
 from tinymq.base.types import GroupId
 from tinymq.raft.rules.membership import Membership, Replica
 
-NOBODY = bytes(16)  # an incarnation that no data folder has
+NOBODY = bytes(16)  # an incarnation that no data directory has
 
 UNSEEN_TERMS_MAX = 1_500_000  # how many terms above the known ones the lost replicas may have seen
 
@@ -183,7 +183,7 @@ def _too_few(reports: Sequence[ReplicaReport], members: Sequence[int], majority:
     there = {r.broker_id for r in reports}
     missing = [b for b in members if b not in there]
     damaged = [f"broker {r.broker_id} has no whole log ({r.reason})" for r in reports if not r.healthy]
-    empty = f"{_brokers(missing)} must run, with an empty data folder if its disk is lost" if missing else ""
+    empty = f"{_brokers(missing)} must run, with an empty data directory if its disk is lost" if missing else ""
     return f"{majority} of {quantity(len(members), 'replica')} must be there: " + "; ".join(
         filter(None, [empty, *damaged])
     )
