@@ -8,8 +8,8 @@ lost entries at risk, and waiting does not bring them back, so the group goes on
 same forced leadership as `tinymq cluster recover` (quorum_loss.py), under narrower conditions:
 
 - every member's broker answers, because a silent one may know more, and none of their replicas is damaged or failed
-- every listed identity that is missing has ended for certain: its data directory reports a higher count. If the broker has
-  another data directory now, the disk with the old one may come back, so the group waits for it
+- every listed identity that is missing has ended for certain: its data directory reports a higher count. If the broker
+  has another data directory now, the disk with the old one may come back, so the group waits for it
 - every missing identity ended by a risk that the topic accepted, and by nothing else (docs/adr/0029). Each replica
   stores, with its count, the count at which a fault last raised it: lost files, lost votes. Entries that a fault took
   were promised to be safe, so a group that lost some waits for an operator
@@ -20,9 +20,9 @@ The topic's present setting decides nothing here. The setting under which a repl
 CONFIGs older than the newest one that any replica has applied do not count. Nothing can be committed under them any
 more, so identities that only they list are ignored.
 
-Two brokers may decide so at the same time. A broker that leads unelected first makes every member promise, durably, to take
-part in no lower term. Then it decides again by the reports that come with the promises: they include the effects of any
-other forced leadership.
+Two brokers may decide so at the same time. A broker that leads unelected first makes every member promise, durably, to
+take part in no lower term. Then it decides again by the reports that come with the promises: they include the effects of
+any other forced leadership.
 """
 
 from __future__ import annotations
