@@ -144,10 +144,10 @@ def refusal(error: TinymqError) -> bytes:
 
 
 def _transcript(hello: peer_pb2.Hello) -> bytes:
-    """Return what the proof covers: all fields up to `to_broker_id`, with lengths, so that each transcript has one reading.
+    """Return what the proof covers: all fields up to `to_broker_id`, with lengths, so that it has one reading.
 
-    It covers neither the proof itself, nor `refused` and `reason`: a Hello with `refused` is never taken for a proof, and
-    without `refused`, `reason` is not read.
+    It covers neither the proof itself, nor `refused` and `reason`. A Hello with `refused` is never taken for a proof,
+    and without `refused`, `reason` is not read.
     """
     numbers = _NUMBERS.pack(
         hello.protocol_min, hello.protocol_max, hello.broker_id, hello.session, hello.channel, hello.to_broker_id,

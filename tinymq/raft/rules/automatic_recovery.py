@@ -20,9 +20,9 @@ The topic's present setting decides nothing here. The setting under which a repl
 CONFIGs older than the newest one that any replica has applied do not count. Nothing can be committed under them any
 more, so identities that only they list are ignored.
 
-Two brokers may decide so at the same time. A broker that leads unelected first makes every member promise, durably, to
-take part in no lower term. Then it decides again by the reports that come with the promises: they include the effects of
-any other forced leadership.
+Two brokers may decide so at the same time. A broker that leads unelected first makes every member promise, durably,
+to take part in no lower term. Then it decides again by the reports that come with the promises. They include the
+effects of any other forced leadership.
 """
 
 from __future__ import annotations
