@@ -24,9 +24,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tinymq.dev import dev_folder
-from tinymq.testing import cluster
-from tinymq_chaos.real.processes import ports
+from tinymq.net import loopback_ports
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # of every process that uses gRPC, and forks: tinymq/rpc
 
@@ -82,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if (name := worker()) is not None:
         number, workers = int(name.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-        dev_folder.PORTS = cluster.PORTS = ports.PORTS = dev_folder.PORTS[number::workers]
+        loopback_ports.PORTS = loopback_ports.PORTS[number::workers]
     elif config.getoption("write_durations"):
         config.pluginmanager.register(Stopwatch(config.rootpath))
 

@@ -13,9 +13,10 @@ from tinymq.app.broker_app import BrokerApp
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import CorruptData, FolderInUse, PortInUse, TinymqError, WrongBroker
 from tinymq.base.types import PeerAddress
+from tinymq.net.loopback_ports import free_ports
 from tinymq.rpc.common.broker_state import State
 from tinymq.rpc.services.cluster_formation import form_cluster
-from tinymq.testing.cluster import SECRET, free_ports
+from tinymq.testing.cluster import SECRET
 
 
 def config(tmp_path: Path, broker_id: int = 1, folder: str = "data") -> BrokerConfig:

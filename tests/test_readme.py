@@ -17,6 +17,7 @@ import pytest
 
 from tinymq.base.errors import NotFound
 from tinymq.dev import dev_cluster, dev_folder, process
+from tinymq.net import loopback_ports
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
 BLOCKS: list[tuple[str, str]] = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
@@ -100,7 +101,7 @@ def test_a_command_that_takes_too_long_ends_with_what_it_started(folder: Path) -
 
 
 def test_the_example_names_the_address_at_which_a_cluster_listens_by_itself() -> None:
-    assert f"{dev_folder.HOST}:{dev_folder.FIRST_PORT}" == ADDRESS
+    assert f"{loopback_ports.HOST}:{dev_folder.FIRST_PORT}" == ADDRESS
     assert "ports 7070 to 7072 and 7170 to 7172" in " ".join(README.split())
 
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks.spark import jars
-from tinymq.dev.dev_folder import free_ports
+from tinymq.net.loopback_ports import free_ports
 
 BROKERS = (1, 2, 3)
 CLUSTER_ID = "tinymqBenchSparkKafkaA"  # 22 characters: a UUID as Kafka writes it

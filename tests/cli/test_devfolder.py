@@ -14,6 +14,7 @@ from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
 from tinymq.dev import cause, dev_cluster, dev_folder, process
 from tinymq.dev.process import Process
+from tinymq.net import loopback_ports
 
 
 def test_created_and_loaded_alike(tmp_path: Path) -> None:
@@ -79,14 +80,6 @@ def test_two_commands_do_not_change_one_cluster_at_once(tmp_path: Path) -> None:
         pass
 
 
-def test_free_ports_are_free_and_all_different() -> None:
-    ports = dev_folder.free_ports(10)
-    assert len(set(ports)) == 10
-    for port in ports:
-        with socket.socket() as probe:
-            probe.bind((dev_folder.HOST, port))
-
-
 def test_the_wanted_ports_are_taken_when_all_are_free(tmp_path: Path) -> None:
     first = _nine_free_ports()
     folder = dev_folder.create(tmp_path / "a", 3, first)
@@ -99,7 +92,7 @@ def test_the_wanted_ports_are_taken_when_all_are_free(tmp_path: Path) -> None:
 def test_other_ports_are_taken_when_one_of_the_wanted_is_not_free(tmp_path: Path, taken: int) -> None:
     first = _nine_free_ports()
     with socket.socket() as other:
-        other.bind((dev_folder.HOST, first + taken))
+        other.bind((loopback_ports.HOST, first + taken))
         other.listen()
         folder = dev_folder.create(tmp_path / "a", 3, first)
     addresses = [a for b in folder.brokers for a in (b.address, b.peer_address, b.metrics_address)]
@@ -111,7 +104,7 @@ def test_other_ports_are_taken_when_one_of_the_wanted_is_not_free(tmp_path: Path
 def _nine_free_ports() -> int:
     """The first of three in a row that are free, as are those 100 and 200 above."""
     for first in range(30_000, 32_000):
-        if all(dev_folder.is_free(first + above + i) for above in (0, 100, 200) for i in range(3)):
+        if all(loopback_ports.is_free(first + above + i) for above in (0, 100, 200) for i in range(3)):
             return first
     raise AssertionError("no free ports")
 

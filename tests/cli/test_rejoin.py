@@ -18,8 +18,9 @@ from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
 from tinymq.format.entry import HEADER_SIZE
 from tinymq.log.files.layout import SEGMENT, group_directory, in_group
+from tinymq.net.loopback_ports import free_ports
 from tinymq.simulation.faulty_files import FaultyFiles
-from tinymq.testing.cluster import SECRET, Cluster, free_ports
+from tinymq.testing.cluster import SECRET, Cluster
 
 TOPIC = "t"
 PARTITIONS = 3

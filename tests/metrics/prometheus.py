@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tinymq.testing.cluster import free_ports
+from tinymq.net.loopback_ports import free_ports
 
 TOOLS = Path(sys.prefix) / "tools" / "prometheus" / "usr" / "bin"
 DEADLINE_S = 60.0

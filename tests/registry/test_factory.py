@@ -19,13 +19,13 @@ from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import CorruptData, InvalidConfig
 from tinymq.base.types import PeerAddress
 from tinymq.client import AsyncClient
+from tinymq.net.loopback_ports import free_ports
 from tinymq.registry import factory as choose_room
 from tinymq.registry.factory import Registry, RegistryContext, make_registry, plug_in
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.raft_group.replicated import ReplicatedRegistry
 from tinymq.registry.raft_group.state_machine import RegistryMachine
 from tinymq.rpc.services.cluster_formation import form_cluster
-from tinymq.testing.cluster import free_ports
 
 SECRET = b"s" * 16
 ALONE = BrokerConfig(1, "d", (PeerAddress(1, "127.0.0.1", 1),), SECRET)

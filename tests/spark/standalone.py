@@ -17,7 +17,7 @@ from types import TracebackType
 import pyspark
 
 from tests.spark import java_setup
-from tinymq.dev.dev_folder import free_ports
+from tinymq.net.loopback_ports import free_ports
 
 HOST = "127.0.0.1"
 SPARK_HOME = Path(pyspark.__file__).parent

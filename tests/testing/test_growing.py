@@ -12,8 +12,9 @@ from tinymq.app.broker_app import BrokerApp, MachineEnv
 from tinymq.base.config import Timing
 from tinymq.base.errors import InvalidRequest, NotReady, UnknownPartition, WrongBroker, WrongCluster
 from tinymq.base.types import METADATA_GROUP
+from tinymq.net.loopback_ports import free_ports
 from tinymq.raft import Role
-from tinymq.testing.cluster import Cluster, free_ports
+from tinymq.testing.cluster import Cluster
 
 QUICK = Timing(leader_return_s=0.5)
 RETURN_S = 0.2  # where a test waits out several returns

@@ -19,7 +19,7 @@ from tests.upgrade.base_build import ROOT, site
 from tinymq import Client
 from tinymq.base.errors import TinymqError
 from tinymq.dev import ask
-from tinymq.testing.cluster import free_ports
+from tinymq.net.loopback_ports import free_ports
 from tinymq_chaos.real.processes.children import Child, end, spawn
 
 UP_S = 60.0  # on a busy machine

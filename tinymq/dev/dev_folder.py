@@ -16,26 +16,23 @@ import contextlib
 import fcntl
 import json
 import os
-import random
 import secrets
 import shutil
-import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
-from tinymq.base.errors import CorruptData, FolderInUse, InvalidRequest, NotFound, PortInUse
+from tinymq.base.errors import CorruptData, FolderInUse, InvalidRequest, NotFound
 from tinymq.base.private_files import check_own_directory, make_private_directory, open_private, read_private
 from tinymq.dev.process import Process
+from tinymq.net.loopback_ports import HOST, free_ports, is_free
 
 DEFAULT = Path(".tinymq/dev")
 BROKERS_ALLOWED = (1, 3, 5)  # of a new local cluster: they vote on its metadata; more are added
 BROKERS_MAX = 16  # processes on one machine
 FORMAT = 1
 SECRET_BYTES = 32
-HOST = "127.0.0.1"
-PORTS = range(20_000, 30_000)
 FIRST_PORT = 7070  # as in the documents' examples
 PEER_PORTS_AFTER = 100  # broker N's port for other brokers is its port for clients and this
 METRICS_PORTS_AFTER = 200  # the same for who watches it
@@ -245,38 +242,6 @@ def _is_still(file: IO[str], path: Path) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), path.lstat())
     except FileNotFoundError:
         return False
-
-
-def is_free(port: int) -> bool:
-    """Can a broker listen on `port` now? Connections that have just ended there do not matter."""
-    if port >= 1 << 16:
-        return False
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-            probe.listen()
-        except OSError:
-            return False
-    return True
-
-
-def free_ports(count: int) -> list[int]:
-    """`count` ports that nobody listens on now. All are held until the last is found, so none comes twice.
-
-    They lie below the range from which the system takes ports for outgoing connections: a broker that is
-    restarted must find its own port free.
-    """
-    with contextlib.ExitStack() as held:
-        found: list[int] = []
-        for port in random.SystemRandom().sample(PORTS, len(PORTS)):
-            each = held.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                each.bind((HOST, port))
-                found.append(port)
-            if len(found) == count:
-                return found
-    raise PortInUse(f"fewer than {count} free ports between {PORTS.start} and {PORTS.stop}")
 
 
 def _toml(folder: DevFolder, broker: DevBroker, **others: Sequence[str]) -> str:

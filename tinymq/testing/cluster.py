@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import shutil
-import socket
 import tempfile
 import threading
 import time
@@ -27,9 +25,10 @@ with extras.required("tinymq.testing"):  # before imports that need more than th
 
 from tinymq.app.broker_app import BrokerApp, MachineEnv
 from tinymq.base.config import BrokerConfig, Limits, Timing
-from tinymq.base.errors import DeadlineExceeded, PortInUse, TinymqError
+from tinymq.base.errors import DeadlineExceeded, TinymqError
 from tinymq.base.types import PeerAddress
 from tinymq.log.files.files import Files
+from tinymq.net.loopback_ports import HOST, PortReservation
 from tinymq.registry.service import RegistryService
 from tinymq.rpc.common.broker_state import State
 from tinymq.rpc.services.cluster_formation import form_cluster
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-HOST = "127.0.0.1"
-PORTS = range(20_000, 30_000)  # below those that outgoing connections take: a restarted broker finds its own free
 SECRET = b"the secret of a cluster in a test"
 READY_S = 30.0
 LOOK_S = 0.002
@@ -77,7 +74,8 @@ class Cluster:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tinymq-cluster", daemon=True)
         self._clients: list[Client] = []
-        ports = free_ports(2 * nodes)
+        self._ports = PortReservation()
+        ports = self._ports.take(2 * nodes)
         self._client_ports = {i: ports[i - 1] for i in range(1, nodes + 1)}
         self._peer_ports = {i: ports[nodes + i - 1] for i in range(1, nodes + 1)}
 
@@ -112,6 +110,7 @@ class Cluster:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+            self._ports.release()
             if self._folder is not None:
                 self._folder.cleanup()
 
@@ -144,7 +143,7 @@ class Cluster:
     def add(self) -> int:
         """One more broker, which joins the cluster; its number, once it is registered. New topics use it."""
         broker_id = max(self._client_ports) + 1
-        self._client_ports[broker_id], self._peer_ports[broker_id] = free_ports(2)
+        self._client_ports[broker_id], self._peer_ports[broker_id] = self._ports.take(2)
         self.start(broker_id)
         return broker_id
 
@@ -278,17 +277,3 @@ def _quieten() -> None:
             logger_factory=structlog.stdlib.LoggerFactory(),
             wrapper_class=structlog.stdlib.BoundLogger,
         )  # no logger is cached: whoever configures logs later is obeyed
-
-
-def free_ports(count: int) -> list[int]:
-    """`count` ports of loopback that nobody listens on now, all different."""
-    with contextlib.ExitStack() as held:
-        found: list[int] = []
-        for port in random.SystemRandom().sample(PORTS, len(PORTS)):
-            each = held.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                each.bind((HOST, port))
-                found.append(port)
-            if len(found) == count:
-                return found
-    raise PortInUse(f"no {count} free ports between {PORTS.start} and {PORTS.stop}")

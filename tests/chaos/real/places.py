@@ -7,9 +7,9 @@ import socket
 from pathlib import Path
 
 from tinymq.base.config import parse_address
+from tinymq.net.loopback_ports import HOST
 from tinymq_chaos.real.net.network import Direction
 from tinymq_chaos.real.net.toxiproxy import Proxies
-from tinymq_chaos.real.processes.ports import HOST
 
 WAIT_S = 10.0
 

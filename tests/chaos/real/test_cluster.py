@@ -21,9 +21,9 @@ from tests.chaos.real.checkout import OWN
 from tests.chaos.real.sockets import dialled, inodes
 from tinymq.base.config import parse_address
 from tinymq.base.errors import NotReady
-from tinymq.dev.dev_folder import is_free
 from tinymq.dev.process import Process, start_time
 from tinymq.metrics.watched import METADATA
+from tinymq.net.loopback_ports import is_free
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.tinymq_pb2_grpc import QueueServiceStub
 from tinymq_chaos.real.cluster.cluster import Cluster, as_toml

@@ -11,13 +11,11 @@ import pytest
 
 from tests.chaos.real.places import Net
 from tinymq.base.config import parse_address
-from tinymq.base.errors import PortInUse
-from tinymq.dev.dev_folder import is_free
+from tinymq.net.loopback_ports import is_free
 from tinymq_chaos.real.net import toxiproxy
 from tinymq_chaos.real.net.toxiproxy import Proxies, Proxy
-from tinymq_chaos.real.processes import ports, setup
+from tinymq_chaos.real.processes import setup
 from tinymq_chaos.real.processes.children import end
-from tinymq_chaos.real.processes.ports import Ports
 
 PIECE = bytes(1 << 16)
 STUCK_S = 0.3
@@ -145,18 +143,3 @@ def test_nothing_is_left_and_twice_is_once(tmp_path: Path) -> None:
         children.append(proxy._child)
     assert not any(child.alive for child in children if child is not None)
     assert all(map(is_free, where))
-
-
-def test_ports_are_taken_once_until_they_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = Ports(), Ports()
-    try:
-        taken = first.take(40)
-        assert len(set(taken)) == 40
-        monkeypatch.setattr(ports, "PORTS", range(taken[0], taken[0] + 1))
-        with pytest.raises(PortInUse):
-            second.take(1)  # although nothing listens there
-        first.release()
-        assert second.take(1) == taken[:1]
-    finally:
-        first.release()
-        second.release()

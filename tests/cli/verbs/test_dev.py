@@ -19,6 +19,7 @@ from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
 from tinymq.dev import cause, dev_cluster, dev_folder
 from tinymq.dev.process import Process
+from tinymq.net import loopback_ports
 
 DEADLINE_S = 20.0
 
@@ -117,7 +118,7 @@ def test_a_broker_that_does_not_start_is_explained_and_leaves_nobody(folder: Pat
     cluster = without_metrics(folder)
     with socket.socket() as taken:
         port = int(cluster.broker(2).address.rpartition(":")[2])
-        taken.bind((dev_folder.HOST, port))
+        taken.bind((loopback_ports.HOST, port))
         taken.listen()
         said: list[str] = []
         with pytest.raises(NotReady) as raised:

@@ -21,8 +21,8 @@ from tinymq.base.errors import (
     WrongSecret,
 )
 from tinymq.format.feature_level import KNOWN_LEVEL
+from tinymq.net.loopback_ports import free_ports
 from tinymq.raft.net.transport import Channel, Invitation, PeerAddress, PeerIdentity, Transport
-from tinymq.testing.cluster import free_ports
 
 Scenario = Callable[[TcpNetwork], Awaitable[None]]
 

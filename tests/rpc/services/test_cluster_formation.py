@@ -10,12 +10,13 @@ import pytest
 from tests.fakes.raw_client import Raw
 from tinymq.base.errors import BrokerUnreachable, InvalidRequest, WrongBroker, WrongCluster, WrongSecret
 from tinymq.base.types import METADATA_GROUP
+from tinymq.net.loopback_ports import free_ports
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Replica, make_first_entry
 from tinymq.rpc.common.proof import form_proof
 from tinymq.rpc.services import cluster_formation
 from tinymq.rpc.services.cluster_formation import form_cluster
-from tinymq.testing.cluster import SECRET, Cluster, free_ports
+from tinymq.testing.cluster import SECRET, Cluster
 
 
 def now_us() -> int:

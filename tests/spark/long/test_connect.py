@@ -12,7 +12,7 @@ import pytest
 
 from tests.spark import standalone
 from tests.spark.standalone import end, wait_until
-from tinymq.dev.dev_folder import free_ports
+from tinymq.net.loopback_ports import free_ports
 from tinymq.testing.cluster import Cluster
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"

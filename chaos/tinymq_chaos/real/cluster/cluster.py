@@ -31,12 +31,12 @@ from tinymq.base.errors import NotReady
 from tinymq.base.private_files import make_private_directory, open_private
 from tinymq.client import AsyncClient
 from tinymq.dev import cause
+from tinymq.net.loopback_ports import HOST, PortReservation
 from tinymq_chaos.real.disks.disk_control import DiskControl
 from tinymq_chaos.real.net.network import CLIENTS, Direction
 from tinymq_chaos.real.net.toxiproxy import Proxies
 from tinymq_chaos.real.processes import health
 from tinymq_chaos.real.processes.children import Child, end, spawn
-from tinymq_chaos.real.processes.ports import HOST, Ports
 
 NODES = (1, 3, 5)  # all of them voters
 UP_S_MAX = 120.0  # on a busy machine
@@ -78,7 +78,7 @@ class Cluster:
         self.folder = folder.absolute()
         self.version = version("tinymq")
         self.brokers = tuple(range(1, nodes + 1))
-        self._ports = Ports()
+        self._ports = PortReservation()
         self._own = {b: _Addresses(*(f"{HOST}:{port}" for port in self._ports.take(4))) for b in self.brokers}
         self._disks = disks
         self._mutants = tuple(mutants)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tinymq.base.config import parse_address
-from tinymq_chaos.real.processes.ports import HOST
+from tinymq.net.loopback_ports import HOST
 
 DIAL_S_MAX = 1.0
 PIECE_BYTES = 16 << 10

@@ -24,11 +24,11 @@ import requests
 from toxiproxy.api import APIConsumer
 from toxiproxy.exceptions import InvalidToxic, NotFound, ProxyExists
 
+from tinymq.net.loopback_ports import HOST, PortReservation
 from tinymq_chaos.real.net.network import TOXICS, Direction
 from tinymq_chaos.real.net.probe_connections import ProbeConnection, ProbeServer
 from tinymq_chaos.real.processes import setup
 from tinymq_chaos.real.processes.children import POLL_S, Child, end, spawn
-from tinymq_chaos.real.processes.ports import HOST, Ports
 
 PATIENCE_S = 1.0  # for an answer of a server, which takes milliseconds
 START_S_MAX = 20.0
@@ -159,10 +159,10 @@ class Proxies:
     """The network of one cluster. `upstreams`: the addresses at which b really listens for a, by (a, b)."""
 
     def __init__(
-        self, folder: Path, upstreams: Mapping[Direction, str | Sequence[str]], ports: Ports | None = None
+        self, folder: Path, upstreams: Mapping[Direction, str | Sequence[str]], ports: PortReservation | None = None
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._ports = Ports() if ports is None else ports
+        self._ports = PortReservation() if ports is None else ports
         self._own_ports = ports is None
         self._far_end = ProbeServer()  # behind the last door of each proxy
         self._proxies = {

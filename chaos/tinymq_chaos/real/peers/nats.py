@@ -14,6 +14,7 @@ import shutil
 import signal
 from pathlib import Path
 
+from tinymq.net.loopback_ports import PortReservation
 from tinymq_chaos.real.net.network import CLIENTS, Direction, Network
 from tinymq_chaos.real.net.toxiproxy import Proxies
 from tinymq_chaos.real.peers import nats_monitor as monitor
@@ -21,7 +22,6 @@ from tinymq_chaos.real.peers.loop_disk import LoopDisk
 from tinymq_chaos.real.peers.nats_config import HOST, SYNCS, ServerPorts, binary, config, version_of
 from tinymq_chaos.real.peers.nats_names import stream_of
 from tinymq_chaos.real.processes.children import Child, end, spawn
-from tinymq_chaos.real.processes.ports import Ports
 
 KILLED_S = 10.0
 
@@ -40,7 +40,7 @@ class NatsCluster:
         self.sync = sync
         self._program = binary()
         self._version = version_of(self._program)
-        self._ports = Ports()
+        self._ports = PortReservation()
         ports = iter(self._ports.take(3 * nodes))
         self.listens = {broker: ServerPorts(next(ports), next(ports), next(ports)) for broker in self.brokers}
         self._children: dict[int, Child] = {}
