@@ -174,7 +174,7 @@ def test_the_last_queue_is_deleted_and_one_is_made_meanwhile(
     real, made = BaseRegistry._change, list[int]()
 
     async def overtaken(self: BaseRegistry, command: Command, timeout_s: float | None = None) -> Reply:
-        if not made and (command.HasField("delete_topic") or command.delete_partition.with_topic):
+        if not made and (command.HasField("delete_topic") or command.delete_queue.with_topic):
             made.append((await self.register_queue("overtaken")).partition)
         return await real(self, command, timeout_s)
 
