@@ -8,23 +8,27 @@ with Client("localhost:7070") as mq:
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
-from tinymq import client
-
 if TYPE_CHECKING:
+    from tinymq import client
     from tinymq.client import *  # noqa: F403
 
-__all__ = []
-__all__ += client.__all__  # the public names, each loaded from tinymq.client when it is first used
+    __all__ = []
+    __all__ += client.__all__
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    # tinymq.client declares the public names, `__all__` among them. It is loaded when the first of them is used, so
+    # that a program that needs one module of `tinymq.base`, such as a Spark session, loads nothing of the client.
+    client = importlib.import_module("tinymq.client")
+    if name != "__all__" and name not in client.__all__:
         raise AttributeError(f"module 'tinymq' has no attribute {name!r}")
     value = globals()[name] = getattr(client, name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    public_names: list[str] = importlib.import_module("tinymq.client").__all__
+    return sorted({*globals(), *public_names})
