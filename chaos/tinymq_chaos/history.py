@@ -1,7 +1,7 @@
-"""What happened in a run, as plain values: every call of every client, and every replica as it was at the end.
+"""The history of a run, as plain values: every call of every client, and every replica at the end.
 
-A workload writes it, on virtual time or on a real clock; checkers read it; it can be kept as JSON lines. Nothing here
-knows tinymq's client, a simulator, or what is right.
+A workload writes it, on virtual time or on a real clock; checkers read it; it can be kept as JSON lines. This module
+knows neither tinymq's client nor a simulator, and judges nothing.
 
     history = History(clock.monotonic)
     call = history.invoke("producer 1", "send", deadline_s=now + 5, topic="t#1f", partition=0, records=["p1-0"])

@@ -40,7 +40,7 @@ def _arguments(words: str) -> list[str]:
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.command.removeprefix("make sim "))
-def test_a_plan_is_what_its_command_says(plan: Plan) -> None:
+def test_a_plan_equals_the_plan_of_its_command(plan: Plan) -> None:
     options = command.parse_options(_arguments(plan.command))
     assert command._plan(options, options.seed) == plan
 
@@ -117,7 +117,7 @@ def test_a_replay_ends_with_the_verdict(
     assert told[-1].strip() == (anomalies[0] if anomalies else "no anomalies")
 
 
-def test_an_interrupted_campaign_tells_what_was_done() -> None:
+def test_an_interrupted_campaign_prints_its_totals() -> None:
     arguments = ["--seeds", "0:100000", "--processes", "1", "--timing", "0", "--progress-s", "0", "--run-s", "9"]
     campaign = subprocess.Popen(
         [sys.executable, "-m", "tinymq_chaos.sim", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,

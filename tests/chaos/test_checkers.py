@@ -32,13 +32,13 @@ def bad(spoil: Spoil) -> Story:
     return story
 
 
-def test_a_good_history_has_none() -> None:
+def test_a_good_history_has_no_anomalies() -> None:
     story = good()
     story.end()
     assert story.kinds() == set()
 
 
-def test_what_is_missing_at_the_end_of_a_row_was_not_left_out() -> None:
+def test_records_missing_at_the_end_of_a_row_are_no_gap() -> None:
     story = good()
     for name in ("a-0", "a-1"):
         story.send(name, by="a", row="a/0").unknown("OutcomeUnknown")
@@ -49,7 +49,7 @@ def test_what_is_missing_at_the_end_of_a_row_was_not_left_out() -> None:
     assert story.kinds() == set()
 
 
-def test_an_empty_history_has_none() -> None:
+def test_an_empty_history_has_no_anomalies() -> None:
     assert Story().kinds() == set()
 
 
@@ -366,7 +366,7 @@ BAD: list[tuple[Spoil, AnomalyKind]] = [
 
 
 @pytest.mark.parametrize(("spoil", "kind"), BAD, ids=[spoil.__name__ for spoil, _ in BAD])
-def test_it_is_found(spoil: Spoil, kind: AnomalyKind) -> None:
+def test_each_violation_is_found(spoil: Spoil, kind: AnomalyKind) -> None:
     assert kind in bad(spoil).kinds()
 
 
@@ -427,7 +427,7 @@ def test_no_checker_is_idle(checker: Checker) -> None:
 # ---- what is no anomaly --------------------------------------------------------------------------------------
 
 
-def test_a_leader_that_was_stopped_may_not_know_yet() -> None:
+def test_a_stopped_leader_may_lead_on_for_a_while() -> None:
     story = good()
     story.history.changed("1 is stopped", paused=[1])
     story.now_s += 1
@@ -440,7 +440,7 @@ def test_a_leader_that_was_stopped_may_not_know_yet() -> None:
     assert story.kinds() == set()
 
 
-def test_a_leader_of_a_deleted_topic_says_no_goodbye() -> None:
+def test_a_leader_of_a_deleted_topic_need_not_report_its_end() -> None:
     story = good()
     story.history.led(LOG, 2, 2)
     story.begin("m", "delete_topic", name="t").unknown("OutcomeUnknown")
@@ -461,7 +461,7 @@ def test_a_fault_that_begins_may_change_leaders() -> None:
     assert story.kinds() == set()
 
 
-def test_what_a_leader_alone_acknowledged_may_be_lost() -> None:
+def test_records_that_only_the_leader_acknowledged_may_be_lost() -> None:
     story = good()
     story.send("a-0", at=9, by="a", acks="leader")
     story.end()
@@ -477,14 +477,14 @@ def test_a_plain_producer_may_write_twice() -> None:
     assert story.kinds() == set()
 
 
-def test_of_a_deleted_topic_nothing_is_promised() -> None:
+def test_a_deleted_topic_has_no_promises() -> None:
     story = good()
     story.begin("m", "delete_topic", name="t").unknown("OutcomeUnknown")
     story.end(story.replica(1, upto=0, log=("other", 0)))
     assert story.kinds() == set()
 
 
-def test_without_replicas_what_readers_saw_is_the_log() -> None:
+def test_without_replicas_the_records_of_readers_are_the_log() -> None:
     """For a harness that cannot look into brokers."""
     story = good()
     story.end()
@@ -494,7 +494,7 @@ def test_without_replicas_what_readers_saw_is_the_log() -> None:
     assert story.kinds() == {AnomalyKind.INCONSISTENT_OFFSET}
 
 
-def test_a_few_of_a_kind_are_enough() -> None:
+def test_at_most_a_few_anomalies_of_each_kind_are_returned() -> None:
     story = good()
     for n in range(20):
         story.send(f"a-{n}", at=4 + n, by="a")

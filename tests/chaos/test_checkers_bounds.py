@@ -93,7 +93,7 @@ def unanswered_while_held(s: Story, after_s: float) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_bound_is_where_it_is_said_to_be(told: Told, within_s: float, over_s: float, kind: AnomalyKind) -> None:
+def test_each_bound_is_exact(told: Told, within_s: float, over_s: float, kind: AnomalyKind) -> None:
     assert [_kinds(told, after_s) for after_s in (within_s, over_s)] == [set(), {kind}]
 
 

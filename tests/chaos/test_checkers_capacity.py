@@ -306,7 +306,7 @@ def settings_as_they_were_told(s: Story) -> None:
     ],
     ids=lambda tell: tell.__name__,
 )
-def test_it_is_none(tell: Spoil) -> None:
+def test_each_harmless_history_has_no_anomalies(tell: Spoil) -> None:
     story = good()
     tell(story)
     if story.history.ended_s is None:

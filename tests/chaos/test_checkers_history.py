@@ -52,7 +52,7 @@ def test_a_call_ends_once() -> None:
         call.failed("NotLeader")
 
 
-def test_when_a_leader_was_first_seen_is_kept() -> None:
+def test_the_first_observation_of_a_leader_counts() -> None:
     history = a_history()
     assert [led.at_s for led in history.leaders.values()] == [7.0]
 
@@ -65,12 +65,12 @@ def test_a_value_names_its_record(size: int) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 1, 6, 9, 12, 99])
-def test_a_changed_value_is_none(at: int) -> None:
+def test_a_changed_value_names_no_record(at: int) -> None:
     value = bytearray(make_value("p1-17", 100))
     value[at] ^= 1
     assert name_in(bytes(value)).startswith(CHANGED)
 
 
 @pytest.mark.parametrize("value", [None, b"", b"p1-17", b"p1-17 48 ", make_value("p1-17", 100)[:-1], b"\xff 1 2"])
-def test_other_bytes_are_none(value: bytes | None) -> None:
+def test_other_bytes_name_no_record(value: bytes | None) -> None:
     assert name_in(value).startswith(CHANGED)

@@ -64,7 +64,7 @@ def by_hand(history: list[Operation[Op]]) -> bool:
     return False
 
 
-def test_it_agrees_with_trying_everything() -> None:
+def test_the_search_agrees_with_an_exhaustive_one() -> None:
     rng = random.Random(7)
     verdicts = []
     for _ in range(400):
@@ -79,7 +79,7 @@ def test_it_agrees_with_trying_everything() -> None:
     assert 50 < sum(verdicts) < 350
 
 
-def test_what_does_not_fit_is_named() -> None:
+def test_an_error_names_the_wrong_parameter() -> None:
     history = ops(("write", 1, 0, 1), ("read", 1, 2, 3), ("read", 0, 4, 5), ("read", 1, 6, 7))
     verdict = check_linearizable(history, 0, register)
     assert verdict.stuck == history[2]
@@ -152,7 +152,7 @@ CREATE, DELETE, GET, LIST = "create_topic", "delete_topic", "get_topic", "list_t
         [("(" + CREATE, "u", "01"), ("(" + CREATE, "v", "02"), (LIST, "", {"v": "02"}), (GET, "u", "01")],
     ],
 )
-def test_a_registry_that_is_right(told: list[tuple[str, str, object]]) -> None:
+def test_answers_with_an_order_are_accepted(told: list[tuple[str, str, object]]) -> None:
     assert verdict_of(*told) == []
 
 
@@ -180,6 +180,6 @@ def test_a_registry_that_is_right(told: list[tuple[str, str, object]]) -> None:
         ],
     ],
 )  # fmt: skip
-def test_a_registry_that_is_not(told: list[tuple[str, str, object]]) -> None:
+def test_answers_without_an_order_are_found(told: list[tuple[str, str, object]]) -> None:
     (line,) = verdict_of(*told)
     assert "no order of the calls explains" in line

@@ -97,7 +97,7 @@ def moved_often(s: Story) -> None:
 @pytest.mark.parametrize(
     "tell", [moved_as_it_was_to_be, moved_late_while_faults_happen, moved_often], ids=lambda tell: tell.__name__
 )
-def test_it_is_none(tell: Spoil) -> None:
+def test_each_harmless_history_has_no_anomalies(tell: Spoil) -> None:
     story = good()
     tell(story)
     assert story.kinds() == set()

@@ -162,7 +162,7 @@ def an_unnamed_request_without_an_answer(s: Story) -> None:
     ],
     ids=lambda tell: tell.__name__,
 )
-def test_it_is_none(tell: Spoil) -> None:
+def test_each_harmless_history_has_no_anomalies(tell: Spoil) -> None:
     story = good()
     tell(story)
     story.end()

@@ -21,7 +21,7 @@ class Undecoded(ReplicaReader):
         return StoredEntry(header.index, header.term, header.base_offset, header.prev_crc, header.header_crc, ())
 
 
-def test_what_is_removed_while_it_is_read_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_removed_during_a_read_are_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retention and trims go on until the end of a run. The part that was read before does not meet the rest."""
     monkeypatch.setattr(replica_reader, "READ_BYTES", 200)
 

@@ -42,11 +42,11 @@ def _mark(files: SimFiles, mark: DurabilityMark, *, synced: bool = True) -> None
         marks.sync()
 
 
-def test_nothing_of_a_log_is_covered_without_a_mark(files: SimFiles) -> None:
+def test_a_log_without_a_mark_is_not_covered(files: SimFiles) -> None:
     assert [covered_bytes(files, _path(first)) for first in SEGMENTS] == [0, 0, 0]
 
 
-def test_all_up_to_the_marked_entry_is_covered(files: SimFiles) -> None:
+def test_a_mark_covers_everything_up_to_its_entry(files: SimFiles) -> None:
     content = files.content(_path(10))
     last = chain([1, 1, 1])[1]
     position = content.index(last.head)
@@ -56,19 +56,19 @@ def test_all_up_to_the_marked_entry_is_covered(files: SimFiles) -> None:
     assert position + last.size < whole
 
 
-def test_a_mark_that_is_not_on_the_disk_covers_nothing(files: SimFiles) -> None:
+def test_an_unsynced_mark_covers_nothing(files: SimFiles) -> None:
     _mark(files, DurabilityMark(GROUP, index=1, segment=1, position=HEADER_SIZE), synced=False)
     assert covered_bytes(files, _path(1)) == 0
 
 
-def test_a_marked_entry_that_is_damaged_is_left_as_it_is(files: SimFiles) -> None:
+def test_a_damaged_marked_entry_is_not_covered(files: SimFiles) -> None:
     position = files.content(_path(1)).index(chain([1])[0].head)
     _mark(files, DurabilityMark(GROUP, index=1, segment=1, position=position))
     files.flip_bit(_path(1), position + 20)
     assert covered_bytes(files, _path(1)) == position
 
 
-def test_of_other_files_all_is_covered(files: SimFiles) -> None:
+def test_other_files_are_covered_completely(files: SimFiles) -> None:
     files.open("ballots-a", create=True)
     files.put("ballots-a", bytes(100))
     assert covered_bytes(files, "ballots-a") == 100

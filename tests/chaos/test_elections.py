@@ -83,7 +83,7 @@ class Told:
         return [anomaly.kind for anomaly in self.anomalies]
 
 
-def test_what_is_right_is_not_noted() -> None:
+def test_correct_reports_are_not_noted() -> None:
     told = Told()
     elections = told.elections
     told.elect(1, A, B)
@@ -268,7 +268,7 @@ BAD: list[tuple[Callable[[Told], None], AnomalyKind]] = [
 
 
 @pytest.mark.parametrize(("tell", "kind"), BAD)
-def test_what_is_wrong_is_noted_once(tell: Callable[[Told], None], kind: AnomalyKind) -> None:
+def test_each_violation_is_noted_once(tell: Callable[[Told], None], kind: AnomalyKind) -> None:
     told = Told()
     tell(told)
     assert told.kinds() == [kind]
@@ -287,7 +287,7 @@ def test_an_old_disk_makes_no_majority() -> None:
     assert told.kinds() == [AnomalyKind.NO_PROGRESS]
 
 
-def test_who_is_replaced_by_a_config_that_is_out_makes_no_majority() -> None:
+def test_a_replica_that_an_uncommitted_config_replaces_counts_for_no_majority() -> None:
     """Broker 1 has the entry that lists broker 2 again, and the brokers that know whether it is committed are away."""
     told = Told()
     told.look(3 * UNLED_S, A, B, newest=WIPED)
@@ -297,7 +297,7 @@ def test_who_is_replaced_by_a_config_that_is_out_makes_no_majority() -> None:
     assert told.kinds() == [AnomalyKind.NO_PROGRESS]
 
 
-def test_a_replica_that_does_not_find_its_leader_is_noted_once() -> None:
+def test_a_replica_without_its_leader_is_noted_once() -> None:
     told = Told()
 
     def look(seconds: float, *lost: int) -> None:

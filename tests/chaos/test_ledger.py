@@ -41,7 +41,7 @@ def good() -> Ledger:
     return ledger
 
 
-def test_a_good_one_has_none() -> None:
+def test_a_good_story_has_no_anomalies() -> None:
     assert good().anomalies == []
 
 
@@ -184,7 +184,7 @@ BAD: list[tuple[Spoil, AnomalyKind]] = [
 
 
 @pytest.mark.parametrize(("spoil", "kind"), BAD, ids=[spoil.__name__ for spoil, _ in BAD])
-def test_it_is_found(spoil: Spoil, kind: AnomalyKind) -> None:
+def test_each_violation_is_found(spoil: Spoil, kind: AnomalyKind) -> None:
     ledger = good()
     spoil(ledger)
     found = check(Story().history, ledger)
@@ -195,7 +195,7 @@ def test_it_is_found(spoil: Spoil, kind: AnomalyKind) -> None:
 # ---- what is no anomaly --------------------------------------------------------------------------------------
 
 
-def test_another_identity_may_begin_with_nothing() -> None:
+def test_another_identity_may_begin_with_an_empty_log() -> None:
     ledger = good()
     opens(ledger, last=1, ballot=(0, None), identity=(ME[2][0], 1))
     opens(ledger, last=1, ballot=(0, None), identity=(b"another folder", 0))
@@ -203,14 +203,14 @@ def test_another_identity_may_begin_with_nothing() -> None:
     assert ledger.anomalies == []
 
 
-def test_a_log_may_begin_behind_what_was_counted() -> None:
+def test_a_log_may_begin_after_the_counted_entries() -> None:
     ledger = good()
     ledger.counted(LOG, 1, 1, 1, {1: ME[1], 2: ME[2]}, ME)
     opens(ledger)
     assert ledger.anomalies == []
 
 
-def test_sequences_go_on_and_epochs_begin_anew() -> None:
+def test_sequences_continue_and_a_new_epoch_begins_at_0() -> None:
     ledger = good()
     ledger.numbered(LOG, 6, 1, 0, 3, 2)
     ledger.numbered(LOG, 7, 1, 1, 0, 2)
@@ -227,7 +227,7 @@ def test_a_vote_may_be_told_twice_and_terms_rise() -> None:
     assert ledger.anomalies == []
 
 
-def test_what_was_lost_with_a_majority_is_over() -> None:
+def test_entries_lost_in_a_recovery_prove_nothing_afterwards() -> None:
     ledger = good()
     ledger.begins_again(LOG)
     opens(ledger, last=1)
@@ -238,7 +238,7 @@ def test_what_was_lost_with_a_majority_is_over() -> None:
     assert ledger.anomalies == []
 
 
-def test_what_nobody_has_applied_again_may_hold_the_numbers_that_are_missing() -> None:
+def test_missing_sequences_may_be_in_entries_that_no_replica_applied_again() -> None:
     """One replica begins to apply again at an early entry, and another one behind a later snapshot."""
     for seen in (range(5, 6), range(5, 9)):
         ledger = good()

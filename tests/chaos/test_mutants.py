@@ -50,7 +50,7 @@ def _room(owner: object) -> str:
     return f"{getattr(owner, '__module__', None) or getattr(owner, '__name__', '')}."
 
 
-def test_a_function_is_replaced_wherever_it_was_imported() -> None:
+def test_a_function_is_replaced_in_every_module_that_imported_it() -> None:
     patches, original = Patches(), retention.due_start
     patches.replace(retention.due_start, _break)
     assert {partition.due_start, retention.due_start} == {_break}  # type: ignore[attr-defined]
@@ -77,14 +77,14 @@ def test_a_second_mutant_of_a_rule_replaces_the_first() -> None:
     assert places[0] == places[1]
 
 
-def test_there_are_enough_of_them() -> None:
+def test_there_are_enough_mutants() -> None:
     """Hazards that the design removes have no mutant: there is no rule to take out."""
     assert len(MUTANTS) >= 30
     hazards = {number for m in MUTANTS.values() for number in m.rule.partition(":")[0].split(", ") if number.isdigit()}
     assert set(range(1, 23)) - {5, 6, 12, 16, 21} <= set(map(int, hazards))
 
 
-def test_the_page_has_a_row_for_each_with_what_caught_it() -> None:
+def test_the_page_has_a_row_for_each_mutant_and_its_catch() -> None:
     rows = PAGE.partition("| mutant | seeds | virtual s | caught by |\n|---|---|---|---|\n")[2].partition("\n\n")[0]
     told = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows.splitlines()]
     assert sorted(name for name, *_ in told) == sorted(MUTANTS)
@@ -94,12 +94,12 @@ def test_the_page_has_a_row_for_each_with_what_caught_it() -> None:
     assert f"all {len(MUTANTS)} of them" in PAGE
 
 
-def test_those_for_real_processes_need_no_simulator() -> None:
+def test_mutants_for_real_processes_need_no_simulator() -> None:
     assert [name for name in REAL if MUTANTS[name].needs_simulator or MUTANTS[name].test] == []
 
 
 @pytest.mark.parametrize("names", [FEW, pytest.param(TESTED, marks=pytest.mark.long)], ids=["a few", "all"])
-def test_where_the_simulator_is_the_wrong_place_a_test_of_the_suite_notices(names: list[str]) -> None:
+def test_tests_of_the_suite_catch_mutants_that_no_simulated_run_shows(names: list[str]) -> None:
     """In a process of its own, which runs tests as pytest does, with and without the rules."""
     command = [sys.executable, "-m", "tinymq_chaos.mutants", *names]
     around = os.environ | {"PYTHONPATH": str(ROOT / "chaos"), "PYTHONHASHSEED": "0"}
@@ -115,7 +115,7 @@ def test_the_few_are_of_several_rooms() -> None:
     assert len(TESTED) >= 15
 
 
-def test_a_test_that_is_not_there_notices_nothing() -> None:
+def test_a_missing_test_is_an_error() -> None:
     test = "tests/raft/rules/test_automatic_recovery.py::test_that_there_is_none_of"
     look = f"from tinymq_chaos.mutants import suite; suite.failures({test!r})"
     around = os.environ | {"PYTHONPATH": str(ROOT / "chaos")}
@@ -152,7 +152,7 @@ def test_a_catch_counts_only_if_the_same_plan_is_clean_without_the_mutant(
     assert not command.hunt(Mutant("broken", "", _break), range(1, 3)).by
 
 
-def test_a_name_that_is_none_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_answered_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
     name = next(iter(MUTANTS))
     assert command.main([name[:-1]]) == 2
     said = capsys.readouterr().err

@@ -56,7 +56,9 @@ def test_a_seed_is_one_run_byte_for_byte() -> None:
     ],
     ids=["a fault", "a workload", "a range"],
 )
-def test_a_word_that_is_none_is_no_anomaly(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_word_ends_with_the_exit_code_of_wrong_commands(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         parse_options(words)
     assert ended.value.code == 2

@@ -9,7 +9,7 @@ from tinymq_chaos.sim.world.world import World
 SCRATCH = "scratch"  # a file of the test's own
 
 
-def test_a_power_cut_keeps_what_was_synced_and_any_sectors_of_what_was_not() -> None:
+def test_a_power_cut_keeps_synced_bytes_and_any_unsynced_sectors() -> None:
     """The test looks at 16 sectors that were rewritten, all of them, and not synced before SimBroker.power_cut."""
 
     async def check(world: World) -> None:

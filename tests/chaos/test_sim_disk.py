@@ -16,7 +16,7 @@ from tinymq_chaos.sim.world.brokers import LOST
 from tinymq_chaos.sim.world.world import World
 
 
-def test_who_is_cancelled_while_the_disk_hangs_leaves_the_others_waiting() -> None:
+def test_a_cancelled_operation_of_a_hung_disk_does_not_cancel_the_others() -> None:
     async def main(loop: VirtualLoop) -> None:
         disk = SimDisk(loop, SimProcess("a"), SimFiles(random.Random(1)), random.Random(1))
         hung = disk.hung = loop.create_future()
@@ -33,7 +33,7 @@ def test_who_is_cancelled_while_the_disk_hangs_leaves_the_others_waiting() -> No
     run_virtually(main)
 
 
-def test_a_crash_is_one_at_its_point_although_the_fault_was_over_before_it_came() -> None:
+def test_a_crash_counts_at_its_point_even_after_the_end_of_the_fault() -> None:
     files = SimFiles(random.Random(1))
     files.crash_at("marks", skip=0, operations_after=1, bytes_written=0)
     file = files.open("marks", create=True)

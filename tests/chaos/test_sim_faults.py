@@ -71,7 +71,7 @@ ALONE = [(kind,) for kind in KINDS if not any(kind in kinds for kinds in TOGETHE
 
 
 @pytest.mark.parametrize("kinds", [*TOGETHER, *ALONE], ids="-".join)
-def test_a_fault_does_what_it_is_called(kinds: tuple[str, ...]) -> None:
+def test_each_fault_has_its_effect(kinds: tuple[str, ...]) -> None:
     async def each(world: World) -> None:
         for kind in kinds:
             assert await world.healthy(20.0) == "", f"before {kind}"

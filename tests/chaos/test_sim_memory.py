@@ -24,6 +24,6 @@ def test_a_broker_that_remembers_its_topics_alone_keeps_its_promises(workloads: 
     assert METADATA in {led.log for led in result.history.leaders.values()}, "its topics are not in it"
 
 
-def test_it_is_asked_for_by_name() -> None:
+def test_a_registry_in_memory_is_an_option_of_make_sim() -> None:
     assert Plan(3, 1, registry="memory").command == "make sim SEED=3 BROKERS=1 REGISTRY=memory"
     assert parse_options(["--seed", "3", "--registry", "memory"]).registry == "memory"

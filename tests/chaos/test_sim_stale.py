@@ -24,7 +24,7 @@ def _terms(end: End) -> list[int]:
     return [message.append_ack.term for _, message, _ in end.told.messages]
 
 
-def test_what_was_said_while_links_were_stale_is_said_again_while_the_connection_lasts() -> None:
+def test_stale_messages_arrive_again_while_the_connection_lasts() -> None:
     async def whole() -> None:
         net = InMemoryNetwork(ManualClock())
         a, b = await started(net, 1, 2)

@@ -32,7 +32,7 @@ def done(history: History, *kinds: str) -> list[Call]:
     return [call for call in history.of(*kinds) if call.outcome is Outcome.OK]
 
 
-def test_none_is_left_out() -> None:
+def test_no_kind_is_left_out() -> None:
     assert {*FAKED, *ON_BROKERS, *BOUNDED} == {*WORKLOADS}
 
 
@@ -55,7 +55,7 @@ def test_takers_share_a_channel_and_ask_again() -> None:
     assert sum(bool(call.result[1]) for call in taken) > 20
 
 
-def test_who_rushes_is_refused_what_is_old() -> None:
+def test_stale_commits_and_commits_behind_the_end_are_refused() -> None:
     history = told("rush", "client_reset", seed=1)  # with seed 3 no commit comes late enough to be out of range
     assert len(done(history, "commit")) > 20
     assert done(history, "seek")
@@ -63,7 +63,7 @@ def test_who_rushes_is_refused_what_is_old() -> None:
     assert {"Fenced", "OffsetOutOfRange"} <= {call.error for call in history.of("commit")}
 
 
-def test_callers_without_a_client_produce_take_look_and_count() -> None:
+def test_callers_without_a_client_produce_take_fetch_and_count() -> None:
     history = told("queues", "client_reset", "kill", pace=0.3)
     assert {call.args["acks"] for call in done(history, "send")} == {"quorum", "leader"}
     taken = [call for call in done(history, "consume") if call.result is not None]
@@ -94,7 +94,7 @@ def starts(history: History) -> list[int]:
     return [log_start for call in done(history, "offsets") for _, log_start, _ in call.result]
 
 
-def test_what_is_old_goes_and_what_is_held_stays() -> None:
+def test_old_records_are_removed_and_held_records_stay() -> None:
     history = told("retained", "kill", seconds=24.0)
     assert starts(history)[-1] > starts(history)[0]
     assert done(history, "hold")
@@ -129,7 +129,7 @@ def test_bytes_are_bounded() -> None:
     assert ROOM_BYTES / 2 < max(kept_bytes(history)) <= ROOM_BYTES
 
 
-def test_a_full_partition_refuses_until_somebody_makes_room() -> None:
+def test_a_full_partition_refuses_writes_until_a_trim_makes_room() -> None:
     history = told("full", "kill", seconds=30.0, pace=2.0)
     assert len({call.args["topic"] for call in history.of("send") if call.error == "QuotaExceeded"}) == 2
     assert max(kept_bytes(history)) > FULL_BYTES - 4_000

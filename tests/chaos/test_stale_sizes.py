@@ -19,7 +19,7 @@ def groups(world: World) -> set[GroupId]:
     return {group.id for broker in world.brokers.values() for group in broker.groups()}
 
 
-def test_a_size_is_counted_by_who_proves_to_lead() -> None:
+def test_only_a_leader_that_a_majority_confirms_counts_a_size() -> None:
     async def check(world: World) -> None:
         caller, before = world.caller(random.Random(1)), groups(world)
         await caller.ask(f"{QUEUE}/CreateQueue", pb.CreateQueueRequest(topic="q"), 4.0)

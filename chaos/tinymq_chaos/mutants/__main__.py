@@ -28,7 +28,7 @@ SETTLE_S = 8.0  # of a run, after its faults
 
 @dataclass(frozen=True, slots=True)
 class HuntResult:
-    """What came of a mutant. `by` is the first anomaly; "" if the mutant survived."""
+    """The result of a mutant. `by` is the first anomaly; "" if the mutant survived."""
 
     mutant: Mutant
     seeds: int
@@ -94,7 +94,7 @@ def _ending(seconds: float) -> Iterator[None]:
     """Fail the run after so many seconds of CPU time: a mutant may loop for ever."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise AssertionError(f"no end within {seconds:g} s of the processor's time")
+        raise AssertionError(f"no end within {seconds:g} s of CPU time")
 
     before = signal.signal(signal.SIGVTALRM, end)
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)

@@ -136,7 +136,7 @@ def any_incarnation_is_a_member(p: Patches) -> None:
     p.replace(Membership.lists, lists)
 
 
-@mutant("22: a replica that was repaired is another one, on the same disk", DAMAGE)
+@mutant("22: a repaired replica has another identity, on the same disk", DAMAGE)
 def repaired_replicas_are_members(p: Patches) -> None:
     """Check the incarnation of a replica's data directory, and not its count."""
 

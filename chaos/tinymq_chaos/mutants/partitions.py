@@ -126,7 +126,7 @@ def batches_wait_for_leadership(p: Patches) -> None:
     p.replace(Partition.lead, lead)
 
 
-@mutant("the high watermark is never beyond the commit")
+@mutant("the high watermark never passes the commit")
 def high_watermark_beyond_the_commit(p: Patches) -> None:
     """Show everything in the log."""
     p.replace(Partition.high_watermark, property(lambda self: self.group.log.next_offset))

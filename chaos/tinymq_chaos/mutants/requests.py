@@ -42,7 +42,7 @@ def sizes_count_what_was_taken(p: Patches) -> None:
 
 @mutant(
     "13: QueueService: a leader counts a size after it has proved its leadership",
-    test="tests/chaos/test_stale_sizes.py::test_a_size_is_counted_by_who_proves_to_lead",
+    test="tests/chaos/test_stale_sizes.py::test_only_a_leader_that_a_majority_confirms_counts_a_size",
 )
 def sizes_are_of_the_past(p: Patches) -> None:
     async def prove_leading(partition: Any, timeout_s: float) -> None:

@@ -1,9 +1,9 @@
-"""A run's folder: history.jsonl, run.json, and what is made of both for people (report/).
+"""A run's folder: history.jsonl, run.json, and the report that both give (report/).
 
 history.jsonl     every call, fault, leader and replica (history.py)
-run.json          seed, command, versions, machine, faults by kind, measures, anomalies, what was not judged and why
+run.json          seed, command, versions, machine, faults by kind, measures, anomalies, skipped checkers with reasons
 report.html, summary.json
-cluster/          brokers' settings and log files; their data, too, where something was wrong
+cluster/          brokers' settings and log files; their data, too, if something was wrong
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def values(result: RunResult, target: Target, command: str, began: str) -> dict[
         "measures": {
             "healed_s": round(result.healed_s, 3),
             "harness_late_s_max": round(result.lag_s, 3),
-            "proxies_begun_anew": result.begun_anew,
+            "proxy_restarts": result.proxy_restarts,
             "tasks_for_each_processor_max": round(result.crowd, 1),
             "tasks_for_each_processor_max_after_faults": round(result.crowd_calm, 1),
             "checked_s": round(result.checked_s, 3),

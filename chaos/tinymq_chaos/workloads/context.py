@@ -29,7 +29,10 @@ class Caller(Protocol):
 
 
 class Context(Protocol):
-    """What a workload may use. An exception of the workload fails the run; errors of its calls go into the history."""
+    """The interface of a workload to its run.
+
+    An exception of the workload fails the run; errors of its calls go into the history.
+    """
 
     @property
     def name(self) -> str:

@@ -13,7 +13,7 @@ from tinymq_chaos.real.net.probe_connections import ProbeConnection
 class StandInNet:
     """The cut and slowed directions, by the name of the fault."""
 
-    begun_anew = 0
+    restarts = 0
 
     def __init__(self) -> None:
         self.cuts: dict[str, frozenset[Direction]] = {}

@@ -86,7 +86,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
         dev_cluster.down(path, purge=False)
 
 
-def test_one_that_answers_before_the_commit_loses_what_it_acknowledged(cluster: Cluster) -> None:
+def test_a_mutant_that_answers_before_the_commit_loses_acknowledged_records(cluster: Cluster) -> None:
     assert "THIS BROKER IS BROKEN ON PURPOSE: answers-when-appended" in cluster.folder.log(1).read_text()
     client = cluster.client
     at = cluster.leaders().index(1)
@@ -111,7 +111,7 @@ def test_one_that_answers_before_the_commit_loses_what_it_acknowledged(cluster: 
             hurried.send(TOPIC, b"the leader alone has it", partition=at)
 
 
-def test_it_ends_as_the_broker_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_entry_point_ends_with_the_brokers_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", OWN)
     folder = dev_folder.create(tmp_path / "dev", 1)
     start = [*MODULE, "--mutant", "no-pre-votes", "--mutant", "logs-are-not-synced", "--"]
@@ -136,7 +136,7 @@ def test_it_ends_as_the_broker_does(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert mutant.stderr.splitlines()[2:] == whole.stderr.splitlines()
 
 
-def test_the_broker_is_given_what_stands_behind_the_dashes_with_the_rule_out(
+def test_the_broker_gets_the_arguments_after_the_dashes_and_lacks_the_rule(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given: list[object] = []
@@ -161,7 +161,7 @@ def test_the_broker_is_given_what_stands_behind_the_dashes_with_the_rule_out(
         ("--mutant", "expected one argument"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_sentence(
+def test_impossible_requests_are_refused_with_a_message(
     words: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started: list[object] = []

@@ -82,7 +82,7 @@ def finish(ours: subprocess.Popen[str], text: str) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_they_end_when_the_harness_is_ended_by_a_signal(log: Path, number: signal.Signals) -> None:
+def test_processes_end_when_a_signal_ends_the_harness(log: Path, number: signal.Signals) -> None:
     ours, children = harness(log)
     ours.send_signal(number)
     finish(ours, "")
@@ -91,7 +91,7 @@ def test_they_end_when_the_harness_is_ended_by_a_signal(log: Path, number: signa
 
 
 @pytest.mark.parametrize(("how", "code"), [("", 0), ("raise", 1), ("exit at once", 3)])
-def test_they_end_when_the_harness_ends_by_itself(log: Path, how: str, code: int) -> None:
+def test_processes_end_when_the_harness_ends_by_itself(log: Path, how: str, code: int) -> None:
     ours, children = harness(log)
     assert all(process.alive for process in children)
     finish(ours, f"{how}\n")
@@ -99,7 +99,7 @@ def test_they_end_when_the_harness_ends_by_itself(log: Path, how: str, code: int
     assert ours.returncode == code
 
 
-def test_the_end_of_the_thread_that_asked_for_them_is_not_theirs(log: Path) -> None:
+def test_processes_outlive_the_thread_that_requested_them(log: Path) -> None:
     began: list[Child] = []
     asking = threading.Thread(target=lambda: began.append(spawn(LONG, log)))
     asking.start()
@@ -114,7 +114,7 @@ def test_the_end_of_the_thread_that_asked_for_them_is_not_theirs(log: Path) -> N
     wait_gone(*children)
 
 
-def test_all_are_signalled_before_one_is_waited_for(log: Path) -> None:
+def test_all_processes_are_signalled_before_the_first_wait(log: Path) -> None:
     children = [spawn(LONG, log) for _ in range(3)]
     children[0].signal(signal.SIGSTOP)
     end(*children)
@@ -122,7 +122,7 @@ def test_all_are_signalled_before_one_is_waited_for(log: Path) -> None:
     end(*children)
 
 
-def test_what_it_started_is_signalled_with_it(log: Path) -> None:
+def test_a_signal_reaches_the_children_of_a_process(log: Path) -> None:
     child = spawn(["sh", "-c", "sleep 1000 & echo $!; wait"], log)
     deadline = time.monotonic() + DEADLINE_S
     while not (text := log.read_text()).endswith("\n"):
@@ -133,7 +133,7 @@ def test_what_it_started_is_signalled_with_it(log: Path) -> None:
     wait_gone(grandchild)
 
 
-def test_one_that_is_gone_is_not_signalled(child: Child) -> None:
+def test_a_process_that_is_gone_gets_no_signal(child: Child) -> None:
     assert child.alive
     assert child.exit_status is None
     assert child.signal(signal.SIGTERM)
@@ -142,7 +142,7 @@ def test_one_that_is_gone_is_not_signalled(child: Child) -> None:
     assert not child.signal(signal.SIGTERM)
 
 
-def test_a_command_that_is_not_there_and_a_log_that_cannot_be_written_are_errors(tmp_path: Path) -> None:
+def test_a_missing_command_and_an_unwritable_log_are_errors(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"cannot run no-such-command: .*No such file"):
         spawn(["no-such-command"], tmp_path / "log")
     with pytest.raises(OSError, match="no-such-folder"):
@@ -152,7 +152,7 @@ def test_a_command_that_is_not_there_and_a_log_that_cannot_be_written_are_errors
     end(child)
 
 
-def test_its_environment_is_the_one_that_it_is_given(log: Path) -> None:
+def test_a_child_has_exactly_the_given_environment(log: Path) -> None:
     child = spawn(["/usr/bin/env"], log, {"ONLY": "this"})
     assert child.wait(DEADLINE_S)
     assert "ONLY=this" in log.read_text().split()

@@ -88,7 +88,7 @@ def deaf(cluster: Cluster) -> set[tuple[int, int]]:
     return {(a, b) for a, b in permutations(cluster.brokers, 2) if hears(cluster, b, a) is False}
 
 
-def test_it_is_a_target(cluster: Cluster) -> None:
+def test_the_stage_is_a_target(cluster: Cluster) -> None:
     target: Target = cluster
     assert (target.name, target.brokers) == ("tinymq", (1, 2, 3))
     assert cluster.unhealthy() == ""
@@ -173,7 +173,7 @@ def test_each_direction_can_be_cut_alone(cluster: Cluster, direction: tuple[int,
     wait(lambda: not deaf(cluster))
 
 
-def test_a_cut_holds_for_a_broker_that_comes_back_and_one_that_does_not_stop_is_killed(cluster: Cluster) -> None:
+def test_a_cut_holds_for_a_restarted_broker_and_a_broker_that_does_not_stop_is_killed(cluster: Cluster) -> None:
     cluster.net.cut("why", [(1, 2)])
     cluster.pause(2)
     with pytest.raises(RuntimeError, match="broker 2 did not stop within 0 s"):
@@ -197,7 +197,7 @@ def test_clients_are_cut_off_from_one_broker(cluster: Cluster) -> None:
     assert cluster.unhealthy() == "", "brokers are not clients, nor is who asks how they are"
 
 
-def test_a_paused_broker_runs_and_says_nothing(cluster: Cluster) -> None:
+def test_a_paused_broker_runs_and_does_not_answer(cluster: Cluster) -> None:
     cluster.pause(2)
     assert cluster.running(2)
     assert cluster.status(2) is None
@@ -207,7 +207,7 @@ def test_a_paused_broker_runs_and_says_nothing(cluster: Cluster) -> None:
     wait(lambda: hears(cluster, 1, 2))
 
 
-def test_one_is_killed_and_another_leads_all_are_killed_and_come_back_one_of_them_without_its_disk(
+def test_a_killed_leader_is_replaced_and_a_killed_cluster_returns_with_one_empty_disk(
     cluster: Cluster,
 ) -> None:
     leader = cluster.leader(TOPIC, 0)
@@ -227,14 +227,14 @@ def test_one_is_killed_and_another_leads_all_are_killed_and_come_back_one_of_the
     assert cluster.data(leader).exists()
 
 
-def test_waiting_ends_with_what_is_missing(cluster: Cluster) -> None:
+def test_the_timeout_names_the_missing_replicas(cluster: Cluster) -> None:
     cluster.pause(2)
     with pytest.raises(NotReady, match="broker 2 does not answer"):
         cluster.wait_healthy(within_s=0.1)
 
 
 @pytest.mark.parametrize("nodes", [3, pytest.param(5, marks=pytest.mark.long)])  # 30 processes
-def test_brokers_form_by_other_commands_and_with_settings_and_nothing_is_left(tmp_path: Path, nodes: int) -> None:
+def test_brokers_form_by_other_commands_and_with_settings_and_leave_no_process(tmp_path: Path, nodes: int) -> None:
     other = ["sh", "-c", 'echo by another command; exec "$@"', "sh", sys.executable, "-m", "tinymq.cli.main", "broker"]
     made = Cluster(
         tmp_path, nodes, settings={"rack": "r", "timing": {"leader_return_s": 3.0}}, commands={nodes: other},
@@ -270,7 +270,7 @@ def test_nothing_is_left_when_the_harness_is_killed(tmp_path: Path) -> None:
     wait(lambda: not any(process.alive for process in processes))
 
 
-def test_a_broker_that_does_not_start_is_said_with_its_cause(tmp_path: Path) -> None:
+def test_an_error_names_the_broker_that_does_not_start_and_its_cause(tmp_path: Path) -> None:
     with Cluster(tmp_path, 1, settings={"rack": 7}) as cluster, pytest.raises(NotReady, match="broker 1 did not start"):
         cluster.up()
 

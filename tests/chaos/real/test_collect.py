@@ -92,13 +92,13 @@ def test_no_entry_beyond_what_was_committed_counts(stopped: Stopped) -> None:
     assert replica.entries[-1].index == said.commit_index
 
 
-def test_what_was_committed_and_is_not_there_is_said(stopped: Stopped) -> None:
+def test_missing_committed_entries_are_reported(stopped: Stopped) -> None:
     said = replace(stopped.said, commit_index=stopped.said.commit_index + 1)
     _, problem = StoppedLogs().replica(said, stopped.data)
     assert problem == f"entry {said.commit_index - 1} is the last one in 0, and {said.commit_index} was committed"
 
 
-def test_a_flipped_bit_is_said_and_nothing_behind_it_is_taken(stopped: Stopped) -> None:
+def test_a_flipped_bit_is_reported_and_later_entries_are_not_read(stopped: Stopped) -> None:
     path = stopped.last_segment
     content = bytearray(path.read_bytes())
     place = content.index(make_value(NAMES[20])[:8])
@@ -111,7 +111,7 @@ def test_a_flipped_bit_is_said_and_nothing_behind_it_is_taken(stopped: Stopped) 
     assert not any(name.startswith(CHANGED) for name in names)
 
 
-def test_a_folder_that_is_not_there_holds_nothing(stopped: Stopped) -> None:
+def test_a_missing_directory_has_no_entries(stopped: Stopped) -> None:
     replica, problem = StoppedLogs().replica(stopped.said, stopped.data / "elsewhere")
     assert replica.entries == ()
     assert "was committed" in problem
@@ -140,7 +140,7 @@ class Asked:
         return self._folder / f"broker-{broker}.log"
 
 
-def test_a_broker_that_does_not_say_how_its_replicas_are_is_asked_again_and_is_wrong(
+def test_a_broker_without_a_report_on_replicas_is_asked_again_and_then_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system, "ANSWER_S", 0.3)

@@ -45,7 +45,7 @@ def mesh() -> tuple[AddressBook, Dialled, Registry]:
     return AddressBook(1, dialled, lambda broker_id: False, ELSEWHERE), dialled, registry
 
 
-def test_a_file_and_options_name_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_and_options_set_the_dialled_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = settings(tmp_path, 'dial = ["2@127.0.0.1:9001", "4@[::1]:9003"]')
     assert load(path).dial == (PeerAddress(2, "127.0.0.1", 9001), PeerAddress(4, "::1", 9003))
     assert load(settings(tmp_path)).dial == ()
@@ -69,27 +69,27 @@ def test_a_file_and_options_name_them(tmp_path: Path, monkeypatch: pytest.Monkey
         ([f"{n}@h:1" for n in range(2, 259)], "more than 256 brokers", ""),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, setting: str, peers: list[str], message: str, hint: str) -> None:
+def test_wrong_addresses_are_refused(tmp_path: Path, setting: str, peers: list[str], message: str, hint: str) -> None:
     with pytest.raises(InvalidConfig) as wrong:
         load(settings(tmp_path, f"{setting} = {peers}"))
     assert message in wrong.value.message
     assert hint in wrong.value.hint
 
 
-def test_a_misspelt_key_names_it(tmp_path: Path) -> None:
+def test_an_error_names_a_misspelt_key(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig) as wrong:
         load(settings(tmp_path, "dials = []"))
     assert "'dial'" in wrong.value.hint
 
 
-def test_voters_are_dialled_there() -> None:
+def test_voters_are_dialled_at_the_addresses_of_dial() -> None:
     here, dialled, _ = mesh()
     here.configure(VOTERS)
     assert dialled.peers == {2: "127.0.0.1:9001", 3: "10.0.0.1:7172"}
     assert here.voters == VOTERS, "who is let in is told where they are, not how this broker gets there"
 
 
-def test_those_who_join_are_dialled_there_whatever_they_and_the_registry_say() -> None:
+def test_joining_brokers_are_dialled_there_whatever_they_and_the_registry_announce() -> None:
     here, dialled, registry = mesh()
     here.configure(VOTERS)
     here.follow(registry)  # type: ignore[arg-type]
@@ -100,19 +100,19 @@ def test_those_who_join_are_dialled_there_whatever_they_and_the_registry_say() -
     assert dialled.peers[4] == "127.0.0.1:9003"
 
 
-def test_one_without_voters_dials_there_whom_its_data_folder_names() -> None:
+def test_a_broker_without_voters_dials_the_brokers_that_its_data_directory_names() -> None:
     dialled = Dialled()
     AddressBook(5, dialled, lambda broker_id: False, ELSEWHERE).learn(VOTERS)
     assert dialled.peers == {1: "10.0.0.1:7170", 2: "127.0.0.1:9001", 3: "10.0.0.1:7172"}
 
 
-def test_nobody_is_dialled_who_is_not_known_otherwise() -> None:
+def test_dial_adds_no_broker() -> None:
     here, dialled, _ = mesh()
     here.configure(VOTERS)
     assert 4 not in dialled.peers
 
 
-def test_calls_of_clients_are_passed_on_there() -> None:
+def test_brokers_forward_calls_to_the_addresses_of_dial() -> None:
     async def main(loop: VirtualLoop) -> list[str]:
         broker: Any = Elsewhere(loop, [REPLY])
         for elsewhere in ((), (PeerAddress(2, "127.0.0.1", 9011), PeerAddress(3, "127.0.0.1", 9012))):
@@ -126,6 +126,6 @@ def test_calls_of_clients_are_passed_on_there() -> None:
     assert run_virtually(main) == ["h:2", "127.0.0.1:9011"]
 
 
-def test_a_library_says_it_as_values() -> None:
+def test_a_library_sets_dial_as_values() -> None:
     config = BrokerConfig(1, "d", (PeerAddress(1, "h", 1),), b"x" * 16, dial=ELSEWHERE)
     assert config.dial == ELSEWHERE

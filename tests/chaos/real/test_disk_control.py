@@ -41,7 +41,7 @@ def control(disk: FaultyDisk, tmp_path: Path, request: pytest.FixtureRequest) ->
     return DiskControl(path)
 
 
-def test_it_says_what_is_not_synced(disk: FaultyDisk, control: DiskControl) -> None:
+def test_the_control_reports_unsynced_files(disk: FaultyDisk, control: DiskControl) -> None:
     assert control.look().operations == 0
     disk.make_directory("groups")
     disk.open("groups/a", create=True).write(0, [b"1"])
@@ -49,7 +49,7 @@ def test_it_says_what_is_not_synced(disk: FaultyDisk, control: DiskControl) -> N
     assert (found.operations, found.files, found.folders) == (3, ("groups/a",), ("", "groups"))
 
 
-def test_everything_that_can_be_asked_for_is_done(disk: FaultyDisk, control: DiskControl) -> None:
+def test_every_request_to_a_disk_is_carried_out(disk: FaultyDisk, control: DiskControl) -> None:
     file = disk.open("a", create=True)
     died: list[int] = []
     disk.faults.die = lambda: died.append(disk.faults.operations)
@@ -74,7 +74,7 @@ def test_everything_that_can_be_asked_for_is_done(disk: FaultyDisk, control: Dis
     assert died
 
 
-def test_what_is_not_understood_is_said(control: DiskControl, disk: FaultyDisk, tmp_path: Path) -> None:
+def test_an_unknown_request_is_an_error(control: DiskControl, disk: FaultyDisk, tmp_path: Path) -> None:
     for line, says in (
         (b'{"do": "wipe"}', b"none of slow_sync"),
         (b"nonsense", b"not understood"),
@@ -101,7 +101,7 @@ def boot(cluster: Cluster) -> bytes:
     return FaultyDisk(RealFiles(cluster.data(1)), cluster.data(1)).boot_id()
 
 
-def test_a_broker_loses_what_it_had_not_synced_when_its_power_is_cut_and_nothing_when_killed(tmp_path: Path) -> None:
+def test_a_power_cut_loses_unsynced_bytes_and_a_kill_loses_nothing(tmp_path: Path) -> None:
     with Cluster(tmp_path / "c", 1, disks=True) as cluster:
         cluster.up()
         disk: DiskControl = cluster.disk(1)

@@ -195,7 +195,7 @@ class Script:
 
 @pytest.mark.parametrize("rng", [Low(), High()])
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_left_is_what_is_left_in_the_simulator(machine: Machine, seed: int, rng: random.Random) -> None:
+def test_a_power_cut_leaves_the_same_as_in_the_simulator(machine: Machine, seed: int, rng: random.Random) -> None:
     """Random operations, with kills of the process now and then; the cut takes all or no unsynced changes."""
     simulated = FaultyFiles(rng)
     expected = Script(simulated, lambda pattern: simulated.fail_sync(pattern), seed)
@@ -248,7 +248,7 @@ def test_a_crash_in_the_life_of_a_log(tmp_path: Path, how: str, every: int) -> N
         assert run(reopen(machine.files, witness, ballots)) == found  # type: ignore[arg-type]
 
 
-def test_a_store_that_is_in_use_stays_so(machine: Machine) -> None:
+def test_a_store_in_use_stays_locked(machine: Machine) -> None:
     store = run(open_store(machine.files))
     with pytest.raises(StorageError):
         run(open_store(FaultyDisk(RealFiles(machine.folder), machine.folder)))
@@ -312,7 +312,7 @@ def during(slow: SlowFiles, sync: Callable[[], None], change: Callable[[], objec
     thread.join()
 
 
-def test_what_is_written_during_a_sync_is_not_covered_by_it(machine: Machine) -> None:
+def test_a_sync_does_not_cover_writes_during_it(machine: Machine) -> None:
     slow = SlowFiles(machine.folder)
     disk = FaultyDisk(slow, machine.folder)
     file = synced(disk, "a", b"1" * 512)
@@ -325,7 +325,7 @@ def test_what_is_written_during_a_sync_is_not_covered_by_it(machine: Machine) ->
     assert not machine.files.exists("b")
 
 
-def test_a_full_disk_takes_what_fits_and_again_what_is_freed(machine: Machine) -> None:
+def test_a_full_disk_accepts_bytes_that_fit_and_as_many_as_are_freed(machine: Machine) -> None:
     files, other = machine.files, synced(machine.files, "other", b"x" * 100)
     file = files.open("a", create=True)
     file.write(0, [b"1234"])
@@ -348,7 +348,7 @@ def test_a_full_disk_takes_what_fits_and_again_what_is_freed(machine: Machine) -
     file.write(107, [b"9" * 1000])
 
 
-def test_syncs_fail_by_path_and_have_written_nothing(machine: Machine) -> None:
+def test_syncs_fail_by_path_and_write_nothing(machine: Machine) -> None:
     files = machine.files
     one, two = synced(files, "g-1", b"old"), synced(files, "b", b"old")
     for file in (one, two):
@@ -415,7 +415,7 @@ def test_nothing_synced_is_torn(machine: Machine) -> None:
 # The journal
 
 
-def test_the_journal_is_cleared_when_nothing_in_it_matters(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_journal_is_cleared_when_no_record_matters(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disks, "JOURNAL_BYTES", 2000)
     file, most = synced(machine.files, "a", b"x"), 0
     for at in range(300):
@@ -428,7 +428,7 @@ def test_the_journal_is_cleared_when_nothing_in_it_matters(machine: Machine, mon
     assert machine.content("a") == b"y" * 300
 
 
-def test_what_lies_unsynced_for_long_is_taken_for_written(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_unsynced_writes_count_as_stored(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disks, "JOURNAL_BYTES", 500)
     never = synced(machine.files, "never-synced", b"old")
     never.write(0, [b"new"])

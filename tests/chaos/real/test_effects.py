@@ -104,7 +104,7 @@ def told(scene: Scene, kind: str, **how: Value) -> str | None:
 
 
 @pytest.mark.parametrize("kind", [name for name, fault in FAULTS.items() if fault.family is Family.NETWORK])
-def test_what_a_fault_of_the_network_did_is_seen_by_what_goes_through_it(places: Places, kind: str) -> None:
+def test_probes_observe_the_effect_of_a_network_fault(places: Places, kind: str) -> None:
     scene = Scene(target := StandIn())
     scene.stage.topics.append(("t", 0))
     target.leads["t", 0] = 1
@@ -115,7 +115,7 @@ def test_what_a_fault_of_the_network_did_is_seen_by_what_goes_through_it(places:
 
 
 @pytest.mark.parametrize("kind", ["isolate", "one_way", "latency", "bandwidth", "slicer", "slow_close"])
-def test_a_fault_of_the_network_that_does_nothing_tells_so(places: Places, kind: str) -> None:
+def test_a_network_fault_without_effect_reports_none(places: Places, kind: str) -> None:
     scene = Scene(target := StandIn())
     scene.stage.topics.append(("t", 0))
     target.leads["t", 0] = 1
@@ -124,13 +124,13 @@ def test_a_fault_of_the_network_that_does_nothing_tells_so(places: Places, kind:
 
 
 @pytest.mark.parametrize("kind", ["timeout", "reset_peer", "limit_data"])
-def test_a_fault_that_ends_no_connection_tells_so(places: Places, kind: str) -> None:
+def test_a_fault_that_ends_no_connection_reports_no_effect(places: Places, kind: str) -> None:
     scene = Scene(target := StandIn())
     target.net = Carrying(places, real=False)
     assert effect_of(scene, kind, **QUICK[kind]) == ""
 
 
-def test_without_anything_to_see_it_by_it_says_nothing() -> None:
+def test_a_fault_without_probes_reports_no_observation() -> None:
     assert effect_of(Scene(StandIn()), "latency") is None
     assert effect_of(Scene(StandIn()), "pause") is None
 
@@ -139,7 +139,7 @@ KILLS = {"kill": 1, "kill_leader": 1, "kill_majority": 2, "kill_all": 3}
 
 
 @pytest.mark.parametrize("kind", KILLS)
-def test_a_kill_tells_whose_processes_were_gone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_reports_how_many_processes_were_gone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     count = KILLS[kind]
     assert effect_of(Scene(StandIn()), kind) == f"{count} of {count} processes were gone"
     monkeypatch.setattr(StandIn, "kill", lambda self, *brokers: None)
@@ -195,9 +195,7 @@ def test_a_disk_counts_what_its_faults_did(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", DISKS)
-def test_a_fault_of_a_disk_that_does_nothing_tells_so(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_fault_without_effect_reports_none(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     target = DiskTarget(tmp_path)
     fill(target)
     monkeypatch.setattr(disk_faults, "PATIENCE_S", 0.0)
@@ -210,7 +208,9 @@ def test_a_fault_of_a_disk_that_does_nothing_tells_so(
     assert end.value.value == ""
 
 
-def test_a_power_cut_tells_what_it_took_and_what_it_might_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_power_cut_reports_its_losses_and_its_possible_losses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(disk_faults, "WEIGHTS", (0, 0, 1))
     target = DiskTarget(tmp_path)
     fill(target)
@@ -225,9 +225,7 @@ def test_a_power_cut_tells_what_it_took_and_what_it_might_have(tmp_path: Path, m
     assert effect_of(Scene(target), "power_cut", broker=2.0) == ""
 
 
-def test_files_that_are_gone_and_bits_that_are_others_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_files_and_changed_bits_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "BETWEEN_S", 0.0)
     monkeypatch.setattr(StandIn, "wipe", lambda self, broker: (self.data(broker) / "groups").unlink())
     target = StandIn(3, tmp_path)
@@ -277,7 +275,7 @@ def test_an_effect_is_in_the_history_and_is_read_again() -> None:
     assert again.faults == scene.history.faults
 
 
-def test_every_kind_of_the_table_is_told_of_here() -> None:
+def test_every_kind_of_the_table_has_a_check_here() -> None:
     others = {name for name, fault in FAULTS.items() if fault.family is not Family.DISK}
     told_of = {*others, *DISKS, "power_cut", "power_cut_all"}
     assert told_of == {*FAULTS}

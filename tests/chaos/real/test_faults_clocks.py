@@ -67,7 +67,7 @@ for line in sys.stdin:
 """
 
 
-def test_what_waits_waits_as_long_as_it_should_whatever_the_time(tmp_path: Path) -> None:
+def test_waiting_calls_ignore_jumps_of_the_wall_clock(tmp_path: Path) -> None:
     env = os.environ | clocks.environment(setup.libfaketime(), tmp_path, [1])[1]
     command = [sys.executable, "-c", WAITS]
     with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -141,7 +141,7 @@ def test_a_jump_is_a_line_in_the_brokers_clock(tmp_path: Path, hours: float) -> 
     assert {each.name for each in files[2].parent.iterdir()} == {"broker-1", "broker-2", "broker-3"}
 
 
-def test_without_the_library_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_error_has_instructions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere(self: Path, pattern: str) -> list[Path]:
         return []
 
@@ -150,7 +150,7 @@ def test_without_the_library_it_says_how_to_get_it(tmp_path: Path, monkeypatch: 
         setup.libfaketime(tmp_path)
 
 
-def test_what_cannot_be_got_is_said_and_nothing_half_done_is_left(
+def test_a_failed_download_is_reported_and_leaves_no_partial_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(setup.shutil, "which", lambda name: None)

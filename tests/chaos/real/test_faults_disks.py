@@ -91,7 +91,7 @@ def scene(target: DiskTarget) -> Scene:
     return Scene(target)
 
 
-def test_a_full_disk_is_so_until_its_broker_is_started_again(scene: Scene, target: DiskTarget) -> None:
+def test_a_disk_stays_full_until_its_broker_restarts(scene: Scene, target: DiskTarget) -> None:
     fault, words = scene.begin("disk_full", broker=2.0, bytes_left=3.0)
     assert words == "of broker 2: 3 bytes are left"
     with pytest.raises(DiskFull):
@@ -137,7 +137,7 @@ def test_a_slow_sync_is_let_go_at_the_end_and_other_faults_stay(scene: Scene, ta
     assert target.done == []
 
 
-def test_what_cannot_be_read_is_read_again_after_another_start(scene: Scene, target: DiskTarget) -> None:
+def test_reads_fail_until_the_broker_restarts_without_the_fault(scene: Scene, target: DiskTarget) -> None:
     target.disks[3].make_directory("groups")
     target.write(3, "groups/a", b"1", synced=True)
     fault, words = scene.begin("read_error", broker=3.0)
@@ -153,7 +153,7 @@ def test_what_cannot_be_read_is_read_again_after_another_start(scene: Scene, tar
 
 
 @pytest.mark.parametrize(("kind", "brokers"), [("power_cut", 1), ("power_cut_all", 3)])
-def test_power_takes_what_was_not_synced(
+def test_a_power_cut_takes_unsynced_bytes(
     scene: Scene, target: DiskTarget, kind: str, brokers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disks, "WEIGHTS", AT_ONCE)
@@ -242,7 +242,7 @@ def test_an_idle_broker_loses_power_all_the_same(
     assert words == "broker 2, at once: 0 sectors, 0 sizes, 0 names lost"
 
 
-def test_a_disk_that_does_not_answer_is_not_befallen(scene: Scene, target: DiskTarget) -> None:
+def test_a_disk_without_an_answer_gets_no_fault(scene: Scene, target: DiskTarget) -> None:
     (target.folder / "disk-1").unlink()
     for kind in ("slow_sync", "disk_full", "fail_sync"):
         _, words = scene.begin(kind, broker=1.0)
@@ -257,7 +257,7 @@ def test_a_disk_that_does_not_answer_is_not_befallen(scene: Scene, target: DiskT
 # with mutants on real brokers (without mutants: test_disk_control.py)
 
 
-def test_what_is_acknowledged_before_it_is_synced_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_acknowledged_before_their_sync_are_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disks, "WEIGHTS", AT_ONCE)
     with Cluster(tmp_path / "c", 1, disks=True, mutants=["leader-counts-itself-early"]) as cluster:
         cluster.up()
@@ -277,9 +277,7 @@ def test_what_is_acknowledged_before_it_is_synced_is_lost(tmp_path: Path, monkey
         assert len(found) < 20, words
 
 
-def test_what_is_called_synced_and_is_not_is_missed_after_a_power_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_power_cut_takes_bytes_that_a_mutant_does_not_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disks, "WEIGHTS", AT_ONCE)
     with Cluster(tmp_path / "c", 1, disks=True, mutants=["logs-are-not-synced"]) as cluster:
         cluster.up()

@@ -78,7 +78,7 @@ def test_bits_of_this_kind_of_file_are_flipped_while_the_broker_is_stopped(
     assert next(fault, None) is None
 
 
-def test_only_what_a_mark_covers_is_flipped(target: StandIn) -> None:
+def test_only_bits_that_a_mark_covers_are_flipped(target: StandIn) -> None:
     """Flips reach up to the end of the marked frame in the mark's segment, anywhere in earlier segments, and nowhere in
     later ones.
     """
@@ -106,7 +106,7 @@ def test_only_what_a_mark_covers_is_flipped(target: StandIn) -> None:
     assert files.covered_bytes(data, later) == 0
 
 
-def test_with_nothing_to_flip_nothing_happens_and_the_broker_runs(scene: Scene, target: StandIn) -> None:
+def test_a_flip_without_suitable_files_changes_nothing_and_the_broker_runs(scene: Scene, target: StandIn) -> None:
     target.data(3).mkdir(parents=True)
     _, words = scene.begin("flip_bits", broker=3.0)
     assert words is None
@@ -123,7 +123,7 @@ def test_a_wiped_broker_starts_again_at_the_end(scene: Scene, target: StandIn) -
 
 
 @pytest.mark.parametrize("nodes", [3, 5])
-def test_who_is_wiped_is_left_with_those_that_do_not_have_what_was_written_last(
+def test_after_amnesia_no_running_broker_has_the_last_writes(
     tmp_path: Path, nodes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "BETWEEN_S", 0.0)
@@ -165,7 +165,7 @@ def test_a_tail_is_torn_above_what_was_synced(tmp_path: Path, monkeypatch: pytes
     assert target.up == {1, 2, 3}
 
 
-def test_all_that_damages_is_done_to_the_broker_that_the_nemesis_names() -> None:
+def test_damage_strikes_the_broker_that_the_nemesis_names() -> None:
     for name in ("wipe", "wipe_then_kill", "flip_bits", "read_error"):
         assert FAULTS[name].real.damages, name
     assert not FAULTS["torn_tail"].real.damages, "nothing that was synced"

@@ -40,7 +40,7 @@ class Scene:
 
 @pytest.mark.parametrize("kind", [name for name, fault in FAULTS.items() if fault.family is Family.NETWORK])
 @pytest.mark.parametrize("nodes", [3, 5])
-def test_every_one_does_something_and_undoes_it(kind: str, nodes: int) -> None:
+def test_every_network_fault_changes_something_and_undoes_its_changes(kind: str, nodes: int) -> None:
     scene = Scene(nodes)
     parameters = FAULTS[kind].real.parameters
     for seed in range(8):
@@ -74,7 +74,7 @@ def test_a_partition_leaves_a_majority_together(nodes: int) -> None:
         assert all((b, a) in scene.cut for a, b in scene.cut), "both ways"
 
 
-def test_clients_of_a_partition_are_on_both_sides_or_on_one() -> None:
+def test_clients_are_on_both_sides_of_a_partition_or_on_one() -> None:
     sizes = {}
     for where in ("both", "majority", "minority"):
         scene = Scene(5)
@@ -84,7 +84,7 @@ def test_clients_of_a_partition_are_on_both_sides_or_on_one() -> None:
     assert sizes["majority"] < sizes["minority"], "from so many brokers clients are cut off"
 
 
-def test_one_way_is_one_way() -> None:
+def test_a_one_way_cut_stops_one_direction() -> None:
     scene = Scene()
     scene.begin("one_way", side="deaf", of="all")
     assert scene.cut == {(2, 1), (3, 1)}
@@ -97,7 +97,7 @@ def test_one_way_is_one_way() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "apart"), [(3, 1), (5, 6)])
-def test_in_a_chain_everyone_reaches_everyone_but_not_at_once(nodes: int, apart: int) -> None:
+def test_in_a_chain_each_broker_reaches_only_its_neighbours(nodes: int, apart: int) -> None:
     scene = Scene(nodes)
     scene.begin("chain")
     assert len(scene.among()) == 2 * apart
@@ -108,7 +108,7 @@ def test_in_a_chain_everyone_reaches_everyone_but_not_at_once(nodes: int, apart:
     assert scene.cut == scene.among(), "clients reach all of them"
 
 
-def test_in_a_star_the_others_talk_to_the_one_in_the_middle_alone() -> None:
+def test_in_a_star_the_others_talk_only_to_the_centre() -> None:
     scene = Scene(5)
     scene.begin("star")
     others = [2, 3, 4, 5]

@@ -47,14 +47,14 @@ def test_all_are_killed_in_one_call() -> None:
 
 
 @pytest.mark.parametrize("kind", ["kill", "kill_majority", "kill_all", "pause"])
-def test_with_nobody_up_there_is_nobody_to_befall(kind: str) -> None:
+def test_a_fault_without_running_brokers_is_impossible(kind: str) -> None:
     scene = Scene()
     scene.target.kill(1, 2, 3)
     _, words = scene.begin(kind)
     assert words is None
 
 
-def test_the_leader_is_whom_the_brokers_name() -> None:
+def test_the_reported_leader_is_the_one_that_brokers_name() -> None:
     scene = Scene()
     scene.stage.topics += [("a", 0), ("b", 1)]
     scene.target.leads = {("a", 0): None, ("b", 1): 2}
@@ -78,7 +78,7 @@ class MovedLeadership(StandIn):
 
 
 @pytest.mark.parametrize(("kind", "undone"), [("pause", "resume 2"), ("kill_leader", "start 2")])
-def test_a_fault_for_a_leader_strikes_one_that_still_leads(kind: str, undone: str) -> None:
+def test_a_fault_for_a_leader_strikes_a_broker_that_still_leads(kind: str, undone: str) -> None:
     scene = Scene(target=MovedLeadership(3))
     scene.stage.topics += [("a", 0)]
     scene.target.leads = {("a", 0): 2}
@@ -96,7 +96,7 @@ class RestlessLeadership(StandIn):
         self.leads = {("a", 0): brokers[-1] % len(self.brokers) + 1}
 
 
-def test_a_leadership_that_never_rests_is_not_struck() -> None:
+def test_a_fault_gives_up_on_a_leadership_that_keeps_moving() -> None:
     scene = Scene(target=RestlessLeadership(3))
     scene.stage.topics += [("a", 0)]
     scene.target.leads = {("a", 0): 2}
@@ -105,7 +105,7 @@ def test_a_leadership_that_never_rests_is_not_struck() -> None:
     assert scene.stage.paused == frozenset()
 
 
-def test_who_is_named_is_befallen() -> None:
+def test_a_fault_strikes_the_named_broker() -> None:
     scene = Scene()
     fault, words = scene.begin("pause", broker=3.0, who="anyone")
     assert words == "broker 3"

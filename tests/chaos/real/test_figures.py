@@ -52,7 +52,7 @@ def test_partitions_that_were_hit_are_told_from_the_others(monkeypatch: pytest.M
     assert pauses.elsewhere == [pytest.approx(1.0)]
 
 
-def test_a_stall_before_the_failure_is_done_is_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stall_before_the_end_of_the_failure_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """The old leader answers until it is dead, however long ago it was signalled."""
     monkeypatch.setattr("tinymq_chaos.real.figures.measures.time.monotonic", lambda: 5.0)
     load = Load(cast(AsyncClient, None), "t", 1)
@@ -63,13 +63,13 @@ def test_a_stall_before_the_failure_is_done_is_none_of_it(monkeypatch: pytest.Mo
     assert pauses.led == [pytest.approx(1.7 - 1.2)]
 
 
-def test_time_away_is_what_goes_beyond_a_short_pause() -> None:
+def test_unavailable_time_excludes_short_pauses() -> None:
     acks = writes(0, 0.05, 0.1, 0.15, 2.15, 2.2, 2.25).acks
     assert away(acks, 0.0, 2.3) == pytest.approx(2.0)
     assert away([], 0.0, 2.3) == pytest.approx(2.3)
 
 
-def test_a_figure_says_what_it_missed() -> None:
+def test_a_figure_marks_missed_bounds() -> None:
     parts = (*distribution("", "s", [0.1, 0.2, 1.5], [(0.5, 0.6), (0.99, 1.0)]), FigurePart("lost", 0, 0, ""))
     missed = Figure("f", "writes resume", parts, "3 kills")
     reached = Figure("g", "chain", (FigurePart("available", 99.5, 99.0, "%", least=True),), "60 s")

@@ -32,7 +32,7 @@ class Calm:
         yield
 
 
-def test_a_careless_one(chaos_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_careless_consumer(chaos_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"TOPIC": "careless", "WITHIN_S": 2.0, "Bookkeeper": Careless}.items():
         monkeypatch.setitem(globals(), name, value)
     test_every_order_is_booked_once(chaos_cluster, Calm())
@@ -56,6 +56,6 @@ def test_the_example_passes_and_notices_a_consumer_that_loses_an_order(tmp_path:
     said = done.stdout + done.stderr
     assert done.returncode == 1, said
     assert "1 failed, 1 passed" in said, said
-    assert "FAILED test_consumer.py::test_a_careless_one" in said, said
+    assert "FAILED test_consumer.py::test_a_careless_consumer" in said, said
     assert "149 of 150 orders were booked within 2 s" in said, said
     assert said.count("the nemesis chooses by --chaos-seed 7") == 1

@@ -74,21 +74,21 @@ def test_nothing_is_said_when_all_is_well() -> None:
         (of_t(2, durable_index=93), ["t/0 on broker 2 is 7 entries behind broker 1"]),
     ],
 )
-def test_what_is_wrong_with_one_broker(after: Statuses, words: list[str]) -> None:
+def test_problems_of_one_broker_are_reported(after: Statuses, words: list[str]) -> None:
     assert said(after) == words
 
 
-def test_a_broker_without_an_answer_is_said_once() -> None:
+def test_a_broker_without_an_answer_is_reported_once() -> None:
     assert said({**pages(), 2: None}) == ["broker 2 does not answer"]
     assert said({**pages(), 2: None}, b2="it was killed") == ["broker 2 is down (it was killed)"]
 
 
-def test_without_any_answer_only_that_is_said() -> None:
+def test_without_any_answer_only_silence_is_reported() -> None:
     nobody: Statuses = dict.fromkeys((1, 2, 3))
     assert list(wrong(nobody, nobody, None, {})) == [f"broker {b} does not answer" for b in (1, 2, 3)]
 
 
-def test_a_follower_may_lack_what_came_since_the_first_look() -> None:
+def test_a_follower_may_lack_entries_since_the_first_look() -> None:
     after = changed(1, replicas=[page(1)["replicas"][0], replica("t", "leader", 1, at=150)])
     assert said(after) == []
     assert said(pages(), before=after) == [f"t/0 on broker {b} is 50 entries behind broker 1" for b in (1, 2, 3)]
@@ -101,7 +101,7 @@ def test_a_partition_without_a_leader() -> None:
     assert words[1:] == [f"t/0 on broker {b} is candidate" for b in (1, 2, 3)]
 
 
-def test_where_replicas_are_has_to_be_known() -> None:
+def test_unknown_placements_are_a_problem() -> None:
     assert list(wrong(pages(), pages(), None, {})) == ["no broker says where replicas are"]
 
 
@@ -110,7 +110,7 @@ def test_a_topic_that_only_the_placement_knows_is_missing_everywhere() -> None:
     assert words == ["new/0 has no leader", "new/0 on broker 1 is missing", "new/0 on broker 2 is missing"]
 
 
-def test_who_leads_is_who_the_newest_term_names() -> None:
+def test_the_leader_is_that_of_the_newest_term() -> None:
     assert leader(pages(), "t", 0) == 1
     assert leader(of_t(1, term=2), "t", 0) == 1
     assert leader(of_t(3, term=4, leader=3), "t", 0) == 3
@@ -162,6 +162,6 @@ def test_a_page_is_read_whatever_its_status(
     assert ask(f"127.0.0.1:{server.server_port}") == answer
 
 
-def test_nobody_there_is_no_answer() -> None:
+def test_a_missing_process_gives_no_answer() -> None:
     assert ask("127.0.0.1:1") is None
     assert placed("127.0.0.1:1", 0.2) is None

@@ -19,7 +19,7 @@ def high(end: socket.socket) -> socket.socket:
 
 
 @pytest.mark.parametrize("many_files", [False, True])
-def test_what_arrives_and_how_it_ends_is_seen(many_files: bool) -> None:
+def test_a_probe_observes_arriving_bytes_and_the_end(many_files: bool) -> None:
     sending, receiving = map(high, socket.socketpair()) if many_files else socket.socketpair()
     with receiving:
         assert max(sending.fileno(), receiving.fileno()) >= HIGH or not many_files

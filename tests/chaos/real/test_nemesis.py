@@ -73,7 +73,7 @@ def test_a_fault_is_in_the_history_from_its_beginning_to_its_end() -> None:
     assert scene.nemesis.happened == {"pause": 1}
 
 
-def test_one_that_cannot_happen_now_is_none_and_in_no_history() -> None:
+def test_an_impossible_fault_is_none_and_leaves_no_trace_in_the_history() -> None:
     scene = Scene()
     assert scene.nemesis.begin("kill_leader") is None  # nothing is written, so no partition has a leader
     assert scene.history.faults == []
@@ -82,7 +82,7 @@ def test_one_that_cannot_happen_now_is_none_and_in_no_history() -> None:
         pass
 
 
-def test_the_leader_of_something_that_is_written_to_is_killed() -> None:
+def test_the_leader_of_a_written_partition_is_killed() -> None:
     scene = Scene()
     scene.nemesis.stage.topics.append(("t", 0))
     scene.target.leads["t", 0] = 3
@@ -120,7 +120,7 @@ def test_all_faults_end_and_all_brokers_run() -> None:
     scene.nemesis.end_all()  # a second call does nothing
 
 
-def test_one_that_ends_badly_keeps_no_other_from_ending() -> None:
+def test_a_fault_whose_end_fails_keeps_no_other_from_ending() -> None:
     scene = Scene()
     scene.nemesis.begin("kill_majority")
     scene.nemesis.begin("fail")
@@ -144,13 +144,13 @@ def test_damage_comes_to_one_disk_at_a_time_and_to_the_next_when_all_is_well() -
     assert scene.nemesis.hurt == {2, 3}
 
 
-def test_who_may_have_lost_something_is_known() -> None:
+def test_brokers_with_possible_losses_are_known() -> None:
     scene = Scene()
     with scene.nemesis.fault("forget"), scene.nemesis.fault("kill", broker=1.0):
         assert scene.nemesis.hurt == {3}
 
 
-def test_who_was_hurt_is_to_be_believed_again_when_all_was_well_since() -> None:
+def test_a_damaged_broker_is_trusted_again_once_all_was_well() -> None:
     scene = Scene()
     nemesis = scene.nemesis
     with nemesis.fault("lose", broker=2.0):
@@ -176,7 +176,7 @@ def test_who_was_hurt_is_to_be_believed_again_when_all_was_well_since() -> None:
     assert nemesis.hurt == {3}, "its damage may lie undiscovered"
 
 
-def test_a_scar_makes_its_broker_the_only_one_to_be_damaged() -> None:
+def test_after_undiscovered_damage_no_other_broker_is_damaged() -> None:
     scene = Scene()
     with scene.nemesis.fault("scar", broker=2.0):
         pass
@@ -186,7 +186,7 @@ def test_a_scar_makes_its_broker_the_only_one_to_be_damaged() -> None:
         assert under_way.broker == 2
 
 
-def test_wrong_names_are_told_from_right_ones() -> None:
+def test_wrong_names_are_distinguished_from_right_names() -> None:
     nemesis = Scene().nemesis
     with pytest.raises(ValueError, match="'explode' is not one of isolate, partition"):
         nemesis.begin("explode")
@@ -197,7 +197,7 @@ def test_wrong_names_are_told_from_right_ones() -> None:
     assert "needy" not in nemesis.kinds
 
 
-def test_what_strikes_on_is_a_cause_all_the_while() -> None:
+def test_a_repeating_fault_is_a_cause_as_long_as_it_lasts() -> None:
     scene = Scene()
     with scene.nemesis.fault("reset_peer"), scene.nemesis.fault("latency"):
         before = len(scene.said)

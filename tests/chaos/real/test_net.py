@@ -20,9 +20,9 @@ SLOW_MS = 150
 def all_of_it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Net]:
     net = Net(tmp_path_factory.mktemp("net"), *DIRECTIONS)
     yield net
-    begun_anew = net.proxies.begun_anew
+    restarts = net.proxies.restarts
     net.close()
-    assert begun_anew == 0, "nobody here holds a proxy up"
+    assert restarts == 0, "no test here makes a proxy hang"
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def lines(net: Net, direction: Direction) -> list[tuple[Line, bool]]:
 
 
 @pytest.mark.parametrize("direction", [(1, 2), (2, 1), (CLIENTS, 1), (1, CLIENTS)])
-def test_a_cut_is_of_one_direction_and_of_every_line_that_is_there(net: Net, direction: Direction) -> None:
+def test_a_cut_stops_one_direction_of_every_present_connection(net: Net, direction: Direction) -> None:
     there = lines(net, direction)
     assert all(line.passes(back=back) for line, back in there)
     net.proxies.cut("why", [direction])
@@ -60,7 +60,7 @@ def test_a_cut_is_of_one_direction_and_of_every_line_that_is_there(net: Net, dir
 
 
 @pytest.mark.parametrize("direction", [(1, 2), (2, 1), (CLIENTS, 1), (1, CLIENTS)])
-def test_a_cut_is_of_new_lines_too_until_it_is_mended(net: Net, direction: Direction) -> None:
+def test_a_cut_stops_new_connections_until_it_is_mended(net: Net, direction: Direction) -> None:
     net.proxies.cut("why", [direction])
     new = lines(net, direction)
     for line, back in new:
@@ -80,7 +80,7 @@ def test_other_places_and_the_other_direction_do_not_notice(net: Net) -> None:
     assert others[0].passes()
 
 
-def test_what_is_cut_for_two_reasons_is_whole_when_both_are_mended(net: Net) -> None:
+def test_a_direction_with_two_cuts_works_when_both_are_mended(net: Net) -> None:
     net.proxies.cut("one", [(1, 2), (1, 2)])
     net.proxies.cut("other", [(1, 2)])
     net.proxies.mend("one")
@@ -93,7 +93,7 @@ def test_what_is_cut_for_two_reasons_is_whole_when_both_are_mended(net: Net) -> 
     assert net.line(1, 2).passes()
 
 
-def test_all_is_mended_at_once(net: Net) -> None:
+def test_mend_all_ends_every_fault(net: Net) -> None:
     net.proxies.cut("one", [(1, 2), (CLIENTS, 1)])
     net.proxies.toxic("two", [(2, 1)], "latency", latency=60_000)
     net.proxies.mend_all()
@@ -107,7 +107,7 @@ def took_s(line: Line, data: bytes = b"x") -> float:
     return time.monotonic() - began
 
 
-def test_latency_is_added_to_what_is_there_and_to_what_is_new(net: Net) -> None:
+def test_latency_is_added_to_present_and_new_connections(net: Net) -> None:
     there = net.line(1, 2)
     assert there.passes()
     net.proxies.toxic("why", [(1, 2)], "latency", latency=SLOW_MS, jitter=10)
@@ -126,7 +126,7 @@ def test_bandwidth_is_bounded(net: Net) -> None:
     assert took_s(line, bytes(60_000)) >= 0.2
 
 
-def test_slices_are_small_and_nothing_is_lost(net: Net) -> None:
+def test_slices_are_small_and_lose_no_byte(net: Net) -> None:
     line = net.line(1, 2)
     net.proxies.toxic("why", [(1, 2)], "slicer", average_size=50, size_variation=10, delay=500)
     data = bytes(range(256)) * 4
@@ -199,7 +199,7 @@ def test_every_kind_is_known_to_toxiproxy_with_all_its_attributes(net: Net, kind
         ("slicer", 1.0, {}, "average_size must be above size_variation"),
     ],
 )
-def test_what_toxiproxy_would_pass_over_or_die_of_is_refused(
+def test_toxics_that_toxiproxy_would_ignore_or_crash_on_are_refused(
     kind: str, toxicity: float, attributes: dict[str, float], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -207,6 +207,6 @@ def test_what_toxiproxy_would_pass_over_or_die_of_is_refused(
 
 
 @pytest.mark.parametrize("direction", [(1, 1), (2, CLIENTS), (1, 7)])
-def test_directions_that_are_not_there_are_refused(net: Net, direction: Direction) -> None:
+def test_unknown_directions_are_refused(net: Net, direction: Direction) -> None:
     with pytest.raises(ValueError, match="nothing goes from"):
         net.proxies.cut("why", [direction])

@@ -73,7 +73,7 @@ def test_a_killed_leader_under_load_is_judged(tmp_path, monkeypatch):
 
 
 @pytest.mark.timeout(180)
-def test_a_message_that_is_taken_out_behind_the_producers_backs_is_found_lost(cluster):
+def test_a_message_that_the_test_removes_is_reported_lost(cluster):
     history = History(time.monotonic)
     subject = NatsSystem(cluster)
     lost = asyncio.run(_write_and_take_one_out(subject, history))
@@ -160,7 +160,7 @@ def test_servers_reach_each_other_and_are_reached_through_proxies_alone(shared):
 
 
 @pytest.mark.timeout(180)
-def test_processes_end_stop_still_and_begin_as_they_are_told(shared):
+def test_servers_stop_pause_and_start_on_request(shared):
     """The trial above shows that all is well again after a restart."""
     shared.start(*(broker for broker in shared.brokers if not shared.running(broker)))
     ports = {broker: shared.listens[broker].monitor for broker in shared.brokers}

@@ -61,7 +61,7 @@ def test_one_try_without_an_answer_makes_a_send_unknown():
 @pytest.mark.parametrize(
     ("answer", "ends"), [(OutcomeUnknown("silence"), OutcomeUnknown), (BrokerUnreachable("nobody"), DeadlineExceeded)]
 )
-def test_without_an_id_nothing_is_sent_twice(answer, ends):
+def test_a_send_without_an_id_is_not_retried(answer, ends):
     wire = Answers(answer, PublishAck(7, False))
     with pytest.raises(ends):
         send(wire, message_id=None, within_s=10)
@@ -79,7 +79,7 @@ def test_a_partition_is_a_stream_and_an_offset_its_sequence_less_one():
     assert (wanted["num_replicas"], wanted["storage"]) == (3, "file")
 
 
-def test_a_server_dials_what_it_is_told_and_gossips_nothing_that_leads_anywhere(tmp_path):
+def test_a_server_has_the_given_routes_and_advertises_no_usable_address(tmp_path):
     said = config("n1", ServerPorts(1001, 1002, 1003), ["127.0.0.1:7", "127.0.0.1:8"], tmp_path, "always")
     assert 'routes: ["nats-route://127.0.0.1:7", "nats-route://127.0.0.1:8"]' in said
     assert "no_advertise: true" in said
@@ -119,13 +119,13 @@ def test_messages_are_read_from_all_blocks_in_order(data):
     assert [e.prev_crc for e in found[1:]] == [e.header_crc for e in found[:-1]]
 
 
-def test_what_was_removed_is_a_hole(data):
+def test_a_removed_message_is_a_gap(data):
     write(data, b1=[record(1, make_value("a-0")), record(2 | 1 << 63, b"", subject=b""), record(3, make_value("a-2"))],
           b2=[record(1 | 1 << 62, b"", subject=b"")])  # fmt: skip
     assert [e.index for e in nats_files.stored(data, "t-0")] == [3]
 
 
-def test_what_is_no_record_is_nothing_that_anybody_sent(data):
+def test_invalid_bytes_are_a_value_that_no_producer_sent(data):
     write(data, b1=[record(1, make_value("a-0")), record(2, make_value("a-1"))[:-20]])
     first, second = nats_files.stored(data, "t-0")
     assert first.records == ("a-0",)
@@ -177,14 +177,14 @@ def test_files_are_damaged_while_their_server_is_down(data, kind, longer):
     assert stage.did == ["kill", "start"]
 
 
-def test_where_there_is_nothing_to_damage_nothing_happens(data):
+def test_damage_faults_skip_empty_servers(data):
     stage = Stage(data)
     fault = nats_faults.KINDS["torn_tail"].begin(stage, random.Random(3), {"broker": 1.0})
     assert next(fault) is None
     assert stage.did == ["kill", "start"]
 
 
-def test_a_cut_of_power_takes_what_was_not_synced_and_keeps_what_was(tmp_path):
+def test_a_power_cut_takes_unsynced_writes_and_keeps_synced_ones(tmp_path):
     """Where the user may not mount, the disk says so, and no run uses it."""
     if reason := loop_disk.why_not():
         with pytest.raises(RuntimeError, match="no disk whose power can be cut") as raised:

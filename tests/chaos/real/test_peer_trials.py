@@ -25,7 +25,7 @@ def test_a_row_for_each_kind_of_trial_and_records_are_counted():
     assert second == "| kill_all | always | 1 | 1 | 10 | 0 | 0 | 0 | 0 | none | 0.0 s, 0.0 s |"
 
 
-def test_a_pause_is_of_one_partition_between_acknowledgements_or_to_the_last_try():
+def test_a_pause_is_between_acknowledgements_of_one_partition_or_until_the_last_attempt():
     now = [0.0]
     history = History(lambda: now[0])
     for partition, at_s, end in [
@@ -43,7 +43,7 @@ def test_a_pause_is_of_one_partition_between_acknowledgements_or_to_the_last_try
     assert (seen.acknowledged, seen.unknown, seen.failed, seen.pause_s) == (3, 1, 1, 5.0)
 
 
-def test_how_far_back_losses_reach_is_from_the_next_fault():
+def test_the_reach_of_losses_ends_at_the_next_fault():
     now = [0.0]
     history = History(lambda: now[0])
     for at_s in (10.0, 30.0):
@@ -54,7 +54,7 @@ def test_how_far_back_losses_reach_is_from_the_next_fault():
     assert seen.lost_s == 6.0
 
 
-def test_a_plan_is_said_as_a_command_that_does_it_again():
+def test_a_plan_prints_the_command_that_repeats_it():
     plan = TrialPlan(7, ("kill_leader", "pause"), times=2, sync="always", before_s=45)
     assert plan.command == (
         "PYTHONPATH=chaos python -m tinymq_chaos.real.peers --seeds 7 --sync always --times 2 --before-s 45 "
@@ -70,7 +70,7 @@ def test_a_wrong_command_is_refused(words, capsys):
     assert "error" in capsys.readouterr().err
 
 
-def test_power_is_cut_only_where_it_can_be(monkeypatch, capsys):
+def test_power_is_cut_only_on_disks_that_support_it(monkeypatch, capsys):
     monkeypatch.setattr(loop_disk, "why_not", lambda: "mounting needs root")
     with pytest.raises(SystemExit):
         main(["power_cut_all"])

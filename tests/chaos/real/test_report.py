@@ -52,7 +52,7 @@ def test_quantiles_are_those_of_the_calls(tmp_path: Path) -> None:
     assert (found["p50"], found["p99"]) == (pytest.approx(2, rel=0.01), pytest.approx(1000, rel=0.01))
 
 
-def test_what_a_fault_did_is_told_while_and_after_it(tmp_path: Path) -> None:
+def test_effects_during_and_after_a_fault_are_separate(tmp_path: Path) -> None:
     tape = steady(20, but=(5.0, 7.5))
     tape.fault("kill_leader", "broker 1", 5.0, 6.0)
     tape.led(0.0, 1, 1)
@@ -67,7 +67,7 @@ def test_what_a_fault_did_is_told_while_and_after_it(tmp_path: Path) -> None:
     assert found.longest_silence.ended_s - found.longest_silence.began_s == pytest.approx(2.5)
 
 
-def test_nobody_waits_where_nobody_asks(tmp_path: Path) -> None:
+def test_without_a_request_there_is_no_silence(tmp_path: Path) -> None:
     tape = Tape()
     tape.replicas([tape.send(1.0, 1.01), tape.send(30.0, 30.02)])
     tape.fault("pause", "broker 2", 2.0, 8.0)
@@ -75,7 +75,7 @@ def test_nobody_waits_where_nobody_asks(tmp_path: Path) -> None:
     assert (span["silent_while_s"], span["silent_after_s"], span["partitions"]) == (0.0, 0.0, {})
 
 
-def test_a_failed_write_was_waited_for_until_nobody_asks_again(tmp_path: Path) -> None:
+def test_a_silence_ends_when_no_client_retries_its_failed_write(tmp_path: Path) -> None:
     tape = Tape()
     first = tape.send(0.0, 0.1)
     for i in range(5):
@@ -96,14 +96,14 @@ def test_a_write_without_an_answer_waits_to_the_end(tmp_path: Path) -> None:
     assert summary(found)["calls"]["send"]["pending"] == 1
 
 
-def test_what_no_broker_acknowledged_is_no_acknowledged_record(tmp_path: Path) -> None:
+def test_records_without_an_acknowledgement_are_not_counted(tmp_path: Path) -> None:
     tape = Tape()
     call = tape.history.invoke("p", "send", 1.0, topic=TOPIC, partition=0, records=["x"], acks="none")
     call.ok([0, -1])
     assert summary(findings(tape, tmp_path))["records"]["acknowledged"] == 0
 
 
-def test_all_that_is_lost_is_counted_however_short_the_list_of_anomalies_is(tmp_path: Path) -> None:
+def test_the_count_of_lost_records_exceeds_the_list_of_anomalies(tmp_path: Path) -> None:
     tape = Tape()
     sent = [tape.send(i / 10, i / 10 + 0.01) for i in range(30)]
     tape.replicas(sent[:10])
@@ -155,7 +155,9 @@ def test_two_runs_are_compared(tmp_path: Path) -> None:
     assert "300" in page.read_text()
 
 
-def test_a_folder_without_a_run_is_told_from_a_damaged_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_distinguish_a_folder_without_a_run_from_a_damaged_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(NoRun, match="make chaos"):
         read_run(tmp_path)
     folder = steady(1).keep(tmp_path / "run")

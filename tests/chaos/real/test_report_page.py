@@ -117,7 +117,7 @@ def test_a_page_of_a_run_in_which_all_is_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("calls", [False, True])
-def test_a_page_of_nothing(tmp_path: Path, calls: bool) -> None:
+def test_a_page_of_an_empty_run(tmp_path: Path, calls: bool) -> None:
     tape = Tape()
     if calls:
         tape.send(0.0, 0.1, Outcome.FAILED)
@@ -126,7 +126,7 @@ def test_a_page_of_nothing(tmp_path: Path, calls: bool) -> None:
     assert page.sections == ["time", "anomalies", "faults", "calls", "run"]
 
 
-def test_nobody_says_that_nothing_was_lost_who_has_not_looked(tmp_path: Path) -> None:
+def test_a_page_does_not_claim_that_nothing_was_lost_without_a_check(tmp_path: Path) -> None:
     tape = Tape()
     tape.send(0.0, 0.1)
     page = read(write_report(tape.keep(tmp_path, anomalies=[])))
@@ -134,14 +134,14 @@ def test_nobody_says_that_nothing_was_lost_who_has_not_looked(tmp_path: Path) ->
     assert "final state was not read" in page.said
 
 
-def test_what_was_not_judged_or_not_tested_is_not_called_whole(tmp_path: Path) -> None:
+def test_a_page_without_a_verdict_or_a_test_claims_nothing(tmp_path: Path) -> None:
     unjudged = read(write_report(steady(10).keep(tmp_path / "a", anomalies=[], judged=False, interrupted=True)))
     assert "Not judged" in unjudged.said
     assert "Not judged: the run ended before the checkers ran." in unjudged.said
     untested = read(
         write_report(steady(10).keep(tmp_path / "b", anomalies=[], not_tested=["pause: it never happened"]))
     )
-    assert "But not all was tested: pause: it never happened." in untested.said
+    assert "But the run left something untested: pause: it never happened." in untested.said
     assert not any("Nothing was lost" in page.said for page in (unjudged, untested))
     assert json.loads((tmp_path / "a" / "summary.json").read_text())["judged"] is False
 

@@ -145,7 +145,7 @@ def test_a_workload_that_breaks_ends_the_run_at_once() -> None:
     assert subject.target.unhealthy() == ""
 
 
-def test_interrupted_once_it_still_reads_and_judges_what_was() -> None:
+def test_a_run_that_is_interrupted_once_is_read_and_judged() -> None:
     subject = Plain()
     long = Episode((Act("kill_all", {}, 0.0, 3600.0),), 0.0)
     result = run(subject, RunPlan(1, 3600.0, episodes=(long,)), interrupts=1)
@@ -156,7 +156,7 @@ def test_interrupted_once_it_still_reads_and_judges_what_was() -> None:
     assert [fault.ended_s is not None for fault in result.history.faults] == [True]
 
 
-def test_interrupted_twice_it_ends_at_once_and_is_judged_by_nobody() -> None:
+def test_a_run_that_is_interrupted_twice_ends_at_once_without_a_verdict() -> None:
     subject, entered, leave = Plain(), threading.Event(), threading.Event()
 
     def hangs(history: History, hurt: Collection[int]) -> CollectedReplicas:
@@ -227,7 +227,7 @@ def test_a_machine_that_makes_the_harness_wait_is_a_cause_for_elections(monkeypa
     assert any("the machine has made the harness wait" in what for what in said), said
 
 
-def test_a_broker_that_says_nothing_in_the_end_is_an_anomaly() -> None:
+def test_a_broker_without_a_report_at_the_end_is_an_anomaly() -> None:
     subject = Plain()
     subject.silent.append("broker 2 does not say how its replicas are")
     result = run(subject, RunPlan(1, 30.0, episodes=(PAUSE,)))
@@ -235,7 +235,7 @@ def test_a_broker_that_says_nothing_in_the_end_is_an_anomaly() -> None:
     assert outcome.exit_of(result) == (1, "anomalies")
 
 
-def test_what_was_asked_for_and_did_not_come_about_is_not_tested() -> None:
+def test_requests_that_did_not_happen_count_as_untested() -> None:
     done = run(Plain(), RunPlan(1, 30.0, ("pause",), episodes=(PAUSE,)))
     assert outcome.untested(done) == []
     assert outcome.exit_of(done) == (0, "nothing was wrong")
@@ -278,7 +278,7 @@ def test_a_plan_of_one_kind_has_no_pairs() -> None:
     assert all(len(next(episodes).acts) == 1 for _ in range(5))
 
 
-def test_what_cannot_happen_is_tried_again_and_then_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_fault_is_retried_and_then_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "GAP_S", 0.01)  # between two attempts
     episode = Episode((Act("kill_leader", {}, 0.0, 0.01),), 0.01)
     result = run(Plain(), RunPlan(1, 30.0, episodes=(episode, PAUSE)))
@@ -326,7 +326,7 @@ def test_a_fault_goes_on_until_another_broker_leads(monkeypatch: pytest.MonkeyPa
     assert next(answers, "all were asked for") == "all were asked for"
 
 
-def test_a_leader_that_nobody_replaces_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_without_a_successor_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "REPLACED_S_MAX", 0.05)
     monkeypatch.setattr(StandIn, "leader", lambda self, topic, partition: 2)
     result = run(Writing(), RunPlan(1, 30.0, episodes=(LEADER_PAUSED,)))
@@ -341,17 +341,17 @@ def test_a_short_run_has_faults_however_ill_the_cluster_is() -> None:
     assert not [note for note in result.notes if "no time" in note]
 
 
-def test_what_there_was_no_time_for_is_said() -> None:
+def test_faults_without_time_are_reported() -> None:
     result = run(Plain(), RunPlan(1, 0.0, faults=("pause", "kill_all")))
     assert result.notes == ["no time was left for pause, kill_all", "collected"]
     assert "note: no time was left for pause, kill_all" in outcome.outcome_in_words(result)
 
 
-def test_a_fault_that_did_nothing_a_proxy_that_hung_and_a_busy_machine_are_said(
+def test_notes_name_ineffective_faults_hung_proxies_and_a_busy_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(StandIn, "kill", lambda self, *brokers: None)
-    monkeypatch.setattr(StandInNet, "begun_anew", 2)
+    monkeypatch.setattr(StandInNet, "restarts", 2)
     subject = Plain()
     result = run(subject, RunPlan(1, 30.0, episodes=(Episode((Act("kill_all", {}, 0.0, 0.01),), 0.0),)))
     hung = "2 times a proxy hung and was restarted, which closed its connections"
@@ -364,12 +364,12 @@ def test_a_fault_that_did_nothing_a_proxy_that_hung_and_a_busy_machine_are_said(
     outcome.write(tmp_path, result, subject.target, "make chaos SEED=1", "2026-01-01")
     said = json.loads((tmp_path / outcome.RUN).read_text())
     assert said["effects"] == [{"kind": "kill_all", "what": "brokers 1, 2, 3", "effect": ""}]
-    assert (said["measures"]["proxies_begun_anew"], said["slack_times"]) == (2, 3.0)
+    assert (said["measures"]["proxy_restarts"], said["slack_times"]) == (2, 3.0)
     result.crowd = 0.5
     assert "judged loosely" not in outcome.outcome_in_words(result)
 
 
-def test_what_is_kept_can_be_read_again(tmp_path: Path) -> None:
+def test_a_stored_history_can_be_read_again(tmp_path: Path) -> None:
     subject = Plain()
     result = run(subject, RunPlan(7, 30.0, episodes=(PAUSE,)))
     result.anomalies.append(Anomaly(AnomalyKind.GAP, "for the test", ("t", 0), ("p-1",)))
@@ -391,7 +391,7 @@ def test_the_command_repeats_the_plan() -> None:
 @pytest.mark.parametrize(
     "words", [["--fault", "explode"], ["--brokers", "4"], ["--minutes", "-1"], ["--minutes", "inf"], ["--pace", "0"]]
 )
-def test_what_is_asked_for_wrongly_is_said(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_requests_are_reported(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
@@ -410,7 +410,7 @@ def test_what_is_asked_for_wrongly_is_said(words: list[str], capsys: pytest.Capt
         (["--against", "no-such-run"], "no-such-run is no folder of a run"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_said_before_anything_is_started(
+def test_impossible_requests_are_refused_before_the_start(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     folder = [] if "--folder" in words else ["--folder", str(tmp_path / "run")]
@@ -421,7 +421,7 @@ def test_what_cannot_be_is_said_before_anything_is_started(
     assert not (tmp_path / "run").exists()
 
 
-def test_what_can_be_is_not_refused(tmp_path: Path) -> None:
+def test_possible_requests_are_accepted(tmp_path: Path) -> None:
     options = parse_options(["--fault", "pause", "--workload", "lone", "--mutant", "answers-when-appended"])
     assert cannot(options, OFFERS["tinymq"]()) == ""
     assert unfit(tmp_path / "new", None) == ""

@@ -25,7 +25,7 @@ def fails(partial: Path) -> None:
     raise OSError("no network")
 
 
-def test_what_is_there_is_not_made_again(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_tool_is_not_built_again(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setup, "WAYS", {"a": makes})
     setup.get_toxiproxy(tools)
     monkeypatch.setattr(setup, "WAYS", {"a": fails})
@@ -39,7 +39,9 @@ def test_the_second_way_is_tried_when_the_first_fails(tools: Path, monkeypatch: 
     assert [path.name for path in tools.iterdir()] == [setup.TOXIPROXY], "nothing half done is left"
 
 
-def test_when_all_fail_it_says_why_and_what_to_do(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_all_ways_fail_the_message_has_causes_and_instructions(
+    tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(setup, "WAYS", {"a": fails, "b": fails})
     with pytest.raises(SystemExit) as ended:
         setup.get_toxiproxy(tools)
@@ -48,18 +50,18 @@ def test_when_all_fail_it_says_why_and_what_to_do(tools: Path, monkeypatch: pyte
     assert not list(tools.iterdir())
 
 
-def test_who_needs_a_tool_that_is_missing_is_told_the_command(tools: Path) -> None:
+def test_the_error_of_a_missing_tool_names_the_command(tools: Path) -> None:
     with pytest.raises(RuntimeError, match=r"python -m tinymq_chaos\.real\.processes\.setup"):
         setup.toxiproxy(tools)
 
 
-def test_without_go_the_first_way_says_so(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_go_the_first_way_reports_it_missing(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tools))
     with pytest.raises(OSError, match="no go on PATH"):
         setup.WAYS["go install"](tools)
 
 
-def test_go_is_told_where_to_and_keeps_its_settings(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_go_installs_to_the_given_path_and_keeps_its_settings(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tools.mkdir()
     go = tools / "go"
     go.write_text('#!/bin/sh\necho "$* $GOFLAGS $CGO_ENABLED" > "$GOBIN/server"\n')
@@ -70,7 +72,7 @@ def test_go_is_told_where_to_and_keeps_its_settings(tools: Path, monkeypatch: py
     assert (tools / "server").read_text().split() == ["install", setup.TOXIPROXY_PACKAGE, "-mod=mod", "0"]
 
 
-def test_the_last_words_of_a_command_that_failed_are_told(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_has_the_last_output_of_the_failed_command(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tools.mkdir()
     go = tools / "go"
     go.write_text("#!/bin/sh\necho much; echo no such module; exit 1\n")
@@ -80,6 +82,6 @@ def test_the_last_words_of_a_command_that_failed_are_told(tools: Path, monkeypat
         setup.WAYS["go install"](tools)
 
 
-def test_the_server_that_make_test_built_is_one() -> None:
+def test_the_server_that_make_test_built_runs() -> None:
     said = subprocess.run([setup.toxiproxy(), "-version"], capture_output=True, text=True, check=True).stdout
     assert "toxiproxy" in said

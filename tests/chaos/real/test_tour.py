@@ -53,7 +53,7 @@ def test_every_table_has_a_fault_that_happened(toured: Toured) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_did_something_where_it_was_done(toured: Toured, kind: str) -> None:
+def test_each_fault_had_an_effect(toured: Toured, kind: str) -> None:
     span = toured.span(kind)
     assert span.effect, span
 

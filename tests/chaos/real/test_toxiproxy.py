@@ -41,18 +41,18 @@ def fill(sending: socket.socket) -> None:
             sending.sendall(PIECE)
 
 
-def test_a_proxy_that_hangs_is_begun_anew_with_its_toxics_and_no_other(
+def test_only_a_hung_proxy_restarts_and_keeps_its_toxics(
     net: Net, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toxiproxy, "PATIENCE_S", 0.3)
     where = net.proxies.address(1, 2)
     fill(net.line(1, 2).dialled)
     net.proxies.toxic("slow", [(1, 2)], "latency", latency=1)
-    assert net.proxies.begun_anew == 1, "whoever does not read has the proxy hang"
+    assert net.proxies.restarts == 1, "the proxy hangs, because its client does not read"
     assert net.proxies.address(1, 2) == where
     fill(net.line(1, 2).dialled)
     net.proxies.cut("cut", [(1, 2)])
-    assert net.proxies.begun_anew == 2
+    assert net.proxies.restarts == 2
     line = net.line(1, 2)
     line.dialled.sendall(b"into nowhere")
     assert line.passes(back=True)
@@ -62,7 +62,7 @@ def test_a_proxy_that_hangs_is_begun_anew_with_its_toxics_and_no_other(
     assert net.line(1, 2).passes()
 
 
-def test_a_server_that_died_is_said_and_is_there_again_when_it_is_needed(net: Net) -> None:
+def test_a_dead_server_is_reported_and_restarts_on_demand(net: Net) -> None:
     assert net.proxies.unhealthy() == ""
     child = only(net)._child
     assert child is not None
@@ -74,7 +74,7 @@ def test_a_server_that_died_is_said_and_is_there_again_when_it_is_needed(net: Ne
     assert net.line(1, 2).passes()
 
 
-def test_what_a_server_refuses_is_not_asked_of_it_again(net: Net) -> None:
+def test_a_refused_request_is_not_repeated(net: Net) -> None:
     bad = toxiproxy.Toxic("why", "no such kind", toxiproxy.UPSTREAM, 1.0, ())
     with pytest.raises(ValueError, match="refuses"):
         only(net).add(bad)
@@ -83,7 +83,9 @@ def test_what_a_server_refuses_is_not_asked_of_it_again(net: Net) -> None:
     assert net.line(1, 2).passes()
 
 
-def test_a_server_that_does_not_come_up_says_where_it_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_server_that_does_not_come_up_names_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(setup, "toxiproxy", lambda: Path("/bin/false"))
     with pytest.raises(RuntimeError, match=r"1-2 does not come up: see .*proxy-1-2\.log"):
         Proxies(tmp_path, {(1, 2): "127.0.0.1:1"})
@@ -95,16 +97,16 @@ def test_a_server_that_is_missing_names_the_command(tmp_path: Path, monkeypatch:
         Proxies(tmp_path, {(1, 2): "127.0.0.1:1"})
 
 
-def test_what_lies_on_a_direction_lies_on_every_way_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_a_direction_is_on_all_its_doors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toxiproxy, "PATIENCE_S", 0.3)
     net = Net(tmp_path / "net", (1, 2), doors=2)
     try:
         assert net.proxies.address(1, 2, 0) != net.proxies.address(1, 2, 1)
-        for begun_anew in (False, True):
-            if begun_anew:  # while the second of them is asked
+        for restarted in (False, True):
+            if restarted:  # during the request to the second of them
                 fill(net.line(1, 2, 1).dialled)
             net.proxies.cut("why", [(1, 2)])
-            assert bool(net.proxies.begun_anew) == begun_anew
+            assert bool(net.proxies.restarts) == restarted
             lines = [net.line(1, 2, which) for which in (0, 1)]
             for line in lines:
                 line.dialled.sendall(b"into nowhere")
@@ -130,7 +132,7 @@ def test_two_networks_of_one_process_have_nothing_in_common(net: Net, tmp_path: 
         other.close()
 
 
-def test_nothing_is_left_and_twice_is_once(tmp_path: Path) -> None:
+def test_close_leaves_nothing_behind_and_may_repeat(tmp_path: Path) -> None:
     net = Net(tmp_path, (1, 2), (2, 1))
     where = [parse_address(net.proxies.address(1, 2))[1], parse_address(net.proxies.address(2, 1))[1]]
     children = [proxy._child for proxy in net.proxies._proxies.values()]

@@ -63,7 +63,7 @@ def test_a_term_between_two_looks_is_seen(scene: Scene) -> None:
     assert scene.led == [(3, 1, True), (5, 1, False)]
 
 
-def test_who_is_gone_leads_nothing(scene: Scene) -> None:
+def test_a_dead_broker_leads_nothing(scene: Scene) -> None:
     scene.changes(1, "leader", 3)
     scene.changes(1, "leader", 2, "metadata")
     scene.watching.look()
@@ -73,7 +73,7 @@ def test_who_is_gone_leads_nothing(scene: Scene) -> None:
     assert scene.led == [(3, 1, True), (2, 1, True), (4, 1, True)]
 
 
-def test_who_was_gone_between_two_looks_led_nothing_since(scene: Scene) -> None:
+def test_a_broker_that_was_down_between_two_looks_leads_nothing_since(scene: Scene) -> None:
     scene.changes(1, "leader", 3)
     scene.watching.look()
     scene.target.kill(1)
@@ -83,7 +83,7 @@ def test_who_was_gone_between_two_looks_led_nothing_since(scene: Scene) -> None:
     assert scene.led == [(3, 1, True)]
 
 
-def test_damage_on_a_disk_that_nothing_was_done_to_is_told(scene: Scene) -> None:
+def test_damage_on_an_untouched_disk_is_reported(scene: Scene) -> None:
     scene.say(1, "replica_repairs", group=GROUP, reason="the entry is damaged")
     scene.say(2, "replica_repairs", group="metadata", reason="the entry is damaged")
     scene.watching.look(hurt={1})
@@ -91,7 +91,7 @@ def test_damage_on_a_disk_that_nothing_was_done_to_is_told(scene: Scene) -> None
     assert "the entry is damaged" in scene.history.found[0].reason
 
 
-def test_what_was_watched_is_named_in_the_end(scene: Scene) -> None:
+def test_observed_logs_get_their_names_at_the_end(scene: Scene) -> None:
     scene.changes(1, "leader", 3)
     scene.changes(2, "leader", 1, "metadata")
     scene.changes(3, "leader", 1, "ffffffff/0")  # no call learned its topic's name

@@ -38,7 +38,7 @@ def removed_early(facts: Facts) -> Iterator[Anomaly]:
             ended_s = look.ended_s or 0.0
             kept_s = aged[log].bounds("retention_ms", call.invoked_s, ended_s)[0] / 1000
             if (age_s := ended_s - call.invoked_s) < kept_s * (1 - CLOCKS) - SLACK_S:
-                what = f"gone after {age_s:.3f} s at most, and kept for {kept_s:g} s"
+                what = f"removed after {age_s:.3f} s at most, and the topic keeps records for {kept_s:g} s"
                 yield anomaly_of(AnomalyKind.REMOVED_EARLY, what, log, (base, log_start), call, look)
                 break
 
@@ -62,7 +62,7 @@ def kept_too_long(facts: Facts) -> Iterator[Anomaly]:
             holds_s = [released.get(hold_of(c), end_s) for c in held if c.args["offset"] <= base]
             due_s = max(max(call.ended_s or end_s, counted_s) + retention_s, calm_s, told.settled_s, *holds_s)
             if where == log and base >= log_start and end_s - due_s > GONE_S:
-                what = f"still there {end_s - due_s:.3f} s after its time"
+                what = f"not removed {end_s - due_s:.3f} s after its time"
                 yield anomaly_of(AnomalyKind.KEPT_TOO_LONG, what, log, (base,), call)
                 break
 

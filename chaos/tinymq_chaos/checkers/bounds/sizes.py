@@ -33,7 +33,7 @@ def miscounted(facts: Facts) -> Iterator[Anomaly]:
             least = end_at(ends, log, call.invoked_s) - asked
         if call.result < least or (most is not None and call.result > most - gone):
             upto = "" if most is None else f", and at most {most - gone}"
-            what = f"reported as {call.result}, and it was at least {max(0, least)}{upto}"
+            what = f"reported as {call.result}, and at least {max(0, least)} were left{upto}"
             yield Anomaly(AnomalyKind.MISCOUNTED, what, log, processes=(call.process,), times_s=times(call))
 
 

@@ -54,7 +54,7 @@ def removed_untrimmed(facts: Facts) -> Iterator[Anomaly]:
             continue
         asked = [c.args["before"] for c in trims if log_of(c) == log and c.invoked_s <= (look.ended_s or 0.0)]
         if log_start > max(asked, default=0):
-            what = f"begins at {log_start}, and was to be trimmed to {max(asked, default=0)}"
+            what = f"begins at {log_start}, and the requested trims end at {max(asked, default=0)}"
             yield anomaly_of(AnomalyKind.REMOVED_EARLY, what, log, (log_start,), look)
             break
 

@@ -103,7 +103,7 @@ def _has_time(call: Call, calm_s: float, until: float) -> bool:
 
 
 def slow_writes(facts: Facts, slow_s: float = SLOW_S) -> Iterator[Anomaly]:
-    """Half of the writes take longer than `slow_s` and SLOW_LINKS times a link, once all is quiet."""
+    """Report if, once all is quiet, half of the writes take longer than `slow_s` and SLOW_LINKS times a link."""
     if facts.history.calm_s is None:
         return
     quiet_s = facts.history.calm_s + SETTLED_S

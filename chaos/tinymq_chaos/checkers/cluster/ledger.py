@@ -65,7 +65,7 @@ class Ledger:
         goes_on = log in self._again and (log, producer) not in self._sequences
         last, before, due = self._sequences.get((log, producer), (0, epoch, first if goes_on else 0))
         if index <= last:
-            return  # another replica applied it before
+            return  # another replica has applied this entry already
         if first != (due if epoch == before else 0) and self._saw_all_between(log, last, index):
             what = f"entry {index} begins with {first} of producer {producer}, epoch {epoch}; {due} of {before} was due"
             self._note(AnomalyKind.BROKEN_SEQUENCE, what, log, ())

@@ -29,7 +29,7 @@ def moved_elsewhere(facts: Facts) -> Iterator[Anomaly]:
             what = f"broker {call.result} is reported as the leader, and the leaders were {leading}"
             yield anomaly_of(AnomalyKind.NOT_MOVED, what, log, (), call)
         elif _quiet(facts, call) and call.args["to"] not in (None, call.result):
-            what = f"broker {call.result} leads, and {call.args['to']} was to"
+            what = f"broker {call.result} leads, and broker {call.args['to']} was requested"
             yield anomaly_of(AnomalyKind.NOT_MOVED, what, log, (), call)
 
 

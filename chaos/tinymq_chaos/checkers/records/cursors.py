@@ -92,11 +92,11 @@ def taken_twice(facts: Facts) -> Iterator[Anomaly]:
         cursor, (offset, _) = _cursor(call), call.result
         first = requests.setdefault((cursor, offset), call)
         if first.args["request"] != call.args["request"]:
-            what = f"channel {cursor[1]} gave it to two"
+            what = f"channel {cursor[1]} gave one record to two requests"
             yield _anomaly(AnomalyKind.TAKEN_TWICE, what, cursor[0], (offset,), first, call)
         before = records.setdefault((cursor, call.args["request"]), call)
         if before.result[0] != offset:
-            what = f"channel {cursor[1]} answered a repeated request by another record"
+            what = f"channel {cursor[1]} answered a repeated request with a different record"
             yield _anomaly(AnomalyKind.TAKEN_TWICE, what, cursor[0], (before.result[0], offset), before, call)
 
 
@@ -126,7 +126,7 @@ def taken_by_nobody(facts: Facts) -> Iterator[Anomaly]:
 
 
 def taken_as_stored(facts: Facts) -> Iterator[Anomaly]:
-    """A taken record is the one at its offset; "" is one that could not be read in time."""
+    """A taken record is the record at its offset; "" stands for a record that could not be read in time."""
     for call in _taken(facts):
         cursor, (offset, name) = _cursor(call), call.result
         final = facts.finals.get(cursor[0])
@@ -134,7 +134,7 @@ def taken_as_stored(facts: Facts) -> Iterator[Anomaly]:
             continue
         there = final.at(offset)
         if name and there != name:
-            what = f"{name} was given at offset {offset}, where there lies {there}"
+            what = f"{name} was given at offset {offset}, where the log has {there}"
             yield _anomaly(AnomalyKind.DIRTY_READ, what, cursor[0], (offset,), call)
 
 

@@ -43,7 +43,7 @@ def _not_in_the_log(facts: Facts, shown: ShownRecords, final: FinalPartition) ->
 def _taken_back(shown: ShownRecords, final: FinalPartition, records: list[tuple[int, str]]) -> Anomaly:
     offset, name = records[0]
     there = final.at(offset)
-    instead = f"there lies {there}" if there is not None else f"the log ends at {final.end}"
+    instead = f"the log has {there}" if there is not None else f"the log ends at {final.end}"
     follower = shown.call.args.get("replica") == "follower"
     kind = AnomalyKind.NOT_A_PREFIX if follower and there is not None else AnomalyKind.DIRTY_READ
     what = f"{name} was shown at offset {offset}, where {instead}"

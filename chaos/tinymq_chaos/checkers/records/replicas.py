@@ -78,7 +78,7 @@ def damaged_entries(facts: Facts) -> Iterator[Anomaly]:
         for replica in replicas:
             for entry in replica.entries:
                 if entry.records and entry.records[0].startswith(CHANGED):
-                    what = f"entry {entry.index} is damaged, and was read without a word"
+                    what = f"entry {entry.index} is damaged, and was read without an error"
                     yield Anomaly(AnomalyKind.CHANGED_RECORD, what, log, entry.records, brokers=(replica.broker,))
 
 
@@ -98,7 +98,7 @@ def innocent_damage(facts: Facts) -> Iterator[Anomaly]:
     would repair it, and hide the cause.)
     """
     for found in facts.history.found:
-        what = f"nothing was done to its disk, and it says: {found.reason}"
+        what = f"no fault touched its disk, and it reports: {found.reason}"
         yield Anomaly(AnomalyKind.INNOCENT_DAMAGE, what, found.log, brokers=(found.broker,), times_s=(found.at_s,))
 
 

@@ -48,7 +48,7 @@ def _misplaced(facts: Facts, call: Call, final: FinalPartition) -> Iterator[Anom
             lost.append((said, name, there))
     if lost:
         said, name, there = lost[0]
-        instead = f"there lies {there}" if there is not None else f"the log ends at {final.end}"
+        instead = f"the log has {there}" if there is not None else f"the log ends at {final.end}"
         records = tuple(name for _, name, _ in lost)
         yield _lost(call, log, records, f"acknowledged at offset {said}, where {instead}")
 

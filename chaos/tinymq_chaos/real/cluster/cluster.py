@@ -98,7 +98,7 @@ class Cluster:
             raise
         self._write(settings or {})
 
-    # ---- where things are ----------------------------------------------------------------------------
+    # ---- places --------------------------------------------------------------------------------------
 
     @property
     def servers(self) -> str:
@@ -210,7 +210,7 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- how it is -----------------------------------------------------------------------------------
+    # ---- health --------------------------------------------------------------------------------------
 
     def status(self, broker: int) -> dict[str, Any] | None:
         """Return the broker's /status page, not through a proxy; None if there is no answer within a second."""

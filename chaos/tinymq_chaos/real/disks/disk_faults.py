@@ -87,7 +87,7 @@ class DiskFaults:
             self.counts[what] += 1
             self.told(self.counts)
 
-    # What a disk asks before it does something
+    # ---- questions of the disk before an operation ----
 
     def step(self, what: str, length: int = 0) -> int:
         """Count an operation that changes the disk; return how many of `length` bytes it may write before the process

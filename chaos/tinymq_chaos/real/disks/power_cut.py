@@ -23,7 +23,7 @@ _CHANGES = frozenset({ChangeKind.WRITE, ChangeKind.TRUNCATE})
 
 @dataclass(frozen=True, slots=True)
 class PowerCutLoss:
-    """What a power cut took."""
+    """The losses of a power cut."""
 
     sectors: int  # sectors with older content now
     sizes: int  # files that are longer or shorter

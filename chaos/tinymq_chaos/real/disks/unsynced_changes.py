@@ -78,7 +78,7 @@ class Journal:
         self.sequence = self.files = self.bytes = 0
         for record in read(data):
             self.sequence = record.sequence
-            self.files = max(self.files, record.file)  # an earlier record has the file whose name a RENAME replaced
+            self.files = max(self.files, record.file)  # record.a of a RENAME is in an earlier record
             self.bytes += _HEAD.size + len(record.payload)
         self._fd = os.open(self._folder / "journal", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.ftruncate(self._fd, self.bytes)  # cut off an incomplete record

@@ -99,7 +99,7 @@ def flip_bits(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
         flipped = sum(flip(stage.data(broker) / path, place, bit) for path, place, bit in flips)
         stage.start(broker)
     yield f"broker {broker}: {', '.join(f'{path} at {place}' for path, place, _ in flips)}" if flips else None
-    return f"{flipped} bits were another when read again" if flipped else ""
+    return f"{flipped} bits had changed when the file was read again" if flipped else ""
 
 
 def flip(path: Path, place: int, bit: int) -> bool:

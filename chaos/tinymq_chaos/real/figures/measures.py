@@ -108,7 +108,7 @@ async def failover_unseen(trial: Trial, failures: int) -> Figure:
 
     Only silence shows the failure.
     """
-    what = "the same where no connection is refused (a proxy takes them still): silence alone tells"
+    what = "the same where a proxy still accepts connections, so only silence shows the failure"
     return await _failover(trial, failures, "failover-unseen", what, [(0.5, math.inf), (0.99, 1.0)])
 
 

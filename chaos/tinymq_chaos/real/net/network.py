@@ -33,7 +33,7 @@ class Network(Protocol):
     """
 
     @property
-    def begun_anew(self) -> int:
+    def restarts(self) -> int:
         """Return how often a part of the network hung and was replaced, which closed its connections."""
         ...
 

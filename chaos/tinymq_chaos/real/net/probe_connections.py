@@ -22,7 +22,7 @@ LOOK_S = 0.02  # how soon a probe notices that no caller waits any more
 
 @dataclass(frozen=True, slots=True)
 class ProbeReading:
-    """What became of bytes that were sent along a connection."""
+    """The fate of bytes that were sent along a connection."""
 
     arrived: int  # bytes
     ended: bool  # the connection ended, at either end

@@ -27,7 +27,7 @@ CLOSE_S = 0.3  # an end of a connection that is so late was held back
 
 @dataclass(frozen=True, slots=True)
 class ProbeTraffic:
-    """What a probe sends while the fault lasts."""
+    """The traffic of a probe while the fault lasts."""
 
     size: int = 1  # bytes
     hang_up: bool = False  # send nothing, and close the connection

@@ -188,7 +188,7 @@ class Proxies:
         return self._proxies[a, b].doors[which][0]
 
     @property
-    def begun_anew(self) -> int:
+    def restarts(self) -> int:
         """Return how often a proxy hung and was replaced, which closed its connections."""
         return sum(proxy.begun - 1 for proxy in self._proxies.values())
 

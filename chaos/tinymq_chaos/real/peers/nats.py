@@ -135,7 +135,7 @@ class NatsCluster:
             disk.close()
         self._ports.release()
 
-    # ---- what they say ------------------------------------------------------------------------------------------
+    # ---- reports ------------------------------------------------------------------------------------------------
 
     def leader(self, topic: str, partition: int) -> int | None:
         """Return, of the servers that report to lead the partition's stream, the one in the newest term."""

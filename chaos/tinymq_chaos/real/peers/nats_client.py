@@ -1,10 +1,10 @@
-"""What workloads call, over JetStream: the few methods of tinymq's AsyncClient that nats_subject.SUITED use.
+"""The client of workloads over JetStream: the methods of tinymq's AsyncClient that nats_system.SUITED use.
 
-    method              how JetStream does it
-    send, producer      a request to the partition's subject, tried again under one Nats-Msg-Id until the deadline
+    method              its form in JetStream
+    send, producer      a request to the partition's subject, retried under one Nats-Msg-Id until the deadline
                         (idempotent), or sent once; the answer's sequence - 1 is the offset
     reader, "leader"    STREAM.MSG.GET, which the stream's leader answers
-    reader, others      Direct Get, which any replica answers: JetStream lets nobody choose one
+    reader, others      Direct Get, which any replica answers: the client cannot choose one
     admin.offsets       STREAM.INFO, which the stream's leader answers
 
 Errors are tinymq's, so that histories tell definite failures from unknown outcomes alike.
@@ -23,11 +23,11 @@ from tinymq.base.errors import BrokerUnreachable, DeadlineExceeded, OutcomeUnkno
 from tinymq_chaos.real.peers import nats_names as names
 from tinymq_chaos.real.peers.nats_wire import JetStreamWire, PublishAck, StreamState
 
-ATTEMPT_S = 1.0  # of one send, before it is tried again
+ATTEMPT_S = 1.0  # of one attempt of a send, before the next
 RETRY_S = 0.05
 FETCH_MIN, FETCH_MAX = 4, 64  # messages of one request, or requests at once
 EMPTY_S = 0.05  # between two looks for new messages
-UNREACHABLE_S = 5.0  # without any answer, after which a reader says so
+UNREACHABLE_S = 5.0  # without any answer, after which a poll raises an error
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What lies in the data folder of a stopped nats-server: the messages of its streams, read without NATS.
+"""The messages of the streams in the data directory of a stopped nats-server, read without NATS.
 
 Made for 2.14, uncompressed and unencrypted, as these runs set it up (filestore.go says how it writes):
 
@@ -7,7 +7,7 @@ Made for 2.14, uncompressed and unencrypted, as these runs set it up (filestore.
     # | length u32, bit 31: has headers | sequence u64, bit 63: erased, bit 62: tombstone | time i64 |
     # | subject length u16 | subject | [ header length u32 | headers ] | value | checksum 8 bytes |    little-endian
 
-Checksums are not looked at: a value tells by itself whether it is what was sent (records.py).
+Checksums are not looked at: a value tells by itself whether it is unchanged (records.py).
 """
 
 from __future__ import annotations

@@ -43,15 +43,15 @@ CHECKERS: tuple[Checker, ...] = (
     replicas.not_healed,
 )
 NOT_JUDGED: Mapping[str, str] = {
-    "reordered": "JetStream promises an order to who waits for each answer; these producers have many on their way, "
-    "and try again",
+    "reordered": "JetStream promises an order only to clients that wait for each answer; these producers have many "
+    "sends in flight, and retry",
     "nonmonotonic_sends": "as reordered",
-    "unanswered": "how long a call may take is this adapter's own: it ends every call by its deadline",
-    "no_progress, slow_writes, restless, lingering_leaders": "promises of speed, which are tinymq's; how long "
-    "writes paused is measured",
-    "early_answers, early_reads, high_watermarks": "need to know when a message was committed",
-    "innocent_damage": "servers' own reports of damage are not read",
-    "metadata, cursors, retention, weak, given": "no workload of theirs runs here",
+    "unanswered": "the adapter itself ends every call by its deadline",
+    "no_progress, slow_writes, restless, lingering_leaders": "promises of speed that only tinymq makes; the "
+    "trial measures the pauses of writes",
+    "early_answers, early_reads, high_watermarks": "they need the time of every commit",
+    "innocent_damage": "the adapter does not read the servers' reports of damage",
+    "metadata, cursors, retention, weak, given": "their workloads do not run here",
 }
 """The checks that do not apply here, and why."""
 

@@ -1,13 +1,13 @@
-"""Reports of runs: a summary for programs and a page for people, both made from a run's folder and nothing else.
+"""Reports of runs: a summary for programs and a page for people, both made from a run's folder alone.
 
-    run_folder.py      what lies in the folder           effects.py    what each fault did, as clients saw it
+    run_folder.py  the content of the folder         effects.py    the effect of each fault, as clients saw it
     figures.py     summary.json                      timeline.py   the run in equal pieces of time
-    evidence.py    what is known of an anomaly       compare.py    two runs beside each other
+    evidence.py    the evidence of an anomaly        compare.py    two runs beside each other
     page.py        report.html; its parts: over_time.py, tables.py, lanes.py, elements.py, page.css, page.js
 
-Plots are SVG and HTML that is written here, and not a plotting library's canvas: bars of faults and of leaders, and
-figures over time, have to lie on one scale; the page has to say the same in print, without a script, and to a program
-that reads it; and light or dark are then a matter of the style sheet.
+This room writes its plots as SVG and HTML, and uses no plotting library. Bars of faults, bars of leaders and curves
+have to share one scale. The page has to say the same in print, without a script, and to a program that parses it. The
+style sheet then chooses light or dark.
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ COMPARISON = "comparison.html"
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Write the page (to `out`, else into the folder) and the folder's summary.json; the page's path. Blocks for some
-    seconds per 100,000 calls. Raises BadFolder, OSError."""
+    """Write the page (to `out`, else into the folder) and the folder's summary.json; return the page's path.
+
+    Blocks for some seconds per 100,000 calls. Raises BadFolder, OSError.
+    """
     return _write(Findings(read_run(folder)), out or folder / REPORT)
 
 
 def write_comparison(folder: Path, against: Path, out: Path | None = None) -> Path:
-    """Write a page that says how the run in `folder` differs from the one in `against`, which came before; its path.
-    Raises BadFolder, OSError."""
+    """Write a page that compares the run in `folder` with the earlier run in `against`; return the page's path.
+
+    Raises BadFolder, OSError.
+    """
     before, after = Findings(read_run(against)), Findings(read_run(folder))
     path = out or folder / COMPARISON
     path.write_text(comparison(before, after), encoding="utf-8")

@@ -21,11 +21,11 @@ _UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uff
 def element(name: str, attributes: Mapping[str, object] | None = None, *children: Child) -> Element:
     """Make an element.
 
-    A child that is None adds nothing. An attribute that is True gets its name as its value; one that is None or False
-    is left out.
+    A child that is None adds nothing. An attribute that is True gets its name as its value. An attribute that is None
+    or False is left out.
     """
-    given = {key: value for key, value in (attributes or {}).items() if value is not None and value is not False}
-    made = Element(name, {key: key if value is True else clean(str(value)) for key, value in given.items()})
+    present = {key: value for key, value in (attributes or {}).items() if value is not None and value is not False}
+    made = Element(name, {key: key if value is True else clean(str(value)) for key, value in present.items()})
     add(made, *children)
     return made
 
@@ -51,7 +51,7 @@ def name(text: str, shown: str | None = None) -> Element:
 
 
 def data(identifier: str, values: Any) -> Element:
-    """JSON for a script of the page. Nothing in it ends the element."""
+    """Return an element with JSON for the page's script. No character of the data can end the element."""
     text = json.dumps(values, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e")
     return element("script", {"type": "application/json", "id": identifier}, text)
 

@@ -1,5 +1,8 @@
-"""summary.json: a run in figures, for programs, and for the comparison of two. Pure: a run goes in, JSON values come
-out. Times are in seconds from the beginning of the run, unless a name says otherwise."""
+"""summary.json: the figures of a run, for programs and for comparisons of two runs.
+
+The module is pure: it turns a run into JSON values. Times are seconds from the beginning of the run unless a name says
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +28,19 @@ from tinymq_chaos.real.report.effects import (
 from tinymq_chaos.real.report.quantiles import Quantiler, Quantiles
 from tinymq_chaos.real.report.run_folder import FinishedRun
 
-PARTITIONS_MAX = 20  # named for one fault: those that were silent longest
-SILENT_S = 0.05  # shorter ones are not named
+PARTITIONS_MAX = 20  # listed for one fault: the partitions with the longest silences
+SILENT_S = 0.05  # shorter silences are not listed
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What is worked out of one run, each thing once."""
+    """The values derived from one run. Each is computed once."""
 
     run: FinishedRun
 
     @cached_property
     def begin_s(self) -> float:
-        """Of the history's clock: when the first thing happened."""
+        """Return the time of the first event, by the history's clock."""
         history = self.run.history
         firsts = [
             *(call.invoked_s for call in history.calls[:1]),
@@ -49,7 +52,7 @@ class Findings:
 
     @cached_property
     def end_s(self) -> float:
-        """Of the history's clock: when the last thing happened."""
+        """Return the time of the last event, by the history's clock."""
         history = self.run.history
         lasts = [
             *(call.ended_s or call.invoked_s for call in history.calls),
@@ -82,13 +85,16 @@ class Findings:
 
     @cached_property
     def records(self) -> int:
-        """Acknowledged."""
+        """Return the number of acknowledged records."""
         return sum(len(send.args["records"]) for send in self.acknowledged)
 
     @cached_property
     def lost(self) -> int:
-        """Records that were acknowledged and are not there, where that is promised. Counted over the whole history:
-        the checkers' list is cut short. What only the list knows is counted, too."""
+        """Return the number of lost records: acknowledged, missing, and not excused by weaker durability.
+
+        The count covers the whole history, because the list of anomalies has a maximum length. Records that only the
+        list names count, too.
+        """
         found = (a for a in writes.lost_writes(self.facts) if not weak_topics.is_excused(self.facts, a))
         listed = (a for a in self.run.anomalies if isinstance(a, Anomaly) and a.kind is AnomalyKind.LOST_WRITE)
         return len({(a.log, record) for each in (found, listed) for a in each for record in a.records})
@@ -99,7 +105,7 @@ class Findings:
 
     @cached_property
     def poll_quantiles(self) -> Quantiles | None:
-        """Of polls that gave records: one that finds none waits, as it was told to."""
+        """Return the quantiles of polls that returned records. (An empty poll waits for its whole timeout.)"""
         return Quantiler().of(took_s(poll for poll in self.run.history.of("poll") if poll.result))
 
     @cached_property
@@ -108,17 +114,17 @@ class Findings:
         return max(each, key=lambda silence: silence.ended_s - silence.began_s, default=None)
 
     def since(self, at_s: float) -> float:
-        """From the history's clock to seconds of the run."""
+        """Convert a time of the history's clock to seconds from the beginning of the run."""
         return at_s - self.begin_s
 
 
 def took_s(calls: Iterable[Call]) -> Iterable[float]:
-    """Of those that ended ok."""
+    """Return the durations of the calls that ended ok."""
     return (c.ended_s - c.invoked_s for c in calls if c.outcome is Outcome.OK and c.ended_s is not None)
 
 
 def summary(findings: Findings) -> dict[str, Any]:
-    """All of it as JSON values. What run.json does not say is null."""
+    """Return all figures as JSON values. Fields that run.json lacks are null."""
     run, history = findings.run, findings.run.history
     said = run.said
     return {
@@ -147,7 +153,7 @@ def summary(findings: Findings) -> dict[str, Any]:
 
 
 def throughput(findings: Findings) -> float:
-    """Records acknowledged per second, from the first send to the last acknowledgement."""
+    """Return the records acknowledged per second, from the first send to the last acknowledgement."""
     sends = findings.acknowledged
     if not sends:
         return 0.0
@@ -157,7 +163,7 @@ def throughput(findings: Findings) -> float:
 
 
 def calls_by_outcome(calls: Iterable[Call]) -> dict[str, dict[str, int]]:
-    """By kind of call, then by how they ended."""
+    """Count the calls by kind, then by outcome."""
     counts: dict[str, Counter[str]] = {}
     for call in calls:
         counts.setdefault(call.kind, Counter())[call.outcome.value] += 1

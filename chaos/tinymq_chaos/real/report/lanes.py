@@ -33,7 +33,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Of a lane: what its height means."""
+    """The vertical scale of a lane."""
 
     low: float
     high: float
@@ -41,7 +41,7 @@ class Scale:
     logarithmic: bool = False
 
     def height(self, value: float) -> float:
-        """0 to 100."""
+        """Return the height of a value, 0 to 100."""
         if self.logarithmic:
             value, low, high = (math.log10(max(v, self.low)) for v in (value, self.low, self.high))
         else:
@@ -50,7 +50,7 @@ class Scale:
 
 
 def linear(values: Iterable[float | None]) -> Scale:
-    """From 0 to something round above all values."""
+    """Return a linear scale from 0 to a round number above all values."""
     top = max((value for value in values if value is not None), default=0.0)
     step = next_step(top / 4)
     high = step * max(1, math.ceil(top / step))
@@ -59,7 +59,7 @@ def linear(values: Iterable[float | None]) -> Scale:
 
 
 def decades(values_ms: Iterable[float | None]) -> Scale:
-    """Powers of ten around all values."""
+    """Return a logarithmic scale between the powers of ten around all values."""
     known = [value for value in values_ms if value is not None and value > 0] or [1.0]
     low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
     high = max(high, low + 1)
@@ -68,7 +68,7 @@ def decades(values_ms: Iterable[float | None]) -> Scale:
 
 
 def next_step(least: float) -> float:
-    """The next of 1, 2, 5, 10, 20, ... that is not below `least`."""
+    """Return the least of 1, 2, 5, 10, 20, ... that is not below `least`."""
     if least <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(least))
@@ -76,7 +76,7 @@ def next_step(least: float) -> float:
 
 
 def number(value: float) -> str:
-    """For people: 0.05, 12.3, 1,234."""
+    """Format a number for people: 0.05, 12.3, 1,234."""
     if value == 0:
         return "0"
     if abs(value) >= 100:
@@ -85,14 +85,14 @@ def number(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """A duration, with the unit that suits it."""
+    """Format a duration with a suitable unit."""
     if value <= 0:
         return "0"
     return f"{number(value * 1000)} ms" if value < 0.9995 else f"{number(value)} s"
 
 
 def line(values: Values, width_s: float, scale: Scale, style: str) -> Element:
-    """Steps: each value for the whole of its piece, and gaps where there is none."""
+    """Draw steps: each value over its whole piece, with a gap where the value is None."""
     path = []
     drawing = False
     for i, value in enumerate(values):
@@ -103,7 +103,7 @@ def line(values: Values, width_s: float, scale: Scale, style: str) -> Element:
 
 
 def area(values: Sequence[float], width_s: float, scale: Scale, style: str, base: Sequence[float] = ()) -> Element:
-    """Steps, filled down to 0, or to `base`. Nothing is drawn where a value is 0."""
+    """Draw steps filled down to 0, or to `base`, except where a value is 0."""
     path = []
     for i, value in enumerate(values):
         if value:
@@ -114,7 +114,7 @@ def area(values: Sequence[float], width_s: float, scale: Scale, style: str, base
 
 
 def shades(spans: Iterable[Span]) -> list[Element]:
-    """Where faults were. One that is over at once is a line."""
+    """Draw the times of faults as shades. A fault without duration is a line."""
     return [
         element("path", {"class": "shade", "d": f"M{s.began_s:.3f} 0H{s.ended_s:.3f}V100H{s.began_s:.3f}Z"})
         for s in spans
@@ -122,7 +122,7 @@ def shades(spans: Iterable[Span]) -> list[Element]:
 
 
 def plot(lasted_s: float, scale: Scale, shapes: Iterable[Element], height_px: int, flipped: bool = False) -> Element:
-    """`flipped`: it hangs down from above."""
+    """Draw shapes over a grid. If `flipped`, the scale begins at the top."""
     view = {"class": "shapes", "viewBox": f"0 0 {lasted_s:g} 100", "preserveAspectRatio": "none", "aria-hidden": "true"}
     grid = []
     for value, label in scale.ticks:
@@ -136,21 +136,21 @@ def plot(lasted_s: float, scale: Scale, shapes: Iterable[Element], height_px: in
 
 
 def lane(title: Child, body: Sequence[Element], legend: Sequence[tuple[str, str]] = (), style: str = "") -> Element:
-    """`legend`: (class of a shape, what it is)."""
+    """Draw a lane under its title. `legend`: (class of a shape, its meaning)."""
     keys = [element("span", {"class": f"key {shape}"}, element("i"), label) for shape, label in legend]
     head = element("div", {"class": "head"}, element("h3", {}, title), element("p", {"class": "keys"}, *keys))
     return element("div", {"class": f"lane {style}".strip()}, head, element("div", {"class": "body"}, *body))
 
 
 def bar(began_s: float, ended_s: float, style: str, title: str, short: str = "", more: str = "") -> Element:
-    """`short` is in it where there is room, then `more`."""
+    """Draw a bar with the text `short`, then `more`, as far as there is room."""
     place = f"--a:{began_s:.3f};--b:{max(began_s, ended_s):.3f}"
     texts = [element("b", {}, short) if short else None, element("span", {}, more) if more else None]
     return element("span", {"class": f"bar {style}", "style": place, "title": title}, *texts)
 
 
 def fault_rows(spans: Sequence[Span], rows_max: int = 12) -> list[Element]:
-    """Each fault in the first row that has room for it."""
+    """Draw the faults in rows, each in the first row with room for it."""
     rows: list[list[Span]] = []
     for span in sorted(spans, key=lambda s: s.began_s):
         free = next((row for row in rows if row[-1].ended_s <= span.began_s), None)
@@ -168,7 +168,7 @@ def _fault(span: Span) -> Element:
 
 
 def axis(lasted_s: float) -> Element:
-    """Seconds of the run."""
+    """Draw the axis: seconds from the beginning of the run."""
     step = next((step for step in TICKS_S if lasted_s / step < TICKS_MAX), TICKS_S[-1])
     ticks = [
         element("span", {"class": "tick", "style": f"--a:{step * i:g}"}, element("b", {}, f"{number(step * i)} s"))

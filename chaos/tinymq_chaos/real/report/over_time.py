@@ -17,10 +17,10 @@ from tinymq_chaos.real.report.lanes import Span
 from tinymq_chaos.real.report.timeline import Timeline, timeline
 
 SILENT_S = 0.1  # shorter silences are not drawn
-PARTITIONS_SHOWN = 12  # the others are folded away
+PARTITIONS_SHOWN = 12  # the other partitions are folded
 PARTITIONS_MAX = 120
 BARS_MAX = 400  # of one partition
-COLOURS = 7  # of brokers; then they begin again
+COLOURS = 7  # of brokers; an eighth broker has the first colour
 
 
 def section(findings: Findings) -> Element:
@@ -44,7 +44,7 @@ def section(findings: Findings) -> Element:
 
 
 def frame(parts: Sequence[Element], lasted_s: float) -> Element:
-    """`lanes` with one scale of seconds, which the page's script can change."""
+    """Put lanes on one scale of seconds, which the page's script can change."""
     attributes = {
         "class": "lanes", "tabindex": 0, "role": "group", "data-lasted": f"{lasted_s:g}",
         "style": f"--from:0;--span:{max(lasted_s, 0.001):g}",
@@ -55,7 +55,7 @@ def frame(parts: Sequence[Element], lasted_s: float) -> Element:
 
 
 def controls() -> Element:
-    """Hidden where no script runs, for it is what they ask something of."""
+    """Return the controls, which stay hidden unless the page's script runs."""
     return element(
         "div",
         {"class": "controls", "hidden": True},
@@ -106,7 +106,7 @@ def latency_lane(line: Timeline, spans: Sequence[Span]) -> Element:
 
 
 def _outcome_lanes(line: Timeline, spans: Sequence[Span]) -> list[Element]:
-    """What ended well and what did not, each on its own scale: else nobody would see the few."""
+    """Return the lanes of ok calls and of others, each with its own scale, because the others are few."""
     ok = [count / line.width_s for count in line.ok]
     bad = [[count / line.width_s for count in each] for each in (line.failed, line.unknown, line.pending)]
     scale = lanes.linear(ok)
@@ -130,7 +130,7 @@ def _shaded(spans: Sequence[Span]) -> list[tuple[str, str]]:
 
 
 def _leader_lanes(findings: Findings, line: Timeline) -> list[Element]:
-    """A row for each partition, those with most leaders first."""
+    """Return a row for each partition, the partitions with most leaders first."""
     led = leaders_by_log(findings.run.history)
     brokers = sorted({each.broker for leaders in led.values() for each in leaders})
     if not led:
@@ -165,7 +165,7 @@ def _leader_row(findings: Findings, log: Log, leaders: Sequence[LeaderSpan], bro
 
 
 def _reigns(leaders: Sequence[LeaderSpan], end_s: float) -> list[tuple[float, float]]:
-    """From when to when each one led, as far as nobody led in a later term."""
+    """Return when each leader led: from its first time to its last, or to the first leader of a later term."""
     ends = [end_s if led.until_s is None else led.until_s for led in leaders]
     for i, (_, later) in enumerate(pairwise(leaders)):
         ends[i] = min(ends[i], later.at_s)
@@ -179,14 +179,12 @@ def _long(silences: Iterable[Silence]) -> list[Silence]:
 
 def _silent(findings: Findings, silence: Silence) -> Element:
     began_s, ended_s = findings.since(silence.began_s), findings.since(silence.ended_s)
-    title = (
-        f"no write was acknowledged for {lanes.seconds(ended_s - began_s)}, though some waited, from {began_s:.2f} s"
-    )
+    title = f"from {began_s:.2f} s on, writes waited {lanes.seconds(ended_s - began_s)} without an acknowledgement"
     return lanes.bar(began_s, ended_s, "silent", title)
 
 
 def _values(line: Timeline, spans: Sequence[Span], findings: Findings) -> dict[str, Any]:
-    """What the page's script reads out."""
+    """Return the values that the page's script shows at the cursor."""
     return {
         "width": line.width_s,
         "series": [
@@ -204,7 +202,7 @@ def _values(line: Timeline, spans: Sequence[Span], findings: Findings) -> dict[s
 
 
 def _led(findings: Findings) -> list[list[Any]]:
-    """[partition, [[broker, from, until], ...]], as far as rows are shown at first."""
+    """Return [partition, [[broker, from, until], ...]] of the first rows."""
     led = leaders_by_log(findings.run.history)
     logs = sorted(led, key=lambda log: (log[0] != "", -len(led[log]), log))[:4]
     return [

@@ -1,4 +1,4 @@
-"""report.html: a run for people, in one file that needs nothing else, from any place and without a network."""
+"""report.html: the report of a run for people, as one file that loads nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POLICY = (
 
 
 def report(findings: Findings) -> str:
-    """The whole page."""
+    """Return the whole page."""
     what = headline(findings)
     return page(
         f"{what.word}: {title(findings)}",
@@ -40,7 +40,7 @@ def report(findings: Findings) -> str:
 
 
 def page(title: str, parts: Iterable[Element]) -> str:
-    """A document with the styles and the script of reports."""
+    """Return a document with the styles and the script of reports."""
     head = element(
         "head", {},
         element("meta", {"charset": "utf-8"}),
@@ -66,7 +66,7 @@ class Headline:
 
 
 def headline(findings: Findings) -> Headline:
-    """What a person wants to know first."""
+    """Return the verdict of the run, the first line of the page."""
     found, records, lost = len(findings.run.anomalies), findings.records, findings.lost
     if lost:
         return Headline("Records were lost", f"{lost:,} of {records:,} acknowledged records are not there.", "bad")
@@ -82,7 +82,7 @@ def headline(findings: Findings) -> Headline:
     if not findings.run.history.replicas:
         return Headline("No anomaly", f"{nothing} The replicas' final state was not read.", "unsure")
     if untested := said.get("not_tested"):
-        return Headline("No anomaly", f"{nothing} But not all was tested: {_text(untested)}.", "unsure")
+        return Headline("No anomaly", f"{nothing} But the run left something untested: {_text(untested)}.", "unsure")
     return Headline("Nothing was lost", nothing, "good")
 
 
@@ -103,7 +103,7 @@ def _header(findings: Findings) -> Element:
     faults = findings.run.history.faults
     kinds = Counter(fault.kind for fault in faults)
     done = f"{_count(len(faults), 'fault')} of {_count(len(kinds), 'kind')}" if faults else "no faults"
-    cut = " The run was interrupted: the page shows it until then." if findings.run.said.get("interrupted") else ""
+    cut = " The run was interrupted: the page ends at the interrupt." if findings.run.said.get("interrupted") else ""
     found = findings.run.anomalies
     return element(
         "header", {"class": what.style},
@@ -140,7 +140,7 @@ def _tiles(findings: Findings) -> Element:
 
 
 def _judged(findings: Findings, count: int) -> tuple[str, str, str]:
-    """A tile's figure, nothing below it, and its style: none is good only where somebody has looked."""
+    """Return (figure, text below it, style) of a tile. A count of 0 is good only if the checkers ran."""
     if not count and findings.run.said.get("judged") is False:
         return "–", "", ""
     return f"{count:,}", "", "bad" if count else "good"
@@ -156,7 +156,7 @@ def _tile(word: str, figure: str, below: Child, style: str = "") -> Element:
 
 
 def run_section(findings: Findings) -> Element:
-    """What it takes to do it again."""
+    """Return the section with the facts of the run and the command that repeats it."""
     said = findings.run.said
     facts: list[tuple[str, Child]] = [("Folder", name(findings.run.name))]
     facts += [(word, name(_text(said[key]))) for key, word in _SAID.items() if said.get(key) not in (None, "", {}, [])]
@@ -171,7 +171,7 @@ def run_section(findings: Findings) -> Element:
     ] if isinstance(judged, dict) and judged else []  # fmt: skip
     again = [
         element("p", {}, "The command repeats the plan: the same faults, at the same times, with the same loads. Real "
-                "processes never do the same thing twice in the same order, so what comes of it may differ."),
+                "processes never run twice in the same order, so the result may differ."),
         element("pre", {}, element("code", {}, str(command))),
     ] if command else []  # fmt: skip
     return element("section", {"id": "run"}, element("h2", {}, "The run"), listed, *again, *unjudged)

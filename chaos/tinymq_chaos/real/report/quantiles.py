@@ -1,4 +1,4 @@
-"""How long calls took, as quantiles. The histogram is HdrHistogram's; here is only what goes in and what comes out."""
+"""Quantiles of the durations of calls, by an HdrHistogram."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from hdrh.histogram import HdrHistogram
 
 LATENCY_US_MAX = 600_000_000
-DIGITS = 3  # exact to so many
+DIGITS = 3  # significant digits of the histogram
 
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """Of calls that ended ok, in milliseconds from invocation to end."""
+    """The durations of calls that ended ok, from invocation to end."""
 
     count: int
     p50_ms: float
@@ -23,18 +23,18 @@ class Quantiles:
 
 
 class Quantiler:
-    """One histogram, used again and again: making one costs more than filling it."""
+    """Computes quantiles with one histogram, which it reuses: to create one costs more than to fill it."""
 
     def __init__(self) -> None:
         self._histogram = HdrHistogram(1, LATENCY_US_MAX, DIGITS)
 
     def of(self, times_s: Iterable[float]) -> Quantiles | None:
-        """None: there are none."""
+        """Return the quantiles of these durations; None if there are none."""
         self._histogram.reset()
         for time_s in times_s:
             self._histogram.record_value(max(1, min(round(time_s * 1e6), LATENCY_US_MAX)))
         count = self._histogram.get_total_count()
         if not count:
             return None
-        at = self._histogram.get_percentile_to_value_dict((50.0, 99.0, 99.9, 100.0))
-        return Quantiles(count, *(at[p] / 1000 for p in (50.0, 99.0, 99.9, 100.0)))
+        values_us = self._histogram.get_percentile_to_value_dict((50.0, 99.0, 99.9, 100.0))
+        return Quantiles(count, *(values_us[p] / 1000 for p in (50.0, 99.0, 99.9, 100.0)))

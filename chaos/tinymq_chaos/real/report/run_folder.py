@@ -1,17 +1,17 @@
-"""A run's folder, as it was left: the history, and what run.json says of the run. Nothing is worked out here.
+"""A run's folder: its history and run.json, as they are. Other modules compute figures from them.
 
 history.jsonl     History.lines()
 run.json          an object; every name may be missing
     seed          number
-    command       what repeats the run's plan
-    target        whose brokers they are: "tinymq", "nats"
+    command       the command that repeats the run's plan
+    target        the system under test: "tinymq", "nats"
     versions      {"tinymq": "0.1.0", "python": "3.11.2", ...}
     machine       text, or {"cpus": 2, ...}
-    nodes         how many brokers
-    anomalies     dataclasses.asdict(Anomaly) of each, or a sentence; without the name, the checkers are asked again
+    nodes         number of brokers
+    anomalies     dataclasses.asdict(Anomaly) of each, or a sentence; without the name, the checkers run again
     interrupted   true: a person ended the run before its time
-    judged        false: nobody had asked the checkers by then
-    not_tested    sentences: what was asked for, and did not come about
+    judged        false: the run ended before the checkers ran
+    not_tested    sentences: the requests that the run did not test
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ from tinymq_chaos.real.report.lanes import seconds
 
 FAULTS_MAX = 1_000
 ANOMALIES_MAX = 100
-SHORT = 90  # letters of what a call was given
+SHORT = 90  # characters of an argument of a call
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Child]], figures: Sequence[int] = ()) -> Element:
-    """`figures`: columns of numbers. Wide ones are moved sideways, and take nothing else with them."""
+    """Return a table. `figures`: columns of numbers. A wide table scrolls by itself; the page does not."""
     right = {"class": "figure"}
     titles = [element("th", {"scope": "col"} | (right if i in figures else {}), text) for i, text in enumerate(head)]
     body = [
@@ -76,7 +76,7 @@ def _fault_row(findings: Findings, number_: int, effect: Effect) -> list[Child]:
 
 
 def _silent(lasted_s: float) -> Child:
-    """What a person would not notice is grey."""
+    """Return a cell for a duration, grey if people would not notice it."""
     if lasted_s < 0.001:
         return "–"
     return element("span", {"class": "small" if lasted_s < 0.1 else None}, seconds(lasted_s))
@@ -94,7 +94,7 @@ def calls_section(findings: Findings) -> Element:
         took = [seconds(v / 1000) for v in (q.p50_ms, q.p99_ms, q.p999_ms, q.max_ms)] if q is not None else ["–"] * 4
         rows.append([kind, *(f"{ended[outcome]:,}" if ended[outcome] else "–" for outcome in _OUTCOMES), *took])
     head = ("Call", "ok", "failed", "unknown", "no answer", "p50", "p99", "p99.9", "longest")
-    note = "Times are of calls that ended ok; of polls, those that gave records, for the others wait as told."
+    note = "Times are of calls that ended ok; of polls, only those that returned records, as empty polls wait."
     return element(
         "section", {"id": "calls"}, title, table("Calls by how they ended", head, rows, range(1, 9)),
         element("p", {"class": "note"}, note),
@@ -181,7 +181,7 @@ def _calls(findings: Findings, proof: Evidence) -> Element:
 
 
 def _result(call: Call, records: set[str]) -> object:
-    """Of what a poll was shown, only these records: [partition, offset, record] of each."""
+    """Return the result of a call; of a poll, only these records, as [partition, offset, record]."""
     if call.kind != "poll":
         return call.result
     shown = ((p, offset, record) for p, base, names in call.result for offset, record in enumerate(names, base))

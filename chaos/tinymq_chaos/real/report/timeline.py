@@ -1,4 +1,4 @@
-"""A run over time: what happened in each of a bounded number of equal pieces of it, however many calls there were."""
+"""A run over time, in equal pieces: counts and latencies of each. The number of pieces is bounded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tinymq_chaos.real.report.quantiles import Quantiler
 
 PIECES_MAX = 1_200
 PIECES_MIN = 60  # also of runs with few calls
-CALLS = 20  # in one piece, at an average: of fewer, quantiles say nothing
+CALLS = 20  # in one piece, on average: quantiles of fewer calls mean nothing
 WIDTHS_S = (0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 
@@ -23,13 +23,13 @@ class Timeline:
 
     width_s: float
     lasted_s: float
-    acknowledged: Sequence[float]  # records per second, by when the acknowledgement came
-    p50_ms: Sequence[float | None]  # of sends that ended ok, by when they began; None: there were none
+    acknowledged: Sequence[float]  # records per second, by the time of the acknowledgement
+    p50_ms: Sequence[float | None]  # of sends that ended ok, by their begin; None: no such send
     p99_ms: Sequence[float | None]
-    ok: Sequence[int]  # calls of all kinds, by when they ended
+    ok: Sequence[int]  # calls of all kinds, by their end
     failed: Sequence[int]
     unknown: Sequence[int]
-    pending: Sequence[int]  # by their deadlines, or the end of the run: they never ended
+    pending: Sequence[int]  # calls that never ended, by their deadline or the end of the run
 
     @property
     def pieces(self) -> int:
@@ -37,13 +37,13 @@ class Timeline:
 
 
 def width_of(findings: Findings) -> float:
-    """Of a piece, in seconds: as narrow as the length of the run and the number of its calls allow."""
+    """Return the width of a piece in seconds, as narrow as the run's length and its number of calls allow."""
     most = max(PIECES_MIN, min(PIECES_MAX, len(findings.run.history.calls) // CALLS))
     return next((width for width in WIDTHS_S if findings.lasted_s / width <= most), findings.lasted_s / most)
 
 
 def timeline(findings: Findings, width_s: float | None = None) -> Timeline:
-    """`width_s`: of a piece, instead of `width_of`."""
+    """Divide a run into pieces of `width_s` seconds, by default those of `width_of`."""
     lasted_s = findings.lasted_s
     width_s = width_s or width_of(findings)
     pieces = max(1, math.ceil(lasted_s / width_s))

@@ -183,7 +183,7 @@ class Nemesis:
         if wrong:
             raise wrong[0]
 
-    # ---- whose disks are to be believed ----------------------------------------------------------------------------
+    # ---- disks that may be damaged --------------------------------------------------------------------------------
 
     @property
     def harm(self) -> int:
@@ -221,7 +221,7 @@ class Nemesis:
             with self._lock:
                 self._harming, self._harm = self._harming - 1, self._harm + 1
 
-    # ---- whom, and what --------------------------------------------------------------------------------------------
+    # ---- choices ---------------------------------------------------------------------------------------------------
 
     def _row(self, kind: str) -> RealFault:
         if kind in self._missing:

@@ -75,7 +75,7 @@ class RunResult:
     lag_s: float = 0.0  # the longest time for which the harness's loop waited
     crowd: float = 0.0  # tasks for each processor, at worst, on average over a minute
     crowd_calm: float = 0.0  # the same, from the last fault on
-    begun_anew: int = 0  # proxies that hung and were replaced, which closed their connections
+    proxy_restarts: int = 0  # proxies that hung and were replaced, which closed their connections
     checked_s: float = 0.0  # duration of the checks
 
     @property
@@ -148,7 +148,7 @@ class Run:
                 self._history.end()
             await _leave([*beside, *self._working, *([self._raging] if self._raging is not None else [])])
         self.result.faults = dict(self.nemesis.happened)
-        self.result.begun_anew = self._subject.target.net.begun_anew
+        self.result.proxy_restarts = self._subject.target.net.restarts
         self.result.notes += _notes(self.result)
         return self.result
 
@@ -318,8 +318,8 @@ async def _leave(tasks: Collection[asyncio.Task[None]]) -> None:
 def _notes(result: RunResult) -> list[str]:
     """Return the facts about the faults that the report should mention."""
     notes = [f"{kind} did nothing, {n} of {result.faults[kind]} times" for kind, n in result.idle.items()]
-    if result.begun_anew:
-        notes.append(f"{result.begun_anew} times a proxy hung and was restarted, which closed its connections")
+    if result.proxy_restarts:
+        notes.append(f"{result.proxy_restarts} times a proxy hung and was restarted, which closed its connections")
     return notes
 
 

@@ -93,7 +93,7 @@ class RecordingStage:
                 stack.enter_context(self._locks[broker])
             yield
 
-    # ---- what is only passed on --------------------------------------------------------------------------------
+    # ---- calls to the target -----------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:

@@ -50,7 +50,7 @@ def kill(cluster: Cluster, leader: Broker) -> None:
 
 
 def power_loss(cluster: Cluster, leader: Broker) -> None:
-    """Power loss: nothing answers and nothing refuses."""
+    """Cut the power: the broker neither answers nor refuses connections."""
     cluster.pause(leader.id)
 
 
@@ -78,7 +78,7 @@ def mute(cluster: Cluster, leader: Broker) -> None:
             cluster.cut(leader.id, other, both=False)
 
 
-# ---- what the world is like --------------------------------------------------------------------------------
+# ---- conditions --------------------------------------------------------------------------------------------
 
 
 def healthy(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""What an action of a fault is, and the registry of them.
+"""The interface of a fault's action, and the registry of actions.
 
 An action is a generator. It begins the fault, yields a description of what it did (with its parameters), and ends the
 fault when it is resumed. It yields None instead if the fault cannot happen now.

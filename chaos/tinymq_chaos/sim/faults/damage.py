@@ -105,7 +105,7 @@ def lost_config(world: World, rng: random.Random) -> Iterator[str | None]:
 
 @action
 def next_disk(world: World, rng: random.Random) -> Iterator[str | None]:
-    """Replace a disk. At the very moment when all is well again, replace another one while all other brokers end."""
+    """Replace a disk, and replace a second one at the very moment when all is well again, while all others end."""
     first = _victim(world, rng)
     if first is None:
         yield None

@@ -89,7 +89,7 @@ class _Watch:
         world = self._world
         return None if world.seen.is_deleted(group) or world.seen.is_revived(group) else world.seen.log_of(group)
 
-    # ---- what is wrapped ---------------------------------------------------------------------------------
+    # ---- wrappers ----------------------------------------------------------------------------------------
 
     def _elected(self, real: Any) -> Any:
         def become_leader(current: CurrentRole, origin: LeadershipOrigin) -> None:

@@ -162,7 +162,7 @@ class VirtualCluster:
         return max(held, key=lambda pair: pair[1].group.term) if held else None
 
     async def produce(self, topic: TopicRecord, number: int, data: bytes, wait_s: float = 1.0) -> Produced | None:
-        """Write once; return the answer when a quorum has it. None: no answer, or an unknown outcome."""
+        """Write once; return the answer when a quorum has the write. None: no answer, or an unknown outcome."""
         leader = self.leader(topic, number)
         if leader is None:
             await self.clock.sleep(0.01)

@@ -94,7 +94,7 @@ class World:
         self.say(what)
         self.history.changed(what, [b.id for b in self.brokers.values() if b.up and b.process.paused])
 
-    # ---- what it is made of --------------------------------------------------------------------------
+    # ---- brokers and clients --------------------------------------------------------------------------
 
     def config(self, broker_id: int) -> BrokerConfig:
         voters = tuple(PeerAddress(n, HOST, n) for n in self.voters)
@@ -205,7 +205,7 @@ class World:
         self.mend(f"pause {broker.id}")
         process.resume()
 
-    # ---- how it does ---------------------------------------------------------------------------------
+    # ---- health --------------------------------------------------------------------------------------
 
     def unhealthy(self) -> str:
         """Return how the brokers differ from healthy ones; "" when all is well."""
