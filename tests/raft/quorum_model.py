@@ -3,7 +3,7 @@
 It keeps what a Raft replica keeps, and takes steps at random: entries, elections, alterations that reach one broker
 after the other, power cuts of any subset, faults that lose files or votes, disks that are replaced and return. It uses
 the product's decisions (automatic_recovery.py, quorum_loss.py, membership.py), and knows which entries a majority had
-synced when they were acknowledged: no leader, elected or revived, may lack one of them.
+synced when they were acknowledged: no leader, elected or recovered, may lack one of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass, field
 
 from tests.raft.values import GROUP
-from tinymq.raft.rules.automatic_recovery import revive
+from tinymq.raft.rules.automatic_recovery import plan_recovery
 from tinymq.raft.rules.membership import Membership, Replica
 from tinymq.raft.rules.quorum_loss import ReplicaReport, can_win, forced_membership
 
@@ -108,7 +108,7 @@ class Group:
         self.safe: set[int] = set()  # numbers of entries that a majority had synced when they were committed
         self.acknowledged: set[int] = set()  # and of all that were committed and not lost by a revival
         self.faulty = False  # something happened that no setting allows
-        self.revived = 0
+        self.recovered = 0
         self._old: list[tuple[Node, Disk]] = []
 
     def _folder(self) -> bytes:
@@ -118,7 +118,7 @@ class Group:
     def step(self) -> None:
         """One thing happens."""
         steps = [self.write, self.write, self.replicate, self.replicate, self.replicate, self.elect, self.elect]
-        steps += [self.relist, self.sync, self.power_cut, self.end, self.start, self.start, self.revive]
+        steps += [self.relist, self.sync, self.power_cut, self.end, self.start, self.start, self.recover]
         steps += [self.alter] if self._alter else []
         if self._faults and self._rng.random() < 0.02:
             steps = [self.lose_files, self.lose_votes, self.replace_disk, self.return_disk, self.repair]
@@ -307,24 +307,24 @@ class Group:
 
     # ---- automatic quorum recovery -------------------------------------------------------------------------
 
-    def revive(self, ends: float = 0.3) -> bool:
+    def recover(self, ends: float = 0.3) -> bool:
         """All members are asked. The survivor may end right after it has begun to lead."""
         up = self._up()
         if len(up) < len(MEMBERS):
             return False
-        found = revive([n.report() for n in up], MEMBERS)
+        found = plan_recovery([n.report() for n in up], MEMBERS)
         if found is None:
             return False
         survivor = next(n for n in up if n.broker_id == found.survivor.broker_id)
         log = {item.number for item in survivor.disk.log}
-        assert self.safe <= log, f"revived without {self.safe - log}, which a majority had synced"
+        assert self.safe <= log, f"recovered without {self.safe - log}, which a majority had synced"
         forced = forced_membership(survivor.newest, survivor.broker_id, found.replicas)
         self._lead(survivor, found.term)
         self._append(survivor, forced)
         if self._rng.random() < ends:
             self._down(survivor)
             return False
-        self.revived += 1
+        self.recovered += 1
         self._take_along(survivor, forced)
         self.acknowledged &= {item.number for item in survivor.disk.log}
         return True
@@ -346,4 +346,4 @@ class Group:
             self._start(node)
         reports = [n.report() for n in self.nodes]
         leads = any(n.leads and n.applied.quorum <= sum(n.applied.has(o.me) for o in self.nodes) for n in self.nodes)
-        return leads or any(can_win(r, reports) for r in reports) or self.revive(ends=0.0)
+        return leads or any(can_win(r, reports) for r in reports) or self.recover(ends=0.0)

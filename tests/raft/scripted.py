@@ -207,7 +207,7 @@ class Scenario(Wires):
             if broker.up:
                 broker.disk.hangs = False
                 broker.disk.finish()
-                await broker.host.stop(hand_over=False)
+                await broker.host.stop(transfer=False)
                 await broker.store.close()
 
     # ---- brokers -----------------------------------------------------------------------------------------------
@@ -350,14 +350,14 @@ class Scenario(Wires):
     def do_accept_loss(self, index: str) -> None:
         del self.ledger.chosen[GROUP][int(index) :]
 
-    def do_take_over(self, number: str, term: str, *present: str) -> None:
+    def do_force_leadership(self, number: str, term: str, *present: str) -> None:
         listed = [
             self._brokers[b].state.me if str(b) in present else Replica(b, bytes(16), 0) for b in sorted(self._brokers)
         ]
         try:
             self._brokers[int(number)].group.force_leadership(int(term), listed)
         except TinymqError as error:
-            self._tell(f"{number} refuses to take over: {error.code}")
+            self._tell(f"{number} refuses to lead: {error.code}")
 
     def do_read(self, number: str) -> None:
         task = asyncio.get_running_loop().create_task(self._read(self._brokers[int(number)]))

@@ -218,7 +218,7 @@ def test_damage_found_while_reading_quarantines_the_replica() -> None:
     simulate(scenario, limits=LIMITS)
 
 
-def test_a_term_known_from_entries_alone_is_written_before_anything_is_said_in_it() -> None:
+def test_a_term_known_from_entries_alone_is_stored_before_any_message_of_it() -> None:
     """A power cut kept the entries that came with a term, and not the ballot of the same round."""
 
     async def scenario(cluster: Cluster) -> None:

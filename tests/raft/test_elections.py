@@ -40,7 +40,7 @@ def test_groups_are_led_by_the_replicas_that_they_prefer() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_is_proposed_is_applied_everywhere_once_and_in_order(seed: int) -> None:
+def test_proposals_are_applied_everywhere_once_and_in_order(seed: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         payloads = [b"%d" % i for i in range(50)]
         for payload in payloads:
@@ -114,7 +114,7 @@ def test_a_follower_far_behind_is_caught_up_from_disk_while_the_group_goes_on() 
 
 
 @pytest.mark.parametrize("seed", first_of(range(10), 2))
-def test_an_isolated_leader_steps_down_and_its_waiters_learn_that_nobody_knows(seed: int) -> None:
+def test_an_isolated_leader_steps_down_and_its_waiters_get_outcome_unknown(seed: int) -> None:
     """Check-quorum: hazard 13's first half."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -139,7 +139,7 @@ def test_an_isolated_leader_steps_down_and_its_waiters_learn_that_nobody_knows(s
 
 
 @pytest.mark.parametrize("seed", first_of(range(10), 2))
-def test_an_isolated_follower_that_returns_deposes_nobody(seed: int) -> None:
+def test_an_isolated_follower_that_returns_deposes_no_leader(seed: int) -> None:
     """Pre-vote: it raised no term while it was away."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -175,7 +175,7 @@ def test_a_chained_partition_keeps_its_leader(seed: int) -> None:
     simulate(scenario, seed)
 
 
-def test_leadership_is_handed_over_without_a_gap() -> None:
+def test_leadership_is_transferred_without_a_gap() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"before")
         leader = cluster.leader()
@@ -192,13 +192,13 @@ def test_leadership_is_handed_over_without_a_gap() -> None:
     simulate(scenario)
 
 
-def test_a_hand_over_to_somebody_who_is_gone_ends_and_the_leader_goes_on() -> None:
+def test_a_transfer_to_a_dead_broker_ends_and_the_leader_goes_on() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.settle()
         leader, follower = cluster.leader(), cluster.followers()[0]
         follower.kill()
         assert leader.process.do(lambda: leader.host.transfer(GROUP, follower.id))
-        await cluster.run_for(cluster.timing.hand_over_s + 0.5)
+        await cluster.run_for(cluster.timing.transfer_timeout_s + 0.5)
         assert cluster.leader() is leader
         leader.propose(b"accepted again")
         assert not leader.process.do(lambda: leader.host.transfer(GROUP, 9))
@@ -207,7 +207,7 @@ def test_a_hand_over_to_somebody_who_is_gone_ends_and_the_leader_goes_on() -> No
 
 
 @pytest.mark.parametrize("seed", first_of(range(5), 2))
-def test_a_leader_whose_disk_hangs_hands_over(seed: int) -> None:
+def test_a_leader_whose_disk_hangs_transfers_its_leadership(seed: int) -> None:
     """It commits with the others' disks meanwhile; but it could not survive, and says so in time."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -238,7 +238,7 @@ def test_a_leader_whose_disk_is_slow_stays() -> None:
     simulate(scenario)
 
 
-def test_a_stopping_broker_hands_over_what_it_leads() -> None:
+def test_a_stopping_broker_transfers_its_leaderships() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"before")
         leader = cluster.leader()

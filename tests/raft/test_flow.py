@@ -85,7 +85,7 @@ def test_18_is_noticed_without_a_window(monkeypatch: pytest.MonkeyPatch) -> None
     fails(a_stopped_follower_costs_a_window, limits=WINDOWED)
 
 
-def test_18_what_no_majority_takes_is_refused() -> None:
+def test_18_writes_without_a_majority_are_refused() -> None:
     limits = Limits(
         batch_bytes_max=4 * KIB, uncommitted_bytes_max=64 * KIB, segment_bytes=1 << 20, tail_cache_bytes_max=8 * KIB
     )
@@ -111,7 +111,7 @@ def test_18_what_no_majority_takes_is_refused() -> None:
     simulate(scenario, limits=limits)
 
 
-def test_15_a_lone_write_waits_for_nobodys_tick() -> None:
+def test_15_a_lone_write_waits_for_no_tick() -> None:
     """Two messages and two syncs: no part of it waits for a period to pass."""
 
     async def scenario(cluster: Cluster) -> None:

@@ -82,7 +82,7 @@ def test_2_an_older_append_takes_nothing_back() -> None:
     simulate(an_older_append_takes_nothing_back)
 
 
-def test_2_is_noticed_when_whatever_follows_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_2_an_append_truncates_matching_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Match:
         return log_matching.Match(message.prev_index + 1, message.entries, message.prev_index + len(message.entries))
 
@@ -276,7 +276,7 @@ def test_7_is_noticed_when_a_candidate_counts_itself_before(monkeypatch: pytest.
 # ---- 8, 20: membership comes from CONFIG entries that were committed ---------------------------------------
 
 
-def test_8_an_ack_from_somebody_who_is_no_member_is_nothing() -> None:
+def test_8_an_ack_of_a_broker_that_is_no_member_is_ignored() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()
@@ -551,7 +551,7 @@ def test_19_a_follower_forwards_nothing_and_keeps_nothing() -> None:
     simulate(scenario)
 
 
-def test_19_what_was_proposed_in_a_lost_term_is_appended_by_nobody_else() -> None:
+def test_19_a_proposal_of_a_lost_term_is_appended_by_no_other_leader() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()

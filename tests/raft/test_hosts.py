@@ -13,7 +13,7 @@ from tinymq.raft import Role
 OTHER = GroupId(GROUP.topic_id, 1)
 
 
-def test_a_closed_group_is_led_by_another_at_once_and_can_be_opened_again() -> None:
+def test_a_closed_group_gets_another_leader_at_once_and_can_be_opened_again() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()
@@ -94,7 +94,7 @@ def test_questions_between_brokers() -> None:
     simulate(scenario)
 
 
-def test_brokers_without_a_replica_know_who_leads() -> None:
+def test_brokers_without_a_replica_know_the_leader() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.settle()
         outsider = cluster.brokers[3]
@@ -114,7 +114,7 @@ def test_brokers_without_a_replica_know_who_leads() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_leader_that_can_speak_but_hears_nobody_gives_up(seed: int) -> None:
+def test_a_leader_that_sends_but_hears_no_broker_steps_down(seed: int) -> None:
     """Its heartbeats still arrive, and say that it leads no more."""
 
     async def scenario(cluster: Cluster) -> None:

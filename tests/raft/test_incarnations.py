@@ -26,7 +26,7 @@ async def wiped_follower(cluster: Cluster) -> None:
     await b.start()
 
 
-def test_a_wiped_replica_elects_nobody() -> None:
+def test_a_wiped_replica_elects_no_leader() -> None:
     """The scenario of hazard 22: with b's forgetful vote c would win, and the five writes were gone."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -52,7 +52,7 @@ def test_a_wiped_replica_elects_nobody() -> None:
 def test_the_scenario_notices_when_incarnations_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Membership, "lists", lambda self, broker_id, incarnation, count: True)
     with pytest.raises(AssertionError):
-        test_a_wiped_replica_elects_nobody()
+        test_a_wiped_replica_elects_no_leader()
 
 
 def test_a_wiped_replica_is_filled_but_does_not_count() -> None:

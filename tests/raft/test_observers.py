@@ -154,7 +154,7 @@ def test_a_damaged_observer_repairs_itself_and_keeps_no_member_from_it() -> None
 
 
 @pytest.mark.parametrize("cut_s", [0.65, 2.0])  # the leader takes the observer for deaf after about 0.75 s
-def test_one_that_misses_its_leader_finds_it_again_while_the_group_rests(cut_s: float) -> None:
+def test_an_observer_that_loses_its_leader_finds_it_while_the_group_rests(cut_s: float) -> None:
     async def scenario(cluster: Cluster) -> None:
         await commit(cluster, b"x")
         await agree(cluster)
@@ -172,7 +172,7 @@ def test_one_that_misses_its_leader_finds_it_again_while_the_group_rests(cut_s: 
     observed(scenario)
 
 
-def test_who_waits_for_an_announced_leader_speaks_of_no_recovery() -> None:
+def test_the_status_suggests_no_recovery_while_a_leader_is_announced() -> None:
     async def scenario(cluster: Cluster) -> None:
         await agree(cluster)
         leader, observer = cluster.leader(METADATA_GROUP), cluster.brokers[LATE]
@@ -184,7 +184,7 @@ def test_who_waits_for_an_announced_leader_speaks_of_no_recovery() -> None:
     observed(scenario)
 
 
-def test_one_that_hears_nobody_asks_nobody() -> None:
+def test_an_observer_that_hears_no_broker_asks_none() -> None:
     async def scenario(cluster: Cluster) -> None:
         await agree(cluster)
         cluster.isolate(LATE)
@@ -235,7 +235,7 @@ def test_they_never_stand_or_vote_and_no_term_moves() -> None:
     observed(scenario)
 
 
-def test_leadership_is_never_handed_to_one() -> None:
+def test_leadership_is_never_transferred_to_an_observer() -> None:
     async def scenario(cluster: Cluster) -> None:
         await agree(cluster)
         leader = cluster.leader(METADATA_GROUP)
@@ -248,7 +248,7 @@ def test_leadership_is_never_handed_to_one() -> None:
 
 
 @pytest.mark.parametrize("seed", first_of(range(5), 1))
-def test_one_that_hangs_is_cut_off_or_is_gone_holds_nothing_up(seed: int) -> None:
+def test_an_observer_that_hangs_is_cut_off_or_is_gone_delays_nothing(seed: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         await agree(cluster)
         cluster.pause(4)
@@ -321,7 +321,7 @@ def configs() -> Configs:
 ME = Replica(1, incarnation(1))
 
 
-def test_what_an_observer_holds_commits_nothing() -> None:
+def test_an_observers_acks_commit_nothing() -> None:
     leader, _ = with_observer()
     leader.acknowledged(LATE, ack(5))
     assert leader.commit(configs(), ME, 0) == 0
@@ -390,7 +390,7 @@ def test_a_group_rests_when_a_live_observer_knows_all() -> None:
     assert leader.quiet(configs(), 5), "nobody waits for the dead"
 
 
-def test_there_are_only_so_many_and_who_is_gone_makes_room() -> None:
+def test_observers_are_bounded_and_one_that_leaves_makes_room() -> None:
     leader, _ = with_observer()
     for peer in range(LATE + 1, LATE + OBSERVERS_MAX):
         assert leader.followers.observe(peer)
@@ -402,7 +402,7 @@ def test_there_are_only_so_many_and_who_is_gone_makes_room() -> None:
     assert 2 in leader.progress, "members stay"
 
 
-def test_a_read_for_one_that_is_gone_is_dropped() -> None:
+def test_a_cold_read_for_an_observer_that_is_gone_is_dropped() -> None:
     leader, lines = with_observer()
     leader.followers.forget(LATE)
     leader.entries_read(LATE, 2, chain([1, 1])[1:], 0)
@@ -419,7 +419,7 @@ def test_a_read_for_one_that_is_gone_is_dropped() -> None:
         Vote(9, True, False, 0),
     ],
 )
-def test_nonsense_of_an_observer_moves_nobody(message: Any) -> None:
+def test_invalid_messages_of_an_observer_change_nothing(message: Any) -> None:
     async def scenario(cluster: Cluster) -> None:
         await agree(cluster)
         leader = cluster.leader(METADATA_GROUP)
@@ -445,7 +445,7 @@ def test_a_recovery_counts_no_observer() -> None:
     observed(scenario)
 
 
-def test_after_a_recovery_they_are_filled_with_what_goes_on() -> None:
+def test_after_a_recovery_observers_get_the_surviving_log() -> None:
     """One that was there, and one that comes with an empty disk: it has not got the CONFIG of the take-over yet."""
 
     async def scenario(cluster: Cluster) -> None:

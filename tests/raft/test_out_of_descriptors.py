@@ -34,7 +34,7 @@ async def fill(cluster: Cluster, broker: Broker) -> None:
 
 @pytest.mark.parametrize("leads", [True, False])
 @pytest.mark.parametrize("path", [f"{FOLDER}/*{SEGMENT}", FOLDER], ids=["a segment", "the sync of the folder"])
-def test_it_comes_back_with_all_that_it_had_and_votes_again(leads: bool, path: str) -> None:
+def test_a_replica_comes_back_with_its_whole_log_and_votes_again(leads: bool, path: str) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x", GROUP)
         await cluster.commit(b"x", OTHER)
@@ -56,7 +56,7 @@ def test_it_comes_back_with_all_that_it_had_and_votes_again(leads: bool, path: s
     simulate(scenario, groups=[GROUP, OTHER])
 
 
-def test_one_that_is_closed_meanwhile_is_left_alone() -> None:
+def test_a_replica_closed_meanwhile_is_not_reopened() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         broker = cluster.followers()[0]

@@ -51,7 +51,7 @@ async def cut_under_load(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("seed", first_of(range(90), 14))
-def test_what_was_acknowledged_survives(seed: int) -> None:
+def test_acknowledged_records_survive(seed: int) -> None:
     cluster = simulate(cut_under_load, seed)
     assert cluster.ledger.acknowledged[GROUP]
 

@@ -187,7 +187,7 @@ def test_a_leader_whose_followers_are_gone_before_it_leads_does_not_stay() -> No
     simulate(scenario, nodes=5)
 
 
-def test_a_failed_replica_holds_no_timer_whoever_comes() -> None:
+def test_a_failed_replica_holds_no_timer_whichever_broker_comes() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()

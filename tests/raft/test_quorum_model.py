@@ -12,25 +12,25 @@ STEPS = 120
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_without_faults_a_group_always_goes_on_and_keeps_what_a_majority_had_synced(part: int) -> None:
+def test_without_faults_a_group_always_goes_on_and_keeps_entries_synced_by_a_majority(part: int) -> None:
     """`Group` asserts the second half at every election and revival."""
-    revived = 0
+    recovered = 0
     for seed in range(part, 240, 2):
         group = Group(random.Random(seed), faults=False)
         for _ in range(STEPS):
             group.step()
         assert group.settle(), f"seed {seed}: it is stranded"
-        revived += group.revived
-    assert revived > 20, "the model came to the point"
+        recovered += group.recovered
+    assert recovered > 20, "the model came to the point"
 
 
-def test_with_faults_what_a_majority_had_synced_is_kept_too_or_the_group_waits() -> None:
-    revived = waiting = 0
+def test_with_faults_entries_synced_by_a_majority_are_kept_or_the_group_waits() -> None:
+    recovered = waiting = 0
     for seed in range(240):
         group = Group(random.Random(seed))
         for _ in range(STEPS):
             group.step()
         waiting += not group.settle()
-        revived += group.revived
-    assert revived > 20
+        recovered += group.recovered
+    assert recovered > 20
     assert waiting > 20

@@ -19,7 +19,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 5])
-def test_whatever_happens_nothing_is_lost_and_the_group_heals(count: int, seed: int) -> None:
+def test_random_scripts_lose_nothing_and_the_group_heals(count: int, seed: int) -> None:
     lived(seed, count, STEPS)
 
 

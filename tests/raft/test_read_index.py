@@ -58,7 +58,7 @@ class Reads:
             await self.cluster.run_for(self.cluster.rng.uniform(0, 2 * pause_s))
 
 
-def test_a_read_holds_what_was_acknowledged_writes_nothing_and_lets_the_group_rest_again() -> None:
+def test_a_read_includes_acknowledged_records_writes_nothing_and_lets_the_group_rest() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await rest(cluster)
@@ -73,7 +73,7 @@ def test_a_read_holds_what_was_acknowledged_writes_nothing_and_lets_the_group_re
     simulate(scenario)
 
 
-def test_a_group_of_one_asks_nobody_and_waits_for_nothing() -> None:
+def test_a_group_of_one_reads_without_asking_or_waiting() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await rest(cluster)
@@ -111,7 +111,7 @@ def test_reads_of_one_moment_share_a_round_and_those_after_it_the_next() -> None
     simulate(scenario)
 
 
-def test_a_follower_says_who_leads() -> None:
+def test_a_follower_names_the_leader() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.settle()
         follower = cluster.followers()[0]
@@ -200,7 +200,7 @@ async def just_elected(cluster: Cluster) -> Reads:
     return reads
 
 
-def test_who_was_just_elected_reads_what_its_predecessor_acknowledged() -> None:
+def test_a_new_leader_reads_its_predecessors_acknowledged_records() -> None:
     async def scenario(cluster: Cluster) -> None:
         assert (await just_elected(cluster)).stale == []
 
@@ -225,7 +225,7 @@ def test_mutant_its_own_first_entry_is_not_waited_for(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("seed", first_of(range(5), 2))
-def test_a_round_that_gets_lost_is_begun_anew(seed: int) -> None:
+def test_a_lost_read_round_is_repeated(seed: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await rest(cluster)
@@ -272,7 +272,7 @@ def test_a_follower_that_has_only_voted_answers_a_round_and_is_not_sent_the_whol
     simulate(scenario)
 
 
-def test_who_asks_in_a_term_that_is_over_is_told() -> None:
+def test_a_read_in_an_ended_term_is_refused() -> None:
     """It was away while another was elected, and now reaches only one who follows that one."""
 
     async def scenario(cluster: Cluster) -> None:

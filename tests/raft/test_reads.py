@@ -79,7 +79,7 @@ def test_rounds(steps: str, told: str) -> None:
     assert " ".join(line for line in lines if line) == told
 
 
-def test_numbers_rise_and_none_is_begun_for_nobody() -> None:
+def test_read_ids_rise_and_no_round_begins_without_a_read() -> None:
     b = Bench()
     assert b.begin() is None
     b.ask("a")
@@ -100,7 +100,7 @@ def test_of_five_two_others_must_answer() -> None:
     assert b.answered(3, 1) == "a"
 
 
-def test_a_leader_whose_own_word_does_not_count_needs_the_others() -> None:
+def test_an_unlisted_leader_needs_the_other_brokers_to_confirm() -> None:
     b = Bench()
     b.me = ()
     b.ask("a")
@@ -109,7 +109,7 @@ def test_a_leader_whose_own_word_does_not_count_needs_the_others() -> None:
     assert b.answered(3, 1) == "a"
 
 
-def test_a_group_of_one_needs_nobody_and_a_round_all_the_same() -> None:
+def test_a_group_of_one_needs_a_round_but_no_answers() -> None:
     b = Bench(members=1)
     b.ask("a")
     assert b.take() == ""
@@ -117,7 +117,7 @@ def test_a_group_of_one_needs_nobody_and_a_round_all_the_same() -> None:
     assert b.take() == "a"
 
 
-def test_what_is_proven_waits_until_it_is_applied() -> None:
+def test_a_confirmed_read_waits_until_its_index_is_applied() -> None:
     b = Bench()
     b.ask("a", index=5)
     b.ask("b", index=7)

@@ -203,7 +203,7 @@ def test_it_is_noticed_when_candidates_do_not_vouch_for_their_config(monkeypatch
 
 
 @pytest.mark.parametrize("nodes", [3, 5])
-def test_nobody_knows_and_the_group_waits_for_its_old_leader(nodes: int) -> None:
+def test_without_a_replica_that_knows_the_commit_the_group_waits_for_its_old_leader(nodes: int) -> None:
     """It must: nothing tells this from a CONFIG that was never committed. The leader comes back, and all is well."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -317,11 +317,11 @@ async def a_vote_for_who_is_there_no_more(cluster: Cluster) -> None:
     assert not [vote for vote in votes if vote.granted and not vote.pre]
 
 
-def test_a_vote_is_not_given_to_who_has_taken_the_candidates_place() -> None:
+def test_a_vote_does_not_go_to_the_candidates_replacement() -> None:
     simulate(a_vote_for_who_is_there_no_more)
 
 
-def test_it_is_noticed_when_a_vote_goes_to_whoever_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_a_vote_goes_to_the_candidates_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
     def post(self: ReplicaState, peer: int, message: Message) -> None:
         self.outbox.post(lambda: self.env.send(peer, message))
 
@@ -355,7 +355,7 @@ async def the_old_disk_comes_back(cluster: Cluster) -> None:
     await everybody_agrees(cluster, [*(b"%d" % i for i in range(5)), b"on one and the new two"])
 
 
-def test_an_old_disk_that_comes_back_elects_nobody() -> None:
+def test_an_old_disk_that_comes_back_elects_no_leader() -> None:
     simulate(the_old_disk_comes_back)
 
 
@@ -480,7 +480,7 @@ def test_it_is_noticed_when_another_process_passes_for_the_leader(monkeypatch: p
 # ---- all of it at random -----------------------------------------------------------------------------------
 
 
-def test_a_learner_that_misses_its_leader_finds_it_again() -> None:
+def test_a_learner_that_loses_its_leader_finds_it_again() -> None:
     """Broker 2 comes back without its disk, and the CONFIG that lists it is not committed: broker 3 does not answer.
     Then broker 2 misses heartbeats of its leader, which notices nothing. Nothing is written afterwards."""
 
@@ -543,10 +543,10 @@ async def minorities_are_lost(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(("nodes", "seed"), first_of([(3, 0), (5, 0), (3, 1), (3, 2), (3, 3)], 2))
-def test_any_minority_may_be_lost_again_and_again(nodes: int, seed: int) -> None:
+def test_any_minority_may_be_lost_repeatedly(nodes: int, seed: int) -> None:
     simulate(minorities_are_lost, seed, nodes=nodes)
 
 
-def test_it_is_noticed_when_nobody_is_listed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_no_replacement_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Configs, "replacement", lambda self, seen: None)
     fails(minorities_are_lost)

@@ -288,7 +288,7 @@ NOTICED: list[tuple[str, Patch]] = [
     ("nobody_left_to_say", only_the_applied_config_is_asked),
     ("repair", every_incarnation_votes),
     ("repair_of_two", nobody_asks_who_does_without_it),
-    ("taking_over", no_generation_is_looked_at),
+    ("forced_leadership", no_generation_is_looked_at),
     ("transfer", who_lacks_entries_is_told_to_stand),
     ("sync_hangs", a_sync_may_hang),
     ("uncommitted_of_old_leader", nobody_steps_down),

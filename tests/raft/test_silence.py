@@ -8,7 +8,7 @@ from tests.raft.harness import Cluster, simulate
 from tests.seeds import first_of
 from tinymq.base.errors import NotLeader
 from tinymq.raft.host.replica_env import HostReplicaEnv
-from tinymq.raft.peers.pace import Gaps
+from tinymq.raft.peers.adaptive_timeouts import HeartbeatGaps
 from tinymq.raft.replica.current_role import CurrentRole
 from tinymq_chaos.sim.campaign import timing
 from tinymq_chaos.sim.campaign.timing import FAILOVERS, STEADY, Row, failovers, steady
@@ -63,7 +63,7 @@ def test_mutant_elections_of_a_fixed_length_split_votes(monkeypatch: pytest.Monk
         failover("power loss, 100 ms + 0..100 delay")
 
 
-def test_mutant_who_doubts_refuses_who_has_waited_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_a_doubting_replica_vetoes_a_candidate_that_waited_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clocks that drift tell one follower before the other."""
     monkeypatch.setattr(CurrentRole, "heard_leader_lately", CurrentRole.hears_leader)
     slower = failover("power loss, 5 % drift").max_s
@@ -76,19 +76,19 @@ def test_mutant_who_doubts_refuses_who_has_waited_longer(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("name", ["50 ms syncs", "100 ms + 0..100 delay, suddenly", "5 % drift", "stalls up to 300 ms"])
-def test_what_is_slow_is_not_replaced(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_leaders_are_not_replaced(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         timing, "STEADY_S", 20.0
     )  # `python -m tinymq_chaos.sim.campaign.timing` takes a minute for each
     assert steady(name, STEADY[name], range(1)).elections == 0
 
 
-def test_mutant_a_pace_that_is_not_learnt_costs_elections_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_fixed_timeouts_cost_repeated_elections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a broker stands still for up to 0.9 s now and then, the first time is a death, and the others are not."""
     monkeypatch.setattr(timing, "STEADY_S", 30.0)
     world = timing.stalls(0.9)
     learnt = steady("stalls", world, range(1)).elections
-    monkeypatch.setattr(Gaps, "gone_after_s", lambda self, timing: timing.gone_after_s)
+    monkeypatch.setattr(HeartbeatGaps, "gone_after_s", lambda self, timing: timing.gone_after_s)
     assert steady("stalls", world, range(1)).elections > 2 * learnt
 
 
@@ -115,7 +115,7 @@ async def a_leader_that_nobody_hears(cluster: Cluster) -> float:
 
 
 @pytest.mark.parametrize("seed", first_of(range(5), 2))
-def test_a_leader_that_nobody_hears_steps_down_and_its_waiters_learn_that_nobody_knows(seed: int) -> None:
+def test_an_unheard_leader_steps_down_and_its_waiters_get_outcome_unknown(seed: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         assert await a_leader_that_nobody_hears(cluster) < 2.0
 
@@ -123,7 +123,7 @@ def test_a_leader_that_nobody_hears_steps_down_and_its_waiters_learn_that_nobody
 
 
 @pytest.mark.parametrize("what", ["echoes are not asked for", "nobody looks"])
-def test_mutant_a_leader_that_nobody_hears_stays(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_an_unheard_leader_stays(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if what == "nobody looks":
         monkeypatch.setattr(CurrentRole, "check_quorum", lambda self: None)
     else:

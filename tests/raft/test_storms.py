@@ -85,7 +85,7 @@ def test_a_follower_that_believes_any_commit_is_caught(monkeypatch: pytest.Monke
     caught(monkeypatch, Following, "learn_commit", learn, first=23)
 
 
-def test_a_follower_that_truncates_what_matches_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_a_follower_truncates_matching_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hazard 2: stock drops everything after prev, and appends what came."""
 
     def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Match:

@@ -217,7 +217,7 @@ class BrokerApp:
         await host.start()
         await self.metrics.start(host)
         recovery = Recovery(host, self._clock, self._rng.randbytes)
-        transfers = Transfers(host, self._clock, config.timing.hand_over_s)
+        transfers = Transfers(host, self._clock, config.timing.transfer_timeout_s)
         admin = AdminService(self.serving, formation, self, recovery, transfers, config.secret)
         services = self._services(admin)
         streams = StreamServer(config.limits, services.broker)
@@ -280,7 +280,7 @@ class BrokerApp:
 
     # ---- stop ----------------------------------------------------------------------------------------
 
-    async def stop(self, hand_over: bool = True) -> None:
+    async def stop(self, transfer: bool = True) -> None:
         """Stop cleanly: clients and other brokers lose nothing and wait for nothing. Call it after every `start`."""
         failed = self.state is State.FAILED
         if not failed:
@@ -288,9 +288,9 @@ class BrokerApp:
         if self._ports is not None:
             await self._ports.set_serving(False)
         if self._member is not None:
-            await self._member.leave(politely=hand_over and not failed)
+            await self._member.leave(politely=transfer and not failed)
         if self._host is not None:
-            await self._host.stop(hand_over=hand_over and not failed and self._has_company(self._host))
+            await self._host.stop(transfer=transfer and not failed and self._has_company(self._host))
         await self._end_tasks()
         if self._member is not None:
             await self._member.stop()
@@ -324,7 +324,7 @@ class BrokerApp:
         if self._store is not None:
             await self._store.abandon()
         if self._host is not None:
-            await self._host.stop(hand_over=False)
+            await self._host.stop(transfer=False)
         self._executor.shutdown(wait=False)
 
     async def _end_tasks(self) -> None:

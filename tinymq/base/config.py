@@ -104,7 +104,7 @@ class Timing:
     command_timeout_s: float = 10.0  # of a registry command, forwarding and retries included
     produce_timeout_s: float = 30.0  # if the client gives none
     fetch_wait_s_max: float = 30.0
-    hand_over_s: float = 5.0  # at most, for transferring leaderships at a clean stop
+    transfer_timeout_s: float = 5.0  # at most, for transferring leaderships at a clean stop
     leader_return_s: float = 10.0  # a preferred broker leads again after it has been alive for this long
     join_s: float = 10.0  # a broker that is not a voter looks for its cluster for this long
     retention_check_s: float = 5.0  # between two checks for records that are due to go

@@ -3,7 +3,7 @@
 # Two rules have no mutant here. The first: a leader learns a commit from an ack only as far as the ack proves that the
 # logs match. It is redundant within one history, because every later leader's log has each entry that any replica knows
 # to be committed. It matters, like the recovery epoch, once an operator has accepted a loss, which never happens in the
-# simulator. Scenario `taking_over` (tests/raft) has a mutant for the recovery epoch.
+# simulator. Scenario `forced_leadership` (tests/raft) has a mutant for the recovery epoch.
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from tinymq.log.broker_files.vote_store import VoteStore
 from tinymq.raft.host import replicas
-from tinymq.raft.peers.pace import Gaps
+from tinymq.raft.peers.adaptive_timeouts import HeartbeatGaps
 from tinymq.raft.replica.current_role import CurrentRole
 from tinymq.raft.replica.elections import Elections
 from tinymq.raft.replica.replica import RaftReplica
@@ -196,7 +196,7 @@ def what_is_listed_is_a_member(p: Patches) -> None:
 
 @mutant(
     "22: a replica quarantines its log only if the others could elect a leader after a power cut",
-    test="tests/raft/test_keeping.py::test_a_repair_waits_until_who_was_listed_last_knows_it_for_good",
+    test="tests/raft/test_durable_membership.py::test_a_repair_waits_until_the_newest_member_has_stored_its_membership",
 )
 def repairs_do_not_wait_for_who_was_listed(p: Patches) -> None:
     p.replace(RaftReplica.can_lose, lambda self, peer: True)
@@ -235,7 +235,7 @@ def configs_count_when_appended(p: Patches) -> None:
 
 @mutant("13: how long a silence must be is measured, and bounded", ISOLATED)
 def silences_are_long(p: Patches) -> None:
-    p.replace(Gaps.gone_after_s, lambda self, timing: 20.0)
+    p.replace(HeartbeatGaps.gone_after_s, lambda self, timing: 20.0)
 
 
 @mutant(

@@ -37,7 +37,7 @@ def leaders_propose_what_members_do_not_know(p: Patches) -> None:
 
 @mutant(
     "peers refuse a broker that does not know the cluster's feature level",
-    test="tests/raft/net/test_handshake.py::test_a_build_that_knows_too_little_is_told_what_to_do",
+    test="tests/raft/net/test_handshake.py::test_an_older_build_is_told_to_upgrade",
 )
 def older_builds_are_let_in(p: Patches) -> None:
     p.replace(feature_level.check_member, _nothing, within=[handshake])

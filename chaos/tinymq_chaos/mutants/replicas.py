@@ -48,7 +48,9 @@ def the_silent_are_not_waited_for(p: Patches) -> None:
         except TinymqError:
             return None
 
-    def revive(reports: Sequence[ReplicaReport | None], members: Sequence[int], **rest: Any) -> QuorumLost | None:
+    def plan_recovery(
+        reports: Sequence[ReplicaReport | None], members: Sequence[int], **rest: Any
+    ) -> QuorumLost | None:
         there = [report for report in reports if report is not None]
         return None if any(can_win(r, there) for r in there) else lost(there, members)
 
@@ -56,7 +58,7 @@ def the_silent_are_not_waited_for(p: Patches) -> None:
     p.replace(QuorumWatch.all_alive, lambda self, members: True)
     p.replace(QuorumWatch.collect_reports, reports)
     p.replace(QuorumWatch.ask_promise, ask)
-    p.replace(automatic_recovery.revive, revive)
+    p.replace(automatic_recovery.plan_recovery, plan_recovery)
 
 
 @mutant(
@@ -128,14 +130,15 @@ def causes_are_forgotten(p: Patches) -> None:
 
 
 @mutant(
-    "a recovery waits for damaged and failed replicas", test=f"{DECISION}who_is_damaged_or_failed_may_know_of_it_too"
+    "a recovery waits for damaged and failed replicas",
+    test=f"{DECISION}a_damaged_or_failed_member_may_know_of_a_majority",
 )
 def the_damaged_are_not_waited_for(p: Patches) -> None:
-    def revive(reports: Sequence[ReplicaReport], members: Sequence[int], **rest: Any) -> QuorumLost | None:
+    def plan_recovery(reports: Sequence[ReplicaReport], members: Sequence[int], **rest: Any) -> QuorumLost | None:
         return real([replace(report, healthy=True) for report in reports], members, **rest)
 
-    real = automatic_recovery.revive
-    p.replace(automatic_recovery.revive, revive)
+    real = automatic_recovery.plan_recovery
+    p.replace(automatic_recovery.plan_recovery, plan_recovery)
 
 
 @mutant(
@@ -205,9 +208,9 @@ def operator_moves_are_undone(p: Patches) -> None:
 
 @mutant(
     "a hand-over that is not taken in its time is given up",
-    test=f"{HANDING}a_hand_over_that_is_not_done_in_time_is_given_up",
+    test=f"{HANDING}a_transfer_that_is_not_done_in_time_is_given_up",
 )
-def hand_overs_never_end(p: Patches) -> None:
+def transfers_never_end(p: Patches) -> None:
     p.replace(LeadershipTransfer.is_over, lambda self, now: False)
 
 

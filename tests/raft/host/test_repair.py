@@ -222,7 +222,7 @@ def test_a_broken_invariant_is_left_to_a_person(meets: Callable[[Cluster, Broker
     simulate(scenario)
 
 
-def test_a_replica_that_is_damaged_again_keeps_what_was_set_aside_first() -> None:
+def test_a_second_damage_keeps_the_first_quarantined_log() -> None:
     async def scenario(cluster: Cluster) -> None:
         await filled(cluster)
         broker = cluster.followers()[0]

@@ -83,7 +83,7 @@ def test_a_log_that_has_to_be_kept_for_long_keeps_nothing_waiting() -> None:
     simulate(scenario)
 
 
-def test_a_log_that_cannot_be_removed_stops_nobody() -> None:
+def test_a_log_that_cannot_be_removed_stops_no_other_replica() -> None:
     async def scenario(cluster: Cluster) -> None:
         await filled(cluster)
         broker = cluster.followers()[0]
@@ -136,7 +136,7 @@ def test_a_head_that_is_removed_while_it_is_read_for_a_follower_stops_no_leader(
     simulate(scenario)
 
 
-def test_whatever_stops_a_replica_is_logged() -> None:
+def test_every_end_of_a_replica_is_logged() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()

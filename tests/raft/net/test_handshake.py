@@ -105,7 +105,7 @@ def invites(acceptor: Credentials = TWO) -> Handshake:
     )
 
 
-def test_who_belongs_to_no_cluster_is_told_of_one() -> None:
+def test_a_broker_without_a_cluster_learns_of_one() -> None:
     dialer, acceptor = dial(NOBODY), invites()
     said = welcome(dialer, acceptor)
     assert dialer.state is State.AWAIT_WELCOME
@@ -117,7 +117,7 @@ def test_who_belongs_to_no_cluster_is_told_of_one() -> None:
         acceptor.receive(peer_pb2.Peer().SerializeToString())
 
 
-def test_nobody_is_told_before_the_secret_is_proven() -> None:
+def test_nothing_is_disclosed_before_the_secret_is_proven() -> None:
     asked: list[PeerIdentity] = []
     acceptor = Handshake.accept(TWO, NONCES[1], lambda who: asked.append(who) or Invitation(b"", FIRST))  # type: ignore[func-returns-value]
     acceptor.receive(message(dial(NOBODY).first_message))
@@ -151,7 +151,7 @@ def whoever(credentials: Credentials = NOBODY) -> Handshake:
     return Handshake.dial(credentials, ANYBODY, Channel.CONTROL, b"d" * 32)
 
 
-def test_who_knows_nobody_asks_whoever_listens_and_is_told_the_voters() -> None:
+def test_a_new_broker_asks_any_listener_and_learns_the_voters() -> None:
     dialer = whoever()
     dialer.receive(welcome(dialer, invites()))
     assert dialer.invitation == Invitation(b"cluster", FIRST + b"1" * 16, VOTERS)
@@ -160,7 +160,7 @@ def test_who_knows_nobody_asks_whoever_listens_and_is_told_the_voters() -> None:
 @pytest.mark.parametrize(
     "change", [{"first_entry": b"another"}, {"voters": ["9@evil:1"]}, {"voters": []}, {"proof": b"p" * 32}]
 )
-def test_no_word_of_what_one_is_told_is_changed_on_its_way(change: dict[str, object]) -> None:
+def test_a_changed_cluster_answer_is_not_believed(change: dict[str, object]) -> None:
     dialer = whoever()
     said = peer_pb2.Welcome.FromString(welcome(dialer, invites()))
     for name, value in change.items():
@@ -180,7 +180,7 @@ def test_words_are_not_moved_from_one_place_to_another() -> None:
         dialer.receive(moved.SerializeToString())
 
 
-def test_whoever_listens_is_no_way_into_a_connection() -> None:
+def test_asking_any_listener_opens_no_connection() -> None:
     hello = whoever().first_message
     claim = peer_pb2.Hello.FromString(message(hello))
     claim.cluster_id = TWO.cluster_id
@@ -188,7 +188,7 @@ def test_whoever_listens_is_no_way_into_a_connection() -> None:
         accept(TWO).receive(claim.SerializeToString())
 
 
-def test_who_does_not_know_the_secret_cannot_pose_as_whoever_listens() -> None:
+def test_a_listener_without_the_secret_is_not_believed() -> None:
     dialer, acceptor = whoever(), invites(replace(TWO, secret=b"another"))
     with pytest.raises(WrongSecret, match="broker 2 does not prove"):
         welcome(dialer, acceptor)
@@ -206,7 +206,7 @@ def test_an_acceptor_may_refuse_to_tell() -> None:
     assert acceptor.state is dialer.state is State.FAILED
 
 
-def test_without_a_cluster_nobody_is_told_nor_believed() -> None:
+def test_brokers_without_a_cluster_exchange_none() -> None:
     nobody = replace(TWO, cluster_id=b"")
     with pytest.raises(NotReady):
         invites(nobody).receive(message(dial(NOBODY).first_message))
@@ -216,7 +216,7 @@ def test_without_a_cluster_nobody_is_told_nor_believed() -> None:
         dialer.receive(altered(hello, cluster_id=b""))
 
 
-def test_who_belongs_to_a_cluster_takes_no_answer_without_one() -> None:
+def test_a_cluster_member_accepts_no_answer_without_a_cluster() -> None:
     dialer, acceptor = dial(), accept()
     hello = acceptor.receive(message(dialer.first_message))
     with pytest.raises(WrongCluster):
@@ -224,7 +224,7 @@ def test_who_belongs_to_a_cluster_takes_no_answer_without_one() -> None:
 
 
 @pytest.mark.parametrize("cluster_id", [b"cluster", b""], ids=["of the cluster", "joining it"])
-def test_a_build_that_knows_too_little_is_told_what_to_do(cluster_id: bytes) -> None:
+def test_an_older_build_is_told_to_upgrade(cluster_id: bytes) -> None:
     old, new = replace(ONE, protocol_max=1, cluster_id=cluster_id), replace(TWO, protocol_min=2, protocol_max=2)
     dialer, acceptor = dial(old), accept(new)
     with pytest.raises(UnsupportedVersion, match="broker 1 knows feature level 1, and this cluster is at 2") as here:
@@ -234,7 +234,7 @@ def test_a_build_that_knows_too_little_is_told_what_to_do(cluster_id: bytes) -> 
         dialer.receive(message(acceptor.farewell))
 
 
-def test_a_build_that_knows_too_little_finds_out_by_itself() -> None:
+def test_an_older_build_finds_out_by_itself() -> None:
     """As the acceptor, of a dialer that has entered a level that it does not know."""
     dialer, acceptor = dial(replace(ONE, protocol_min=3, protocol_max=3)), accept(replace(TWO, protocol_max=2))
     with pytest.raises(UnsupportedVersion, match="broker 2 knows feature level 2, and this cluster is at 3"):
@@ -371,5 +371,5 @@ def test_only_expected_codes_are_believed_and_reasons_are_made_printable() -> No
     assert len(told.value.message) < 300
 
 
-def test_no_secret_in_what_is_shown() -> None:
+def test_repr_shows_no_secret() -> None:
     assert "the secret" not in repr(ONE)

@@ -102,7 +102,7 @@ def test_a_received_body_stays_as_it_was(run: Run) -> None:
     run(scenario)
 
 
-def test_send_to_nobody_answers_false(run: Run) -> None:
+def test_sending_to_an_unknown_peer_returns_false(run: Run) -> None:
     async def scenario(network: TcpNetwork) -> None:
         a = network.make(1)
         assert not a.send(2, 1)
@@ -118,7 +118,7 @@ def test_send_to_nobody_answers_false(run: Run) -> None:
     run(scenario)
 
 
-def test_each_side_learns_what_the_other_proved(run: Run) -> None:
+def test_each_side_learns_the_proven_identity_of_the_other(run: Run) -> None:
     async def scenario(network: TcpNetwork) -> None:
         a, b = await started(network, 1, 2)
         assert a.transport.identity(2) == PeerIdentity(2, b"\x02" * 16, 1, KNOWN_LEVEL)
@@ -209,7 +209,7 @@ def test_a_restarted_peer_is_another_session(run: Run) -> None:
     run(scenario)
 
 
-def test_a_newer_process_cuts_off_what_the_older_one_has_in_flight(run: Run) -> None:
+def test_a_newer_process_cuts_off_the_older_ones_messages_in_flight(run: Run) -> None:
     async def scenario(network: TcpNetwork) -> None:
         a, b = await started(network, 1, 2)
         newer = network.make(2, session=9)
@@ -292,7 +292,7 @@ def test_a_broker_without_cluster_dials_once_it_has_one(run: Run) -> None:
     run(scenario)
 
 
-def test_a_broker_without_cluster_is_told_of_one_and_nothing_else(run: Run) -> None:
+def test_a_broker_without_a_cluster_learns_of_one_and_nothing_else(run: Run) -> None:
     async def scenario(network: TcpNetwork) -> None:
         a, b, stranger = (
             network.make(1, cluster_id=None),
@@ -318,7 +318,7 @@ def test_a_broker_without_cluster_is_told_of_one_and_nothing_else(run: Run) -> N
 
 
 @pytest.mark.parametrize("formed", [None, CLUSTER])
-def test_whoever_listens_can_be_asked_for_its_cluster(run: Run, formed: bytes | None) -> None:
+def test_any_listener_can_be_asked_for_its_cluster(run: Run, formed: bytes | None) -> None:
     """With a cluster of its own, too: is it the same one?"""
 
     async def scenario(network: TcpNetwork) -> None:
@@ -342,7 +342,7 @@ def test_whoever_listens_can_be_asked_for_its_cluster(run: Run, formed: bytes | 
 
 
 @pytest.mark.parametrize("known", [None, CLUSTER])
-def test_a_broker_without_cluster_is_told_why_of_none(run: Run, known: bytes | None) -> None:
+def test_a_broker_without_a_cluster_learns_why_it_gets_none(run: Run, known: bytes | None) -> None:
     async def scenario(network: TcpNetwork) -> None:
         a, b = network.make(1, cluster_id=None), network.make(2, cluster_id=known)
         await a.transport.start()
@@ -389,7 +389,7 @@ def test_a_removed_peer_is_closed_both_ways_and_left_alone(run: Run) -> None:
 
 
 @pytest.mark.parametrize("make", [TcpNetwork, InMemoryNetwork], ids=["tcp", "memory"])
-def test_who_reaches_us_is_dialled_without_waiting(make: type[TcpNetwork]) -> None:
+def test_a_broker_that_reaches_us_is_dialled_without_waiting(make: type[TcpNetwork]) -> None:
     """The clock stands still: whoever waits for the time of the next attempt waits for ever."""
 
     async def scenario() -> None:
@@ -410,7 +410,7 @@ def test_who_reaches_us_is_dialled_without_waiting(make: type[TcpNetwork]) -> No
     asyncio.run(scenario())
 
 
-def test_an_address_that_changes_is_dialled_anew(run: Run) -> None:
+def test_a_changed_address_is_dialled(run: Run) -> None:
     async def scenario(network: TcpNetwork) -> None:
         a, b = await started(network, 1, 2)
         before = a.transport.identity(2)

@@ -75,7 +75,7 @@ def test_jitter_follows_the_seed_and_keeps_order() -> None:
     run(scenario)
 
 
-def test_a_cut_holds_what_is_sent_until_healed() -> None:
+def test_a_cut_holds_messages_until_healed() -> None:
     async def scenario(net: InMemoryNetwork, clock: ManualClock) -> None:
         a, b = await started(net, 1, 2)
         net.network.cut(1, 2)
@@ -109,7 +109,7 @@ def test_a_cut_may_be_one_way() -> None:
     run(scenario)
 
 
-def test_what_a_cut_holds_is_lost_with_its_connection() -> None:
+def test_messages_held_by_a_cut_are_lost_with_their_connection() -> None:
     async def scenario(net: InMemoryNetwork, clock: ManualClock) -> None:
         a, b = await started(net, 1, 2)
         net.network.cut(1, 2)
@@ -144,7 +144,7 @@ def test_isolate_cuts_one_from_all() -> None:
     run(scenario)
 
 
-def test_reset_loses_what_is_on_its_way_and_both_dial_again() -> None:
+def test_a_reset_loses_messages_in_flight_and_both_sides_dial_again() -> None:
     async def scenario(net: InMemoryNetwork, clock: ManualClock) -> None:
         a, b = await started(net, 1, 2)
         assert a.send(2, 1)

@@ -324,7 +324,7 @@ def test_a_second_connection_of_the_same_peer_and_channel_closes_the_first() -> 
     run(scenario)
 
 
-def test_what_the_older_connection_still_holds_is_not_delivered_after_the_newer_opened() -> None:
+def test_messages_of_the_older_connection_are_not_delivered_after_the_newer_opened() -> None:
     async def scenario(net: TcpNetwork) -> None:
         b = await listening(net)
         first = await Raw.opened(b)
@@ -357,7 +357,7 @@ def test_another_session_closes_the_other_channel_too() -> None:
     run(scenario)
 
 
-def test_who_accepts_may_not_send() -> None:
+def test_an_acceptor_may_not_send() -> None:
     """Messages go one way: what an acceptor sends after the handshake ends the connection."""
 
     async def scenario(net: TcpNetwork) -> None:

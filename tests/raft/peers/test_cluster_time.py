@@ -64,7 +64,7 @@ class Heard:
         return [self.ahead_us[b] for b in sorted(brokers) if b in self.ahead_us]
 
 
-def test_who_counts_is_who_holds_something() -> None:
+def test_only_brokers_with_a_replica_count() -> None:
     clock, heard = ManualClock(), Heard()
     time, told = ClusterTime(1, clock, heard), []
     time.on_known = lambda: told.append(time.now_us())

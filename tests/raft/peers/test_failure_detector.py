@@ -44,7 +44,7 @@ def test_another_session_is_another_process() -> None:
     assert life.heard(2, session=9, now=20.1) is Verdict.RESTARTED  # gone between makes no difference
 
 
-def test_a_refused_connection_is_news_only_of_who_was_alive() -> None:
+def test_a_refused_connection_matters_only_for_a_live_broker() -> None:
     life = FailureDetector(TIMING)
     assert life.refused(2) is None
     life.heard(2, session=7, now=10.0)
@@ -104,7 +104,7 @@ def test_the_moment_of_the_next_verdict() -> None:
 # ---- our own standstills -----------------------------------------------------------------------------------
 
 
-def test_while_we_stood_still_nobody_was_silent() -> None:
+def test_our_own_pause_counts_as_no_peers_silence() -> None:
     life = FailureDetector(TIMING)
     life.heard(2, session=7, now=10.0)
     life.stood_still(6.0)
@@ -128,7 +128,7 @@ def test_a_silence_is_excused_once() -> None:
 # ---- who hears us ------------------------------------------------------------------------------------------
 
 
-def test_who_does_not_prove_to_hear_us_is_deaf_and_alive() -> None:
+def test_a_broker_that_does_not_prove_to_hear_us_is_deaf_and_alive() -> None:
     life = FailureDetector(TIMING)
     life.heard(2, session=7, now=10.0)
     assert life.heard_by(2), "until it fails to prove it"
@@ -143,7 +143,7 @@ def test_who_does_not_prove_to_hear_us_is_deaf_and_alive() -> None:
     assert life.heard_by(2)
 
 
-def test_silence_ends_the_question_who_hears_us() -> None:
+def test_a_silent_broker_is_not_deaf() -> None:
     life = FailureDetector(TIMING)
     life.heard(2, session=7, now=10.0)
     assert life.silent(11.0) == [2]

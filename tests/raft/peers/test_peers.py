@@ -76,7 +76,7 @@ class Bench:
         return heard_at
 
 
-def test_what_it_leads_is_said_behind_the_heartbeat_that_tells_of_a_restart() -> None:
+def test_leader_hints_follow_the_heartbeat_of_a_restarted_process() -> None:
     """The other order loses it: who hears of another process forgets what that broker led."""
     bench, other = Bench(), Bench()
     bench.beat()
@@ -91,7 +91,7 @@ def test_what_it_leads_is_said_behind_the_heartbeat_that_tells_of_a_restart() ->
     assert bench.neighbours.leader_of(GROUP) == (2, 3)
 
 
-def test_who_restarted_leads_nothing_until_it_says_so() -> None:
+def test_a_restarted_broker_leads_nothing_until_it_says_so() -> None:
     """A restart that was quicker than any silence ends its leaderships all the same."""
     b = Bench()
     b.beats(20)
@@ -106,7 +106,7 @@ def test_who_restarted_leads_nothing_until_it_says_so() -> None:
     assert b.neighbours.leader_of(GROUP) == (2, 4)
 
 
-def test_heartbeats_go_out_at_their_pace_whatever_else_is_looked_at() -> None:
+def test_heartbeats_keep_their_interval_beside_other_timers() -> None:
     b = Bench()
     b.beats(20)
     b.wire.sent.clear()
@@ -132,7 +132,7 @@ def test_a_broker_that_does_not_hear_us_is_reported() -> None:
 
 @pytest.mark.parametrize("timer_first", [True, False])
 @pytest.mark.parametrize("seconds", [0.5, 1.0, 2.0, 6.0])
-def test_who_stood_still_hears_before_it_judges_and_learns_no_pace(seconds: float, timer_first: bool) -> None:
+def test_after_a_pause_messages_are_read_before_timeouts_are_judged(seconds: float, timer_first: bool) -> None:
     """Hazard 15. What waited in the sockets is read right after, or right before, its timers run."""
     b = Bench()
     b.beats(20)
@@ -167,7 +167,7 @@ def test_a_busy_loop_finds_the_dead_all_the_same() -> None:
     assert b.gone[0][1] < heard_at + 1.5
 
 
-def test_where_it_can_be_dialled_is_said_first_whenever_a_broker_is_reached() -> None:
+def test_a_brokers_address_is_announced_first_on_each_connection() -> None:
     b = Bench()
     assert not any(message.HasField("here") for _, message in b.wire.sent), "it does not know"
     b.neighbours.here = lambda: "10.0.0.1:7170"

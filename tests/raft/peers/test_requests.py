@@ -80,7 +80,7 @@ def test_an_error_travels_as_its_type() -> None:
     run(scenario)
 
 
-def test_what_was_not_sent_is_unavailable() -> None:
+def test_an_unsent_request_is_unavailable() -> None:
     async def scenario(pair: Pair) -> None:
         pair.up = False
         with pytest.raises(Unavailable):
@@ -117,7 +117,7 @@ def test_a_closed_connection_is_unknown_at_once() -> None:
     run(scenario)
 
 
-def test_only_who_was_asked_may_answer_and_only_once() -> None:
+def test_only_the_asked_broker_may_answer_and_only_once() -> None:
     async def scenario(pair: Pair) -> None:
         pair.delivers = False
         task = await begun(pair)

@@ -38,7 +38,7 @@ PIECES = 6  # of a large one
 # ---- pure -----------------------------------------------------------------------------------------------
 
 
-def test_what_is_needed_of_an_offered_state() -> None:
+def test_whether_an_offered_snapshot_is_needed() -> None:
     log = ListLog(chain([1] * 50))
     assert need_of(log, 40, OFFER, 1 << 20) is Need.NONE, "it knows as much to be committed"
     assert need_of(log, 39, replace(OFFER, entry_term=1), 1 << 20) is Need.NONE, "it holds that very entry"
@@ -67,7 +67,7 @@ def test_pieces_come_in_any_order_and_more_than_once(seed: int) -> None:
     assert (state.append_time_us, state.data) == (5, CONTENT)
 
 
-def test_a_state_that_does_not_match_its_checksum_is_begun_anew() -> None:
+def test_a_snapshot_with_a_wrong_checksum_is_received_again() -> None:
     incoming = IncomingSnapshot(OFFER)
     incoming.take(piece(0, 100))
     incoming.take(replace(piece(100, len(CONTENT)), body=bytes(len(CONTENT) - 100)))

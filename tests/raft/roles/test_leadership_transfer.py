@@ -35,7 +35,7 @@ def test_a_leader_knows_how_it_came_to_lead(manual: bool, origin: LeadershipOrig
     simulate(scenario)
 
 
-def test_a_clean_stop_hands_over() -> None:
+def test_a_clean_stop_transfers_leadership() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()
@@ -67,14 +67,14 @@ def test_a_follower_is_ready_unless_it_is_gone_behind_or_something_hangs() -> No
     simulate(scenario)
 
 
-def test_what_a_follower_lacks_is_known_once_it_is_known_where_the_logs_meet() -> None:
+def test_missing_entries_are_known_once_the_logs_are_known_to_meet() -> None:
     leader, _, _ = leading(entries=5)
     assert (leader.followers.missing(2), leader.followers.missing(9)) == (None, None)
     leader.acknowledged(2, ack(durable=3, received=5))
     assert leader.followers.missing(2) == 2
 
 
-def test_a_hand_over_that_is_not_done_in_time_is_given_up() -> None:
+def test_a_transfer_that_is_not_done_in_time_is_given_up() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()

@@ -115,7 +115,7 @@ def test_another_incarnation_does_not_count_and_starts_from_nothing() -> None:
 
 
 @pytest.mark.parametrize(("ends_at", "warned"), [(4, True), (5, False)])
-def test_a_disk_that_forgot_what_it_acknowledged_is_told_once_and_filled(ends_at: int, warned: bool) -> None:
+def test_a_disk_that_lost_acknowledged_entries_is_logged_once_and_filled(ends_at: int, warned: bool) -> None:
     """In one term a follower keeps what it acknowledged: one whose log ends before has lost it, and does not know."""
     leader, lines, _ = leading(entries=6)
     leader.acknowledged(2, ack(durable=5))
@@ -188,7 +188,7 @@ def test_an_answer_that_was_lost_with_its_connection_is_asked_for_again() -> Non
     assert again.prev_index == 3
 
 
-def test_a_commit_notice_never_exceeds_what_is_known_to_match() -> None:
+def test_a_commit_notice_never_exceeds_the_match_index() -> None:
     leader, lines, log = leading(entries=5)
     leader.acknowledged(2, ack(durable=5))
     leader.acknowledged(3, ack(durable=3, received=3))
@@ -225,7 +225,7 @@ def test_its_own_disk_is_waited_for_and_a_hanging_one_noticed() -> None:
     assert leader.sync_hangs()
 
 
-def test_what_is_not_in_memory_is_read_once_and_sent_when_it_is_there() -> None:
+def test_cold_entries_are_read_once_and_then_sent() -> None:
     leader, lines, log = leading(entries=5)
     log.cold_before = 5
     leader.acknowledged(

@@ -9,7 +9,7 @@ import pytest
 from tests.raft.values import GROUP
 from tinymq.base.topic_config import Storage
 from tinymq.log import DISK, LogConfig
-from tinymq.raft.rules.automatic_recovery import revive
+from tinymq.raft.rules.automatic_recovery import plan_recovery
 from tinymq.raft.rules.membership import Membership, Replica
 from tinymq.raft.rules.quorum_loss import NOBODY, ReplicaReport
 
@@ -45,7 +45,7 @@ def begun_anew(broker_id: int, count: int = 1) -> ReplicaReport:
 
 
 def test_after_a_full_stop_the_preferred_leader_goes_on_with_nothing() -> None:
-    found = revive([begun_anew(b) for b in MEMBERS], MEMBERS)
+    found = plan_recovery([begun_anew(b) for b in MEMBERS], MEMBERS)
     assert found is not None
     assert found.survivor.broker_id == 1
     assert found.replicas == tuple(replica(b, 1) for b in MEMBERS)
@@ -56,67 +56,67 @@ def test_after_a_full_stop_the_preferred_leader_goes_on_with_nothing() -> None:
 @pytest.mark.parametrize("leads", [True, False])
 def test_one_survivor_goes_on_with_its_log(survivor: int, leads: bool) -> None:
     reports = [report(b, leads=leads) if b == survivor else begun_anew(b) for b in MEMBERS]
-    found = revive(reports, MEMBERS)
+    found = plan_recovery(reports, MEMBERS)
     assert found is not None
     assert found.survivor.broker_id == survivor
 
 
-def test_of_those_who_were_being_filled_the_one_that_has_most() -> None:
+def test_the_longest_log_among_learners_leads() -> None:
     reports = [begun_anew(1, 2), report(2, 1, position=(3, 7)), report(3, 1, position=(3, 9))]
-    found = revive(reports, MEMBERS)
+    found = plan_recovery(reports, MEMBERS)
     assert found is not None
     assert found.survivor.broker_id == 3
 
 
 @pytest.mark.parametrize("gone", MEMBERS)
 def test_two_that_are_listed_elect_one_of_them(gone: int) -> None:
-    assert revive([begun_anew(b) if b == gone else report(b) for b in MEMBERS], MEMBERS) is None
+    assert plan_recovery([begun_anew(b) if b == gone else report(b) for b in MEMBERS], MEMBERS) is None
 
 
 def test_a_leader_that_can_commit_is_not_disturbed() -> None:
     """Though nobody could be elected now: broker 2 is listed, and lacks the CONFIG that says so."""
     leader = report(1, leads=True, applied=config(0, 1, 0, epoch=2))
     reports = [leader, report(2, 1, position=(1, 4)), begun_anew(3)]
-    assert revive(reports, MEMBERS) is None
-    assert revive([replace(leader, leads=False), *reports[1:]], MEMBERS) is not None
+    assert plan_recovery(reports, MEMBERS) is None
+    assert plan_recovery([replace(leader, leads=False), *reports[1:]], MEMBERS) is not None
 
 
-def test_who_is_silent_may_know_of_a_majority() -> None:
+def test_a_silent_member_may_know_of_a_majority() -> None:
     reports = [begun_anew(1), begun_anew(2)]
-    assert revive(reports, MEMBERS) is None
-    assert revive([*reports, begun_anew(3)], MEMBERS) is not None
+    assert plan_recovery(reports, MEMBERS) is None
+    assert plan_recovery([*reports, begun_anew(3)], MEMBERS) is not None
     knows = report(3, applied=config(1, 0, 0, epoch=2))
-    found = revive([*reports, knows], MEMBERS)
+    found = plan_recovery([*reports, knows], MEMBERS)
     assert found is not None
     assert found.survivor is knows, "broker 1 is listed, and cannot vote: it does not hold that CONFIG"
     told = report(1, 1, position=(1, 4), newest=config(1, 0, 0, epoch=2))
-    assert revive([told, begun_anew(2), knows], MEMBERS) is None, "now it can"
+    assert plan_recovery([told, begun_anew(2), knows], MEMBERS) is None, "now it can"
 
 
-def test_who_is_damaged_or_failed_may_know_of_it_too() -> None:
-    assert revive([begun_anew(1), begun_anew(2), report(3, healthy=False)], MEMBERS) is None
+def test_a_damaged_or_failed_member_may_know_of_a_majority() -> None:
+    assert plan_recovery([begun_anew(1), begun_anew(2), report(3, healthy=False)], MEMBERS) is None
 
 
-def test_what_nobody_is_left_to_say_is_said_by_who_has_it() -> None:
+def test_the_replica_that_has_the_committed_config_leads() -> None:
     """Broker 2 committed the CONFIG that lists broker 3 anew with broker 1, and ended before it told anybody."""
     unsaid = report(1, newest=config(0, 0, 1, epoch=2))
     reports = [unsaid, begun_anew(2), report(3, 1, position=(0, 1))]
-    found = revive(reports, MEMBERS)
+    found = plan_recovery(reports, MEMBERS)
     assert found is not None
     assert found.survivor is unsaid
 
 
 def test_a_folder_that_is_not_there_is_waited_for() -> None:
     stranger = replace(begun_anew(2), replica=Replica(2, b"z" * 16))
-    assert revive([begun_anew(1), stranger, begun_anew(3)], MEMBERS) is None
+    assert plan_recovery([begun_anew(1), stranger, begun_anew(3)], MEMBERS) is None
     listed = Membership(GROUP, 2, (replica(1), Replica(2, NOBODY), replica(3)))
     reports = [replace(r, applied=listed, newest=listed) for r in (begun_anew(1), stranger, begun_anew(3))]
-    assert revive(reports, MEMBERS) is not None, "that folder was given up by an operator"
+    assert plan_recovery(reports, MEMBERS) is not None, "that folder was given up by an operator"
 
 
 def test_a_count_that_is_lower_than_the_listed_one_is_not_understood() -> None:
     """Counts only rise: somebody put an old folder back."""
-    assert revive([replace(begun_anew(b), applied=config(5, 5, 5)) for b in MEMBERS], MEMBERS) is None
+    assert plan_recovery([replace(begun_anew(b), applied=config(5, 5, 5)) for b in MEMBERS], MEMBERS) is None
 
 
 @pytest.mark.parametrize(
@@ -127,24 +127,24 @@ def test_a_count_that_is_lower_than_the_listed_one_is_not_understood() -> None:
         (LogConfig(sync_interval_s=0.001), True),
     ],
 )
-def test_only_topics_that_say_what_they_lose(kept: LogConfig, alone: bool) -> None:
+def test_whether_a_topic_accepts_risks(kept: LogConfig, alone: bool) -> None:
     assert kept.takes_risks is alone
 
 
 def test_an_identity_that_a_fault_ended_is_not_given_up() -> None:
     """What it held was promised to be safe, or may have been: an operator decides."""
     reports = [begun_anew(1), begun_anew(2), report(3)]
-    assert revive(reports, MEMBERS) is not None
+    assert plan_recovery(reports, MEMBERS) is not None
     by_fault = replace(reports[1], fault_count=1)
     for risky_now in (True, False):
-        assert revive([reports[0], by_fault, reports[2]], MEMBERS, risky_now=risky_now) is None
+        assert plan_recovery([reports[0], by_fault, reports[2]], MEMBERS, risky_now=risky_now) is None
 
 
 def test_a_fault_of_before_it_was_listed_is_over() -> None:
     listed = config(0, 3, 0, epoch=2)
     reports = [replace(r, applied=listed, newest=listed) for r in (begun_anew(1), begun_anew(2, 5), report(3))]
-    assert revive([reports[0], replace(reports[1], fault_count=3), reports[2]], MEMBERS) is not None
-    assert revive([reports[0], replace(reports[1], fault_count=4), reports[2]], MEMBERS) is None
+    assert plan_recovery([reports[0], replace(reports[1], fault_count=3), reports[2]], MEMBERS) is not None
+    assert plan_recovery([reports[0], replace(reports[1], fault_count=4), reports[2]], MEMBERS) is None
 
 
 def test_configs_of_before_the_newest_applied_one_are_over() -> None:
@@ -153,14 +153,14 @@ def test_configs_of_before_the_newest_applied_one_are_over() -> None:
     one = report(1, 1, applied=later, fault_count=0)
     two = report(2, 2, applied=later, fault_count=1)
     three = report(3, 1, applied=FIRST, fault_count=0)
-    assert revive([one, two, three], MEMBERS) is not None
+    assert plan_recovery([one, two, three], MEMBERS) is not None
     elsewhere = Membership(GROUP, 1, (replica(1), Replica(2, b"z" * 16), replica(3)))
-    assert revive([one, two, replace(three, applied=elsewhere, newest=elsewhere)], MEMBERS) is not None
-    assert revive([one, two, replace(three, newest=replace(elsewhere, epoch=3))], MEMBERS) is None, "that may be"
+    assert plan_recovery([one, two, replace(three, applied=elsewhere, newest=elsewhere)], MEMBERS) is not None
+    assert plan_recovery([one, two, replace(three, newest=replace(elsewhere, epoch=3))], MEMBERS) is None, "that may be"
 
 
 def test_of_a_broker_that_does_not_say_the_present_setting_decides() -> None:
     """It is of an earlier version, which decided so itself."""
     reports = [replace(begun_anew(b), fault_count=None) for b in MEMBERS]
-    assert revive(reports, MEMBERS, risky_now=True) is not None
-    assert revive(reports, MEMBERS, risky_now=False) is None
+    assert plan_recovery(reports, MEMBERS, risky_now=True) is not None
+    assert plan_recovery(reports, MEMBERS, risky_now=False) is None

@@ -22,7 +22,7 @@ from tinymq.raft.rules.commit import follower_commit, leader_commit, reported_co
         ({1: 5, 2: 5, 3: 5}, 8, 5, 8),  # never back
     ],
 )
-def test_a_leader_commits_what_a_majority_holds(
+def test_a_leader_commits_entries_of_a_majority(
     match: dict[int, int], commit: int, first_of_term: int, expected: int
 ) -> None:
     assert leader_commit(membership(), match, commit, first_of_term) == expected
@@ -37,7 +37,7 @@ def test_a_leader_commits_what_a_majority_holds(
         (3, 9, 0, 3),  # nothing verified yet: the tail here may be divergent
     ],
 )
-def test_a_follower_believes_what_was_verified(commit: int, announced: int, verified: int, expected: int) -> None:
+def test_a_follower_commits_verified_entries_alone(commit: int, announced: int, verified: int, expected: int) -> None:
     assert follower_commit(commit, announced, verified) == expected
 
 
@@ -45,7 +45,7 @@ def test_a_follower_believes_what_was_verified(commit: int, announced: int, veri
     ("commit", "reported", "matching", "expected"),
     [(3, 7, 9, 7), (3, 7, 5, 5), (3, 2, 9, 3), (3, 0, 0, 3)],
 )
-def test_a_leader_learns_what_a_follower_knows_as_far_as_their_logs_match(
+def test_a_leader_learns_a_followers_commit_as_far_as_their_logs_match(
     commit: int, reported: int, matching: int, expected: int
 ) -> None:
     assert reported_commit(commit, reported, matching) == expected
@@ -62,5 +62,5 @@ def test_a_leader_learns_what_a_follower_knows_as_far_as_their_logs_match(
         (0, 0, 2),
     ],
 )
-def test_who_vouches_is_believed_about_the_very_entry_that_is_here(index: int, term: int, expected: int) -> None:
+def test_a_vouched_commit_counts_for_an_equal_entry_alone(index: int, term: int, expected: int) -> None:
     assert vouched_commit(ListLog(chain([0, 1, 1, 2])), 2, index, term) == expected

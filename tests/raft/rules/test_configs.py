@@ -60,7 +60,7 @@ def test_until_it_is_applied_neither_the_old_nor_the_new_identity_counts() -> No
     assert (log.applied.index, log.applied.term, log.above) == (5, 2, [])
 
 
-def test_what_is_cut_is_undone() -> None:
+def test_a_config_is_undone_with_its_entry() -> None:
     log = configs([config_entry(5, 2, FIRST.replacing([NEW]))])
     other = config_entry(5, 3, FIRST.replacing([Replica(3, incarnation(8))]))
     log.above = log.after(5, [other])
@@ -98,7 +98,7 @@ def test_one_at_a_time_the_next_is_made_when_the_one_before_is_applied() -> None
         (Replica(9, incarnation(9)), False),  # no member's broker
     ],
 )
-def test_who_is_listed_anew(replica: Replica, may: bool) -> None:
+def test_replicas_that_may_be_listed_again(replica: Replica, may: bool) -> None:
     assert FIRST.may_list(replica) is may
 
 
@@ -139,7 +139,7 @@ def test_an_older_generation_does_not_follow() -> None:
         log.after(None, [config_entry(5, 2, Membership(GROUP, 2, FIRST.replicas, recovery_epoch=6))])
 
 
-def test_what_is_forced_counts_at_once_and_until_its_config_is_applied() -> None:
+def test_a_forced_membership_counts_until_its_config_is_applied() -> None:
     log = configs()
     forced = FIRST.replacing([NEW])
     log.force(forced)
@@ -153,7 +153,7 @@ def test_what_is_forced_counts_at_once_and_until_its_config_is_applied() -> None
     assert log.counts(NEW)
 
 
-def test_a_checkpoint_is_the_same_bytes_from_equal_logs_and_says_what_went_in() -> None:
+def test_equal_logs_give_equal_checkpoints_that_name_their_config() -> None:
     config = Config(5, 2, FIRST.replacing([NEW]))
     packed = pack_checkpoint(config, b"state")
     assert packed == pack_checkpoint(Config(5, 2, FIRST.replacing([NEW])), b"state")
@@ -178,7 +178,7 @@ MESSAGES: list[Message] = [
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
-def test_who_was_given_up_moves_nobody_who_went_on(message: Message) -> None:
+def test_messages_of_an_abandoned_history_change_nothing(message: Message) -> None:
     answers = isinstance(message, Vote | AppendAck | InstallSnapshotAck)
     leads = isinstance(message, Append | InstallSnapshot | SnapshotChunk)
     assert judge_message(3, 3, 9, message) is MessageVerdict.TAKE

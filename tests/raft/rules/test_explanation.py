@@ -11,7 +11,7 @@ def test_a_learner() -> None:
     assert explain_learner("damage in 1.log", 2, 7, 9) == "repairing: damage in 1.log; catching up: 7 of 9 entries"
 
 
-def test_without_a_leader_it_says_what_to_look_at() -> None:
+def test_without_a_leader_the_reason_names_the_command() -> None:
     assert "no leader is known" in explain_learner("", None, 1, 0)
     assert "`tinymq cluster recover`" in explain_learner("", None, 1, 0)
     assert "`tinymq cluster recover`" in explain_candidate()

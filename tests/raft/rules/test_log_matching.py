@@ -42,7 +42,7 @@ def test_only_the_new_end_of_an_overlapping_append_is_appended() -> None:
     assert decision == Match(None, theirs[3:], 5)
 
 
-def test_only_what_conflicts_is_truncated() -> None:
+def test_only_conflicting_entries_are_truncated() -> None:
     common = chain([0, 1, 1])
     ours = common + chain([2, 2], common[-1])
     theirs = common + chain([3, 3, 3], common[-1])
@@ -50,7 +50,7 @@ def test_only_what_conflicts_is_truncated() -> None:
     assert decision == Match(4, theirs[3:], 6)
 
 
-def test_a_conflict_with_what_is_committed_cannot_be() -> None:
+def test_a_conflict_with_committed_entries_is_a_broken_invariant() -> None:
     common = chain([0, 1])
     ours = common + chain([2], common[-1])
     theirs = common + chain([3], common[-1])
@@ -80,7 +80,7 @@ def test_an_empty_append_verifies_up_to_prev() -> None:
 @pytest.mark.parametrize(
     ("prev", "count", "verified", "appended"), [(1, 2, 3, 0), (1, 3, 4, 0), (1, 6, 7, 2), (4, 3, 7, 2)]
 )
-def test_what_retention_removed_here_matches(prev: int, count: int, verified: int, appended: int) -> None:
+def test_entries_that_retention_removed_match(prev: int, count: int, verified: int, appended: int) -> None:
     theirs = chain([0] + [1] * 6)
     decision = receive(ListLog(theirs[:5], trimmed=4), 5, append(theirs, prev, count))
     assert isinstance(decision, Match)

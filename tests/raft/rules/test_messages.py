@@ -62,7 +62,7 @@ def test_round_trip(group: GroupId, message: Message) -> None:
     assert from_wire(head, memoryview(b"".join(body))) == (group, message)
 
 
-def test_what_is_no_raft_message_is_none() -> None:
+def test_other_frames_are_no_raft_messages() -> None:
     assert from_wire(pb.Peer(heartbeat=pb.Heartbeat(sequence=1)), b"") is None
     assert from_wire(pb.Peer(), b"") is None
 
@@ -129,7 +129,7 @@ def test_the_bytes_on_the_wire(message: Message) -> None:
     assert head.SerializeToString(deterministic=True).hex().replace(group, "") == GOLDEN[message]
 
 
-def test_who_leads_what_is_a_hint_of_the_newest_term() -> None:
+def test_leader_hints_are_of_the_newest_term() -> None:
     board = LeaderHints()
     for group, term in read_announcement(announcement([(GROUP, 5), (METADATA_GROUP, 2)]).leaders):
         board.note(group, 1, term)

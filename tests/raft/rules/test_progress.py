@@ -63,7 +63,7 @@ def test_a_conflict_goes_back_to_one_message_at_a_time() -> None:
     assert p.match == 8
 
 
-def test_who_lost_what_it_acknowledged_is_asked_again_what_it_holds() -> None:
+def test_a_follower_that_lost_acknowledged_entries_is_probed_again() -> None:
     """A flipped bit behind its last mark: going on behind `match` would conflict again, at once and for ever."""
     p = Progress(next=20, match=8, mode=Mode.REPLICATE)
     p.conflicted(6)
@@ -77,7 +77,7 @@ def test_a_lost_connection_starts_again_behind_match() -> None:
     assert (p.mode, p.next, p.match, len(p.inflight)) == (Mode.PROBE, 9, 8, 0)
 
 
-def test_invariants_hold_whatever_comes() -> None:
+def test_invariants_hold_for_random_answers() -> None:
     for seed in range(200):
         rng = random.Random(seed)
         p = Progress(next=rng.randint(1, 10))

@@ -82,7 +82,7 @@ def test_two_of_three_wiped() -> None:
     assert verdict.gone == []
 
 
-def test_who_is_gone_is_listed_as_nobody() -> None:
+def test_a_lost_broker_is_listed_without_an_incarnation() -> None:
     verdict = lost(holds(OLD[1]), empty(3))
     assert verdict.replicas == (OLD[1], Replica(2, NOBODY), NEW[3])
     assert verdict.gone == [2]
@@ -106,17 +106,17 @@ def test_a_damaged_replica_neither_counts_nor_goes_on() -> None:
     assert "broker 2 has no whole log (CorruptData: a flip)" in stuck(holds(OLD[1]), damaged)
 
 
-def test_a_single_replica_that_was_lost_begins_anew() -> None:
+def test_a_lost_single_replica_starts_empty() -> None:
     verdict = lost(empty(1, listing(OLD[1])), members=(1,))
     assert verdict.replicas == (NEW[1],)
 
 
-def test_who_lives_and_was_not_asked_may_hold_more() -> None:
+def test_a_live_broker_that_was_not_asked_may_hold_more() -> None:
     assert stuck(holds(OLD[1]), empty(2), unasked=(3,)) == "broker 3 is alive and was not asked: name its address, too"
     assert isinstance(judge([holds(OLD[1]), empty(2)], MEMBERS, (4,)), QuorumLost), "it is no member"
 
 
-def test_a_take_over_that_was_cut_short_is_done_again() -> None:
+def test_an_interrupted_recovery_is_repeated() -> None:
     """Its CONFIG lists everybody, but those whom it lists do not know it: they give no vote."""
     second = listing(OLD[1], NEW[2], NEW[3], epoch=2)
     survivor = holds(OLD[1], newest=second)
@@ -126,7 +126,7 @@ def test_a_take_over_that_was_cut_short_is_done_again() -> None:
     assert judge([applied, empty(2, second), empty(3)], MEMBERS) == Healthy(None)
 
 
-def test_who_holds_the_config_that_the_candidate_applied_will_vote() -> None:
+def test_a_replica_that_holds_the_candidates_config_will_vote() -> None:
     second = listing(OLD[1], NEW[2], OLD[3], epoch=2)
     told = holds(NEW[2], newest=second)
     assert judge([holds(OLD[1], config=second), told], MEMBERS) == Healthy(None)
@@ -135,7 +135,7 @@ def test_who_holds_the_config_that_the_candidate_applied_will_vote() -> None:
     )
 
 
-def test_a_take_over_that_came_to_nothing_hides_no_better_log() -> None:
+def test_a_failed_recovery_hides_no_better_log() -> None:
     """Broker 3 took over with the empty 1, and died before its CONFIG had left it. Now 2 is back, with more."""
     taken = holds(
         OLD[3], 7, 12, newest=forced_membership(FIRST, 3, [NEW[1], Replica(2, NOBODY)]), before_forced=(3, 10)
@@ -152,7 +152,7 @@ def test_an_uncommitted_config_that_replaces_a_replica_keeps_it_from_standing() 
 
 
 @pytest.mark.parametrize("highest", range(20))
-def test_no_two_members_take_over_in_one_term(highest: int) -> None:
+def test_no_two_members_recover_in_one_term(highest: int) -> None:
     members = (4, 2, 5)
     terms = {}
     for n in members:
@@ -166,7 +166,7 @@ def test_nothing_open_anywhere() -> None:
     assert stuck(members=()) == "no broker has it open"
 
 
-def test_the_config_of_a_take_over_follows_and_take_overs_are_ordered() -> None:
+def test_recoveries_are_ordered_by_their_configs() -> None:
     gone = Replica(3, NOBODY)
     once = forced_membership(FIRST, 1, [OLD[1], NEW[2], gone])
     assert (once.epoch, once.replicas) == (2, (OLD[1], NEW[2], gone))

@@ -49,7 +49,7 @@ def install_snapshot_ack(received: int, crc: int = CRC, count: int = 0) -> Insta
     return InstallSnapshotAck(TERM, TRIMMED, crc, received, count)
 
 
-def test_who_is_behind_the_first_entry_is_sent_the_state_and_then_what_follows() -> None:
+def test_a_follower_behind_the_first_entry_gets_the_snapshot_then_the_entries() -> None:
     leader, lines = leading()
     leader.replicate(10)
     leader.replicate(10)
@@ -107,7 +107,7 @@ def test_a_transfer_goes_on_where_the_follower_is() -> None:
     assert piece.position == SNAPSHOT_CHUNK_BYTES
 
 
-def test_what_gets_no_answer_is_asked_about_again() -> None:
+def test_an_unanswered_snapshot_is_offered_again() -> None:
     leader, lines = leading()
     leader.replicate(10)
     leader.snapshots.read(STATE)

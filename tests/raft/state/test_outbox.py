@@ -19,13 +19,13 @@ def note(done: list[str], what: str) -> Callable[[], None]:
     return lambda: done.append(what)
 
 
-def test_what_rests_on_nothing_unsynced_leaves_at_once() -> None:
+def test_a_message_without_an_unsynced_vote_leaves_at_once() -> None:
     done: list[str] = []
     Outbox(Disk()).post(note(done, "a"))
     assert done == ["a"]
 
 
-def test_what_waits_leaves_in_order_after_the_sync() -> None:
+def test_waiting_messages_leave_in_order_after_the_sync() -> None:
     disk, done = Disk(), []
     box = Outbox(disk)
     disk.durable = False

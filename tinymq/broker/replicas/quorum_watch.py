@@ -22,7 +22,7 @@ from tinymq.broker.replicas.recovery import RecoveryHost, ask_report
 from tinymq.broker.replicas.survey_wire import group_from_wire, report_from_wire, report_to_wire
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Group
-from tinymq.raft.rules.automatic_recovery import revive
+from tinymq.raft.rules.automatic_recovery import plan_recovery
 from tinymq.raft.rules.quorum_loss import QuorumLost, ReplicaReport
 
 METHOD = "revive.promise"  # asked of other brokers: take part in no lower term from now on
@@ -112,7 +112,7 @@ class QuorumWatch:
 
     async def _recover(self, group: Group) -> None:
         members, risky_now = _members(group), group.log.config.takes_risks
-        found = revive(await self.collect_reports(group.id, members), members, risky_now=risky_now)
+        found = plan_recovery(await self.collect_reports(group.id, members), members, risky_now=risky_now)
         if found is None or found.survivor.broker_id != self._broker_id:
             return
         # Second phase: each member promises to join no lower term, and reports again. Whatever changed since the first
@@ -121,7 +121,7 @@ class QuorumWatch:
             *(self.ask_promise(b, group.id, found.term) for b in members if b != self._broker_id)
         )
         mine = await group.promise_term(found.term, PROMISE_S)
-        self._force_leadership(group, found, revive([mine, *promised], members, risky_now=risky_now))
+        self._force_leadership(group, found, plan_recovery([mine, *promised], members, risky_now=risky_now))
 
     def _force_leadership(self, group: Group, found: QuorumLost, promised: QuorumLost | None) -> None:
         """Lead the group, if the reports that came with the promises lead to the same decision as those before.

@@ -105,9 +105,9 @@ class Host:
         await self._transport.start()
         self._peers.start()
 
-    async def stop(self, *, hand_over: bool = True) -> None:
+    async def stop(self, *, transfer: bool = True) -> None:
         """Give away what this broker leads, say goodbye, and close every connection. The store stays open."""
-        if hand_over:
+        if transfer:
             await self._hand_over_all()
         self._peers.stop()
         self._schedule.stop()
@@ -116,13 +116,13 @@ class Host:
 
     async def _hand_over_all(self) -> None:
         """Wait until others lead what was led here, as far as any broker can take over, or until the time is up."""
-        until = self._clock.monotonic() + self._timing.hand_over_s
+        until = self._clock.monotonic() + self._timing.transfer_timeout_s
         self._transferring = [
             group for group in self._groups.values() if group.replica.transfer_leadership(None, until)
         ]
         self._transferred.clear()
         self._check_transferred()
-        timer = self._clock.call_later(self._timing.hand_over_s, self._transferred.set)
+        timer = self._clock.call_later(self._timing.transfer_timeout_s, self._transferred.set)
         await self._transferred.wait()
         timer.cancel()
 
@@ -203,10 +203,10 @@ class Host:
     ) -> bool:
         """Begin to give a leadership away. False when the group is not led here, or no broker can take it.
 
-        `to`: the broker to lead; None: the follower that holds most. After `within_s` seconds (None: hand_over_s) the
-        transfer is given up, and the group is led here as before. `manual`: an operator asked for it.
+        `to`: the broker to lead; None: the follower that holds most. The transfer is given up after `within_s` seconds
+        (None: `transfer_timeout_s`). Then the group is led here as before. `manual`: an operator asked for it.
         """
-        until = self._clock.monotonic() + (self._timing.hand_over_s if within_s is None else within_s)
+        until = self._clock.monotonic() + (self._timing.transfer_timeout_s if within_s is None else within_s)
         return self._groups[group_id].replica.transfer_leadership(to, until, manual)
 
     def known_levels(self) -> dict[int, int]:

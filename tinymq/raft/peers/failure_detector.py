@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tinymq.base.config import Timing
-from tinymq.raft.peers.pace import Gaps, RoundTrips, election_s
+from tinymq.raft.peers.adaptive_timeouts import HeartbeatGaps, RoundTrips, election_s
 
 NEVER = float("inf")
 CLOCKS_KEPT = 4  # the quickest of so many heartbeats tells a broker's clock: a slow one makes it look late
@@ -40,7 +40,7 @@ class PeerLife:
     echoed_at: float = -NEVER
     excused: bool = False  # a standstill of this process was subtracted from the present silence already
     clocks_us: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCKS_KEPT))  # its wall less our monotonic time
-    gaps: Gaps = field(default_factory=Gaps)
+    gaps: HeartbeatGaps = field(default_factory=HeartbeatGaps)
     round_trips: RoundTrips = field(default_factory=RoundTrips)
 
 

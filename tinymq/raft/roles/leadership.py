@@ -225,7 +225,7 @@ class Leadership:
         self.list_replacement()
         self.replication.settle(self.state.commit_index)
         if self.transfer is None and self.replication.sync_hangs():
-            self.begin_transfer(None, now + self.state.env.timing.hand_over_s)
+            self.begin_transfer(None, now + self.state.env.timing.transfer_timeout_s)
 
     def tick(self, now: float) -> None:
         """Send what may be sent, and decide whether the group may rest."""

@@ -33,7 +33,9 @@ from tinymq.raft.rules.membership import Membership, Replica, has_quorum
 from tinymq.raft.rules.quorum_loss import NOBODY, QuorumLost, ReplicaReport, can_win, lost
 
 
-def revive(reports: Sequence[ReplicaReport], members: Sequence[int], *, risky_now: bool = False) -> QuorumLost | None:
+def plan_recovery(
+    reports: Sequence[ReplicaReport], members: Sequence[int], *, risky_now: bool = False
+) -> QuorumLost | None:
     """Return how to resume the group. None: it can go on by itself, or that cannot be excluded. `risky_now`: the
     group's present setting accepts risks. It decides for brokers that do not report how their replicas ended."""
     present = {r.broker_id: r for r in reports}

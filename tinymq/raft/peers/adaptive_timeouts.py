@@ -18,7 +18,7 @@ ROUND_TRIP_MAX_S = 2.0  # a slower broker counts as down
 
 
 @dataclass(slots=True)
-class Gaps:
+class HeartbeatGaps:
     """The gaps between heartbeats of one broker."""
 
     longest_s: float = 0.0  # recently: it shrinks by half in HALVED_AFTER_S

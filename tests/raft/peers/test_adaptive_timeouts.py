@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tinymq.base.config import Timing
-from tinymq.raft.peers.pace import HALVED_AFTER_S, ROUND_TRIP_MAX_S, Gaps, RoundTrips, election_s
+from tinymq.raft.peers.adaptive_timeouts import HALVED_AFTER_S, ROUND_TRIP_MAX_S, HeartbeatGaps, RoundTrips, election_s
 
 TIMING = Timing(heartbeat_s=0.1, gone_after_s=0.6, election_min_s=0.15, election_max_s=0.45)
 
@@ -25,7 +25,7 @@ PACES: dict[str, tuple[list[float], float, float]] = {
 @pytest.mark.parametrize("name", PACES)
 def test_the_bound_follows_the_longest_gap(name: str) -> None:
     heard, gone_after_s, doubted_after_s = PACES[name]
-    gaps = Gaps()
+    gaps = HeartbeatGaps()
     for gap_s in heard:
         gaps.add(gap_s, TIMING)
     assert gaps.gone_after_s(TIMING) == pytest.approx(gone_after_s, rel=0.02)
@@ -33,7 +33,7 @@ def test_the_bound_follows_the_longest_gap(name: str) -> None:
 
 
 def test_a_long_gap_is_forgotten() -> None:
-    gaps = Gaps()
+    gaps = HeartbeatGaps()
     gaps.add(1.0, TIMING)
     for _ in range(int(HALVED_AFTER_S / 0.1)):
         gaps.add(0.1, TIMING)
@@ -47,14 +47,14 @@ def test_a_long_gap_is_forgotten() -> None:
 @pytest.mark.parametrize("gap_s", [0.0, 0.1, 0.4, 0.8, 1.4, 3.0, 70.0])
 def test_the_bound_stays_between_its_ends_and_doubt_comes_first(floor_s: float, gap_s: float) -> None:
     timing = Timing(gone_after_s=floor_s)
-    gaps = Gaps()
+    gaps = HeartbeatGaps()
     gaps.add(gap_s, timing)
     assert 3 * timing.heartbeat_s <= floor_s <= gaps.gone_after_s(timing) <= 2.5 * floor_s
     assert gaps.doubted_after_s(timing) <= gaps.gone_after_s(timing)
 
 
 def test_with_the_default_an_isolated_leader_is_down_within_two_seconds() -> None:
-    gaps = Gaps()
+    gaps = HeartbeatGaps()
     gaps.add(1.5, Timing())
     assert gaps.gone_after_s(Timing()) * 1.05 < 2.0, "also by a clock that is 5 % slow"
 

@@ -56,17 +56,19 @@ def in_a_row(end: Callable[[Broker], None]) -> Scenario:
 
 @pytest.mark.parametrize(("nodes", "seed"), first_of([(3, 0), (5, 0), (3, 1), (3, 2)], 2))
 @pytest.mark.parametrize("end", [Broker.kill, Broker.power_cut])
-def test_the_next_disk_may_go_as_soon_as_one_follows(end: Callable[[Broker], None], nodes: int, seed: int) -> None:
+def test_the_next_disk_may_go_as_soon_as_the_replaced_one_is_a_member(
+    end: Callable[[Broker], None], nodes: int, seed: int
+) -> None:
     simulate(in_a_row(end), seed, nodes=nodes)
 
 
-def test_it_is_noticed_when_what_is_listed_is_taken_for_a_member(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_a_listed_replica_passes_for_a_member(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Configs, "has_kept", Configs.lists)
     fails(in_a_row(Broker.kill))
     fails(in_a_row(Broker.power_cut))
 
 
-def test_it_is_noticed_when_what_was_not_synced_is_taken_for_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_an_unsynced_membership_passes_for_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Log, "sync_commit", lambda self, index: self.commit_synced(index))
     fails(in_a_row(Broker.power_cut))
 
@@ -111,11 +113,11 @@ async def no_mark_is_written(cluster: Cluster) -> None:
     await everybody_agrees(cluster, [*WRITTEN, b"with all three", b"with one and three: it counts"])
 
 
-def test_without_room_for_its_mark_it_is_no_member() -> None:
+def test_without_disk_space_for_its_mark_a_replica_is_no_member() -> None:
     simulate(no_mark_is_written)
 
 
-def test_it_is_noticed_when_it_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_a_failed_mark_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(UrgentCommits, "__bool__", lambda self: False)
     fails(no_mark_is_written)
 
@@ -143,11 +145,11 @@ async def damage_while_another_is_not_back(cluster: Cluster) -> None:
     await everybody_agrees(cluster, WRITTEN)
 
 
-def test_a_repair_waits_until_who_was_listed_last_knows_it_for_good() -> None:
+def test_a_repair_waits_until_the_newest_member_has_stored_its_membership() -> None:
     simulate(damage_while_another_is_not_back)
 
 
-def test_it_is_noticed_when_a_repair_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_a_repair_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RaftReplica, "can_lose", lambda self, peer: True)
     fails(damage_while_another_is_not_back)
 
@@ -155,7 +157,7 @@ def test_it_is_noticed_when_a_repair_does_not_wait(monkeypatch: pytest.MonkeyPat
 # ---- what it costs -----------------------------------------------------------------------------------------
 
 
-def test_a_disk_is_asked_once_for_each_config_and_only_that_of_who_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_config_costs_one_sync_on_the_listed_replicas_disk_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Log] = []
     keep = Log.sync_commit
 

@@ -101,7 +101,7 @@ def test_nothing_is_acknowledged_on_one_disk() -> None:
 
 
 @pytest.mark.parametrize("seed", first_of(range(12), 4))
-def test_cut_short_anywhere_and_done_again(seed: int) -> None:
+def test_a_forced_leadership_that_is_interrupted_can_be_repeated(seed: int) -> None:
     """The power of the taker, or of all, goes at some moment of it."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -175,7 +175,7 @@ def accept_loss(cluster: Cluster, kept: int) -> None:
     ledger.applied = applied  # type: ignore[method-assign]
 
 
-def test_a_lost_disk_that_comes_back_gives_way() -> None:
+def test_a_lost_disk_that_comes_back_yields_to_the_forced_history() -> None:
     async def scenario(cluster: Cluster) -> None:
         one = await survivor_is_behind(cluster)
         accept_loss(cluster, one.group().log.last_index)
@@ -194,7 +194,7 @@ def test_a_lost_disk_that_comes_back_gives_way() -> None:
     simulate(scenario)
 
 
-def test_a_lost_disk_that_comes_back_moves_nobody() -> None:
+def test_a_lost_disk_that_comes_back_moves_no_other_replica() -> None:
     """Its term is far above, and it stands again and again: it is of another generation."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -218,7 +218,7 @@ def test_a_lost_disk_that_comes_back_moves_nobody() -> None:
     simulate(scenario)
 
 
-def test_a_take_over_that_came_to_nothing_gives_up_nothing() -> None:
+def test_a_forced_leadership_that_committed_nothing_gives_up_nothing() -> None:
     """It was begun without the broker that has most, cut short, and that broker is back before it is done again."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -247,7 +247,7 @@ def _all_synced(broker: Broker) -> bool:
     return broker.group().log.durable_index == broker.group().log.last_index
 
 
-def test_a_replica_alone_is_stuck() -> None:
+def test_a_lone_survivor_is_unrecoverable() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()

@@ -86,13 +86,13 @@ def stuck(group: Group, kept: bool) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("count", "replaced"), [(3, [3]), (3, [3, 2]), (3, [3, 2, 3]), (5, [5]), (5, [5, 4])])
-def test_who_is_left_elects_somebody(count: int, replaced: list[int]) -> None:
+def test_the_remaining_replicas_elect_a_leader(count: int, replaced: list[int]) -> None:
     found, total = stuck(Group(count, replaced), kept=True)
     assert found == 0
     assert total > 10
 
 
 @pytest.mark.parametrize(("count", "replaced"), [(3, [3]), (3, [3, 2]), (5, [5])])
-def test_without_what_is_kept_nobody_might(count: int, replaced: list[int]) -> None:
+def test_without_stored_membership_no_leader_may_be_electable(count: int, replaced: list[int]) -> None:
     found, total = stuck(Group(count, replaced), kept=False)
     assert total // 10 < found < total
