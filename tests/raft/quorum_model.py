@@ -288,7 +288,7 @@ class Group:
                 return
 
     def repair(self) -> None:
-        """A damaged log is set aside, once a leader with a majority besides has granted that (raft/host/repair.py)."""
+        """A damaged log moves to quarantine once a leader with another majority grants that (raft/host/repair.py)."""
         for leader in [node for node in self._up() if node.leads and node.commit >= node.first_of_term]:
             node = self._rng.choice([n for n in self.nodes if n is not leader])
             known = leader.disk.log.index(next(i for i in leader.disk.log if i.config == leader.applied)) + 1

@@ -446,7 +446,7 @@ def test_a_recovery_counts_no_observer() -> None:
 
 
 def test_after_a_recovery_observers_get_the_surviving_log() -> None:
-    """One that was there, and one that comes with an empty disk: it has not got the CONFIG of the take-over yet."""
+    """One observer was there. Another one comes with an empty disk, without the CONFIG of the forced leadership."""
 
     async def scenario(cluster: Cluster) -> None:
         cluster.brokers[5].kill()

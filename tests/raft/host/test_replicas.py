@@ -61,7 +61,7 @@ def test_a_repair_that_the_disk_refuses_says_why() -> None:
 
 
 def test_a_log_that_has_to_be_kept_for_long_keeps_nothing_waiting() -> None:
-    """After a recovery that accepted loss, what was set aside before may be known to be committed beyond all others."""
+    """After a recovery that accepted loss, the log in quarantine may be known to be committed beyond all others."""
 
     async def scenario(cluster: Cluster) -> None:
         await filled(cluster)

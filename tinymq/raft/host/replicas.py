@@ -98,7 +98,7 @@ class Replicas:
             raise
         self._groups[group_id] = group
         if self._store.has_quarantined(group_id):
-            group.repairing = "its damaged log was set aside"
+            group.repairing = "its damaged log is in quarantine"
         self._attach(group, opened)
         return group
 

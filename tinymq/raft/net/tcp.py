@@ -221,6 +221,7 @@ class TcpTransport:
             if self.on_disconnected is not None:
                 self.on_disconnected(address.broker_id, link.channel, reason.message)
 
+        # The attempt returns when the connection has ended. One that never opened was refused, or reached no broker.
         connection = await self._attempt(address, link.channel, me, opened, lost)
         if not connection.opened:
             self._refused(link, connection.lost.result())

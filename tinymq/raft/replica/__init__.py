@@ -1,4 +1,4 @@
-"""One replica of one group: it dispatches events to its role, switches roles, and applies what is committed.
+"""One replica of one group: it dispatches events to its role, switches roles, and applies committed entries.
 
-What a role decides lies in `raft.roles`, and what a replica keeps in `raft.state`. Nothing here knows other groups.
+The decisions of each role lie in `raft.roles`, the state of a replica in `raft.state`. Nothing here knows other groups.
 """

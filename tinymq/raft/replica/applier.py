@@ -1,4 +1,4 @@
-"""Applying what is committed to the state machine, and the checkpoints that fall due on the way."""
+"""Applies committed entries to the state machine, and takes the snapshots that fall due meanwhile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tinymq.raft.roles.following import check_known
 from tinymq.raft.state.env import StateMachine
 from tinymq.raft.state.replica_state import ReplicaState
 
-APPLY_ENTRIES_MAX = 2_000  # per tick, so that a long replay does not keep the loop from its heartbeats
+APPLY_ENTRIES_MAX = 2_000  # per tick, so that a long replay does not delay the loop's heartbeats
 
 
 class Applier:
@@ -23,10 +23,10 @@ class Applier:
         self.current = current
 
     def apply_committed(self) -> None:
-        """Apply what is committed. Index 1 is applied like any other entry; stock PySyncObj never does that."""
+        """Apply the committed entries. Index 1 is applied like any other entry; stock PySyncObj skips it."""
         state, log = self.state, self.state.log
         applied = state.applied_index
-        if log.wants_snapshot(applied):  # its segment was closed after it was applied
+        if log.wants_snapshot(applied):  # the entry was applied before its segment was closed
             log.save_snapshot(applied, pack_checkpoint(state.configs.applied, self.machine.dump()))
         stop = min(state.commit_index, applied + APPLY_ENTRIES_MAX)
         while applied < stop:
@@ -52,11 +52,11 @@ class Applier:
             state.configs.apply(entry)
             if state.is_listed and not state.is_member:
                 state.log.sync_commit(entry.index)
-                state.configs.keep(state.log.commit.durable)  # the disk may know that already
-            state.env.wake()  # the number of listed replicas may be the one that the group waits for
+                state.configs.keep(state.log.commit.durable)  # the disk may have stored this commit already
+            state.env.wake()  # the group may have waited for this CONFIG
         try:
             self.machine.apply(entry)
-        except CorruptData as error:  # its checksums are right, so each replica's state machine says so
+        except CorruptData as error:  # the checksums are right, so every replica fails at this entry
             raise BrokenInvariant(f"entry {entry.index} cannot be applied: {error.message}") from error
         leadership = self.current.leadership
         if leadership is None:
@@ -65,4 +65,4 @@ class Applier:
         if entry.index == leadership.first_of_term:
             self.machine.lead(leadership.term)
         if entry.header.kind in (Kind.NOOP, Kind.CONFIG):
-            leadership.list_replacement()  # what it waited for may be there now
+            leadership.list_replacement()  # the next CONFIG may have waited for this entry

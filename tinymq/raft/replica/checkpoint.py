@@ -1,4 +1,4 @@
-"""The content of a snapshot: the state machine's state, and the CONFIG that was applied. It replaces removed entries.
+"""The content of a snapshot: the applied CONFIG and the state machine's state. It replaces removed entries.
 
 offset size field
      0    8 index   u64  of the newest CONFIG entry that the state includes
@@ -6,7 +6,7 @@ offset size field
     16    4 length  u32  bytes of its payload
     20    … payload of the CONFIG entry (peer.proto Config), then the state machine's state
 
-It is the same on every replica: equal logs give equal bytes. The file and the transfer have the checksums.
+Equal logs give equal bytes on every replica. The file and the transfer add the checksums.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ _HEAD = struct.Struct("<QQI")
 
 
 def pack_checkpoint(config: Config, state: bytes) -> bytes:
+    """Return the content of a snapshot. `config` is the applied CONFIG, `state` the state machine's dump."""
     payload = pack_membership(config.membership)
     return _HEAD.pack(config.index, config.term, len(payload)) + payload + state
 

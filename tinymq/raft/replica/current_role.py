@@ -20,14 +20,14 @@ from tinymq.raft.state.replica_state import ReplicaState
 
 
 class CurrentRole:
-    """Following, Candidacy or Leadership, whichever it is now. PySyncObj's own role follows each switch."""
+    """Holds the present role: Following, Candidacy or Leadership. Each switch also sets PySyncObj's own role."""
 
     def __init__(self, state: ReplicaState, machine: StateMachine) -> None:
         self.state = state
         self.machine = machine
-        self.following = Following(state)  # of the present term; one object for the replica's life
+        self.following = Following(state)  # one object for the replica's life; it forgets at each new term
         self.role: Following | Candidacy | Leadership = self.following
-        self.ended_term = 0  # the newest term whose leader has said that it leads no more; `Elections` writes it
+        self.ended_term = 0  # the newest term whose leader has announced its end; `Elections` writes it
 
     @property
     def leadership(self) -> Leadership | None:
@@ -62,13 +62,13 @@ class CurrentRole:
         return self.leadership is not None or (leader is not None and self.state.env.hears(leader))
 
     def adopt_term(self, term: int) -> None:
-        """If a higher term exists, enter it and follow, whatever the role was."""
+        """Enter `term` as a follower if it is higher than ours. Any role ends by that."""
         if term > self.state.term:
             self.enter_term(term, None)
             self.follow(None)
 
     def enter_term(self, term: int, voted_for: int | None) -> None:
-        """Enter a higher term, with a vote or without. What the last leader said holds no more."""
+        """Enter a higher term, with a vote or without, and forget what the last leader has shown."""
         self.state.enter_term(term, voted_for)
         self.following.forget_term()
 
@@ -80,13 +80,13 @@ class CurrentRole:
             self.following.refuse_stale(peer)
             return False
         assert self.leadership is None, f"{state.group}: broker {peer} and we both lead term {term}"
-        # What a leader sent before it stepped down may come after that. It is taken, but no leader is followed for it.
+        # A leader's messages may arrive after the notice that it stepped down. We take them, and follow no leader.
         if term != self.ended_term and (state.leader_id != peer or isinstance(self.role, Candidacy)):
             self.follow(peer)
         return True
 
     def follow(self, leader: int | None) -> None:
-        """Take the role of a follower, of `leader` if it is known. A leadership ends by it."""
+        """Become a follower, of `leader` if it is known. A leadership of this replica ends."""
         state, ended = self.state, self.leadership
         self.role = self.following
         state.configs.release()
@@ -98,7 +98,7 @@ class CurrentRole:
         state.env.wake()
 
     def become_leader(self, origin: LeadershipOrigin) -> None:
-        """Lead the present term (hazard 19). It accepts once its own NOOP is applied; see `apply`."""
+        """Lead the present term (hazard 19). The state machine accepts proposals once the term's NOOP is applied."""
         state = self.state
         state.become(pysyncobj_seams.LEADER, state.me.broker_id)
         state.election_deadline = NEVER
@@ -106,7 +106,7 @@ class CurrentRole:
         leadership.append_noop()
 
     def check_quorum(self) -> None:
-        """Hazard 13: a leader that a majority no longer hears, or does not prove to hear, steps down."""
+        """Step down unless a majority proves that it hears this leader (hazard 13)."""
         state = self.state
         if self.leadership is None:
             return
@@ -115,6 +115,6 @@ class CurrentRole:
             self.follow(None)
 
     def stand(self, candidacy: Candidacy) -> None:
-        """Take the role of a candidate. No leader is followed meanwhile."""
+        """Become a candidate, which follows no leader."""
         self.role = candidacy
         self.state.become(pysyncobj_seams.CANDIDATE, None)

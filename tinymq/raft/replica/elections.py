@@ -1,6 +1,6 @@
 """When a replica campaigns, how it votes, and how it counts votes.
 
-The decisions are pure and elsewhere (`rules.election`, `rules.membership`). Everything that rests on a term or a vote
+The decisions are pure functions in `rules.election` and `rules.membership`. A message that rests on a term or a vote
 leaves through `ReplicaState.post`, after the vote store's sync.
 """
 
@@ -17,13 +17,13 @@ from tinymq.raft.state.replica_state import ReplicaState
 
 
 class Elections:
-    """The elections of one group, as one replica takes part in them."""
+    """One replica's part in the elections of its group."""
 
     def __init__(self, state: ReplicaState, current: CurrentRole, applier: Applier) -> None:
         self.state = state
         self.current = current
         self._applier = applier
-        # The preferred leader campaigns at once when the group is opened; the others give it time.
+        # The preferred leader campaigns at once when the group is opened; the others wait for it.
         state.election_deadline = self._campaign_at(None, state.env.election_s()[1])
 
     def check_deadline(self) -> None:
@@ -31,20 +31,20 @@ class Elections:
         state = self.state
         if state.election_deadline <= state.env.now() and self.current.leadership is None:
             if self.current.hears_leader:
-                state.election_deadline = NEVER  # the failure detector tells when its broker is gone
+                state.election_deadline = NEVER  # the failure detector reports the end of its broker
             else:
                 self.campaign(pre=True)
 
     def on_request_vote(self, peer: int, request: RequestVote) -> None:
         """Answer a candidate. Hazard 22: only a listed replica votes.
 
-        The candidate itself needs to be no more than a member's broker. It campaigns only if it is listed, and the
-        comparison of the logs covers a CONFIG that one of the two lacks.
+        Of the candidate we check only that its broker is a member. A replica campaigns only if it is listed, and if
+        one of the two lacks a CONFIG, the comparison of the logs decides.
         """
         state, log = self.state, self.state.log
         self._learn_config(request)
         if request.term > state.term:
-            self.leader_gone(peer)  # it asks, so it leads no more, whether or not we have heard that it stepped down
+            self.leader_gone(peer)  # a candidate is no leader any more, even if the notice of that was lost
         if not self.may_vote:
             return
         voter = Voter(
@@ -57,7 +57,7 @@ class Elections:
         answer = answer_vote(voter, peer, request)
         leadership = self.current.leadership
         if leadership is not None and answer is not VoteAnswer.GRANT:
-            leadership.restart_follower(peer)  # it does not know that we lead, and a resting group would not tell it
+            leadership.restart_follower(peer)  # it does not know that we lead, and a resting group sends nothing
         if answer is VoteAnswer.IGNORE:
             return
         if not request.pre:
@@ -71,11 +71,11 @@ class Elections:
 
     @property
     def may_vote(self) -> bool:
-        """An incarnation that the applied CONFIG does not list may lack entries that counted before it."""
+        """Only a listed incarnation votes: any other may lack entries that its predecessor acknowledged."""
         return self.state.is_listed
 
     def _learn_config(self, request: RequestVote) -> None:
-        """The candidate vouches that the CONFIG which it has applied is committed: maybe the one that lists us."""
+        """Learn from a candidate that the CONFIG which it applied is committed. That CONFIG may list us."""
         state = self.state
         commit = vouched_commit(state.log, state.commit_index, request.config_index, request.config_term)
         if commit > state.commit_index:
@@ -93,7 +93,7 @@ class Elections:
             self.count_vote(candidacy, peer)
 
     def counts_vote(self, peer: int, vote: Vote) -> bool:
-        """Does the newest CONFIG in the log list the incarnation that votes? It may be committed, unnoticed."""
+        """Does the newest CONFIG in the log list the voter? It may be committed without our knowing it."""
         return self.state.newest_membership.lists(peer, self.state.env.incarnation(peer), vote.count)
 
     def count_vote(self, candidacy: Candidacy, voter: int) -> None:
@@ -152,13 +152,13 @@ class Elections:
                 self.current.following.ask_for_entries(peer)
 
     def stepped_down(self, broker_id: int, term: int) -> None:
-        """The leader of `term` says that it leads no more."""
+        """Note that the leader of `term` has announced the end of its leadership."""
         if self.state.term <= term:
             self.current.ended_term = term
             self.leader_gone(broker_id)
 
     def leader_gone(self, broker_id: int) -> None:
-        """If that broker led: it is gone, restarted, or leads no more. Campaign soon, in the order of preference."""
+        """If that broker led: plan a campaign, in the order of preference. It died, restarted or stepped down."""
         state = self.state
         if state.failure is None and state.leader_id == broker_id and broker_id != state.me.broker_id:
             state.set_leader(None)

@@ -14,7 +14,7 @@ from tinymq.raft.state.replica_state import ReplicaState
 
 
 class ForcedLeadership:
-    """The part of one replica in the recovery of its group."""
+    """One replica's part in the loss-of-quorum recovery of its group."""
 
     def __init__(self, state: ReplicaState, current: CurrentRole) -> None:
         self.state = state
@@ -22,7 +22,7 @@ class ForcedLeadership:
         self.promised_term = 0  # the term for which a forced leadership was last prepared
 
     def promise_term(self, term: int, promised: Callable[[], None]) -> None:
-        """Take part in no lower term any more, and call `promised` once that is durable.
+        """Take part in no term below `term` from now on, and call `promised` once that is durable.
 
         Raises NotReady when `term` is over.
         """
@@ -35,11 +35,11 @@ class ForcedLeadership:
     def lead(self, term: int, replicas: Sequence[Replica]) -> None:
         """Lead `term` unelected, for a group that consists of `replicas` from now on: an operator accepts the loss.
 
-        Raises NotReady where a leader is heard, where `term` is over, and where `replicas` has no majority.
+        Raises NotReady if this replica hears a leader, if `term` is over, or if `replicas` names no majority.
         """
         state = self.state
         present = sum(replica.incarnation != NOBODY for replica in replicas)
-        # A term that this replica promised is still open, unless it has voted in it since.
+        # A promised term is still open unless this replica has voted in it since.
         promised = term == state.term == self.promised_term and state.voted_for is None
         over = term <= state.term and not promised
         if self.state.failure is not None or self.current.hears_leader or over or 2 * present <= len(replicas):
@@ -53,7 +53,7 @@ class ForcedLeadership:
         state.env.wake()
 
     def _lead_forced(self, term: int, forced: Membership) -> None:
-        """The CONFIG goes out at once, and commits under itself: nothing is acknowledged before a majority has it."""
+        """Append the forced CONFIG. It commits under itself, so nothing is acknowledged before a majority stores it."""
         if self.state.term == term and self.state.configs.forced is forced:
             self.current.become_leader(LeadershipOrigin.WON)
             self.current.leading().append_config(forced)

@@ -1,4 +1,4 @@
-"""One Raft group on this broker, as the rooms above see it: they propose, read, and ask how it is."""
+"""One Raft group on this broker, as the rooms above see it: they propose, read and ask for its status."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tinymq.raft.state.env import StateMachine
 
 
 class Role(Enum):
-    """The part that this replica has in its group."""
+    """A replica's part in its group."""
 
     LEADER = "leader"
     FOLLOWER = "follower"
     CANDIDATE = "candidate"
-    OBSERVER = "observer"  # CONFIG lists no replica of this broker: it follows without a vote, as it should
-    LEARNER = "learner"  # CONFIG does not list this incarnation, as far as its disk knows: data, but no vote
+    OBSERVER = "observer"  # CONFIG lists no replica of this broker, which follows without a vote by design
+    LEARNER = "learner"  # its disk knows of no CONFIG that lists this incarnation: it has data, but no vote
     QUARANTINED = "quarantined"  # its log is damaged: it serves and answers nothing
     FAILED = "failed"  # its disk refused, an entry is of an unknown version, or an invariant is broken
 
@@ -53,14 +53,14 @@ class GroupStatus:
 
 
 class Group:
-    """A replica of one group. All of it belongs to the broker's loop."""
+    """A replica of one group. Only the broker's event loop calls it."""
 
     def __init__(self, group_id: GroupId, log: Log, replica: RaftReplica, machine: StateMachine) -> None:
         self.id = group_id
         self.log = log
         self.machine = machine
-        self.repairing = ""  # the damage that this replica is recovering from; "": none
-        self.stuck = ""  # the reason why it cannot catch up by itself; "": it can
+        self.repairing = ""  # the damage that this replica recovers from; "" without damage
+        self.stuck = ""  # the reason why it cannot catch up by itself; "" if it can
         self._replica = replica
 
     @property
@@ -92,7 +92,7 @@ class Group:
 
     @property
     def leader(self) -> int | None:
-        """The broker that leads, as far as is known here. It may have lost its leadership already."""
+        """The leader's broker as known here, or None. It may have lost its leadership already."""
         return self._replica.state.leader_id
 
     @property
@@ -109,12 +109,12 @@ class Group:
 
     @property
     def high_watermark(self) -> int:
-        """The offset after the last record that was committed *and applied* here. No client is shown more."""
+        """The offset after the last record that was committed *and applied* here. Clients read only below it."""
         return self._replica.applier.high_watermark
 
     @property
     def uncommitted_bytes(self) -> int:
-        """Bytes that were appended here as the leader and are not applied yet; 0 when it does not lead."""
+        """Bytes that this leader has appended and not applied yet; 0 when this replica does not lead."""
         leadership = self._replica.current.leadership
         return 0 if leadership is None else leadership.leader_log.uncommitted_bytes
 
@@ -126,17 +126,17 @@ class Group:
 
     @property
     def is_transferring(self) -> bool:
-        """Is the leadership here being given to another broker? Then nothing is accepted."""
+        """Is this leadership being transferred? Then this replica accepts no proposal."""
         leadership = self._replica.current.leadership
         return leadership is not None and leadership.transfer is not None
 
     def transfer_obstacle(self, broker_id: int) -> str:
-        """Say why that broker's replica would not take over from this one at once; "" when it would."""
+        """Return the reason why a transfer to that broker would not succeed at once; "" if it would."""
         leadership = self._replica.current.leadership
         return "it is not led here" if leadership is None else leadership.transfer_obstacle(broker_id)
 
     def lags(self) -> dict[int, int]:
-        """Count, by follower, the entries that it has not acknowledged as synced. Empty unless this replica leads."""
+        """Count the entries that each follower has not acknowledged as synced. Empty unless this replica leads."""
         leadership = self._replica.current.leadership
         if leadership is None:
             return {}
@@ -149,7 +149,7 @@ class Group:
 
     @property
     def failure(self) -> TinymqError | None:
-        """Why this replica takes part no more; None while it does."""
+        """The error that ended this replica's part in the group; None while it takes part."""
         return self._replica.state.failure
 
     def propose(self, new: NewEntry, *, raises_level: bool = False) -> Position:
@@ -179,9 +179,9 @@ class Group:
         return self._replica.current.leading().leader_log.expiry_now_us()
 
     def report(self) -> ReplicaReport:
-        """Describe this replica to a recovery of the group."""
+        """Describe this replica for a loss-of-quorum recovery of the group."""
         state, log = self._replica.state, self.log
-        reason = f"its earlier log is set aside: {self.repairing}" if self.repairing else ""
+        reason = f"its earlier log is in quarantine: {self.repairing}" if self.repairing else ""
         if state.failure is not None:
             reason = f"{state.failure.code}: {state.failure.message}"
         return ReplicaReport(
@@ -200,14 +200,14 @@ class Group:
         )
 
     def force_leadership(self, term: int, replicas: Sequence[Replica]) -> None:
-        """Lead `term` for a group that consists of `replicas` from now on: an operator accepts the loss.
+        """Lead `term` unelected, for a group that consists of `replicas` from now on. An operator accepts the loss.
 
-        Raises NotReady where a leader is heard, or `term` is over.
+        Raises NotReady if this replica hears a leader, if `term` is over, or if `replicas` names no majority.
         """
         self._replica.forced.lead(term, replicas)
 
     async def promise_term(self, term: int, timeout_s: float) -> ReplicaReport:
-        """Promise, durably, to take part in no term below this one, and describe this replica then.
+        """Promise durably to take part in no term below `term`, then return a report of this replica.
 
         Raises NotReady when the term is over, and DeadlineExceeded.
         """
@@ -220,8 +220,8 @@ class Group:
     async def read_index(self, timeout_s: float) -> int:
         """Return the applied index once this replica has applied whatever was acknowledged before the call.
 
-        What is read from its state then is not stale. Nothing is written, and reads that are asked for at once share
-        their messages. Raises NotLeader, also when the leadership ends meanwhile, and DeadlineExceeded.
+        A read of the state machine is not stale then. Nothing is written, and concurrent reads share their messages.
+        Raises NotLeader, also when the leadership ends meanwhile, and DeadlineExceeded.
         """
         read: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -263,10 +263,10 @@ class Group:
         try:
             return self.log.reader.crc_at(self.commit_index) or 0
         except CorruptData:
-            return 0  # the host has been told of the damage
+            return 0  # the log has reported the damage to the host
 
     def _reason(self) -> str:
-        """Say why this replica does not take part in full; "" when it does."""
+        """Return the reason why this replica does not take part in full; "" if it does."""
         state, announced = self._replica.state, self._replica.current.following.announced_commit
         if self.stuck:
             return self.stuck

@@ -1,4 +1,4 @@
-"""Opening one replica: load the checkpoint, replay what is known to be committed, then begin to take part."""
+"""Opens one replica: loads the checkpoint, then replays the entries that are known to be committed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tinymq.raft.rules.membership import Replica
 from tinymq.raft.state.env import ReplicaEnv, StateMachine
 from tinymq.raft.state.replica_state import ReplicaState
 
-REPLAY_BYTES = 4 << 20  # in one read
+REPLAY_BYTES = 4 << 20  # per read
 
 
 async def open_replica(
     store: Store, opened: OpenedLog, first_entry: Entry, machine: StateMachine, env: ReplicaEnv, broker_id: int
 ) -> Group:
-    """Return the group around an opened log. Raises CorruptData if a checkpoint or an entry cannot be read."""
+    """Return the group of an opened log. Raises CorruptData if the checkpoint or an entry cannot be read."""
     log = opened.log
     configs = Configs(parse_config(first_entry))
     applied, high_watermark = opened.applied_index, log.log_start_offset
@@ -36,9 +36,9 @@ async def open_replica(
         async for entry in _entries(log, applied):
             configs.above = configs.after(None, [entry])
     if log.last_term > store.votes.get(log.group)[0]:
-        # A power cut kept entries of a term, and not the term itself, which came with them. PySyncObj takes the term
-        # from the log, and would take the vote of an earlier term for a vote in this one. So the vote store gets the
-        # term without a vote, and no message of this term leaves before it is synced.
+        # A power cut has kept entries of a term, but lost the term in the vote store. PySyncObj takes the term from the
+        # log, and would mistake the vote of an earlier term for a vote in this one. So we store the term without a
+        # vote, and no message of this term leaves before that is synced.
         store.votes.set(log.group, log.last_term, None)
     me = Replica(broker_id, store.identity.incarnation, opened.count)
     state = ReplicaState(
@@ -54,7 +54,7 @@ async def open_replica(
 
 
 async def _replay(log: Log, machine: StateMachine, configs: Configs, applied: int) -> tuple[int, int]:
-    """Apply from the checkpoint up to the commit index of the last sync mark, without holding the loop."""
+    """Apply the entries from the checkpoint up to the commit index of the last sync mark. It yields to the loop."""
     high_watermark = log.log_start_offset
     if applied >= log.first_index:
         high_watermark = (await log.reader.read(applied, 1))[0].header.next_offset

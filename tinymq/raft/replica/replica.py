@@ -1,4 +1,4 @@
-"""One replica of one group: it takes what happens, hands it to its role, and commits.
+"""One replica of one group: it takes events, dispatches them to its role, and commits.
 
     event ──▶ RaftReplica ──▶ Following | Candidacy | Leadership ──▶ ReplicaState ──▶ log, vote store, outbox, peers
                   │
@@ -58,10 +58,10 @@ class RaftReplica:
     # ---- messages -------------------------------------------------------------------------------------------
 
     def receive(self, peer: int, message: Message, recovery_epoch: int | None = None) -> None:
-        """Take one message of a peer whose newest CONFIG is of `recovery_epoch` (None: of ours).
+        """Take one message of a peer. `recovery_epoch` is that of the peer's newest CONFIG (None: the same as ours).
 
-        The checksums in it are verified already (messages.from_wire). Raises CorruptData when this log cannot go on and
-        has to be repaired, and BrokenInvariant when nothing tells whose history is right.
+        `messages.from_wire` has verified its checksums. Raises CorruptData when this log has to be repaired, and
+        BrokenInvariant when no epoch decides which history is right.
         """
         if self.state.failure is not None:
             return
@@ -69,8 +69,8 @@ class RaftReplica:
         theirs = ours if recovery_epoch is None else recovery_epoch
         leadership = self.current.leadership
         if self.state.membership.replica(peer) is None:
-            # A broker that is no member moves neither this replica nor its term (hazard 8). One with a lower recovery
-            # epoch may only lack the CONFIG of a forced leadership, and we have to fill it.
+            # A broker that is no member changes neither this replica nor its term (hazard 8). An observer with a lower
+            # recovery epoch may lack the CONFIG of a forced leadership. We take its answers, so that we can fill it.
             if leadership is not None and theirs <= ours:
                 leadership.on_observer_message(peer, message)
             return
@@ -88,7 +88,7 @@ class RaftReplica:
                     raise CorruptData(f"{error.message}, since `tinymq cluster recover`") from error
             case MessageVerdict.DROP:
                 if leadership is not None and peer in leadership.replication.progress:
-                    leadership.restart_follower(peer)  # it learns from us which history goes on
+                    leadership.restart_follower(peer)  # our answer names the recovery epoch that continues
 
     def _dispatch(self, peer: int, message: Message) -> None:
         match message:
@@ -120,7 +120,7 @@ class RaftReplica:
             self.current.following.on_append(peer, message)
 
     def on_commit_notice(self, peer: int, notice: CommitNotice) -> None:
-        """A notice that asks for a read is heeded as an Append is; another one counts from the known leader alone."""
+        """Take a commit notice. Only one with a read index id makes us follow its sender, as an Append does."""
         if notice.read_id:
             if not self.current.follow_sender(peer, notice.term):
                 return
@@ -129,7 +129,7 @@ class RaftReplica:
         self.current.following.on_commit_notice(peer, notice)
 
     def on_append_ack(self, peer: int, ack: AppendAck) -> None:
-        """Hazard 3: an answer of another term says nothing about this one."""
+        """Take a follower's answer. An answer of another term says nothing about this one (hazard 3)."""
         self.current.adopt_term(ack.term)
         leadership = self.current.leadership
         if leadership is None or ack.term != leadership.term:
@@ -146,7 +146,7 @@ class RaftReplica:
     # ---- the life of other brokers --------------------------------------------------------------------------
 
     def peer_alive(self, peer: int) -> None:
-        """A broker is back, or new: what was sent to it is gone, and a sleeping group wakes."""
+        """Wake the group because a broker has started or returned. Messages that were on their way to it are lost."""
         state, leadership = self.state, self.current.leadership
         if self.state.failure is not None:
             return
@@ -156,9 +156,8 @@ class RaftReplica:
         elif leadership is not None:
             leadership.restart_follower(peer)
         elif state.leader_id == peer and state.leader_session != state.env.session(peer):
-            self.elections.leader_gone(
-                peer
-            )  # that process was not known as alive when it ended, so its end went unnoticed
+            # The leader's process ended before we knew it to be alive, so the failure detector reported no end.
+            self.elections.leader_gone(peer)
         elif state.leader_id is None and (
             state.membership.rank(state.me.broker_id) == 0 or not self.elections.may_campaign
         ):
@@ -166,7 +165,7 @@ class RaftReplica:
         state.env.wake()
 
     def connection_lost(self, peer: int) -> None:
-        """The bulk connection to a follower closed."""
+        """Note that the bulk connection to a follower closed."""
         if (leadership := self.current.leadership) is not None:
             leadership.connection_lost(peer)
 
@@ -177,9 +176,9 @@ class RaftReplica:
     # ---- disk -----------------------------------------------------------------------------------------------
 
     def durable(self) -> None:
-        """The log's durable index, the vote store, or the commit index that the disk knows has advanced."""
+        """Continue after a sync: of the log, the vote store, or the commit index in a sync mark."""
         state = self.state
-        if self.state.failure is not None:
+        if state.failure is not None:
             return
         state.outbox.flush()
         state.record_commit()
@@ -191,29 +190,29 @@ class RaftReplica:
             self.current.following.acknowledge(leader)
 
     def fail(self, error: TinymqError) -> None:
-        """Take part no more: the disk or the log cannot be trusted. The error that came last counts."""
+        """End this replica's part in the group, because its disk or log cannot be trusted. The last error counts."""
         self.state.failure = error
         self.state.outbox.clear()
         self.current.follow(None)
         self.state.election_deadline = NEVER
 
     def vouch(self, index: int) -> None:
-        """The snapshot that the leader sent is installed, or was not needed: `index` is committed, and in this log."""
+        """Note that the leader's snapshot up to `index` is installed, or was not needed. This log has that commit."""
         if self.state.failure is None and self.current.leadership is None:
             self.current.following.vouch(index)
 
     def acknowledge_snapshot(self, peer: int, index: int, crc: int, received: int) -> None:
-        """Tell the leader how many bytes of its snapshot are here."""
+        """Tell the leader how many bytes of its snapshot this broker has received."""
         self.current.following.acknowledge_snapshot(peer, index, crc, received)
 
     def entries_read(self, term: int, peer: int, index: int, entries: list[Entry]) -> None:
-        """A cold read for a follower is done (empty: it failed). It counts in the term that asked for it."""
+        """Take the result of a cold read for a follower (empty: it failed). Another term than `term` ignores it."""
         leadership = self.current.leadership
         if leadership is not None and leadership.term == term:
             leadership.entries_read(peer, index, entries)
 
     def snapshot_read(self, term: int, snapshot: Snapshot | None) -> None:
-        """The snapshot before our first entry was read for a follower (None: that failed, or there is none)."""
+        """Take the snapshot that was read for a follower. None: the read failed, or there is no snapshot."""
         leadership = self.current.leadership
         if leadership is not None and leadership.term == term:
             leadership.snapshot_read(snapshot)
@@ -233,14 +232,14 @@ class RaftReplica:
             return
         leadership.learn_time()
         if leadership.settle_at <= now:
-            self.current.check_quorum()  # the followers may have gone before it led
+            self.current.check_quorum()  # a majority may have gone before this leadership began
             if self.current.role is not leadership:
                 return
             leadership.settle(now)
         leadership.tick(now)
 
     def _commit(self) -> None:
-        """As the leader: commit what a majority holds, and apply it at once, because a client waits for the answer."""
+        """Commit the entries that a majority holds, if this replica leads. They are applied at once: a client waits."""
         if (leadership := self.current.leadership) is not None:
             self._advance(leadership.commit_index())
 
@@ -254,7 +253,7 @@ class RaftReplica:
     # ---- transfers and repairs -------------------------------------------------------------------------------
 
     def transfer_leadership(self, to: int | None, until: float, manual: bool = False) -> bool:
-        """Begin to give the leadership to a follower; see `Leadership.begin_transfer`. False when it does not lead."""
+        """Begin a transfer; see `Leadership.begin_transfer`. False when this replica does not lead."""
         leadership = self.current.leadership
         return leadership is not None and leadership.begin_transfer(to, until, manual)
 

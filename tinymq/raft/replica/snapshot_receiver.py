@@ -1,7 +1,7 @@
-"""Receiving a leader's snapshot: whether it is needed, and how its chunks are put together.
+"""Receives a leader's snapshot: decides whether it is needed, and assembles its chunks.
 
 A follower needs it when its leader's log begins after the end of its own. Nothing here does I/O: the host installs a
-snapshot that is complete.
+complete snapshot.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def need_of(log: LogBounds, commit: int, offer: InstallSnapshot, state_bytes_max
 
     A replica that has committed more does not need a delayed one. Neither does one whose log has the snapshot's last
     entry: entries of the same index and term are the same, and so are all entries before them (paper, 5.3). Then only
-    the commit index is news.
+    the commit index is new.
     """
     if commit >= offer.index or log.term_at(offer.index) == offer.entry_term:
         return Need.NONE
@@ -48,12 +48,12 @@ def need_of(log: LogBounds, commit: int, offer: InstallSnapshot, state_bytes_max
 
 
 class IncomingSnapshot:
-    """One snapshot, as far as it is here. Invariant: without a gap, and no longer than was offered."""
+    """The received part of one snapshot. Invariant: it has no gap, and is no longer than the offered size."""
 
     def __init__(self, offer: InstallSnapshot) -> None:
         self.offer = offer
         self._content = bytearray()
-        self._crc = 0  # of the bytes that are here; computing it at the end would block the loop
+        self._crc = 0  # of the received bytes; computing it at the end would block the loop
 
     @property
     def received(self) -> int:
@@ -64,13 +64,13 @@ class IncomingSnapshot:
         return (message.index, message.crc) == (self.offer.index, self.offer.crc)
 
     def take(self, piece: SnapshotChunk) -> None:
-        """Add the chunk if it is the next one. Any other is dropped: the answer says where to continue."""
+        """Add the chunk if it is the next one. Any other is dropped, because the answer says where to continue."""
         if piece.position == self.received and self.received + len(piece.body) <= self.offer.size:
             self._content += piece.body
             self._crc = crc32c(piece.body, self._crc)
 
     def whole(self) -> Snapshot | None:
-        """Return the snapshot if all of it is here. One that does not match its checksum is dropped, to begin again."""
+        """Return the snapshot once it is complete. If its checksum is wrong, drop it: the leader begins again."""
         if self.received < self.offer.size:
             return None
         o = self.offer
@@ -98,7 +98,7 @@ class SnapshotReceiver:
 
     def __init__(self, state_bytes_max: int, install: Install) -> None:
         self._state_bytes_max = state_bytes_max
-        self._install = install  # called with (group, sender, as offered, complete)
+        self._install = install  # called with (group, sender, offer, complete snapshot)
         self._incoming: dict[GroupId, IncomingSnapshot] = {}
 
     def take(self, group: Group, peer: int, message: InstallSnapshot | SnapshotChunk) -> None:
@@ -106,7 +106,7 @@ class SnapshotReceiver:
         incoming = self._incoming.get(group.id)
         if incoming is None or not incoming.is_of(message):
             if isinstance(message, SnapshotChunk):
-                return  # of another snapshot, or for an earlier process: the leader offers its snapshot again
+                return  # of a snapshot that this process has not been offered; the leader offers it again
             incoming = IncomingSnapshot(message)
         need = need_of(group.log, group.commit_index, incoming.offer, self._state_bytes_max)
         if need is not Need.SNAPSHOT:
@@ -131,11 +131,11 @@ class SnapshotReceiver:
         logger.error("snapshot_too_large", group=str(group.id), bytes=offer.size, state_bytes_max=self._state_bytes_max)
 
     def settle(self, group: Group) -> None:
-        """Drop a snapshot that is not needed any more, because another leader had the entries themselves."""
+        """Drop a snapshot that is no longer needed, because another leader sent the entries themselves."""
         incoming = self._incoming.get(group.id)
         if incoming is not None and group.commit_index >= incoming.offer.index:
             self.forget(group.id)
 
     def forget(self, group: GroupId) -> None:
-        """Drop what was received for this group."""
+        """Drop the snapshot that this group is receiving."""
         self._incoming.pop(group, None)

@@ -11,11 +11,11 @@ from tinymq.raft.rules.messages import Vote
 
 @dataclass(slots=True, eq=False)
 class Candidacy:
-    """One campaign: what it asks for, and who has voted for it. Only the replica writes it."""
+    """One campaign: the term that it asks for, and its voters. Only the replica writes it."""
 
-    term: int  # the term that it asks for; for a pre-vote one above the replica's own
-    pre: bool  # a pre-vote (hazard 14): would you vote? It changes no term anywhere
-    origin: LeadershipOrigin = LeadershipOrigin.WON  # what a leadership that it wins came from
+    term: int  # of the votes that it asks for; a pre-vote's is one above the replica's own
+    pre: bool  # a pre-vote (hazard 14) asks whether the peer would vote, and changes no term anywhere
+    origin: LeadershipOrigin = LeadershipOrigin.WON  # the origin of the leadership that it may win
     voters: set[int] = field(default_factory=set)  # brokers; hazard 4: a vote counted twice elects two leaders
 
     def asked_for(self, vote: Vote) -> bool:

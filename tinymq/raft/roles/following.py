@@ -1,6 +1,6 @@
-"""The role of a replica that follows: what it takes from its leader's log, and what it answers.
+"""The role of a replica that follows: it appends its leader's entries, and acknowledges them.
 
-The decisions are pure and elsewhere (`rules.log_matching`, `rules.commit`). An answer names only what is synced.
+The decisions are pure functions in `rules.log_matching` and `rules.commit`. An answer acknowledges only synced entries.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ def check_known(entry: Entry) -> None:
 
 
 class Following:
-    """What the leader of the present term has shown. It outlives a pre-vote, which changes no term."""
+    """The state that a follower learns from the present term's leader. A pre-vote, which changes no term, keeps it."""
 
     def __init__(self, state: ReplicaState) -> None:
         self.state = state
         self.verified = 0  # the last index shown to match the leader's log in this term; invariant: <= last_index
         self.read_id = 0  # the greatest read index id that a notice of this term carried; acks repeat it
-        self.announced_commit = 0  # the leader's commit index as it said last, whether this log reaches it or not
+        self.announced_commit = 0  # the leader's last announced commit index; this log may end below it
 
     def forget_term(self) -> None:
-        """Another term has begun. What a leader said holds in its term alone."""
+        """Forget what the last leader has shown, because another term has begun."""
         self.verified = self.read_id = self.announced_commit = 0
 
-    # ---- messages of the leader of this term: the replica has checked that, and follows its sender ------------
+    # ---- messages of the leader of this term (the replica has checked the term, and follows the sender) --------
 
     def on_append(self, peer: int, message: Append) -> None:
-        """Append what follows on this log, and acknowledge it; or answer where the two logs conflict.
+        """Append the entries that follow on this log, and acknowledge them; or report where the two logs conflict.
 
-        Raises UnsupportedVersion, and BrokenInvariant for a conflict with what is committed.
+        Raises UnsupportedVersion, and BrokenInvariant for a conflict with a committed entry.
         """
         state = self.state
         for entry in message.entries:
@@ -64,12 +64,12 @@ class Following:
         self.verified = max(self.verified, decision.verified)
         self.announced_commit = max(self.announced_commit, message.commit)
         self.learn_commit(message.commit, decision.verified)
-        # Hazard 7: what is not synced yet is acknowledged by `durable`, after its sync.
+        # Hazard 7: entries that are not synced yet are acknowledged by `RaftReplica.durable`, after their sync.
         if state.log.durable_index >= decision.verified:
             self.acknowledge(peer)
 
     def on_snapshot(self, peer: int, message: InstallSnapshot | SnapshotChunk) -> None:
-        """The leader's log begins behind this one's end, so it sends the snapshot before its first entry.
+        """Take a snapshot, or a chunk of one. The leader sends it because its log begins after the end of this one.
 
         Raises BrokenInvariant if another entry was committed here at the snapshot's index.
         """
@@ -89,7 +89,7 @@ class Following:
         if notice.ack_wanted or notice.read_id:
             self.acknowledge(peer)
 
-    # ---- what is learned --------------------------------------------------------------------------------------
+    # ---- the commit index -------------------------------------------------------------------------------------
 
     def learn_commit(self, announced: int, verified: int) -> None:
         """Advance the commit index to what the leader announced, but not beyond `verified` (hazards 1 and 2)."""
@@ -100,7 +100,7 @@ class Following:
             state.env.wake()
 
     def vouch(self, index: int) -> None:
-        """The snapshot that ends at `index` is here, or was not needed. Then `index` is committed in both logs."""
+        """Note that the snapshot up to `index` is installed, or was not needed: `index` is committed in both logs."""
         leader = self.state.leader_id
         if leader is None:
             return  # the next leader begins again
@@ -111,11 +111,11 @@ class Following:
     # ---- answers ------------------------------------------------------------------------------------------------
 
     def acknowledge(self, peer: int) -> None:
-        """Tell the leader what this log holds of its own: what is synced, and what was only received."""
+        """Tell the leader how far this log matches its own: the synced part, and the received part."""
         self._acknowledge(peer, min(self.state.log.durable_index, self.verified), self.verified)
 
     def refuse_stale(self, peer: int) -> None:
-        """Tell the leader of an earlier term the present one (hazard 14). The answer acknowledges nothing."""
+        """Tell a stale leader the present term (hazard 14). The answer acknowledges nothing."""
         self._acknowledge(peer, 0, 0)
 
     def ask_for_entries(self, peer: int) -> None:
@@ -124,10 +124,10 @@ class Following:
         self._acknowledge(peer, 0, log.last_index, Conflict(log.last_index + 1, log.term_at(log.last_index) or 0))
 
     def _acknowledge(self, peer: int, durable: int, received: int, conflict: Conflict | None = None) -> None:
-        """Hazards 3, 7, 11, 22: an answer carries the term, what is *synced*, where logs conflict, and who we are."""
+        """Answer with the term, the *synced* index, a conflict, and our incarnation count (hazards 3, 7, 11, 22)."""
         state = self.state
-        # A replica that is listed and no member yet may forget in a power cut that its CONFIG is committed. So the
-        # leader must not rely on its knowing it.
+        # A replica that is listed, but no member yet, may forget in a power cut that its CONFIG is committed. So it
+        # reports an index below that CONFIG, and the leader does not count it as sure.
         sure = state.is_member or not state.is_listed
         commit = state.commit_index if sure else state.configs.applied.index - 1
         state.post(

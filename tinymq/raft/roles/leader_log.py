@@ -1,4 +1,4 @@
-"""What the leader of one term appends: entries with their append times, and the bounds on what is uncommitted."""
+"""The entries that the leader of one term appends: their append times, and the bound on uncommitted bytes."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from tinymq.raft.state.replica_state import ReplicaState
 
 
 class LeaderLog:
-    """The end of the log that a leader writes. No other code of a leader makes entries."""
+    """The only code of a leader that makes entries and appends them to its log."""
 
     def __init__(self, state: ReplicaState) -> None:
         log, env = state.log, state.env
         self.state = state
         self.term = state.term
         self._clock = AppendClock(log.last_append_time_us, env.cluster_us(), env.now())
-        self._time_known_at: int | None = None  # index of the NOOP from which on append times can be trusted
+        self._time_known_at: int | None = None  # index of the NOOP that makes append times trusted, if any
         self.first_index = log.last_index + 1  # of this term: its NOOP. Commits count from here (paper, 5.4.2)
         self.uncommitted_bytes = 0  # invariant: bytes of this term's entries above the applied index
 
     def check_quota(self, new: NewEntry) -> None:
-        """Raise QuotaExceeded if the entry is too much for what may be uncommitted, or for the disk."""
+        """Raise QuotaExceeded if the entry exceeds the bound on uncommitted bytes, or the disk is full."""
         size = len(new.payload)
         if self.uncommitted_bytes + size > self.state.env.limits.uncommitted_bytes_max:
             raise QuotaExceeded("too much is waiting for a majority of replicas", retry_after_ms=50)
-        if new.kind == Kind.DATA:  # commands are let in on a full disk: they make room, or keep a reader's place
+        if new.kind == Kind.DATA:  # a full disk still takes commands: they free space, or store a reader's cursor
             self.state.log.check_quota(size + HEADER_SIZE)
 
     def append(self, new: NewEntry, *, raises_level: bool = False) -> Position:
-        """Append one entry, in memory. Raises UnsupportedVersion if some member may not know such an entry.
+        """Append one entry, in memory. Raises UnsupportedVersion if a member may not know such an entry.
 
         `raises_level`: the entry raises the cluster's feature level, and its proposer has checked that every member
         knows the new level.
@@ -56,14 +56,14 @@ class LeaderLog:
         return Position(entry.index, entry.term, entry.header.base_offset, append_time_us)
 
     def append_noop(self) -> Position:
-        """Append a NOOP. It tells every replica whether append times can be trusted, and by how much they jumped."""
+        """Append a NOOP. It tells every replica whether append times are trusted, and by how much they jumped."""
         clock = self._clock
         position = self.append(NewEntry(Kind.NOOP, pack_noop(NoopNote(clock.known, clock.jump_us))))
         self._time_known_at = position.index if clock.known else None
         return position
 
     def learns_time(self) -> bool:
-        """Catch up with the cluster's time if it has become known in this term. True: a NOOP has to say so."""
+        """Catch up with the cluster's time if it has become known in this term. True: a NOOP has to announce it."""
         if self._clock.known:
             return False
         env = self.state.env
@@ -73,7 +73,7 @@ class LeaderLog:
         return True
 
     def applied(self, entry: Entry) -> None:
-        """An entry of the log was applied."""
+        """Note that an entry was applied."""
         if entry.index >= self.first_index:
             self.uncommitted_bytes -= entry.size
 
@@ -84,7 +84,7 @@ class LeaderLog:
         env = self.state.env
         now_us = self._clock.stamp(env.cluster_us(), env.now())
         if self._time_known_at is not None and self._time_known_at > self.state.applied_index:
-            return now_us - self._clock.jump_us  # the applied leases do not include the jump yet
+            return now_us - self._clock.jump_us  # the NOOP that moves the applied leases by the jump is not applied yet
         return now_us
 
     def expiry_now_us(self) -> int | None:

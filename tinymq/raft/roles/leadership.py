@@ -1,4 +1,4 @@
-"""The role of a replica that leads one term: what it accepts, counts and sends, and when the group may rest.
+"""The role of a replica that leads one term: it appends, counts acknowledgements, and lets the group rest.
 
 A Leadership is made when a term is won and dropped when it ends, so that nothing of a term outlives it (hazard 19).
 """
@@ -21,11 +21,11 @@ from tinymq.raft.state.replica_state import ReplicaState
 
 logger = structlog.get_logger("tinymq.raft")
 
-SETTLE_S = 0.1  # how soon after the last write the followers are asked whether they know of the commit
+SETTLE_S = 0.1  # seconds after the last write until the followers are asked whether they know the commit
 
 
 class Leadership:
-    """One term of leading. All of it belongs to the broker's loop, and nothing here blocks."""
+    """One term of leading. Only the broker's event loop calls it, and nothing here blocks."""
 
     def __init__(self, state: ReplicaState, origin: LeadershipOrigin) -> None:
         log, env = state.log, state.env
@@ -44,8 +44,8 @@ class Leadership:
             timing=env.timing,
         )
         self.reads = ReadIndexes()  # reads that wait until a majority confirms this leadership
-        self.transfer: LeadershipTransfer | None = None  # while it is not None, nothing is accepted
-        self.settle_at = env.now() + SETTLE_S  # when unanswered messages are looked at; NEVER: the group rests
+        self.transfer: LeadershipTransfer | None = None  # while it is not None, no proposal is accepted
+        self.settle_at = env.now() + SETTLE_S  # time of the next check for unanswered messages; NEVER: the group rests
         for peer in env.observers():
             self.observer_alive(peer)
 
@@ -58,7 +58,7 @@ class Leadership:
     def propose(self, new: NewEntry, *, raises_level: bool = False) -> Position:
         """Append an entry for a room above; see `Group.propose`.
 
-        No await lies between the caller's decision and the append, so what was decided on this log's end holds
+        No await lies between the caller's decision and the append, so a decision on the end of this log still holds
         (hazard 19). Raises NotLeader during a transfer, and QuotaExceeded.
         """
         if self.transfer is not None:
@@ -90,10 +90,10 @@ class Leadership:
             self.append_noop()
 
     def list_replacement(self) -> None:
-        """Append a CONFIG that lists a member's broker under its new identity, if one acknowledged under another.
+        """Append a CONFIG with the new identity of a member's broker, if one acknowledges under a new identity.
 
-        Hazard 22: that CONFIG commits without the new identity. There is one at a time, and none before this leader
-        knows what is committed.
+        Hazard 22: that CONFIG commits without the new identity. At most one CONFIG is uncommitted. The leader appends
+        none before it has applied its own NOOP, because only then it knows the commit index.
         """
         state = self.state
         if state.applied_index < self.first_of_term or self.transfer is not None:
@@ -108,23 +108,23 @@ class Leadership:
         """Take a member's answer of this term. True when the commit index may move."""
         moved = self.replication.acknowledged(peer, ack)
         if ack.read_id:
-            # After `acknowledged`, which has noted which replica answers.
+            # `acknowledged` must run first: it notes which replica answers.
             if self.replication.followers.counts(self.state.configs, peer):
                 self.reads.answered(peer, ack.read_id)
             self.state.env.wake()
         return moved
 
     def commit_index(self) -> int:
-        """Return the commit index that the followers' answers and our own disk give now."""
+        """Return the commit index by the followers' answers and our own durable index."""
         return self.replication.commit(self.state.configs, self.state.me, self.state.commit_index)
 
     def committed(self) -> None:
-        """The commit index advanced: followers learn it from the next Append, or soon from a notice."""
+        """Note that the commit index advanced. Followers learn it from the next Append, or from a notice."""
         if self.replication.notify_soon():
             self.state.env.wake()
 
     def wake_for(self, peer: int) -> None:
-        """Ask for a tick after an answer of `peer`, unless the timers that are set will do."""
+        """Ask for a tick after an answer of `peer`, unless a timer that is set suffices."""
         if (
             self.settle_at == NEVER
             or self.transfer is not None
@@ -137,23 +137,23 @@ class Leadership:
             self.state.env.wake()
 
     def entries_read(self, peer: int, index: int, entries: list[Entry]) -> None:
-        """A cold read for a follower is done (empty: it failed)."""
+        """Take the result of a cold read for a follower (empty: it failed)."""
         self.replication.entries_read(peer, index, entries, self.state.commit_index)
         self.state.env.wake()
 
     def snapshot_read(self, snapshot: Snapshot | None) -> None:
-        """The snapshot before our first entry was read for a follower (None: that failed, or there is none)."""
+        """Take the snapshot that was read for a follower. None: the read failed, or there is no snapshot."""
         self.replication.snapshots.read(snapshot)
         self.state.env.wake()
 
     def restart_follower(self, peer: int) -> None:
-        """Begin again with a follower, and do not rest before it has answered."""
+        """Probe a follower again, and do not rest before it has answered."""
         self.replication.lost(peer)
         self.settle_at = self.state.env.now()
         self.state.env.wake()
 
     def connection_lost(self, peer: int) -> None:
-        """The bulk connection to a follower closed: what was in flight may be gone."""
+        """Probe a follower again, because its bulk connection closed and messages in flight may be lost."""
         self.replication.lost(peer)
         self.settle_at = min(self.settle_at, self.state.env.now() + SETTLE_S)
         self.state.env.wake()
@@ -161,7 +161,7 @@ class Leadership:
     # ---- observers: followers without a vote --------------------------------------------------------------
 
     def observer_alive(self, peer: int) -> None:
-        """A broker that no CONFIG lists came, or came back, to follow this group."""
+        """Replicate to a broker that no CONFIG lists. It has started, or returned."""
         state = self.state
         if state.membership.replica(peer) is not None:
             return
@@ -174,14 +174,14 @@ class Leadership:
         self.replication.followers.forget(peer)
 
     def on_observer_message(self, peer: int, message: Message) -> None:
-        """Learn from an observer's answer what to send it next. It moves no term, no commit and no read (hazard 8)."""
+        """Learn from an observer's answer what to send it next. It changes no term, commit or read (hazard 8)."""
         if peer not in self.replication.progress or message.term != self.term:
             return
         if isinstance(message, InstallSnapshotAck):
             self.on_snapshot_ack(peer, message)
         elif isinstance(message, AppendAck):
             if not message.conflict and max(message.durable, message.received) > self.state.log.last_index:
-                return  # of a member this would be a broken invariant; no observer may end a leader
+                return  # from a member this would break an invariant; an observer must not end a leader
             moved = self.replication.acknowledged(peer, message)
             if moved or self.transfer is not None or self.replication.wants_tick(peer, self.state.commit_index):
                 self.state.env.wake()
@@ -189,7 +189,7 @@ class Leadership:
     # ---- reads --------------------------------------------------------------------------------------------
 
     def read_index(self, answer: Answer) -> None:
-        """Call `answer` when this replica has applied whatever was acknowledged anywhere before this call.
+        """Call `answer` when this replica has applied every entry that was acknowledged before this call.
 
         Hazard 13: a majority first confirms that no other leader acknowledged anything. Nothing is written.
         """
@@ -197,7 +197,7 @@ class Leadership:
         self.state.env.wake()
 
     def confirm_reads(self) -> None:
-        """If a read waits for it, ask every member to confirm this leadership, whatever the member holds."""
+        """If a read waits for it, ask every member to confirm this leadership, however short the member's log is."""
         read_id = self.reads.begin(self.state.env.now())
         if read_id is None:
             return
@@ -218,7 +218,7 @@ class Leadership:
     # ---- ticks --------------------------------------------------------------------------------------------
 
     def settle(self, now: float) -> None:
-        """Repeat what got no answer, and check that our own disk syncs.
+        """Repeat unanswered messages, and begin a transfer if a sync of our own disk hangs.
 
         The replica calls it when `settle_at` is due.
         """
@@ -228,10 +228,10 @@ class Leadership:
             self.begin_transfer(None, now + self.state.env.timing.transfer_timeout_s)
 
     def tick(self, now: float) -> None:
-        """Send what may be sent, and decide whether the group may rest."""
+        """Replicate, confirm and answer reads, continue a transfer, and decide whether the group may rest."""
         self.replication.replicate(self.state.commit_index)
         self.confirm_reads()
-        self.answer_reads()  # a group of one has asked everybody by now
+        self.answer_reads()  # a group of one needs no answers
         if self.transfer is not None:
             self._continue_transfer(self.transfer, now)
         if self.quiet():
@@ -240,7 +240,7 @@ class Leadership:
             self.settle_at = now + SETTLE_S
 
     def quiet(self) -> bool:
-        """May the group rest: nothing to send, no read waits, and every live follower knows everything?"""
+        """May the group rest? Nothing is left to send, no read waits, and every live follower knows the commit."""
         if self.transfer is not None or self.reads.pending:
             return False
         return self.replication.quiet(self.state.configs, self.state.commit_index)
@@ -248,7 +248,7 @@ class Leadership:
     # ---- transfer -----------------------------------------------------------------------------------------
 
     def transfer_obstacle(self, peer: int) -> str:
-        """Say why a transfer to `peer` would not be done at once; "" when it would."""
+        """Return the reason why a transfer to `peer` would not succeed at once; "" if it would."""
         if self.transfer is not None:
             return f"it is being handed over to broker {self.transfer.successor}"
         if not self.state.env.alive(peer):
@@ -261,7 +261,7 @@ class Leadership:
         return "a sync hangs" if self.replication.sync_hangs() else ""
 
     def begin_transfer(self, to: int | None, until: float, manual: bool = False) -> bool:
-        """Stop accepting, and let a follower catch up and campaign. False when none can take over.
+        """Stop accepting proposals, and let a follower catch up and campaign. False when no follower can lead.
 
         `to`: the successor; None: the follower that holds most. `until`: monotonic time at which the leader gives up.
         """

@@ -1,20 +1,20 @@
-"""One attempt to give a leadership to a certain follower."""
+"""One attempt to transfer a leadership to a chosen follower."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-BEHIND_ENTRIES_MAX = 200  # a transfer to a follower that lacks more entries keeps writers waiting
+BEHIND_ENTRIES_MAX = 200  # writers would wait too long for a follower that lacks more entries
 
 
 @dataclass(frozen=True, slots=True)
 class LeadershipTransfer:
-    """While it lasts, the leader accepts nothing and the successor catches up."""
+    """A transfer under way. Until it ends the leader accepts no proposal, and the successor catches up."""
 
     successor: int
-    until: float  # monotonic time; what is not done by then is given up
+    until: float  # monotonic seconds; the leader gives the transfer up then
     manual: bool  # an operator asked for it
 
     def is_over(self, now: float) -> bool:
-        """Has it taken too long? Then the leader goes on as before."""
+        """Is its time up? Then the leader accepts proposals again."""
         return now > self.until

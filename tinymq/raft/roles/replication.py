@@ -1,7 +1,7 @@
-"""How the leader of one term fills its followers, and what their answers commit.
+"""Replication of one term's leader to its followers, and the commit index that their answers give.
 
-It exists for one term, so that nothing of a term outlives it (hazard 19). The decisions about one follower are
-`rules.progress` and `rules.log_matching`; the commit rule is `rules.commit`.
+A Replication exists for one term, so that nothing of a term outlives it (hazard 19). The decisions about one follower
+are in `rules.progress` and `rules.log_matching`, the commit rule in `rules.commit`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tinymq.raft.state.env import PeerLink
 
 logger = structlog.get_logger("tinymq.raft")
 
-APPEND_BYTES = 1 << 20  # one Append carries about this much, and at least one entry
-PROBE_RETRY_S = 0.1
+APPEND_BYTES = 1 << 20  # about the most that one Append carries; it carries at least one entry
+PROBE_RETRY_S = 0.1  # seconds until an unanswered probe is repeated
 NEVER = float("inf")
-NOTICE_S = 0.002  # a commit waits this long for an Append that carries it: writes in a row need no notices
+NOTICE_S = 0.002  # seconds that a commit waits for an Append to carry it, so that consecutive writes need no notices
 
 
 class Replication:
@@ -47,7 +47,7 @@ class Replication:
         self.followers = Followers(first_of_term, peers, log, link)
         self.progress = self.followers.progress
         self.snapshots = SnapshotSender(term, log, link, self.progress)
-        self.notice_at = NEVER  # when followers are told of the commit, if no Append tells them before
+        self.notice_at = NEVER  # monotonic time of the next notices; followers that an Append informs need none
         self.term = term
         self.first_of_term = first_of_term  # index of this term's NOOP: commits count from here (paper, 5.4.2)
         self.log = log
@@ -56,7 +56,8 @@ class Replication:
         self._timing = timing
         self._notified: dict[int, int] = {}  # by peer: the commit index that was sent to it last
         self._reading: set[int] = set()  # peers for which a cold read is under way
-        self._unsynced: tuple[int, float] | None = None  # our durable index while it is not our last; since when
+        # (durable index, monotonic time since which it stands) while it is below our last index; None: all is synced
+        self._unsynced: tuple[int, float] | None = None
 
     # ---- answers ------------------------------------------------------------------------------------
 
@@ -71,8 +72,9 @@ class Replication:
         moved = False
         incarnation, known = self.link.incarnation(peer), progress.replica
         if incarnation is not None and (known is None or (known.incarnation, known.count) != (incarnation, ack.count)):
-            # Another incarnation. What the old one held and knew counts no more, and this one need not hold it
-            # (hazard 22). It may hold it all the same: we ask where we were, and its answer says where the logs meet.
+            # Another incarnation, which may lack everything that the old one acknowledged (hazard 22). So its progress
+            # starts empty. We probe at the old `next` first, because it may hold those entries, and its answer says
+            # where the logs meet.
             if known is not None:
                 self.progress[peer] = progress = Progress(next=progress.next)
                 self._notified.pop(peer, None)
@@ -80,7 +82,7 @@ class Replication:
             progress.replica = Replica(peer, incarnation, ack.count)
         if ack.conflict:
             if ack.received < progress.match:
-                # In one term a follower keeps what it acknowledged. This one's disk has lost some of it unnoticed.
+                # A follower truncates no acknowledged entry within a term. This one's disk has lost some unnoticed.
                 logger.warning("follower_lost_entries", peer=peer, acknowledged=progress.match, holds=ack.received)
             progress.conflicted(next_after_conflict(self.log, ack))
             return True
@@ -89,10 +91,10 @@ class Replication:
         return moved or progress.next <= self.log.last_index
 
     def lost(self, peer: int) -> None:
-        """A connection closed, or the follower asks who leads: what was in flight, and what it knew, may be gone."""
+        """Probe a follower again, because it lost its connection or its leader. Messages in flight may be lost."""
         if peer in self.progress:
             self.progress[peer].restart()
-            self.progress[peer].commit = 0  # the group does not rest before the follower says again that it knows
+            self.progress[peer].commit = 0  # the group does not rest before the follower confirms the commit again
             self._notified.pop(peer, None)
 
     def commit(self, configs: Configs, me: Replica, commit: int) -> int:
@@ -100,7 +102,7 @@ class Replication:
         held = [commit < self.log.durable_index]
         held += [commit < self.progress[member].match for member in self.followers.members]
         if sum(held) < configs.membership.quorum:
-            return commit  # too few replicas hold more, even if all of them count: most events move nothing
+            return commit  # fast path: too few replicas hold more, even if all of them counted
         counting = [m for m in self.followers.members if self.followers.counts(configs, m)]
         match = {member: self.progress[member].match for member in counting}
         if configs.counts(me):
@@ -134,11 +136,11 @@ class Replication:
         if peer in self._reading:
             return False
         if progress.mode is Mode.SNAPSHOT or self.log.term_at(progress.next - 1) is None:
-            # Retention has removed the entry before the next one: only the snapshot before our first entry helps.
+            # Retention has removed the entry before `next`, so the follower needs the snapshot before our first entry.
             self.snapshots.send(peer, progress)
             return False
         if progress.next > self.log.last_index or progress.unanswered:
-            return self._send(peer, progress, (), commit)  # a question: do the logs meet there?
+            return self._send(peer, progress, (), commit)  # an empty probe: do the logs match there?
         entries = self.log.reader.tail(progress.next, APPEND_BYTES)
         if entries is None:
             self._reading.add(peer)
@@ -147,14 +149,14 @@ class Replication:
         return self._send(peer, progress, entries, commit)
 
     def entries_read(self, peer: int, index: int, entries: list[Entry], commit: int) -> None:
-        """A cold read is done (empty: it failed). Send the entries, unless the follower is elsewhere by now.
+        """Take the result of a cold read (empty: it failed). Send the entries if the follower still needs them.
 
-        If retention has removed the entry before them meanwhile, the follower gets the snapshot at its next turn.
+        If retention has removed the entry before them meanwhile, the next `replicate` sends the snapshot.
         """
         self._reading.discard(peer)
         progress = self.progress.get(peer)  # None: an observer that is gone
-        there = progress is not None and progress.next == index and self.log.term_at(index - 1) is not None
-        if progress is not None and entries and there and progress.may_send(self._limits.inflight_bytes_max):
+        fits = progress is not None and progress.next == index and self.log.term_at(index - 1) is not None
+        if progress is not None and entries and fits and progress.may_send(self._limits.inflight_bytes_max):
             self._send(peer, progress, entries, commit)
 
     def _send(self, peer: int, progress: Progress, entries: Iterable[Entry], commit: int) -> bool:
@@ -169,10 +171,10 @@ class Replication:
         self._notified[peer] = max(self._notified.get(peer, 0), min(commit, last))
         return True
 
-    # ---- telling of the commit ------------------------------------------------------------------------
+    # ---- commit notices -------------------------------------------------------------------------------
 
     def notify(self, peer: int, progress: Progress, commit: int, ack_wanted: bool) -> None:
-        """Tell a follower of the commit index, as far as its log is known to match ours."""
+        """Send a follower the commit index, at most up to its match index."""
         known = min(commit, progress.match)
         news = ack_wanted or known > self._notified.get(peer, 0)
         if (
@@ -183,14 +185,14 @@ class Replication:
             self._notified[peer] = max(self._notified.get(peer, 0), known)
 
     def notify_soon(self) -> bool:
-        """The commit advanced: tell the followers within NOTICE_S. True when that needs a timer."""
+        """Schedule commit notices within NOTICE_S. True when that sets a new timer."""
         if self.notice_at != NEVER:
             return False
         self.notice_at = self.link.now() + NOTICE_S
         return True
 
     def wants_tick(self, peer: int, commit: int) -> bool:
-        """After an answer of `peer`: is there more for it, or news of the commit for which no timer is set yet?"""
+        """Does `peer` need a tick after its answer: for more entries, or for a commit notice without a timer?"""
         progress = self.progress[peer]
         if progress.next <= self.log.last_index:
             return True
@@ -199,7 +201,7 @@ class Replication:
     # ---- resting --------------------------------------------------------------------------------------
 
     def settle(self, commit: int) -> None:
-        """Ask again what got no answer. Called every SETTLE_S until the group is quiet."""
+        """Repeat unanswered messages. Called every SETTLE_S until the group is quiet."""
         now = self.link.now()
         self.snapshots.settle()
         for peer, progress in self.progress.items():
@@ -216,7 +218,7 @@ class Replication:
                 self.notify(peer, progress, commit, ack_wanted=True)
 
     def _stalled(self, progress: Progress, now: float) -> bool:
-        """Is an answer overdue? Its last answer may also have been lost on the way."""
+        """Is an answer overdue? The answer may have been lost, too."""
         return progress.mode is Mode.REPLICATE and now - progress.sent_at > self._timing.bulk_stalled_s
 
     def sync_hangs(self) -> bool:
@@ -229,6 +231,6 @@ class Replication:
         return self._unsynced is not None and now - self._unsynced[1] > self._timing.sync_hang_s
 
     def quiet(self, configs: Configs, commit: int) -> bool:
-        """Is everything committed, synced here, and known to every live follower? Then nothing needs to be sent."""
+        """Is the whole log committed, synced here, and known to every live follower? Then nothing has to be sent."""
         everything = commit == self.log.last_index == self.log.durable_index
         return everything and self.followers.all_know(configs, commit)

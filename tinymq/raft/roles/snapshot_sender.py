@@ -1,7 +1,7 @@
 """Snapshot transfers of one term: the snapshot before our first entry, to the followers that are behind it.
 
-The decisions about one transfer are `rules.snapshot_transfer`. One message is in flight for each follower, so the
-group's own traffic goes on.
+The decisions about one transfer are in `rules.snapshot_transfer`. At most one message per follower is in flight, so
+the group's other traffic continues.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tinymq.raft.rules.snapshot_transfer import SnapshotProgress
 
 
 class SnapshotLink(Protocol):
-    """How followers are reached, and how the snapshot is read."""
+    """Sends to followers, and reads the snapshot from disk."""
 
     def now(self) -> float: ...
     def send(self, peer: int, message: InstallSnapshot | SnapshotChunk) -> bool: ...
@@ -42,10 +42,10 @@ class SnapshotSender:
         self._reading = False
 
     def send(self, peer: int, progress: Progress) -> None:
-        """Send the next message of a transfer, or begin one. Called when none is in flight."""
+        """Send the next message of a transfer, or begin one. Called when no message of it is in flight."""
         if progress.sending is None:
             if self._snapshot is not None and self._snapshot.index != self._log.first_index - 1:
-                self._snapshot = None  # retention went on: a newer snapshot is nearer to our end
+                self._snapshot = None  # retention has moved on: a newer snapshot covers more of the log
             progress.begin_snapshot(None if self._snapshot is None else SnapshotProgress(self._snapshot))
         progress.waiting, progress.sent_at = True, self._link.now()
         if progress.sending is not None:
@@ -55,7 +55,7 @@ class SnapshotSender:
             self._link.read_snapshot(peer)
 
     def read(self, snapshot: Snapshot | None) -> None:
-        """The snapshot is in memory, for all followers that need it. None: it could not be read; try again later."""
+        """Take the snapshot, for all followers that need it. None: the read failed, and is repeated later."""
         self._reading = False
         waiting = [p for p in self._progress.values() if p.mode is Mode.SNAPSHOT and p.sending is None]
         if snapshot is not None and waiting:
@@ -66,7 +66,7 @@ class SnapshotSender:
     def acknowledged(self, peer: int, ack: InstallSnapshotAck) -> bool:
         """Take a follower's answer. True when there is something to send.
 
-        The answer need not come from the incarnation that was asked: whichever is there says what it holds.
+        Another incarnation than the one that was asked may answer: any answer says how much the broker has received.
         """
         progress = self._progress.get(peer)
         if progress is None or progress.sending is None:

@@ -36,8 +36,11 @@ from tinymq.raft.rules.quorum_loss import NOBODY, QuorumLost, ReplicaReport, can
 def plan_recovery(
     reports: Sequence[ReplicaReport], members: Sequence[int], *, risky_now: bool = False
 ) -> QuorumLost | None:
-    """Return how to resume the group. None: it can go on by itself, or that cannot be excluded. `risky_now`: the
-    group's present setting accepts risks. It decides for brokers that do not report how their replicas ended."""
+    """Return the recovery that resumes the group, or None if the group can, or may be able to, go on by itself.
+
+    `risky_now`: the group's present setting accepts risks. It decides for brokers that do not report how their replicas
+    ended.
+    """
     present = {r.broker_id: r for r in reports}
     if set(present) != set(members) or not all(r.healthy for r in reports):
         return None

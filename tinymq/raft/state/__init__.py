@@ -1,5 +1,5 @@
-"""What a replica keeps in every role, and the one port through which its roles change that.
+"""The state that a replica has in every role, and the only port through which its roles change it.
 
 `ReplicaState` is the port. PySyncObj lies behind it: only `pysyncobj_state` and `pysyncobj_seams` name its internals.
-Nothing here decides anything.
+No decision is made here.
 """

@@ -1,4 +1,4 @@
-"""What a replica is given: the state machine that it replicates, and its view of the broker."""
+"""The ports of a replica: the state machine that it replicates, and its view of the broker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tinymq.raft.rules.messages import InstallSnapshot, Message, SnapshotChunk
 
 
 class StateMachine(Protocol):
-    """What a group replicates. All calls come from the loop. No method may raise for what the log contains."""
+    """The state that a group replicates. All calls come from the loop. No entry of the log may make a method raise."""
 
     def apply(self, entry: Entry) -> None:
         """Apply one committed entry, of any kind. Entries come in order, from index 1 on.
@@ -24,11 +24,11 @@ class StateMachine(Protocol):
         ...
 
     def lead(self, term: int) -> None:
-        """Begin to accept proposals: this replica leads `term` and has applied every entry before the term."""
+        """Begin to accept proposals. This replica leads `term`, and has applied every entry before that term."""
         ...
 
     def follow(self) -> None:
-        """Stop accepting: this replica leads no more. Proposals that were not applied yet have an unknown outcome."""
+        """Stop accepting proposals: the leadership ended. The outcome of proposals not yet applied is unknown."""
         ...
 
     def dump(self) -> bytes:
@@ -41,7 +41,7 @@ class StateMachine(Protocol):
 
 
 class PeerLink(Protocol):
-    """How a leader reaches its followers."""
+    """A leader's connections to its followers."""
 
     def now(self) -> float:
         """Return the broker's monotonic time in seconds."""
@@ -56,11 +56,11 @@ class PeerLink(Protocol):
         ...
 
     def incarnation(self, peer: int) -> bytes | None:
-        """Return the id of the data directory behind the connection, or None if no connection tells it."""
+        """Return the id of the peer's data directory, or None while no connection is open."""
         ...
 
     def send(self, peer: int, message: Message) -> bool:
-        """Queue a message. False: it was dropped, because there is no connection or its queue is full."""
+        """Queue a message. Returns False if it was dropped: there is no connection, or its queue is full."""
         ...
 
     def reopen(self, peer: int) -> None:
@@ -81,7 +81,7 @@ class ReplicaEnv(PeerLink, Protocol):
 
     clock: Clock
     rng: random.Random
-    observed: bool  # brokers that no CONFIG lists follow this group, too
+    observed: bool  # True: brokers that no CONFIG lists follow this group, too
     limits: Limits
     timing: Timing
     configs: Configs  # written by the replica: every message carries the recovery epoch of the newest one
@@ -92,7 +92,7 @@ class ReplicaEnv(PeerLink, Protocol):
         ...
 
     def session(self, peer: int) -> int | None:
-        """Return the number of the process that this broker runs, as far as it is known."""
+        """Return the number of the process that this broker runs, or None if it is unknown."""
         ...
 
     def hears(self, peer: int) -> bool:
@@ -100,7 +100,7 @@ class ReplicaEnv(PeerLink, Protocol):
         ...
 
     def heard_by(self, peer: int) -> bool:
-        """Is this broker alive, and does it prove that it hears us?"""
+        """Is this broker alive, and do its heartbeats prove that it hears us?"""
         ...
 
     def election_s(self) -> tuple[float, float]:

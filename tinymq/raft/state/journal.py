@@ -1,8 +1,8 @@
 """PySyncObj's journal interface over tinymq's log and vote store.
 
-PySyncObj reads from it what its constructor needs, and the index and term of the last entry. Entries never pass through
-it: leaders propose and followers append on the `Log`, and payloads are read there, too. So the command of each item
-here is empty, and every call with which stock code would change a log is refused.
+PySyncObj reads the term, the vote and the commit index from it at construction, and the last entry's index and term.
+Entries never pass through it: leaders and followers append to the `Log`, and read payloads there. So the command of
+each item is empty, and every call with which stock code would change a log is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class GroupJournal(Journal):  # type: ignore[misc]
         self._vote_store = vote_store
 
     def __len__(self) -> int:
-        # A quarantined log may have lost everything. PySyncObj would add an entry to a journal that is empty.
+        # A quarantined log may have lost everything. PySyncObj would add an entry to an empty journal.
         return max(1, self._log.last_index - self._log.first_index + 1)
 
     def __getitem__(self, item: int) -> Item:
@@ -38,7 +38,7 @@ class GroupJournal(Journal):  # type: ignore[misc]
         return (b"", index, term)
 
     def setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:
-        """Change memory, and wake the writer. Messages that rest on the term wait in the outbox (hazard 7)."""
+        """Set both in memory, and wake the writer. Messages that rest on the term wait in the outbox (hazard 7)."""
         self._vote_store.set(self._group, term, votedForNodeId)
 
     def getCurrentTerm(self) -> int:
@@ -55,7 +55,7 @@ class GroupJournal(Journal):  # type: ignore[misc]
         return min(self._log.recovered_commit, self._log.last_index)
 
     def _destroy(self) -> None:
-        """The store closes the log."""
+        """Do nothing: the store closes the log."""
 
     def add(self, command: bytes, idx: int, term: int) -> None:
         raise AssertionError("entries are proposed or appended on the log, never through PySyncObj")

@@ -1,4 +1,4 @@
-"""Messages that wait for the vote store: none that rests on a term or a vote leaves before both are synced.
+"""Messages that wait for the vote store. A message that rests on a term or a vote leaves after both are synced.
 
 Hazard 7: a replica that forgets its vote in a power cut votes twice in a term.
 """
@@ -11,19 +11,19 @@ Action = Callable[[], object]
 
 
 class Outbox:
-    """Actions in order, held while this group's term or vote is not synced."""
+    """A queue of actions, held while this group's term or vote is not synced."""
 
     __slots__ = ("_durable", "_waiting")
 
     def __init__(self, durable: Callable[[], bool]) -> None:
         self._durable = durable
-        self._waiting: dict[Hashable, Action] = {}  # by kind, in the order in which they are done
+        self._waiting: dict[Hashable, Action] = {}  # by kind, in the order of execution
 
     def post(self, action: Action, kind: Hashable = None) -> None:
-        """Do it now if the vote is synced and nothing waits before it, else after the sync.
+        """Run `action` now if the vote is synced and no other action waits, else after the sync.
 
-        It replaces an action of the same `kind` that waits. So the queue stays short while a sync hangs and timers and
-        retries go on.
+        It replaces a waiting action of the same `kind`, so the queue stays short while a sync hangs and timers go on
+        to post. None: an action of its own kind.
         """
         if not self._waiting and self._durable():
             action()
@@ -33,7 +33,7 @@ class Outbox:
             self._waiting[kind] = action
 
     def flush(self) -> None:
-        """The vote may have become durable: do what waits, until something new must be synced first."""
+        """Run the waiting actions if the vote is durable, until one of them changes the term or the vote again."""
         while self._waiting and self._durable():
             self._waiting.pop(next(iter(self._waiting)))()
 

@@ -1,4 +1,4 @@
-"""The seams of PySyncObj 0.3.17 that tinymq stands on, checked at import and patched in one place.
+"""The seams of PySyncObj 0.3.17 that tinymq relies on, checked at import and patched in one place.
 
 The version is pinned exactly: `pysyncobj_state` overrides private names, and another version may not have them.
 """
@@ -38,7 +38,7 @@ _running: list[Clock] = []
 
 
 def _create_journal(journal: Any) -> Any:
-    """Stock code passes conf.journalFile; ours is the journal itself. Other users of PySyncObj get what they had."""
+    """Return our journal, which stands in conf.journalFile. Other users of PySyncObj get the stock journal."""
     return journal if isinstance(journal, GroupJournal) else _stock_create_journal(journal)
 
 
@@ -51,7 +51,7 @@ stock.monotonicTime = _monotonic
 
 
 class RunningClock:
-    """Inside the block, stock code reads this clock: in a simulation, each broker's clock drifts by itself."""
+    """A block in which stock code reads this clock. In a simulation, each broker's clock drifts by itself."""
 
     __slots__ = ("_clock",)
 
@@ -66,7 +66,7 @@ class RunningClock:
 
 
 class PeerNode(Node):  # type: ignore[misc]
-    """A broker, by its id."""
+    """A broker as a node of PySyncObj, identified by its id."""
 
     def __str__(self) -> str:
         return f"broker {self.id}"
@@ -96,7 +96,10 @@ class NoTransport(StockTransport):  # type: ignore[misc]
 
 
 def configuration(journal: GroupJournal) -> SyncObjConf:
-    """Configure no ticking thread, dump file, membership change (hazards 5, 6, 8, 20, 21) or file descriptor."""
+    """Return a configuration without ticking thread, dump file, membership change and file descriptors.
+
+    It closes hazards 5, 6, 8, 20 and 21.
+    """
     return SyncObjConf(
         autoTick=False,
         useFork=False,

@@ -1,8 +1,8 @@
-"""The part of a replica that PySyncObj keeps: term, vote, role, leader, commit index and applied index.
+"""The state of a replica that PySyncObj keeps: term, vote, role, leader, commit index and applied index.
 
 This is the only module that knows a name with `_SyncObj__`. Everything else reads the names defined here. PySyncObj
-writes terms and votes through its journal (`journal.py`). A call that reaches a stock path which tinymq replaces would
-be a broken invariant, so every such path raises.
+writes terms and votes through its journal (`journal.py`). Each stock path that tinymq replaces raises, because a call
+that reaches it breaks an invariant.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tinymq.base.clock import Clock
 from tinymq.raft.state import pysyncobj_seams
 from tinymq.raft.state.journal import GroupJournal
 
-NEVER = float("inf")  # a deadline that does not come
+NEVER = float("inf")  # a deadline that never comes
 
 
 class PySyncObjState(SyncObj):  # type: ignore[misc]
@@ -44,8 +44,8 @@ class PySyncObjState(SyncObj):  # type: ignore[misc]
         self._SyncObj__raftLastApplied: int = applied_index
         self._SyncObj__raftCommitIndex: int = max(applied_index, self._SyncObj__raftCommitIndex)
 
-    # PySyncObj's constructor reads every attribute of the object while it looks for replicated methods. So each
-    # property rests only on what its constructor has set by then.
+    # PySyncObj's constructor reads every attribute of the object while it looks for replicated methods. So a property
+    # may read only fields that the constructor has set by then.
 
     @property
     def term(self) -> int:
@@ -58,7 +58,7 @@ class PySyncObjState(SyncObj):  # type: ignore[misc]
         return voted
 
     def enter_term(self, term: int, voted_for: int | None) -> None:
-        """Take the term and the vote into memory, and hand them to the vote store. They are durable after its sync."""
+        """Set the term and the vote, here and in the vote store. They are durable after its next sync."""
         self._SyncObj__setCurrentTerm(term, voted_for)
 
     @property
@@ -97,7 +97,7 @@ class PySyncObjState(SyncObj):  # type: ignore[misc]
 
     @property
     def election_deadline(self) -> float:
-        """Monotonic time at which this replica asks for votes unless it hears a leader; NEVER: it waits for none."""
+        """Monotonic time at which this replica campaigns unless it hears a leader. NEVER: no campaign is due."""
         return float(self._SyncObj__raftElectionDeadline)
 
     @election_deadline.setter
@@ -108,14 +108,14 @@ class PySyncObjState(SyncObj):  # type: ignore[misc]
         """Let the next sync mark carry `index` as the commit index (hazard 11)."""
         self._SyncObj__raftLog.setRaftCommitIndex(index)
 
-    # ---- stock paths that run, replaced --------------------------------------------------------------------
+    # ---- stock methods that run, overridden ----------------------------------------------------------------
 
     def _SyncObj__generateRaftTimeout(self) -> float:
-        """Hazard 14. Randomness comes from the broker's own source, not from the module `random`."""
+        """Draw the timeout from the broker's own source of randomness, not from the module `random` (hazard 14)."""
         return self._election_timeout_s()
 
     def _SyncObj__onSetCodeVersion(self, newVersion: int) -> None:
-        """Hazard 16: no pickle names a method here. Versions travel in entries and in the cluster's feature level."""
+        """Ignore code versions, which serve pickled commands (hazard 16). Entries and the feature level carry ours."""
 
 
 # ---- stock paths that must not be reached ----------------------------------------------------------------------
@@ -129,7 +129,7 @@ REFUSED = {
     "_SyncObj__sendAppendEntries": "hazards 2, 12, 17 and 18: a leader replicates whole entries within a window",
     "_SyncObj__onBecomeLeader": "hazards 7 and 19: a term of leading is a Leadership",
     "_SyncObj__applyLogEntries": "hazards 9 and 10: the replica applies, and `apply` is total",
-    "_SyncObj__connectedToAnyone": "hazard 14: pre-votes, not connections, decide whether to stand",
+    "_SyncObj__connectedToAnyone": "hazard 14: pre-votes, not connections, decide whether a replica campaigns",
     "_SyncObj__getEntries": "hazards 12 and 17: entries are read on the log, and sent whole",
     "_SyncObj__doApplyCommand": "hazard 16: commands are not pickles",
     "_SyncObj__deleteEntriesFrom": "hazard 2: only a conflict truncates, on the log",
@@ -139,7 +139,7 @@ REFUSED = {
     "_SyncObj__changeCluster": "hazards 8 and 20: membership comes from CONFIG entries",
     "_SyncObj__doChangeCluster": "hazards 8 and 20: membership comes from CONFIG entries",
 }
-"""Stock methods, and why no tinymq code may reach them."""
+"""By stock method: the reason why no tinymq code may reach it."""
 
 
 def _refuse(reason: str) -> Callable[..., NoReturn]:

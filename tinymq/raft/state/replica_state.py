@@ -47,19 +47,19 @@ class ReplicaState:
         applied_index: int,
     ) -> None:
         self.group = group
-        self.me = me  # this very incarnation
+        self.me = me  # this broker's present incarnation
         self.log = log
         self.env = env
         self.configs = env.configs = configs
         self.peers = [r.broker_id for r in configs.membership.replicas if r.broker_id != me.broker_id]
         self.outbox = Outbox(lambda: vote_store.durable(group))
-        self.failure: TinymqError | None = None  # why it takes part no more; written by `RaftReplica.fail`
-        self.leader_session: int | None = None  # of the process that leads; a later process of its broker does not
+        self.failure: TinymqError | None = None  # the error that ended its part; written by `RaftReplica.fail`
+        self.leader_session: int | None = None  # of the leader's process; a later process of its broker does not lead
         journal = GroupJournal(group, log, vote_store)
         self.raft = PySyncObjState(me.broker_id, self.peers, journal, env.clock, self.election_timeout_s, applied_index)
 
     def election_timeout_s(self) -> float:
-        """Draw how long to wait before asking for votes (again), in seconds."""
+        """Draw the seconds to wait before the next campaign."""
         return self.env.rng.uniform(*self.env.election_s())
 
     # ---- term, vote, role and leader -----------------------------------------------------------------------
@@ -73,16 +73,16 @@ class ReplicaState:
         return self.raft.voted_for
 
     def enter_term(self, term: int, voted_for: int | None) -> None:
-        """Enter a term, or vote in the present one. What is posted from now on waits for the vote store's sync."""
+        """Enter a term, or vote in the present one. Messages posted from now on wait for the vote store's sync."""
         self.raft.enter_term(term, voted_for)
 
     @property
     def leader_id(self) -> int | None:
-        """The broker that leads, as far as is known here."""
+        """The leader's broker as known here, or None."""
         return self.raft.leader_id
 
     def become(self, role: int, leader: int | None) -> None:
-        """Note the role (of `pysyncobj_seams`) and the leader."""
+        """Set the role (a constant of `pysyncobj_seams`) and the leader."""
         self.raft.role = role
         self.set_leader(leader)
 
@@ -113,34 +113,34 @@ class ReplicaState:
 
     @property
     def membership(self) -> Membership:
-        """The membership as applied."""
+        """The membership by the applied CONFIG."""
         return self.configs.membership
 
     @property
     def newest_membership(self) -> Membership:
-        """The membership as the log ends, committed or not."""
+        """The membership by the newest CONFIG in the log, committed or not."""
         return self.configs.newest
 
     @property
     def is_listed(self) -> bool:
         """Does the applied CONFIG list this very incarnation?
 
-        If not, it neither votes, campaigns nor counts (hazard 22): entries that counted on the incarnation before it
-        may be missing here, and no replica would know.
+        Otherwise it neither votes, campaigns nor counts (hazard 22): it may lack entries that its predecessor
+        acknowledged, and no replica would notice.
         """
         return self.configs.lists(self.me)
 
     @property
     def is_member(self) -> bool:
-        """Is it listed, and would it know that again after a crash or a power cut?
+        """Is this incarnation listed, and has its disk stored that?
 
-        The next disk may be replaced only after that. Until then the group has to be able to go on without this disk.
+        The next disk may be replaced only after that. Until then the group must be able to go on without this disk.
         """
         return self.configs.has_kept(self.me)
 
     @property
     def is_observer(self) -> bool:
-        """Is no replica of this broker a member, under whatever identity?"""
+        """Does CONFIG list no replica of this broker, under any identity?"""
         return self.membership.replica(self.me.broker_id) is None
 
     # ---- log and commit ------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class ReplicaState:
 
     @property
     def position_before_forced(self) -> tuple[int, int]:
-        """(last term, last index) of the log without what a forced leadership appended and may not have committed."""
+        """(last term, last index) of the log before the entries of a forced leadership, which may be uncommitted."""
         forced = self.configs.forced_at
         last = self.log.last_index if forced is None else forced - 1
         return self.log.term_at(last) or 0, last
@@ -163,15 +163,15 @@ class ReplicaState:
     def change_log(self, cut_from: int | None, entries: Sequence[Entry]) -> None:
         """Cut the log from `cut_from` on (None: cut nothing), then append `entries`, in memory.
 
-        A CONFIG comes with its entry and is undone with it (hazards 8, 20). Raises BrokenInvariant, with nothing done,
-        for a CONFIG that does not follow from the one before.
+        A CONFIG counts from its append on, and is undone when its entry is cut (hazards 8, 20). Raises BrokenInvariant
+        for a CONFIG that does not follow from the one before, and changes nothing then.
         """
         try:
             above = self.configs.after(cut_from, entries)
-        except CorruptData as error:  # the entry is as its leader sent it: the disk here is not to blame
+        except CorruptData as error:  # the leader sent this CONFIG, so our disk is not damaged
             raise BrokenInvariant(error.message) from error
         if cut_from is not None:
-            # Hazard 2: only a conflict cuts, never what is committed. The cut is durable before the append.
+            # Hazard 2: only a conflict cuts, and never committed entries. The cut is durable before the append.
             assert cut_from > self.commit_index
             self.log.truncate_from(cut_from)
         if entries:
@@ -187,7 +187,7 @@ class ReplicaState:
     def record_commit(self) -> None:
         """Let the next sync mark carry the commit index (hazard 11), but no further than what is synced here.
 
-        After a crash, other bytes may lie above the synced part, and they must not pass for committed.
+        After a crash, the log may hold other bytes above the synced part. These must not count as committed.
         """
         self.raft.record_commit(min(self.commit_index, self.log.durable_index))
 
@@ -196,8 +196,8 @@ class ReplicaState:
     def post(self, peer: int, message: Message) -> None:
         """Send `message` once the term and the vote are synced.
 
-        It goes to the replica that is there now: a replica that takes its place later must not get it. While it waits,
-        a newer message of its kind replaces it: any message may be lost, and the newest one says most.
+        Only the peer's present incarnation gets it. While it waits, a newer message of its kind replaces it: any
+        message may be lost, and the newest one carries the most.
         """
         incarnation = self.env.incarnation(peer)
         kind = (peer, type(message), isinstance(message, RequestVote | Vote) and message.pre)
