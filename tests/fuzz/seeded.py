@@ -13,12 +13,12 @@ from tests.broker import test_power_cut as test_power_cut_of_brokers
 from tests.broker.replicas import test_quorum_watch_storms
 from tests.raft import test_observers, test_power_cut, test_read_index, test_storms
 from tests.raft.test_disk_failures import test_a_replica_that_failed_under_load_comes_back_as_a_member as fails
-from tests.raft.test_rejoining import test_any_minority_may_be_lost_again_and_again as minority
+from tests.raft.test_rejoining import test_any_minority_may_be_lost_repeatedly as minority
 
 SEEDS_OF_A_TURN = 1000  # a turn of the driver begins so many further on
 
 ALL: dict[str, Callable[[int], None]] = {
-    "raft.power_cut": test_power_cut.test_what_was_acknowledged_survives,
+    "raft.power_cut": test_power_cut.test_acknowledged_records_survive,
     "raft.power_cut_of_groups": test_power_cut.test_of_several_groups_that_share_their_syncs,
     "raft.storm": test_storms.test_three_brokers,
     "raft.storm_of_five": test_storms.test_five_brokers,
