@@ -4,7 +4,8 @@
     pyspark_tinymq.register(spark)
     spark.read.format("tinymq").option("servers", "localhost:7070").option("subscribe", "flights").load()
 
-Import-light: Spark imports this module to find the name, in every session. Neither grpc nor tinymq's client is loaded.
+Spark imports this module in every session to find the name of the data source. The module therefore loads neither grpc
+nor tinymq's client.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ __all__ = ["DefaultSource", "drop_repeats", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("tinymq")` known to a session. Spark finds it by itself only where this package lies on the path of
-    its Python workers as a folder: not with `--py-files`. Again: nothing changes."""
+    """Register `format("tinymq")` with a session. A second call changes nothing.
+
+    Spark finds the data source without this call only if this package is a directory on the path of its Python workers,
+    which it is not with `--py-files`.
+    """
     from pyspark_tinymq.source import DefaultSource
 
     spark.dataSource.register(DefaultSource)

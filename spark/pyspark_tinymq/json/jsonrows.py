@@ -1,11 +1,11 @@
-"""One JSON value after the other, as Spark's from_json reads them into a schema: the slow and exact way. Pure.
+"""Reads JSON values one by one into a schema, exactly as Spark's from_json does, and slowly. Pure.
 
-`reader(schema)` makes a function from a value's bytes to Row(fields, reason). What is read:
+`reader(schema)` makes a function from a value's bytes to Row(fields, reason):
 
-    fields   a dict for pa.array, dates as days, times as microseconds; None where there is no document
-    reason   why the value is malformed, or None. Fields that are whole keep their values beside one that is not.
+    fields   a dict for pa.array, with dates as days and times as microseconds; None if there is no document
+    reason   why the value is malformed, or None. Well-formed fields keep their values beside a malformed one.
 
-Types decide what a token means: 1.0 is no BIGINT, "1" is none either, and any token is a STRING.
+The type of the column decides what a token means: neither 1.0 nor "1" is a BIGINT, and any token is a STRING.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pyspark_tinymq.json.jsontext import NOTHING, Malformed, Object, Real, Whole
 
 WHOLES = {pa.int8(): (-128, 255), pa.int16(): (-(1 << 15), (1 << 15) - 1), pa.int32(): (-(1 << 31), (1 << 31) - 1),
           pa.int64(): (-(1 << 63), (1 << 63) - 1)}  # fmt: skip
-"""What is taken for each. A TINYINT may be written as a byte without sign, and is then read as one with a sign."""
+"""The range that each type accepts. A TINYINT may be written as an unsigned byte, and is then read as a signed one."""
 
 _CONSTANTS = {"NaN": "nan", "+INF": "inf", "+Infinity": "inf", "Infinity": "inf", "-INF": "-inf", "-Infinity": "-inf"}
 _SPACE = re.compile(r"[\x00- ]+")
 _BASE64 = re.compile(r"(?:[\x00- ]*[A-Za-z0-9+/]{4})*(?:[\x00- ]*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=))?[\x00- ]*")
-"""In groups of four; white space may stand between those."""
+"""Groups of four characters, with optional white space between them."""
 _EXACT = decimal.Context(prec=200, rounding=decimal.ROUND_HALF_UP)
 _DIGITS_MAX = 200  # beyond any DECIMAL, and more than an exponent may ask memory for
 
@@ -38,14 +38,14 @@ Read = Callable[[object], Any]
 
 
 class Row(NamedTuple):
-    """What became of one value."""
+    """One parsed value."""
 
     fields: dict[str, Any] | None
     reason: str | None
 
 
 class Partial(Exception):
-    """An array, map or object of which some part is malformed; the rest is kept."""
+    """Part of an array, map or object is malformed. `value` has the other parts."""
 
     def __init__(self, value: object, reason: str) -> None:
         super().__init__(reason)
@@ -53,13 +53,13 @@ class Partial(Exception):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The value of the outermost, which is an object."""
+        """The value of the outermost container, which is an object."""
         assert isinstance(self.value, dict), "raised by a reader of objects"
         return self.value
 
 
 def reader(schema: pa.StructType, zone: str) -> Callable[[bytes], Row]:
-    """A function that reads values of `schema`; texts of times without a zone are in `zone`."""
+    """Return a function that reads values of `schema`. It takes times without a zone to be in `zone`."""
     read = _struct(schema, zone)
 
     def row(value: bytes) -> Row:
@@ -68,7 +68,7 @@ def reader(schema: pa.StructType, zone: str) -> Callable[[bytes], Row]:
             if tree is NOTHING:
                 return Row(None, None)
             if not isinstance(tree, Object):
-                raise Malformed("the document is no object")
+                raise Malformed("the document is not an object")
             return Row(read(tree), None)
         except Partial as partial:
             return Row(partial.fields, str(partial))
@@ -79,7 +79,7 @@ def reader(schema: pa.StructType, zone: str) -> Callable[[bytes], Row]:
 
 
 def _reader_of(kind: pa.DataType, zone: str) -> Read:
-    """A function from a tree to a value of `kind`. It raises Malformed, or Partial."""
+    """Return a function from a tree to a value of `kind`. The function raises Malformed, or Partial."""
     read = _scalar_reader(kind, zone)
     if pa.types.is_struct(kind):
         read = _struct(kind, zone)
@@ -110,15 +110,16 @@ def _scalar_reader(kind: pa.DataType, zone: str) -> Read:
     }.get(kind, _text)
 
 
-def _no(tree: object, kind: str) -> Malformed:
+def _not_a(tree: object, kind: str) -> Malformed:
+    expected = f"{'an' if kind == 'ARRAY' else 'a'} {kind}"
     if isinstance(tree, list):
-        return Malformed(f"{'an object' if isinstance(tree, Object) else 'an array'} is no {kind}")
-    return Malformed(f"{str(tree).lower() if isinstance(tree, bool) else repr(str(tree)[:40])} is no {kind}")
+        return Malformed(f"{'an object' if isinstance(tree, Object) else 'an array'} is not {expected}")
+    return Malformed(f"{str(tree).lower() if isinstance(tree, bool) else repr(str(tree)[:40])} is not {expected}")
 
 
 def _boolean(tree: object) -> bool:
     if not isinstance(tree, bool):
-        raise _no(tree, "BOOLEAN")
+        raise _not_a(tree, "BOOLEAN")
     return tree
 
 
@@ -127,7 +128,7 @@ def _whole(least: int, most: int) -> Read:
 
     def read(tree: object) -> int:
         if type(tree) is not Whole or len(tree) > 20 or not least <= int(tree) <= most:
-            raise _no(tree, f"whole number from {least} to {most}")
+            raise _not_a(tree, f"whole number from {least} to {most}")
         number = int(tree)
         return number if most != 255 or number < sign else number - 2 * sign
 
@@ -138,7 +139,7 @@ def _number(tree: object) -> str:
     if type(tree) is str and tree in _CONSTANTS:
         return _CONSTANTS[tree]
     if type(tree) is not Whole and type(tree) is not Real:
-        raise _no(tree, "number")
+        raise _not_a(tree, "number")
     return _CONSTANTS.get(tree, tree)
 
 
@@ -147,7 +148,7 @@ def _double(tree: object) -> float:
 
 
 def _single(tree: object) -> float:
-    """Rounded once, from the digits: a float from a double would be rounded twice."""
+    """Round once, from the digits. A float that is made from a double would be rounded twice."""
     text = _number(tree)
     if text in ("nan", "inf", "-inf"):
         return float(text)
@@ -163,18 +164,18 @@ def _decimal(precision: int, scale: int) -> Read:
     def read(tree: object) -> decimal.Decimal:
         text = tree.replace(",", "") if type(tree) is str else tree
         if not isinstance(text, str) or text != text.strip() or "_" in text or text in _CONSTANTS:
-            raise _no(tree, "DECIMAL")
+            raise _not_a(tree, "DECIMAL")
         try:
             number = decimal.Decimal(text)
         except decimal.InvalidOperation:
-            raise _no(tree, "DECIMAL") from None
+            raise _not_a(tree, "DECIMAL") from None
         if not number.is_finite() or number.adjusted() > _DIGITS_MAX // 2:
-            raise _no(tree, f"DECIMAL({precision},{scale})")
+            raise _not_a(tree, f"DECIMAL({precision},{scale})")
         if number.adjusted() < -_DIGITS_MAX // 2:
             number = decimal.Decimal(0)
         rounded = number.quantize(step, context=_EXACT)
         if rounded and rounded.adjusted() >= precision - scale:
-            raise _no(tree, f"DECIMAL({precision},{scale})")
+            raise _not_a(tree, f"DECIMAL({precision},{scale})")
         return rounded if rounded else abs(rounded)
 
     return read
@@ -184,7 +185,7 @@ def _time(zone: str) -> Read:
     of_text = _of_text("TIMESTAMP", lambda text: moments.time_of(text, zone))
 
     def read(tree: object) -> int:
-        if type(tree) is Whole:  # seconds; what overflows wraps, as there
+        if type(tree) is Whole:  # seconds; an overflow wraps around, as in Spark
             seconds = _whole(*WHOLES[pa.int64()])(tree)
             return int((seconds * 1_000_000 + (1 << 63)) % (1 << 64)) - (1 << 63)
         return int(of_text(tree))
@@ -195,18 +196,18 @@ def _time(zone: str) -> Read:
 def _of_text(kind: str, read: Callable[[str], Any]) -> Read:
     def of_tree(tree: object) -> Any:
         if type(tree) is not str:
-            raise _no(tree, kind)
+            raise _not_a(tree, kind)
         try:
             return read(tree)
         except ValueError as error:
-            raise Malformed(f"{tree!r:.40} is no {kind}: {error}") from None
+            raise Malformed(f"{tree!r:.40} is not a {kind}: {error}") from None
 
     return of_tree
 
 
 def base64_of(text: str) -> bytes:
     if _BASE64.fullmatch(text) is None:
-        raise ValueError("no base64, or without its padding")
+        raise ValueError("not base64, or its padding is missing")
     return base64.b64decode(_SPACE.sub("", text))
 
 
@@ -214,16 +215,19 @@ def _text(tree: object) -> str:
     text = tree if type(tree) is str else _written(tree)
     try:
         text.encode()
-    except UnicodeEncodeError:  # half of a pair: Java writes a question mark
+    except UnicodeEncodeError:  # an unpaired surrogate, for which Java writes a question mark
         return text.encode("utf-8", "replace").decode()
     return text
 
 
 def _written(tree: object) -> str:
-    """A document as Jackson writes it again, without white space: what a STRING is that holds an object, say. However
-    deep it is, it takes no stack."""
+    """Return a document as Jackson writes it, without white space. A STRING column that meets an object gets this text.
+
+    The function does not recurse, so the depth of the document is not limited by Python's stack.
+    """
     pieces: list[str] = []
-    left: list[tuple[bool, object]] = [(False, tree)]  # (is it written already, what), the next at the end
+    # A stack of (is this text already, the text or the tree). The next part to write is the last one.
+    left: list[tuple[bool, object]] = [(False, tree)]
     while left:
         done, part = left.pop()
         if done:
@@ -243,7 +247,7 @@ def _written(tree: object) -> str:
 
 
 def _token(tree: object) -> str:
-    """A scalar as Jackson writes it."""
+    """Return a scalar as Jackson writes it."""
     if type(tree) is Real:
         number = float(_CONSTANTS.get(tree, tree))
         return _java(number) if math.isfinite(number) else f'"{_java(number)}"'
@@ -255,7 +259,7 @@ def _token(tree: object) -> str:
 
 
 def _java(number: float) -> str:
-    """As Double.toString writes it."""
+    """Return a number as Java's Double.toString writes it."""
     if not math.isfinite(number):
         return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(number)]
     if not number or 1e-3 <= abs(number) < 1e7:
@@ -272,7 +276,7 @@ def _struct(kind: pa.StructType, zone: str) -> Read:
 
     def read(tree: object) -> dict[str, Any]:
         if not isinstance(tree, Object):
-            raise _no(tree, "STRUCT")
+            raise _not_a(tree, "STRUCT")
         row: dict[str, Any] = {}
         reason: str | None = None
         for name, part in tree:
@@ -296,7 +300,7 @@ def _struct(kind: pa.StructType, zone: str) -> Read:
 def _list(element: Read) -> Read:
     def read(tree: object) -> list[Any]:
         if not isinstance(tree, list) or isinstance(tree, Object):
-            raise _no(tree, "ARRAY")
+            raise _not_a(tree, "ARRAY")
         values: list[Any] = []
         reason: str | None = None
         for part in tree:
@@ -315,7 +319,7 @@ def _list(element: Read) -> Read:
 def _map(item: Read) -> Read:
     def read(tree: object) -> list[tuple[str, Any]]:
         if not isinstance(tree, Object):
-            raise _no(tree, "MAP")
+            raise _not_a(tree, "MAP")
         pairs: list[tuple[str, Any]] = []
         reason: str | None = None
         for name, part in tree:

@@ -1,4 +1,4 @@
-"""The first JSON document of a text, as Jackson reads it for Spark's from_json: the text becomes a tree. Pure.
+"""Reads the first JSON document of a text into a tree, as Jackson does for Spark's from_json. Pure.
 
     null, true, false   None, True, False
     "text", 'text'      str
@@ -7,8 +7,9 @@
     [1, 2]              list
     {"a": 1, "a": 2}    Object: pairs in order, duplicates kept
 
-Beyond the grammar of JSON, Spark's settings take text in single quotes, NaN and the infinities, and do not look at
-what follows the document. Python's own scanner in C reads what is JSON; what it refuses is read again here.
+With Spark's settings Jackson accepts more than JSON: text in single quotes, NaN and the infinities. It ignores the text
+after the document. Python's own scanner, which is written in C, reads plain JSON. This module reads the texts that the
+scanner refuses.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ import re
 from json.decoder import JSONDecodeError
 
 DEPTH_MAX = 1000
-"""Jackson's StreamReadConstraints: arrays and objects within each other."""
+"""How deeply arrays and objects may be nested: the limit of Jackson's StreamReadConstraints."""
 
 
 class Malformed(ValueError):
-    """The text is no JSON, or a value is not of its column's type; the message says where and why."""
+    """The text is not JSON, or a value does not have its column's type. The message says where and why."""
 
 
 class Whole(str):
-    """A number without fraction and exponent, as it is written."""
+    """A number without a fraction or an exponent, as it is written."""
 
     __slots__ = ()
 
@@ -44,7 +45,7 @@ class Object(list[tuple[str, object]]):
 
 
 class Nothing:
-    """There is no document: the text is empty, or white space."""
+    """There is no document: the text is empty, or is white space."""
 
 
 NOTHING = Nothing()
@@ -61,7 +62,7 @@ _QUICK = json.JSONDecoder(parse_int=Whole, parse_float=Real, parse_constant=Real
 
 
 def first_document(text: str) -> object:
-    """The tree of the first document in `text`, or NOTHING. Raises Malformed."""
+    """Return the tree of the first document in `text`, or NOTHING. Raises Malformed."""
     start = _skip(text, 0)
     if start == len(text):
         return NOTHING
@@ -80,19 +81,19 @@ def _skip(text: str, at: int) -> int:
 
 
 class _Scan:
-    """One text, from a place on. A container that is open is a frame on a stack: depth costs no recursion."""
+    """Scans one text from a position on. Open containers are on a stack, so nested ones need no recursion."""
 
     def __init__(self, text: str, at: int) -> None:
         self.text = text
         self.at = at
-        self.open: list[Object | list[object]] = []
-        self.names: list[str] = []  # of the members that the open containers are values of, "" in an array
+        self.open: list[Object | list[object]] = []  # the containers around `at`, the outermost first
+        self.names: list[str] = []  # the name of the member that each open container will be; "" in an array
 
     def document(self) -> object:
-        """The value here. Raises Malformed."""
+        """Return the value at this position. Raises Malformed."""
         while True:
             value = self._value()
-            while True:  # a value is whole: it goes where it belongs, and may end what it belongs to
+            while True:  # the value is complete: add it to its container, which the next character may complete too
                 if not self.open:
                     return value
                 inside = self.open[-1]
@@ -107,17 +108,17 @@ class _Scan:
                     self.names.append(self._name() if end == "}" else "")
                     break
                 if sign != end:
-                    raise self._malformed(f"{sign!r} where ',' or {end!r} belongs")
+                    raise self._malformed(f"{sign!r} where ',' or {end!r} is expected")
                 value = self.open.pop()
 
     def _value(self) -> object:
-        """A value; of a container that is not empty, its first innermost one (what is around it is opened)."""
+        """Read a scalar or an empty container. Opens the containers around it on the way."""
         while True:
             sign = self._next()
             if sign not in "{[":
                 return self._scalar(sign)
             if len(self.open) == DEPTH_MAX:
-                raise self._malformed(f"more than {DEPTH_MAX} arrays and objects within each other")
+                raise self._malformed(f"more than {DEPTH_MAX} nested arrays and objects")
             inside: Object | list[object] = Object() if sign == "{" else []
             end = "}" if sign == "{" else "]"
             self.at = _skip(self.text, self.at)
@@ -130,11 +131,11 @@ class _Scan:
     def _name(self) -> str:
         sign = self._next()
         if sign not in "\"'":
-            raise self._malformed(f"{sign!r} where a name in quotes belongs")
+            raise self._malformed(f"{sign!r} where a name in quotes is expected")
         name = self._text(sign)
         sign = self._next()
         if sign != ":":
-            raise self._malformed(f"{sign!r} where ':' belongs")
+            raise self._malformed(f"{sign!r} where ':' is expected")
         return name
 
     def _scalar(self, sign: str) -> object:
@@ -148,7 +149,7 @@ class _Scan:
             return Whole(number[0]) if whole else Real(number[0])
         word = _WORD.match(self.text, self.at)
         if word is None or _NAME_GOES_ON.match(self.text, word.end()):
-            raise self._malformed(f"{self.text[self.at : self.at + 12]!r} is no value")
+            raise self._malformed(f"{self.text[self.at : self.at + 12]!r} is not a value")
         self.at = word.end()
         return _WORDS[word[0]] if word[0] in _WORDS else Real(word[0])
 
@@ -181,10 +182,10 @@ class _Scan:
         return _ESCAPES[sign]
 
     def _next(self) -> str:
-        """The next character that is no space, taken."""
+        """Take the next character that is not white space."""
         self.at = _skip(self.text, self.at)
         if self.at >= len(self.text):
-            raise self._malformed("it ends within the document")
+            raise self._malformed("the text ends within the document")
         self.at += 1
         return self.text[self.at - 1]
 
@@ -193,7 +194,7 @@ class _Scan:
 
 
 def _paired(text: str) -> str:
-    """Two escaped halves of a character beyond U+FFFF are that character."""
+    """Join surrogate pairs: two escapes that together are one character beyond U+FFFF."""
     if any("\ud800" <= sign <= "\udfff" for sign in text):
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
     return text

@@ -1,11 +1,11 @@
-"""Dates and times as text, in the forms that Spark takes where no format is given. Pure.
+"""Reads dates and times from text, in the forms that Spark accepts when no format is specified. Pure.
 
     date   [+-]yyyy…[-[m]m[-[d]d[ *|T*]]]                    days since 1970
     time   [+-]yyyy…[-[m]m[-[d]d[( |T)[h]h[:[m]m[:[s]s[.fraction][zone]]]]]]     microseconds since 1970
 
-Calendars are proleptic Gregorian. White space and control characters around a text count for nothing. A fraction is
-cut after six digits. Spark also takes a time without a date, and means today: here that is refused, for a task that
-is tried again after midnight would read another day.
+The calendar is proleptic Gregorian. White space and control characters around a text are ignored. A fraction is cut
+after six digits. Spark also accepts a time without a date, and takes it to be today's. This module refuses it, because
+a task that is retried after midnight would read another day.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SHORT_IDS = {
 
 
 def day_of(text: str) -> int:
-    """Days since 1970. Raises ValueError. A number that is no year counts as days, as in Spark 1.5."""
+    """Return days since 1970. A number that is not a year counts as days, as in Spark 1.5. Raises ValueError."""
     inside = text.strip(_AROUND)
     found = _DATE.fullmatch(inside)
     if found is not None:
@@ -52,29 +52,29 @@ def day_of(text: str) -> int:
     elif _DAYS.fullmatch(text):
         days = int(text)
     else:
-        raise ValueError("no date")
+        raise ValueError("not a date")
     if not DAY_MIN <= days <= DAY_MAX:
         raise ValueError("a date out of range")
     return days
 
 
 def time_of(text: str, zone: str) -> int:
-    """Microseconds since 1970 UTC; a text without a zone is in `zone`. Raises ValueError."""
+    """Return microseconds since 1970 UTC. A text without a zone is taken to be in `zone`. Raises ValueError."""
     local_us, own = _parse(text)
     place = own or zone
     return _within(local_us - _offset_us(place, local_us))
 
 
 def local_time_of(text: str) -> int:
-    """Microseconds since 1970 of a clock that no zone is known of. Raises ValueError where the text has a zone."""
+    """Return microseconds since 1970 on a clock without a zone. Raises ValueError if the text names a zone."""
     local_us, own = _parse(text)
     if own is not None:
-        raise ValueError("a time with a zone where none belongs")
+        raise ValueError("a TIMESTAMP_NTZ cannot have a zone")
     return _within(local_us)
 
 
 def check_zone(name: str) -> str:
-    """Raises ValueError for what is no name or offset of a zone."""
+    """Return `name`. Raises ValueError unless it is the name or the offset of a zone."""
     _zone(name)
     return name
 
@@ -86,25 +86,25 @@ def _within(us: int) -> int:
 
 
 def _parse(text: str) -> tuple[int, str | None]:
-    """Microseconds since 1970 as the text's own clock shows them, and its zone."""
+    """Return microseconds since 1970 on the text's own clock, and the zone that the text names, or None."""
     found = _TIME.fullmatch(text.strip(_AROUND))
     if found is None:
-        raise ValueError("no time")
+        raise ValueError("not a time")
     sign, year, month, day, hour, minute, second, fraction, zone = found.groups()
     days = _days(int(sign + year), int(month or 1), int(day or 1))
     hours, minutes, seconds = int(hour or 0), int(minute or 0), int(second or 0)
     if hours > 23 or minutes > 59 or seconds > 59:
-        raise ValueError("no time of day")
+        raise ValueError("not a time of day")
     micros = int((fraction or "")[:6].ljust(6, "0"))
     whole_s = days * 86_400 + hours * 3_600 + minutes * 60 + seconds
     return whole_s * 1_000_000 + micros, None if zone is None else zone.strip(_AROUND)
 
 
 def _days(year: int, month: int, day: int) -> int:
-    """Days since 1970 of a date, of any year."""
+    """Return the days since 1970 of a date in any year."""
     if not 1 <= month <= 12 or not 1 <= day <= _month_days(year, month):
-        raise ValueError("no day of the calendar")
-    shifted = year - (month <= 2)  # years begin in March: a leap day is a year's last
+        raise ValueError("not a day of the calendar")
+    shifted = year - (month <= 2)  # count years from March, so that a leap day is the last day of its year
     of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
     return shifted * 365 + shifted // 4 - shifted // 100 + shifted // 400 + of_year - 719_468
 
@@ -116,15 +116,17 @@ def _month_days(year: int, month: int) -> int:
 
 
 def _offset_us(place: str, local_us: int) -> int:
-    """How far the clocks of `place` are ahead of UTC when they show `local_us`: where they show it twice, at the first
-    time; where they skip it, before the leap."""
+    """Return how far the clocks of `place` are ahead of UTC when they show `local_us`.
+
+    The first occurrence counts if the clocks show that time twice. If they skip it, the offset before the gap counts.
+    """
     zone = _zone(place)
     if isinstance(zone, timedelta):
         return zone // timedelta(microseconds=1)
     try:
         local = datetime(1970, 1, 1) + timedelta(microseconds=local_us)
     except OverflowError:
-        raise ValueError("a year that rules of zones are not known for") from None
+        raise ValueError("a year for which no rules of time zones exist") from None
     offset = zone.utcoffset(local)
     assert offset is not None, "a zone has an offset at any time"
     return offset // timedelta(microseconds=1)
@@ -132,7 +134,7 @@ def _offset_us(place: str, local_us: int) -> int:
 
 @lru_cache(256)
 def _zone(name: str) -> timedelta | tzinfo:
-    """A fixed offset, or a zone with rules. Raises ValueError."""
+    """Return a fixed offset, or a zone with rules. Raises ValueError."""
     full = _SHORT_IDS.get(name, name)
     if full in ("Z", "UTC", "GMT", "UT"):
         return timedelta(0)
@@ -145,7 +147,7 @@ def _zone(name: str) -> timedelta | tzinfo:
     try:
         return ZoneInfo(full)
     except (ValueError, OSError, KeyError):
-        raise ValueError(f"no zone {name!r:.40}") from None
+        raise ValueError(f"unknown zone {name!r:.40}") from None
 
 
 def _fixed(sign: str, digits: str) -> timedelta:
@@ -154,5 +156,5 @@ def _fixed(sign: str, digits: str) -> timedelta:
     hours, minutes, seconds = int(digits[:2]), int(digits[2:4] or 0), int(digits[4:] or 0)
     offset = timedelta(hours=hours, minutes=minutes, seconds=seconds)
     if minutes > 59 or seconds > 59 or offset > timedelta(hours=OFFSET_HOURS_MAX):
-        raise ValueError("no offset of a zone")
+        raise ValueError("not an offset of a zone")
     return -offset if sign == "-" else offset

@@ -1,9 +1,10 @@
-"""JSON values as columns: what `valueFormat=json` does with a batch's values, as Spark's from_json would. Pure.
+"""Parses a batch of JSON values into columns for `valueFormat=json`, with the results of Spark's from_json. Pure.
 
-Arrow's own reader parses a whole block at once. It is asked only what it surely answers as from_json does: it sees
-values that begin and end as one object does, in blocks whose row count is checked, and what its answer does not
-settle (times, dates, BINARY) comes as text and is read here. A block that it refuses is parted until what is malformed
-stands alone or among a few rows; those are read one by one (jsonrows.py). A row is read the same in any company.
+Arrow's JSON reader parses a whole block at once. It gets only values for which its result surely equals from_json's:
+values that begin and end as one object does, in blocks whose row count is checked afterwards. Times, dates and BINARY
+come from it as text, and this module converts them. A block that Arrow's reader refuses is split until a bad value
+is alone or among a few rows, and jsonrows.py reads those rows one by one. The result for a row never depends on the
+rows beside it.
 """
 
 from __future__ import annotations
@@ -23,20 +24,19 @@ from tinymq.base.errors import InvalidConfig
 PERMISSIVE, FAILFAST, DROPMALFORMED = "PERMISSIVE", "FAILFAST", "DROPMALFORMED"
 MODES = (PERMISSIVE, FAILFAST, DROPMALFORMED)
 CORRUPT = "_corrupt_record"
-BLOCK_BYTES = 1 << 20  # about what a task is given at once: then nothing has to be joined
-FEW_ROWS = 64  # read one by one: what Arrow's reader costs for any block is what these cost
+BLOCK_BYTES = 1 << 20  # about the size of a task's batches, so that blocks need not be joined
+FEW_ROWS = 64  # reading so many one by one costs as much as Arrow's reader costs for any block
 
 _TIME_SHAPE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?$"
 _ZONED_SHAPE = _TIME_SHAPE[:-1] + r"(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9])$"
-_ROW = re.compile(
-    r"in row ([0-9]{1,9})\b"
-)  # in Arrow's messages; a hint, for every row is read the same in any company
+_ROW = re.compile(r"in row ([0-9]{1,9})\b")  # in Arrow's messages; only a hint where to split a block
 _DATE_SHAPE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+_TIMESTAMPS = (pa.timestamp("us"), pa.timestamp("us", "UTC"))
 _SCALARS = (*jsonrows.WHOLES, pa.bool_(), pa.float32(), pa.float64(), pa.string(), pa.binary(), pa.date32())
 
 
 class MalformedValue(ValueError):
-    """A value that is not JSON of the schema, in mode FAILFAST. `row` counts from the first of the values."""
+    """A value is not JSON of the schema, and the mode is FAILFAST. `row` counts from the first value of the call."""
 
     hint = "mode PERMISSIVE keeps such values in a field _corrupt_record STRING, DROPMALFORMED leaves them out"
 
@@ -50,21 +50,23 @@ class MalformedValue(ValueError):
 
 
 class Parsed(NamedTuple):
-    """`values` has the schema's type. `kept` says which of the rows are left, in order; None: all of them."""
+    """`values` has the schema's type. `kept` marks the rows that `values` still has, in order; None: all rows."""
 
     values: pa.StructArray
     kept: pa.BooleanArray | None
 
 
 class JsonValues:
-    """A parser of values of one schema. Use one for many batches, in one thread."""
+    """Parses values of one schema. Use one object for many batches, in one thread."""
 
     def __init__(
         self, schema: pa.StructType, mode: str = PERMISSIVE, corrupt: str = CORRUPT, zone: str = "UTC"
     ) -> None:
-        """`schema` is Arrow's equal of Spark's: microseconds, tz set for TIMESTAMP and none for TIMESTAMP_NTZ. Its
-        field `corrupt`, of type STRING, gets malformed values as they came. Texts of times without a zone are in
-        `zone`. Raises InvalidConfig for what from_json refuses, or what is not read here."""
+        """`schema` is the Arrow schema of Spark's: microseconds, with a zone for TIMESTAMP and none for TIMESTAMP_NTZ.
+
+        Its field `corrupt`, of type STRING, receives the text of malformed values. Times without a zone are taken to be
+        in `zone`. Raises InvalidConfig for a schema that from_json or this module does not accept.
+        """
         if mode not in MODES:
             raise InvalidConfig(f"mode={mode!r}", hint=f"one of {', '.join(MODES)}")
         try:
@@ -77,9 +79,8 @@ class JsonValues:
         fields = [schema.field(i) for i in range(schema.num_fields)]
         self._read = pa.struct([field for i, field in enumerate(fields) if i != self._corrupt])
         self._zone = zone
-        self._room = bytearray(
-            BLOCK_BYTES
-        )  # for one block: memory that is asked for each time costs as much as parsing
+        # Reused for every block, because allocating this memory each time costs as much as parsing.
+        self._lines_buffer = bytearray(BLOCK_BYTES)
         self._row = jsonrows.reader(self._read, zone)
         asked = [pa.field(field.name, _asked(field.type)) for field in self._read]
         self._options = None
@@ -87,8 +88,10 @@ class JsonValues:
             self._options = pj.ParseOptions(explicit_schema=pa.schema(asked), unexpected_field_behavior="ignore")
 
     def parse(self, values: pa.Array) -> Parsed:
-        """The columns of `values`: binary, null where a record has none, which makes a null row. Raises
-        MalformedValue in mode FAILFAST."""
+        """Return the columns of `values`, which are binary. A null value makes a null row.
+
+        Raises MalformedValue in mode FAILFAST.
+        """
         if not pa.types.is_binary(values.type):
             values = values.cast(pa.binary())
         blocks = [self._block(values.slice(*at), at[0]) for at in _blocks(values)]
@@ -100,7 +103,7 @@ class JsonValues:
         return Parsed(parsed.filter(kept), kept)
 
     def _block(self, values: pa.Array, first: int) -> tuple[pa.Array, dict[int, str], pa.StructArray]:
-        """(values, malformed rows and why, what was read) of a block that begins at row `first` of all."""
+        """Return (values, the reasons of malformed rows, the parsed rows) of the block that begins at row `first`."""
         likely = _likely(values) if self._options is not None else pa.repeat(pa.scalar(False), len(values))
         bad: dict[int, str] = {}
         if likely.true_count == len(values):
@@ -116,9 +119,9 @@ class JsonValues:
     def _pieces(
         self, values: pa.Array, rows: Sequence[int], bad: dict[int, str], first: int
     ) -> Iterator[pa.StructArray]:
-        """`values`, which stand at `rows` of the block, in order: as many together as will go, the others one by one.
-        Where one of few is malformed its neighbours are not tried together, for they cost more so."""
-        start, window, dense = 0, len(values), False
+        """Parse `values`, which are the rows `rows` of the block, in order: in large parts, or one by one."""
+        start, window = 0, len(values)
+        dense = False  # the last part that was read one by one had a malformed row, so its neighbours may, too
         while start < len(values):
             end = min(start + window, len(values))
             part = values.slice(start, end - start)
@@ -132,17 +135,17 @@ class JsonValues:
                 else:
                     window = max(FEW_ROWS, len(part) // 4)
                 continue
-            known = len(bad)
+            bad_before = len(bad)
             yield self._one_by_one(part, rows[start:end], bad, first)
-            dense = len(bad) > known
+            dense = len(bad) > bad_before
             start, window = end, FEW_ROWS if dense else 8 * FEW_ROWS
 
     def _together(self, values: pa.Array) -> tuple[pa.StructArray | None, int | None]:
-        """What Arrow's reader makes of the values; None where it, or this module, is not sure, and then the row that it
-        stumbled over, where it said so.
+        """Parse the values with Arrow's reader. Returns (rows, None), or (None, the row at fault if Arrow names it).
 
-        Each begins with { and ends with }, and they are joined by line feeds, which no text in JSON holds: so no
-        document can go on from one value into the next, and as many documents as values means one in each.
+        Each value begins with { and ends with }, and line feeds separate them. No text in JSON contains a line feed, so
+        a document cannot extend from one value into the next. If Arrow finds as many documents as there are values,
+        each value is therefore one document.
         """
         try:
             values.cast(pa.string())
@@ -157,20 +160,22 @@ class JsonValues:
             made = [_made(column, field.type, self._zone) for column, field in zip(columns, self._read, strict=True)]
             return pa.StructArray.from_arrays(made, fields=list(self._read)), None
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            said = _ROW.search(str(error))
-            return None, int(said[1]) if said is not None else None
+            row = _ROW.search(str(error))
+            return None, int(row[1]) if row is not None else None
 
     def _lines(self, values: pa.Array) -> pa.Buffer | None:
-        """The values, each with a line feed behind it; good until the next call. None where some hold the character 0,
-        at which Arrow's reader would end."""
+        """Return the values, each followed by a line feed. The buffer is valid until the next call.
+
+        Returns None if a value contains the character 0, at which Arrow's reader would stop.
+        """
         joined = pc.binary_join(pa.ListArray.from_arrays([0, len(values)], values), b"\n")[0].as_buffer()
         size = joined.size + 1
-        if len(self._room) < size:
-            self._room = bytearray(size + size // 8)
-        room = memoryview(self._room)[:size]
-        room[:-1] = memoryview(joined).cast("B")
-        room[-1:] = b"\n"
-        return pa.py_buffer(room) if self._room.find(0, 0, size) < 0 else None
+        if len(self._lines_buffer) < size:
+            self._lines_buffer = bytearray(size + size // 8)
+        lines = memoryview(self._lines_buffer)[:size]
+        lines[:-1] = memoryview(joined).cast("B")
+        lines[-1:] = b"\n"
+        return pa.py_buffer(lines) if self._lines_buffer.find(0, 0, size) < 0 else None
 
     def _one_by_one(self, values: pa.Array, rows: Sequence[int], bad: dict[int, str], first: int) -> pa.StructArray:
         read = []
@@ -184,7 +189,7 @@ class JsonValues:
         return pa.array(read, self._read)
 
     def _filled(self, values: pa.Array, bad: dict[int, str], read: pa.StructArray) -> pa.StructArray:
-        """`read` with the field of malformed values, if the schema has it."""
+        """Return `read` with the column of malformed values inserted, if the schema has it."""
         if self._corrupt is None:
             return read
         if bad:
@@ -206,7 +211,7 @@ def _joined(pieces: list[pa.StructArray]) -> pa.StructArray:
 
 
 def _blocks(values: pa.Array) -> Iterator[tuple[int, int]]:
-    """(first row, rows) of blocks of about BLOCK_BYTES."""
+    """Yield (first row, row count) of blocks of about BLOCK_BYTES."""
     count = len(values)
     pieces = max(1, round(values.nbytes / BLOCK_BYTES))
     step = max(1, -(-count // pieces))
@@ -215,13 +220,13 @@ def _blocks(values: pa.Array) -> Iterator[tuple[int, int]]:
 
 
 def _likely(values: pa.Array) -> pa.BooleanArray:
-    """Which values begin and end as an object does."""
+    """Mark the values that begin and end as an object does."""
     both = pc.and_(pc.starts_with(values, pattern=b"{"), pc.ends_with(values, pattern=b"}"))
     return pc.fill_null(both, False)
 
 
 def _deep(values: pa.Array) -> bool:
-    """May some value hold more within each other than Jackson allows? One that does is longer than twice that."""
+    """Tell whether a value may be nested more deeply than Jackson allows. Such a value has over 2 * DEPTH_MAX bytes."""
     lengths = pc.binary_length(values)
     if pc.max(lengths).as_py() <= 2 * DEPTH_MAX:
         return False
@@ -231,7 +236,7 @@ def _deep(values: pa.Array) -> bool:
 
 
 def _asked(kind: pa.DataType) -> pa.DataType:
-    """What Arrow's reader is asked for in place of `kind`: text, where its own reading would not be Spark's."""
+    """Return the type to request from Arrow's reader for `kind`: text where Arrow would convert unlike Spark."""
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_binary(kind):
         return pa.string()
     if pa.types.is_struct(kind):
@@ -242,7 +247,7 @@ def _asked(kind: pa.DataType) -> pa.DataType:
 
 
 def _made(column: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    """`column`, as it was read, as `kind`. Raises ArrowInvalid where that is not sure to be right."""
+    """Convert `column`, which Arrow's reader made, to `kind`. Raises ArrowInvalid if the result might be wrong."""
     if pa.types.is_timestamp(kind):
         return _times(column, kind, zone)
     if pa.types.is_date(kind):
@@ -251,7 +256,7 @@ def _made(column: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
     if pa.types.is_binary(kind):
         return pa.array([_bytes_of(text) for text in column.to_pylist()], kind)
     if pa.types.is_decimal(kind):
-        column.validate(full=True)  # Arrow's reader takes more digits than there are places
+        column.validate(full=True)  # Arrow's reader accepts more digits than the precision allows
         return column
     if pa.types.is_struct(kind):
         parts = [_made(column.field(i), kind.field(i).type, zone) for i in range(kind.num_fields)]
@@ -285,7 +290,7 @@ def _shaped(column: pa.Array, shape: str) -> bool:
 
 def _check_shape(column: pa.Array, shape: str) -> None:
     if not _shaped(column, shape):
-        raise pa.ArrowInvalid("a form that is read one by one")
+        raise pa.ArrowInvalid("a form that only jsonrows.py reads")
 
 
 def _has_map(kind: pa.DataType) -> bool:
@@ -295,7 +300,7 @@ def _has_map(kind: pa.DataType) -> bool:
 
 
 def _check_schema(schema: pa.StructType, corrupt: str) -> int | None:
-    """The place of the field `corrupt`. Raises InvalidConfig for what cannot be read."""
+    """Return the index of the field `corrupt`, or None. Raises InvalidConfig for a schema that cannot be read."""
     if not schema.num_fields:
         raise InvalidConfig("valueSchema has no columns", hint='such as "carrier STRING, delay INT"')
     _check_kind(schema, "valueSchema")
@@ -316,22 +321,14 @@ def _check_kind(kind: pa.DataType, where: str) -> None:
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
         if len(set(names)) != len(names):
-            raise InvalidConfig(f"{where}: a field stands there twice", hint=f"the fields are {', '.join(names)}")
+            raise InvalidConfig(f"{where}: a field is named twice", hint=f"the fields are {', '.join(names)}")
         for field in kind:
             _check_kind(field.type, f"{where}: {field.name}")
     elif pa.types.is_list(kind):
         _check_kind(kind.value_type, where)
     elif pa.types.is_map(kind):
         if kind.key_type != pa.string():
-            raise InvalidConfig(f"{where}: a map's keys are texts in JSON", hint="write MAP<STRING, ...>")
+            raise InvalidConfig(f"{where}: the keys of a map in JSON are text", hint="write MAP<STRING, ...>")
         _check_kind(kind.item_type, where)
-    elif (
-        kind not in _SCALARS
-        and not pa.types.is_decimal128(kind)
-        and kind
-        not in (
-            pa.timestamp("us"),
-            pa.timestamp("us", "UTC"),
-        )
-    ):
+    elif kind not in _SCALARS and not pa.types.is_decimal128(kind) and kind not in _TIMESTAMPS:
         raise InvalidConfig(f"{where}: {kind} cannot be read from JSON", hint="read it as STRING, and convert it")

@@ -1,7 +1,8 @@
-"""The columns that Spark sees, and the record batches that have exactly those: Spark takes no other Arrow types.
+"""The columns that Spark sees, and record batches with exactly these columns: Spark accepts no other Arrow types.
 
-As the Kafka connector's: key, value, topic, partition, offset, timestamp, timestampType, and headers if asked for. All
-are nullable; times are microseconds, UTC. With JSON values `value` is a struct.
+The columns are those of the Kafka connector: key, value, topic, partition, offset, timestamp, timestampType, and
+headers if the option includeHeaders is set. All are nullable. Times are in microseconds, UTC. With JSON values the
+column `value` is a struct.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from pyspark.sql.types import (
 )
 
 CREATE_TIME = 0
-"""What timestampType always says: the time is the sender's."""
+"""The value of timestampType in every row: the time is the sender's."""
 
 BATCH_BYTES = 1 << 20
-"""What goes to Spark at once is joined up to about here: many small batches cost more than copying them."""
+"""Small batches are joined to about this size for Spark, because many small ones cost more than the copy."""
 
 ROWS_MAX = 1 << 16
 
 
 def spark_schema(headers: bool, value: DataType | None = None) -> StructType:
-    """The schema of a DataFrame; `value` is the type of parsed values."""
+    """Return the schema of a DataFrame. `value` is the type of parsed values; None: values are binary."""
     fields = [
         ("key", BinaryType()),
         ("value", value or BinaryType()),
@@ -51,19 +52,22 @@ def spark_schema(headers: bool, value: DataType | None = None) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The same for Arrow, as Spark reads it."""
+    """Return `schema` as the Arrow schema that Spark reads."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Makes Spark's batches of a topic's. `schema` is arrow_schema's."""
+    """Makes record batches for Spark from those of a topic. `schema` is the result of arrow_schema."""
 
     topic: str
     schema: pa.Schema
 
     def batch(self, stored: pa.RecordBatch, value: pa.Array | None = None) -> pa.RecordBatch:
-        """`stored` has the client's TABLE_SCHEMA; `value`, as long, takes the place of its values. Uncopied."""
+        """Return the rows of `stored`, which has the client's TABLE_SCHEMA, without a copy.
+
+        `value` replaces the column of values. It has as many rows.
+        """
         count = stored.num_rows
         arrays = [
             stored.column("key"),
@@ -85,7 +89,7 @@ def _one(value: object, kind: pa.DataType, count: int) -> pa.Array:
 
 
 def _repeated(value: object, kind: pa.DataType, count: int) -> pa.Array:
-    """`count` times the same: a slice of a longer one that is kept."""
+    """Return an array of `count` equal values: a slice of a longer, cached array."""
     longer = max(1 << 12, 1 << (count - 1).bit_length()) if count else 1
     return _one(value, kind, longer).slice(0, count)
 
@@ -93,7 +97,7 @@ def _repeated(value: object, kind: pa.DataType, count: int) -> pa.Array:
 def joined(
     batches: Iterable[pa.RecordBatch], sizes: int = BATCH_BYTES, rows: int = ROWS_MAX
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows, small batches joined to about `sizes` bytes or `rows` rows; large ones as they are."""
+    """Yield the same rows, with small batches joined to about `sizes` bytes or `rows` rows. Large ones stay whole."""
     waiting: list[pa.RecordBatch] = []
     size = count = 0
     for batch in batches:

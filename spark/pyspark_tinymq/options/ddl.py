@@ -225,32 +225,32 @@ class _Parser:
 
 def _read_json(text: str) -> types.StructType:
     try:
-        told = json.loads(text)
+        node = json.loads(text)
     except RecursionError:
         raise SchemaError(f"more than {DEPTH_MAX} nested types") from None
     except json.JSONDecodeError as error:
         raise SchemaError(f"at character {error.pos + 1}: {error.msg} (the text begins like Spark's JSON)") from None
-    if not isinstance(told, dict) or told.get("type") != "struct":
+    if not isinstance(node, dict) or node.get("type") != "struct":
         raise SchemaError('this JSON is not a schema; expected {"type":"struct","fields":[...]}')
-    made = _of_json(told, "the schema", 0)
+    made = _of_json(node, "the schema", 0)
     assert isinstance(made, types.StructType)
     return made
 
 
-def _of_json(told: object, where: str, depth: int) -> types.DataType:
+def _of_json(node: object, where: str, depth: int) -> types.DataType:
     if depth > DEPTH_MAX:
         raise SchemaError(f"more than {DEPTH_MAX} nested types")
 
     def inner(part: object, name: str) -> types.DataType:
         return _of_json(part, name, depth + 1)
 
-    if isinstance(told, str):
-        return _named(told, where)
-    if isinstance(told, dict):
-        read = _JSON_KINDS.get(str(told.get("type")))
+    if isinstance(node, str):
+        return _named(node, where)
+    if isinstance(node, dict):
+        read = _JSON_KINDS.get(str(node.get("type")))
         if read is not None:
-            return read(told, where, inner)
-    raise SchemaError(f"{where}: {json.dumps(told)[:_TEXT_SHOWN_MAX]} is not a type of Spark's JSON that tinymq reads")
+            return read(node, where, inner)
+    raise SchemaError(f"{where}: {json.dumps(node)[:_TEXT_SHOWN_MAX]} is not a type of Spark's JSON that tinymq reads")
 
 
 def _named(name: str, where: str) -> types.DataType:
@@ -264,8 +264,8 @@ def _named(name: str, where: str) -> types.DataType:
     raise SchemaError(f"{where}: {name!r} cannot be read from JSON; read it as string, and convert it")
 
 
-def _struct_of(told: dict[str, Any], where: str, inner: Callable[[object, str], types.DataType]) -> types.DataType:
-    fields = told.get("fields")
+def _struct_of(node: dict[str, Any], where: str, inner: Callable[[object, str], types.DataType]) -> types.DataType:
+    fields = node.get("fields")
     if not isinstance(fields, list):
         raise SchemaError(f'{where}: "fields" is missing')
     made = []
@@ -282,8 +282,8 @@ def _struct_of(told: dict[str, Any], where: str, inner: Callable[[object, str], 
 
 _JSON_KINDS: dict[str, Callable[[dict[str, Any], str, Callable[[object, str], types.DataType]], types.DataType]] = {
     "struct": _struct_of,
-    "array": lambda told, where, inner: types.ArrayType(inner(told.get("elementType"), where), True),
-    "map": lambda told, where, inner: types.MapType(
-        inner(told.get("keyType"), where), inner(told.get("valueType"), where), True
+    "array": lambda node, where, inner: types.ArrayType(inner(node.get("elementType"), where), True),
+    "map": lambda node, where, inner: types.MapType(
+        inner(node.get("keyType"), where), inner(node.get("valueType"), where), True
     ),
 }

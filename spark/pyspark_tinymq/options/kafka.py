@@ -52,4 +52,4 @@ _WITHOUT = (  # (how the option's name begins, what to do instead)
 
 def instead(name: str) -> str:
     """What to do instead of a Kafka option that has no counterpart; "" for an option that is not Kafka's."""
-    return next((said for start, said in _WITHOUT if name.lower().startswith(start)), "")
+    return next((advice for start, advice in _WITHOUT if name.lower().startswith(start)), "")

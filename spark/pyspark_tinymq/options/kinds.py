@@ -1,6 +1,6 @@
-"""What an option's text may be: each kind reads a text and returns a value, or raises ValueError with what it takes.
+"""The kinds of options. Each kind reads a text and returns a value, or raises ValueError.
 
-Pure. Sizes and durations are written as Spark writes them ("64m", "15m"); JSON as the Kafka connector's.
+Pure. Sizes and durations have Spark's form ("64m", "15m"). JSON has the form of the Kafka connector's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DURATIONS = (0.001, 1.0, 60.0, 3600.0, 86400.0)  # seconds per unit, in the ord
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`read` takes the text, stripped, and raises ValueError; `takes` says what it takes, for messages and docs."""
+    """`read` parses a stripped text, or raises ValueError. `takes` describes valid texts, for messages and docs."""
 
     takes: str
     read: Callable[[str], object]
@@ -54,13 +54,13 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def whole(least: int, most: int = LONG_MAX) -> Kind:
-    """A whole number within bounds, both allowed."""
+    """Return the kind of whole numbers from `least` to `most`, both included."""
     bound = f", at most {most}" if most < LONG_MAX else ""
     return Kind(f"a whole number, {least} or more{bound}", _whole(least, most))
 
 
 def choice(*values: str) -> Kind:
-    """One of a few words, whatever their case; read as they are written here."""
+    """Return the kind of one of these words. Case is ignored, and the value is spelled as in `values`."""
 
     def read(text: str) -> str:
         for value in values:
@@ -85,7 +85,7 @@ def _size(text: str) -> int:
 
 
 def duration(least_s: float, most_s: float) -> Kind:
-    """Seconds, written with a unit; a bare number is milliseconds."""
+    """Return the kind of durations, whose value is in seconds. A bare number is in milliseconds."""
 
     def read(text: str) -> float:
         found = _DURATION.fullmatch(text)
@@ -109,9 +109,9 @@ def _topics(text: str) -> tuple[str, ...]:
 
 
 def check_topic(name: str) -> str:
-    """Raises ValueError for what cannot be a topic's name."""
+    """Return `name`. Raises ValueError unless it can name a topic."""
     if not _TOPIC.fullmatch(name) or name in (".", ".."):
-        raise ValueError(f"{name!r:.60} is no topic's name: 1 to 249 of A-Z a-z 0-9 . _ -")
+        raise ValueError(f"{name!r:.60} is not a topic's name: 1 to 249 of A-Z a-z 0-9 . _ -")
     return name
 
 

@@ -1,13 +1,13 @@
-"""Offsets as text: the Kafka connector's JSON for where to start and end, and a stream's own offsets. Pure.
+"""Reads and writes offsets as text: the Kafka connector's JSON for starts and ends, and a stream's own offsets. Pure.
 
     {"flights": {"0": 23, "1": -2}, "orders": {"0": -1}}       -1: latest, -2: earliest
 
-A stream's offset has the same shape, canonical (topics and partitions in order, so that equal offsets are equal
-texts: Spark compares texts), and beside the topics, under names that no topic can have:
+A stream's offset has the same shape. Topics and partitions are in order, because Spark compares offsets as texts. The
+offset also has members under names that no topic can have:
 
-    "@from": {...}   in the end of a query's first batch: where it began. Spark asks for the initial offset anew when
-                     that batch is run again, and "latest" would be another place by then.
-    "@ids": {...}    the topics' ids: a topic that was deleted and made again is another one.
+    "@from": {...}   in the end offset of a query's first batch: where the query began. When Spark runs that batch
+                     again it asks for a new initial offset, and "latest" may be another offset by then.
+    "@ids": {...}    the ids of the topics: a topic that was deleted and created again has another id.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ EARLIEST_TEXT, LATEST_TEXT = "earliest", "latest"
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """Up to where a stream has come, and what must be known to go on."""
+    """How far a stream has read, and the facts that it needs to continue."""
 
     offsets: Offsets
     ids: Mapping[str, str] = field(default_factory=dict)  # topic -> id, as hexadecimal digits
-    first: Offsets | None = None  # in the end of the first batch: where that began
-    initial: bool = False  # nothing was planned before it
+    first: Offsets | None = None  # only in the end offset of the first batch: where that batch began
+    initial: bool = False  # no batch was planned before this offset
 
     def write(self) -> dict[str, Any]:
-        """As Spark keeps it."""
+        """Return the offset as Spark stores it."""
         written: dict[str, Any] = _nested(self.offsets)
         if self.ids:
             written[IDS] = {topic: self.ids[topic] for topic in sorted(self.ids)}
@@ -62,16 +62,21 @@ class StreamOffset:
         return written
 
     def following(self, offsets: Offsets, ids: Mapping[str, str]) -> StreamOffset:
-        """The end of a batch that begins here; this one if it is no further, to the letter. The first one always is:
-        Spark keeps ends alone, so that only a batch, be it empty, keeps where a query began."""
+        """Return the end of a batch that begins at this offset: this very offset if the batch is empty.
+
+        The first batch has an end of its own even if it is empty. Spark stores only the ends of batches, so the end of
+        the first one must record where the query began.
+        """
         if offsets == self.offsets and not self.initial:
             return self
         return StreamOffset(offsets, ids, first=self.offsets if self.initial else None)
 
 
 def read_stream(written: Mapping[str, Any]) -> StreamOffset:
-    """What `StreamOffset.write` made. Raises ValueError for anything else. No partition may be there: nothing matches
-    yet, or all are gone."""
+    """Read the result of `StreamOffset.write`. Raises ValueError for anything else.
+
+    The offset may have no partitions: no topic matches yet, or all topics are gone.
+    """
     there = _flat(written)
     first = _flat(written[FROM]) if FROM in written else None
     ids = {str(topic): str(number) for topic, number in written.get(IDS, {}).items()}
@@ -79,24 +84,24 @@ def read_stream(written: Mapping[str, Any]) -> StreamOffset:
 
 
 def initial(offsets: Offsets, ids: Mapping[str, str]) -> StreamOffset:
-    """Where a query begins; nowhere yet, before that was looked for."""
+    """Return the offset at which a query begins. Both arguments are empty before the query has looked for it."""
     return StreamOffset(offsets, ids, initial=True)
 
 
 def read_assignment(text: str) -> tuple[Partition, ...]:
-    """{"topic": [0, 1]} as partitions, in order. Raises ValueError."""
+    """Read {"topic": [0, 1]} as partitions, in order. Raises ValueError."""
     found: list[Partition] = []
     for topic, numbers in _object(text, 'such as {"flights":[0,1]}').items():
         if not isinstance(numbers, list) or not numbers:
             raise ValueError(f"{topic!r} has no list of partitions")
         found += [Partition(topic, _partition(number)) for number in numbers]
     if len(set(found)) != len(found) or not found:
-        raise ValueError("name each partition once, and one at least")
+        raise ValueError("name at least one partition, and none twice")
     return tuple(sorted(found))
 
 
 def read_place(text: str) -> Place:
-    """ "earliest", "latest" or an offset for each partition. Raises ValueError."""
+    """Read "earliest", "latest" or an offset for each partition. Raises ValueError."""
     if text.lower() in (EARLIEST_TEXT, LATEST_TEXT):
         return text.lower()
     if not text.startswith("{"):
@@ -104,26 +109,26 @@ def read_place(text: str) -> Place:
     found = _some(_flat(_object(text, _OFFSETS_EXAMPLE)))
     for at, offset in found.items():
         if offset < EARLIEST:
-            raise ValueError(f"{at}: {offset} is no offset; -1 is latest, -2 earliest")
+            raise ValueError(f"{at}: {offset} is not an offset; -1 is latest, -2 earliest")
     return found
 
 
 def read_times(text: str) -> Offsets:
-    """Milliseconds since 1970 for each partition. Raises ValueError."""
+    """Read milliseconds since 1970 for each partition. Raises ValueError."""
     found = _some(_flat(_object(text, 'such as {"flights":{"0":1700000000000}}')))
     for at, time_ms in found.items():
         if not 0 <= time_ms <= OFFSET_MAX // 1000:
-            raise ValueError(f"{at}: {time_ms} is no time in milliseconds since 1970")
+            raise ValueError(f"{at}: {time_ms} is not a time in milliseconds since 1970")
     return found
 
 
 def write_offsets(offsets: Offsets) -> str:
-    """As `startingOffsets` takes them."""
+    """Return the offsets in the form of the option `startingOffsets`."""
     return json.dumps(_nested(offsets))
 
 
 def some(partitions: Iterable[Partition], most: int = 5) -> str:
-    """Partitions in order, as a person writes them: a few, and how many more."""
+    """Return the first few partitions for a message, and how many more there are."""
     ordered = sorted(partitions)
     named = ", ".join(str(at) for at in ordered[:most])
     return named + (f" and {len(ordered) - most} more" if len(ordered) > most else "")
@@ -139,19 +144,19 @@ def _nested(offsets: Offsets) -> dict[str, Any]:
 def _flat(nested: Mapping[str, Any]) -> dict[Partition, int]:
     found: dict[Partition, int] = {}
     for topic, offsets in nested.items():
-        if topic.startswith("@"):  # of a stream's offset, copied from its progress
+        if topic.startswith("@"):  # a user has copied a stream's offset from its progress
             continue
         if not isinstance(offsets, dict) or not offsets:
             raise ValueError(f"{topic!r} has no partitions with numbers: {_OFFSETS_EXAMPLE}")
         for number, offset in offsets.items():
             if isinstance(offset, bool) or not isinstance(offset, int) or offset > OFFSET_MAX:
-                raise ValueError(f"{topic}/{number}: {offset!r:.60} is no whole number")
+                raise ValueError(f"{topic}/{number}: {offset!r:.60} is not a whole number")
             found[Partition(topic, _partition(number))] = offset
     return found
 
 
 def _some(found: dict[Partition, int]) -> dict[Partition, int]:
-    """What was found, if anything was."""
+    """Return `found`. Raises ValueError if it is empty."""
     if not found:
         raise ValueError(f"no partition is named: {_OFFSETS_EXAMPLE}")
     return found
@@ -161,7 +166,7 @@ def _partition(number: object) -> int:
     if isinstance(number, str) and number.isascii() and number.isdigit() and str(int(number)) == number:
         number = int(number)
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= PARTITION_MAX:
-        raise ValueError(f"{number!r:.60} is no partition's number")
+        raise ValueError(f"{number!r:.60} is not a partition's number")
     return number
 
 
@@ -169,7 +174,7 @@ def _object(text: str, example: str) -> dict[str, Any]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)
         if len(made) != len(pairs):
-            raise ValueError("a name is there twice")
+            raise ValueError("a name occurs twice")
         return made
 
     try:

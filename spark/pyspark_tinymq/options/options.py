@@ -1,7 +1,8 @@
-"""The options of the source and of the sink, as one table: what is checked, and what docs/spark-options.md shows.
+"""The options of the source and of the sink, as one table. The checks read it, and docs/spark-options.md shows it.
 
-Names and grammar are the Kafka connector's where it has the same. An unknown option, one that has no meaning in this
-kind of query, and two that contradict each other are errors that name what was probably meant. Pure.
+Options that the Kafka connector also has keep its names and its grammar. An unknown option, an option without a meaning
+in this kind of query, and two options that contradict each other are errors. The error suggests the probable intention.
+Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ BATCH, STREAM, SINK = "batch", "stream", "sink"
 REPLICAS = ("leader", "follower", "nearest", "any")
 MODES = ("PERMISSIVE", "FAILFAST", "DROPMALFORMED")
 IGNORED = ("checkpointlocation", "queryname")
-"""Spark's own, which it hands to every source and sink."""
+"""Spark's own options, which it passes to every source and sink."""
 
 PATHS = ("path", "paths")
 """The options that load("..."), save("...") and start("...") set. A topic has no path."""
@@ -27,7 +28,7 @@ PATHS = ("path", "paths")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. `default` and `example` are texts, as users write them; `scopes` are where it has a meaning."""
+    """One option. `default` and `example` are texts as users write them. `scopes` are the queries that accept it."""
 
     name: str
     kind: Kind
@@ -144,38 +145,40 @@ OPTIONS: tuple[Option, ...] = (*_SOURCE, *_SINK)
 
 
 def options_of(scope: str) -> dict[str, Option]:
-    """Those with a meaning in BATCH, STREAM or SINK, by their lower-case names."""
+    """Return the options that have a meaning in BATCH, STREAM or SINK, by their lower-case names."""
     return {option.name.lower(): option for option in OPTIONS if scope in option.scopes}
 
 
-def read(given: Mapping[str, str], *scopes: str) -> dict[str, Any]:
-    """The values of what was given, by the options' names. Raises InvalidConfig for an unknown one, one that has no
-    meaning in these scopes, or a value that it does not take. Names are compared without regard to case."""
-    known: dict[str, Option] = {}
+def read(texts: Mapping[str, str], *scopes: str) -> dict[str, Any]:
+    """Return the values of the options in `texts`, by the options' own names. Case in names is ignored.
+
+    Raises InvalidConfig for an unknown option, an option without a meaning in these scopes, and an invalid value.
+    """
+    accepted: dict[str, Option] = {}
     for scope in scopes:
-        known |= options_of(scope)
+        accepted |= options_of(scope)
     values: dict[str, Any] = {}
-    for name, text in given.items():
+    for name, text in texts.items():
         lower = name.lower()
         if lower in IGNORED:
             continue
         if lower in PATHS:
-            raise _of_a_path(str(text), known)
-        if lower not in known:
-            raise _unknown(name, known, scopes)
-        option = known[lower]
+            raise _of_a_path(str(text), accepted)
+        if lower not in accepted:
+            raise _unknown(name, accepted, scopes)
+        option = accepted[lower]
         try:
             values[option.name] = option.kind.read(str(text).strip())
         except ValueError as error:
-            said = f"{error}: " if str(error) else ""
+            reason = f"{error}: " if str(error) else ""
             raise InvalidConfig(
-                f"{option.name}={str(text)[:200]!r}: {said}it takes {option.kind.takes}",
+                f"{option.name}={str(text)[:200]!r}: {reason}it takes {option.kind.takes}",
                 hint=f"such as .option({option.name!r}, {option.example!r})",
             ) from None
     return values
 
 
-def _unknown(name: str, known: Mapping[str, Option], scopes: Iterable[str]) -> InvalidConfig:
+def _unknown(name: str, accepted: Mapping[str, Option], scopes: Iterable[str]) -> InvalidConfig:
     lower = name.lower()
     where = " or ".join(scopes)
     elsewhere = next((option for option in OPTIONS if option.name.lower() == lower), None)
@@ -183,17 +186,17 @@ def _unknown(name: str, known: Mapping[str, Option], scopes: Iterable[str]) -> I
         places = ", ".join({BATCH: "batch reads", STREAM: "streams", SINK: "sinks"}[s] for s in elsewhere.scopes)
         return InvalidConfig(f"{elsewhere.name} has no meaning in a {where}", hint=f"leave it out: it is for {places}")
     renamed = kafka.RENAMED.get(lower, "")
-    if renamed.lower() in known:
+    if renamed.lower() in accepted:
         return InvalidConfig(f"unknown option {name!r}", hint=f"did you mean {renamed!r}?")
     if hint := kafka.instead(name):
         return InvalidConfig(f"unknown option {name!r}", hint=hint)
-    near = difflib.get_close_matches(lower, known, 1, cutoff=0.6)
-    hint = f"did you mean {known[near[0]].name!r}?" if near else "docs/spark-options.md lists the options"
+    near = difflib.get_close_matches(lower, accepted, 1, cutoff=0.6)
+    hint = f"did you mean {accepted[near[0]].name!r}?" if near else "docs/spark-options.md lists the options"
     return InvalidConfig(f"unknown option {name!r}", hint=hint)
 
 
-def _of_a_path(text: str, known: Mapping[str, Option]) -> InvalidConfig:
-    name, calls = ("topic", "save() and start() take") if "topic" in known else ("subscribe", "load() takes")
+def _of_a_path(text: str, accepted: Mapping[str, Option]) -> InvalidConfig:
+    name, calls = ("topic", "save() and start() take") if "topic" in accepted else ("subscribe", "load() takes")
     return InvalidConfig(
         f"path={text[:200]!r}: a topic has no path, so {calls} none here",
         hint=f"name the topic with .option({name!r}, ...), and leave the path out",

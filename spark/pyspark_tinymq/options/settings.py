@@ -1,4 +1,4 @@
-"""What a source was told, checked as a whole: one frozen value for a batch or for a stream. Pure."""
+"""The options of a source, checked together: one frozen value for a batch or for a stream. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tinymq.base.errors import InvalidConfig
 from tinymq.client.common.config import parse_servers
 
 LEASE_S_MIN = 1.0
-HOLD_MS = {BATCH: 60_000, STREAM: 600_000}  # nobody is told when a batch ends; a stream may plan every few minutes
+HOLD_MS = {BATCH: 60_000, STREAM: 600_000}  # Spark does not report the end of a batch; a stream may plan minutes apart
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 STREAM_ONLY = {option.name for option in options.OPTIONS if option.scopes == (STREAM,)}
 _STRATEGY = "startingOffsetsByTimestampStrategy"
@@ -24,8 +24,10 @@ _STRATEGY = "startingOffsetsByTimestampStrategy"
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """A place by time: of all partitions, or of each, in milliseconds since 1970. `or_latest`: the end, where no record
-    is as late."""
+    """A position by time, for all partitions or for each, in milliseconds since 1970.
+
+    `or_latest`: a partition without a record as late as that is read from its end, which is otherwise an error.
+    """
 
     each: int | Offsets
     or_latest: bool = False
@@ -33,7 +35,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a micro-batch may and must take; None: no bound."""
+    """The most and the least that a micro-batch takes. None: no bound."""
 
     rows_max: int | None = None
     bytes_max: int | None = None
@@ -47,17 +49,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """How values are parsed: their columns, one of options.MODES, and the field for a bad value."""
+    """How JSON values are parsed: their columns, one of options.MODES, and the field for malformed values."""
 
     schema: StructType
     mode: str
     corrupt: str
-    zone: str = "UTC"  # of times that have none
+    zone: str = "UTC"  # of times that name no zone
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Everything that the options say of a read. Picklable."""
+    """All options of a read. Picklable."""
 
     servers: tuple[str, ...]
     topics: tuple[str, ...]
@@ -77,21 +79,21 @@ class Source:
     unreachable_ms: int
     request_timeout_ms: int
     fetch_bytes: int
-    hold_s: float  # 0: nothing is held
+    hold_s: float  # 0: take no hold
     binding: bool  # the hold also refuses trims, and producers of a full topic
-    scan_id: str  # "": to be made up
+    scan_id: str  # "": generate one
     values: Values | None
 
     def asks_for(self, at: Partition) -> bool:
-        """Do the options name it, be it there or not?"""
+        """Tell whether the options name this partition, which need not exist."""
         if self.pattern:
             return re.fullmatch(self.pattern, at.topic) is not None
         return at.topic in self.topics or at in self.assigned
 
 
-def read_source(given: Mapping[str, str], scope: str) -> Source:
-    """The options of a batch (BATCH) or a stream (STREAM). Raises InvalidConfig."""
-    values = options.read(given, scope)
+def read_source(texts: Mapping[str, str], scope: str) -> Source:
+    """Return the options of a batch (BATCH) or a stream (STREAM). Raises InvalidConfig."""
+    values = options.read(texts, scope)
     _check_together(values, scope)
     start, end = _start(values, scope), _end(values)
     _check_range(start, end)
@@ -131,16 +133,17 @@ def read_source(given: Mapping[str, str], scope: str) -> Source:
     )
 
 
-def read_schema_options(given: Mapping[str, str]) -> tuple[bool, Values | None]:
-    """(with headers, how values are parsed): what the columns depend on, before Spark says what kind of read it is.
+def read_schema_options(texts: Mapping[str, str]) -> tuple[bool, Values | None]:
+    """Return (with headers, how values are parsed), on which the columns depend. Spark asks for the columns before it
+    tells whether the read is a batch or a stream.
 
-    Raises InvalidConfig for options that neither a batch nor a stream takes.
+    Raises InvalidConfig for options that neither a batch nor a stream accepts.
     """
-    values = options.read(given, BATCH, STREAM)
+    values = options.read(texts, BATCH, STREAM)
     refusals: list[InvalidConfig] = []
     for scope in (BATCH, STREAM):
         try:
-            source = read_source(given, scope)
+            source = read_source(texts, scope)
         except InvalidConfig as error:
             refusals.append(error)
         else:
@@ -148,9 +151,9 @@ def read_schema_options(given: Mapping[str, str]) -> tuple[bool, Values | None]:
     raise refusals[STREAM_ONLY & values.keys() != set()]
 
 
-def read_sink(given: Mapping[str, str]) -> dict[str, Any]:
-    """The sink's options by name, those that were given; `servers` as addresses. Raises InvalidConfig."""
-    values = options.read(given, SINK)
+def read_sink(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options of a sink that are set, by name, with `servers` as addresses. Raises InvalidConfig."""
+    values = options.read(texts, SINK)
     values["servers"] = _servers(values)
     return values
 
@@ -165,8 +168,8 @@ def _servers(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _needed(values: Mapping[str, Any], name: str) -> Any:
     if name not in values:
-        known = options.options_of(BATCH) | options.options_of(SINK)
-        hint = f"such as .option({name!r}, {known[name.lower()].example!r})"
+        by_name = options.options_of(BATCH) | options.options_of(SINK)
+        hint = f"such as .option({name!r}, {by_name[name.lower()].example!r})"
         if name == "servers":
             hint += (
                 "; a SQL table supplies it if CREATE TABLE ... USING tinymq OPTIONS (servers ...) named no columns, "
@@ -180,9 +183,9 @@ def _check_together(values: Mapping[str, Any], scope: str) -> None:
     _needed(values, "servers")
     which = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
     if len(which) != 1:
-        given = " and ".join(which) + " were given" if which else "none was given"
+        found = " and ".join(which) + " were given" if which else "none was given"
         raise InvalidConfig(
-            f"one of subscribe, subscribePattern and assign says what to read; {given}",
+            f"one of subscribe, subscribePattern and assign says what to read; {found}",
             hint="such as .option('subscribe', 'flights')",
         )
     for names in (
@@ -200,7 +203,7 @@ def _check_together(values: Mapping[str, Any], scope: str) -> None:
     least, most = values.get("minOffsetsPerTrigger", 0), values.get("maxOffsetsPerTrigger")
     if most is not None and least > most:
         raise InvalidConfig(
-            f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}", hint="make it less, or equal"
+            f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}", hint="lower it to that at most"
         )
     if values.get("valueFormat") == "json":
         _needed(values, "valueSchema")
@@ -247,7 +250,7 @@ def _end(values: Mapping[str, Any]) -> Place | Times:
 
 
 def _check_range(start: Place | Times, end: Place | Times) -> None:
-    """Both by offset, or both by time: the same partitions, and no end before its start."""
+    """Check two offsets or two times: they have the same partitions, and no end is before its start."""
     first = start.each if isinstance(start, Times) else start
     last = end.each if isinstance(end, Times) else end
     if isinstance(start, Times) != isinstance(end, Times):
@@ -263,7 +266,7 @@ def _check_range(start: Place | Times, end: Place | Times) -> None:
         )
     for at, offset in first.items():
         if 0 <= last[at] < offset:
-            raise InvalidConfig(f"{at}: the start, {offset}, lies behind the end, {last[at]}", hint="exchange them")
+            raise InvalidConfig(f"{at}: the start, {offset}, is after the end, {last[at]}", hint="exchange them")
 
 
 def _name(values: Mapping[str, Any], option: str) -> str:

@@ -42,13 +42,13 @@ _ALTERNATIVES = (
 _MAKE = "CREATE TABLE t USING tinymq OPTIONS (servers 'localhost:7070', subscribe 'flights')"
 
 
-def of_creation(given: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the options of a table that is being created, without those that Spark's catalog adds. None: `given` are
+def of_creation(texts: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the options of a table that is being created, without those that Spark's catalog adds. None: `texts` are
     not the options of a table.
 
     Raises InvalidConfig for a location, because a topic has none.
     """
-    lower = {name.lower(): str(text) for name, text in given.items()}
+    lower = {name.lower(): str(text) for name, text in texts.items()}
     if lower.get("provider", "").lower() != FORMAT:
         return None
     if any(name in lower for name in _PLACES):
@@ -58,37 +58,37 @@ def of_creation(given: Mapping[str, str]) -> dict[str, str] | None:
     return kept | repeated
 
 
-def table_schema(given: Mapping[str, str]) -> StructType:
+def table_schema(texts: Mapping[str, str]) -> StructType:
     """Return the columns of a table, which carry its options. Raises InvalidConfig unless the table can be read as a
     batch or as a stream, or written to."""
-    options.read(given, BATCH, STREAM, SINK)
-    reads = any(name in given for name in _ALTERNATIVES[0])
-    headers, values = _read_as(given) if reads else (True, None)
-    writes = _used_by(given, SINK).keys() - {"servers", "requesttimeoutms"}
+    options.read(texts, BATCH, STREAM, SINK)
+    reads = any(name in texts for name in _ALTERNATIVES[0])
+    headers, values = _read_as(texts) if reads else (True, None)
+    writes = _used_by(texts, SINK).keys() - {"servers", "requesttimeoutms"}
     if writes or not reads:
-        settings.read_sink(_used_by(given, SINK))
+        settings.read_sink(_used_by(texts, SINK))
     if writes and values is not None:
         raise InvalidConfig(
             f"a table with valueFormat=json cannot be written to, and {min(writes)} is for writing",
             hint="leave that option out, and create a second table, without valueFormat, to write to",
         )
-    if not reads and "topic" not in given:
+    if not reads and "topic" not in texts:
         raise InvalidConfig("the table names no topic to read from or to write to", hint=_MAKE)
-    shown = ", ".join(f"{name}={text}" for name, text in sorted(given.items()))
-    carried = {KEPT: dict(given), DECLARED: _DECLARED_TOPIC, "comment": shown}
+    shown = ", ".join(f"{name}={text}" for name, text in sorted(texts.items()))
+    carried = {KEPT: dict(texts), DECLARED: _DECLARED_TOPIC, "comment": shown}
     fields = columns.spark_schema(headers, values.schema if values is not None else None).fields
     return StructType(
         [StructField(each.name, each.dataType, True, carried if each.name == COLUMN else None) for each in fields]
     )
 
 
-def _read_as(given: Mapping[str, str]) -> tuple[bool, settings.Values | None]:
+def _read_as(texts: Mapping[str, str]) -> tuple[bool, settings.Values | None]:
     """Return the same as settings.read_schema_options, for a table that may have options for both batches and
     streams."""
     refusals: list[InvalidConfig] = []
     for scope in (BATCH, STREAM):
         try:
-            source = settings.read_source(_used_by(given, scope), scope)
+            source = settings.read_source(_used_by(texts, scope), scope)
         except InvalidConfig as error:
             refusals.append(error)
         else:
@@ -96,15 +96,15 @@ def _read_as(given: Mapping[str, str]) -> tuple[bool, settings.Values | None]:
     raise refusals[0]
 
 
-def for_read(given: Mapping[str, str], schema: StructType, scope: str) -> dict[str, str]:
+def for_read(texts: Mapping[str, str], schema: StructType, scope: str) -> dict[str, str]:
     """Return the options of a read: the query's options, and for all others the table's."""
-    return _together(given, _carried(schema) or {}, scope)
+    return _together(texts, _carried(schema) or {}, scope)
 
 
-def for_write(given: Mapping[str, str], schema: StructType) -> dict[str, str]:
+def for_write(texts: Mapping[str, str], schema: StructType) -> dict[str, str]:
     """Return the options of a batch write, which may be an INSERT. Raises InvalidConfig if the target table is
     unknown."""
-    lower = {name.lower(): str(text) for name, text in given.items()}
+    lower = {name.lower(): str(text) for name, text in texts.items()}
     if "servers" in lower:
         return lower
     kept = _carried(schema)
@@ -129,14 +129,14 @@ def _metadata(schema: StructType) -> dict[str, Any]:
     return dict(schema[COLUMN].metadata or {}) if COLUMN in schema.names else {}
 
 
-def _together(given: Mapping[str, str], kept: Mapping[str, str], scope: str) -> dict[str, str]:
-    """Return `given`, and those options of `kept` that have a meaning in `scope` and that `given` does not replace."""
-    lower = {name.lower(): str(text) for name, text in given.items()}
+def _together(texts: Mapping[str, str], kept: Mapping[str, str], scope: str) -> dict[str, str]:
+    """Return `texts`, and those options of `kept` that have a meaning in `scope` and that `texts` does not replace."""
+    lower = {name.lower(): str(text) for name, text in texts.items()}
     replaced = {name for names in _ALTERNATIVES if any(each in lower for each in names) for name in names}
     used = {name: text for name, text in _used_by(kept, scope).items() if name not in replaced}
     return used | lower
 
 
-def _used_by(given: Mapping[str, str], *scopes: str) -> dict[str, str]:
-    known = {name for scope in scopes for name in options.options_of(scope)}
-    return {name: text for name, text in given.items() if name.lower() in known}
+def _used_by(texts: Mapping[str, str], *scopes: str) -> dict[str, str]:
+    used = {name for scope in scopes for name in options.options_of(scope)}
+    return {name: text for name, text in texts.items() if name.lower() in used}

@@ -1,4 +1,4 @@
-"""What a query reads: ranges of offsets, split into tasks, and held while they are read.
+"""Plans the ranges of offsets that a query reads, splits them into tasks, and holds them meanwhile.
 
-It runs in the driver; task.py runs in the executors.
+These modules run in the driver. Only task.py runs in the executors.
 """

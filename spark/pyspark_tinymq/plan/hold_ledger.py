@@ -1,6 +1,6 @@
-"""What is held while it is read: a driver keeps a ledger of it, and tasks renew all that was planned together.
+"""Holds on records that a query reads. The driver keeps a ledger of the holds, and each task renews those of its plan.
 
-The hold is light by default: it only delays retention. With the option holdMs it is binding: it also refuses trims, and
+A hold is light by default: it only delays retention. With the option holdMs it is binding: it also refuses trims, and
 producers of a full partition. Either kind ends with its lease, and moves forward with the query.
 """
 
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("pyspark_tinymq")
 
-HOLD_TIMEOUT_S = 5.0  # a partition that nobody leads is read all the same
+HOLD_TIMEOUT_S = 5.0  # a query reads a partition without a leader too, so it does not wait longer for the hold
 RENEWALS_PER_LEASE = 3
-PLANS_MAX = 1024  # that a process knows to have renewed
-TOGETHER_MAX = 1024  # partitions: a task of a plan of more renews a part of it
+PLANS_MAX = 1024  # the entries of _renewed
+TOGETHER_MAX = 1024  # partitions in one Holding: a task of a larger plan renews only a part of the plan
 
-_renewed: OrderedDict[object, float] = OrderedDict()  # a holding's key -> when, by this process; the latest at the end
+_renewed: OrderedDict[object, float] = OrderedDict()  # Holding.key -> when this process renewed it, the latest last
 _asking = threading.Lock()
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What a driver holds: from where on, and since when; and what it tried to in vain. Pure.
+    """The holds that a driver has, and its attempts that failed. Pure.
 
-    Times are in seconds, of any clock that never goes back.
+    Times are in seconds, on any clock that never goes back.
     """
 
     lease_s: float
-    _held: dict[Partition, tuple[int, float]] = field(default_factory=dict)
-    _refused: dict[Partition, float] = field(default_factory=dict)
+    _held: dict[Partition, tuple[int, float]] = field(default_factory=dict)  # (first offset held, when it was renewed)
+    _refused: dict[Partition, float] = field(default_factory=dict)  # when the last attempt failed
 
-    def due(self, wanted: Offsets, now_s: float) -> dict[Partition, int]:
-        """What has to be held, or moved, or renewed, of what is wanted. What was refused is left for a while."""
+    def due(self, starts: Offsets, now_s: float) -> dict[Partition, int]:
+        """Return those of `starts` whose hold must be taken, moved or renewed now. A refused hold is retried later."""
         pause_s = self.lease_s / RENEWALS_PER_LEASE
 
         def is_due(at: Partition, offset: int) -> bool:
@@ -53,10 +53,10 @@ class Ledger:
             held, since_s = self._held.get(at, (-1, now_s))
             return held != offset or now_s - since_s >= pause_s
 
-        return {at: offset for at, offset in wanted.items() if is_due(at, offset)}
+        return {at: offset for at, offset in starts.items() if is_due(at, offset)}
 
     def note(self, asked: Offsets, held: Collection[Partition], now_s: float) -> None:
-        """What became of what was due."""
+        """Record an attempt to hold `asked`, of which the partitions in `held` succeeded."""
         for at, offset in asked.items():
             self._refused.pop(at, None)
             if at in held:
@@ -65,11 +65,11 @@ class Ledger:
                 self._refused[at] = now_s
 
     def holds(self, at: Partition, offset: int) -> bool:
-        """Was it held from that offset on, or from a lower one, when that was last tried?"""
+        """Tell whether the last attempt held the partition from `offset` or a lower offset on."""
         return at not in self._refused and 0 <= self._held.get(at, (-1, 0.0))[0] <= offset
 
     def clear(self) -> dict[Partition, int]:
-        """Nothing is held any more; what was."""
+        """Forget all holds, and return them."""
         held = {at: offset for at, (offset, _) in self._held.items()}
         self._held.clear()
         self._refused.clear()
@@ -78,23 +78,26 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What was planned and held together, for its tasks to renew. Picklable."""
+    """Holds of one plan, which its tasks renew. Picklable."""
 
-    hold_id: bytes  # 16
+    hold_id: bytes  # 16 bytes
     lease_s: float
-    offsets: Mapping[str, Mapping[int, int]]  # topic -> partition -> held from there on
+    offsets: Mapping[str, Mapping[int, int]]  # topic -> partition -> the first offset that is held
     binding: bool = False
 
     @property
     def key(self) -> tuple[bytes, object]:
-        """What tells it from others."""
+        """The identity of this holding within a process."""
         first = next(iter(self.offsets.items()), None)
         return self.hold_id, None if first is None else (first[0], next(iter(first[1])))
 
 
 def together(hold_id: bytes, lease_s: float, held: Offsets, *, binding: bool = False) -> dict[Partition, Holding]:
-    """For each partition that is held what its tasks renew: all of the plan, or, of a large one, those about it. Each
-    task is sent all of it, so that a plan would grow with the square of its size."""
+    """Return for each held partition the holding that its tasks renew.
+
+    A holding has all partitions of a small plan, and TOGETHER_MAX neighbours of a large one. Every task carries its
+    holding, so without this limit the size of a plan would grow with the square of its partitions.
+    """
     ordered = sorted(held.items())
     found: dict[Partition, Holding] = {}
     for first in range(0, len(ordered), TOGETHER_MAX):
@@ -104,7 +107,7 @@ def together(hold_id: bytes, lease_s: float, held: Offsets, *, binding: bool = F
 
 
 def by_topic(offsets: Iterable[tuple[Partition, int]]) -> dict[str, dict[int, int]]:
-    """Offsets of partitions, as requests have them: topic -> partition -> offset."""
+    """Return the offsets in the form of requests: topic -> partition -> offset."""
     found: dict[str, dict[int, int]] = {}
     for at, offset in sorted(offsets):
         found.setdefault(at.topic, {})[at.partition] = offset
@@ -112,11 +115,11 @@ def by_topic(offsets: Iterable[tuple[Partition, int]]) -> dict[str, dict[int, in
 
 
 class Renewal:
-    """Renews a plan's holds for as long as its `with` block runs: all of them, for other tasks of the plan may not have
-    begun. Beside the reading, since whoever takes what is read may take its time.
+    """Renews the holds of a plan while its `with` block runs. It renews all of them, because other tasks of the plan
+    may not have begun. A thread of its own does it, because the consumer of the rows may pause for long.
 
-    A process does so once in a third of the lease, however many tasks it runs, and brokers write nothing where another
-    process did. A hold that cannot be renewed is no reason to stop: what is read may well be there.
+    A process renews a holding once per third of the lease, however many tasks it runs. Brokers write nothing for a hold
+    that another process has just renewed. A failed renewal does not stop the task, because its records may still exist.
     """
 
     def __init__(self, client: Client, holding: Holding) -> None:
@@ -157,11 +160,11 @@ class Renewal:
                     timeout=HOLD_TIMEOUT_S,
                 )
             except TinymqError as error:
-                LOG.warning("%s: a hold on it was not renewed: %s", topic, error)
+                LOG.warning("%s: its hold was not renewed: %s", topic, error)
 
 
 def _turn(key: object, pause_s: float) -> float:
-    """How long until this process is to renew that holding, in seconds; 0: now, and whoever asked does it."""
+    """Return the seconds until this process must renew the holding. At 0 or less the caller must renew it now."""
     now_s = time.monotonic()
     with _asking:
         wait_s = _renewed.get(key, now_s - pause_s) + pause_s - now_s

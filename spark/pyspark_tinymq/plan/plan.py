@@ -87,10 +87,10 @@ BATCH_HINT = f"{GOING_ON}; or name places that are there: earliest or -2, latest
 
 def loss_error(losses: Sequence[Loss], hint: str) -> TinymqError:
     """What to raise for records that are gone."""
-    said = "; ".join(f"{loss.at} {loss.what}" for loss in losses[:5])
+    described = "; ".join(f"{loss.at} {loss.what}" for loss in losses[:5])
     more = f"; and {len(losses) - 5} more partitions" if len(losses) > 5 else ""
     kind = UnknownPartition if all(loss.what in (GONE, LEFT) for loss in losses) else OffsetOutOfRange
-    return kind(f"records are lost: {said}{more}", hint=hint)
+    return kind(f"records are lost: {described}{more}", hint=hint)
 
 
 def split(planned: Sequence[Range], tasks_min: int | None, records_max: int | None) -> list[Range]:
@@ -104,11 +104,11 @@ def split(planned: Sequence[Range], tasks_min: int | None, records_max: int | No
     total = sum(each.size for each in tasks)
     small = [each for each in tasks if round(each.size / total * tasks_min) <= 1]
     large_total = total - sum(each.size for each in small)
-    wanted = max(tasks_min - len(small), 1)
+    large_tasks = max(tasks_min - len(small), 1)
     whole = {(each.at, each.start) for each in small}
     pieces: list[Range] = []
     for each in tasks:
-        count = 1 if (each.at, each.start) in whole else max(1, round(each.size / large_total * wanted))
+        count = 1 if (each.at, each.start) in whole else max(1, round(each.size / large_total * large_tasks))
         pieces += _cut(each, count)
     return pieces
 
@@ -122,10 +122,10 @@ def _cut(each: Range, count: int) -> list[Range]:
 
 def check_explicit(named: Iterable[Partition], there: Iterable[Partition], option: str) -> None:
     """Explicit places are given for every partition that is read, and no other. Raises UnknownPartition."""
-    given, read = set(named), set(there)
-    if given == read:
+    explicit, read = set(named), set(there)
+    if explicit == read:
         return
-    missing, unknown = read - given, given - read
+    missing, unknown = read - explicit, explicit - read
     parts = [f"there is no {some(unknown)} to read"] if unknown else []
     parts += [f"{some(missing)} has no place"] if missing else []
     raise UnknownPartition(

@@ -85,37 +85,37 @@ class Written(WriterCommitMessage):
     ranges: tuple[Range, ...]
 
 
-def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
+def batch_writer(texts: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
     """Of `df.write`. Raises InvalidConfig."""
     if overwrite:
         raise InvalidConfig(
             'a topic cannot be overwritten by mode("overwrite") or INSERT OVERWRITE',
             hint='use .mode("append") or INSERT INTO; to begin again, delete the topic',
         )
-    sink = read_sink(given)
+    sink = read_sink(texts)
     if (sink.application == "") != (sink.version is None):
         raise InvalidConfig("txnAppId and txnVersion go together", hint="give both, or neither")
     check_columns(schema, sink.topic)
     return BatchWriter(sink, f"batch-{uuid.uuid4().hex}")
 
 
-def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
+def stream_writer(texts: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
     """Of `df.writeStream`. Raises InvalidConfig."""
     if overwrite:
         raise InvalidConfig(
             'outputMode("complete") writes all results anew with each micro-batch, and a topic only grows',
             hint='use outputMode("append")',
         )
-    sink = read_sink(given)
+    sink = read_sink(texts)
     if sink.version is not None:
         raise InvalidConfig("txnVersion has no meaning in a stream: its batches have numbers", hint="leave it out")
     check_columns(schema, sink.topic)
     return StreamWriter(sink)
 
 
-def read_sink(given: Mapping[str, str]) -> Sink:
+def read_sink(texts: Mapping[str, str]) -> Sink:
     """Raises InvalidConfig."""
-    values = settings.read_sink(given)
+    values = settings.read_sink(texts)
     producer = {
         "acks": values.get("acks", "quorum"),
         "compression": values.get("compression", "none"),
