@@ -203,9 +203,9 @@ def test_who_reads_no_answers_and_goes_is_forgotten(tinymq_cluster: Cluster, hel
             (here,) = set(streams._streams) - before
             assert here._transport is not None
             assert rude._transport is not None
-            # Both buffers grow to megabytes otherwise: a hundred thousand answers until the stream stands still. A
-            # receive buffer of 4 KiB is too small: the kernel then drops segments, and the acknowledgements in them.
-            here._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            # The buffers grow to megabytes otherwise: a hundred thousand answers until the stream stands still. Much
+            # smaller ones let one segment at a time pass, and each waits 40 ms for its acknowledgement.
+            here._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
             rude._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
             rude._transport.pause_reading()
             asking = asyncio.ensure_future(ask())
