@@ -28,12 +28,12 @@ def _up(cluster: Cluster) -> list[Broker]:
 
 
 def _started(cluster: Cluster) -> list[Broker]:
-    """Those, and who is on the way there."""
+    """Return the brokers that run or are about to."""
     return [b for b in cluster.brokers.values() if not b.process_is_gone]
 
 
 def _restart_later(cluster: Cluster, broker: Broker) -> None:
-    """It starts again after a while, unless somebody did it before."""
+    """Start the broker again after a while, unless it runs already."""
 
     def start() -> None:
         if broker.process_is_gone:
@@ -226,7 +226,7 @@ async def calm(cluster: Cluster, within_s: float = 20.0) -> None:
         cluster.resume(broker.id)
         if broker.up:
             broker.disk.delay_s = (0.00005, 0.002)
-    await cluster.run_for(4.0)  # whoever is to be started again is, and disks are mended
+    await cluster.run_for(4.0)  # every broker is started again, and disks are repaired
     await cluster.until(cluster.all_up, within_s, "all brokers are up")
     for group in cluster.groups:
         await cluster.settle(group, within_s)
@@ -241,7 +241,7 @@ async def calm(cluster: Cluster, within_s: float = 20.0) -> None:
 
 
 def check_recorder(machine: Recorder) -> None:
-    """Nobody who waits was forgotten, and offsets are dense."""
+    """Check that every waiter got an answer, and that offsets are dense."""
     assert not [p for p in machine.waiting.values() if p.index <= machine.index]
     for before, after in zip(machine.entries, machine.entries[1:], strict=False):
         assert after.header.base_offset == before.header.next_offset

@@ -46,8 +46,10 @@ _STATE = struct.Struct("<QI")
 
 
 class Ledger:
-    """What was applied anywhere, for all time. As soon as two replicas disagree, `broken` says how, for good: the
-    AssertionError that is raised besides may end nothing but a replica."""
+    """The entries that any replica has ever applied.
+
+    When two replicas disagree, `broken` stores the difference. The AssertionError alone may end no more than a replica.
+    """
 
     def __init__(self) -> None:
         self.chosen: dict[GroupId, list[tuple[int, int]]] = {}  # by index - 1: (term, header crc) of what was applied
@@ -196,7 +198,7 @@ class Broker:
         return self.machines[group]
 
     def propose(self, payload: bytes, group: GroupId = GROUP, record_count: int = 1) -> Position:
-        """As a room above would: only while the state machine may accept."""
+        """Propose as a room above does: only while the state machine accepts."""
         machine = self.machines[group]
         if machine.leading is None:
             raise NotLeader(f"broker {self.id} may not accept")
@@ -209,7 +211,7 @@ class Broker:
     # Life
 
     async def open_store(self) -> None:
-        """The first half of a start. Raises what the disk says."""
+        """The first half of a start. Raises the error of the disk."""
         loop, cluster = self._cluster.loop, self._cluster
         self._process = process = SimProcess(f"broker {self.id}")
         self._clock = VirtualClock(loop, process, start_s=self.rng.uniform(10, 10_000), rate=self.rate)
@@ -394,7 +396,7 @@ class Cluster:
         self._apply_links()
 
     def pause(self, broker_id: int) -> None:
-        """SIGSTOP: what it is sent waits in buffers."""
+        """Stop the process as SIGSTOP does: messages to it wait in buffers."""
         self.say(f"broker {broker_id} is paused")
         self._paused.add(broker_id)
         self.brokers[broker_id].process.pause()
@@ -422,7 +424,7 @@ class Cluster:
         return [b for b in self.brokers.values() if b.up and not b.process.paused]
 
     def leaders(self, group: GroupId = GROUP) -> list[Broker]:
-        """Who may accept, as far as they know; the one of the newest term last."""
+        """Return the brokers that believe to lead and accept, the one of the newest term last."""
         able = [b for b in self.running if group in b.machines and b.machines[group].leading is not None]
         return sorted(able, key=lambda b: b.machines[group].leading or 0)
 
@@ -436,7 +438,7 @@ class Cluster:
         return [b for b in self.running if b is not leader]
 
     def agreed(self, group: GroupId = GROUP) -> bool:
-        """Every running replica that takes part has applied all that the one leader holds, and knows who leads."""
+        """Has every running replica applied the whole log of the only leader, and does it know that leader?"""
         leaders = self.leaders(group)
         if len(leaders) != 1:
             return False
@@ -480,7 +482,7 @@ class Cluster:
         await self.clock.sleep(seconds)
 
     async def until(self, holds: Callable[[], object], within_s: float, what: str = "") -> float:
-        """Let time pass until `holds()`; how long that took. Raises AssertionError after `within_s`."""
+        """Let time pass until `holds()`, and return the seconds it took. Raises AssertionError after `within_s`."""
         start = self.loop.time()
         while not holds():
             assert not self.ledger.broken, f"{self.ledger.broken}\n{self.describe()}"
@@ -490,7 +492,7 @@ class Cluster:
         return self.loop.time() - start
 
     async def settle(self, group: GroupId = GROUP, within_s: float = 10.0) -> None:
-        """Until every running replica holds and knows the same."""
+        """Let time pass until every running replica has the same log and commit index."""
         await self.until(lambda: self.agreed(group), within_s, f"all agree on {group}")
 
     async def commit(self, payload: bytes, group: GroupId = GROUP, within_s: float = 5.0) -> Position:
@@ -511,7 +513,7 @@ class Cluster:
         return position
 
     async def load(self, pause_s: float = 0.01, payload_bytes_max: int = 400) -> None:
-        """Propose for ever, on everybody who believes to lead."""
+        """Propose for ever, on every broker that believes to lead."""
         count = 0
         while True:
             for group in self.groups:

@@ -341,7 +341,7 @@ class Group:
             node.commit = survivor.commit
 
     def settle(self) -> bool:
-        """Nothing more happens to anybody, all are there: does somebody lead?"""
+        """Does a replica lead, or can one be elected, when all are present and no event follows?"""
         for node in self.nodes:
             self._start(node)
         reports = [n.report() for n in self.nodes]

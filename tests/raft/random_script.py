@@ -41,9 +41,9 @@ class RandomScript:
         self._count = count
         self._written = 0
         self._kept: list[Kept] = []
-        self._wiped: set[int] = set()  # whose disk before is still about
-        self._damaged: dict[int, Replica] = {}  # who held the flipped bit: it may be found much later, or never
-        self._listed: Membership | None = None  # the newest CONFIG that anybody applied
+        self._wiped: set[int] = set()  # brokers whose previous disk may come back
+        self._damaged: dict[int, Replica] = {}  # by broker: the replica with a flipped bit, perhaps unread
+        self._listed: Membership | None = None  # the newest CONFIG that any replica applied
         self._draws: list[tuple[int, Callable[[ScriptedBroker], str]]] = [
             (42, self._message), (3, self._replay), (12, self._propose), (3, self._stand), (3, self._trim),
             (9, lambda b: f"run {self._rng.choice([0.02, 0.1, 0.3, 0.6])}"),
@@ -181,7 +181,7 @@ def _term(broker: ScriptedBroker) -> int:
 
 
 def lived(seed: int, count: int, steps: int) -> None:
-    """Raises AssertionError with all that was done."""
+    """Run a random script. Raises AssertionError with all its commands."""
     script = RandomScript(seed, count)
     try:
         asyncio.run(script.live(steps))

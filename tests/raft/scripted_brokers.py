@@ -152,7 +152,7 @@ class ScriptedTransport:
 
 
 class Links:
-    """Who is connected, and what is on its way. A link that closes loses what is on it, as a connection does."""
+    """The links between brokers, and the messages in flight. A link that closes loses its messages."""
 
     def __init__(self) -> None:
         self.queue: list[Sent] = []
@@ -198,7 +198,7 @@ class Links:
         return lost
 
     def detach(self, broker_id: int) -> list[Sent]:
-        """Its process is gone: who dials it is refused."""
+        """End its process: connections to it are refused."""
         others = [b for b in self._ends if b != broker_id and self.linked(b, broker_id)]
         del self._ends[broker_id]
         lost = [sent for other in others for sent in self.unlink(broker_id, other)]
@@ -212,7 +212,7 @@ class Links:
         end.on_message(sent.source, sent.head, sent.body)
 
     def deliver_hidden(self) -> bool:
-        """Heartbeats and announcements, and connections that somebody wants anew."""
+        """Heartbeats, announcements, and requests to reopen a connection."""
         hidden, self._hidden = self._hidden, []
         again, self.again = self.again, []
         for sent in hidden:
@@ -325,7 +325,7 @@ class ScriptedBroker:
 
 
 async def idle(links: Links) -> None:
-    """Until nobody has anything left to do but what waits for a command."""
+    """Run until every broker only waits for a command."""
     ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
     for _ in range(SPINS_MAX):
         await asyncio.sleep(0)

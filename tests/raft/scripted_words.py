@@ -64,7 +64,7 @@ def shorten(found: Iterable[str]) -> str:
 
 
 def kind_of(sent: Sent) -> str:
-    """The word by which a command selects it."""
+    """Return the word by which a command selects this message."""
     message = _raft(sent)
     if message is None:
         return "Request" if sent.head.HasField("request") else "Reply"

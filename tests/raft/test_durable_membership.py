@@ -1,5 +1,6 @@
-"""A replica that is listed anew is a member once its disk knows that (docs/adr/0022): the next disk may go then, and
-whatever else happens in that moment, the group goes on.
+"""A replica that is listed again becomes a member once its disk has stored that (docs/adr/0022).
+
+The next disk may be replaced then. The group goes on even if other brokers fail in that moment.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ WRITTEN = [b"%d" % i for i in range(5)]
 
 
 async def is_back(cluster: Cluster, broker: Broker) -> None:
-    """As an operator looks: is its replica a follower?"""
+    """Wait until an operator sees the broker's replica as a follower."""
     await broker.start()
     await cluster.until(lambda: listed(broker), 2.0)
 
 
 def in_a_row(end: Callable[[Broker], None]) -> Scenario:
-    """Each disk of a minority is replaced in turn, as soon as the one before is back, and in that moment everybody
-    else ends, too."""
+    """Replace the disks of a minority in turn, each as soon as the previous replica is a member.
+
+    All other brokers end at the same moment.
+    """
 
     async def scenario(cluster: Cluster) -> None:
         await five_writes(cluster)
@@ -96,7 +99,7 @@ async def no_mark_is_written(cluster: Cluster) -> None:
         await cluster.run_for(1.0)
         group, leader = three.group(), cluster.leader().group()
         assert (group.role, group.replica.state.failure) == (Role.LEARNER, None)
-        assert group.status().reason == "it is listed, and waits for its disk to keep that"
+        assert group.status().reason == "it is listed, and waits until its disk has stored that"
         leading = leader.replica.current.leadership
         assert leading is not None
         assert leading.replication.progress[3].commit < leader.replica.state.configs.applied.index, (
@@ -123,7 +126,7 @@ def test_mutant_a_failed_mark_is_not_retried(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def damage_while_another_is_not_back(cluster: Cluster) -> None:
-    """Broker 3 is listed, and its disk has not kept that. Damage on 2 waits: 1 and 3 might elect nobody."""
+    """Broker 3 is listed, but its disk has not stored that. Broker 2's repair waits: 1 and 3 might elect no leader."""
     await five_writes(cluster)
     await cluster.run_for(0.5)
     two, three = cluster.brokers[2], cluster.brokers[3]
@@ -141,7 +144,7 @@ async def damage_while_another_is_not_back(cluster: Cluster) -> None:
         assert two.group().role is Role.QUARANTINED
     state = three.group().replica.state
     three.process.do(lambda: keep(state.log, state.configs.applied.index))
-    await cluster.until(lambda: listed(two), 5.0, "then it may begin anew")
+    await cluster.until(lambda: listed(two), 5.0, "its repair may begin then")
     await everybody_agrees(cluster, WRITTEN)
 
 

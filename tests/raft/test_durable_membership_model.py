@@ -1,7 +1,8 @@
-"""Every way in which disks can be replaced one after the other, each once the one before is back, and then any minority
-be lost while everybody ends: is somebody elected? A small model of logs, over the rules of `Configs` as they are.
+"""A small model of logs over the real rules of `Configs`: can the group elect a leader after disks were replaced?
 
-A replica's log is told by its newest CONFIG, what it knows after a restart by the CONFIG that it has applied.
+It tries every order in which disks can be replaced, each once the previous replica is a member. Then all processes
+end, and any minority is lost. The model knows a log by its newest CONFIG. What a replica knows after a restart is the
+CONFIG that it has applied.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ class Group:
         return self.configs[config].membership.has(self.replicas[broker])
 
     def logs(self) -> Iterator[Indexes]:
-        """In which each CONFIG is committed: by who was listed before it and by it, on the disk of then or of now."""
+        """Yield the logs in which every CONFIG is committed, by replicas that both it and the previous CONFIG list.
+
+        A replaced broker counts with its previous disk for the CONFIGs before its replacement.
+        """
         brokers, quorum = range(len(self.replicas)), self.configs[0].membership.quorum
         for logs in product(range(len(self.configs)), repeat=len(self.replicas)):
             held = [
@@ -47,8 +51,10 @@ class Group:
                 yield logs
 
     def known(self, logs: Indexes, kept: bool) -> Iterator[Indexes]:
-        """What each may know to be committed, at least after all that it has ended; `kept`: who is listed anew is a
-        member, all of them are."""
+        """Yield the CONFIGs that the replicas may know to be committed after a restart, by broker.
+
+        `kept`: every replica that was listed again is a member, so its disk has stored the CONFIG that lists it.
+        """
         least = [
             next((c for c in range(len(self.configs)) if self.lists(c, b)), 0) if kept else 0 for b in range(len(logs))
         ]
@@ -59,7 +65,7 @@ class Group:
         return Configs(self.configs[known], self.configs[known + 1 : log + 1])
 
     def elects(self, candidate: int, there: Sequence[int], logs: Indexes, known: Indexes) -> bool:
-        """Who stands names the CONFIG that it knows; who holds it believes that, and votes for no shorter log."""
+        """Can `candidate` win? A voter believes the applied CONFIG that it names, and votes for no shorter log."""
         me, ballot = self.replica(logs[candidate], known[candidate]), Candidacy(2, False)
         if not me.counts(self.replicas[candidate]):
             return False
@@ -72,7 +78,7 @@ class Group:
 
 
 def stuck(group: Group, kept: bool) -> tuple[int, int]:
-    """(states in which nobody can be elected, all states)."""
+    """Return the number of states in which no leader can be elected, and of all states."""
     found = total = 0
     brokers = range(len(group.replicas))
     minorities = list(chain.from_iterable(combinations(brokers, n) for n in range(len(brokers) // 2 + 1)))

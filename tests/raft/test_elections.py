@@ -1,4 +1,4 @@
-"""Who leads, for how long, and what its successor finds: whole brokers in virtual time."""
+"""Elections and leaderships of whole brokers in virtual time, and the log that a successor finds."""
 
 from __future__ import annotations
 

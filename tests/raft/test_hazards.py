@@ -243,7 +243,7 @@ def test_7_is_noticed_when_a_vote_leaves_before_its_sync(monkeypatch: pytest.Mon
 
 
 async def a_candidate_counts_itself_after_its_sync(cluster: Cluster) -> None:
-    """Where it is the only voter, nobody else's sync stands for its own."""
+    """With a single voter, no other broker's sync can replace its own."""
     await cluster.commit(b"x")
     await cluster.settle()
     only = cluster.leader()
@@ -339,7 +339,7 @@ def test_20_an_entry_of_a_kind_or_version_that_is_unknown_stops_the_replica(kind
 def test_10_an_apply_that_raises_stops_its_replica_and_is_not_tried_again(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """`apply` is total by contract; who breaks it must not stall the broker, skip the entry, or apply it twice."""
+    """`apply` is total by contract. One that raises stalls no broker, skips no entry, and applies none twice."""
     tries: list[int] = []
     real = Recorder.apply
 

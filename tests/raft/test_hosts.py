@@ -1,4 +1,4 @@
-"""A broker's host: groups come and go, questions between brokers, who leads what."""
+"""A broker's host: groups that open and close, requests between brokers, and leader hints."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_deleted_group_leaves_nothing_behind() -> None:
 
 
 def test_a_group_of_one_may_be_opened_before_its_host_starts() -> None:
-    """Its ballot is synced before anybody dials: nobody else would wake it."""
+    """Its vote is synced before any peer connects, so no other event would wake the group."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.until(cluster.leaders, 1.0)

@@ -1,4 +1,4 @@
-"""Who came back with less than it had: hazard 22. What is here: it neither votes, stands nor counts."""
+"""Hazard 22: a replica that came back with a shorter log neither votes, campaigns nor counts."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def forge(cluster: Cluster, source: int, message: Vote | AppendAck) -> None:
 
 
 async def lonely_candidate(cluster: Cluster) -> int:
-    """Broker 1 hears nobody and stands, in a term that the others do not reach; that term."""
+    """Make the isolated broker 1 campaign, in a term that the others do not reach. Returns that term."""
     await cluster.settle()
     one = cluster.brokers[1]
     cluster.isolate(1)

@@ -85,7 +85,7 @@ def acknowledge_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sync_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk, or whoever should have asked it, does nothing once the brokers run."""
+    """Once the brokers run, no sync reaches the disk: the disk or its caller drops it."""
     real = FaultyFiles.sync
 
     def sync(self: FaultyFiles, files: list[File]) -> None:

@@ -77,7 +77,7 @@ def test_it_wakes_when_its_leader_is_gone() -> None:
 
 
 def test_a_leader_that_restarts_at_once_leads_no_more() -> None:
-    """Another session counts as its leaderships gone, though nobody missed a heartbeat."""
+    """A new session ends the broker's leaderships, although no heartbeat was missed."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
@@ -129,7 +129,7 @@ def test_a_group_that_is_opened_late_is_found_by_its_leader(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", first_of(range(5), 2))
 def test_a_follower_that_missed_heartbeats_finds_the_leader_again(seed: int) -> None:
-    """Nobody else noticed, and the group rests: the leader has no other reason to speak."""
+    """No other broker noticed, and the group rests, so the leader has no other reason to send."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
@@ -167,7 +167,7 @@ def test_a_paused_follower_starts_no_election_when_it_goes_on(seconds: float) ->
 
 
 def test_a_leader_whose_followers_are_gone_before_it_leads_does_not_stay() -> None:
-    """The last vote comes late, when who gave the one before is gone already: nobody is left to go."""
+    """The last vote arrives late, after the previous voter has died. So no later death can wake the leader."""
 
     async def scenario(cluster: Cluster) -> None:
         one, current = cluster.brokers[1], cluster.brokers[1].group().replica.current

@@ -102,7 +102,7 @@ def test_nothing_is_acknowledged_on_one_disk() -> None:
 
 @pytest.mark.parametrize("seed", first_of(range(12), 4))
 def test_a_forced_leadership_that_is_interrupted_can_be_repeated(seed: int) -> None:
-    """The power of the taker, or of all, goes at some moment of it."""
+    """The power of the surviving broker, or of all brokers, is cut at some moment of the recovery."""
 
     async def scenario(cluster: Cluster) -> None:
         one = await two_lost(cluster)
@@ -162,7 +162,7 @@ async def survivor_is_behind(cluster: Cluster) -> Broker:
 
 
 def accept_loss(cluster: Cluster, kept: int) -> None:
-    """The ledger forgets what was chosen after entry `kept`; who still has it may apply it when it opens."""
+    """Make the ledger forget the entries after `kept`. A replica that still has them may apply them at opening."""
     ledger, chosen = cluster.ledger, cluster.ledger.chosen[GROUP]
     given_up = dict(enumerate(chosen[kept:], kept + 1))
     del chosen[kept:]
@@ -219,7 +219,7 @@ def test_a_lost_disk_that_comes_back_moves_no_other_replica() -> None:
 
 
 def test_a_forced_leadership_that_committed_nothing_gives_up_nothing() -> None:
-    """It was begun without the broker that has most, cut short, and that broker is back before it is done again."""
+    """It began without the broker with the longest log, was interrupted, and that broker is back before the repeat."""
 
     async def scenario(cluster: Cluster) -> None:
         one = await survivor_is_behind(cluster)

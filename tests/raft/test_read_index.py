@@ -1,4 +1,4 @@
-"""Hazard 13: what a leader lets be read is not stale, whatever has happened that it does not know of. Nothing is
+"""Hazard 13: no leader answers a stale read, even if events elsewhere have deposed it. Nothing is
 written for it, and every read ends."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TIMEOUT_S = 2.0
 
 
 class Reads:
-    """Reads by anybody who believes to lead, and what each must not miss: all that was acknowledged before it began."""
+    """Reads on every broker that believes to lead. None may miss an entry that was acknowledged before it began."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -153,7 +153,7 @@ def test_an_isolated_leader_lets_nothing_be_read(seed: int) -> None:
 
 
 def test_mutant_a_leader_that_believes_to_lead_reads_the_past(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It cannot know better: the isolated one is caught as soon as it has nothing else to go by."""
+    """Without a round, an isolated leader answers reads from its stale state."""
 
     def confirm_reads(self: Leadership) -> None:
         read_id = self.reads.begin(self.state.env.now())
@@ -181,7 +181,7 @@ def test_mutant_a_leader_that_believes_to_lead_reads_the_past(monkeypatch: pytes
 
 
 async def just_elected(cluster: Cluster) -> Reads:
-    """It holds what its predecessor acknowledged last, and nobody told it that this is committed."""
+    """It has the last entry that its predecessor acknowledged, but has not heard that the entry is committed."""
     await cluster.commit(b"x")
     await cluster.settle()
     reads = Reads(cluster)
@@ -273,7 +273,7 @@ def test_a_follower_that_has_only_voted_answers_a_round_and_is_not_sent_the_whol
 
 
 def test_a_read_in_an_ended_term_is_refused() -> None:
-    """It was away while another was elected, and now reaches only one who follows that one."""
+    """It was isolated while another leader was elected, and now reaches only a follower of that leader."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")

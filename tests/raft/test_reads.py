@@ -1,4 +1,4 @@
-"""Rounds of questions that prove a leadership, as tables: who reads when, and who answers what."""
+"""Read rounds, which confirm a leadership, as tables of reads, rounds and answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Bench:
         return self.rounds.begin(self.now)
 
     def answered(self, broker_id: int, round_: int, applied: int = 5) -> str:
-        """Which reads this answer lets through."""
+        """Return the reads that this answer completes."""
         self.rounds.answered(broker_id, round_)
         return self.take(applied)
 

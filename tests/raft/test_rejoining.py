@@ -1,4 +1,4 @@
-"""Hazard 22, the way back: a replica that came back with less is listed anew, votes again, and never too early.
+"""Hazard 22, the way back: a replica that lost entries is listed again and votes again, but never too early.
 
 Broker 1 leads, broker 2 loses its disk. Each rule that lets a group go on, or keeps it from going on too early, has a
 scene here that ends otherwise without it.
@@ -102,7 +102,7 @@ def test_a_wiped_replica_is_a_member_again_and_the_next_loss_is_survived() -> No
 
 
 async def leader_dies(cluster: Cluster, unaware: set[int], ahead: int) -> None:
-    """Broker 2 is listed anew, and the leader dies at once. Who is `unaware` was never told that CONFIG is committed;
+    """Broker 2 is listed again, and the leader dies at once. `unaware` brokers never heard that CONFIG is committed;
     the last entry reached `ahead` alone, so nobody else can win. Of five brokers, the fifth has been gone for long."""
     await five_writes(cluster)
     one, two = cluster.brokers[1], cluster.brokers[2]

@@ -1,4 +1,4 @@
-"""A lost leader is replaced in time, one that nobody hears steps down, and what is slow is a reason for neither."""
+"""A lost leader is replaced in time, an unheard one steps down, and a slow one does neither."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_mutant_fixed_timeouts_cost_repeated_elections(monkeypatch: pytest.Monke
 
 
 async def a_leader_that_nobody_hears(cluster: Cluster) -> float:
-    """It hears one, who cannot be elected: nobody else will ever tell it. For how long it accepts writes."""
+    """Return the seconds for which a leader accepts writes that hears one broker, which cannot be elected."""
     await cluster.commit(b"x")
     await cluster.settle()
     leader, dead = cluster.leader(), cluster.followers()[0]

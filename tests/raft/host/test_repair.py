@@ -1,4 +1,4 @@
-"""A damaged replica sets its log aside and comes back as a learner; damage on a majority changes nothing."""
+"""A damaged replica moves its log to quarantine and comes back as a learner. Damage on a majority changes nothing."""
 
 from __future__ import annotations
 

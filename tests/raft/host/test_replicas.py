@@ -1,4 +1,4 @@
-"""What is done about a replica fails, or has to wait: it shows, and stands in the way of nothing else."""
+"""An operation on a replica fails, or has to wait: the status says so, and no other replica is affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets in. A table of everything that may be wrong, and replays of what was right."""
+"""The handshake lets in authenticated brokers alone: a table of all faults, and replays of valid messages."""
 
 from __future__ import annotations
 
@@ -311,7 +311,7 @@ def test_the_late_refusal_reaches_a_dialer_that_is_open() -> None:
 
 
 def test_a_proof_cannot_be_sent_back_to_its_maker() -> None:
-    """Somebody without the secret, dialled as broker 2, dials broker 1 to have it make the proof."""
+    """An attacker without the secret, dialled as broker 2, dials broker 1 to obtain the proof from it."""
     dialer, listener = dial(ONE), accept(ONE)
     first = message(dialer.first_message)
     as_two = altered(first, broker_id=2, to_broker_id=1)

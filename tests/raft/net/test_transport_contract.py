@@ -358,7 +358,7 @@ def test_a_broker_without_a_cluster_learns_why_it_gets_none(run: Run, known: byt
 
 
 def _free(network: TcpNetwork) -> tuple[str, int]:
-    """Where nobody listens."""
+    """Send to an address without a listener."""
     return ("127.0.0.1", free_ports(1)[0]) if type(network) is TcpNetwork else ("memory", 1)
 
 
@@ -390,7 +390,7 @@ def test_a_removed_peer_is_closed_both_ways_and_left_alone(run: Run) -> None:
 
 @pytest.mark.parametrize("make", [TcpNetwork, InMemoryNetwork], ids=["tcp", "memory"])
 def test_a_broker_that_reaches_us_is_dialled_without_waiting(make: type[TcpNetwork]) -> None:
-    """The clock stands still: whoever waits for the time of the next attempt waits for ever."""
+    """The clock stands still, so a broker that waited for the time of its next attempt would wait for ever."""
 
     async def scenario() -> None:
         network = make(ManualClock())

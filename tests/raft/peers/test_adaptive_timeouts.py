@@ -1,4 +1,4 @@
-"""How long a silence must be, and how long an election may take, from what was measured: tables."""
+"""Timeouts of silences and elections from measured heartbeats, as tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tinymq.raft.peers.adaptive_timeouts import HALVED_AFTER_S, ROUND_TRIP_MAX_S
 
 TIMING = Timing(heartbeat_s=0.1, gone_after_s=0.6, election_min_s=0.15, election_max_s=0.45)
 
-# what heartbeats came like -> gone after, doubted after
+# name: (gaps between heartbeats, gone after, doubted after), in seconds
 PACES: dict[str, tuple[list[float], float, float]] = {
     "nothing heard yet": ([], 0.6, 0.3),
     "on time": ([0.1] * 50, 0.6, 0.3),

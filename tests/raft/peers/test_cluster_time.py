@@ -1,4 +1,4 @@
-"""What time it is: what a majority of the brokers that count agrees on, however wrong the others are."""
+"""The cluster's time: a majority of the brokers that count agrees on it, however wrong the other clocks are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is alive, from heartbeats and refusals; heartbeats repeat what was not acknowledged, and measure."""
+"""The failure detector: verdicts from heartbeats and refusals, repeated announcements, and measured delays."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_our_own_pause_counts_as_no_peers_silence() -> None:
 
 
 def test_a_silence_is_excused_once() -> None:
-    """Or one who stands still again and again would believe in the dead for ever."""
+    """Otherwise a broker that pauses repeatedly would take dead peers for alive for ever."""
     life = FailureDetector(TIMING)
     life.heard(2, session=7, now=10.0)
     life.stood_still(0.3)

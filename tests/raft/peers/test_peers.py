@@ -1,4 +1,4 @@
-"""When verdicts on other brokers are given: at their moment, and by none who has just stood still."""
+"""Verdicts on other brokers fall when they are due, and never right after a pause of our own process."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Bench:
 
 
 def test_leader_hints_follow_the_heartbeat_of_a_restarted_process() -> None:
-    """The other order loses it: who hears of another process forgets what that broker led."""
+    """The other order would lose the hint: a new session makes a peer forget that broker's leaderships."""
     bench, other = Bench(), Bench()
     bench.beat()
     bench.restart()

@@ -1,4 +1,4 @@
-"""Handing a leadership over: how it came about is known to who leads then, and whether it would be done at once."""
+"""Leadership transfers: the new leader knows the origin, and obstacles are known beforehand."""
 
 from __future__ import annotations
 

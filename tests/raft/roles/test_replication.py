@@ -141,14 +141,14 @@ def test_a_disk_that_lost_acknowledged_entries_is_logged_once_and_filled(ends_at
 
 
 def test_another_identity_that_kept_the_log_is_not_sent_all_of_it_again() -> None:
-    """Only its count is another. Its first answer is of a round or to nobody: it says nothing of its log."""
+    """Only its count is new. Its first answer is to a read round or unsolicited, and says nothing of its log."""
     leader, lines, _ = leading(entries=5)
     leader.acknowledged(2, ack(durable=5))
     assert leader.acknowledged(2, ack(durable=0, count=1)), "there is something to be sent"
     leader.replicate(1)
     (asked,) = lines.take(2)
     assert isinstance(asked, Append)
-    assert (asked.prev_index, list(asked.entries)) == (5, []), "does it hold what the old one did?"
+    assert (asked.prev_index, list(asked.entries)) == (5, []), "does it hold the old entries?"
     leader.acknowledged(2, ack(durable=5, count=1))
     assert (leader.progress[2].match, leader.progress[2].mode) == (5, Mode.REPLICATE)
 
@@ -253,7 +253,7 @@ def test_entries_whose_predecessor_was_removed_while_they_were_read_are_not_sent
     leader.entries_read(2, 2, log.entries[1:4], 1)
     assert lines.take(2) == []
     leader.replicate(1)
-    assert lines.states == [2], "it is offered the applied state instead"
+    assert lines.states == [2], "it is offered the snapshot instead"
 
 
 def test_the_successor_is_alive_listed_and_holds_most() -> None:

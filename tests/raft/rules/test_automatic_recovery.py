@@ -74,7 +74,7 @@ def test_two_that_are_listed_elect_one_of_them(gone: int) -> None:
 
 
 def test_a_leader_that_can_commit_is_not_disturbed() -> None:
-    """Though nobody could be elected now: broker 2 is listed, and lacks the CONFIG that says so."""
+    """No replica could be elected at present: broker 2 is listed, but lacks the CONFIG that lists it."""
     leader = report(1, leads=True, applied=config(0, 1, 0, epoch=2))
     reports = [leader, report(2, 1, position=(1, 4)), begun_anew(3)]
     assert plan_recovery(reports, MEMBERS) is None
@@ -98,7 +98,7 @@ def test_a_damaged_or_failed_member_may_know_of_a_majority() -> None:
 
 
 def test_the_replica_that_has_the_committed_config_leads() -> None:
-    """Broker 2 committed the CONFIG that lists broker 3 anew with broker 1, and ended before it told anybody."""
+    """Brokers 2 and 1 committed the CONFIG that lists broker 3 again. Broker 2 ended before it announced the commit."""
     unsaid = report(1, newest=config(0, 0, 1, epoch=2))
     reports = [unsaid, begun_anew(2), report(3, 1, position=(0, 1))]
     found = plan_recovery(reports, MEMBERS)
@@ -115,7 +115,7 @@ def test_a_folder_that_is_not_there_is_waited_for() -> None:
 
 
 def test_a_count_that_is_lower_than_the_listed_one_is_not_understood() -> None:
-    """Counts only rise: somebody put an old folder back."""
+    """Counts only rise, so an old data directory was restored."""
     assert plan_recovery([replace(begun_anew(b), applied=config(5, 5, 5)) for b in MEMBERS], MEMBERS) is None
 
 

@@ -1,4 +1,4 @@
-"""State transfers without brokers: what goes to a follower behind our first entry, and when it goes again."""
+"""Snapshot transfers without brokers: the messages to a follower behind our first entry, and their repeats."""
 
 from __future__ import annotations
 

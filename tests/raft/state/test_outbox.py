@@ -86,7 +86,7 @@ def test_the_newest_of_a_kind_stands_for_all_that_wait() -> None:
 
 
 def test_a_disk_that_hangs_for_a_minute_makes_no_queue() -> None:
-    """Whoever waits for its vote stands again and again, asks, and is asked."""
+    """A replica that waits for the sync of its vote campaigns repeatedly, asks, and is asked."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")

@@ -173,10 +173,9 @@ class Replicas:
         self._changed(group)
 
     def look(self, group: Group) -> None:
-        """Act on a changed role: repair a damaged replica, and drop what is kept of it once it is listed again.
+        """Act on a changed role: repair a damaged replica, and drop its quarantined log once it is listed again.
 
-        Only damage is repaired. A bug that every replica meets in turn must not make each of them give up what it
-        holds.
+        Only damage is repaired. A bug that every replica meets in turn must not make each of them give up its log.
         """
         failure = group.replica.state.failure
         if isinstance(failure, CorruptData) and self._failures.get(group.id) is not failure:

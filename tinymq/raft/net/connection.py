@@ -58,8 +58,8 @@ class Connection(asyncio.BufferedProtocol):
         self.lost: asyncio.Future[TinymqError] = self._loop.create_future()
         self._reader = FrameReader(handshake.FRAME_BYTES_MAX, handshake.FRAME_BYTES_MAX, asks=room is not None)
         self._room_of_all = room
-        self._claim: Claim | None = None  # with `room`, while the connection is open
-        self._frame_deadline: FrameDeadline | None = None  # likewise
+        self._claim: Claim | None = None  # of `room`, while the connection is open
+        self._frame_deadline: FrameDeadline | None = None  # while the connection is open
         self._transport: asyncio.Transport | None = None
         self._deadline: Timer | None = clock.call_later(HANDSHAKE_TIMEOUT_S, self._expire)
         self._reason: TinymqError | None = None

@@ -305,7 +305,7 @@ class TcpTransport:
             self.on_rejected(remote, reason)
 
     def _accepted(self, connection: Connection) -> None:
-        """Who reaches us can be reached, most likely: one that was away for long is not left to wait for our redial."""
+        """Dial a broker at once when it reaches us: it is probably reachable, too, and need not wait."""
         if not self._prove(connection):
             return
         for channel in Channel:

@@ -1,11 +1,11 @@
-"""How brokers send to one another: a protocol, and the values that cross it. No I/O here.
+"""The messages between brokers: the transport's protocol, and the values that cross it. No I/O here.
 
 Two implementations pass the one contract suite (tests/raft/net/test_transport_contract.py): `TcpTransport`
 (tcp.py) and the in-memory `MemoryNetwork` (tinymq/simulation/memory_network.py).
 
 Per pair of brokers and direction there is one connection per channel. A broker dials the connections
-that it sends on, and receives on those that it accepted: so what happens to one direction says nothing
-about the other, as on a real network.
+that it sends on, and receives on those that it accepted. So the two directions fail independently, as
+on a real network.
 """
 
 from __future__ import annotations

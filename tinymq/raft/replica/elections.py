@@ -93,7 +93,7 @@ class Elections:
             self.count_vote(candidacy, peer)
 
     def counts_vote(self, peer: int, vote: Vote) -> bool:
-        """Does the newest CONFIG in the log list the voter? It may be committed without our knowing it."""
+        """Does the newest CONFIG in the log list the voter? That CONFIG may be committed without our notice."""
         return self.state.newest_membership.lists(peer, self.state.env.incarnation(peer), vote.count)
 
     def count_vote(self, candidacy: Candidacy, voter: int) -> None:

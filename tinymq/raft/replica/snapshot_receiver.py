@@ -38,7 +38,7 @@ class LogBounds(Protocol):
 def need_of(log: LogBounds, commit: int, offer: InstallSnapshot, state_bytes_max: int) -> Need:
     """Decide whether the snapshot is needed.
 
-    A replica that has committed more does not need a delayed one. Neither does one whose log has the snapshot's last
+    A replica that has committed the snapshot's last entry does not need it. Neither does one whose log has that
     entry: entries of the same index and term are the same, and so are all entries before them (paper, 5.3). Then only
     the commit index is new.
     """

@@ -56,7 +56,7 @@ class Append:
 
 @value
 class AppendAck:
-    """What a follower holds. On conflict nothing is said to match."""
+    """A follower's acknowledgement of entries. On conflict it acknowledges nothing."""
 
     term: int  # an answer of another term says nothing about this one (hazard 3)
     durable: int  # the last index that is synced and matches the log of this term's leader
