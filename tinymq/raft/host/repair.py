@@ -59,7 +59,7 @@ def parse_question(body: bytes) -> tuple[GroupId, int]:
 
 
 class Repairs:
-    """Both ends of a repair: the damaged replicas here, and those elsewhere whose leader is here."""
+    """Both ends of a repair: damaged replicas on this broker, and damaged replicas whose leader is on this broker."""
 
     def __init__(
         self, broker_id: int, store: Store, clock: Clock, peers: Peers, requests: Requests,
@@ -75,7 +75,7 @@ class Repairs:
         self._grants: dict[GroupId, Grant] = {}
         requests.serve(METHOD, self._grant)
 
-    # ---- the damaged one -----------------------------------------------------------------------------------
+    # ---- the broker of the damaged replica -----------------------------------------------------------------
 
     async def may_begin(self, group: Group) -> None:
         """Return when the leader says that the group can lose this replica, which then begins again.

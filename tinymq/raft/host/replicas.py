@@ -1,6 +1,6 @@
 """The replicas of one broker: it opens, fails, repairs and closes them.
 
-A `Group` stays the same object whatever happens to the log behind it, so the rooms above keep theirs.
+A `Group` stays the same object when another log takes the place of its log, so the rooms above keep their references.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Replicas:
         self._groups = groups
         self._changed = changed
         self._origins: dict[GroupId, _Origin] = {}
-        self._failures: dict[GroupId, TinymqError] = {}  # the last failure of each group about which something was done
+        self._failures: dict[GroupId, TinymqError] = {}  # by group: the last failure that this object has acted on
         self._jobs: dict[GroupId, list[Job]] = {}
         self._works: dict[GroupId, asyncio.Task[None]] = {}  # the tasks that do these jobs, one for each group
         self._remade: dict[GroupId, asyncio.Task[None]] = {}  # the part of a job that must not end half way
@@ -84,7 +84,7 @@ class Replicas:
     async def open(
         self, group_id: GroupId, first_entry: Entry, machine: StateMachine, env: HostReplicaEnv, config: LogConfig
     ) -> Group:
-        """Open or create this broker's replica and bring `machine` to what is known to be committed.
+        """Open or create this broker's replica and apply the entries that are known to be committed to `machine`.
 
         Raises StorageError. A damaged replica is QUARANTINED, takes part in nothing, and repairs itself.
         """
@@ -150,7 +150,7 @@ class Replicas:
     # ---- failing ---------------------------------------------------------------------------------------
 
     def guarded(self, group: Group, call: Callable[[], None]) -> None:
-        """Call into a replica. Whatever it raises ends that replica alone.
+        """Call into a replica. An exception ends that replica alone.
 
         To continue after an exception might skip an entry or apply it twice. The caller (the loop, the writer) serves
         all other groups, too.
@@ -197,7 +197,7 @@ class Replicas:
             group.replica.fail(NotReady("it takes another identity, because no leader lists its present one"))
             self._begin(group, lambda: self._whole(group, self._rename(group, count, leader, term)))
 
-    # ---- made anew -------------------------------------------------------------------------------------
+    # ---- opened in place -------------------------------------------------------------------------------
 
     def _begin(self, group: Group, job: Job) -> None:
         """Do a job beside the loop's events, after the group's earlier jobs."""

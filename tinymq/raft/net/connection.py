@@ -1,7 +1,7 @@
 """One TCP connection between brokers: bytes from asyncio to frames and the handshake, and frames out.
 
-The class serves dialer and acceptor. Callbacks tell its owner that it opened, what arrived, and how it ended. One
-socket belongs here; the set of peers and dialling again do not.
+The class serves dialer and acceptor. Callbacks report to its owner that it opened, each message, and its end. This
+class knows one socket. It knows neither the set of peers nor when to dial again.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox.drop()
         self._cancel_deadline()
         if self._transport is None:
-            self._loop.call_soon(self.connection_lost, None)  # asyncio tells nothing of what was never connected
+            self._loop.call_soon(self.connection_lost, None)  # asyncio reports no end of a connection that never opened
         elif farewell is None:
             self._transport.abort()
         else:

@@ -6,7 +6,7 @@
     Proof(over both Hellos, role dialer) ──────▶  AWAIT_PROOF
     OPEN                                          OPEN
 
-A broker that belongs to no cluster dials to be told which one is its peers'; nothing else is said:
+A broker without a cluster dials to learn its peers' cluster, and nothing else:
 
     Hello(nonce a, no cluster) ────────────────▶  AWAIT_HELLO
     AWAIT_ANSWER   ◀──────────────────────────── Hello(nonce b, proof over both Hellos, role acceptor)
@@ -14,18 +14,18 @@ A broker that belongs to no cluster dials to be told which one is its peers'; no
     AWAIT_WELCOME  ◀──────────────────────────── Welcome(first entry, proof over it and both Hellos)
     WELCOMED                                      WELCOMED
 
-Who knows no broker either dials an address with to_broker_id 0 instead, and is told the voters, too.
+A broker that knows no broker id dials an address with to_broker_id 0 instead, and learns the voters, too.
 
 Each side proves the shared secret over all that both Hellos say of their senders, its role's label first: fresh
 nonces make a recorded handshake worthless, labels keep a proof from being sent back to its maker, and
-the acceptor proves first, so a stranger who answers a dialer learns no proof of the dialer's. Whoever
-fails is told a code and a reason, which are hints: before OPEN nothing that was said is proven.
+the acceptor proves first, so a stranger that answers a dialer gets no proof from it. A side that fails
+gets a code and a reason. Both are only hints, because nothing is proven before OPEN.
 
 The range of protocols in a Hello is a range of feature levels (tinymq/format/feature_level.py): from the cluster's
 level, as the sender knows it, to the highest level that the sender's build knows. A broker that does not know the
 cluster's level is refused.
 
-What belongs here: who may talk to us. What may not: sockets, deadlines, frames.
+This module decides which brokers may connect. It knows no sockets, deadlines or frames.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Link:
         self.channel = channel
         self.connection: Connection | None = None  # invariant: opened; closing for an instant at most
         self.refusal = ""  # code of the last failed attempt, empty once one has opened
-        self.ask_at = 0.0  # monotonic: when the peer may be asked for its cluster (again)
+        self.ask_at = 0.0  # monotonic time of the next question for the peer's cluster
         self._clock = clock
         self._rng = rng
         self._dial = dial

@@ -52,8 +52,8 @@ HANDSHAKES_MAX = 64  # strangers at once; one more, and the oldest is dropped
 HANDSHAKE_TIMEOUT_S = 5.0  # from dialling or accepting to the end of the handshake
 REDIAL_MIN_S = 0.02  # after a failed attempt; doubles up to
 REDIAL_MAX_S = 1.0
-UNFORMED_POLL_S = 0.05  # a broker without a cluster looks this often whether it has one
-JOIN_RETRY_S = 0.5  # and asks each of its peers this often which cluster that is
+UNFORMED_POLL_S = 0.05  # a broker without a cluster checks at this interval whether it has joined one
+JOIN_RETRY_S = 0.5  # a broker without a cluster asks each peer for its cluster at this interval
 
 
 class Channel(IntEnum):
@@ -79,7 +79,7 @@ class Invitation:
 
     cluster_id: bytes
     first_entry: bytes  # of the metadata group, a packed frame
-    voters: tuple[PeerAddress, ...] = ()  # of the metadata group; said to who asked whoever listens
+    voters: tuple[PeerAddress, ...] = ()  # of the metadata group; only in the answer to a broker that knew no broker id
 
 
 class LocalIdentity(Protocol):

@@ -1,8 +1,8 @@
-"""Which brokers are alive, purely: heartbeats in, verdicts out.
+"""The failure detector: it takes heartbeats and returns verdicts on which brokers are alive. Pure.
 
 One heartbeat per pair of brokers feeds the timers of all their groups, so that a group that sleeps does not wake into
-an election (ARCHITECTURE.md: Idle partitions cost nothing). A *session* is one process start: a new one means that
-whatever the old process led, it leads no more. How long a silence must be is measured (`pace`).
+an election (ARCHITECTURE.md: Idle partitions cost nothing). A *session* is one process start. A new session ends all
+leaderships of the old process. `adaptive_timeouts` measures how long a silence must be.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class FailureDetector:
                 life.round_trips.add(round_trip_s)
 
     def refused(self, broker_id: int) -> Verdict | None:
-        """The broker's port refuses connections: its machine answers, and no process listens. It is gone at once."""
+        """Count the broker as gone at once: its machine answers, but its port refuses connections."""
         life = self.peer(broker_id)
         if not life.alive:
             return None
@@ -92,10 +92,9 @@ class FailureDetector:
         return Verdict.GONE
 
     def stood_still(self, seconds: float) -> None:
-        """This process did not run for `seconds`, and has yet to read what arrived meanwhile: no broker was silent.
+        """Excuse all silences, because this process did not run for `seconds` and has messages left to read.
 
-        That excuses each silence once. Otherwise a process that stands still again and again would never notice that a
-        broker is dead.
+        Each silence is excused once. Otherwise a process that pauses repeatedly would never notice a dead broker.
         """
         for life in self._peers.values():
             if life.alive and not life.excused:

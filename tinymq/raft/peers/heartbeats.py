@@ -19,7 +19,7 @@ STEPPED_DOWN_MAX = 2_000  # groups named in one heartbeat; the others follow in 
 
 @dataclass(slots=True)
 class _Pair:
-    """The next heartbeat to one peer: what it has to carry."""
+    """The fields of the next heartbeat to one peer."""
 
     sequence: int = 0
     received: tuple[int, float] = (0, 0.0)  # its newest heartbeat: when it sent it, by its clock; when it came, by ours

@@ -12,7 +12,7 @@ from tinymq.proto import peer_pb2 as pb
 Serve = Callable[[bytes], Awaitable[bytes]]
 Send = Callable[[int, pb.Peer, bytes], bool]
 
-REQUESTS_MAX = 10_000  # that wait for an answer; more are refused
+REQUESTS_MAX = 10_000  # requests that may wait for an answer; more are refused
 
 
 class Requests:

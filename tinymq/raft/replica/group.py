@@ -218,7 +218,7 @@ class Group:
         return self.report()
 
     async def read_index(self, timeout_s: float) -> int:
-        """Return the applied index once this replica has applied whatever was acknowledged before the call.
+        """Return the applied index once this replica has applied every entry acknowledged before the call.
 
         A read of the state machine is not stale then. Nothing is written, and concurrent reads share their messages.
         Raises NotLeader, also when the leadership ends meanwhile, and DeadlineExceeded.

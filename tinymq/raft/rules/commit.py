@@ -31,9 +31,10 @@ def follower_commit(commit: int, announced: int, verified: int) -> int:
 def reported_commit(commit: int, reported: int, matching: int) -> int:
     """Return a leader's commit index after a follower has reported its own.
 
-    `matching`: the follower's log matches the leader's up to there. Whatever any replica knows to be committed is in
-    the log of every later leader. Without this rule a leader could wait for ever: its NOOP may need the acknowledgement
-    of a replica that only one CONFIG lists, and the leader does not know that this CONFIG is committed.
+    `matching`: the follower's log matches the leader's up to there. Every later leader
+    has each entry that any replica knows to be committed. Without this rule a leader could wait for ever: its NOOP may
+    need the acknowledgement of a replica that only one CONFIG lists, and the leader does not know that this CONFIG is
+    committed.
     """
     return max(commit, min(reported, matching))
 
@@ -41,7 +42,7 @@ def reported_commit(commit: int, reported: int, matching: int) -> int:
 def vouched_commit(log: LogView, commit: int, index: int, term: int) -> int:
     """Return the commit index after a peer has vouched that the entry (index, term) is committed.
 
-    If this log has the same entry, it and all entries before it are committed here, too. A learner that was not told
-    that the CONFIG which lists it is committed can learn it in this way from a candidate.
+    If this log has the same entry, it and all entries before it are committed here, too. In this way a
+    candidate tells a learner that the CONFIG which lists the learner is committed.
     """
     return index if index > commit and log.term_at(index) == term else commit

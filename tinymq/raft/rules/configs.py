@@ -49,7 +49,7 @@ class Configs:
     def __init__(self, applied: Config, above: Iterable[Config] = ()) -> None:
         self.applied = applied
         self.kept = applied  # invariant: at or below `applied`
-        self.above = list(above)  # in the log above `applied`, oldest first; a leader appends one only if there is none
+        self.above = list(above)  # in the log above `applied`, oldest first; a leader appends one only if this is empty
         self._forced: Membership | None = None  # from a forced leadership until its CONFIG is applied
 
     @property
@@ -83,7 +83,7 @@ class Configs:
         return self.membership.has(replica)
 
     def has_kept(self, replica: Replica) -> bool:
-        """May it vote, and would it know that after a crash or a power cut, with no other replica to tell it?"""
+        """Is this replica listed, and has its disk stored that, so that it could vote right after a power cut?"""
         return self.lists(replica) and (self.kept is self.applied or self.kept.membership.has(replica))
 
     def counts(self, replica: Replica | None) -> bool:

@@ -57,7 +57,7 @@ def receive(log: LogView, commit: int, message: Append) -> Conflict | Match:
     prev = message.prev_index
     entries = message.entries
     if prev < log.first_index - 1:
-        # Retention removes only committed entries. So what it removed here matches, whatever it was.
+        # Retention removes only committed entries. So the removed entries match.
         gone = log.first_index - 1 - prev
         if gone > len(entries):
             return Match(None, (), prev + len(entries))

@@ -95,7 +95,7 @@ class Progress:
         return self.mode is not Mode.REPLICATE and self.waiting and now - self.sent_at > wait_s
 
     def probe_again(self) -> None:
-        """Let the same question be sent again."""
+        """Allow the same probe to be sent again."""
         if self.sending is not None:
             self.sending.ask_again()
         self.waiting = False

@@ -3,7 +3,7 @@
 A read notes the commit index. Then it waits until a majority confirms that no other broker led at that moment. The
 leader asks its followers with a *read id*, after the read was asked for, and a majority answers in the leader's own
 term. A replica that answers has not voted in a later term yet. So no later leader was elected before the question, and
-whatever was acknowledged before the read was acknowledged by this leader, or before its term.
+every record acknowledged before the read was acknowledged by this leader, or before its term.
 
 Reads that come while a question is in flight share the next read id. Any number of read ids may be in flight: an answer
 names the greatest one that the follower has seen, and confirms all ids up to it. If answers are lost, the leader asks
