@@ -52,18 +52,20 @@ class Workload:
 
 
 WORKLOADS = (
-    Workload("bulk", "1 KiB records, send_batch of 1,000", "MB/s", "tinymq", "write_bulk", BULK_BATCHES,
-             "write_bulk", wanted=0.65),
-    Workload("read", "reading them back, to_arrow by 16,000", "MB/s", "tinymq", "read", BULK_BATCHES,
-             "read", wanted=0.40),
-    Workload("alone", "1 KiB records one at a time, send", "/s", "tinymq", "write_alone", LONE_WRITES,
-             "write_alone", by_latency=True, wanted=1.6),
-    Workload("alone_async", "the same, AsyncClient.send", "/s", "async", "write_alone", LONE_WRITES,
-             "write_alone", by_latency=True),
-    Workload("small", "100 B records, producer().send", "/s", "tinymq", "write_small", SMALL_RECORDS,
-             None, wanted=300_000),
-    Workload("read_small", "100 B records, Reader.poll by 1,000", "/s", "tinymq", "read_small", SMALL_RECORDS, None),
-    Workload("poll_small", "100 B records, Queue.poll by 1,000", "/s", "tinymq", "poll_small", SMALL_RECORDS, None),
+    Workload("bulk", "1 KiB records, send_batch of 1,000", "MB/s", system="tinymq", method="write_bulk",
+             count=BULK_BATCHES, bare="write_bulk", wanted=0.65),
+    Workload("read", "reading them back, to_arrow by 16,000", "MB/s", system="tinymq", method="read",
+             count=BULK_BATCHES, bare="read", wanted=0.40),
+    Workload("alone", "1 KiB records one at a time, send", "/s", system="tinymq", method="write_alone",
+             count=LONE_WRITES, bare="write_alone", by_latency=True, wanted=1.6),
+    Workload("alone_async", "the same, AsyncClient.send", "/s", system="async", method="write_alone",
+             count=LONE_WRITES, bare="write_alone", by_latency=True),
+    Workload("small", "100 B records, producer().send", "/s", system="tinymq", method="write_small",
+             count=SMALL_RECORDS, bare=None, wanted=300_000),
+    Workload("read_small", "100 B records, Reader.poll by 1,000", "/s", system="tinymq", method="read_small",
+             count=SMALL_RECORDS, bare=None),
+    Workload("poll_small", "100 B records, Queue.poll by 1,000", "/s", system="tinymq", method="poll_small",
+             count=SMALL_RECORDS, bare=None),
 )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def customers(orders: DataFrame, until: date) -> DataFrame:
         )
     )
     rank = F.ntile(10).over(Window.orderBy(F.desc("cents"), "customer"))
-    return found.select(
+    columns: list[str | Column] = [
         "customer",
         "orders",
         "cds",
@@ -70,4 +70,5 @@ def customers(orders: DataFrame, until: date) -> DataFrame:
         F.datediff(end, F.col("first")).alias("age_days"),
         "repeat_cents",
         rank.alias("decile"),
-    )
+    ]
+    return found.select(*columns)

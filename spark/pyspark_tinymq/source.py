@@ -1,6 +1,6 @@
-"""The data source `tinymq`: what Spark makes for each read and write, with the options it was given.
+"""The data source `tinymq`. Spark makes a DefaultSource for each read and write, with the options of the query.
 
-Import-light: Spark imports this in every session to find the name. What does the work is loaded when it is used.
+Spark imports this module in every session to find the name. The modules that do the work are loaded at their first use.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DefaultSource(DataSource):
         return columns.spark_schema(headers, values.schema if values is not None else None)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Of a batch. Raises InvalidConfig."""
+        """Return the reader of a batch. Raises InvalidConfig."""
         from pyspark_tinymq.options import settings, tables
         from pyspark_tinymq.options.options import BATCH
         from pyspark_tinymq.read import batch
@@ -52,7 +52,7 @@ class DefaultSource(DataSource):
         return batch.BatchReader(source, _arrow(source, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Raises InvalidConfig."""
+        """Return the reader of a stream. Raises InvalidConfig."""
         from pyspark_tinymq.options import settings, tables
         from pyspark_tinymq.options.options import STREAM
         from pyspark_tinymq.read import stream
@@ -61,7 +61,7 @@ class DefaultSource(DataSource):
         return stream.StreamReader(source, _arrow(source, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """The writer of a batch: see writer.py. Raises InvalidConfig, UnknownTopic."""
+        """Return the writer of a batch: see writer.py. Raises InvalidConfig, UnknownTopic."""
         from pyspark_tinymq.options import tables
         from pyspark_tinymq.write import writer
 
@@ -70,7 +70,7 @@ class DefaultSource(DataSource):
         return made
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """The writer of a stream: see writer.py. Raises InvalidConfig, UnknownTopic."""
+        """Return the writer of a stream: see writer.py. Raises InvalidConfig, UnknownTopic."""
         from pyspark_tinymq.write import writer
 
         made = writer.stream_writer(self.options, schema, overwrite)

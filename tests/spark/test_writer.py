@@ -13,7 +13,7 @@ import pytest
 
 from pyspark_tinymq.session import session
 from pyspark_tinymq.write.place import PLACE, TaskPlace
-from pyspark_tinymq.write.writer import Range, Sink, Written, read_sink, send, told
+from pyspark_tinymq.write.writer import Range, Sink, Written, read_sink, send, summary
 from tinymq import Client
 from tinymq.base.errors import BatchTooLarge, TinymqError, UnknownPartition, UnknownTopic
 from tinymq.testing.cluster import Cluster
@@ -47,7 +47,7 @@ def test_all_rows_are_acknowledged_when_a_task_answers(cluster: Cluster, mq: Cli
     assert stored(mq, "whole") == [(b"%d" % n, b"app/0/2/%d" % n) for n in range(70)]
     assert written.ranges == (Range("whole", 0, 0, 70, 70),)
     assert (written.application, written.version, written.partition, written.attempt) == ("app", 0, 2, 3)
-    assert told([written, None]) == "70 records of 1 tasks are in whole"
+    assert summary([written, None]) == "70 records of 1 tasks are in whole"
 
 
 def test_another_attempt_writes_the_same_places_under_an_id_of_its_own(cluster: Cluster, mq: Client) -> None:
@@ -165,5 +165,13 @@ def _two_of_three_dead(brokers: Cluster) -> None:
 
 
 def test_a_commit_message_can_be_pickled() -> None:
-    written = Written("id", "app", 1, 2, 0, 5, (Range("t", 0, 1, 6, 5),))
+    written = Written(
+        write_id="id",
+        application="app",
+        version=1,
+        partition=2,
+        attempt=0,
+        records=5,
+        ranges=(Range("t", 0, 1, 6, 5),),
+    )
     assert pickle.loads(pickle.dumps(written)) == written

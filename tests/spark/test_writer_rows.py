@@ -206,4 +206,4 @@ def test_times_are_microseconds() -> None:
     for column, expected in ((paris, noon), (seconds, noon.replace(microsecond=250_000))):
         batch = pa.RecordBatch.from_pydict({"value": [b"x", b"y"], "timestamp": column})
         rows = [row for piece in Outgoing("t", None).pieces(batch) for row in records(piece)]
-        assert [row["timestamp"] for row in rows] == [expected, datetime(1970, 1, 1, 0, 0, 0, 7, UTC)]
+        assert [row["timestamp"] for row in rows] == [expected, datetime(1970, 1, 1, microsecond=7, tzinfo=UTC)]

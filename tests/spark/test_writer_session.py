@@ -123,7 +123,7 @@ def test_all_columns_arrive(spark: SparkSession, cluster: Cluster, mq: Client) -
         assert (message.key, message.value, message.partition) == (b"k", b'{"a":1}', 1)
         assert message.headers[:2] == (("h", b"\x01"), ("h", None))
         assert place_of(message.headers).endswith("/0/0/0")
-        assert message.timestamp == datetime(2013, 1, 1, 12, 0, 0, 123456, UTC)
+        assert message.timestamp == datetime(2013, 1, 1, 12, microsecond=123456, tzinfo=UTC)
 
 
 def test_a_task_that_is_killed_writes_again_and_repeats_are_dropped(

@@ -1,7 +1,7 @@
-"""What a driver asks the cluster before it plans: which partitions there are, where they begin and end, what a time
-is as an offset; and the holds that keep what was planned.
+"""Requests of the driver to the cluster: which partitions exist, where they begin and end, which offset a time has, and
+the holds on planned records.
 
-Every answer is as of a moment during the call. Where a leader is away, another replica's answer does.
+Every answer describes a moment during the call. If a leader is unreachable, another replica answers for it.
 """
 
 from __future__ import annotations
@@ -30,40 +30,42 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("pyspark_tinymq")
 
-SIZES_S = 10.0  # so long a mean size is believed
-PATIENCE_S, AGAIN_S = 5.0, 1.0  # with a partition that has no replica: the first time, and from then on
+SIZES_S = 10.0  # how long a mean size stays valid
+PATIENCE_S, AGAIN_S = 5.0, 1.0  # how long to wait for a partition without a replica: the first time, and later
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999: no record is later
 
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """Where a partition is."""
+    """The leader and the replicas of a partition."""
 
-    leader: int  # 0: nobody is known to lead
+    leader: int  # 0: unknown
     replicas: tuple[Replica, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The partitions that are to be read, where they are, and the ids of their topics."""
+    """The partitions to read, their replicas, and the ids of their topics."""
 
     partitions: Mapping[Partition, Led]
     ids: Mapping[str, str]
 
 
 class Lookup:
-    """Asks for one source. For one thread."""
+    """Sends the requests of one source. Use it in one thread."""
 
     def __init__(self, client: Client, source: Source) -> None:
         self._client = client
         self._source = source
         self._sized: dict[Partition, tuple[float, float]] = {}  # (mean size of a record, 0: unknown; when it was asked)
-        self._silent: set[str] = set()  # topics of which nobody answered for some partition, the last time
+        self._silent: set[str] = set()  # topics with a partition for which nobody answered the last request
 
     def topics(self, *, missing: bool = False, where: bool = True) -> Topics:
-        """What is there to read now. Raises UnknownTopic, UnknownPartition for what was named and is not there; with
-        `missing` it is left out. Without `where`, no replicas are in it: who only looks for news asks less."""
+        """Return the partitions that exist now. With `where=False` they have no replicas, which costs fewer requests.
+
+        Raises UnknownTopic or UnknownPartition if the options name one that does not exist, unless `missing` is set.
+        """
         source, admin = self._source, self._client.admin
         found = []
         if source.pattern:
@@ -93,8 +95,11 @@ class Lookup:
         return Topics(partitions, {topic.name: topic.topic_id.hex() for topic in found})
 
     def bounds(self, partitions: Iterable[Partition], *, partial: bool = False) -> dict[Partition, Bounds]:
-        """Where they begin and end; those that are gone meanwhile are left out. With `partial` those of which nobody
-        says so for some seconds are, too: no replica of them is there. Such a topic is not waited for as long again."""
+        """Return where the partitions begin and end, without those that no longer exist.
+
+        With `partial`, partitions for which no replica answers within some seconds are left out, too. Later calls wait
+        less for their topics.
+        """
         bounds: dict[Partition, Bounds] = {}
         for topic, numbers in _by_topic(partitions).items():
             patience_s = (AGAIN_S if topic in self._silent else PATIENCE_S) if partial else None
@@ -107,13 +112,16 @@ class Lookup:
                     bounds[Partition(topic, number)] = Bounds(answer.log_start, answer.high_watermark)
             silent = [Partition(topic, number) for number in numbers if number not in answers]
             if silent and topic not in self._silent:
-                LOG.warning("nobody says where %s ends: what is new there is read once somebody does", some(silent))
+                LOG.warning("no replica answers for %s: its new records are read once a replica does", some(silent))
             (self._silent.add if silent else self._silent.discard)(topic)
         return bounds
 
     def place(self, place: Place | Times, bounds: Mapping[Partition, Bounds], option: str) -> dict[Partition, int]:
-        """The offset in each partition of `bounds`. Raises UnknownPartition unless explicit places are given for all of
-        them and no other; InvalidRequest where no record is as late as a time, if that is to fail."""
+        """Return the offset of `place` in each partition of `bounds`.
+
+        Raises UnknownPartition if explicit offsets do not name exactly these partitions, and InvalidRequest if a
+        partition has no record as late as a time and the place does not accept the end instead.
+        """
         if isinstance(place, Times):
             return self._times(place, bounds, option)
         if isinstance(place, str):
@@ -141,21 +149,23 @@ class Lookup:
         return found
 
     def record_bytes(self, partitions: Iterable[Partition]) -> dict[Partition, float]:
-        """How much a record of each takes as it is stored, on average over what is kept, as of a while ago; without
-        those of which nobody said so when asked."""
-        now_s, wanted = monotonic(), list(partitions)
-        asked = [at for at in wanted if now_s - self._sized.get(at, (0.0, -math.inf))[1] >= SIZES_S]
+        """Return the mean stored size of each partition's records, which is at most SIZES_S old.
+
+        Partitions for which nobody answered are left out.
+        """
+        now_s, requested = monotonic(), list(partitions)
+        asked = [at for at in requested if now_s - self._sized.get(at, (0.0, -math.inf))[1] >= SIZES_S]
         for topic, numbers in _by_topic(asked).items():
             try:
                 answers = self._client.admin.kept_sizes(topic, numbers, timeout=AGAIN_S)
             except TinymqError as error:
-                LOG.warning("%s: how large its records are is not known: %s", topic, error)
+                LOG.warning("%s: the size of its records is unknown: %s", topic, error)
                 answers = {}
             for number in numbers:
                 kept = answers.get(number)
                 size = kept.bytes / kept.records if kept is not None and kept.records else 0.0
                 self._sized[Partition(topic, number)] = (size, now_s)
-        return {at: size for at in wanted if (size := self._sized[at][0]) > 0}
+        return {at: size for at in requested if (size := self._sized[at][0]) > 0}
 
     def hold(self, starts: Offsets, hold_id: bytes) -> dict[Partition, int]:
         """Hold the records from these offsets on, and return the offset at which each partition then begins. The hold
@@ -188,7 +198,7 @@ class Lookup:
         return begins
 
     def release(self, held: Offsets, hold_id: bytes) -> None:
-        """Hold nothing of it any more. Raises nothing: what is not released ends with its lease."""
+        """Release these holds. Raises nothing: a hold that is not released ends with its lease."""
         for topic, offsets in by_topic(held.items()).items():
             try:
                 self._client.admin.hold_many(
@@ -199,7 +209,7 @@ class Lookup:
 
 
 def new_scan_id(source: Source) -> str:
-    """Under which brokers count what is read: as the option says, or a new one."""
+    """Return the id under which brokers count the records that are read: the option's, or a new one."""
     return source.scan_id or f"spark-{uuid.uuid4().hex[:12]}"
 
 

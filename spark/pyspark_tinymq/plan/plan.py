@@ -1,6 +1,6 @@
-"""What a batch reads: ranges from offsets, split into tasks; how far a micro-batch may go. Pure.
+"""Decides which ranges a batch reads, how they are split into tasks, and how far a micro-batch may go. Pure.
 
-Nothing here asks a broker: what is known of the partitions comes in as values.
+Nothing here asks a broker. The bounds of the partitions are arguments.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tinymq.base.errors import OffsetOutOfRange, TinymqError, UnknownPartition
 
 GONE = "is gone"
 LEFT = "is not subscribed to any more"
-UNKNOWN_RECORD_BYTES = 1024.0  # where no partition's are known
+UNKNOWN_RECORD_BYTES = 1024.0  # the size of a record while no partition's mean size is known
 AGAIN = "is of a topic that was deleted and made again"
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a partition keeps: offsets from `first` up to, and not including, `end`."""
+    """The offsets that a partition has: from `first` up to, and not including, `end`."""
 
     first: int
     end: int  # committed
@@ -30,8 +30,10 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Records of one partition with start <= offset < end. `lenient`: what was removed from its head is no loss, for it
-    was to begin with the first record that is kept."""
+    """Records of one partition with start <= offset < end.
+
+    `lenient`: records removed from its head are not a loss, because the range begins with the first record that exists.
+    """
 
     at: Partition
     start: int
@@ -45,7 +47,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Records that were planned, or were to come next, and are not there."""
+    """Records that were planned, or that would come next, and that do not exist."""
 
     at: Partition
     what: str
@@ -54,10 +56,10 @@ class Loss:
 def ranges(
     starts: Offsets, ends: Offsets, bounds: Mapping[Partition, Bounds], lenient: Iterable[Partition] = ()
 ) -> tuple[list[Range], list[Loss]]:
-    """What to read between two offsets, by partition, empty ranges left out; and what of it is lost.
+    """Return the ranges to read between two offsets, without empty ones, and the losses among them.
 
-    A partition without a start is new, and read from the first record that it keeps; those in `lenient` may begin
-    later than their start. `ends` were committed when they were found: bounds of a replica that lags say nothing else.
+    A partition without a start is new: it is read from its first record. Partitions in `lenient` may begin after their
+    start. The `ends` are committed offsets. They stay valid if `bounds` come from a replica that lags and end earlier.
     """
     planned: list[Range] = []
     losses: list[Loss] = []
@@ -86,7 +88,7 @@ BATCH_HINT = f"{GOING_ON}; or name places that are there: earliest or -2, latest
 
 
 def loss_error(losses: Sequence[Loss], hint: str) -> TinymqError:
-    """What to raise for records that are gone."""
+    """Return the error to raise for these losses."""
     described = "; ".join(f"{loss.at} {loss.what}" for loss in losses[:5])
     more = f"; and {len(losses) - 5} more partitions" if len(losses) > 5 else ""
     kind = UnknownPartition if all(loss.what in (GONE, LEFT) for loss in losses) else OffsetOutOfRange
@@ -94,9 +96,9 @@ def loss_error(losses: Sequence[Loss], hint: str) -> TinymqError:
 
 
 def split(planned: Sequence[Range], tasks_min: int | None, records_max: int | None) -> list[Range]:
-    """The ranges as tasks: none of more than `records_max` records, and about `tasks_min` tasks, by cutting large ones.
+    """Split the ranges into tasks of at most `records_max` records, and into about `tasks_min` tasks at least.
 
-    In order of partition and offset; together exactly what was planned.
+    The tasks are in order of partition and offset. Together they are exactly the planned ranges.
     """
     tasks = [piece for each in planned for piece in _cut(each, math.ceil(each.size / (records_max or each.size)))]
     if tasks_min is None or len(tasks) >= tasks_min:
@@ -114,14 +116,14 @@ def split(planned: Sequence[Range], tasks_min: int | None, records_max: int | No
 
 
 def _cut(each: Range, count: int) -> list[Range]:
-    """Into `count` pieces, equal but for one record, and never an empty one."""
+    """Cut a range into `count` pieces whose sizes differ by at most one record. No piece is empty."""
     count = min(count, each.size)
     marks = [each.start + each.size * number // count for number in range(count + 1)]
     return [replace(each, start=low, end=high) for low, high in pairwise(marks)]
 
 
 def check_explicit(named: Iterable[Partition], there: Iterable[Partition], option: str) -> None:
-    """Explicit places are given for every partition that is read, and no other. Raises UnknownPartition."""
+    """Raise UnknownPartition unless the options name exactly the partitions that are read."""
     explicit, read = set(named), set(there)
     if explicit == read:
         return
@@ -138,11 +140,11 @@ def check_explicit(named: Iterable[Partition], there: Iterable[Partition], optio
 
 
 def admit(start: Offsets, available: Offsets, limits: Limits, record_bytes: Mapping[Partition, float]) -> Offsets:
-    """How far a micro-batch from `start` may go, of what is available: by records and by bytes, whichever is less.
+    """Return the end of a micro-batch from `start` within the limits of records and of bytes.
 
-    Each partition gets its share of the limit by how much waits there, one record at least, so that none starves.
-    `start` has every partition of `available`; one that is no further there stays. `record_bytes` is each partition's
-    mean size of a record, where it is known: where not, it is taken to be as large as the largest.
+    Each partition gets a share of the limit in proportion to its waiting records, and at least one record, so that no
+    partition starves. `start` has every partition of `available`. `record_bytes` has the mean size of a record in each
+    partition, where it is known. An unknown size counts as the largest known one.
     """
     waiting = {at: end - start[at] for at, end in available.items() if end > start[at]}
     rows = sum(waiting.values())
@@ -159,12 +161,12 @@ def admit(start: Offsets, available: Offsets, limits: Limits, record_bytes: Mapp
 
 
 def share(count: int, fraction: float) -> int:
-    """That fraction of the records, one at least, and never more than there are."""
+    """Return this fraction of `count`: at least 1 and at most `count`."""
     return min(count, max(1, math.floor(count * fraction)))
 
 
 def waits(start: Offsets, available: Offsets, limits: Limits, waited_s: float) -> bool:
-    """Too little is there for a micro-batch, and it may still wait. `waited_s`: since the last one was planned."""
+    """Tell whether a micro-batch must wait for more records. `waited_s`: since the last one was planned."""
     if limits.rows_min is None or waited_s >= limits.delay_s_max:
         return False
     rows = sum(max(0, end - start.get(at, 0)) for at, end in available.items())
@@ -172,5 +174,5 @@ def waits(start: Offsets, available: Offsets, limits: Limits, waited_s: float) -
 
 
 def forward(start: Offsets, found: Offsets) -> dict[Partition, int]:
-    """The ends that were found, never below `start`: whoever answered may lag, and nothing is read twice."""
+    """Return `found`, raised to `start` where it is lower: a replica that lags must not cause a second read."""
     return {at: max(start.get(at, 0), end) for at, end in sorted(found.items())}

@@ -1,6 +1,6 @@
-"""From where to where each partition is read, as tasks: held, split, and with the replicas that can serve.
+"""Plans the tasks of a batch or a micro-batch: the ranges, their holds, and the replicas that can serve them.
 
-What was removed, or is gone, between two offsets is found here, before a task is started for it.
+The planner finds records that were removed between two offsets before a task starts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyspark_tinymq.plan.task import RangePartition
 from tinymq.base.errors import OffsetOutOfRange
 
 LOG = logging.getLogger("pyspark_tinymq")
-HOLD_TRIES = 5  # the head may be trimmed between asking where it is and holding it
+HOLD_TRIES = 5  # the head may be trimmed between the look at the bounds and the hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,11 @@ class Planner:
         lenient: Collection[Partition] = (),
         bounds: Mapping[Partition, Bounds] | None = None,
     ) -> list[RangePartition]:
-        """What is between two offsets, as tasks. Raises OffsetOutOfRange, UnknownPartition for what is lost, unless
-        failOnDataLoss=false. The head of a partition in `lenient`, or without a start, may be gone. `bounds`: as they
-        were a moment ago, if that is known."""
+        """Return the tasks that read between two offsets.
+
+        The head of a partition in `lenient`, or of one without a start, may be gone. `bounds` are those of a moment
+        ago, or None. Raises OffsetOutOfRange or UnknownPartition for lost records, unless failOnDataLoss=false.
+        """
         planned = self._held(topics, starts, ends, lenient, bounds)
         held = {each.at: each.start for each in planned if self.ledger.holds(each.at, each.start)}
         holdings = together(self.hold_id, self.source.hold_s, held, binding=self.source.binding)
@@ -54,7 +56,7 @@ class Planner:
         return [self._task(topics, piece, holdings.get(piece.at, other)) for piece in pieces]
 
     def report(self, losses: Sequence[Loss]) -> None:
-        """Raise, or say in the log, what is lost."""
+        """Raise an error for the losses, or log them if failOnDataLoss=false."""
         if not losses:
             return
         asked = self.source.asks_for
@@ -65,21 +67,21 @@ class Planner:
         LOG.warning("%s (failOnDataLoss=false: going on)", error.message)
 
     def keep(self, starts: Offsets) -> None:
-        """Keep what lies from here on, for who has nothing to read yet."""
+        """Hold the records from these offsets on, although there is nothing to read yet."""
         try:
             self._hold(starts)
-        except OffsetOutOfRange as error:  # the next plan finds out what that means
+        except OffsetOutOfRange as error:  # the next plan looks at the bounds again, and reports a loss
             self.ledger.note(starts, (), monotonic())
             LOG.info("not held: %s", error.message)
 
     def release(self) -> None:
-        """Nothing of it is read any more."""
+        """Release all holds of the query."""
         self.lookup.release(self.ledger.clear(), self.hold_id)
 
-    def _hold(self, wanted: Offsets) -> dict[Partition, int]:
-        """As Lookup.hold, of what is not held so yet."""
+    def _hold(self, starts: Offsets) -> dict[Partition, int]:
+        """Take or renew the holds that are due, as Lookup.hold does."""
         now_s = monotonic()
-        due = self.ledger.due(wanted, now_s) if self.source.hold_s else {}
+        due = self.ledger.due(starts, now_s) if self.source.hold_s else {}
         begins = self.lookup.hold(due, self.hold_id)
         self.ledger.note(due, begins, now_s)
         return begins
@@ -92,11 +94,11 @@ class Planner:
         lenient: Collection[Partition],
         bounds: Mapping[Partition, Bounds] | None,
     ) -> list[Range]:
-        wanted = [at for at, end in ends.items() if at in topics.partitions and starts.get(at) != end]
+        to_read = [at for at, end in ends.items() if at in topics.partitions and starts.get(at) != end]
         losses: list[Loss] = []
         planned: list[Range] = []
         for _ in range(HOLD_TRIES):
-            here = bounds if bounds is not None else self._bounds(wanted, starts, ends)
+            here = bounds if bounds is not None else self._bounds(to_read, starts, ends)
             bounds = None
             planned, losses = plan.ranges(starts, ends, here, lenient)
             self.report(losses)
@@ -105,7 +107,7 @@ class Planner:
             except OffsetOutOfRange as error:  # trimmed in between
                 LOG.info("planning again: %s", error.message)
                 continue
-            # Where holding told that the head is gone, the next look at the bounds says so, too.
+            # A hold may report that the head is gone. The next look at the bounds then shows it, too.
             if all(begins.get(each.at, 0) <= each.start for each in planned):
                 break
         else:
@@ -113,11 +115,14 @@ class Planner:
         # Whether a planned range could be held or not, the query reads it or fails. It loses no record silently.
         return [replace(each, lenient=each.lenient and not self.source.hold_s) for each in planned]
 
-    def _bounds(self, wanted: Collection[Partition], starts: Offsets, ends: Offsets) -> dict[Partition, Bounds]:
-        """Where they begin and end. One of which nobody says is taken to have what was seen there: a task finds out,
-        and Spark tries that again, which it does not with a plan."""
-        here = self.lookup.bounds(wanted, partial=True)
-        silent = [at for at in wanted if at not in here]
+    def _bounds(self, partitions: Collection[Partition], starts: Offsets, ends: Offsets) -> dict[Partition, Bounds]:
+        """Return where the partitions begin and end.
+
+        A partition for which no replica answers is assumed to have the offsets that were seen there. A task finds out
+        whether it has. Spark retries a task that fails, but not a plan.
+        """
+        here = self.lookup.bounds(partitions, partial=True)
+        silent = [at for at in partitions if at not in here]
         here |= {at: Bounds(starts[at], ends[at]) for at in silent if at in starts}
         new = [at for at in silent if at not in starts]
         return here | self.lookup.bounds(new) if new else here
@@ -141,8 +146,10 @@ class Planner:
 def clipped(
     place: Place | Times, offsets: Offsets, ends: Offsets, option: str
 ) -> tuple[dict[Partition, int], list[Loss]]:
-    """What `place` came to, with no number that a user gave beyond the end; and those that were. What a time came to
-    was found in the log: if it lies beyond the end that is known, records have come since that was asked for."""
+    """Return `offsets`, lowered to the ends where a user's own number is beyond the end, and a loss for each of those.
+
+    The offset of a time was found in the log. If it is beyond `ends`, records have arrived since the ends were read.
+    """
     if not isinstance(place, Mapping):
         return dict(offsets), []
     beyond = [
@@ -151,6 +158,6 @@ def clipped(
     return {at: min(offset, ends[at]) for at, offset in offsets.items()}, beyond
 
 
-def told(source: Source, scan_id: str, what: str) -> None:
-    """Say once for each query how its reads are found again."""
+def log_scan_id(source: Source, scan_id: str, what: str) -> None:
+    """Log, once for each query, the command that shows its reads."""
     LOG.info("%s of %s: tinymq scan describe %s", what, ",".join(source.servers), scan_id)

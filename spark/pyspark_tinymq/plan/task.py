@@ -1,8 +1,8 @@
-"""What a task is told, and what it does: it reads a range from the replicas that suit it, as Spark's record batches.
+"""The work of a task: it reads one range from suitable replicas, as record batches for Spark.
 
-A task gets all it needs to know with its range: it shares nothing with the driver. It goes on from another replica by
-itself when one dies, lags or is damaged, at the next offset; what it cannot do ends it with a typed error, and Spark
-tries it again.
+The range carries everything that the task needs, because the task shares nothing with the driver. When a replica dies,
+lags or is damaged, the task continues at the next offset with another replica. If none can serve, the task fails with a
+typed error, and Spark retries it.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class RangePartition(InputPartition):
     """One task's range: offsets from `start` up to, and not including, `end`. Spark pickles it."""
 
     topic: str
-    topic_id: bytes  # another one that has its name by now has other records
+    topic_id: bytes  # tells the topic from a later one of the same name
     partition: int
     start: int
     end: int
     lenient: bool  # records removed from the head are no loss: the query holds nothing, and begins with what is left
-    leader: int  # when it was planned; 0: nobody was known to lead
+    leader: int  # at the time of the plan; 0: unknown
     replicas: tuple[Replica, ...]
     scan_id: str
-    holding: Holding  # the whole plan's
+    holding: Holding  # the holds that the task renews, other tasks' included
 
     @property
     def where(self) -> str:
@@ -50,10 +50,13 @@ class RangePartition(InputPartition):
 
 
 def read(part: RangePartition, source: Source, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The range as record batches of `schema`. Raises OffsetOutOfRange for records that are gone, UnknownTopic and
-    UnknownPartition for what was deleted (and perhaps made anew) since it was planned, unless
-    failOnDataLoss=false; BrokerUnreachable, OffsetNotAvailable or CorruptData once no replica has served for
-    unreachableMs, with what each of them said; InvalidRequest for a value that is malformed, in mode FAILFAST."""
+    """Yield the range as record batches of `schema`.
+
+    Raises, unless failOnDataLoss=false: OffsetOutOfRange for records that are gone; UnknownTopic and UnknownPartition
+    for a topic that was deleted, and perhaps created again, since the plan. Raises always: BrokerUnreachable,
+    OffsetNotAvailable or CorruptData, with the errors of all replicas, when none has served for unreachableMs;
+    InvalidRequest for a malformed value in mode FAILFAST.
+    """
     try:
         yield from _read(part, source, schema)
     except (UnknownTopic, UnknownPartition) as error:
@@ -84,7 +87,7 @@ def _read(part: RangePartition, source: Source, schema: pa.Schema) -> Iterator[p
         topic_id=part.topic_id,
         scan_id=part.scan_id,
         replicas=order,
-        leader_last=order is not None and source.replica == "follower",  # whoever leads by now
+        leader_last=order is not None and source.replica == "follower",  # the leader at the time of the read
         wait_ms=source.replica_wait_ms,
         fetch_bytes_max=source.fetch_bytes,
         unreachable_ms_max=source.unreachable_ms,
@@ -116,16 +119,16 @@ def _overtaken(part: RangePartition, offset: int, error: OffsetOutOfRange) -> Of
 
 
 def json_values(source: Source, schema: pa.Schema) -> JsonValues:
-    """What parses values of `schema`, Spark's for Arrow. Raises InvalidConfig for what cannot be read."""
+    """Return the parser for values of `schema`, an Arrow schema. Raises InvalidConfig if it cannot be read."""
     from pyspark_tinymq.json.values import JsonValues
 
     values = source.values
-    assert values is not None, "they are not to be parsed"
+    assert values is not None, "the options do not ask for parsed values"
     return JsonValues(schema.field("value").type, values.mode, values.corrupt, values.zone)
 
 
 def _parser(part: RangePartition, reader: JsonValues) -> Callable[[pa.RecordBatch], tuple[pa.RecordBatch, pa.Array]]:
-    """Stored records to (those of them that are kept, their parsed values)."""
+    """Return a function from stored records to (the records that remain, their parsed values)."""
     from pyspark_tinymq.json.values import MalformedValue
 
     def parse(stored: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:

@@ -1,4 +1,4 @@
-"""Batches and streams, as Spark asks for them.
+"""The readers of batches and streams, which Spark calls.
 
-It asks `plan` for ranges and returns tasks.
+They get ranges from `plan`, and return tasks.
 """

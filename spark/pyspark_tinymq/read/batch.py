@@ -1,4 +1,4 @@
-"""A batch: planned once, when it is first used; every later use of the same DataFrame reads the same offsets."""
+"""Reads a batch. It is planned at its first use, and every later use of the same DataFrame reads the same offsets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark_tinymq.plan import task
 from pyspark_tinymq.plan.hold_ledger import Ledger
 from pyspark_tinymq.plan.lookup import Lookup, new_scan_id
 from pyspark_tinymq.plan.plan import BATCH_HINT
-from pyspark_tinymq.plan.planner import Planner, clipped, told
+from pyspark_tinymq.plan.planner import Planner, clipped, log_scan_id
 from pyspark_tinymq.plan.task import RangePartition
 from pyspark_tinymq.session import session
 from pyspark_tinymq.session.logs import show
@@ -24,13 +24,16 @@ class BatchReader(DataSourceReader):
     """Plans in the driver, reads in tasks. Picklable."""
 
     def __init__(self, source: Source, schema: pa.Schema) -> None:
-        """`schema` is Spark's, for Arrow."""
+        """`schema` is the Arrow schema of the columns."""
         self._source = source
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each range. Raises UnknownTopic, UnknownPartition, InvalidRequest (no record as late as a time),
-        OffsetOutOfRange (records are gone, or not there yet); BrokerUnreachable, DeadlineExceeded."""
+        """Return one partition for each range.
+
+        Raises UnknownTopic, UnknownPartition, InvalidRequest (no record is as late as a time), OffsetOutOfRange
+        (records are gone, or do not exist yet), BrokerUnreachable and DeadlineExceeded.
+        """
         show()
         source = self._source
         lookup = Lookup(session.client(source), source)
@@ -46,17 +49,17 @@ class BatchReader(DataSourceReader):
         lenient = {at for at in starts if not _explicit(source, at)}
         upto = {at: max(ends[at], start) for at, start in starts.items()}
         tasks = planner.tasks(topics, starts, upto, lenient=lenient, bounds=bounds)
-        told(source, planner.scan_id, f"batch: {sum(each.end - each.start for each in tasks)} records")
+        log_scan_id(source, planner.scan_id, f"batch: {sum(each.end - each.start for each in tasks)} records")
         return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task: see task.read."""
-        if not isinstance(partition, RangePartition):  # of an empty plan
+        """Read a range, in a task: see task.read."""
+        if not isinstance(partition, RangePartition):  # Spark's own, for an empty plan
             return iter(())
         return task.read(partition, self._source, self._schema)
 
 
 def _explicit(source: Source, at: Partition) -> bool:
-    """Was this very offset asked for, rather than the first record, or that of a time?"""
+    """Tell whether the options name this very offset, rather than the first record or a time."""
     start = source.start
     return isinstance(start, dict) and start.get(at, EARLIEST) >= 0

@@ -1,7 +1,7 @@
-"""How far a stream has come, for all to see: the position of a channel in each partition, as `groupId` names it.
+"""Publishes how far a stream has read, as the position of the channel `groupId` in each partition.
 
-Nothing is read back: a query goes on from its checkpoint. So what cannot be published is said in the log, and is
-published with what follows.
+The stream never reads these positions: a query continues from its checkpoint. A failure to publish is therefore only
+logged, and the next publication makes up for it.
 """
 
 from __future__ import annotations
@@ -22,33 +22,35 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("pyspark_tinymq")
 
 AT_ONCE_MAX = 64
-TIMEOUT_S = 5.0  # of a publication as a whole,
-AGAIN_S = 0.5  # and of it for a partition that did not answer the last time
-LEFT_S_MIN = 0.001  # with less nobody is asked
+TIMEOUT_S = 5.0  # for a whole publication
+AGAIN_S = 0.5  # within it, for a partition that did not answer the last time
+LEFT_S_MIN = 0.001  # with less time left, no request is sent
 GAP_S = 1.0  # between two publications, unless the stream ends
 
 
 class Progress:
-    """Publishes for one query. For one thread."""
+    """Publishes the progress of one query. Use it in one thread."""
 
     def __init__(self, client: Client, group: str) -> None:
         self._client = client
         self._group = group
         self._published: dict[Partition, int] = {}
         self._published_s = -GAP_S
-        self._failed: set[Partition] = set()  # the last time
-        self._said = ""
+        self._failed: set[Partition] = set()  # in the last publication
+        self._last_warning = ""  # so that a lasting failure is logged once
 
     def check(self, topics: Iterable[str]) -> None:
-        """Raises InvalidConfig when somebody reads one of the channels: it would lose its place. Who comes later keeps
-        it: what he reads is not published."""
+        """Raise InvalidConfig if a consumer reads one of the channels, because it would lose its position.
+
+        A consumer that comes later keeps its position: the stream publishes nothing for a channel that has a consumer.
+        """
         for topic in topics:
             try:
                 channels = self._client.admin.list_channels(topic)
             except UnknownTopic:
                 continue
             except TinymqError as error:
-                LOG.warning("%s: whether somebody reads channel %s is not known: %s", topic, self._group, error)
+                LOG.warning("%s: cannot tell whether channel %s has a consumer: %s", topic, self._group, error)
                 continue
             for channel in channels:
                 if channel.channel == self._group and channel.consumer:
@@ -60,7 +62,7 @@ class Progress:
                     )
 
     def publish(self, offsets: Offsets, *, now: bool) -> None:
-        """What lies below these offsets is done with. `now`: there may be no other time."""
+        """Publish that the records below these offsets are done. `now`: this may be the last call."""
         changed = {at: offset for at, offset in offsets.items() if self._published.get(at) != offset}
         if not changed or (not now and time.monotonic() - self._published_s < GAP_S):
             return
@@ -69,17 +71,20 @@ class Progress:
         failures = loop_thread.run(_publish_all(loop_thread.client, self._group, changed, self._failed))
         self._failed = set(failures)
         self._published |= {at: offset for at, offset in changed.items() if at not in failures}
-        said = next((f"such as {at}: {error}" for at, error in sorted(failures.items())), "")
-        if said and said != self._said:
-            LOG.warning("progress of %d partitions not published, %s", len(failures), said)
-        self._said = said
+        warning = next((f"such as {at}: {error}" for at, error in sorted(failures.items())), "")
+        if warning and warning != self._last_warning:
+            LOG.warning("progress of %d partitions not published, %s", len(failures), warning)
+        self._last_warning = warning
 
 
 async def _publish_all(
     client: AsyncClient, group: str, offsets: Offsets, failed: Set[Partition]
 ) -> dict[Partition, TinymqError]:
-    """Why it did not go well, where it did not. A channel that somebody reads is left alone. Partitions in `failed`
-    come last, and are not waited for as long: who has no leader keeps the others, and the driver, waiting once."""
+    """Publish these offsets, and return the errors by partition. A channel that has a consumer is left alone.
+
+    Partitions in `failed` come last and get less time, so that a partition without a leader delays the others, and the
+    driver, only once.
+    """
     deadline_s = time.monotonic() + TIMEOUT_S
     going = asyncio.Semaphore(AT_ONCE_MAX)
     failures: dict[Partition, TinymqError] = {}

@@ -1,7 +1,7 @@
-"""A stream: where it begins, how far each micro-batch goes, and what it reads, planned in the driver.
+"""Reads a stream. The driver plans where it begins, how far each micro-batch goes, and which ranges that one reads.
 
-Spark keeps the offsets: it asks for the latest one with the last one's end, and plans what lies between. Equal offsets
-are equal texts, so that nothing new is no micro-batch.
+Spark stores the offsets. It passes the end of the last micro-batch to get the end of the next one, and then asks for
+the ranges between them. Equal offsets are equal texts, so Spark starts no micro-batch if there is nothing new.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark_tinymq.plan import plan, task
 from pyspark_tinymq.plan.hold_ledger import Ledger
 from pyspark_tinymq.plan.lookup import Lookup, Topics, new_scan_id
 from pyspark_tinymq.plan.plan import AGAIN, GONE, Bounds, Loss
-from pyspark_tinymq.plan.planner import Planner, clipped, told
+from pyspark_tinymq.plan.planner import Planner, clipped, log_scan_id
 from pyspark_tinymq.plan.task import RangePartition
 from pyspark_tinymq.read.progress import Progress
 from pyspark_tinymq.session import session
@@ -33,27 +33,27 @@ from pyspark_tinymq.session.logs import show
 from tinymq.base.errors import BrokerUnreachable, DeadlineExceeded
 
 LOG = logging.getLogger("pyspark_tinymq")
-ROWS_MAX = (1 << 31) - 1  # a limit that limits nothing: there is one for bytes, or a minimum
+ROWS_MAX = (1 << 31) - 1  # in place of a limit of rows, when only a limit of bytes or a minimum is set
 
 
 @dataclass(slots=True)
 class Driver:
-    """What a running query knows besides its offsets, in the driver's Python worker."""
+    """The state of a running query besides its offsets, in the driver's Python worker."""
 
     planner: Planner
     progress: Progress | None
-    planned_s: float = -math.inf  # when a micro-batch was last planned, or first looked for: that one does not wait
-    target: Offsets | None = None  # where a stream that ends ends
-    latest: dict[str, Any] | None = None
-    low: Set[Partition] = frozenset()  # their ends were below what was read, the last time
-    topics: Topics | None = None  # as they were last told, with replicas once a micro-batch was planned
+    planned_s: float = -math.inf  # when the last micro-batch was planned; the first one does not wait
+    target: Offsets | None = None  # the end of the stream with trigger availableNow
+    latest: dict[str, Any] | None = None  # the ends of the partitions at the last look
+    low: Set[Partition] = frozenset()  # partitions that ended below the stream's position at the last look
+    topics: Topics | None = None  # the last answer of the cluster, with replicas once a micro-batch was planned
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans in the driver, reads in tasks. Picklable until it has planned."""
 
     def __init__(self, source: Source, schema: pa.Schema) -> None:
-        """`schema` is Spark's, for Arrow."""
+        """`schema` is the Arrow schema of the columns."""
         self._source = source
         self._schema = schema
         self._made: Driver | None = None
@@ -61,12 +61,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- where it begins ------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """That of a query without a batch: latestOffset looks where it begins. Spark also asks a query for it that was
-        started again in its first batch; that one's end says where it began, whatever is there by now."""
+        """Return the offset of a query without a batch. latestOffset then finds where the query begins.
+
+        Spark also calls this when a query restarts in its first batch. That batch's end says where the query began.
+        """
         return offsets.initial({}, {}).write()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """From now on the stream ends where the partitions end now."""
+        """Make the stream end at the current ends of the partitions."""
         driver = self._driver()
         lookup = driver.planner.lookup
         bounds = lookup.bounds(lookup.topics(missing=True, where=False).partitions)
@@ -75,58 +77,62 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- how far it goes ------------------------------------------------------------------------------
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Of a kind that tells our own limits apart from Trigger.Once, which ignores them."""
+        """Return a limit that Spark replaces with ReadAllAvailable for Trigger.Once, which ignores our own limits."""
         limits = self._source.limits
         return ReadMaxRows(limits.rows_max or ROWS_MAX) if limits.any else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next micro-batch goes; `start`, to the letter, if there is none yet.
+        """Return the end of the next micro-batch, or `start` itself if there is none yet.
 
-        The first one begins at once, empty or not: its end tells a restart where the query began. For that one it
-        raises UnknownTopic, UnknownPartition, InvalidRequest (no record as late as a time), OffsetOutOfRange (an offset
-        beyond the end)."""
+        The first micro-batch begins at once, even if it is empty, because its end tells a restarted query where the
+        query began. For that one this raises UnknownTopic, UnknownPartition, InvalidRequest (no record is as late as a
+        time) and OffsetOutOfRange (an offset is beyond the end).
+        """
         driver = self._driver()
         begin = offsets.read_stream(start)
         topics = self._topics(driver, begin, where=False)
-        # Only who is to come to an end, or to begin at one, has to know all of them.
+        # The bounds of all partitions are needed only to find where the stream begins, or where it ends.
         partial = not begin.initial and driver.target is None
         bounds = driver.planner.lookup.bounds(topics.partitions, partial=partial)
         if begin.initial:
             begin = self._beginning(topics, bounds)
-        known = self._still_there(begin, topics)
-        self._tell_of_low_ends(known, bounds)
-        starts = {at: known.get(at, bound.first) for at, bound in bounds.items()}
+        positions = self._still_there(begin, topics)
+        self._warn_of_low_ends(positions, bounds)
+        starts = {at: positions.get(at, bound.first) for at, bound in bounds.items()}
         available = plan.forward(starts, {at: bound.end for at, bound in bounds.items()})
         if driver.target is not None:
             available = {
                 at: max(starts[at], min(end, driver.target.get(at, 0)))
                 for at, end in available.items()
-                if at in known or at in driver.target
+                if at in positions or at in driver.target
             }
-        # A partition that is new and empty is no news.
-        available = {at: end for at, end in available.items() if at in known or end > starts[at]}
+        # A new partition without records does not justify a micro-batch.
+        available = {at: end for at, end in available.items() if at in positions or end > starts[at]}
         driver.latest = StreamOffset(available).write()
         self._publish(begin, available)
         ends = self._admitted(driver, starts, available, limit)
-        ends |= {at: known[at] for at in known if at not in ends}  # it did not answer, and is there
+        ends |= {at: positions[at] for at in positions if at not in ends}  # partitions that exist, and did not answer
         end = begin.following(ends, {topic: topics.ids[topic] for topic in sorted({at.topic for at in ends})})
         if end is begin:
             if driver.target is None:
-                driver.planner.keep(ends)  # what was read since is let go of, and what comes next is held
+                driver.planner.keep(ends)  # moves the holds past the records that were read
             else:
-                driver.planner.release()  # it has come to its end
+                driver.planner.release()  # the stream is at its end
             return start
         driver.planned_s = monotonic()
         return end.write()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The ends that were last seen, for the query's progress."""
+        """Return the ends at the last look, for the query's progress."""
         return self._made.latest if self._made is not None else None
 
     # ---- what it reads --------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One for each range between two offsets. Raises OffsetOutOfRange, UnknownPartition for what is lost."""
+        """Return one partition for each range between two offsets.
+
+        Raises OffsetOutOfRange or UnknownPartition for lost records.
+        """
         driver = self._driver()
         begin, until = offsets.read_stream(start), offsets.read_stream(end)
         starts = until.first if begin.initial and until.first is not None else begin.offsets
@@ -145,23 +151,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return planned
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task: see task.read."""
+        """Read a range, in a task: see task.read."""
         if not isinstance(partition, RangePartition):
             return iter(())
         return task.read(partition, self._source, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """What lies below is done with. Spark says so during the next micro-batch, and of the last one never."""
+        """Publish that the records below `end` are done.
+
+        Spark calls this for a micro-batch during the next one, and so never for the last one.
+        """
         driver = self._driver()
         if driver.progress is not None:
             driver.progress.publish(offsets.read_stream(end).offsets, now=False)
 
     def stop(self) -> None:
-        """Nothing is held any more. (Spark does not say when a query ends: what was held ends with its lease then.)"""
+        """Release all holds. Spark does not always call this when a query ends. Holds then end with their leases."""
         if self._made is not None:
             self._made.planner.release()
 
-    # ---- of its parts ---------------------------------------------------------------------------------
+    # ---- parts of the above ---------------------------------------------------------------------------
 
     def _driver(self) -> Driver:
         if self._made is None:
@@ -175,12 +184,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._made = Driver(planner, progress)
             if progress is not None:
                 progress.check(planner.lookup.topics(missing=True, where=False).ids)
-            told(source, planner.scan_id, "stream")
+            log_scan_id(source, planner.scan_id, "stream")
         return self._made
 
     def _topics(self, driver: Driver, begin: StreamOffset, *, where: bool) -> Topics:
-        """As Lookup.topics. Without a majority of the brokers that keep the metadata, what was last told is gone on
-        with: records are read as long as a replica of them is there."""
+        """Return the topics, as Lookup.topics does.
+
+        Without a majority of the metadata's voters the last answer is used again, because records can be read as long
+        as one of their replicas is reachable.
+        """
         missing = where or not begin.initial
         try:
             now = driver.planner.lookup.topics(missing=missing, where=where)
@@ -191,11 +203,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return driver.topics
         last = driver.topics
         if where or last is None or (now.ids, now.partitions.keys()) != (last.ids, last.partitions.keys()):
-            driver.topics = now  # else the last one is kept: it may have replicas, and this one has none
+            driver.topics = now  # the old answer stays if nothing changed: it may have replicas, and `now` has none
         return now
 
     def _beginning(self, topics: Topics, bounds: Mapping[Partition, Bounds]) -> StreamOffset:
-        """Where a new query begins."""
+        """Return the offset at which a new query begins."""
         source, planner = self._source, self._driver().planner
         place = planner.lookup.place(source.start, bounds, "startingOffsets")
         lasts = {at: bound.end for at, bound in bounds.items()}
@@ -204,30 +216,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offsets.initial(starts, topics.ids)
 
     def _still_there(self, begin: StreamOffset, topics: Topics) -> dict[Partition, int]:
-        """How far what is still there was read. Reports what is gone, and topics that were made again."""
+        """Return the positions in partitions that still exist. Reports partitions that are gone, and topics that were
+        created again."""
         losses = []
-        known = {}
+        positions = {}
         for at, offset in begin.offsets.items():
             if at not in topics.partitions:
                 losses.append(Loss(at, GONE))
             elif begin.ids.get(at.topic, topics.ids[at.topic]) != topics.ids[at.topic]:
                 losses.append(Loss(at, AGAIN))
             else:
-                known[at] = offset
+                positions[at] = offset
         self._driver().planner.report(losses)
-        return known
+        return positions
 
-    def _tell_of_low_ends(self, known: Offsets, bounds: Mapping[Partition, Bounds]) -> None:
-        """Ends below what was read: who answered lags, or records were lost with a majority of their disks and an
-        operator went on without them. The two look alike from here, so that it is told and no error."""
+    def _warn_of_low_ends(self, positions: Offsets, bounds: Mapping[Partition, Bounds]) -> None:
+        """Log the first partition that ends below the stream's position.
+
+        Either the replica that answered lags, or a majority of disks was lost and an operator recovered the partition
+        without its last records. The stream cannot tell these cases apart, so this is not an error.
+        """
         driver = self._driver()
-        low = {at for at, offset in known.items() if at in bounds and bounds[at].end < offset}
+        low = {at for at, offset in positions.items() if at in bounds and bounds[at].end < offset}
         for at in sorted(low - driver.low)[:1]:
             LOG.warning(
-                "%s ends at %d, and %d comes next: who answers lags, or records were lost (see: tinymq cluster status)",
+                "%s ends at %d, and %d comes next: a replica lags, or records were lost (see: tinymq cluster status)",
                 at,
                 bounds[at].end,
-                known[at],
+                positions[at],
             )
         driver.low = low
 
@@ -246,7 +262,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(plan.admit(starts, available, limits, sizes))
 
     def _publish(self, begin: StreamOffset, available: Offsets) -> None:
-        """All before `begin` is done with: Spark asks for more."""
+        """Publish that the records before `begin` are done, which holds when Spark asks for more."""
         driver = self._driver()
         if driver.progress is not None and not begin.initial:
             ends = driver.target is not None and all(begin.offsets.get(at) == end for at, end in available.items())

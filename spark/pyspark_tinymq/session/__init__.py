@@ -1,4 +1,4 @@
-"""One client for each process and cluster, which replicas it reads from, and the log.
+"""One client for each process and cluster, the choice of replicas to read from, and the log.
 
 Plans belong to `plan`.
 """

@@ -1,4 +1,4 @@
-"""What the source says goes to the log of Python's workers, which Spark puts into the driver's and executors' own."""
+"""Shows the source's warnings on stderr of Python's workers, which Spark adds to the logs of driver and executors."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Who serves a range: replicas of the same host, then of the same rack, then the others, and the leader last. Pure.
+"""Chooses the replicas of a range: same host first, then same rack, then the others, and the leader last. Pure.
 
-Within a tier the client takes the one that answers better. A task that is tried again begins with another replica.
+Within a tier the client prefers the replica that answers faster. A task that Spark retries begins with another replica.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Replica(NamedTuple):
-    """Where a partition can be read."""
+    """One replica of a partition."""
 
     broker: int
     host: str  # of the address that clients use
@@ -20,16 +20,16 @@ class Replica(NamedTuple):
 
 
 Tiers = tuple[tuple[int, ...], ...]
-"""Ids of brokers: those of a tier are tried before the next one."""
+"""Ids of brokers. All brokers of a tier are tried before the next tier."""
 
 
 def tiers(
     replica: str, leader: int, replicas: Sequence[Replica], *, hosts: Collection[str], rack: str, attempt: int = 0
 ) -> Tiers | None:
-    """Whom to ask, in which order. None: the leader, whoever that is by then.
+    """Return the brokers to read from, in order. None: the leader at the time of the read.
 
-    `replica` is one of options.REPLICAS; `leader` is 0 where nobody is known to lead; `hosts` and `rack` are those of
-    this process; `attempt` is 0 for a task's first try: later ones begin with another replica.
+    `replica` is one of options.REPLICAS. `leader` is 0 if it is unknown. `hosts` and `rack` are those of this process.
+    `attempt` is 0 for the first attempt of a task. Later attempts begin with another replica.
     """
     if replica == "leader" or not replicas:
         return None
@@ -45,15 +45,15 @@ def tiers(
 
 
 def _distance(replica: Replica, hosts: Collection[str], rack: str) -> int:
-    """0: the same host; 1: the same rack; 2: elsewhere."""
+    """Return 0 for the same host, 1 for the same rack, and 2 otherwise."""
     if replica.host in hosts:
         return 0
     return 1 if rack and replica.rack == rack else 2
 
 
 def _rotated(order: Sequence[tuple[int, ...]], attempt: int) -> Tiers:
-    """The first try as it is. Later ones go through the replicas one by one, from the next one on: whatever made the
-    first one fail may be the replica's, even if it looked well."""
+    """Return the tiers for an attempt. Later attempts try the replicas one by one, and begin with the next one, because
+    the replica of the first attempt may be the cause of its failure."""
     flat = [broker for tier in order for broker in tier]
     turn = attempt % len(flat) if flat else 0
     if turn == 0:

@@ -1,7 +1,7 @@
-"""One client for each process and cluster, kept for the tasks that come: Spark uses its Python workers again.
+"""Keeps one client for each process and cluster, because Spark reuses its Python workers for many tasks.
 
-A worker runs one task at a time, and ends without a word: nothing here needs to be closed then. A process that was
-forked from one with clients makes its own; gRPC does not live through a fork, and says so.
+A worker runs one task at a time, and may end without notice, so nothing here needs to be closed. A forked process makes
+clients of its own, because gRPC does not survive a fork.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RACK = "TINYMQ_RACK"
 
 
 class Reached(Protocol):
-    """What a read or a write says of the cluster that it is for."""
+    """The options of a read or a write that identify its client."""
 
     @property
     def servers(self) -> tuple[str, ...]: ...
@@ -39,12 +39,12 @@ class Reached(Protocol):
 
 
 _Key = tuple[int, tuple[str, ...], int, str]
-_clients: OrderedDict[_Key, Client] = OrderedDict()  # the one that was asked for last at the end
+_clients: OrderedDict[_Key, Client] = OrderedDict()  # the most recently used client is last
 _asking = threading.Lock()
 
 
 def client(source: Reached) -> Client:
-    """The client for these brokers, made if need be; connects when it is used. Whoever asks does not close it."""
+    """Return the client for these brokers, which connects at its first use. The caller must not close it."""
     key = (getpid(), source.servers, source.request_timeout_ms, rack(source))
     with _asking:
         found = _clients.get(key)
@@ -62,7 +62,7 @@ def client(source: Reached) -> Client:
 
 
 def close_all() -> None:
-    """Close this process's clients: for who starts clusters and stops them."""
+    """Close this process's clients. Programs that start and stop clusters need this."""
     with _asking:
         clients = [each for key, each in _clients.items() if key[0] == getpid()]
         _clients.clear()
@@ -71,17 +71,17 @@ def close_all() -> None:
 
 
 def rack(source: Reached) -> str:
-    """Where this process runs; "" if nobody said."""
+    """Return the rack of this process; "" if neither the options nor the environment name it."""
     return source.rack or os.environ.get(RACK, "")
 
 
 @lru_cache(maxsize=1)
 def hosts() -> frozenset[str]:
-    """The names and addresses of this host, as brokers' addresses may name it."""
+    """Return the names and addresses of this host, which may occur in the addresses of brokers."""
     names = {socket.gethostname(), *LOOPBACK}
     try:
         for found in socket.getaddrinfo(socket.gethostname(), None, flags=socket.AI_CANONNAME):
             names |= {str(found[4][0]), found[3]}
-    except OSError as error:  # a host whose own name leads nowhere
+    except OSError as error:  # the host's own name does not resolve
         LOG.debug("%s not looked up: %s", socket.gethostname(), error)
     return frozenset(names - {""})

@@ -1,15 +1,15 @@
-"""A query's rows as records: which columns are taken, and which rows go where. Pure.
+"""Turns the rows of a query into records, and sorts them by topic and partition. Pure.
 
-The columns are the Kafka connector's:
+The columns are those of the Kafka connector:
 
-    value      STRING or BINARY; must be there; null makes a record without a value
+    value      STRING or BINARY; required; null makes a record without a value
     key        STRING or BINARY
     headers    ARRAY<STRUCT<key: STRING, value: BINARY>>
-    topic      STRING; must be there, and have no null, unless the option `topic` is given, which goes before it
-    partition  INT; null: by the key, or any
-    timestamp  TIMESTAMP, or DOUBLE in seconds since 1970; null: when it is sent
+    topic      STRING; required, without nulls, unless the option `topic` is given, which has precedence
+    partition  INT; null: chosen by the key, or any
+    timestamp  TIMESTAMP, or DOUBLE in seconds since 1970; null: the time of sending
 
-`offset` and `timestampType` may be there, too, so that what was read can be written; nothing is taken from them.
+The columns `offset` and `timestampType` are accepted and ignored, so that rows can be written as they were read.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ _NO_TOPIC = "add .option('topic', 'NAME'), or topic to the OPTIONS of the SQL ta
 
 
 def check_columns(schema: StructType, topic: str) -> None:
-    """Raises InvalidConfig for columns that the sink does not take; `topic` is the option's, or ""."""
+    """Raise InvalidConfig for columns that the sink does not accept. `topic` is the value of the option, or ""."""
     for field in schema.fields:
         if field.name in LEFT:
             continue
         if field.name not in TAKEN:
             near = difflib.get_close_matches(field.name.lower(), TAKEN, 1)
             hint = f"did you mean {near[0]!r}?" if near else "drop it, or put it into the value: to_json(struct(...))"
-            raise InvalidConfig(f"column {field.name!r} is none of the sink's: {', '.join(TAKEN)}", hint=hint)
+            raise InvalidConfig(f"column {field.name!r} is not one of the sink's: {', '.join(TAKEN)}", hint=hint)
         if not any(_is(field.dataType, kind) for kind in TAKEN[field.name]):
             raise InvalidConfig(
                 f"column {field.name!r} is {field.dataType.simpleString()}", hint=f"make it {_or(TAKEN[field.name])}"
@@ -70,7 +70,7 @@ def check_columns(schema: StructType, topic: str) -> None:
     if not topic and "topic" not in schema.names:
         raise InvalidConfig("no topic is named", hint=f"{_NO_TOPIC}; or a column 'topic' STRING")
     if len(set(schema.names)) != len(schema.names):
-        raise InvalidConfig(f"a column stands there twice: {', '.join(schema.names)}", hint="drop one, or rename it")
+        raise InvalidConfig(f"a column occurs twice: {', '.join(schema.names)}", hint="drop one, or rename it")
 
 
 def _is(kind: DataType, name: str) -> bool:
@@ -90,7 +90,7 @@ def _or(kinds: tuple[str, ...]) -> str:
 
 
 class Piece(NamedTuple):
-    """Rows that go to one topic, and to one partition of it unless that is None: columns as the client takes them."""
+    """Rows for one topic, and for one partition of it (None: any), with the columns that the client accepts."""
 
     topic: str
     partition: int | None
@@ -98,16 +98,21 @@ class Piece(NamedTuple):
 
 
 class Outgoing:
-    """Makes pieces of a query's batches. `topic` is the option's, or ""; `place` None: records carry no place."""
+    """Splits the batches of a query into pieces.
+
+    `topic` is the value of the option, or "". With `place` None the records carry no place.
+    """
 
     def __init__(self, topic: str, place: TaskPlace | None) -> None:
         self._topic = topic
         self._place = place
-        self.rows = 0  # that were taken so far
+        self.rows = 0  # the rows taken so far
 
     def pieces(self, batch: pa.RecordBatch) -> Iterator[Piece]:
-        """`batch` has the query's columns, which were checked. Rows keep their order within each partition. Raises
-        InvalidBatch for a row without a topic, and for a header without a key."""
+        """Split `batch`, whose columns were checked. Rows keep their order within each partition.
+
+        Raises InvalidBatch for a row without a topic, and for a header without a key.
+        """
         first = self.rows
         self.rows += batch.num_rows
         records = self._records(batch, first)

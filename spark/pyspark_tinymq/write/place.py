@@ -1,10 +1,10 @@
-"""A record's place in the query that wrote it: the header by which a reader tells a repeat. Pure.
+"""A record's place in the query that wrote it: the header by which a reader recognizes a repeat. Pure.
 
     tinymq.place: <application>/<version>/<task partition>/<row>
 
-`application` is the query's id, or what txnAppId says; `version` the micro-batch, or what txnVersion says; `row` counts
-the rows that the task was given, from 0. A task that is tried again has the same application, version and partition,
-and writes the same rows under the same places if it is given them in the same order.
+`application` is the query's id, or the option txnAppId. `version` is the number of the micro-batch, or the option
+txnVersion. `row` numbers the rows of the task, from 0. A retried task has the same application, version and partition.
+It writes the same rows under the same places if Spark passes them in the same order.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class TaskPlace:
         return f"{self.application}/{self.version}/{self.partition}"
 
     def of_rows(self, first: int, count: int) -> pa.Array:
-        """The places of `count` rows from `first` on, as binary."""
+        """Return the places of `count` rows from `first` on, as binary."""
         rows = pa.array(range(first, first + count), pa.int64()).cast(pa.string())
         return pc.binary_join_element_wise(f"{self}", rows, "/").cast(pa.binary())
 
 
 def with_places(headers: pa.Array | None, places: pa.Array) -> pa.Array:
-    """`headers`, of type HEADERS (None: none has any), with each row's place as its last header."""
+    """Return `headers`, of type HEADERS, with each row's place as its last header. None: no row has headers."""
     count = len(places)
     names = pa.repeat(pa.scalar(PLACE), count)
     pairs = pa.StructArray.from_arrays([names, places], fields=list(HEADERS.value_type))

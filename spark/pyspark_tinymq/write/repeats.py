@@ -1,9 +1,9 @@
-"""drop_repeats: of what the sink wrote more than once, keep one. For DataFrames read with includeHeaders.
+"""drop_repeats: keeps one of the records that the sink wrote more than once. For DataFrames read with includeHeaders.
 
-A record is a repeat when another one has the same place (place.py) and is the same: key, value, headers and topic.
-Both are asked for, because a place alone is not enough: a task that is tried again may be given the same rows in
-another order, as after a shuffle, and then the same place holds different rows, none of which may go. So nothing is
-ever dropped that is not there another time; a repeat may stay where a query was not deterministic.
+A record is a repeat if another record has the same place (place.py) and the same key, value, headers and topic. The
+place alone is not enough. A retried task may get the same rows in another order, as after a shuffle. One place then has
+different rows, and none of them may be dropped. So only records that exist a second time are ever dropped. A repeat may
+stay if the query was not deterministic.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _AT, _WHAT = "__tinymq_place", "__tinymq_record"
 
 
 def drop_repeats(df: DataFrame, *, by: str = RECORD, within: str | None = None) -> DataFrame:
-    """`df` without repeats; its columns stay as they are. Batch and streaming.
+    """Return `df` without repeats and with the same columns, for batches and streams.
 
-    by: "record", as above. "place": the place alone tells. Then of rows whose contents are not the same each time
-        (rand(), a clock, a look-up) one version is kept; but where their order is not the same each time, rows are
-        lost. Use it only where each task is given its rows in one order, as after sortWithinPartitions.
-    within: of a stream, how far apart repeats may come ("2 hours"), by the column `timestamp`: what Spark keeps of
-        places then goes when it is older. Without it Spark keeps about 100 bytes of each record for good. Rows that
-        come later than that, by their timestamp, are dropped by Spark, whatever they are.
+    by: "record" compares as above. "place" compares only the places. It keeps one version of a row whose contents
+        differ with each attempt (rand(), a clock, a look-up), but it loses rows if their order differs. Use it only if
+        each task always gets its rows in the same order, as after sortWithinPartitions.
+    within: for a stream, the largest distance in time between repeats ("2 hours"), by the column `timestamp`. Spark
+        then forgets older places. Without it, Spark keeps about 100 bytes of each record forever. Spark drops every row
+        whose timestamp is later than that, repeat or not.
 
-    Records without a place (of other writers, or includePlace=false) all stay. Costs a shuffle of the whole, and of a
-    stream its state. Raises InvalidConfig for columns that are missing, and for a `by` that is none.
+    All records without a place stay (other writers', or those of includePlace=false). The call costs a shuffle of all
+    rows, and in a stream the state. Raises InvalidConfig for missing columns and for another value of `by`.
     """
     missing = [name for name in (*NEEDED, *(("timestamp",) if within else ())) if name not in df.columns]
     if missing:
@@ -50,18 +50,18 @@ def drop_repeats(df: DataFrame, *, by: str = RECORD, within: str | None = None) 
 
 
 def _place() -> Column:
-    """A record's place as text: the last header's of that name, which the last writer added; of a record that has none,
-    where it lies, which no other does."""
+    """Return a record's place as text: that of the last such header, which the last writer added. A record without one
+    gets its topic, partition and offset, which are unique."""
     named = f.filter("headers", lambda header: header["key"] == PLACE)
     place = f.try_element_at(named, f.lit(-1))["value"].cast("string")
     return f.coalesce(place, f.concat_ws("@", "topic", "partition", "offset"))
 
 
 def _digest(schema: StructType) -> Column:
-    """64 bits of what a record says. Only records of one place are compared by it."""
+    """Return a 64-bit hash of a record. It serves only to compare records with the same place."""
     parts: list[Column] = []
     for name in ("key", "value", "headers", "topic"):
-        # Spark hashes no maps; and a null, which hashes to nothing, is not the same as what is empty
+        # Spark cannot hash maps. A null adds nothing to the hash, so isnull tells it from an empty value.
         parts += [f.to_json(f.struct(name)) if _has_map(schema[name].dataType) else f.col(name), f.isnull(name)]
     return f.xxhash64(*parts)
 

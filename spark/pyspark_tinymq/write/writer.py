@@ -1,13 +1,11 @@
 """The sink: `df.write.format("tinymq")` and `writeStream`, at least once.
 
-Each task is a producer of its own: it sends the batches that Spark gives it as they come, waits until all of them are
-acknowledged, and only then answers with what it wrote. A task that fails is tried again by Spark and writes its rows
-again, under the same places (place.py), by which drop_repeats tells them. Errors are the client's, with the rows and
-the task that they are about.
+Each task has a producer of its own. It sends the batches from Spark as they arrive, waits until all are acknowledged,
+and then returns a commit message. Spark retries a task that fails. The retry writes its rows again, under the same
+places (place.py), by which drop_repeats recognizes them. Errors are the client's, with a note of the task and the rows.
 
-What commit does today: nothing but a line in the log, for what was acknowledged is there for all readers. Each
-Written names everything that a decision over all tasks would need: who wrote (application, version), under which id
-of its own, and where it lies.
+commit only logs a line, because acknowledged records are visible to all readers. Each Written has everything that a
+decision over all tasks would need: the application and version that wrote, the id of the call, and the offsets.
 """
 
 from __future__ import annotations
@@ -37,12 +35,12 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("pyspark_tinymq")
 LOOKUP_S = 5.0
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-"""Spark's local properties, in tasks of a stream and of what a foreachBatch writes."""
+"""Spark's local properties, in the tasks of a stream and in those of a write within foreachBatch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Everything that the options say of a write. Picklable."""
+    """All options of a write. Picklable."""
 
     servers: tuple[str, ...]
     request_timeout_ms: int
@@ -54,7 +52,7 @@ class Sink:
     rack: str = ""
 
     def task_place(self, context: TaskContext, name: str) -> TaskPlace:
-        """Of the task that runs here; `name` stands for the query where neither it nor an option does."""
+        """Return the place of the task that runs here. `name` identifies a query that has no id and no txnAppId."""
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         version = self.version if self.version is not None else int(batch or 0)
         return TaskPlace(self.application or query or name, version, context.partitionId())
@@ -62,8 +60,10 @@ class Sink:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What a task wrote to one partition: `records` of its own, at offsets from `start` up to, and not including,
-    `end`; others may lie between."""
+    """The records of a task in one partition: `records` of its own, from `start` up to, and not including, `end`.
+
+    Other writers' records may be between them.
+    """
 
     topic: str
     partition: int
@@ -74,9 +74,9 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """A task's commit message: everything that it was given is acknowledged, and where it lies."""
+    """A task's commit message: all its rows are acknowledged, at the offsets in `ranges`."""
 
-    write_id: str  # of this very call: another attempt of the same task has another one
+    write_id: str  # unique to this call: another attempt of the same task has another id
     application: str
     version: int
     partition: int
@@ -86,7 +86,7 @@ class Written(WriterCommitMessage):
 
 
 def batch_writer(texts: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
-    """Of `df.write`. Raises InvalidConfig."""
+    """Return the writer for `df.write`. Raises InvalidConfig."""
     if overwrite:
         raise InvalidConfig(
             'a topic cannot be overwritten by mode("overwrite") or INSERT OVERWRITE',
@@ -100,10 +100,10 @@ def batch_writer(texts: Mapping[str, str], schema: StructType, overwrite: bool) 
 
 
 def stream_writer(texts: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
-    """Of `df.writeStream`. Raises InvalidConfig."""
+    """Return the writer for `df.writeStream`. Raises InvalidConfig."""
     if overwrite:
         raise InvalidConfig(
-            'outputMode("complete") writes all results anew with each micro-batch, and a topic only grows',
+            'outputMode("complete") writes all results again with each micro-batch, and a topic only grows',
             hint='use outputMode("append")',
         )
     sink = read_sink(texts)
@@ -114,7 +114,7 @@ def stream_writer(texts: Mapping[str, str], schema: StructType, overwrite: bool)
 
 
 def read_sink(texts: Mapping[str, str]) -> Sink:
-    """Raises InvalidConfig."""
+    """Return the options of a write. Raises InvalidConfig."""
     values = settings.read_sink(texts)
     producer = {
         "acks": values.get("acks", "quorum"),
@@ -158,47 +158,47 @@ def check_topic(sink: Sink) -> None:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """One `save()`. Spark sends a copy to every task."""
+    """Writes one `save()`. Spark sends a copy to every task."""
 
     def __init__(self, sink: Sink, name: str) -> None:
-        """`name` stands for the query where neither it nor the option txnAppId does."""
+        """`name` identifies a query that has no id and no txnAppId."""
         self.sink = sink
         self.name = name
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """In a task: send all rows; return when all are acknowledged. Raises TinymqError."""
+        """Send all rows, in a task, and return when all are acknowledged. Raises TinymqError."""
         return write(self.sink, iterator, self.name)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """In the driver, when all tasks are done."""
-        LOG.info("%s", told(messages))
+        """Log the write, in the driver, when all tasks are done."""
+        LOG.info("%s", summary(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """In the driver, when the job has failed: what was acknowledged stays, and is written again if `save()` is."""
-        LOG.warning("the write failed; readers see what was acknowledged before: %s", told(messages))
+        """Log the failure of the job, in the driver. Acknowledged records stay. Another `save()` writes them again."""
+        LOG.warning("the write failed; readers see what was acknowledged before: %s", summary(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """One micro-batch. Spark makes another one to commit it."""
+    """Writes one micro-batch. Spark makes another object to commit it."""
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """As BatchWriter.write."""
+        """Send all rows, as BatchWriter.write does."""
         return write(self.sink, iterator, "")
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """In the driver, when all tasks of a micro-batch are done. Again for the same batch: nothing changes."""
-        LOG.info("batch %d: %s", batchId, told(messages))
+        """Log a micro-batch, in the driver, when all its tasks are done. A second call changes nothing."""
+        LOG.info("batch %d: %s", batchId, summary(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """In the driver, when a micro-batch has failed; after a restart Spark runs it again under the same number."""
-        LOG.warning("batch %d failed; readers see what was acknowledged before: %s", batchId, told(messages))
+        """Log a failed micro-batch, in the driver. After a restart Spark runs it again under the same number."""
+        LOG.warning("batch %d failed; readers see what was acknowledged before: %s", batchId, summary(messages))
 
 
-def told(messages: Iterable[WriterCommitMessage | None]) -> str:
-    """In words, for the log."""
+def summary(messages: Iterable[WriterCommitMessage | None]) -> str:
+    """Return a line about the tasks' records, for the log."""
     written = [message for message in messages if isinstance(message, Written)]
     topics = sorted({part.topic for message in written for part in message.ranges})
     records = sum(message.records for message in written)
@@ -206,18 +206,18 @@ def told(messages: Iterable[WriterCommitMessage | None]) -> str:
 
 
 def write(sink: Sink, batches: Iterator[pa.RecordBatch], name: str) -> Written:
-    """What the task that runs here is given, sent: the same for a batch and for a stream."""
+    """Send the rows of the task that runs here, of a batch or of a stream."""
     context = TaskContext.get()
     assert context is not None, "Spark calls this in a task"
     return send(sink, batches, sink.task_place(context, name), context.attemptNumber())
 
 
 def send(sink: Sink, batches: Iterator[pa.RecordBatch], place: TaskPlace, attempt: int) -> Written:
-    """Send all rows; return when all are acknowledged. Raises TinymqError, after `deliveryTimeoutMs` at the latest."""
+    """Send all rows, and return when all are acknowledged. Raises TinymqError within `deliveryTimeoutMs`."""
     outgoing = Outgoing(sink.topic, place if sink.places else None)
     sent = _Sent()
     first = next((batch for batch in batches if batch.num_rows), None)
-    if first is not None:  # without rows nothing is asked of the cluster
+    if first is not None:  # a task without rows sends no request to the cluster
         with session.client(sink).producer(**sink.producer) as producer:
             for batch in _chained(first, batches):
                 row = outgoing.rows
@@ -256,7 +256,7 @@ def _send(producer: Producer, piece: Piece) -> BatchDelivery:
 
 
 class _Sent:
-    """What is on its way, oldest first, and where the rest lies. A delivery that failed is told at the next look."""
+    """The deliveries in flight, oldest first, and the ranges of the others. The next call raises a failed delivery."""
 
     def __init__(self) -> None:
         self._under_way: deque[BatchDelivery] = deque()
@@ -268,7 +268,7 @@ class _Sent:
             self._keep(self._under_way.popleft())
 
     def settle(self) -> None:
-        """Wait for all of it, for as long as the producer tries. Raises what ended a delivery."""
+        """Wait for all deliveries, as long as the producer retries. Raises the error that ended a delivery."""
         while self._under_way:
             self._keep(self._under_way.popleft())
 
@@ -278,9 +278,9 @@ class _Sent:
     def _keep(self, delivery: BatchDelivery) -> None:
         for part in delivery.result():
             at, end = (part.topic, part.partition), part.base_offset + part.record_count
-            known = self._ranges.get(at)
-            if known is None:
+            earlier = self._ranges.get(at)
+            if earlier is None:
                 self._ranges[at] = Range(*at, part.base_offset, end, part.record_count)
             else:
-                start, end = min(known.start, part.base_offset), max(known.end, end)
-                self._ranges[at] = Range(*at, start, end, known.records + part.record_count)
+                start, end = min(earlier.start, part.base_offset), max(earlier.end, end)
+                self._ranges[at] = Range(*at, start, end, earlier.records + part.record_count)
