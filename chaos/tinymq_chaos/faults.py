@@ -7,7 +7,7 @@ To add a fault, write its row here, and an action with the row's name in each ti
     weight      tests/raft/       hosts of replicas without partitions and clients (tests/raft/faults.py)
 
 A string in the place of a tier says why the tier leaves the fault out. tests/chaos/test_fault_table.py holds that every
-action has its row, and every row its actions. No action is here, and nothing of a tier.
+action has its row, and every row its actions. Actions and code of a single tier belong elsewhere.
 """
 
 from __future__ import annotations

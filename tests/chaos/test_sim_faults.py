@@ -512,7 +512,7 @@ async def lost_config(world: World) -> None:
     assert wiped == again
     assert len(world.brokers[wiped].files.paths()) < 5
     assert world.leader(METADATA_GROUP) is world.brokers[leader]
-    await world.until(world.brokers[wiped].groups, 10.0, "the wiped broker is invited")
+    await world.until(world.brokers[wiped].groups, 10.0, "the leader adds the wiped broker")
     await world.clock.sleep(0.1)
     assert all(not {*pair} & {leader, wiped} or {*pair} == {leader, wiped} for pair in await delivered(world, SEEN_S))
     next(fault, None)

@@ -1,4 +1,4 @@
-"""One disk at a time is damaged, whatever ends while another fault begins."""
+"""One disk at a time is damaged, even if one fault ends while another begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workloads that need whole brokers: each does its job, and its history is enough to be judged."""
+"""Workloads that need whole brokers: each does its calls, and its history suffices for the checkers."""
 
 from __future__ import annotations
 

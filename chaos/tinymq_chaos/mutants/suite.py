@@ -29,9 +29,9 @@ class TestOutcomes:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and report.when == "call":
-            self.failed.append(_said(report))
+            self.failed.append(_message(report))
         elif report.failed:
-            self.broken.append(f"{report.nodeid}: {_said(report)}")
+            self.broken.append(f"{report.nodeid}: {_message(report)}")
         elif report.passed and report.when == "call":
             self.passed += 1
 
@@ -49,14 +49,14 @@ def failures(test: str) -> list[str]:
     """
     for name in [name for name in sys.modules if name.startswith(TESTS)]:
         del sys.modules[name]
-    ended, said = TestOutcomes(), io.StringIO()
-    with redirect_stdout(said):
+    ended, output = TestOutcomes(), io.StringIO()
+    with redirect_stdout(output):
         pytest.main([*QUIET, str(ROOT / test)], plugins=[ended])
     shown = not ended.broken and ended.passed + len(ended.failed) > 0
-    assert shown, f"{test} shows nothing:\n{said.getvalue()}"
+    assert shown, f"{test} shows nothing:\n{output.getvalue()}"
     return ended.failed
 
 
-def _said(report: pytest.TestReport) -> str:
+def _message(report: pytest.TestReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     return str(crash.message if crash is not None else report.longreprtext)

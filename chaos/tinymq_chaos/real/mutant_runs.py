@@ -126,9 +126,9 @@ def verdict(name: str, seed: int, whole: RunResult, broken: RunResult) -> tuple[
     if whole.anomalies:
         return False, f"{name}: seed {seed}: NOT CLEAN without the mutant: {_listed(kinds(whole))}"
     found = {each.kind for each in broken.anomalies if isinstance(each, Anomaly)}
-    said = f"{whole.acknowledged} and {broken.acknowledged} records acknowledged; {_listed(kinds(broken))}"
+    counts = f"{whole.acknowledged} and {broken.acknowledged} records acknowledged; {_listed(kinds(broken))}"
     caught = bool(found & FOCUS[name].shows)
-    return caught, f"{name}: seed {seed}: {'caught' if caught else 'SURVIVED'}; {said}"
+    return caught, f"{name}: seed {seed}: {'caught' if caught else 'SURVIVED'}; {counts}"
 
 
 def _listed(counts: Counter[str]) -> str:

@@ -13,7 +13,7 @@ from tinymq.base.types import Offset
 from tinymq.client import AsyncClient
 from tinymq_chaos.history import Outcome
 from tinymq_chaos.workloads import readers
-from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told
+from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, recorded
 from tinymq_chaos.workloads.producers import NumberedProducer, batches, lone
 from tinymq_chaos.workloads.trims import trim
 
@@ -104,13 +104,13 @@ async def _hold(context: Context, client: AsyncClient, topic: str, key: str) -> 
         start = ends[0].log_start + context.rng.randrange(ends[0].high_watermark - ends[0].log_start + 1)
         call = begin(context, process, "hold", **place, offset=start, lease_s=LEASE_S)
         hold = client.admin.hold(topic, 0, Offset(start), lease=LEASE_S)
-        with told(call):
+        with recorded(call):
             await hold.acquire()
             call.ok()
         if call.outcome is Outcome.OK:
             await pause(context, 0.2, LEASE_S / 2)
         release = begin(context, process, "release", **place)
-        with told(release):
+        with recorded(release):
             await hold.release()
             release.ok()
         await pause(context, 0.5, 2.0)

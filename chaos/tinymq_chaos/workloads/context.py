@@ -77,7 +77,7 @@ Workload = Callable[[Context], Awaitable[None]]
 
 
 @contextmanager
-def told(call: Call) -> Iterator[Call]:
+def recorded(call: Call) -> Iterator[Call]:
     """End `call` with the error that the block raises. Otherwise the block ends the call."""
     try:
         yield call

@@ -17,7 +17,7 @@ from tinymq.client.consume import cursors
 from tinymq.client.consume.cursors import ChannelId
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.history import Outcome
-from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told
+from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, recorded
 from tinymq_chaos.workloads.producers import NumberedProducer, lone
 
 CHANNEL = "rush"
@@ -84,7 +84,7 @@ class Consumer:
     async def _open(self) -> ConsumerCursor | None:
         held: ConsumerCursor | None = None
         call = begin(self._context, self._process, "open_channel", **self._place)
-        with told(call):
+        with recorded(call):
             channel = await self._channel()
             command_id = self._context.rng.randbytes(16)
             epoch = await cursors.set_consumer(self._cluster, channel, "rush", command_id, CALL_S / 4)
@@ -100,7 +100,7 @@ class Consumer:
         before = ConsumerCursor(held.epoch, held.generation, held.position)
         sought = SentSeek(held.epoch, rng.randbytes(16), rng.randrange(held.position + 1))
         call = begin(self._context, self._process, "seek", **self._place, offset=sought.offset, epoch=held.epoch)
-        with told(call):
+        with recorded(call):
             outcome = await self._send_seek(sought)
             call.args["generation"] = outcome.generation
             held.generation, held.position = outcome.generation, int(outcome.position)
@@ -114,7 +114,7 @@ class Consumer:
         sought, self._sought = self._sought, None
         if sought is not None:
             call = begin(self._context, self._process, "seek_again", **self._place, offset=sought.offset)
-            with told(call):
+            with recorded(call):
                 outcome = await self._send_seek(sought)
                 call.ok([int(outcome.position), outcome.generation])
 
@@ -136,7 +136,7 @@ class Consumer:
             **self._place, offset=offset, epoch=epoch, generation=generation,
         )  # fmt: skip
         position = 0
-        with told(call):
+        with recorded(call):
             commit = pb.ChannelCommit(epoch=epoch, generation=generation, offset=offset)
             channel, command = await self._channel(), pb.ChannelCommand(commit=commit)
             outcome = await cursors.change(self._cluster, channel, command, CALL_S / 2)

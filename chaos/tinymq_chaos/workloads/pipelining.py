@@ -20,7 +20,7 @@ from tinymq.client.net.broker_streams import State
 from tinymq.client.net.wire import batch_head, produce_batch, read_error
 from tinymq.format.batch import encode
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq_chaos.workloads.context import CALL_S, Context, pause, told
+from tinymq_chaos.workloads.context import CALL_S, Context, pause, recorded
 from tinymq_chaos.workloads.producers import LIFE_S, NumberedProducer
 
 WINDOW = 4  # fewer than a partition remembers (tinymq/broker/state/producers.py): it recognises every copy
@@ -124,7 +124,7 @@ class PipeliningProducer:
         deadline_s = self._context.clock.monotonic() + CALL_S
 
         async def send() -> None:
-            with told(call):
+            with recorded(call):
                 try:
                     call.ok([self._partition, await self._deliver(NumberedBatch(head, message), deadline_s, over)])
                 finally:

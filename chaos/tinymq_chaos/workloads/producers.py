@@ -16,7 +16,7 @@ from tinymq.client import AsyncClient
 from tinymq.format.batch import SCHEMA
 from tinymq_chaos.history import Call
 from tinymq_chaos.records import VALUE_BYTES_MIN, make_value
-from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, pause, told
+from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, pause, recorded
 
 OUTSTANDING_MAX = 60  # calls of one producer without an answer; above it, the producer waits
 LIFE_S = 8.0  # of one producer object, about; the next one has another producer id
@@ -107,7 +107,7 @@ async def batches(context: Context, sender: NumberedProducer, client: AsyncClien
             partition = context.rng.randrange(sender.partitions)
             table = pa.table({"value": pa.array([sender.value(name) for name in names], SCHEMA.field("value").type)})
             call = sender.begin(names, partition, sender.process, idempotent=True)
-            with told(call):
+            with recorded(call):
                 parts = await (await producer.send_batch(sender.topic, table, partition=partition))
                 assert len(parts) == 1, "small tables travel in one piece: else a failure says nothing of each record"
                 call.ok([parts[0].partition, parts[0].base_offset])
@@ -121,7 +121,7 @@ async def lone(context: Context, sender: NumberedProducer, client: AsyncClient) 
         (name,) = sender.records(1)
         partition = context.rng.randrange(sender.partitions)
         call = sender.begin([name], partition, sender.process, idempotent=True)
-        with told(call):
+        with recorded(call):
             metadata = await client.send(sender.topic, sender.value(name), partition=partition)
             call.ok([metadata.partition, metadata.offset])
         sender.ended(call)

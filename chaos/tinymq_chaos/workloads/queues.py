@@ -17,7 +17,7 @@ from tinymq.base.errors import CorruptData, DiskFull, StorageError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.history import Call, Outcome
 from tinymq_chaos.records import name_in
-from tinymq_chaos.workloads.context import CALL_S, Caller, Context, begin, key_of, pause, told
+from tinymq_chaos.workloads.context import CALL_S, Caller, Context, begin, key_of, pause, recorded
 from tinymq_chaos.workloads.producers import NumberedProducer
 from tinymq_chaos.workloads.readers import drain
 
@@ -160,8 +160,8 @@ async def _ask(caller: Caller, method: str, request: Any) -> Any:
 
 @contextmanager
 def _answered(call: Call) -> Iterator[None]:
-    """Like `told`; an error that may come after an effect (docs/queue-service.md) is an unknown outcome."""
-    with told(call):
+    """Like `recorded`; an error that may come after an effect (docs/queue-service.md) is an unknown outcome."""
+    with recorded(call):
         try:
             yield
         except (StorageError, CorruptData) as error:

@@ -10,7 +10,7 @@ from tinymq.base.errors import OffsetOutOfRange, TinymqError
 from tinymq.base.types import Offset
 from tinymq.client import AsyncClient
 from tinymq_chaos.records import name_in
-from tinymq_chaos.workloads.context import CALL_S, Context, begin, pause, told
+from tinymq_chaos.workloads.context import CALL_S, Context, begin, pause, recorded
 
 POLL_S = 0.5
 DRAIN_S = 10.0
@@ -48,7 +48,7 @@ async def drain(
     """Read these partitions, or (None) all, from the beginning to the end that the leader knows, when all is quiet."""
     name = f"{context.name} {replica} end"
     call = begin(context, name, "drain", DRAIN_S, reader=name, topic=key, replica=replica)
-    with told(call):
+    with recorded(call):
         until_s = context.clock.monotonic() + DRAIN_S
         ends = await _ends(client, topic, partitions)
         start: dict[int, Any] = dict.fromkeys(ends, "earliest")
@@ -97,7 +97,7 @@ async def _ends(client: AsyncClient, topic: str, partitions: Sequence[int] | Non
 
 async def _open(context: Context, reader: Any, name: str, key: str, replica: str) -> bool:
     call = begin(context, name, "open", CALL_S, reader=name, topic=key, replica=replica)
-    with told(call):
+    with recorded(call):
         await reader.open()
         call.ok([[p, offset] for p, offset in reader.position().items()])
         return True
@@ -107,7 +107,7 @@ async def _open(context: Context, reader: Any, name: str, key: str, replica: str
 async def _poll(context: Context, reader: Any, name: str, key: str, replica: str) -> bool:
     """Poll once; return False if the reader is at its end."""
     call = begin(context, name, "poll", POLL_S, reader=name, topic=key, replica=replica)
-    with told(call):
+    with recorded(call):
         call.ok(runs(await reader.poll(timeout=POLL_S)))
         return True
     return False
@@ -130,7 +130,7 @@ async def look_at_ends(context: Context, client: AsyncClient, topic: str, key: s
     process = f"{context.name} ends"
     while not context.stop.is_set():
         call = begin(context, process, "offsets", topic=key)
-        with told(call):
+        with recorded(call):
             found = await client.admin.offsets(topic, timeout=CALL_S)
             call.ok([[p, o.log_start, o.high_watermark] for p, o in found.items()])
         await pause(context, 0.3, 2.0)

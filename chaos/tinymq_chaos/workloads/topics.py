@@ -6,7 +6,7 @@ import asyncio
 
 from tinymq.client import AsyncClient
 from tinymq_chaos.history import Outcome, topic_key
-from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told
+from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, recorded
 from tinymq_chaos.workloads.producers import NumberedProducer, lone
 from tinymq_chaos.workloads.readers import drain
 
@@ -46,12 +46,12 @@ async def partitions(context: Context) -> None:
         if added and context.rng.random() < 0.6:
             number = added.pop()
             call = begin(context, process, "delete_partition", topic=key, partition=number)
-            with told(call):
+            with recorded(call):
                 await client.admin.delete_partition(name, number, timeout=CALL_S)
                 call.ok()
         else:
             call = begin(context, process, "add_partition", topic=key)
-            with told(call):
+            with recorded(call):
                 number = (await client.admin.add_partition(name, timeout=CALL_S)).partition
                 call.ok(number)
             if call.outcome is Outcome.OK:
@@ -103,27 +103,27 @@ class _Until:
 async def create(context: Context, client: AsyncClient, process: str, name: str, partitions: int) -> str | None:
     """Return the new topic's id, in hex; None: refused, or unknown."""
     call = begin(context, process, "create_topic", name=name, partitions=partitions)
-    with told(call):
+    with recorded(call):
         call.ok((await client.admin.create_topic(name, partitions, 3, timeout=CALL_S)).topic_id.hex())
     return call.result if call.outcome is Outcome.OK else None
 
 
 async def delete(context: Context, client: AsyncClient, process: str, name: str) -> None:
     call = begin(context, process, "delete_topic", name=name)
-    with told(call):
+    with recorded(call):
         await client.admin.delete_topic(name, timeout=CALL_S)
         call.ok()
 
 
 async def get(context: Context, client: AsyncClient, process: str, name: str) -> None:
     call = begin(context, process, "get_topic", name=name)
-    with told(call):
+    with recorded(call):
         call.ok((await client.admin.describe_topic(name, timeout=CALL_S)).topic_id.hex())
 
 
 async def list_all(context: Context, client: AsyncClient, process: str) -> None:
     """List the topics of this workload: other workloads create topics, too."""
     call = begin(context, process, "list_topics", prefix=f"{context.name}-")
-    with told(call):
+    with recorded(call):
         found = await client.admin.list_topics(timeout=CALL_S)
         call.ok({t.name: t.topic_id.hex() for t in found if t.name.startswith(f"{context.name}-")})

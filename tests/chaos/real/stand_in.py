@@ -98,7 +98,7 @@ class StandIn:
     def data(self, broker: int) -> Path:
         return self.folder / f"broker-{broker}"
 
-    def said(self, broker: int) -> Path:
+    def log_file(self, broker: int) -> Path:
         return self.folder / f"broker-{broker}.log"
 
     def wipe(self, broker: int) -> None:

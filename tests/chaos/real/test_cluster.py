@@ -249,7 +249,7 @@ def test_brokers_form_by_other_commands_and_with_settings_and_leave_no_process(t
         racks = {b: (made.status(b) or {})["rack"] for b in made.brokers}
         assert racks == dict.fromkeys(made.brokers, "r") | {2: "of broker 2"}
         assert tomllib.loads(made.config(1).read_text())["timing"] == {"leader_return_s": 3.0}
-        assert [b for b in made.brokers if "by another command" in made.said(b).read_text()] == [nodes]
+        assert [b for b in made.brokers if "by another command" in made.log_file(b).read_text()] == [nodes]
     made.close()
     assert not any(child.alive for child in children)
     assert all(map(is_free, ports))

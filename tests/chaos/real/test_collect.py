@@ -136,7 +136,7 @@ class Asked:
     def stop(self, broker: int) -> None:
         self.up.remove(broker)
 
-    def said(self, broker: int) -> Path:
+    def log_file(self, broker: int) -> Path:
         return self._folder / f"broker-{broker}.log"
 
 

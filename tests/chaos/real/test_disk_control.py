@@ -76,7 +76,7 @@ def test_every_request_to_a_disk_is_carried_out(disk: FaultyDisk, control: DiskC
 
 def test_an_unknown_request_is_an_error(control: DiskControl, disk: FaultyDisk, tmp_path: Path) -> None:
     for line, says in (
-        (b'{"do": "wipe"}', b"none of slow_sync"),
+        (b'{"do": "wipe"}', b"not one of slow_sync"),
         (b"nonsense", b"not understood"),
         (b"[]", b"not understood"),
         (b'{"do": "disk_full", "bytes": 1}', b"not understood"),

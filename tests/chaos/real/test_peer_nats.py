@@ -124,7 +124,7 @@ class Dials:
 
     def __init__(self, cluster):
         self._cluster = cluster
-        self._known = {broker: cluster.said(broker).stat().st_size for broker in cluster.brokers}
+        self._known = {broker: cluster.log_file(broker).stat().st_size for broker in cluster.brokers}
 
     def least(self):
         """Return how often each server has connected to each other one, at least."""
@@ -136,7 +136,7 @@ class Dials:
         )
 
     def _said(self, broker):
-        told = self._cluster.said(broker).read_bytes()[self._known[broker] :].decode()
+        told = self._cluster.log_file(broker).read_bytes()[self._known[broker] :].decode()
         return "".join(f"{line}\n" for line in told.split("\n") if "Route connection created" in line)
 
 

@@ -27,7 +27,7 @@ class Scene:
         self.watching = LeaderLog(self.target, self.history)
 
     def say(self, broker: int, event: str, **values: object) -> None:
-        with self.target.said(broker).open("a") as file:
+        with self.target.log_file(broker).open("a") as file:
             file.write(json.dumps({"event": event, **values}) + "\n")
 
     def changes(self, broker: int, role: str, term: int, group: str = GROUP) -> None:

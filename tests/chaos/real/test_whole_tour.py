@@ -51,7 +51,7 @@ KINDS = kinds(TOUR)
 POWER = ("fail_sync", "power_cut", "power_cut_all")
 LOST = re.compile(r"(\d+) (?:lost of|sectors|sizes|names)")
 
-# test_tour.py has a part of it, for each run of the tests
+# each run of the tests has a part of it, test_tour.py
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]  # two quiet processors need 70 s, busy ones more
 
 

@@ -22,7 +22,7 @@ QUOTA = "QuotaExceeded"
 
 def over_capacity(facts: Facts) -> Iterator[Anomaly]:
     """A partition holds more than its bounds allow."""
-    bounded = {log: told for log, told in logs(facts) if told.only("max_records", "max_bytes")}
+    bounded = {log: settings for log, settings in logs(facts) if settings.only("max_records", "max_bytes")}
     appended = _appended(facts, bounded)
     for look, log, log_start, end in facts.ends():
         if log not in bounded or end == log_start:
@@ -93,7 +93,11 @@ def refused_with_room(facts: Facts) -> Iterator[Anomaly]:
     """
     if facts.heads_removed:
         return
-    full = {log: told for log, told in logs(facts) if told.always("on_full", "reject") and told.only("max_records")}
+    full = {
+        log: settings
+        for log, settings in logs(facts)
+        if settings.always("on_full", "reject") and settings.only("max_records")
+    }
     starts = [(look.ended_s or 0.0, log, start) for look, log, start, _ in facts.ends() if log in full]
     for call in facts.sends:
         log = (call.args["topic"], call.args["partition"])

@@ -29,7 +29,7 @@ def removed_early(facts: Facts) -> Iterator[Anomaly]:
     """A record is gone that was appended less than `retention_ms` ago."""
     if (_clocks_were_wrong(facts) and len(_brokers(facts)) == 1) or facts.heads_removed:
         return
-    aged = {log: told for log, told in logs(facts) if told.only("retention_ms")}
+    aged = {log: settings for log, settings in logs(facts) if settings.only("retention_ms")}
     sends = [(call, *place_of(call)) for call in acknowledged(facts)]
     for look, log, log_start, _ in facts.ends() if aged else ():
         for call, where, base, names in sends if log in aged else ():
@@ -44,15 +44,15 @@ def removed_early(facts: Facts) -> Iterator[Anomaly]:
 
 
 def kept_too_long(facts: Facts) -> Iterator[Anomaly]:
-    """A record that is too old is still there, long after the last fault."""
+    """A record past its retention time is still in the log, long after the last fault."""
     end_s, calm_s = facts.history.ended_s, facts.history.calm_s
     if end_s is None or calm_s is None or _clocks_were_wrong(facts):
         return
-    for log, told in logs(facts):
+    for log, settings in logs(facts):
         replicas = facts.replicas.get(log, [])
         counted_s = calm_s if len({r.broker for r in replicas}) < len(_brokers(facts)) else 0.0
-        retention_s = told.bounds("retention_ms", end_s, end_s)[1] / 1000 * (1 + CLOCKS)
-        if not told.only("retention_ms") or retention_s == math.inf or not replicas:
+        retention_s = settings.bounds("retention_ms", end_s, end_s)[1] / 1000 * (1 + CLOCKS)
+        if not settings.only("retention_ms") or retention_s == math.inf or not replicas:
             continue
         log_start = max(replica.log_start for replica in replicas)
         held = [c for c in facts.of("hold") if hold_of(c)[:2] == log]
@@ -60,7 +60,7 @@ def kept_too_long(facts: Facts) -> Iterator[Anomaly]:
         for call in acknowledged(facts):
             where, base, _ = place_of(call)
             holds_s = [released.get(hold_of(c), end_s) for c in held if c.args["offset"] <= base]
-            due_s = max(max(call.ended_s or end_s, counted_s) + retention_s, calm_s, told.settled_s, *holds_s)
+            due_s = max(max(call.ended_s or end_s, counted_s) + retention_s, calm_s, settings.settled_s, *holds_s)
             if where == log and base >= log_start and end_s - due_s > GONE_S:
                 what = f"not removed {end_s - due_s:.3f} s after its time"
                 yield anomaly_of(AnomalyKind.KEPT_TOO_LONG, what, log, (base,), call)
@@ -71,7 +71,7 @@ def removed_of_the_last_bytes(facts: Facts) -> Iterator[Anomaly]:
     """Fewer bytes of records are left than the topic keeps."""
     if facts.heads_removed:
         return
-    sized = {log: told for log, told in logs(facts) if told.only("retention_bytes")}
+    sized = {log: settings for log, settings in logs(facts) if settings.only("retention_bytes")}
     for look, log, log_start, end in facts.ends():
         kept = facts.weight(log, log_start, end) if log in sized and log_start else None
         if kept is None:
@@ -87,11 +87,11 @@ def kept_too_much(facts: Facts) -> Iterator[Anomaly]:
     end_s, calm_s = facts.history.ended_s, facts.history.calm_s
     if end_s is None or calm_s is None:
         return
-    for log, told in logs(facts):
+    for log, settings in logs(facts):
         replicas = facts.replicas.get(log, [])
-        most = told.bounds("retention_bytes", end_s, end_s)[1]
-        settled = end_s - GONE_S > max(calm_s, told.settled_s, *_held_until_s(facts, log, end_s))
-        if not told.only("retention_bytes") or most == math.inf or not replicas or not settled:
+        most = settings.bounds("retention_bytes", end_s, end_s)[1]
+        settled = end_s - GONE_S > max(calm_s, settings.settled_s, *_held_until_s(facts, log, end_s))
+        if not settings.only("retention_bytes") or most == math.inf or not replicas or not settled:
             continue
         late = [place_of(c)[1] for c in acknowledged(facts) if place_of(c)[0] == log and c.invoked_s > end_s - GONE_S]
         end = min(late, default=max(replica.high_watermark for replica in replicas))

@@ -59,14 +59,14 @@ def stale_reads(facts: Facts) -> Iterator[Anomaly]:
 
 def ends_of(facts: Facts) -> Ends:
     """Return the ends of all writes that a quorum acknowledged."""
-    told: dict[Log, list[tuple[float, int]]] = defaultdict(list)
+    ends: dict[Log, list[tuple[float, int]]] = defaultdict(list)
     for send in acknowledged(facts):
         log, base, names = place_of(send)
         if send.ended_s is not None:
-            told[log].append((send.ended_s, base + len(names)))
+            ends[log].append((send.ended_s, base + len(names)))
     return {
         log: ([at_s for at_s, _ in sorted(each)], list(accumulate((end for _, end in sorted(each)), max)))
-        for log, each in told.items()
+        for log, each in ends.items()
     }
 
 

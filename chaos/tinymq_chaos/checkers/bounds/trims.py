@@ -59,9 +59,9 @@ def removed_untrimmed(facts: Facts) -> Iterator[Anomaly]:
             break
 
 
-def _goes_by_trims_alone(told: SettingsHistory) -> bool:
-    return not told.only("retention_ms", "retention_bytes", "max_records", "max_bytes") or (
-        told.only("max_records", "max_bytes") and told.between("on_full", 0.0, float("inf")) <= {"reject", None}
+def _goes_by_trims_alone(settings: SettingsHistory) -> bool:
+    return not settings.only("retention_ms", "retention_bytes", "max_records", "max_bytes") or (
+        settings.only("max_records", "max_bytes") and settings.between("on_full", 0.0, float("inf")) <= {"reject", None}
     )
 
 

@@ -131,7 +131,7 @@ def _asked(facts: Facts) -> dict[Log, list[Call]]:
 
 def _may_be_full(facts: Facts) -> set[str]:
     """Return the topics whose writers wait until a trim makes room."""
-    return {topic for topic, told in facts.history.topics.items() if told.get("on_full") == "reject"}
+    return {topic for topic, settings in facts.history.topics.items() if settings.get("on_full") == "reject"}
 
 
 def _refused(call: Call) -> bool:

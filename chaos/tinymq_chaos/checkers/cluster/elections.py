@@ -55,7 +55,7 @@ class Elections:
         # terms of the entries with which each leader began
         self._logs: dict[tuple[Log, int], Sequence[int | None]] = {}
         # the highest entry that a follower acknowledged in a term
-        self._said: dict[tuple[Log, int, Identity], int] = {}
+        self._acknowledged: dict[tuple[Log, int, Identity], int] = {}
         # (conflicts in a row, the last one, its time)
         self._conflicts: dict[tuple[Log, int, Identity], tuple[int, Place, float]] = {}
         self._lost_s: dict[tuple[Log, int], float] = {}  # the time since which a broker's replica has known no leader
@@ -144,13 +144,15 @@ class Elections:
                 self._note(AnomalyKind.FALSE_ACK, what, log, follower[0])
                 break
         at = (log, term, follower)
-        self._said[at] = max(self._said.get(at, 0), places[0])
+        self._acknowledged[at] = max(self._acknowledged.get(at, 0), places[0])
 
     def counts(self, log: Log, term: int, leader: int, follower: Identity, match: int) -> None:
         """A leader counts a follower as holding every entry up to `match`."""
-        said = self._said.get((log, term, follower), 0)
-        if match > said:
-            what = f"counts entry {match} as held by broker {follower[0]}, which has acknowledged {said} in term {term}"
+        acked = self._acknowledged.get((log, term, follower), 0)
+        if match > acked:
+            what = (
+                f"counts entry {match} as held by broker {follower[0]}, which has acknowledged {acked} in term {term}"
+            )
             self._note(AnomalyKind.FALSE_ACK, what, log, leader)
 
     def answered(self, log: Log, term: int, follower: Identity, conflict: Place | None) -> None:

@@ -154,8 +154,8 @@ def _judge(ops: list[tuple[Call, Op]], known: frozenset[str], of_what: str) -> I
     assert verdict.stuck is not None, "a search that fails is stuck somewhere"
     call, _ = verdict.stuck.what
     overlapping = [c for c, _ in ops if c is not call and c.invoked_s <= _end(call) and _end(c) >= call.invoked_s]
-    told = f", answered {call.result}" if call.result is not None else ""
-    what = f"{of_what}: no order of the calls explains {call}{told}"
+    answer = f", answered {call.result}" if call.result is not None else ""
+    what = f"{of_what}: no order of the calls explains {call}{answer}"
     if overlapping:
         what += f"; it overlaps {'; '.join(str(c) for c in overlapping[:3])}"
     yield Anomaly(AnomalyKind.NOT_LINEARIZABLE, what, METADATA, processes=(call.process,), times_s=times(call))

@@ -20,10 +20,10 @@ def given_twice(facts: Facts) -> Iterator[Anomaly]:
         what, number = found
         before = newest.get(what)
         if before is not None and number <= before[0] and (number == before[0] or _earlier(before[1], call)):
-            told = f"{what[0]} {number} is given, and {before[0]} was given before"
+            message = f"{what[0]} {number} is given, and {before[0]} was given before"
             log = (call.args["topic"], call.args.get("partition", number))
             processes = (before[1].process, call.process)
-            yield Anomaly(AnomalyKind.GIVEN_TWICE, told, log, processes=processes, times_s=times(before[1], call))
+            yield Anomaly(AnomalyKind.GIVEN_TWICE, message, log, processes=processes, times_s=times(before[1], call))
         if before is None or number > before[0]:
             newest[what] = number, call
 

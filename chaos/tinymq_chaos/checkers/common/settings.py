@@ -76,9 +76,9 @@ def bound_of(value: str | None) -> float:
 def settings_of_the_past(facts: Facts) -> Iterator[Anomaly]:
     """A reported setting was not in force at any time during the call."""
     for call in facts.of("settings"):
-        told = SettingsHistory(facts, call.args["topic"])
+        history = SettingsHistory(facts, call.args["topic"])
         for name, value in call.result.items() if call.outcome is Outcome.OK else ():
-            possible = told.between(name, call.invoked_s, call.ended_s or math.inf, heard=True)
+            possible = history.between(name, call.invoked_s, call.ended_s or math.inf, heard=True)
             if value not in possible and None not in possible:
                 what = f"{name} is reported as {value}, and may be {', '.join(sorted(map(str, possible)))}"
                 yield Anomaly(

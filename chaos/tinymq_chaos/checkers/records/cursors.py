@@ -59,9 +59,9 @@ def strayed(facts: Facts) -> Iterator[Anomaly]:
     for cursor, sights in _sights(facts).items():
         if cursor in taking:
             continue
-        told = [c for c in facts.of("commit", "seek") if _cursor(c) == cursor]
+        moves = [c for c in facts.of("commit", "seek") if _cursor(c) == cursor]
         for seen in sights:
-            places = {c.args["offset"] for c in told if c.invoked_s < seen.until_s} | {0}
+            places = {c.args["offset"] for c in moves if c.invoked_s < seen.until_s} | {0}
             if seen.position not in places:
                 what = f"channel {cursor[1]} is at {seen.position}, where no call put it"
                 yield _anomaly(AnomalyKind.CURSOR_STRAYED, what, cursor[0], (seen.position,), seen.call)
@@ -153,12 +153,12 @@ def _sights(facts: Facts) -> dict[Cursor, list[_Seen]]:
     found: dict[Cursor, list[_Seen]] = {}
     for call in facts.of("open_channel", "commit", "seek", "channels"):
         if call.outcome is Outcome.OK:
-            for cursor, position in _told(call):
+            for cursor, position in _positions(call):
                 found.setdefault(cursor, []).append(_Seen(position, call))
     return found
 
 
-def _told(call: Call) -> Iterable[tuple[Cursor, int]]:
+def _positions(call: Call) -> Iterable[tuple[Cursor, int]]:
     if call.kind == "channels":
         return [(((call.args["topic"], partition), channel), at) for partition, channel, at in call.result]
     return [(_cursor(call), call.result)]

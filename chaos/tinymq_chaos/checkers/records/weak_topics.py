@@ -61,8 +61,8 @@ def _lost_since_s(facts: Facts, revival: QuorumRecovery) -> float | None:
     if len(cuts) < majority:
         return None
     cut_s = cuts[majority - 1]
-    told = SettingsHistory(facts, revival.log[0])
-    values = told.between("sync", cut_s - _longest_s(told.between("sync", 0.0, cut_s)), cut_s)
+    settings_then = SettingsHistory(facts, revival.log[0])
+    values = settings_then.between("sync", cut_s - _longest_s(settings_then.between("sync", 0.0, cut_s)), cut_s)
     return cut_s - _longest_s(values) - SYNCED_S
 
 

@@ -34,23 +34,23 @@ def _misplaced(facts: Facts, call: Call, final: FinalPartition) -> Iterator[Anom
     log, base, names = place_of(call)
     places = facts.places(log)
     lost = []
-    for said, name in enumerate(names, base):
-        there = final.at(said)
+    for offset, name in enumerate(names, base):
+        there = final.at(offset)
         if there == name or (there is None and not final.certain):
             continue
         if name in places:
             yield Anomaly(
                 AnomalyKind.INCONSISTENT_OFFSET,
-                f"acknowledged at offset {said}, and lies at {places[name]}",
-                log, records=(name,), offsets=(said, places[name]), processes=(call.process,), times_s=times(call),
+                f"acknowledged at offset {offset}, and lies at {places[name]}",
+                log, records=(name,), offsets=(offset, places[name]), processes=(call.process,), times_s=times(call),
             )  # fmt: skip
         else:
-            lost.append((said, name, there))
+            lost.append((offset, name, there))
     if lost:
-        said, name, there = lost[0]
+        offset, name, there = lost[0]
         instead = f"the log has {there}" if there is not None else f"the log ends at {final.end}"
         records = tuple(name for _, name, _ in lost)
-        yield _lost(call, log, records, f"acknowledged at offset {said}, where {instead}")
+        yield _lost(call, log, records, f"acknowledged at offset {offset}, where {instead}")
 
 
 def _lost(call: Call, log: Log, records: tuple[str, ...], what: str) -> Anomaly:

@@ -117,7 +117,7 @@ class Cluster:
     def data(self, broker: int) -> Path:
         return self.folder / f"broker-{broker}"
 
-    def said(self, broker: int) -> Path:
+    def log_file(self, broker: int) -> Path:
         return self.folder / f"broker-{broker}.log"
 
     def config(self, broker: int) -> Path:
@@ -157,9 +157,9 @@ class Cluster:
         for broker in brokers:
             assert not self.running(broker), f"broker {broker} runs"
             assert not self._closed
-            cause.mark_start(self.said(broker), broker, datetime.now(UTC).isoformat())
+            cause.mark_start(self.log_file(broker), broker, datetime.now(UTC).isoformat())
             command = [*self._command(broker), "--config", str(self.config(broker))]
-            self._children[broker] = spawn(command, self.said(broker), self._environment(broker))
+            self._children[broker] = spawn(command, self.log_file(broker), self._environment(broker))
 
     def running(self, broker: int) -> bool:
         child = self._children.get(broker)
@@ -287,7 +287,7 @@ class Cluster:
             raise NotReady(f"tinymq cluster init ended with {done.returncode}: {done.stderr.strip()[-500:]}")
 
     def _cause(self, broker: int) -> str:
-        return cause.of_log(self.said(broker)).message
+        return cause.of_log(self.log_file(broker)).message
 
     def _check(self, deadline: float, missing: str, needed: Sequence[int] = ()) -> None:
         ended = [b for b in needed if not self.running(b)]

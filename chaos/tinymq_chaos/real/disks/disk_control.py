@@ -106,7 +106,7 @@ def serve(disk: FaultyDisk, path: Path) -> None:
     for old in (path, _counts(path)):
         with contextlib.suppress(FileNotFoundError):
             old.unlink()  # the socket of a killed process
-    disk.faults.told = lambda counts: _keep(path, counts)
+    disk.faults.on_effect = lambda counts: _keep(path, counts)
     with _address(path) as address:
         listener.bind(address)
     listener.listen()

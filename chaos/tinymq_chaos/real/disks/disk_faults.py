@@ -31,7 +31,8 @@ class DiskFaults:
     def __init__(self, die: Callable[[], None] = end_process) -> None:
         self.operations = 0  # operations that change the disk, so far
         self.counts: Counter[str] = Counter()  # what the faults did, so far
-        self.told: Callable[[Mapping[str, int]], None] = lambda counts: None  # called each time a fault does something
+        # called each time a fault does something
+        self.on_effect: Callable[[Mapping[str, int]], None] = lambda counts: None
         self.die = die
         self._lock = threading.RLock()
         self._mended = threading.Event()
@@ -85,7 +86,7 @@ class DiskFaults:
     def _did(self, what: str) -> None:
         with self._lock:
             self.counts[what] += 1
-            self.told(self.counts)
+            self.on_effect(self.counts)
 
     # ---- questions of the disk before an operation ----
 

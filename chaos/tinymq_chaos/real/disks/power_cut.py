@@ -31,7 +31,7 @@ class PowerCutLoss:
     at_stake: int = 0  # unsynced sectors, sizes and names, all of which it might have taken
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         return f"{self.sectors + self.sizes + self.names} lost of {self.at_stake} that were not synced"
 
     def __str__(self) -> str:

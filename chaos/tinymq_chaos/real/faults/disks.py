@@ -69,7 +69,7 @@ def since(stage: Stage, broker: int, before: Counter[str], what: str) -> str:
         time.sleep(SERVES_POLL_S)
 
 
-def told(stage: Stage, broker: int | None, ask: Callable[[DiskControl], DiskState]) -> Counter[str] | None:
+def requested(stage: Stage, broker: int | None, ask: Callable[[DiskControl], DiskState]) -> Counter[str] | None:
     """Request a fault; return the counts from before it. None: there is no broker, or it did not get the request."""
     if broker is None:
         return None
@@ -81,7 +81,7 @@ def told(stage: Stage, broker: int | None, ask: Callable[[DiskControl], DiskStat
 def slow_sync(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """Each sync takes longer. With many seconds, the disk hangs until the fault ends."""
     broker, seconds, pattern = one(stage, rng, how), float(how["seconds"]), str(how["pattern"])
-    before = told(stage, broker, lambda disk: disk.slow_sync(seconds, pattern))
+    before = requested(stage, broker, lambda disk: disk.slow_sync(seconds, pattern))
     if broker is None or before is None:
         yield None
         return None
@@ -94,7 +94,7 @@ def slow_sync(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 @action
 def disk_full(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     broker, left = one(stage, rng, how), int(how["bytes_left"])
-    before = told(stage, broker, lambda disk: disk.disk_full(left))
+    before = requested(stage, broker, lambda disk: disk.disk_full(left))
     if broker is None or before is None:
         yield None
         return None
@@ -108,7 +108,7 @@ def disk_full(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 def fail_sync(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """Syncs fail with EIO as long as the fault lasts. Their bytes are never written, so a power cut takes them."""
     broker, pattern = one(stage, rng, how), str(how["pattern"])
-    before = told(stage, broker, lambda disk: disk.fail_sync(pattern))
+    before = requested(stage, broker, lambda disk: disk.fail_sync(pattern))
     if broker is None or before is None:
         yield None
         return None
@@ -176,7 +176,7 @@ def _without_power(stage: Stage, rng: random.Random, brokers: list[int]) -> Doin
         losses = lose_power(stage, brokers, rng)
     yield f"{named(brokers)}, {when}: {'; '.join(map(str, losses))}"
     stage.start(*brokers)
-    return f"{effect}; {' and '.join(loss.told for loss in losses)}" if any(loss.at_stake for loss in losses) else ""
+    return f"{effect}; {' and '.join(loss.text for loss in losses)}" if any(loss.at_stake for loss in losses) else ""
 
 
 def until_serving(stage: Stage, brokers: list[int]) -> None:

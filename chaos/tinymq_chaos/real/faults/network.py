@@ -14,13 +14,13 @@ from tinymq_chaos.real.net import probes
 from tinymq_chaos.real.net.network import CLIENTS, Direction
 
 
-def _cut(stage: Stage, kind: str, directions: Iterable[Direction], words: str) -> Doing:
+def _cut(stage: Stage, kind: str, directions: Iterable[Direction], description: str) -> Doing:
     why, directions = whose(kind), list(directions)
     probe = probes.Probe(stage.net, directions, probes.ProbeTraffic())
     try:
         stage.net.cut(why, directions)
         probe.begin()
-        yield words
+        yield description
         effect = probes.silent(probe)
         stage.net.mend(why)
     finally:
@@ -50,8 +50,8 @@ def partition(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     directions = both_ways(few, many)
     if how["clients"] != WITH_ALL:
         directions += both_ways([CLIENTS], few if how["clients"] == WITH_MANY else many)
-    words = f"{named(few)} from {named(many)}, clients with {how['clients']}"
-    return (yield from _cut(stage, "partition", directions, words))
+    description = f"{named(few)} from {named(many)}, clients with {how['clients']}"
+    return (yield from _cut(stage, "partition", directions, description))
 
 
 @action
@@ -65,8 +65,8 @@ def one_way(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     some = [rng.choice(others)] if how["of"] == "one" else others
     deaf = how["side"] == "deaf"
     directions = [(n, broker) if deaf else (broker, n) for n in some]
-    words = f"{named([broker])} does not hear {named(some)}" if deaf else f"{named(some)} does not hear {broker}"
-    return (yield from _cut(stage, "one way", directions, words))
+    description = f"{named([broker])} does not hear {named(some)}" if deaf else f"{named(some)} does not hear {broker}"
+    return (yield from _cut(stage, "one way", directions, description))
 
 
 @action
@@ -104,8 +104,8 @@ def toxic(kind: str, stage: Stage, rng: random.Random, how: Parameters) -> Doing
     try:
         stage.net.toxic(why, directions, kind, **attributes)
         probe.begin()
-        said = ", ".join(f"{name} {value:g}" for name, value in attributes.items())
-        yield f"{said}, {'everywhere' if where == ALL else f'between {where}'}"
+        text = ", ".join(f"{name} {value:g}" for name, value in attributes.items())
+        yield f"{text}, {'everywhere' if where == ALL else f'between {where}'}"
         effect = probes.teller(kind, asked)(probe)
         stage.net.mend(why)
     finally:

@@ -119,7 +119,7 @@ def silent(probe: Probe) -> str | None:
     """Describe the effect of a cut; "": it had none; None: it could not be observed."""
     seen = probe.seen(GRACE_S)
     found = sum(each.arrived == 0 and not each.ended for each in seen)
-    return _told(seen, f"nothing arrived in {found} of {len(seen)} directions" if found else "")
+    return _effect(seen, f"nothing arrived in {found} of {len(seen)} directions" if found else "")
 
 
 def slower(probe: Probe, slow_s: float, size: int) -> str | None:
@@ -127,27 +127,27 @@ def slower(probe: Probe, slow_s: float, size: int) -> str | None:
     seen = [each for each in probe.seen(2 * GRACE_S) if each.arrived]  # otherwise another fault cuts the direction
     took_s = median([each.took_s for each in seen] or [0.0])  # one connection may have been replaced, and slow before
     slow = took_s >= slow_s and took_s > probe.before_s
-    words = f"{size} bytes took {took_s * 1000:.0f} ms, and {probe.before_s * 1000:.1f} ms before"
-    return _told(seen, words if slow else "")
+    effect = f"{size} bytes took {took_s * 1000:.0f} ms, and {probe.before_s * 1000:.1f} ms before"
+    return _effect(seen, effect if slow else "")
 
 
 def late(probe: Probe) -> str | None:
     """Describe the effect of a fault that delays the end of a connection."""
     seen = probe.seen(2 * CLOSE_S)
     took_s = min((each.took_s for each in seen), default=0.0)
-    return _told(seen, f"the end of a connection was held back for {took_s:.2f} s" if took_s >= CLOSE_S else "")
+    return _effect(seen, f"the end of a connection was held back for {took_s:.2f} s" if took_s >= CLOSE_S else "")
 
 
 def ended(probe: Probe) -> str | None:
     """Describe the effect of a fault that ends connections."""
     seen = probe.seen(GRACE_S)
     found = [each for each in seen if each.ended]
-    words = f"{len(found)} of {len(seen)} connections ended, after {found[0].took_s:.2f} s" if found else ""
-    return _told(seen, f"{words} and {found[0].arrived} bytes" if found else "")
+    effect = f"{len(found)} of {len(seen)} connections ended, after {found[0].took_s:.2f} s" if found else ""
+    return _effect(seen, f"{effect} and {found[0].arrived} bytes" if found else "")
 
 
-def _told(seen: Sequence[ProbeReading], words: str) -> str | None:
-    return words if seen else None
+def _effect(seen: Sequence[ProbeReading], effect: str) -> str | None:
+    return effect if seen else None
 
 
 def teller(kind: str, asked: ProbeTraffic) -> Callable[[Probe], str | None]:

@@ -137,10 +137,10 @@ class Proxy:
                 raise RuntimeError(f"the Toxiproxy server of {self.name} does not come up: see {self._log}")
             time.sleep(POLL_S)
         for door, (listen, upstream) in zip(self._names_of_doors(), self.doors, strict=True):
-            self._said("/proxies", name=door, listen=listen, upstream=upstream, enabled=False)
+            self._configure("/proxies", name=door, listen=listen, upstream=upstream, enabled=False)
             for name, toxic in self._toxics.items():
-                self._said(f"/proxies/{door}/toxics", **toxic.as_json(name))
-            self._said(f"/proxies/{door}", enabled=True)
+                self._configure(f"/proxies/{door}/toxics", **toxic.as_json(name))
+            self._configure(f"/proxies/{door}", enabled=True)
 
     def _answers(self) -> bool:
         try:
@@ -148,7 +148,7 @@ class Proxy:
         except requests.RequestException:
             return False
 
-    def _said(self, path: str, **values: Any) -> None:
+    def _configure(self, path: str, **values: Any) -> None:
         """Send a request to a server without connections, in which nothing can hang."""
         answer = self._api.post(path, json=values, timeout=START_S_MAX)
         if not answer.ok:

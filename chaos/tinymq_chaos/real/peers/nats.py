@@ -90,7 +90,7 @@ class NatsCluster:
             dials = [self._proxies.address(broker, other) for other in self.brokers if other != broker]
             settings = self.folder / f"{_name(broker)}.conf"
             settings.write_text(config(_name(broker), self.listens[broker], dials, self.data(broker), self.sync))
-            self._children[broker] = spawn([str(self._program), "--config", str(settings)], self.said(broker))
+            self._children[broker] = spawn([str(self._program), "--config", str(settings)], self.log_file(broker))
 
     def running(self, broker: int) -> bool:
         child = self._children.get(broker)
@@ -155,9 +155,9 @@ class NatsCluster:
             port = self.listens[broker].monitor
             if not self.running(broker):
                 return f"server {broker} does not run"
-            said = monitor.trouble(port)
-            if said:
-                return f"server {broker}: {said}"
+            problem = monitor.trouble(port)
+            if problem:
+                return f"server {broker}: {problem}"
             others = {_name(other) for other in self.brokers if other != broker}
             if missing := others - (monitor.routes(port) or set()):
                 return f"server {broker} has no route to {', '.join(sorted(missing))}"
@@ -181,7 +181,7 @@ class NatsCluster:
     def data(self, broker: int) -> Path:
         return self.folder / _name(broker)
 
-    def said(self, broker: int) -> Path:
+    def log_file(self, broker: int) -> Path:
         return self.folder / f"{_name(broker)}.log"
 
     def wipe(self, broker: int) -> None:

@@ -112,7 +112,7 @@ class Admin:
 
         To create it again, as a client without an answer does, changes nothing. Raises OutcomeUnknown for every error.
         """
-        assert not settings, f"JetStream has nothing that is {settings}"
+        assert not settings, f"JetStream has no form of {settings}"
         assert replication_factor in (None, names.REPLICAS), replication_factor
         topic_id = hashlib.sha256(name.encode()).hexdigest()[:16]
         for partition in reversed(range(partitions)):

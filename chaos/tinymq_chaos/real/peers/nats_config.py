@@ -41,9 +41,9 @@ def binary() -> Path:
 
 def version_of(program: Path) -> str:
     """Return the version that the binary reports, such as "2.14.0"."""
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=20).stdout
-    found = re.search(r"v(\d[\w.\-]*)", said)
-    assert found is not None, said
+    output = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=20).stdout
+    found = re.search(r"v(\d[\w.\-]*)", output)
+    assert found is not None, output
     return found[1]
 
 

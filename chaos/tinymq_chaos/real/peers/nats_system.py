@@ -75,7 +75,7 @@ class NatsSystem:
         return {name: WORKLOADS[name] for name in SUITED}
 
     def checkers(self, slack: Slack) -> Sequence[Checker]:
-        """Return the checkers. None of them needs any slack."""
+        """Return the checkers. No checker needs slack."""
         return CHECKERS
 
     def client(self, *, rng: random.Random | None = None, **settings: float) -> NatsClient:
@@ -105,7 +105,9 @@ class NatsSystem:
         """Stop the servers and read their files. Each server reported its commit before that."""
         problems: list[str] = []
         logs = logs_in(history)
-        said = {broker: monitor.streams(self.cluster.listens[broker].monitor) or {} for broker in self.cluster.brokers}
+        streams = {
+            broker: monitor.streams(self.cluster.listens[broker].monitor) or {} for broker in self.cluster.brokers
+        }
         leaders = {log: self.cluster.leader(name_of(log), log[1]) for log in logs}
         for broker in self.cluster.brokers:
             if self.cluster.running(broker):
@@ -113,7 +115,7 @@ class NatsSystem:
         for log in sorted(logs):
             stream = stream_of(name_of(log), log[1])
             for broker in self.cluster.brokers:
-                state = said[broker].get(stream, {}).get("state")
+                state = streams[broker].get(stream, {}).get("state")
                 role = "leader" if leaders[log] == broker else "follower" if state is not None else "gone"
                 entries = files.stored(self.cluster.data(broker), stream)
                 last = int(state["last_seq"]) if state is not None else 0
@@ -134,12 +136,12 @@ def serving(folder: Path, sync: str = SYNCS[1], loop_disks: bool = False) -> Nat
     cluster = NatsCluster(folder, sync=sync, loop_disks=loop_disks)
     try:
         cluster.start(*cluster.brokers)
-        until_s, said = time.monotonic() + SERVES_S, "nobody was asked"
-        while said and time.monotonic() < until_s:
-            said = cluster.unhealthy()
+        until_s, problem = time.monotonic() + SERVES_S, "not asked yet"
+        while problem and time.monotonic() < until_s:
+            problem = cluster.unhealthy()
             time.sleep(0.05)
-        if said:
-            raise RuntimeError(f"{cluster.name} {cluster.version} does not serve within {SERVES_S:g} s: {said}")
+        if problem:
+            raise RuntimeError(f"{cluster.name} {cluster.version} does not serve within {SERVES_S:g} s: {problem}")
     except BaseException:
         cluster.close()
         raise

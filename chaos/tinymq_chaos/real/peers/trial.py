@@ -98,11 +98,11 @@ async def run(plan: TrialPlan, folder: Path, say: Say) -> Trial:
 
 async def _healthy(cluster: NatsCluster) -> str:
     """Wait for health; return what is wrong in the end, "" if all is well."""
-    until_s, said = time.monotonic() + HEALED_S, "nobody was asked"
-    while said and time.monotonic() < until_s:
-        said = await asyncio.to_thread(cluster.unhealthy)
+    until_s, problem = time.monotonic() + HEALED_S, "not asked yet"
+    while problem and time.monotonic() < until_s:
+        problem = await asyncio.to_thread(cluster.unhealthy)
         await asyncio.sleep(0.1)
-    return said
+    return problem
 
 
 async def _load(plan: TrialPlan, subject: NatsSystem, history: History, trial: Trial, say: Say) -> None:
@@ -119,8 +119,8 @@ async def _load(plan: TrialPlan, subject: NatsSystem, history: History, trial: T
         storm = ScheduleRunner(nemesis, say)
         await storm.rage(_episodes(plan), float("inf"))
         over_s = max((span.ended_s or 0.0 for span in history.faults), default=time.monotonic())
-        if said := await _healthy(cluster):
-            trial.problems.append(f"not healthy {HEALED_S:g} s after the last fault: {said}")
+        if problem := await _healthy(cluster):
+            trial.problems.append(f"not healthy {HEALED_S:g} s after the last fault: {problem}")
         trial.healed_s = time.monotonic() - over_s
         history.calm()
         await _any_ends(writing, QUIET_S)
@@ -133,8 +133,8 @@ async def _load(plan: TrialPlan, subject: NatsSystem, history: History, trial: T
             task.cancel()
         await asyncio.gather(*writing, watching, return_exceptions=True)
         await around.close()
-    if said := await _healthy(cluster):
-        trial.problems.append(f"not healthy in the end: {said}")
+    if problem := await _healthy(cluster):
+        trial.problems.append(f"not healthy in the end: {problem}")
     trial.problems += [f"could not happen: {kind}" for kind in storm.never]
     collected = await asyncio.to_thread(subject.collect, history, ())
     trial.problems += [*collected.notes, *collected.wrong]

@@ -53,8 +53,8 @@ def placed(address: str, within_s: float = ASK_S_MAX) -> Placed | None:
 
 def leader(statuses: Statuses, topic: str, partition: int) -> int | None:
     """Return the leader of the newest term for which any broker names one."""
-    told = [r for r in _replicas(statuses, topic, partition).values() if r.get("leader")]
-    return int(max(told, key=lambda r: int(r["term"]))["leader"]) if told else None
+    replicas = [r for r in _replicas(statuses, topic, partition).values() if r.get("leader")]
+    return int(max(replicas, key=lambda r: int(r["term"]))["leader"]) if replicas else None
 
 
 def wrong(before: Statuses, after: Statuses, placed: Placed | None, down: Mapping[int, str]) -> Iterator[str]:

@@ -56,7 +56,7 @@ class LeaderLog:
     def look(self, hurt: Collection[int] = ()) -> None:
         """Read the new lines. `hurt`: brokers whose disks faults have damaged, and that may report it."""
         for broker in self.target.brokers:
-            tail = self._tails.setdefault(broker, FileTail(self.target.said(broker)))
+            tail = self._tails.setdefault(broker, FileTail(self.target.log_file(broker)))
             for line in tail.lines():
                 event = event_of(line)
                 if event is not None:

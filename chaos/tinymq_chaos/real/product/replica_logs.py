@@ -62,20 +62,20 @@ class StoppedLogs:
     def __init__(self, limits: Limits | None = None) -> None:
         self._collector = ReplicaReader(limits)
 
-    def replica(self, said: ReplicaStatus, data: Path) -> tuple[FinalReplica, str]:
+    def replica(self, status: ReplicaStatus, data: Path) -> tuple[FinalReplica, str]:
         """Return the replica's log up to its commit, and why it is incomplete, or ""."""
-        folder = data / GROUPS / said.topic_id / str(said.log[1])
-        entries, problem = self.entries(folder, said.commit_index)
+        folder = data / GROUPS / status.topic_id / str(status.log[1])
+        entries, problem = self.entries(folder, status.commit_index)
         last = entries[-1].index if entries else 0
-        if not problem and last < said.commit_index:
-            problem = f"entry {last} is the last one in {folder.name}, and {said.commit_index} was committed"
+        if not problem and last < status.commit_index:
+            problem = f"entry {last} is the last one in {folder.name}, and {status.commit_index} was committed"
         found = FinalReplica(
-            said.log,
-            said.broker,
-            said.role,
-            high_watermark=said.high_watermark,
-            commit_index=said.commit_index,
-            log_start=said.log_start,
+            status.log,
+            status.broker,
+            status.role,
+            high_watermark=status.high_watermark,
+            commit_index=status.commit_index,
+            log_start=status.log_start,
             entries=entries,
         )
         return found, problem

@@ -65,13 +65,13 @@ class ProductSystem:
         pages = self._pages()
         silent = [f"broker {n} does not report on its replicas, so they are not judged" for n in self.target.brokers
                   if n not in pages]  # fmt: skip
-        said = [each for n, page in pages.items() for each in said_by(n, page)]
+        statuses = [each for n, page in pages.items() for each in said_by(n, page)]
         with ThreadPoolExecutor(len(self.target.brokers)) as pool:
             list(pool.map(self._stop, self.target.brokers))
         self.watch(history, hurt)
-        unnamed = name_logs(history, dict(_topics(history)) | {s.topic_id: s.log[0] for s in said})
+        unnamed = name_logs(history, dict(_topics(history)) | {s.topic_id: s.log[0] for s in statuses})
         notes = [f"{unnamed} terms of topics without a known name are left out"] if unnamed else []
-        return CollectedReplicas(notes + self._read(history, hurt, said), silent)
+        return CollectedReplicas(notes + self._read(history, hurt, statuses), silent)
 
     def _pages(self) -> dict[int, Status]:
         """Return the /status page of each broker that has one."""
@@ -87,9 +87,9 @@ class ProductSystem:
         if self.target.running(broker):
             self.target.stop(broker)
 
-    def _read(self, history: History, hurt: Collection[int], said: Sequence[ReplicaStatus]) -> list[str]:
+    def _read(self, history: History, hurt: Collection[int], statuses: Sequence[ReplicaStatus]) -> list[str]:
         folders, notes = StoppedLogs(), []
-        for each in said:
+        for each in statuses:
             replica, problem = folders.replica(each, self.target.data(each.broker))
             if problem and each.broker in hurt:
                 notes.append(

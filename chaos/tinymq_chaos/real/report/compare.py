@@ -113,14 +113,14 @@ def comparison(before: Findings, after: Findings) -> str:
     """Return the complete page."""
     found = rows(before, after)
     counts = Counter(row.judged for row in found)
-    said = f"{counts['worse']} figures are worse and {counts['better']} better, by more than a tenth."
+    sentence = f"{counts['worse']} figures are worse and {counts['better']} better, by more than a tenth."
     words = [headline(each).word.lower() for each in (before, after)]
     style = "bad" if headline(after).style == "bad" else "good" if headline(after).style == "good" else "unsure"
     head = element(
         "header", {"class": style},
         element("p", {"class": "over"}, "Two chaos runs compared"),
         element("h1", {}, f"Before: {words[0]}. After: {words[1]}."),
-        element("p", {"class": "verdict"}, said),
+        element("p", {"class": "verdict"}, sentence),
         element("p", {}, "Before: ", name(before.run.name), f" ({title(before)}). After: ", name(after.run.name),
                 f" ({title(after)})."),
     )  # fmt: skip

@@ -126,17 +126,17 @@ def took_s(calls: Iterable[Call]) -> Iterable[float]:
 def summary(findings: Findings) -> dict[str, Any]:
     """Return all figures as JSON values. Fields that run.json lacks are null."""
     run, history = findings.run, findings.run.history
-    said = run.said
+    run_json = run.run_json
     return {
-        "target": said.get("target"),
-        "versions": said.get("versions"),
-        "machine": said.get("machine"),
-        "seed": said.get("seed"),
-        "command": said.get("command"),
-        "nodes": said.get("nodes"),
-        "interrupted": bool(said.get("interrupted")),
-        "judged": said.get("judged"),
-        "not_tested": said.get("not_tested"),
+        "target": run_json.get("target"),
+        "versions": run_json.get("versions"),
+        "machine": run_json.get("machine"),
+        "seed": run_json.get("seed"),
+        "command": run_json.get("command"),
+        "nodes": run_json.get("nodes"),
+        "interrupted": bool(run_json.get("interrupted")),
+        "judged": run_json.get("judged"),
+        "not_tested": run_json.get("not_tested"),
         "lasted_s": round(findings.lasted_s, 3),
         "records": {"acknowledged": findings.records, "lost": findings.lost},
         "acknowledged_per_s": round(throughput(findings), 1),

@@ -73,23 +73,23 @@ def headline(findings: Findings) -> Headline:
     if found:
         anomalies = "1 anomaly was" if found == 1 else f"{found:,} anomalies were"
         return Headline("Promises were broken", f"No acknowledged record was lost, but {anomalies} found.", "bad")
-    said = findings.run.said
-    if said.get("judged") is False:
+    run_json = findings.run.run_json
+    if run_json.get("judged") is False:
         return Headline("Not judged", "The run ended before its history was checked.", "unsure")
     if not records:
         return Headline("Nothing was tested", "No record was acknowledged, so none could be lost.", "unsure")
     nothing = f"All {records:,} acknowledged records are there, and no anomaly was found."
     if not findings.run.history.replicas:
         return Headline("No anomaly", f"{nothing} The replicas' final state was not read.", "unsure")
-    if untested := said.get("not_tested"):
+    if untested := run_json.get("not_tested"):
         return Headline("No anomaly", f"{nothing} But the run left something untested: {_text(untested)}.", "unsure")
     return Headline("Nothing was lost", nothing, "good")
 
 
 def title(findings: Findings) -> str:
-    said = findings.run.said
-    target = str(said.get("target") or "a cluster")
-    nodes = f", {said['nodes']} brokers" if said.get("nodes") else ""
+    run_json = findings.run.run_json
+    target = str(run_json.get("target") or "a cluster")
+    nodes = f", {run_json['nodes']} brokers" if run_json.get("nodes") else ""
     return f"{target}{nodes}, {duration(findings.lasted_s)}"
 
 
@@ -103,7 +103,9 @@ def _header(findings: Findings) -> Element:
     faults = findings.run.history.faults
     kinds = Counter(fault.kind for fault in faults)
     done = f"{_count(len(faults), 'fault')} of {_count(len(kinds), 'kind')}" if faults else "no faults"
-    cut = " The run was interrupted: the page ends at the interrupt." if findings.run.said.get("interrupted") else ""
+    cut = (
+        " The run was interrupted: the page ends at the interrupt." if findings.run.run_json.get("interrupted") else ""
+    )
     found = findings.run.anomalies
     return element(
         "header", {"class": what.style},
@@ -141,7 +143,7 @@ def _tiles(findings: Findings) -> Element:
 
 def _judged(findings: Findings, count: int) -> tuple[str, str, str]:
     """Return (figure, text below it, style) of a tile. A count of 0 is good only if the checkers ran."""
-    if not count and findings.run.said.get("judged") is False:
+    if not count and findings.run.run_json.get("judged") is False:
         return "–", "", ""
     return f"{count:,}", "", "bad" if count else "good"
 
@@ -157,13 +159,15 @@ def _tile(word: str, figure: str, below: Child, style: str = "") -> Element:
 
 def run_section(findings: Findings) -> Element:
     """Return the section with the facts of the run and the command that repeats it."""
-    said = findings.run.said
+    run_json = findings.run.run_json
     facts: list[tuple[str, Child]] = [("Folder", name(findings.run.name))]
-    facts += [(word, name(_text(said[key]))) for key, word in _SAID.items() if said.get(key) not in (None, "", {}, [])]
-    command = said.get("command")
+    facts += [
+        (word, name(_text(run_json[key]))) for key, word in _SAID.items() if run_json.get(key) not in (None, "", {}, [])
+    ]
+    command = run_json.get("command")
     rows = [part for word, value in facts for part in (element("dt", {}, word), element("dd", {}, value))]
     listed = element("dl", {"class": "run"}, *rows)
-    judged = said.get("not_judged") or {}
+    judged = run_json.get("not_judged") or {}
     unjudged = [
         element("h3", {}, "What was not judged"),
         element("dl", {"class": "run"}, *(part for word, why in judged.items()

@@ -57,7 +57,7 @@ class FinishedRun:
 
     folder: Path
     history: History
-    said: Mapping[str, Any]  # run.json
+    run_json: Mapping[str, Any]
     anomalies: tuple[Anomaly | str, ...]  # a sentence: not found by a checker
 
     @property
@@ -70,12 +70,12 @@ def read_run(folder: Path) -> FinishedRun:
     if not (folder / HISTORY).is_file():
         raise NoRun(f"{folder} is no folder of a run: there is no {HISTORY}")
     history = _history(folder / HISTORY)
-    said = _object(folder / RUN) if (folder / RUN).is_file() else {}
-    if "anomalies" not in said:
-        return FinishedRun(folder, history, said, tuple(checkers.check(history)))
-    if not isinstance(said["anomalies"], list):
+    run_json = _object(folder / RUN) if (folder / RUN).is_file() else {}
+    if "anomalies" not in run_json:
+        return FinishedRun(folder, history, run_json, tuple(checkers.check(history)))
+    if not isinstance(run_json["anomalies"], list):
         raise DamagedRun(f"{folder / RUN}: anomalies is not a list")
-    return FinishedRun(folder, history, said, tuple(_anomaly(folder / RUN, each) for each in said["anomalies"]))
+    return FinishedRun(folder, history, run_json, tuple(_anomaly(folder / RUN, each) for each in run_json["anomalies"]))
 
 
 def _history(path: Path) -> History:

@@ -113,7 +113,7 @@ def anomalies_section(findings: Findings) -> Element:
         none += (
             f" and the final state of {replicas:,} replicas." if replicas else "; no replica's final state was read."
         )
-        if findings.run.said.get("judged") is False:
+        if findings.run.run_json.get("judged") is False:
             none = "Not judged: the run ended before the checkers ran."
         return element("section", {"id": "anomalies"}, title, element("p", {"class": "empty"}, none))
     shown = found[:ANOMALIES_MAX]

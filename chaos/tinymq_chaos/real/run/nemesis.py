@@ -120,20 +120,20 @@ class Nemesis:
         self.stage.tell(f"a fault begins: {kind}")
         fault = row.begin(self.stage, random.Random(self._rng.random()), how)
         began_s = self._history.now()
-        words = next(fault)
-        if words is None:
+        description = next(fault)
+        if description is None:
             return None
         if row.real.scars:
             self.scarred = broker
         with self._lock:
             if row.real.forgets:
-                self.hurt |= {int(number) for number in _BROKER.findall(words)}
+                self.hurt |= {int(number) for number in _BROKER.findall(description)}
             self.happened[kind] += 1
-            span = self._history.fault_began(kind, words)
+            span = self._history.fault_began(kind, description)
             span.began_s = began_s  # some take a while: a power cut waits for the next write, for example
             under_way = ActiveFault(kind, span, fault, broker)
             self._under_way.append(under_way)
-        self.stage.tell(f"FAULT {kind}: {words}")
+        self.stage.tell(f"FAULT {kind}: {description}")
         return under_way
 
     def end(self, under_way: ActiveFault) -> None:

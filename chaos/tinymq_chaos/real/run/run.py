@@ -325,8 +325,8 @@ def _notes(result: RunResult) -> list[str]:
 
 def _shortened(unhealthy: str, parts: int = 4) -> str:
     """Return the first sentences: one broker that is down leaves every partition without a replica."""
-    said = unhealthy.split("; ")
-    return "; ".join(said[:parts]) + (f"; and {len(said) - parts} more" if len(said) > parts else "")
+    problems = unhealthy.split("; ")
+    return "; ".join(problems[:parts]) + (f"; and {len(problems) - parts} more" if len(problems) > parts else "")
 
 
 def _in_words(error: BaseException) -> str:

@@ -40,8 +40,8 @@ class Act:
     until_replaced: bool = False  # continue until another broker leads the partition of the struck leader
 
     def __str__(self) -> str:
-        said = " ".join(f"{name}={value}" for name, value in self.parameters.items() if value)
-        return f"{self.kind} for {self.lasts_s:g} s{f' ({said})' if said else ''}"
+        parameters = " ".join(f"{name}={value}" for name, value in self.parameters.items() if value)
+        return f"{self.kind} for {self.lasts_s:g} s{f' ({parameters})' if parameters else ''}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ STOP_S = 30.0  # for a polite end
 
 
 class RecordingStage:
-    """Any thread may call. A request that another fault has made impossible does nothing."""
+    """Any thread may call. It ignores a request that another fault has made impossible."""
 
     def __init__(self, target: Target, history: History) -> None:
         self.topics: list[tuple[str, int]] = []  # written partitions; the creator of one adds it
@@ -127,8 +127,8 @@ class RecordingStage:
     def data(self, broker: int) -> Path:
         return self._target.data(broker)
 
-    def said(self, broker: int) -> Path:
-        return self._target.said(broker)
+    def log_file(self, broker: int) -> Path:
+        return self._target.log_file(broker)
 
     def close(self) -> None:
         self._target.close()

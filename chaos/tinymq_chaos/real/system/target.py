@@ -79,7 +79,7 @@ class Target(Protocol):
         """The broker's data directory."""
         ...
 
-    def said(self, broker: int) -> Path:
+    def log_file(self, broker: int) -> Path:
         """The broker's log file, of all of its starts."""
         ...
 

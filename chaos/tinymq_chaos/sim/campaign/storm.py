@@ -85,11 +85,11 @@ class Storm:
 
     def _begin(self, name: str) -> Iterator[str | None] | None:
         fault = FAULTS[name].begin(self._world, self._rng)
-        words = next(fault)
-        if words is None:
+        description = next(fault)
+        if description is None:
             return None
         self._world.faults[name] += 1
-        self._world.changed(f"FAULT {name}: {words}")
+        self._world.changed(f"FAULT {name}: {description}")
         self._under_way[fault] = name
         return fault
 

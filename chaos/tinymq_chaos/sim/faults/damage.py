@@ -69,7 +69,7 @@ def old_disk(world: World, rng: random.Random) -> Iterator[str | None]:
     yield f"broker {broker.id}"
     others = [other for other in world.brokers.values() if other is not broker]
     if any(other.damaged and (other.scarred or other.unhealthy()) for other in others):
-        return  # a second damaged disk would be too many: the old one stays away
+        return  # only one disk may be damaged at a time, so the old disk stays away
     broker.kill("gets its old disk back")
     broker.files = files
     broker.damaged = True

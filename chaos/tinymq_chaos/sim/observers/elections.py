@@ -77,7 +77,7 @@ class _Watch:
             (CurrentRole, "become_leader", self._elected),
             (ReplicaState, "advance_commit", self._committed),
             (Applier, "apply", self._applied),
-            (ReplicaState, "post", self._said),
+            (ReplicaState, "post", self._posted),
             (Replication, "acknowledged", self._answered),
             (HostReplicaEnv, "send", self._sent),
             (replication, "APPEND_BYTES", lambda real: APPEND_BYTES),
@@ -155,7 +155,7 @@ class _Watch:
 
         return acknowledged
 
-    def _said(self, real: Any) -> Any:
+    def _posted(self, real: Any) -> Any:
         """Report a vote before it waits for its sync: the log may change meanwhile."""
 
         def post(state: ReplicaState, peer: int, message: Message) -> None:
