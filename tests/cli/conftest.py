@@ -1,5 +1,7 @@
-"""A cluster inside this process for each module that drives it by the command line, and a topic for each test; and
-`tinymq broker` inside this process."""
+"""Fixtures for tests of the command line: a cluster for each module, a topic for each test, and `tinymq broker`.
+
+All of them run inside this process.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def servers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands that name no servers mean that cluster."""
+    """Make commands without --servers talk to that cluster."""
     monkeypatch.setenv("TINYMQ_SERVERS", cluster.servers)
 
 
@@ -38,7 +40,7 @@ def topic(request: pytest.FixtureRequest, servers: None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended."""
+    """The exit code and the stderr of a command."""
 
     returncode: int
     stderr: str
@@ -49,8 +51,10 @@ RunBroker = Callable[[list[str]], Ended]
 
 @pytest.fixture
 def run_broker(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> RunBroker:
-    """Runs `tinymq broker` with options inside this process, where it must end by itself: a process of its own costs a
-    second. What it would change of the process (log, allocator, environment) stays as it is."""
+    """Run `tinymq broker` inside this process, because a separate process costs a second. It must end by itself.
+
+    It changes nothing of this process: neither its log, nor its allocator, nor its environment.
+    """
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(broker_log, "set_up", lambda log_format: None)
     monkeypatch.setattr(tuning, "tune", lambda: None)

@@ -31,7 +31,7 @@ class Answers(Enum):
 
 
 class HostileBroker(grpc.GenericRpcHandler):
-    """Broker 1 of a cluster of its own, on loopback. `answers` may be changed at any time."""
+    """The only broker of a cluster on loopback. A test may change `answers` at any time."""
 
     def __init__(self) -> None:
         self.answers = Answers.DATA
@@ -101,7 +101,7 @@ class HostileBroker(grpc.GenericRpcHandler):
                 yield pb.FetchReply(request_id=request.request_id, error=error)
 
     def _fill(self, message: Message) -> None:
-        """Set every field: text is hostile, a number is 1. Errors are set when errors are wanted, and then alone."""
+        """Set every field: each text is hostile, each number is 1. With errors, set only the error fields."""
         for field in message.DESCRIPTOR.fields:
             if field.name == "error" and self.answers is not Answers.ERRORS:
                 continue

@@ -1,4 +1,4 @@
-"""Why a broker did not come up, told by what it logged."""
+"""The cause of a failed start, found in the broker's log."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ ENDED = ["error: 127.0.0.1:1 is taken [PortInUse]", "hint: stop it"]
         ([], Cause("its log does not say why")),
     ],
 )
-def test_the_cause_is_told_from_what_follows_from_it(lines: list[str], found: Cause) -> None:
+def test_the_cause_is_distinguished_from_its_consequences(lines: list[str], found: Cause) -> None:
     assert cause.of_lines(lines) == found
 
 
-def test_a_code_brings_its_hint_and_a_bug_its_last_line() -> None:
+def test_an_error_has_its_hint_and_a_bug_its_last_line() -> None:
     line = _event("warning", code="WrongSecret", reason="no")
     assert cause.of_lines([line]).hint == WrongSecret.default_hint
     assert cause.of_lines([BUG]).message == "broken_invariant: AssertionError: odd"
 
 
-def test_an_earlier_process_is_left_out(tmp_path: Path) -> None:
+def test_the_log_of_an_earlier_process_is_ignored(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("\n".join(ENDED) + "\n")
     assert cause.of_log(log).message.startswith("PortInUse")

@@ -1,4 +1,4 @@
-"""Channels, queues and what becomes of a topic's settings, by the command line, against a real cluster."""
+"""Channels, queues and topic settings by the command line, against a real cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def topic(topic: str, capfd: Capture) -> str:
-    """Of which nothing is to be seen in what is captured."""
+    """A new topic, without the output of its creation."""
     capfd.readouterr()
     return topic
 
@@ -38,14 +38,14 @@ def document(capfd: Capture, *argv: str) -> Any:
     return json.loads(printed(capfd, *argv, "-o", "json"))
 
 
-def test_a_topic_has_settings_from_the_start_and_others_later(capfd: Capture) -> None:
+def test_a_topic_is_created_with_settings_that_can_be_altered(capfd: Capture) -> None:
     made = ["topic", "create", "set", "--set", "retention_ms=1d", "--set", "max_bytes=64MiB", "-r", "3"]
     assert run(made) == Exit.OK
     settings = document(capfd, "topic", "describe", "set")["settings"]
     assert (settings["retention_ms"], settings["max_bytes"]) == ("86400000", str(64 << 20))
     altered = document(capfd, "topic", "alter", "set", "--set", "retention_ms=none", "--set", "on_full=drop_oldest")
     assert (altered["settings"]["retention_ms"], altered["settings"]["on_full"]) == ("none", "drop_oldest")
-    assert altered["settings"]["max_bytes"] == str(64 << 20), "what is not named stays"
+    assert altered["settings"]["max_bytes"] == str(64 << 20), "settings that are not named do not change"
     table = printed(capfd, "topic", "describe", "set")
     assert "64MiB" in table
     for wrong, says in (
@@ -61,7 +61,7 @@ def test_a_topic_has_settings_from_the_start_and_others_later(capfd: Capture) ->
     assert run(["topic", "alter", "nowhere", "--set", "retention_ms=1d"]) == Exit.NOT_FOUND
 
 
-def test_describing_says_what_the_settings_promise(topic: str, capfd: Capture) -> None:
+def test_describe_shows_what_the_settings_promise(topic: str, capfd: Capture) -> None:
     always = document(capfd, "topic", "describe", topic)["promise"]
     run(["topic", "alter", topic, "--set", "sync=100ms"])
     sometimes = document(capfd, "topic", "describe", topic)["promise"]
@@ -69,7 +69,7 @@ def test_describing_says_what_the_settings_promise(topic: str, capfd: Capture) -
     assert sometimes.splitlines()[0] in printed(capfd, "topic", "describe", topic)
 
 
-def test_partitions_come_and_go_by_number(topic: str, capfd: Capture) -> None:
+def test_partitions_are_added_and_deleted_by_number(topic: str, capfd: Capture) -> None:
     assert document(capfd, "topic", "add-partition", topic)["partition"] == 2
     assert run(["topic", "delete-partition", topic, "1", "--dry-run"]) == Exit.OK
     assert "would delete" in capfd.readouterr().err
@@ -82,7 +82,7 @@ def test_partitions_come_and_go_by_number(topic: str, capfd: Capture) -> None:
     assert printed(capfd, "consume", topic, "--exit-at-end", "-f", r"%p %v\n") == "2 x\n"
 
 
-def test_a_queue_by_hand(topic: str, capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_is_pushed_to_polled_and_inspected(topic: str, capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = f"{topic}/1"
     assert document(capfd, "queue", "push", queue, "a", "b", "-k", "key", "-H", "n=1")["offsets"] == [0, 1]
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"c\nd\n")))
@@ -93,8 +93,8 @@ def test_a_queue_by_hand(topic: str, capfd: Capture, monkeypatch: pytest.MonkeyP
     assert f"tinymq produce {topic} --partition 1" in capfd.readouterr().err
     assert printed(capfd, "queue", "size", queue) == "4\n"
     assert printed(capfd, "queue", "peek", queue, "-c", "me") == "a\n"
-    assert printed(capfd, "queue", "size", queue, "-c", "me") == "4\n", "whoever was never here has all to read"
-    assert document(capfd, "channel", "list", topic)["channels"] == [], "and looking makes no channel"
+    assert printed(capfd, "queue", "size", queue, "-c", "me") == "4\n", "a new channel has all messages to read"
+    assert document(capfd, "channel", "list", topic)["channels"] == [], "peek creates no channel"
     assert printed(capfd, "queue", "poll", queue, "-c", "me", "-f", r"%o %k %v\n") == "0 key a\n"
     assert printed(capfd, "queue", "peek", queue, "-c", "me") == "b\n"
     assert document(capfd, "queue", "size", queue, "-c", "me")["messages"] == 3
@@ -140,7 +140,7 @@ def test_channels_are_listed_moved_and_deleted(topic: str, capfd: Capture) -> No
     assert "OffsetOutOfRange" in capfd.readouterr().err
     assert run(["channel", "seek", topic, "nobody", "--to", "end"]) == Exit.NOT_FOUND
     assert run(["channel", "delete", topic, "other", "-p", "0", "-p", "1"]) == Exit.NOT_FOUND
-    assert positions()[-1][0] == "other", "and nothing is deleted"
+    assert positions()[-1][0] == "other", "a dry run deletes nothing"
     assert run(["channel", "delete", topic, "me", "--dry-run"]) == Exit.OK
     assert "would be deleted" in capfd.readouterr().err
     assert document(capfd, "channel", "delete", topic, "me")["partitions"] == [0, 1]
@@ -148,7 +148,7 @@ def test_channels_are_listed_moved_and_deleted(topic: str, capfd: Capture) -> No
     assert run(["channel", "list", "nowhere"]) == Exit.NOT_FOUND
 
 
-def test_what_is_old_is_cut_off(topic: str, capfd: Capture) -> None:
+def test_a_trim_removes_the_oldest_records(topic: str, capfd: Capture) -> None:
     run(["queue", "push", topic, *"abcdef"])
     trim = ["topic", "trim", topic, "0"]
     assert document(capfd, *trim, "--before-offset", "4", "--dry-run") == {
@@ -156,7 +156,7 @@ def test_what_is_old_is_cut_off(topic: str, capfd: Capture) -> None:
     }  # fmt: skip
     assert printed(capfd, "queue", "size", topic) == "6\n"
     assert document(capfd, *trim, "--before-offset", "4")["removed"] == 4
-    assert document(capfd, *trim, "--before-offset", "2")["removed"] == 0, "only ever forward"
+    assert document(capfd, *trim, "--before-offset", "2")["removed"] == 0, "the log start never moves back"
     assert printed(capfd, "queue", "size", topic) == "2\n"
     for dry in ([], ["--dry-run"]):
         assert run([*trim, "--before-offset", "7", *dry]) == Exit.USAGE
@@ -170,7 +170,7 @@ def test_what_is_old_is_cut_off(topic: str, capfd: Capture) -> None:
     assert run(["topic", "trim", topic, "7", "--before-offset", "1"]) == Exit.NOT_FOUND
 
 
-def test_what_names_a_queue() -> None:
+def test_a_queue_is_named_by_topic_and_partition() -> None:
     assert parse_queue("orders") == ("orders", 0)
     assert parse_queue("orders/12") == ("orders", 12)
     for wrong in ("orders/", "orders/-1", "orders/1/2", "orders/x"):

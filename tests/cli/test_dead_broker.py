@@ -1,4 +1,4 @@
-"""`tinymq cluster status` while brokers die: one that died is missed for as long as it is gone."""
+"""`tinymq cluster status` while brokers die: a dead broker is shown as missing until it returns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 class Status:
-    """What `cluster status` says, again and again."""
+    """Calls `tinymq cluster status` repeatedly."""
 
     def __init__(self, cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
         self._where = ["-s", cluster.servers]
@@ -41,7 +41,7 @@ class Status:
         return code, document
 
     def until_missing(self, number: int) -> dict[str, Any]:
-        """From the moment of its death on, the exit code is 1 each time."""
+        """From the death of the broker on, every call exits with 1."""
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             code, document = self()
@@ -49,7 +49,7 @@ class Status:
             state = next((b["state"] for b in document["brokers"] if b["id"] == number), None)
             if state == "missing":
                 return document
-            assert state in ("running", "unreachable"), "one that has just died may be remembered as it was"
+            assert state in ("running", "unreachable"), "a broker that has just died may still be listed as before"
             threading.Event().wait(0.05)
         raise AssertionError(f"broker {number} is not missed: {document}")
 
@@ -95,12 +95,14 @@ def test_a_dead_broker_is_missing_until_it_is_back(cluster: Cluster, capfd: pyte
     assert broker(status.until_well(), 2)["state"] == "running"
 
 
-def test_an_observer_is_missed_for_its_replicas_alone(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_dead_observer_is_missing_only_if_it_has_replicas(
+    cluster: Cluster, capfd: pytest.CaptureFixture[str]
+) -> None:
     status = Status(cluster, capfd)
     added = cluster.add()
     status.until_well()
     cluster.stop(added)
-    status.until_well()  # it left, has no vote, and no replica of a topic
+    status.until_well()  # a stopped broker without a vote or a replica of a topic is not missing
     cluster.start(added)
     cluster.client().admin.create_topic("u", partitions=1, replication_factor=4)
     status.until_well()

@@ -1,4 +1,4 @@
-"""The files of a local cluster: written whole, read back, refused when damaged."""
+"""The files of a local cluster: written atomically, read back, refused if damaged."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def test_the_secret_is_for_its_owner_alone_and_shared_by_all_brokers(tmp_path: P
 
 
 @pytest.mark.parametrize("brokers", [0, 2, 4, 7, -1])
-def test_a_number_of_brokers_that_cannot_vote_makes_nothing(tmp_path: Path, brokers: int) -> None:
+def test_an_invalid_number_of_brokers_creates_nothing(tmp_path: Path, brokers: int) -> None:
     with pytest.raises(InvalidRequest):
         dev_folder.create(tmp_path / "dev", brokers)
     assert not (tmp_path / "dev").exists()
 
 
-def test_no_cluster_says_how_to_start_one(tmp_path: Path) -> None:
+def test_a_missing_cluster_is_reported_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(NotFound) as raised:
         dev_folder.load(tmp_path)
     assert "tinymq dev up" in raised.value.hint
@@ -60,7 +60,7 @@ def test_a_damaged_cluster_file(tmp_path: Path, text: str) -> None:
         dev_folder.load(tmp_path)
 
 
-def test_processes_are_written_down(tmp_path: Path) -> None:
+def test_processes_are_recorded(tmp_path: Path) -> None:
     folder = dev_folder.create(tmp_path, 1)
     assert folder.process(1) is None
     folder.set_process(1, Process(12, "34"))
@@ -80,7 +80,7 @@ def test_two_commands_do_not_change_one_cluster_at_once(tmp_path: Path) -> None:
         pass
 
 
-def test_the_wanted_ports_are_taken_when_all_are_free(tmp_path: Path) -> None:
+def test_the_requested_ports_are_used_if_all_are_free(tmp_path: Path) -> None:
     first = _nine_free_ports()
     folder = dev_folder.create(tmp_path / "a", 3, first)
     assert [b.address for b in folder.brokers] == [f"127.0.0.1:{first + i}" for i in range(3)]
@@ -89,7 +89,7 @@ def test_the_wanted_ports_are_taken_when_all_are_free(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("taken", [102, 201])
-def test_other_ports_are_taken_when_one_of_the_wanted_is_not_free(tmp_path: Path, taken: int) -> None:
+def test_other_ports_are_used_if_a_requested_one_is_taken(tmp_path: Path, taken: int) -> None:
     first = _nine_free_ports()
     with socket.socket() as other:
         other.bind((loopback_ports.HOST, first + taken))
@@ -102,7 +102,7 @@ def test_other_ports_are_taken_when_one_of_the_wanted_is_not_free(tmp_path: Path
 
 
 def _nine_free_ports() -> int:
-    """The first of three in a row that are free, as are those 100 and 200 above."""
+    """Return the first of three consecutive free ports for which the ports 100 and 200 higher are free as well."""
     for first in range(30_000, 32_000):
         if all(loopback_ports.is_free(first + above + i) for above in (0, 100, 200) for i in range(3)):
             return first
@@ -115,7 +115,7 @@ def test_a_command_that_is_refused_leaves_nothing_behind(tmp_path: Path, argv: l
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_number_of_brokers_than_the_cluster_has(tmp_path: Path) -> None:
+def test_up_refuses_another_number_of_brokers(tmp_path: Path) -> None:
     dev_folder.create(tmp_path, 3)
     with pytest.raises(InvalidRequest, match="3 brokers, not 1"):
         dev_cluster.up(tmp_path, 1, print)
@@ -135,7 +135,7 @@ def test_unknown_and_stopped_brokers(tmp_path: Path) -> None:
         dev_cluster.kill(tmp_path, 1)
 
 
-def test_down_with_purge_leaves_no_folder(tmp_path: Path) -> None:
+def test_down_with_purge_removes_the_directory(tmp_path: Path) -> None:
     dev_folder.create(tmp_path / "dev", 1)
     assert dev_cluster.down(tmp_path / "dev", purge=True) == []
     assert not (tmp_path / "dev").exists()
@@ -148,7 +148,7 @@ def test_the_tail_of_a_log(tmp_path: Path) -> None:
     assert cause.tail(log, 3) == ["7", "8", "9"]
 
 
-def test_one_more_broker_joins_the_voters_and_has_what_the_others_have(tmp_path: Path) -> None:
+def test_an_added_broker_joins_the_voters_and_has_the_same_files(tmp_path: Path) -> None:
     made = dev_folder.create(tmp_path / "dev", 3)
     grown = made.with_one_more().with_one_more()
     assert dev_folder.load(tmp_path / "dev") == grown
@@ -160,7 +160,7 @@ def test_one_more_broker_joins_the_voters_and_has_what_the_others_have(tmp_path:
     assert len({a for b in grown.brokers for a in (b.address, b.peer_address, b.metrics_address)}) == 15
 
 
-def test_one_that_did_not_come_up_leaves_nothing(tmp_path: Path) -> None:
+def test_an_added_broker_that_fails_to_start_is_removed(tmp_path: Path) -> None:
     made = dev_folder.create(tmp_path / "dev", 3)
     before = sorted(path.name for path in made.path.iterdir())
     grown = made.with_one_more()
@@ -205,13 +205,13 @@ def test_output_goes_to_no_planted_link(tmp_path: Path) -> None:
             reads()
 
 
-def test_a_folder_that_others_may_enter_is_left_and_warned_of(tmp_path: Path) -> None:
+def test_a_directory_open_to_others_is_kept_with_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "dev"
     dev_folder.create(path, 1)
     path.chmod(0o755)
     said: list[str] = []
-    (path / "broker-1.log").symlink_to(tmp_path)  # so that nothing is started
+    (path / "broker-1.log").symlink_to(tmp_path)  # makes the start of broker 1 fail
     with pytest.raises(UnsafePath):
         dev_cluster.up(path, None, said.append)
-    assert any(f"others may enter {path}, which has mode 755" in line for line in said)
+    assert any(f"other users can enter {path}, which has mode 755" in line for line in said)
     assert path.stat().st_mode & 0o777 == 0o755

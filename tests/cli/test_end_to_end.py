@@ -1,4 +1,4 @@
-"""Topics, producing and consuming by the command line, against a real cluster inside this process."""
+"""Topics, produce and consume by the command line, against a real cluster inside this process."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_lines_in_and_out(topic: str, capfdbinary: pytest.CaptureFixture[bytes],
     assert lines.index(b"a=1 from=test") < lines.index(b"a=\xff3 from=test")
 
 
-def test_a_terminal_sees_how_far_it_is(topic: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_terminal_shows_the_progress(topic: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     lines.write_bytes(b"".join(b"%d\n" % i for i in range(20_000)))
     monkeypatch.setenv("TERM", "xterm")
@@ -81,21 +81,21 @@ def test_a_terminal_sees_how_far_it_is(topic: str, monkeypatch: pytest.MonkeyPat
         stderr.close()
         text = shown.result(20)
     size = lines.stat().st_size / 1000
-    assert f"/{size:.1f} kB" in text, "the bar has an end"
-    assert re.search(r"[1-9][0-9.]*/[0-9.]+ kB", text), "and moves"
+    assert f"/{size:.1f} kB" in text, "the bar shows a total"
+    assert re.search(r"[1-9][0-9.]*/[0-9.]+ kB", text), "the bar moves"
     assert "20000 acknowledged" in text
 
 
 def _read_all(terminal: int) -> str:
-    """What was shown until the other end is closed."""
+    """Return the bytes shown until the other end is closed."""
     read = b""
-    with os.fdopen(terminal, "rb", buffering=0) as screen, contextlib.suppress(OSError):  # EIO: nobody writes any more
+    with os.fdopen(terminal, "rb", buffering=0) as screen, contextlib.suppress(OSError):  # EIO: the other end is closed
         while piece := screen.read(4096):
             read += piece
     return read.decode(errors="replace")
 
 
-def test_standard_input_and_places(
+def test_standard_input_and_start_positions(
     topic: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _feed(monkeypatch, b"".join(b"%d\n" % i for i in range(100)))
@@ -114,7 +114,7 @@ def test_standard_input_and_places(
     assert consumed("--offset", "end") == []
     assert consumed("--offset", "@2000-01-01", "--replica", "follower") == list(range(100))
     assert consumed("-n", "0") == []
-    assert consumed("--offset", "100", "--partition", "1") == [], "the end is a place to start, too"
+    assert consumed("--offset", "100", "--partition", "1") == [], "the end is a valid start position"
     for beyond in ("101", "999999999999999999"):
         assert run(["consume", topic, "--exit-at-end", "--partition", "1", "--offset", beyond]) == Exit.USAGE
         said = capfd.readouterr().err
@@ -123,7 +123,7 @@ def test_standard_input_and_places(
 
 
 class _Interrupted(io.BytesIO):
-    """Standard input of somebody who types two lines, and then Ctrl-C."""
+    """Standard input of a user who types two lines and then Ctrl-C."""
 
     def readline(self, size: int | None = -1, /) -> bytes:
         line = super().readline(size)
@@ -132,7 +132,7 @@ class _Interrupted(io.BytesIO):
         return line
 
 
-def test_an_interrupt_says_what_became_of_the_lines(
+def test_an_interrupt_reports_the_counts(
     topic: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=_Interrupted(b"1\n2\n")))
@@ -140,7 +140,7 @@ def test_an_interrupt_says_what_became_of_the_lines(
     assert "2 acknowledged, 0 not" in capfd.readouterr().err
 
 
-def test_lines_before_one_without_a_key_are_counted(
+def test_lines_before_a_line_without_a_key_are_counted(
     topic: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _feed(monkeypatch, b"a\t1\nb\t2\nc 3\nd\t4\n")
@@ -162,7 +162,7 @@ def test_json_lines(topic: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.C
     assert (record["partition"], record["offset"], record["key"], record["value"]) == (0, 0, "me", "hello")
 
 
-def test_what_is_not_there(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_topics_and_partitions(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(["consume", "nobody", "--exit-at-end"]) == Exit.NOT_FOUND
     for output in ("table", "json"):
         _feed(monkeypatch, b"hello\n")
@@ -185,6 +185,6 @@ def test_cluster_status(cluster: Cluster, topic: str, capfd: pytest.CaptureFixtu
     assert run(["cluster", "status"]) == Exit.OK
     assert "follower" in capfd.readouterr().out
     cluster.kill(2)
-    assert run(["cluster", "status"]) == Exit.FAILED, "one does not answer"
+    assert run(["cluster", "status"]) == Exit.FAILED, "one broker does not answer"
     assert "unreachable" in capfd.readouterr().out
     cluster.start(2)

@@ -1,4 +1,4 @@
-"""A real broker without a file descriptor left goes on with what is open, and opens the rest once there are some."""
+"""A real broker that runs out of file descriptors serves its open connections, and accepts others later."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PARTITIONS = 12
 
 @dataclass
 class Process:
-    """One broker, which is a cluster of its own."""
+    """A cluster of one broker."""
 
     pid: int
     ports: tuple[int, int, int, int]  # clients, streams, peers, metrics
@@ -83,14 +83,14 @@ def process(tmp_path: Path) -> Iterator[Process]:
             broker.kill()
 
 
-def test_clients_metrics_and_replicas_come_back(process: Process) -> None:
+def test_clients_metrics_and_replicas_work_again_afterwards(process: Process) -> None:
     servers = f"{HOST}:{process.ports[0]}"
     with Client(servers, request_timeout_ms=4000) as client:
         client.admin.create_topic("before", 1)
         client.send("before", b"one")
-        process.limit(3)  # every number that is free is above it
-        assert client.send("before", b"two").offset == 1, "what is open goes on"
-        with contextlib.suppress(TinymqError):  # it is made, and has no leader in time
+        process.limit(3)  # every free descriptor number is above the limit
+        assert client.send("before", b"two").offset == 1, "open connections still work"
+        with contextlib.suppress(TinymqError):  # the topic is created but gets no leader in time
             client.admin.create_topic("during", PARTITIONS, timeout=0.5)
         with contextlib.ExitStack() as callers:
             for port in process.ports * 10:
@@ -105,7 +105,9 @@ def test_clients_metrics_and_replicas_come_back(process: Process) -> None:
     said = process.log.read_text()
     assert "Traceback" not in said
     assert said.count("connections_refused") <= 9, "three ports, each once in ten seconds"
-    assert said.count("partition_failed") == PARTITIONS, "not each attempt"
+    assert said.count("partition_failed") == PARTITIONS, "not every attempt is logged"
     assert '"event": "open_files"' in said
     refused = re.findall(r'connections_refused_total{port="(\w+)",reason="descriptors"} ([1-9])', process.metrics())
-    assert {port for port, _ in refused} == {"streams", "peers", "metrics"}, "gRPC does not say what it refuses"
+    assert {port for port, _ in refused} == {"streams", "peers", "metrics"}, (
+        "gRPC does not log the connections that it refuses"
+    )

@@ -1,4 +1,4 @@
-"""`tinymq dev add`, `tinymq broker --join`, `tinymq cluster transfer-leader` on real processes; what they refuse."""
+"""`tinymq dev add`, `tinymq broker --join`, `tinymq cluster transfer-leader` on real processes, and their refusals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMING = "[timing]\nleader_return_s = 1.0\n"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cluster of three, whose leaders come home soon; of which nothing runs afterwards."""
+    """A cluster of three whose leaders return to their preferred brokers soon. It is stopped afterwards."""
     path = tmp_path_factory.mktemp("growing") / "dev"
     made = dev_folder.create(path, 3)
     for broker in made.brokers:
@@ -73,7 +73,7 @@ class Traffic:
         return self.sent
 
 
-def test_adding_needs_a_cluster_that_runs_and_leaves_nothing_of_what_failed(folder: Path) -> None:
+def test_add_needs_a_running_cluster_and_removes_a_failed_broker(folder: Path) -> None:
     dev_cluster.down(folder, purge=False)
     with pytest.raises(InvalidRequest, match="no voter of the cluster"):
         dev_cluster.add(folder, print)
@@ -92,7 +92,7 @@ def test_adding_needs_a_cluster_that_runs_and_leaves_nothing_of_what_failed(fold
     assert dev_folder.load(folder).brokers == brokers
 
 
-def test_a_cluster_grows_under_traffic_loses_one_and_its_leaders_come_home(
+def test_a_cluster_grows_under_traffic_and_its_leaders_return_after_a_failure(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     where = ["--dir", str(folder)]
@@ -124,9 +124,9 @@ def test_a_cluster_grows_under_traffic_loses_one_and_its_leaders_come_home(
             return all(p.leader == homes[p.partition] for p in client.admin.describe_topic("new").partitions)
 
         until(lambda: not at_home(), "another broker leads what the fourth led")
-        assert run(["dev", "start", "4", *where]) == Exit.OK, "its folder knows whom to ask"
+        assert run(["dev", "start", "4", *where]) == Exit.OK, "its configuration has the addresses to join"
         assert run(["dev", "kill", "1", *where]) == Exit.OK
-        assert run(["dev", "up", *where]) == Exit.OK, "it starts the one that is missing"
+        assert run(["dev", "up", *where]) == Exit.OK, "up starts the missing broker"
         until(at_home, "leaders are at home")
         counts = {"old": old.end(), "new": new.end()}
         for name, count in counts.items():
@@ -145,7 +145,7 @@ def test_a_cluster_grows_under_traffic_loses_one_and_its_leaders_come_home(
     assert [b.joined for b in dev_folder.load(folder).brokers] == [False, False, False, True, True]
 
 
-@pytest.mark.long  # above they come up one by one, and all at once in tests/testing/test_growing.py
+@pytest.mark.long  # the tests above and tests/testing/test_growing.py cover the same in parts
 def test_a_cluster_that_grew_comes_up_again_as_a_whole(folder: Path) -> None:
     dev_cluster.up(folder, None, print)
     while len(dev_folder.load(folder).brokers) < 5:
@@ -156,7 +156,7 @@ def test_a_cluster_that_grew_comes_up_again_as_a_whole(folder: Path) -> None:
     assert [b.joined for b in dev_folder.load(folder).brokers] == [False, False, False, True, True]
 
 
-def test_most_voters_are_lost_and_the_others_go_on_around_the_observers(
+def test_a_cluster_with_observers_recovers_from_the_loss_of_most_voters(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     secret = tmp_path / "secret"
@@ -194,14 +194,14 @@ def _survey(capfd: pytest.CaptureFixture[str], where: list[str]) -> str:
 
 @pytest.fixture(scope="module")
 def one() -> Iterator[Cluster]:
-    """A cluster of one, that others may ask."""
+    """A cluster of one broker that others ask to join."""
     with Cluster(1) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def join(tmp_path: Path, run_broker: RunBroker, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]:
-    """Runs a broker that must end by itself."""
+    """Run a broker that must end by itself."""
     monkeypatch.setitem(os.environ, "TINYMQ_TIMING__JOIN_S", "0.5")
 
     def call(address: str, secret: bytes = SECRET, broker_id: int = 7) -> Ended:
@@ -235,7 +235,7 @@ def client_address(cluster: Cluster) -> str:
         (lambda c: "nonsense", {}, Exit.USAGE, "InvalidConfig", "host:port"),
     ],
 )
-def test_who_is_not_let_in_is_told_why_and_what_to_do(
+def test_a_refused_broker_reports_the_reason_and_a_hint(
     join: Callable[..., Ended], one: Cluster, address: Callable[[Cluster], str], options: Any, code: Exit, error: str,
     hint: str,
 ) -> None:  # fmt: skip
@@ -246,7 +246,7 @@ def test_who_is_not_let_in_is_told_why_and_what_to_do(
     assert hint in said
 
 
-def test_a_broker_that_knows_nobody_is_told_what_to_name(join: Callable[..., Ended]) -> None:
+def test_a_broker_without_voters_or_join_is_refused_with_a_hint(join: Callable[..., Ended]) -> None:
     result = join(" ")
     assert result.returncode == Exit.USAGE
     assert "--join" in result.stderr

@@ -1,4 +1,4 @@
-"""Holds, and who is on record for a channel, by the command line, against a real cluster."""
+"""Holds, and the consumers of channels, by the command line, against a real cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def topic(topic: str) -> str:
-    """With six messages in each of its partitions."""
+    """A topic with six messages in each partition."""
     assert all(run(["queue", "push", f"{topic}/{number}", *"abcdef"]) == Exit.OK for number in (0, 1))
     return topic
 
@@ -29,8 +29,8 @@ def document(capfd: Capture, *argv: str) -> Any:
     return json.loads(capfd.readouterr().out)
 
 
-def said(capfd: Capture, *argv: str) -> str:
-    """All that a command prints that is refused."""
+def refused(capfd: Capture, *argv: str) -> str:
+    """Return the stderr of a command that is refused."""
     capfd.readouterr()
     assert run([*argv]) != Exit.OK
     return capfd.readouterr().err
@@ -52,37 +52,37 @@ def test_a_hold_keeps_records_until_it_is_released(topic: str, capfd: Capture) -
     assert holds(capfd, topic, "-p", "0") == []
 
     trim = ["topic", "trim", topic, "1", "--before-offset", "5", "--timeout", "1"]
-    assert "Held" in said(capfd, *trim)
+    assert "Held" in refused(capfd, *trim)
     assert document(capfd, "hold", "release", topic, "1", whole["hold"][:8])["released"] is True
     assert holds(capfd, topic) == [(some["hold"], 1, 4)]
-    assert "Held" in said(capfd, *trim), "the other one holds, too"
+    assert "Held" in refused(capfd, *trim), "the other hold keeps the records"
     renewed = document(capfd, "hold", "renew", topic, "1", some["hold"].upper(), "--lease", "1h")
     assert (renewed["hold"], renewed["offset"], renewed["left_s"]) == (some["hold"], 4, 3600)
     assert document(capfd, "hold", "list", topic)["holds"][0]["left_s"] > 3500
     assert run(["hold", "release", topic, "1", some["hold"]]) == Exit.OK
     assert run(trim) == Exit.OK
 
-    assert run(["hold", "release", topic, "1", some["hold"]]) == Exit.NOT_FOUND, "once"
-    assert "(any more)" in said(capfd, "hold", "renew", topic, "1", some["hold"])
+    assert run(["hold", "release", topic, "1", some["hold"]]) == Exit.NOT_FOUND, "a hold can be released once"
+    assert "(any more)" in refused(capfd, "hold", "renew", topic, "1", some["hold"])
     assert run(["hold", "create", topic, "0"]) == Exit.OK
     assert run(["hold", "list", topic]) == Exit.OK
     assert "from offset" in capfd.readouterr().out
 
 
-def test_what_is_no_hold_is_refused(topic: str, capfd: Capture) -> None:
+def test_invalid_holds_are_refused(topic: str, capfd: Capture) -> None:
     create = ["hold", "create", topic, "0"]
     assert run(["hold", "create", "nowhere", "0"]) == Exit.NOT_FOUND
     assert run(["hold", "create", topic, "7"]) == Exit.NOT_FOUND
     assert run(["hold", "list", topic, "-p", "7"]) == Exit.NOT_FOUND
-    assert "OffsetOutOfRange" in said(capfd, *create, "--offset", "7")
-    assert "write --offset 42" in said(capfd, *create, "--offset", "-1")
-    assert "write one number and one unit" in said(capfd, *create, "--lease", "long")
-    assert "seconds from 1 to 3600" in said(capfd, *create, "--lease", "2h")
+    assert "OffsetOutOfRange" in refused(capfd, *create, "--offset", "7")
+    assert "write --offset 42" in refused(capfd, *create, "--offset", "-1")
+    assert "write one number and one unit" in refused(capfd, *create, "--lease", "long")
+    assert "seconds from 1 to 3600" in refused(capfd, *create, "--lease", "2h")
     assert run(create) == run(create) == Exit.OK
-    assert "2 holds" in said(capfd, "hold", "release", topic, "0", "")
+    assert "2 holds" in refused(capfd, "hold", "release", topic, "0", "")
 
 
-def test_who_is_on_record_for_a_channel(topic: str, cluster: Cluster, capfd: Capture) -> None:
+def test_the_consumer_of_a_channel_is_shown_and_unset(topic: str, cluster: Cluster, capfd: Capture) -> None:
     show, unset = ["queue", "consumer", "show", topic, "-c", "me"], ["queue", "consumer", "unset", topic, "-c", "me"]
     assert document(capfd, *show) == {
         "topic": topic, "partition": 0, "channel": "me", "consumer": None, "epoch": None,
@@ -92,19 +92,21 @@ def test_who_is_on_record_for_a_channel(topic: str, cluster: Cluster, capfd: Cap
         queue.poll()
         found = document(capfd, *show)
         assert (found["consumer"], found["epoch"] > 0) == ("worker", True)
-        assert document(capfd, *unset, "--epoch", str(found["epoch"] + 1))["unset"] is None, "not that one"
-        assert "worker" in said_ok(capfd, *show)
+        assert document(capfd, *unset, "--epoch", str(found["epoch"] + 1))["unset"] is None, (
+            "another epoch is not unset"
+        )
+        assert "worker" in printed(capfd, *show)
         assert document(capfd, *unset)["unset"] == "worker"
         assert document(capfd, *show)["consumer"] is None
-        assert [message.offset for message in queue.poll()] == [1], "it reads on"
+        assert [message.offset for message in queue.poll()] == [1], "the consumer reads as before"
         queue.commit()
-    assert "nobody is on record" in said_ok(capfd, *show)
+    assert "has no consumer" in printed(capfd, *show)
     assert run(["queue", "consumer", "show", "nowhere"]) == Exit.NOT_FOUND
     assert run(["queue", "consumer", "show", f"{topic}/9"]) == Exit.NOT_FOUND
     assert run(["queue", "consumer", "unset", topic, "-c", "not a name!"]) == Exit.USAGE
 
 
-def said_ok(capfd: Capture, *argv: str) -> str:
+def printed(capfd: Capture, *argv: str) -> str:
     capfd.readouterr()
     assert run([*argv]) == Exit.OK
     return "".join(capfd.readouterr())

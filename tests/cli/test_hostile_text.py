@@ -30,7 +30,7 @@ from tinymq.dev import dev_folder
 from tinymq.testing import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
-# What each command is given, besides its servers.
+# The arguments of each command, without its servers.
 ASKING: dict[str, list[str]] = {
     "topic create": [TOPIC],
     "topic list": [],
@@ -67,7 +67,12 @@ ASKING: dict[str, list[str]] = {
     "cluster status": [],
 }
 LOCAL = {"dev up", "dev add", "dev kill", "dev stop", "dev start", "dev down", "dev status", "dev logs", "log dump"}
-NO_JSON = {"consume", "queue poll", "queue peek", "queue get"}  # one line of JSON per record, and here is none
+NO_JSON = {
+    "consume",
+    "queue poll",
+    "queue peek",
+    "queue get",
+}  # these print one line of JSON per record, and this topic has no record
 SERVES = {"broker"}
 
 
@@ -93,7 +98,7 @@ def commands(within: App, path: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def hostile(text: str) -> set[str]:
-    """What is in `text` that no terminal may get."""
+    """Return the characters of `text` that no terminal may get."""
     return {c for c in text if unicodedata.category(c) in CATEGORIES and c != "\n"}
 
 
@@ -108,7 +113,7 @@ def test_every_command_is_tried() -> None:
 
 @pytest.mark.parametrize("answers", Answers)
 @pytest.mark.parametrize("command", ASKING)
-def test_what_a_broker_says_is_printed_without_control_characters(
+def test_answers_of_a_broker_are_printed_without_control_characters(
     command: str,
     answers: Answers,
     broker: HostileBroker,
@@ -132,7 +137,7 @@ def test_what_a_broker_says_is_printed_without_control_characters(
         assert answers is not Answers.DATA or r"\u202e" in out
 
 
-def test_what_is_local_is_printed_without_control_characters(capfd: pytest.CaptureFixture[str]) -> None:
+def test_local_files_are_printed_without_control_characters(capfd: pytest.CaptureFixture[str]) -> None:
     folder = dev_folder.create(dev_folder.DEFAULT, 1)
     with open(folder.log(1), "w", newline="") as log:
         log.write(HOSTILE)
@@ -155,7 +160,7 @@ def test_what_is_local_is_printed_without_control_characters(capfd: pytest.Captu
     assert printed.count(r"\x1b[2J") >= len(runs) // 2
 
 
-def test_a_bug_is_shown_whole_and_without_control_characters(
+def test_a_traceback_is_printed_in_full_without_control_characters(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def broken(argv: list[str]) -> int:
@@ -181,12 +186,14 @@ def test_a_brokers_log_has_no_control_characters(log_format: broker_log.LogForma
     assert log_format == "text" or json.loads(event)["reason"] == HOSTILE
 
 
-def test_lines_of_libraries_in_a_brokers_log_neither() -> None:
+def test_the_log_of_libraries_has_no_control_characters() -> None:
     try:
         raise ValueError(HOSTILE)
     except ValueError:
         trace = sys.exc_info()
-    record = logging.LogRecord("asyncio", logging.ERROR, "", 1, HOSTILE, None, trace)
+    record = logging.LogRecord(
+        name="asyncio", level=logging.ERROR, pathname="", lineno=1, msg=HOSTILE, args=None, exc_info=trace
+    )
     assert hostile(broker_log.Formatter(broker_log.LIBRARIES).format(record)) == set()
 
 
@@ -206,7 +213,7 @@ def records() -> Iterator[Cluster]:
 
 
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch, argv: list[str]) -> bytes:
-    """What `argv` writes when stdout is a terminal."""
+    """Return the bytes that the command writes when stdout is a terminal."""
     terminal, end = pty.openpty()
     with os.fdopen(end, "w") as stdout, ThreadPoolExecutor(1) as reader:
         shown = reader.submit(_read_all, terminal)
@@ -214,7 +221,7 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, argv: list[str]) -> bytes:
             patch.setattr(sys, "stdout", stdout)
             assert run(argv) == Exit.OK
         stdout.close()
-        return shown.result(20).replace(b"\r\n", b"\n")  # which the terminal's driver makes of a newline
+        return shown.result(20).replace(b"\r\n", b"\n")  # the terminal driver turns a newline into \r\n
 
 
 def _read_all(terminal: int) -> bytes:
@@ -234,12 +241,12 @@ READS = [
 
 
 @pytest.mark.parametrize("argv", READS, ids=lambda argv: " ".join(argv[:2]))
-def test_records_are_escaped_on_a_terminal_alone(
+def test_records_are_escaped_only_on_a_terminal(
     argv: list[str], records: Cluster, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     monkeypatch.setenv("TINYMQ_SERVERS", records.servers)
     argv = [*argv, "-f", r"\e%k %v %h\n".replace(r"\e", r"\x1b")] if argv[1] == "poll" else [*argv, "-f", r"%k %v %h\n"]
-    if argv[1] != "poll":  # which takes the record
+    if argv[1] != "poll":  # poll takes the record
         shown = on_a_terminal(monkeypatch, argv).decode()
         assert hostile(shown) == {"\t"}
         assert shown.count("\n") == 1
@@ -261,7 +268,7 @@ def test_records_as_json_have_no_control_characters(
     out = capfd.readouterr().out
     check(out)
     assert [json.loads(line).get("value") for line in out.splitlines()] == [None, HOSTILE + "é"]
-    assert "é" in out, "text stays text"
+    assert "é" in out, "a text field stays text"
 
 
 def test_only_one_module_writes_to_stdout_and_stderr() -> None:

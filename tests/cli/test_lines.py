@@ -1,4 +1,4 @@
-"""Lines as records, and records as lines: the pure parts of produce and consume."""
+"""The pure parts of produce and consume: lines to records, and records to lines."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 
 import pytest
 
+from tinymq import Message
 from tinymq.base.errors import BatchTooLarge, InvalidRequest
-from tinymq.cli.common.template import Shown
 from tinymq.cli.verbs import produce
 from tinymq.cli.verbs.consume import as_json
 
@@ -43,20 +43,20 @@ def test_unknown_escapes_name_the_known_ones(separator: str) -> None:
     assert "known" in raised.value.hint
 
 
-def test_a_line_without_the_separator_has_no_key_only_where_that_is_wanted() -> None:
+def test_a_line_without_the_separator_has_no_key_only_with_key_optional() -> None:
     assert produce.splitter(None, ":", optional=True)(b"b", PLACE) == (None, b"b")
     with pytest.raises(InvalidRequest, match=r"line 17 of words\.txt has no key separator \(:\)") as raised:
         produce.splitter(None, ":")(b"b", PLACE)
     assert "--key-optional" in raised.value.hint
 
 
-def test_line_ends_go_and_all_other_bytes_stay() -> None:
+def test_only_line_ends_are_removed() -> None:
     lines = produce.without_ends(io.BytesIO(b"a\r\n b \n\nc\r"))
     assert list(lines) == [b"a\r", b" b ", b"", b"c\r"]
 
 
-def test_a_line_without_an_end_is_not_read_on_and_on() -> None:
-    """/dev/zero is one."""
+def test_an_endless_line_is_not_read_in_full() -> None:
+    """/dev/zero is such a file."""
     assert list(produce.without_ends(io.BytesIO(b"1234\n123\n"), 4)) == [b"1234", b"123"]
     endless = io.BytesIO(b"1\n" + bytes(100))
     lines = produce.without_ends(endless, 4)
@@ -75,7 +75,16 @@ def test_headers() -> None:
 
 def test_a_record_as_json() -> None:
     time = 1_357_034_400_000_000
-    record = Shown("t", 1, 2, time, None, "é".encode(), [("h", b"\xff")])
+    record = Message(
+        topic="t",
+        partition=1,
+        offset=2,
+        key=None,
+        value="é".encode(),
+        headers=(("h", b"\xff"),),
+        timestamp_us=time,
+        leader_epoch=1,
+    )
     assert json.loads(as_json(record)) == {
         "topic": "t",
         "partition": 1,
@@ -85,4 +94,4 @@ def test_a_record_as_json() -> None:
         "value": "é",
         "headers": [{"name": "h", "value_base64": "/w=="}],
     }
-    assert json.loads(as_json(Shown("t", 1, 2, time, b"\xfe", None, [])))["key_base64"] == "/g=="
+    assert json.loads(as_json(record._replace(key=b"\xfe")))["key_base64"] == "/g=="

@@ -1,4 +1,4 @@
-"""How a command line ends: exit codes, messages without tracebacks, and help at once."""
+"""Exit codes, error messages without tracebacks, and fast help."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
 from tinymq.cli.verbs.broker import as_environment
 
-PRODUCE_S_MAX = 20  # with a timeout of 0.5 s; a producer's own is 60 s
+PRODUCE_S_MAX = 20  # the timeout is 0.5 s; a producer's default is 60 s
 EXITS = {
     "UnknownTopic": Exit.NOT_FOUND,
     "WrongSecret": Exit.DENIED,
@@ -35,7 +35,7 @@ EXITS = {
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In an empty folder: there is no local cluster."""
+    """Run each test in an empty directory, where there is no local cluster."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TINYMQ_SERVERS", raising=False)
 
@@ -88,7 +88,7 @@ def test_every_operating_error_has_an_exit_code_and_a_bug_has_none() -> None:
         (["cluster", "init", "--secret-file", "missing", "-s", "127.0.0.1:1"], Exit.USAGE, "missing"),
     ],
 )
-def test_what_goes_wrong_is_said_on_stderr(
+def test_errors_are_printed_on_stderr(
     argv: list[str], code: Exit, says: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(argv) == code
@@ -98,12 +98,12 @@ def test_what_goes_wrong_is_said_on_stderr(
     assert out == ""
 
 
-def test_a_broker_that_nobody_is_makes_a_call_unavailable(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_call_to_an_unreachable_broker_is_unavailable(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["topic", "list", "-s", "127.0.0.1:1", "--timeout", "0.5"]) == Exit.UNAVAILABLE
     assert "127.0.0.1:1" in capfd.readouterr().err
 
 
-def test_produce_gives_up_when_told_to_and_counts_nothing_that_was_not_sent(
+def test_produce_ends_at_its_timeout_and_counts_only_sent_records(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     Path("lines").write_bytes(b"one\n")
@@ -132,8 +132,8 @@ def test_a_stopped_cluster_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in capsys.readouterr().out
 
 
-def test_every_verb_has_help_and_imports_little_for_it() -> None:
-    """All in one process: what one of them imports is seen at the first that has it."""
+def test_help_of_every_verb_imports_neither_grpc_nor_arrow() -> None:
+    """Run all verbs in one process: an import shows at the first verb that causes it."""
     verbs = [
         [],
         *([verb] for verb in ["dev", "topic", "produce", "consume", "channel", "queue", "cluster", "log", "broker"]),
@@ -150,7 +150,7 @@ for verb in {verbs!r}:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_brokers_options_win_by_way_of_the_environment() -> None:
+def test_a_brokers_options_override_its_environment() -> None:
     flags = {"BROKER_ID": 2, "DATA_DIR": Path("d"), "LISTEN": None, "VOTERS": ["1@a:1", "2@b:2"]}
     assert as_environment(flags, "TINYMQ_") == {
         "TINYMQ_BROKER_ID": "2",

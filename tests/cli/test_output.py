@@ -1,4 +1,4 @@
-"""What a command prints: nothing is cut off, nothing controls a terminal, and one broker is not `1 brokers`."""
+"""The output of commands: in full, without control characters, and with correct plurals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REASON = "CorruptData: groups/" + "a1" * 16 + "/0/1.log at byte 4711: entry payl
 
 
 @pytest.mark.parametrize("terminal", [True, False], ids=["a narrow terminal", "a pipe"])
-def test_every_cell_is_printed_whole(
+def test_every_cell_is_printed_in_full(
     terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
@@ -33,7 +33,7 @@ def test_every_cell_is_printed_whole(
     assert rows == ["orders          0  leader", f"orders         10  -       {REASON}"]
 
 
-def test_cells_are_text_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cells_are_printed_literally(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["a"], [("[bold]:smile:[/bold]",), ("two\nlines\tand\x9b",)])
     assert capsys.readouterr().out.splitlines()[1:] == ["[bold]:smile:[/bold]", r"two\nlines\tand\x9b"]
 
@@ -52,11 +52,11 @@ def test_control_characters_are_visible(text: str, shown: str) -> None:
     assert visible(text) == shown
 
 
-def test_bytes_of_a_record_keep_tabs_and_show_what_is_no_text() -> None:
+def test_bytes_of_a_record_keep_tabs_and_escape_invalid_text() -> None:
     assert visible_bytes(b"a\tb\n\x9b\xc3\xa9\xc2\x9b") == rb"a" + b"\t" + rb"b\n\x9b" + "é".encode() + rb"\x9b"
 
 
-def test_json_escapes_what_the_standard_does_not_ask_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_escapes_more_than_the_standard_requires(capsys: pytest.CaptureFixture[str]) -> None:
     value = {"text": "\x1b\x7f\x9b\u202e\U000e0041 é\n"}
     print_json(value)
     out = capsys.readouterr().out
@@ -65,7 +65,7 @@ def test_json_escapes_what_the_standard_does_not_ask_for(capsys: pytest.CaptureF
     assert json.loads(out) == value
 
 
-def test_escapes_mean_bytes() -> None:
+def test_escapes_are_parsed_into_bytes() -> None:
     assert unescaped(r"é\t\n\r\0\x1b\xFF\\") == "é".encode() + b"\t\n\r\0\x1b\xff\\"
 
 
@@ -82,8 +82,8 @@ def test_one_is_singular() -> None:
 NOUNS = "broker|group|line|problem|record|message|partition|replica|byte|channel|day|hour|minute|offset|topic|voter"
 
 
-def test_no_message_of_the_command_line_counts_in_plurals_alone() -> None:
-    """A number in an f-string is followed by no plural: `quantity` chooses."""
+def test_messages_choose_between_singular_and_plural() -> None:
+    """Messages use `quantity`, which chooses singular or plural, rather than a number with a plural noun."""
     plural = re.compile(rf" ({NOUNS})s\b")
     wrong = []
     for path in sorted((ROOT / "tinymq" / "cli").rglob("*.py")):

@@ -1,4 +1,4 @@
-"""Processes are told apart by number and start time; only ours are signalled."""
+"""Processes are identified by id and start time, and only recorded processes are signalled."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_process_of_ours_is_not_reached_by_the_terminals_interrupt(tmp_path: P
 
 @pytest.fixture
 def pythons_own() -> Iterator[None]:
-    """Ctrl-C as Python has it: Spark, of another test, takes it for itself."""
+    """Restore Python's handling of Ctrl-C, which Spark replaces in another test."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""Disks that died: a broker with an empty folder joins by itself, is shown while it has no vote, and then counts."""
+"""Dead disks: a broker with an empty data directory rejoins, is shown as a learner, and then votes again."""
 
 from __future__ import annotations
 
@@ -54,24 +54,24 @@ def roles(cluster: Cluster, broker_id: int) -> list[str]:
 
 
 def takes_part(cluster: Cluster, broker_id: int) -> bool:
-    """Has it a vote in the metadata and in every partition?"""
+    """Return whether the broker votes in the metadata group and in every partition."""
     found = roles(cluster, broker_id)
     return len(found) == 1 + PARTITIONS and set(found) <= {"leader", "follower"}
 
 
 def chains(cluster: Cluster) -> set[tuple[str, int, int]]:
-    """(group, commit index, checksum of the chain up to there) of every replica in the cluster."""
+    """Return (group, commit index, chain checksum at that index) of every replica in the cluster."""
     statuses = [s for app in cluster.brokers.values() for s in app.replica_statuses()]
     return {(str(s.group), s.commit_index, s.chain_crc) for s in statuses}
 
 
-def test_a_wiped_broker_joins_by_itself_and_counts(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_wiped_broker_rejoins_and_votes_again(capfd: pytest.CaptureFixture[str]) -> None:
     with Cluster(nodes=3) as cluster:
         make(cluster)
         before = cluster.call(lambda: cluster.registry(1).get_broker(3))
         cluster.kill(3)
         cluster.wipe(3)
-        cluster.kill(2)  # so that nobody can list it: it stays what it is for as long as we look
+        cluster.kill(2)  # without a quorum no leader can list broker 3, so its state stays the same
         cluster.run(cluster._start(3))
         cluster.wait_until(lambda: roles(cluster, 3) == ["learner"])
         document = status(cluster, Exit.FAILED, capfd)
@@ -86,12 +86,12 @@ def test_a_wiped_broker_joins_by_itself_and_counts(capfd: pytest.CaptureFixture[
         assert after is not None
         assert before.incarnation != after.incarnation
         assert status(cluster, Exit.OK, capfd)["healthy"]
-        cluster.kill(2)  # from now on every quorum needs the one that was wiped
+        cluster.kill(2)  # from now on every quorum needs the wiped broker
         send(cluster, 30, 60)
         assert read(cluster) == set(range(60))
 
 
-def test_all_brokers_wiped_one_after_the_other() -> None:
+def test_all_brokers_are_wiped_one_after_the_other() -> None:
     with Cluster(nodes=3) as cluster:
         make(cluster)
         for broker_id in (1, 2, 3):
@@ -99,7 +99,7 @@ def test_all_brokers_wiped_one_after_the_other() -> None:
             cluster.wipe(broker_id)
             cluster.start(broker_id)
             cluster.wait_until(lambda n=broker_id: takes_part(cluster, n))  # type: ignore[misc]
-        assert read(cluster) == set(range(30)), "no disk of the beginning is left"
+        assert read(cluster) == set(range(30)), "none of the original disks is left"
 
 
 def test_a_broker_whose_metadata_is_damaged_denies_no_topic() -> None:
@@ -110,7 +110,7 @@ def test_a_broker_whose_metadata_is_damaged_denies_no_topic() -> None:
         content = bytearray(segment.read_bytes())
         content[HEADER_SIZE + HEADER_SIZE + 5] ^= 1
         segment.write_bytes(content)
-        cluster.kill(2)  # so that nobody can repair it
+        cluster.kill(2)  # without a quorum no leader can repair the damaged broker
         cluster.run(cluster._start(3))
         cluster.wait_until(lambda: "quarantined" in roles(cluster, 3))
         with Client(cluster.address(3)) as client, pytest.raises(DeadlineExceeded, match="damaged"):
@@ -131,8 +131,8 @@ def test_an_unformed_broker_among_unformed_ones_waits(capfd: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(("secret", "why"), [(b"another secret, long enough", "WrongSecret"), (SECRET, "WrongBroker")])
-def test_who_may_not_join_is_told_why(secret: bytes, why: str) -> None:
-    """With another secret; and a number that is not among the voters."""
+def test_a_broker_that_may_not_join_reports_the_reason(secret: bytes, why: str) -> None:
+    """A broker with another secret, and a broker whose number is not among the voters."""
     with Cluster(nodes=1) as cluster:
         (port,) = free_ports(1)
         own = 2 if why == "WrongBroker" else 3

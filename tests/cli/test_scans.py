@@ -1,4 +1,4 @@
-"""Who served a scan, by the command line, against a real cluster."""
+"""The brokers that served a scan, by the command line, against a real cluster."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def test_a_scan_is_listed_and_described(cluster: Cluster, monkeypatch: pytest.Mo
     assert "follower" in out
     assert f"{listed[1]['bytes']} bytes by followers, 0 by leaders" in err
     assert run(["scan", "list"]) == Exit.OK
-    assert "of leaders" in capfd.readouterr().out
+    assert "by leaders" in capfd.readouterr().out
     assert run(["scan", "describe", "never"]) == Exit.NOT_FOUND
     assert "tinymq scan list" in capfd.readouterr().err
     assert run(["scan", "describe", "no name!"]) == Exit.USAGE
     cluster.kill(follower)
     assert document(capfd, "scan", "list")["scans"][0]["scan"] == f"query-{leader}"
-    assert run(["scan", "describe", f"query-{follower}"]) == Exit.NOT_FOUND, "what was counted went with it"
+    assert run(["scan", "describe", f"query-{follower}"]) == Exit.NOT_FOUND, "the stopped broker lost its counts"

@@ -1,4 +1,4 @@
-"""Retention, capacity, holds, shares and channels by the command line, on three brokers of which one gets killed."""
+"""Retention, capacity, holds, shares and channels by the command line, on three brokers, one of which is killed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tinymq.testing import Cluster
 
 DEADLINE_S = 40.0
 TIMING = Timing(retention_check_s=0.1)
-RATE = 1 << 20  # bytes per second of one client: most tests come nowhere near it
+RATE = 1 << 20  # bytes per second of one client; most tests send far less
 ALL = (1, 2, 3)
 BATCH = 16  # records of 1 KiB each, in one entry: a segment of 64 KiB has about four
 HINT = "trim the partition, or raise the topic's bounds"
@@ -42,7 +42,7 @@ Capture = pytest.CaptureFixture[str]
 
 @dataclass
 class Three:
-    """All tests' brokers, inside this process: real files, real ports."""
+    """The brokers of all tests, inside this process, with real files and ports."""
 
     cluster: Cluster
 
@@ -55,25 +55,25 @@ class Three:
             self.cluster.kill(number)
 
     def up(self) -> None:
-        """Start those that do not run, and wait until each replica takes part again."""
+        """Start the stopped brokers, and wait until every replica takes part again."""
         for number in set(ALL) - set(self.cluster.brokers):
             self.cluster.run(self.cluster._start(number))
         until(lambda: run(["cluster", "status", "-s", self.servers]) == Exit.OK, "not all take part")
 
     def segments(self, topic_id: bytes) -> dict[int, set[str]]:
-        """Names of the files with the entries of a topic's partition 0, by broker."""
+        """Return the names of the segment files of a topic's partition 0, by broker."""
         folders = {number: Path(app.config.data_dir) for number, app in self.cluster.brokers.items()}
         paths = {number: folder / "groups" / topic_id.hex() / "0" for number, folder in folders.items()}
         return {number: {file.name for file in path.glob("*.log")} for number, path in paths.items()}
 
     def log_starts(self, topic: str) -> list[int]:
-        """Of partition 0 on each broker, by its own word."""
+        """Return the log start of partition 0 that each broker reports."""
         pages = [json.loads(get(self.cluster.metrics_address(number), "/status")[2]) for number in ALL]
         rows = [replica for page in pages for replica in page["replicas"] if replica["topic"] == topic]
         return [row["log_start"] for row in rows if row["partition"] == 0]
 
     def throttled_s(self) -> float:
-        """How long clients were made to wait for what they sent, at all three brokers together."""
+        """Return the total time by which the three brokers delayed the requests of producers."""
         pages = [parsed(get(self.cluster.metrics_address(number), "/metrics")[2]) for number in ALL]
         samples = [sample for page in pages for sample in page["tinymq_throttled_seconds"].samples]
         return sum(sample.value for sample in samples if sample.labels.get("direction") == "produce")
@@ -81,7 +81,7 @@ class Three:
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[Three]:
-    """Whole at the beginning of each test."""
+    """A client of the cluster, all of whose brokers run at the beginning of each test."""
     with Cluster(3, timing=TIMING, limits=Limits(client_produce_bytes_per_s=RATE), metrics=True) as cluster:
         yield Three(cluster)
 
@@ -114,7 +114,7 @@ def create(name: str, *settings: str) -> None:
 
 
 def send(client: Client, topic: str, numbers: range, size: int = 1) -> None:
-    """Batches of numbers, of `size` bytes at least; return when all are acknowledged."""
+    """Send numbers as batches of records of at least `size` bytes, and wait until all are acknowledged."""
     with client.producer(delivery_timeout_ms=60_000) as producer:
         for at in range(numbers.start, numbers.stop, BATCH):
             for number in range(at, min(at + BATCH, numbers.stop)):
@@ -141,7 +141,7 @@ def leader_of(client: Client, topic: str) -> int:
 # ---- retention and capacity ----------------------------------------------------------------------------------------
 
 
-def test_what_is_too_old_goes_from_all_three_disks(three: Three, mq: Client, capfd: Capture) -> None:
+def test_old_records_are_removed_from_all_three_disks(three: Three, mq: Client, capfd: Capture) -> None:
     create("old", "segment_bytes=64KiB", "segment_ms=1s")
     send(mq, "old", range(300), size=1024)
     topic_id = mq.admin.describe_topic("old").topic_id
@@ -162,14 +162,14 @@ def test_what_is_too_old_goes_from_all_three_disks(three: Three, mq: Client, cap
     answer(capfd, "topic", "alter", "old", "--set", "retention_ms=none")
     send(mq, "old", range(300, 310))
     create("control", "retention_ms=1s")
-    mq.admin.transfer_leader("control", 0, leader_of(mq, "old"))  # who looks at the one looks at the other
+    mq.admin.transfer_leader("control", 0, leader_of(mq, "old"))  # one broker checks the retention of both topics
     send(mq, "control", range(10))
     until(lambda: three.log_starts("control") == [10] * 3, "what came later is gone")
     assert read(mq, "old") == list(range(300, 310))
     assert three.log_starts("old") == [300] * 3
 
 
-def test_a_full_topic_refuses_until_it_drops_what_is_oldest(
+def test_a_full_topic_refuses_writes_until_it_drops_the_oldest(
     three: Three, mq: Client, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create("full", "max_records=100", "on_full=reject")
@@ -185,7 +185,7 @@ def test_a_full_topic_refuses_until_it_drops_what_is_oldest(
     said = capfd.readouterr().err
     assert "0 acknowledged, 10 not" in said
     assert "not written: the partition is full [QuotaExceeded]" in said
-    assert said.count(f"hint: {HINT}\n") == 1, "once, however many were refused"
+    assert said.count(f"hint: {HINT}\n") == 1, "logged once for all refusals"
     status, error = asyncio.run(refused(three.servers, pb.ProduceMessageRequest(topic="full", value=b"x")))
     assert (status, error.code, error.hint) == (StatusCode.RESOURCE_EXHAUSTED, "QuotaExceeded", HINT)
     assert int(error.detail["retry_after_ms"]) > 0
@@ -196,7 +196,9 @@ def test_a_full_topic_refuses_until_it_drops_what_is_oldest(
     assert read(mq, "full") == list(range(10, 110))
 
 
-def test_what_is_more_than_is_to_be_kept_goes_from_all_three_disks(three: Three, mq: Client, capfd: Capture) -> None:
+def test_records_beyond_retention_bytes_are_removed_from_all_three_disks(
+    three: Three, mq: Client, capfd: Capture
+) -> None:
     create("large", "segment_bytes=64KiB", "retention_ms=none")
     send(mq, "large", range(320), size=1024)
     topic_id = mq.admin.describe_topic("large").topic_id
@@ -211,7 +213,9 @@ def test_what_is_more_than_is_to_be_kept_goes_from_all_three_disks(three: Three,
     )
     (start,) = set(three.log_starts("large"))
     batch = whole // (320 // BATCH)
-    assert bound <= record_bytes(three, mq, "large") <= bound + bound // 128 + batch, "no less stays, and no batch more"
+    assert bound <= record_bytes(three, mq, "large") <= bound + bound // 128 + batch, (
+        "neither fewer records nor one more batch stay"
+    )
     assert read(mq, "large") == list(range(start, 320))
     until(lambda: not any(min(before[n]) in names for n, names in three.segments(topic_id).items()), "files go")
 
@@ -235,12 +239,12 @@ def test_a_partition_never_holds_more_bytes_than_its_bound(three: Three, mq: Cli
         producer.close()
     assert {record.error.code for record in full.value.records} == {"QuotaExceeded"}
     kept = read(mq, "bytes")
-    assert 50 < len(kept) < 100, "what had room is there"
+    assert 50 < len(kept) < 100, "the records that had room are there"
     assert sorted(kept + [int(record.value or b"") for record in full.value.records]) == list(range(200))
     assert record_bytes(three, mq, "bytes") <= bound
     mq.admin.trim("bytes", 0, Offset(len(kept) // 2))
     send(mq, "bytes", range(200, 216), size=1024)
-    assert read(mq, "bytes") == [*kept[len(kept) // 2 :], *range(200, 216)], "and there is room again"
+    assert read(mq, "bytes") == [*kept[len(kept) // 2 :], *range(200, 216)], "the trim made room again"
 
     answer(capfd, "topic", "alter", "bytes", "--set", "on_full=drop_oldest")
     send(mq, "bytes", range(1000, 1100), size=1024)
@@ -251,22 +255,22 @@ def test_a_partition_never_holds_more_bytes_than_its_bound(three: Three, mq: Cli
     assert len(last) > 50
     assert last == list(range(1200 - len(last), 1200))
     assert record_bytes(three, mq, "bytes") <= bound
-    until(lambda: len(set(three.log_starts("bytes"))) == 1, "all three begin at the same record")
+    until(lambda: len(set(three.log_starts("bytes"))) == 1, "all three logs start at the same record")
 
 
-def test_what_is_held_stays_whoever_leads(three: Three, mq: Client, capfd: Capture) -> None:
+def test_held_records_stay_across_a_change_of_leader(three: Three, mq: Client, capfd: Capture) -> None:
     create("held", "segment_bytes=64KiB", "retention_ms=none")
     send(mq, "held", range(100))
     made = answer(capfd, "hold", "create", "held", "0", "--offset", "40", "--lease", "10m")
     answer(capfd, "topic", "alter", "held", "--set", "retention_ms=1s")
-    until(lambda: three.log_starts("held") == [40] * 3, "what lies before it goes")
+    until(lambda: three.log_starts("held") == [40] * 3, "the records before the hold are removed")
     three.kill(leader_of(mq, "held"))
     send(mq, "held", range(100, 110))
     three.up()
     create("loose", "retention_ms=1s")
-    mq.admin.transfer_leader("loose", 0, leader_of(mq, "held"))  # who looks at the one looks at the other
+    mq.admin.transfer_leader("loose", 0, leader_of(mq, "held"))  # one broker checks the retention of both topics
     send(mq, "loose", range(10))
-    until(lambda: three.log_starts("loose") == [10] * 3, "what is younger, and not held, goes")
+    until(lambda: three.log_starts("loose") == [10] * 3, "younger records without a hold are removed")
     assert three.log_starts("held") == [40] * 3
     assert read(mq, "held") == list(range(40, 110))
     assert run(["topic", "trim", "held", "0", "--before-offset", "50", "--timeout", "1"]) != Exit.OK
@@ -278,7 +282,7 @@ def test_what_is_held_stays_whoever_leads(three: Three, mq: Client, capfd: Captu
     until(lambda: three.log_starts("held") == [110] * 3, "and then it goes, too")
 
 
-def test_who_sends_more_than_its_share_waits_and_loses_nothing(three: Three, mq: Client) -> None:
+def test_a_client_above_its_rate_is_delayed_and_loses_nothing(three: Three, mq: Client) -> None:
     create("shared")
     before, began = three.throttled_s(), time.monotonic()
     sent: list[Delivery] = []
@@ -298,19 +302,21 @@ def test_who_sends_more_than_its_share_waits_and_loses_nothing(three: Three, mq:
         until(lambda: three.throttled_s() > before + 1, "it is made to wait")
         with Client(three.servers, client_id="modest") as modest:
             alone = modest.send("shared", b"-1", partition=0)
-        assert not all(delivery.done() for delivery in list(sent)[:-1]), "who sends little waits for nobody's turn"
+        assert not all(delivery.done() for delivery in list(sent)[:-1]), "a client below its rate is not delayed"
     finally:
         over.set()
         thread.join(DEADLINE_S)
-    assert all(delivery.exception(DEADLINE_S) is None for delivery in sent), "none of it failed"
-    assert time.monotonic() - began > len(sent) * 8192 / RATE - 1.5, "a second's bytes at once, and then its rate"
+    assert all(delivery.exception(DEADLINE_S) is None for delivery in sent), "no write failed"
+    assert time.monotonic() - began > len(sent) * 8192 / RATE - 1.5, (
+        "a burst of one second's bytes passes, then the rate applies"
+    )
     found = read(mq, "shared")
     assert found.pop(alone.offset) == -1
     assert found == list(range(len(sent)))
 
 
 def record_bytes(three: Three, mq: Client, topic: str) -> int:
-    """Of what partition 0 keeps, as its leader counts them."""
+    """Return the bytes of records in partition 0, as its leader counts them."""
     topic_id, leader = mq.admin.describe_topic(topic).topic_id, leader_of(mq, topic)
 
     async def ask() -> pb.ListChannelsReply:
@@ -324,7 +330,7 @@ def record_bytes(three: Three, mq: Client, topic: str) -> int:
 
 
 async def refused(servers: str, request: pb.ProduceMessageRequest) -> tuple[StatusCode, TinymqError]:
-    """How the brokers answer one message."""
+    """Return the outcome of sending one message."""
     async with QueueClient(servers.split(",")) as client:
         return await client.refused("ProduceMessage", request)
 
@@ -332,7 +338,7 @@ async def refused(servers: str, request: pb.ProduceMessageRequest) -> tuple[Stat
 # ---- channels ------------------------------------------------------------------------------------------------------
 
 
-def test_a_channel_goes_on_where_it_was_and_has_one_consumer(three: Three, mq: Client, capfd: Capture) -> None:
+def test_a_channel_resumes_at_its_position_and_has_one_consumer(three: Three, mq: Client, capfd: Capture) -> None:
     create("queue")
     send(mq, "queue", range(100))
     with mq.queue("queue", channel="c", auto_commit=False) as first:
@@ -345,11 +351,13 @@ def test_a_channel_goes_on_where_it_was_and_has_one_consumer(three: Three, mq: C
         three.up()
         (channel,) = answer(capfd, "channel", "list", "queue")["channels"]
         assert (channel["position"], channel["lag"]) == (20, 80)
-        assert [m.offset for m in first.poll(10)] == list(range(20, 30)), "it needs not to be opened again"
+        assert [m.offset for m in first.poll(10)] == list(range(20, 30)), "the consumer need not reopen the channel"
         first.commit()
         assert [m.offset for m in first.poll(10)] == list(range(30, 40))
     with mq.queue("queue", channel="c", auto_commit=False) as again:
-        assert [m.offset for m in again.poll(5)] == list(range(30, 35)), "what was not committed comes again"
+        assert [m.offset for m in again.poll(5)] == list(range(30, 35)), (
+            "records that were not committed are delivered again"
+        )
         with mq.queue("queue", channel="c", auto_commit=False) as second:
             assert [m.offset for m in second.poll(100)] == list(range(30, 100))
             with pytest.raises(Fenced):

@@ -1,4 +1,4 @@
-"""Topics in memory, and topics synced at intervals, on three real processes that get killed."""
+"""Topics in memory, and topics synced at intervals, on three real processes that are killed."""
 
 from __future__ import annotations
 
@@ -38,31 +38,31 @@ class Dev:
         return dev_folder.load(self.path)
 
     def kill(self, *numbers: int) -> None:
-        """SIGKILL, for all of them before one is waited for."""
+        """Send SIGKILL to all brokers before waiting for any of them."""
         processes = [self.folder.process(number) for number in numbers]
         assert all(process is not None and process.signal(signal.SIGKILL) for process in processes)
         deadline = time.monotonic() + DEADLINE_S
         assert all(process is not None and process.wait_gone(deadline) for process in processes)
 
     def up(self) -> None:
-        """Start those that do not run, and wait until each replica takes part again."""
+        """Start the stopped brokers, and wait until every replica takes part again."""
         dev_cluster.up(self.path, None, lambda _: None)
         until(lambda: run(["cluster", "status", "-s", self.folder.servers]) == Exit.OK, "not all take part")
 
     def said(self, event: str) -> list[dict[str, Any]]:
-        """Such lines of all three logs."""
+        """Return the matching lines of all three logs."""
         lines = [line for number in ALL for line in self.folder.log(number).read_text().splitlines() if event in line]
         return [found for line in lines if (found := json.loads(line))["event"] == event]
 
     def segments(self, topic_id: bytes) -> dict[int, set[str]]:
-        """Names of the files with the entries of a topic's partition 0, by broker."""
+        """Return the names of the segment files of a topic's partition 0, by broker."""
         paths = {number: self.folder.data(number) / "groups" / topic_id.hex() / "0" for number in ALL}
         return {number: {file.name for file in path.glob("*.log")} for number, path in paths.items()}
 
 
 @pytest.fixture(scope="module")
 def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
-    """All tests' cluster, whole at the beginning of each; of which nothing runs afterwards."""
+    """The cluster of all tests. All of its brokers run at the beginning of each test, and none afterwards."""
     path = tmp_path_factory.mktemp("topics") / "dev"
     dev_cluster.up(path, 3, lambda _: None)
     try:
@@ -99,7 +99,7 @@ def create(name: str, *settings: str) -> None:
 
 
 def send(client: Client, topic: str, numbers: range) -> None:
-    """Batches of numbers; return when all are acknowledged."""
+    """Send numbers in batches, and wait until all are acknowledged."""
     with client.producer(delivery_timeout_ms=60_000) as producer:
         for at in range(numbers.start, numbers.stop, BATCH):
             for number in range(at, min(at + BATCH, numbers.stop)):
@@ -124,16 +124,16 @@ def leader_of(client: Client, topic: str) -> int:
 
 
 def test_a_topic_in_memory_outlives_the_broker_that_leads_it(dev: Dev, mq: Client, capfd: Capture) -> None:
-    """And each one after the other: tests/testing/test_storages.py."""
+    """tests/testing/test_storages.py kills every broker, one after the other."""
     create("memory", "storage=memory", "max_bytes=1MiB")
     promise = answer(capfd, "topic", "describe", "memory")["promise"]
     assert "in the memory of a majority of its replicas, and on no disk" in promise
     assert "with nothing left, offsets begin at 0 again" in promise
     send(mq, "memory", range(100))
     dev.kill(leader_of(mq, "memory"))
-    assert read(mq, "memory") == list(range(100)), "two of three have it"
+    assert read(mq, "memory") == list(range(100)), "two of three replicas have the record"
     dev.up()
-    assert read(mq, "memory") == list(range(100)), "the third is filled by another"
+    assert read(mq, "memory") == list(range(100)), "another replica fills the third"
     assert dev.said("memory_topic_lost") == []
     assert dev.segments(mq.admin.describe_topic("memory").topic_id) == {number: set() for number in ALL}
 
@@ -141,7 +141,7 @@ def test_a_topic_in_memory_outlives_the_broker_that_leads_it(dev: Dev, mq: Clien
 def test_a_topic_synced_at_intervals_outlives_all_processes_and_one_in_memory_does_not(
     dev: Dev, mq: Client, capfd: Capture
 ) -> None:
-    """None of the first was synced: the interval is longer than the test."""
+    """None of the first records was synced, because the interval is longer than the test."""
     create("lost", "storage=memory", "max_bytes=1MiB")
     send(mq, "lost", range(100))
     create("lazy", "sync=60s")
@@ -167,11 +167,11 @@ def test_a_topic_synced_at_intervals_outlives_all_processes_and_one_in_memory_do
         before = sum(delivery.done() for delivery in list(sent))
         assert before >= 20 * BATCH
         dev.up()
-        assert acknowledged.acquire(timeout=DEADLINE_S), "the producer goes on"
+        assert acknowledged.acquire(timeout=DEADLINE_S), "the producer works again"
     finally:
         over.set()
         thread.join(DEADLINE_S)
-    assert read(mq, "lazy") == list(range(len(sent))), "each once, in order, and the acknowledged ones above all"
+    assert read(mq, "lazy") == list(range(len(sent))), "each record once and in order, including every acknowledged one"
 
     lost = mq.admin.describe_topic("lost").topic_id
     assert str(GroupId(TopicId(lost), 0)) in {line["group"] for line in dev.said("memory_topic_lost")}

@@ -20,7 +20,7 @@ from tinymq.base.config import BrokerConfig, Limits, Timing, format_address, par
 from tinymq.base.errors import InvalidConfig, InvalidName, InvalidRequest
 from tinymq.base.types import Offset, check_topic_name
 from tinymq.cli.common.offsets import Last, parse_start
-from tinymq.cli.common.servers import Where
+from tinymq.cli.common.servers import ServerOptions
 from tinymq.client.common.config import parse_servers
 
 QUICK = settings(max_examples=60, derandomize=True, database=None, deadline=None)
@@ -177,7 +177,7 @@ def test_addresses(text: str) -> None:
         pass
     else:
         assert parse_peer(f"{peer.broker_id}@{format_address(peer.host, peer.port)}") == peer
-    for parse in (parse_servers, lambda text: Where(servers=text).addresses()):
+    for parse in (parse_servers, lambda text: ServerOptions(servers=text).addresses()):
         try:
             parse(text)  # type: ignore[operator]
         except InvalidConfig:

@@ -13,17 +13,19 @@ app = App(
     default_parameter=Parameter(negative_iterable=()),
 )
 app.command(
-    "tinymq.cli.verbs.dev:app", name="dev", help="A local cluster of plain processes: up, status, kill, start, down."
+    "tinymq.cli.verbs.dev:app",
+    name="dev",
+    help="Run a local cluster of plain processes: up, add, status, kill, start, down.",
 )
 app.command("tinymq.cli.verbs.broker:broker", name="broker", help="Run one broker until SIGTERM or SIGINT.")
-app.command("tinymq.cli.verbs.topic:app", name="topic", help="Create, describe, alter, trim and delete topics.")
+app.command("tinymq.cli.verbs.topic:app", name="topic", help="Create, list, describe, alter, trim and delete topics.")
 app.command("tinymq.cli.verbs.produce:produce", name="produce", help="Send lines from standard input or files.")
 app.command("tinymq.cli.verbs.consume:consume", name="consume", help="Print records.")
 app.command("tinymq.cli.verbs.channel:app", name="channel", help="List, move and delete the channels of a topic.")
 app.command(
-    "tinymq.cli.verbs.queue:app", name="queue", help="Push to a partition, and poll it through a channel, by hand."
+    "tinymq.cli.verbs.queue:app", name="queue", help="Use a partition as a queue from the shell: push, poll, peek."
 )
 app.command("tinymq.cli.verbs.hold:app", name="hold", help="Keep records from being removed for a while.")
-app.command("tinymq.cli.verbs.scan:app", name="scan", help="See which replicas served a scan, such as a Spark query.")
+app.command("tinymq.cli.verbs.scan:app", name="scan", help="Show which replicas served a scan, such as a Spark query.")
 app.command("tinymq.cli.verbs.cluster:app", name="cluster", help="Form a cluster, show its state, recover it.")
 app.command("tinymq.cli.verbs.log:app", name="log", help="Inspect segment files offline.")

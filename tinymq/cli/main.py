@@ -1,8 +1,8 @@
-"""The `tinymq` command: runs a verb and turns its end into an exit code. tinymq/cli/commands.py has the verbs.
+"""The `tinymq` command: runs a verb and maps its outcome to an exit code. tinymq/cli/commands.py has the verbs.
 
-A verb's module is imported when the verb is used, and gRPC and Arrow when the verb needs them, so that help and
-mistyped commands answer at once. This module turns every error that ends a verb into a message and an exit code. It
-does the same when a package that the base install leaves out is missing, cyclopts included.
+A verb's module is imported when the verb is used, and gRPC and Arrow when the verb needs them, so that help and the
+errors for mistyped commands appear at once. This module turns every error that ends a verb into a message and an exit
+code. It does the same when a package that the base install leaves out is missing, cyclopts included.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _run(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        output.abandon_stdout()  # the reader of stdout has left, as `head` does
+        output.abandon_stdout()  # the reader of stdout has exited, as `head` does
         return Exit.OK
     except Exception as error:
         code = exit_of(error)

@@ -1,4 +1,4 @@
 """Local clusters of plain processes, for `tinymq dev`, for tests and for the chaos harness.
 
-It starts, watches and stops processes. What a command prints belongs to `cli`.
+This room starts, watches and stops processes. The printed output of commands belongs to `cli`.
 """

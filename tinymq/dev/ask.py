@@ -1,4 +1,4 @@
-"""Questions to one broker by its address, and forming or recovering a cluster of several."""
+"""Calls to brokers by their addresses: their status, and forming or recovering a cluster."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
 
 def status(addresses: Sequence[str], timeout_s: float) -> list[pb.ClusterStatusReply | TinymqError]:
-    """What each broker says of itself and its replicas, asked all at once; the error of one that gave no answer."""
+    """Ask all brokers at once for their status and their replicas. The result has the error of a broker that fails."""
     return asyncio.run(_status(addresses, timeout_s))
 
 
 def state(address: str, timeout_s: float) -> str | None:
-    """unformed | starting | running | stopping | failed, by the broker's own word; None when it gave no answer.
+    """Return the state that a broker reports, or None if it does not answer.
 
-    It is running when the registry counts it among the living: from then on it gets and leads partitions.
+    The states are unformed, starting, running, stopping and failed. A broker is running once the registry lists it as
+    alive: from then on it is assigned partitions and leads them.
     """
     (reply,) = status([address], timeout_s)
     if isinstance(reply, TinymqError):
@@ -33,14 +34,14 @@ def state(address: str, timeout_s: float) -> str | None:
 
 
 def form(addresses: Sequence[str], secret: bytes, timeout_s: float) -> Formed:
-    """Form a cluster of the empty brokers at `addresses`, or complete a half-done one."""
+    """Form a cluster of the empty brokers at `addresses`, or complete a formation that was interrupted."""
     from tinymq.rpc.services.cluster_formation import form_cluster
 
     return asyncio.run(form_cluster(addresses, secret, time.time_ns() // 1000, timeout_s))
 
 
 def survey(addresses: Sequence[str], secret: bytes, timeout_s: float) -> Survey:
-    """What the brokers at `addresses`, and those that they know, hold of each group."""
+    """Ask the brokers at `addresses`, and the brokers that they know, for their replicas of every group."""
     from tinymq.rpc.services.cluster_recovery import take_survey
 
     return asyncio.run(take_survey(addresses, secret, timeout_s))
@@ -49,7 +50,10 @@ def survey(addresses: Sequence[str], secret: bytes, timeout_s: float) -> Survey:
 def recover(
     found: Survey, addresses: Sequence[str], secret: bytes, timeout_s: float, say: Callable[[str], None]
 ) -> Survey:
-    """Accept what is lost; the cluster afterwards. Gives up when nothing has moved for `timeout_s`."""
+    """Recover every group that lost its quorum, accepting the loss of data, and return a new survey.
+
+    Gives up after `timeout_s` without progress.
+    """
     from tinymq.rpc.services.cluster_recovery import Recovering
 
     return asyncio.run(Recovering(secret, timeout_s, time.monotonic, say).run(found, addresses))

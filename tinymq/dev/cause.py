@@ -1,7 +1,8 @@
-"""Why a broker did not come up, in one line, from what it logged since it was started. Pure but for reading the log.
+"""Finds out from a broker's log why the broker did not start, in one line. Pure except for reading the log.
 
-What ended it counts most; then what it called an error; then the last warning that does not go away by trying
-again; then the last warning. Others that cannot be reached are, as a rule, what follows from the cause.
+The error that ended the process takes precedence; then the last logged error; then the last warning about a condition
+that a retry does not cure; then the last warning. Retriable warnings come last, because an unreachable broker is
+usually a consequence of the cause.
 """
 
 from __future__ import annotations
@@ -18,30 +19,30 @@ from typing import Any
 from tinymq.base.errors import BY_CODE, TinymqError
 from tinymq.base.private_files import open_private
 
-STARTED = "process_started"  # the event that is written to the log before the process
+STARTED = "process_started"  # the event that is logged before each start of the process
 LINES_MAX = 2_000
 FOLLOWED_BYTES_MAX = 1 << 20
 
-_ENDED = re.compile(r"error: (?P<reason>.*) \[(?P<code>\w+)\]")  # as tinymq.cli.common.exits.explain has it
+_ENDED = re.compile(r"error: (?P<reason>.*) \[(?P<code>\w+)\]")  # the format of tinymq.cli.common.exits.explain
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What went wrong, and what to do about it when that is known."""
+    """The reason of a failure, and what to do about it if that is known."""
 
     message: str
     hint: str = ""
 
 
 def mark_start(log: Path, broker: int, timestamp: str) -> None:
-    """Write into the log that the process starts here: what is before it was an earlier one's."""
+    """Mark in the log that a process starts here: the lines before the mark belong to an earlier process."""
     event = {"broker": broker, "event": STARTED, "level": "info", "timestamp": timestamp}
     with os.fdopen(open_private(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a") as file:
         file.write(json.dumps(event) + "\n")
 
 
 def tail(path: Path, lines: int) -> list[str]:
-    """The last `lines` lines of a log; none when there is no log."""
+    """Return the last `lines` lines of a log, or none if there is no log."""
     if not path.exists():
         return []
     with os.fdopen(open_private(path, os.O_RDONLY), errors="replace") as file:
@@ -49,7 +50,10 @@ def tail(path: Path, lines: int) -> list[str]:
 
 
 def lines_from(path: Path, position: int) -> tuple[list[str], int]:
-    """Return the complete lines of a log from a position on, up to FOLLOWED_BYTES_MAX, and the position after them."""
+    """Return the complete lines of a log from a position on, and the position after them.
+
+    Reads at most FOLLOWED_BYTES_MAX bytes; a line longer than that is cut.
+    """
     with os.fdopen(open_private(path, os.O_RDONLY), "rb") as file:
         file.seek(position)
         read = file.read(FOLLOWED_BYTES_MAX)
@@ -58,12 +62,12 @@ def lines_from(path: Path, position: int) -> tuple[list[str], int]:
 
 
 def of_log(path: Path) -> Cause:
-    """Why the process that was last started did not come up, as far as its log says."""
+    """Find out from a log why the process that was started last did not come up."""
     return of_lines(tail(path, LINES_MAX))
 
 
 def of_lines(lines: Sequence[str]) -> Cause:
-    """As `of_log`. Pure."""
+    """Find the cause in the lines of a log, as `of_log` does. Pure."""
     lines = _since_start(lines)
     for i in range(len(lines) - 1, -1, -1):
         if ended := _ENDED.fullmatch(lines[i]):
@@ -72,8 +76,8 @@ def of_lines(lines: Sequence[str]) -> Cause:
     events = [event for event in map(_event, lines) if "reason" in event or "exception" in event]
     errors = [event for event in events if event.get("level") in ("error", "critical")]
     warnings = [event for event in events if event.get("level") == "warning"]
-    lasting = [event for event in warnings if not _kind(event).retriable]
-    for found in (errors, lasting, warnings):
+    permanent = [event for event in warnings if not _kind(event).retriable]
+    for found in (errors, permanent, warnings):
         if found:
             return _cause(found[-1])
     plain = [line for line in lines if line and not _event(line)]
@@ -86,7 +90,7 @@ def _since_start(lines: Sequence[str]) -> Sequence[str]:
 
 
 def _event(line: str) -> dict[str, Any]:
-    """The line as an event; {} when it is none."""
+    """Parse a line as an event. Returns {} for a line that is not an event."""
     try:
         event = json.loads(line)
     except ValueError:
@@ -104,8 +108,8 @@ def _kind(event: dict[str, Any]) -> type[TinymqError]:
 
 def _cause(event: dict[str, Any]) -> Cause:
     reason = str(event.get("reason") or _last_line(str(event.get("exception", "")).splitlines()))
-    what = _code(event) or str(event.get("event", ""))
-    return Cause(f"{what}: {reason}", str(event.get("hint") or _kind(event).default_hint))
+    name = _code(event) or str(event.get("event", ""))
+    return Cause(f"{name}: {reason}", str(event.get("hint") or _kind(event).default_hint))
 
 
 def _last_line(lines: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
-"""A local cluster of plain processes: brought up, looked at, hurt on purpose, brought down.
+"""A local cluster of plain processes: start it, inspect it, kill single brokers, stop it.
 
-Only processes that were started here are ever signalled (tinymq/dev/process.py).
+It signals only processes that it started itself (tinymq/dev/process.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tinymq.dev import ask, cause, dev_folder, process
 from tinymq.dev.dev_folder import DevBroker, DevFolder
 
 READY_S_MAX = 30.0  # from a broker's start until it serves
-STOP_S_MAX = 15.0  # a broker that was asked to stop hands over and ends within this
+STOP_S_MAX = 15.0  # within this time, a broker that gets SIGTERM transfers its leaderships and ends
 ASK_S_MAX = 1.0
 POLL_S = 0.05
 
@@ -32,24 +32,24 @@ class BrokerState:
     """One broker as `dev status` shows it."""
 
     id: int
-    pid: int | None  # None: no process
+    pid: int | None  # None: no process runs
     address: str
-    metrics: str  # where it shows its metrics; "": nowhere
+    metrics: str  # the address of its /metrics page; "": it has none
     state: str  # stopped | starting | unformed | running | stopping | failed
 
 
 def up(path: Path, brokers: int | None, say: Say, first_port: int = dev_folder.ANY_PORT) -> DevFolder:
-    """Start what does not run of the cluster in `path`, making it first when there is none; return when it serves.
+    """Start the stopped brokers of the cluster in `path`, and return when the cluster serves.
 
-    When it does not come up, what this call started is stopped again. A new cluster listens from `first_port` on,
-    as devfolder.create has it.
+    Creates the cluster first if there is none. A new cluster gets its ports from `first_port` on, by the rules of
+    dev_folder.create. If the cluster does not come up, the brokers that this call started are stopped again.
     """
     if not dev_folder.exists(path):
         dev_folder.check_number(3 if brokers is None else brokers)
     with dev_folder.locked(path):
         folder = _load_or_create(path, brokers, first_port)
         if mode := open_to_others(path):
-            say(f"warning: others may enter {path}, which has mode {mode}; to keep them out: chmod 700 {path}")
+            say(f"warning: other users can enter {path}, which has mode {mode}; to prevent that: chmod 700 {path}")
         started: list[DevBroker] = []
         try:
             for broker in folder.brokers:
@@ -69,11 +69,15 @@ def up(path: Path, brokers: int | None, say: Say, first_port: int = dev_folder.A
 
 
 def add(path: Path, say: Say) -> DevBroker:
-    """Add one more broker to the cluster in `path`, which runs; return when it serves. When it does not come up,
-    nothing of it is left."""
+    """Add a broker to the running cluster in `path`, and return when the broker serves.
+
+    If the broker does not come up, it is removed again with all its files.
+    """
     with dev_folder.locked_cluster(path) as folder:
         if not any(_runs(folder, broker) for broker in folder.voters):
-            raise InvalidRequest(f"no voter of the cluster in {path} runs, so none can be joined", hint="tinymq dev up")
+            raise InvalidRequest(
+                f"no voter of the cluster in {path} runs, so no broker can join it", hint="tinymq dev up"
+            )
         folder = folder.with_one_more()
         broker = folder.brokers[-1]
         try:
@@ -99,27 +103,30 @@ def start(path: Path, number: int) -> DevBroker:
 
 
 def wait_ready(path: Path, number: int) -> None:
-    """Return when broker `number` serves. Raises NotReady with the cause, at once when it lies with the others."""
+    """Return when broker `number` serves. Raises NotReady with the cause.
+
+    Raises at once if too few of the other voters run, because then waiting cannot help.
+    """
     folder = dev_folder.load(path)
     down = [broker for broker in folder.voters if not _runs(folder, broker)]
     if 2 * len(down) >= len(folder.voters):
-        what = f"broker {number} is started, and serves once a majority of {_named(folder.voters)} runs"
-        raise NotReady(what, hint=f"tinymq dev up starts {_named(down)}, too")
+        reason = f"broker {number} is started, and serves once a majority of {_named(folder.voters)} runs"
+        raise NotReady(reason, hint=f"tinymq dev up also starts {_named(down)}")
     _wait_ready(folder, [folder.broker(number)])
 
 
 def kill(path: Path, number: int) -> DevBroker:
-    """End broker `number` at once (SIGKILL): nothing is handed over, nothing written."""
+    """Kill broker `number` (SIGKILL). It transfers no leadership and writes nothing more."""
     return _end(path, number, signal.SIGKILL)
 
 
 def stop(path: Path, number: int) -> DevBroker:
-    """Ask broker `number` to leave politely (SIGTERM), and wait for it."""
+    """Stop broker `number` in order (SIGTERM), and wait until it has ended."""
     return _end(path, number, signal.SIGTERM)
 
 
 def down(path: Path, *, purge: bool) -> list[DevBroker]:
-    """Stop every broker that runs and return them; with `purge`, remove the folder and all data."""
+    """Stop every running broker, and return those brokers. With `purge`, remove the directory with all data."""
     with dev_folder.locked_cluster(path) as folder:
         running = [broker for broker in folder.brokers if _runs(folder, broker)]
         _stop(folder, folder.brokers)
@@ -129,7 +136,7 @@ def down(path: Path, *, purge: bool) -> list[DevBroker]:
 
 
 def status(path: Path) -> list[BrokerState]:
-    """How each broker is, by its process and by its own word."""
+    """Return the state of each broker, from its process and from its own status."""
     folder = dev_folder.load(path)
     return [_state(folder, broker) for broker in folder.brokers]
 
@@ -158,17 +165,17 @@ def _runs(folder: DevFolder, broker: DevBroker) -> bool:
 def _start(folder: DevFolder, broker: DevBroker) -> None:
     command = [sys.executable, "-m", "tinymq.cli.main", "broker", "--config", str(folder.config(broker.id).absolute())]
     if not broker.metrics_address:
-        command += ["--metrics-listen", ""]  # the default is one port for all of them
+        command += ["--metrics-listen", ""]  # the default is a fixed port, which only one broker of a machine can use
     cause.mark_start(folder.log(broker.id), broker.id, datetime.now(UTC).isoformat())
     with process.uninterrupted():
         folder.set_process(broker.id, process.start(command, folder.log(broker.id)))
 
 
-def _end(path: Path, number: int, how: signal.Signals) -> DevBroker:
+def _end(path: Path, number: int, signal_number: signal.Signals) -> DevBroker:
     with dev_folder.locked_cluster(path) as folder:
         broker = folder.broker(number)
         found = folder.process(number)
-        if found is None or not found.signal(how):
+        if found is None or not found.signal(signal_number):
             raise InvalidRequest(f"broker {number} does not run", hint=f"tinymq dev start {number}")
         if not found.wait_gone(time.monotonic() + STOP_S_MAX):
             process.stop([found], 0.0)
@@ -198,15 +205,15 @@ def _wait_ready(folder: DevFolder, brokers: Sequence[DevBroker]) -> None:
         _wait_state(folder, broker, ("running",), deadline)
 
 
-def _wait_state(folder: DevFolder, broker: DevBroker, wanted: Sequence[str], deadline: float) -> None:
-    """Wait until the broker says that it is in one of `wanted`. Raises NotReady, with the cause that its log names."""
-    while (state := _state(folder, broker).state) not in wanted:
+def _wait_state(folder: DevFolder, broker: DevBroker, states: Sequence[str], deadline: float) -> None:
+    """Wait until the broker is in one of `states`. Raises NotReady, with the cause that its log names."""
+    while (state := _state(folder, broker).state) not in states:
         late = time.monotonic() >= deadline
         if late or state in ("stopped", "failed"):
-            what = f"is still {state} after {READY_S_MAX:.0f} s" if late else "did not start"
+            outcome = f"is still {state} after {READY_S_MAX:.0f} s" if late else "did not start"
             why = cause.of_log(folder.log(broker.id))
-            hint = "; ".join(filter(None, (why.hint, f"all that it said is in {folder.log(broker.id)}")))
-            raise NotReady(f"broker {broker.id} {what}: {why.message}", hint=hint)
+            hint = "; ".join(filter(None, (why.hint, f"its log is {folder.log(broker.id)}")))
+            raise NotReady(f"broker {broker.id} {outcome}: {why.message}", hint=hint)
         time.sleep(POLL_S)
 
 

@@ -1,13 +1,13 @@
-"""The folder of a local cluster: who its brokers are, where they listen, which processes they run as.
+"""The directory of a local cluster: its brokers, their addresses and their processes.
 
-    cluster.json      brokers, their ports, whether the cluster was formed; written again when it is, and when it grows
+    cluster.json      the brokers, their ports, and whether the cluster is formed
     secret            shared by the brokers, mode 0600
-    broker-N.toml     what broker N is started with
-    broker-N.pid      the process it runs as: id and start time; absent when it was stopped
-    broker-N.log      what it says
-    broker-N/         its data folder
+    broker-N.toml     the configuration of broker N
+    broker-N.pid      the process of broker N: its id and start time; absent after a stop
+    broker-N.log      the log of broker N
+    broker-N/         the data directory of broker N
 
-Files only: nothing here starts or signals a process.
+This module handles files only. It starts and signals no process.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from tinymq.dev.process import Process
 from tinymq.net.loopback_ports import HOST, free_ports, is_free
 
 DEFAULT = Path(".tinymq/dev")
-BROKERS_ALLOWED = (1, 3, 5)  # of a new local cluster: they vote on its metadata; more are added
+BROKERS_ALLOWED = (1, 3, 5)  # in a new local cluster, all of which vote on its metadata; `add` adds more without a vote
 BROKERS_MAX = 16  # processes on one machine
 FORMAT = 1
 SECRET_BYTES = 32
-FIRST_PORT = 7070  # as in the documents' examples
-PEER_PORTS_AFTER = 100  # broker N's port for other brokers is its port for clients and this
-METRICS_PORTS_AFTER = 200  # the same for who watches it
+FIRST_PORT = 7070  # the port in the examples of docs/
+PEER_PORTS_AFTER = 100  # a broker's peer port is its client port plus this
+METRICS_PORTS_AFTER = 200  # a broker's metrics port is its client port plus this
 ANY_PORT = 0
 
 
 @dataclass(frozen=True, slots=True)
 class DevBroker:
-    """One broker of a local cluster. Its ports stay the same for as long as the cluster is kept."""
+    """One broker of a local cluster. Its ports never change."""
 
     id: int
     address: str
     peer_address: str
-    metrics_address: str = ""  # "": of a cluster that was made before brokers had one
-    joined: bool = field(default=False, kw_only=True)  # added later: it has no vote on the metadata
+    metrics_address: str = ""  # "": the cluster was made by a version without metrics
+    joined: bool = field(default=False, kw_only=True)  # added later, so it has no vote on the metadata
 
 
 @dataclass(frozen=True, slots=True)
 class DevFolder:
-    """A local cluster's folder and what its cluster.json says."""
+    """A local cluster's directory and the content of its cluster.json."""
 
     path: Path
     brokers: tuple[DevBroker, ...]
@@ -64,21 +64,21 @@ class DevFolder:
 
     @property
     def voters(self) -> tuple[DevBroker, ...]:
-        """Those that the cluster was made with."""
+        """The brokers that the cluster was created with, which vote on its metadata."""
         return tuple(broker for broker in self.brokers if not broker.joined)
 
     @property
     def secret(self) -> bytes:
-        """What `secret_file` holds: brokers read it the same way, as its bytes without surrounding blanks."""
+        """The shared secret: the bytes of its file without surrounding whitespace, as brokers read it."""
         return (self.path / "secret").read_bytes().strip()
 
     def broker(self, number: int) -> DevBroker:
-        """Broker `number`. Raises NotFound."""
+        """Return broker `number`. Raises NotFound."""
         for broker in self.brokers:
             if broker.id == number:
                 return broker
-        known = ", ".join(str(broker.id) for broker in self.brokers)
-        raise NotFound(f"this cluster has no broker {number}", hint=f"it has {known}")
+        numbers = ", ".join(str(broker.id) for broker in self.brokers)
+        raise NotFound(f"this cluster has no broker {number}", hint=f"it has {numbers}")
 
     def config(self, number: int) -> Path:
         return self.path / f"broker-{number}.toml"
@@ -90,7 +90,7 @@ class DevFolder:
         return self.path / f"broker-{number}"
 
     def process(self, number: int) -> Process | None:
-        """The process that was last started for broker `number`, alive or not; None after a stop."""
+        """Return the process that was started last for broker `number`, alive or not; None after a stop."""
         try:
             found = json.loads(read_private(self._pid(number)))
             return Process(int(found["pid"]), str(found["started"]))
@@ -100,20 +100,20 @@ class DevFolder:
             raise CorruptData(f"{self._pid(number)} is damaged", hint="remove it if that broker is stopped") from error
 
     def set_process(self, number: int, process: Process | None) -> None:
-        """Write down, or forget, the process of broker `number`."""
+        """Record the process of broker `number`, or with None remove the record."""
         if process is None:
             self._pid(number).unlink(missing_ok=True)
         else:
             _write(self._pid(number), json.dumps({"pid": process.pid, "started": process.started}))
 
     def set_formed(self) -> DevFolder:
-        """Write down that the brokers form a cluster now."""
+        """Record that the brokers form a cluster, and return the new value."""
         formed = replace(self, formed=True)
         _save(formed)
         return formed
 
     def with_one_more(self) -> DevFolder:
-        """With another broker, the last, which is to join the others. Raises InvalidRequest."""
+        """Add a broker, configured to join the others, as the last one. Starts nothing. Raises InvalidRequest."""
         if len(self.brokers) >= BROKERS_MAX:
             raise InvalidRequest(f"a local cluster has at most {BROKERS_MAX} brokers")
         number = max(broker.id for broker in self.brokers) + 1
@@ -128,7 +128,7 @@ class DevFolder:
         return grown
 
     def without(self, broker: DevBroker) -> DevFolder:
-        """As before `broker` was added, which must be stopped; its data goes, too."""
+        """Remove `broker` with its files and data. The broker must be stopped."""
         left = replace(self, brokers=tuple(other for other in self.brokers if other != broker))
         _save(left)
         shutil.rmtree(self.data(broker.id), ignore_errors=True)
@@ -137,7 +137,7 @@ class DevFolder:
         return left
 
     def remove(self) -> None:
-        """Remove the folder and all data in it. The brokers must be stopped."""
+        """Remove the directory and all data in it. The brokers must be stopped."""
         shutil.rmtree(self.path)
 
     def _pid(self, number: int) -> Path:
@@ -145,7 +145,7 @@ class DevFolder:
 
 
 def load(path: Path) -> DevFolder:
-    """The local cluster in `path`. Raises NotFound when there is none."""
+    """Load the local cluster in `path`. Raises NotFound if there is none."""
     file = path / "cluster.json"
     try:
         found = json.loads(read_private(file))
@@ -156,32 +156,33 @@ def load(path: Path) -> DevFolder:
     except FileNotFoundError:
         raise NotFound(f"there is no local cluster in {path}", hint="start one: tinymq dev up") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptData(f"{file} is damaged", hint=f"end its brokers ({path}/*.pid), then remove {path}") from error
+        raise CorruptData(f"{file} is damaged", hint=f"stop its brokers ({path}/*.pid), then remove {path}") from error
 
 
-def _broker(said: dict[str, object]) -> DevBroker:
-    metrics_address = str(said.get("metrics_address", ""))
-    joined = bool(said.get("joined", False))
-    addresses = str(said["address"]), str(said["peer_address"]), metrics_address
-    return DevBroker(int(str(said["id"])), *addresses, joined=joined)
+def _broker(values: dict[str, object]) -> DevBroker:
+    metrics_address = str(values.get("metrics_address", ""))
+    joined = bool(values.get("joined", False))
+    addresses = str(values["address"]), str(values["peer_address"]), metrics_address
+    return DevBroker(int(str(values["id"])), *addresses, joined=joined)
 
 
 def exists(path: Path) -> bool:
-    """Is there a local cluster in `path`, well or damaged?"""
+    """Return whether there is a local cluster in `path`, damaged or not."""
     return (path / "cluster.json").exists()
 
 
 def check_number(brokers: int) -> None:
-    """Raises InvalidRequest for a number of brokers that a local cluster cannot have."""
+    """Raise InvalidRequest for a number of brokers that a new local cluster cannot have."""
     if brokers not in BROKERS_ALLOWED:
-        hint = "tinymq dev up -n 3; then tinymq dev add, for each broker more"
+        hint = "tinymq dev up -n 3; then tinymq dev add, once for each additional broker"
         raise InvalidRequest(f"a local cluster begins with 1, 3 or 5 brokers, not {brokers}", hint=hint)
 
 
 def create(path: Path, brokers: int, first_port: int = ANY_PORT) -> DevFolder:
-    """Lay out a new local cluster of `brokers` brokers on loopback. Starts nothing.
+    """Create the directory of a new local cluster of `brokers` brokers on loopback. Starts nothing.
 
-    Clients find them on `first_port` and the ports after it, if all that are needed are free; else on any.
+    The brokers serve clients on `first_port` and the ports after it. If one of the ports that they need is taken, all
+    of them get any free ports.
     """
     check_number(brokers)
     ports = list(range(first_port, first_port + brokers))
@@ -198,16 +199,16 @@ def create(path: Path, brokers: int, first_port: int = ANY_PORT) -> DevFolder:
     voters = [f"{broker.id}@{broker.peer_address}" for broker in folder.brokers]
     for broker in folder.brokers:
         _write(folder.config(broker.id), _toml(folder, broker, voters=voters))
-    _save(folder)  # last: a folder without cluster.json is no cluster
+    _save(folder)  # last: a directory without cluster.json is not a cluster
     return folder
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other commands from changing the cluster in `path` at the same time. Raises FolderInUse; UnsafePath when the
-    folder belongs to another user, or when the lock file is a symbolic link.
+    """Keep other commands from changing the cluster in `path` at the same time.
 
-    The lock's file goes when there is no cluster at the end.
+    Raises FolderInUse if another command changes it, and UnsafePath if the directory belongs to another user or the
+    lock file is a symbolic link. The lock file is removed if there is no cluster at the end.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
@@ -216,7 +217,7 @@ def locked(path: Path) -> Iterator[None]:
     with os.fdopen(open_private(lock, os.O_RDWR | os.O_CREAT), "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _is_still(file, lock):  # its last holder removed it after we had opened it
+            if not _is_still(file, lock):  # its previous holder removed it after we opened it
                 raise BlockingIOError
         except BlockingIOError:
             hint = "wait for it to end"
@@ -230,14 +231,14 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked_cluster(path: Path) -> Iterator[DevFolder]:
-    """As `locked`, for a cluster that is there. Raises NotFound, and then nothing was made."""
-    load(path)
+    """Lock an existing cluster, as `locked` does, and load it. Raises NotFound, and then creates no file."""
+    load(path)  # before `locked`, which would create the parent directory and the lock file
     with locked(path):
         yield load(path)
 
 
 def _is_still(file: IO[str], path: Path) -> bool:
-    """Is the open `file` the one that has this name?"""
+    """Return whether `path` still names the open `file`."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.lstat())
     except FileNotFoundError:
@@ -245,8 +246,8 @@ def _is_still(file: IO[str], path: Path) -> bool:
 
 
 def _toml(folder: DevFolder, broker: DevBroker, **others: Sequence[str]) -> str:
-    """`others`: its `voters`, or whom it is to `join`."""
-    # JSON's strings and lists of strings are TOML's, too.
+    """Return the configuration file of a broker. `others` is its `voters`, or the addresses that it must `join`."""
+    # Strings and lists of strings are written the same way in JSON and in TOML.
     values: dict[str, object] = {
         "broker_id": broker.id,
         "data_dir": str(folder.data(broker.id).absolute()),
@@ -266,7 +267,7 @@ def _save(folder: DevFolder) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace `path` in one step, readable by its owner alone."""
+    """Replace `path` atomically. Only its owner can read it."""
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -1,7 +1,7 @@
-"""Processes of ours: started, told from others with the same number, signalled, waited for.
+"""Child processes: start them, identify them reliably, signal them, wait for them.
 
-A process id alone names nobody: the system gives it to the next one. With the time at which the process
-started it does, and nothing here signals a process whose start time is not the one written down.
+A process id alone identifies no process, because the system reuses ids. The id together with the start time does. This
+module never signals a process whose start time differs from the recorded one.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ POLL_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process, for good: its id and when it started."""
+    """The permanent identity of one process: its id and its start time."""
 
     pid: int
     started: str  # opaque; equal only for the same process
 
     @property
     def alive(self) -> bool:
-        """Whether it runs. One that has ended and was not yet waited for counts as gone."""
+        """Whether the process runs. A zombie counts as gone."""
         return start_time(self.pid) == self.started
 
     def signal(self, number: signal.Signals) -> bool:
-        """Send `number`; False when the process is gone, and then nobody gets it."""
+        """Send signal `number`. Returns False, and signals no process, if this process is gone."""
         if not self.alive:
             return False
         try:
@@ -44,7 +44,7 @@ class Process:
         return True
 
     def wait_gone(self, deadline: float) -> bool:
-        """Whether it ended before `deadline` (of time.monotonic)."""
+        """Wait until the process has ended. Returns False at `deadline` (of time.monotonic)."""
         while self.alive:
             if time.monotonic() >= deadline:
                 return False
@@ -53,9 +53,11 @@ class Process:
 
 
 def start(command: Sequence[str], log: Path) -> Process:
-    """Run `command` in a session of its own, so that this terminal's Ctrl-C does not reach it; its output
-    is appended to `log`. It outlives this process, and sees no TINYMQ_ variables, because they configure other
-    processes. Raises UnsafePath when `log` is a symbolic link."""
+    """Start `command` in its own session and append its output to `log`.
+
+    Ctrl-C in this terminal does not reach the new process, and it outlives this process. It gets no TINYMQ_ variables,
+    because they configure other processes. Raises UnsafePath if `log` is a symbolic link.
+    """
     with os.fdopen(open_private(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as output:
         child = subprocess.Popen(
             command,
@@ -65,14 +67,15 @@ def start(command: Sequence[str], log: Path) -> Process:
             start_new_session=True,
             env={name: value for name, value in os.environ.items() if not name.startswith("TINYMQ_")},
         )
-    # Popen warns about a child that outlives its object; this one is meant to. The system reaps it when we end.
+    # Popen warns about a child that outlives its object, which this child does on purpose. A return code silences it.
+    # The system reaps the child when this process has ended.
     child.returncode = 0
     return Process(child.pid, start_time(child.pid) or "gone")
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM wait until the block ends: between a start and its being written down, say."""
+    """Defer Ctrl-C and SIGTERM until the block ends, for example from a process's start until its id is recorded."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -90,12 +93,12 @@ def uninterrupted() -> Iterator[None]:
 
 
 def start_time(pid: int) -> str | None:
-    """When the process `pid` started, as an opaque text; None when there is none, or it has ended."""
+    """Return the start time of process `pid` as an opaque text, or None if the process does not exist or has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None if Path("/proc/self").exists() else _start_time_by_ps(pid)
-    # The name, in parentheses, may hold anything; what follows its last parenthesis is split by blanks.
+    # The name, in parentheses, can contain anything. After its last parenthesis, the fields are separated by blanks.
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else fields[19]
 
@@ -107,7 +110,7 @@ def _start_time_by_ps(pid: int) -> str | None:
 
 
 def stop(processes: Sequence[Process], wait_s: float) -> list[Process]:
-    """Ask all of them to end (SIGTERM), wait up to `wait_s`, then end the rest (SIGKILL); return the rest."""
+    """Stop processes with SIGTERM, and after `wait_s` the remaining ones with SIGKILL. Returns the killed processes."""
     for process in processes:
         process.signal(signal.SIGTERM)
     deadline = time.monotonic() + wait_s

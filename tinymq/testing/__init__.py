@@ -1,11 +1,11 @@
-"""A real cluster inside the calling process, for tests.
+"""A real cluster inside the calling process, for tests of applications.
 
     from tinymq.testing import Cluster
 
     with Cluster(nodes=3) as cluster, cluster.client() as mq:
         ...
 
-Loaded when it is used: the fakes beside it do without brokers.
+`Cluster` is imported on first use, because the other modules of this package need no brokers.
 """
 
 from __future__ import annotations

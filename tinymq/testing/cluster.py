@@ -1,9 +1,10 @@
-"""The real thing inside your own process: brokers with their logs, Raft and gRPC, on free ports of loopback.
+"""A real cluster inside your own process: brokers with their logs, Raft and gRPC, on free ports of loopback.
 
     with Cluster(nodes=3) as cluster:
         client = cluster.client()
 
-Brokers run on one background thread's loop. Everything lives in a temporary folder that goes with the cluster.
+The brokers run on the event loop of one background thread. All data lies in a temporary directory, which is removed
+when the cluster closes.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ T = TypeVar("T")
 
 SECRET = b"the secret of a cluster in a test"
 READY_S = 30.0
-LOOK_S = 0.002
+POLL_S = 0.002
 SEGMENT_BYTES = 64 << 20
 
 
 class Cluster:
-    """Brokers 1 to `nodes`, and those that `add` adds. All methods may be called from any thread but its own."""
+    """Brokers 1 to `nodes`, and those that `add` adds. Call its methods from any thread except the brokers' own."""
 
     def __init__(
         self,
@@ -58,19 +59,22 @@ class Cluster:
         metrics: bool = False,
         racks: Mapping[int, str] | None = None,
     ) -> None:
-        """`files_factory` gives each broker its disk, by broker id, whenever it starts. Without `form` the brokers
-        come up unformed; with `metrics` each shows what it measures (`metrics_address`); `racks` are those of brokers,
-        by broker id."""
+        """Prepare a cluster. Brokers start when you enter it.
+
+        `files_factory` returns the disk of a broker, by broker id, at each of its starts. Without `form`, the brokers
+        come up unformed. With `metrics`, each broker serves its metrics (see `metrics_address`). `racks` maps broker
+        ids to racks.
+        """
         assert nodes in (1, 3, 5), "the metadata group has 1, 3 or 5 voters"
-        self.nodes = nodes  # of them, those that keep the metadata
-        self.brokers: dict[int, BrokerApp] = {}  # those that run
+        self.nodes = nodes  # the number of voters: brokers 1 to `nodes` replicate the metadata
+        self.brokers: dict[int, BrokerApp] = {}  # the running brokers, by broker id
         self._limits = limits or Limits(segment_bytes=SEGMENT_BYTES)
         self._timing = timing or Timing()
         self._files_factory = files_factory
         self._form = form
         self._racks = racks or {}
         self._metrics_listen = f"{HOST}:0" if metrics else ""
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tinymq-cluster", daemon=True)
         self._clients: list[Client] = []
@@ -79,11 +83,11 @@ class Cluster:
         self._client_ports = {i: ports[i - 1] for i in range(1, nodes + 1)}
         self._peer_ports = {i: ports[nodes + i - 1] for i in range(1, nodes + 1)}
 
-    # ---- life ----------------------------------------------------------------------------------------
+    # ---- lifecycle ----------------------------------------------------------------------------------------
 
     def __enter__(self) -> Cluster:
         _quieten()
-        self._folder = tempfile.TemporaryDirectory(prefix="tinymq-")
+        self._directory = tempfile.TemporaryDirectory(prefix="tinymq-")
         self._thread.start()
         try:
             self.run(self._start_all())
@@ -98,12 +102,14 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Stop everything, clients first, and remove the folder. Again: nothing."""
+        """Stop everything, clients first, and remove all data. A second call does nothing."""
         if self._loop.is_closed():
             return
         try:
             for client in self._clients:
-                with contextlib.suppress(TinymqError):  # what was left unsent: whoever wanted to know closed it
+                with contextlib.suppress(
+                    TinymqError
+                ):  # records left unsent: a test that needs the error closes its client itself
                     client.close()
             self.run(self._kill_all())
         finally:
@@ -111,15 +117,15 @@ class Cluster:
             self._thread.join()
             self._loop.close()
             self._ports.release()
-            if self._folder is not None:
-                self._folder.cleanup()
+            if self._directory is not None:
+                self._directory.cleanup()
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 60.0) -> T:
         """Run a coroutine on the brokers' loop and return what it returns."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 
     def call(self, function: Callable[[], T]) -> T:
-        """Call a function on the brokers' loop, where their state may be looked at."""
+        """Call a function on the brokers' loop, the only thread that may read their state."""
 
         async def on_loop() -> T:
             return function()
@@ -130,50 +136,50 @@ class Cluster:
 
     @property
     def servers(self) -> str:
-        """Every broker's address, as a client takes them."""
+        """Every broker's address, in the form that a client takes."""
         return ",".join(self.address(broker_id) for broker_id in self._client_ports)
 
     def address(self, broker_id: int) -> str:
         return f"{HOST}:{self._client_ports[broker_id]}"
 
     def metrics_address(self, broker_id: int) -> str:
-        """Where a broker that runs serves /metrics and /status: another port at each start."""
+        """Return the address where a running broker serves /metrics and /status. The port changes at each start."""
         return self.brokers[broker_id].metrics.address
 
     def add(self) -> int:
-        """One more broker, which joins the cluster; its number, once it is registered. New topics use it."""
+        """Add a broker, and return its number once it is registered. New topics use it."""
         broker_id = max(self._client_ports) + 1
         self._client_ports[broker_id], self._peer_ports[broker_id] = self._ports.take(2)
         self.start(broker_id)
         return broker_id
 
     def start(self, broker_id: int) -> None:
-        """Start a broker that was killed or stopped; returns when it is registered again."""
+        """Start a broker that was killed or stopped. Returns when it is registered again."""
         self.run(self._start(broker_id))
         if self._form:
             self.wait_until(lambda: self._knows(broker_id, {broker_id}))
 
     def stop(self, broker_id: int) -> None:
-        """Stop a broker politely, as SIGTERM does."""
+        """Stop a broker in order, as SIGTERM does."""
         self.run(self.brokers.pop(broker_id).stop())
 
     def kill(self, broker_id: int) -> None:
-        """End a broker as `kill -9` does: nothing is handed over, said or written."""
+        """End a broker as `kill -9` does: it transfers no leadership, and sends and writes nothing more."""
         self.run(self.brokers.pop(broker_id).kill())
 
     def wipe(self, broker_id: int) -> None:
-        """Take the data of a broker that does not run, as a dead disk does: started again it has an empty folder."""
+        """Remove the data of a stopped broker, as a dead disk does. Its next start finds an empty data directory."""
         assert broker_id not in self.brokers, "stop it first"
         shutil.rmtree(self._config(broker_id).data_dir)
 
     def registry(self, broker_id: int) -> RegistryService:
-        """The registry as that broker sees it."""
+        """Return the registry as broker `broker_id` sees it."""
         broker = self.brokers[broker_id].serving.broker
         assert broker is not None, f"broker {broker_id} is unformed"
         return broker.registry
 
     def leader_of(self, topic: str, partition: int = 0) -> int | None:
-        """The broker that leads a partition and accepts writes now."""
+        """Return the broker that leads a partition and accepts writes now, or None."""
         for broker_id, app in self.brokers.items():
             broker = app.serving.broker
             record = broker.registry.get_topic(topic) if broker is not None else None
@@ -185,7 +191,7 @@ class Cluster:
         return None
 
     def wait_leader(self, topic: str, partition: int = 0, other_than: int = 0) -> int:
-        """The leader, once there is one (that is not `other_than`)."""
+        """Wait until a broker other than `other_than` leads a partition, and return that broker."""
         found: list[int] = []
 
         def led() -> bool:
@@ -198,12 +204,12 @@ class Cluster:
         return found[0]
 
     def wait_until(self, holds: Callable[[], bool], timeout_s: float = READY_S) -> None:
-        """Return once `holds()`, called on the brokers' loop, is true. Raises DeadlineExceeded."""
+        """Return once `holds()`, which is called on the brokers' loop, is true. Raises DeadlineExceeded."""
         self.run(_wait_until(holds, timeout_s), timeout_s + 10)
 
     def client(self, **settings: Any) -> Client:
-        """A client of this cluster, closed with it."""
-        from tinymq import Client  # the client alone knows what it needs
+        """Return a client of this cluster, which closes with the cluster."""
+        from tinymq import Client  # imported here: a test may use no client
 
         client = Client(self.servers, **settings)
         self._clients.append(client)
@@ -212,12 +218,12 @@ class Cluster:
     # ---- on the loop ---------------------------------------------------------------------------------
 
     def _config(self, broker_id: int) -> BrokerConfig:
-        assert self._folder is not None, "enter the cluster first"
+        assert self._directory is not None, "enter the cluster first"
         voters = tuple(PeerAddress(i, HOST, port) for i, port in self._peer_ports.items() if i <= self.nodes)
         joins = broker_id > self.nodes
         return BrokerConfig(
             broker_id=broker_id,
-            data_dir=f"{self._folder.name}/broker-{broker_id}",
+            data_dir=f"{self._directory.name}/broker-{broker_id}",
             voters=() if joins else voters,
             join=tuple(f"{HOST}:{voter.port}" for voter in voters) if joins else (),
             secret=SECRET,
@@ -249,7 +255,7 @@ class Cluster:
         await asyncio.gather(*(app.kill() for app in apps))
 
     def _knows(self, broker_id: int, others: set[int]) -> bool:
-        """Does a broker run, and see these as registered, in the sessions that run now?"""
+        """Return whether a broker runs and sees `others` registered with the sessions that run now."""
         app = self.brokers[broker_id]
         if app.state is not State.RUNNING or app.serving.broker is None:
             return False
@@ -261,12 +267,15 @@ async def _wait_until(holds: Callable[[], bool], timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while not holds():
         if time.monotonic() > deadline:
-            raise DeadlineExceeded(f"it did not come true in {timeout_s:.0f} s")
-        await asyncio.sleep(LOOK_S)
+            raise DeadlineExceeded(f"the condition did not hold within {timeout_s:.0f} s")
+        await asyncio.sleep(POLL_S)
 
 
 def _quieten() -> None:
-    """Unless the process has its own way of logging, brokers log through `logging`, silent below a warning."""
+    """Send the brokers' logs to `logging`, unless the process configures structlog itself.
+
+    By default, `logging` prints nothing below a warning.
+    """
     if not structlog.is_configured():
         structlog.configure(
             processors=[
@@ -276,4 +285,4 @@ def _quieten() -> None:
             ],
             logger_factory=structlog.stdlib.LoggerFactory(),
             wrapper_class=structlog.stdlib.BoundLogger,
-        )  # no logger is cached: whoever configures logs later is obeyed
+        )  # loggers are not cached, so that a later configuration takes effect

@@ -1,4 +1,4 @@
-"""What a broker's process starts with."""
+"""The modules that a broker's process imports at its start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings with units, and back."""
+"""Settings with units: parsed into numbers and shown again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize(("text", "value", "shown"), WRITTEN)
-def test_units_are_numbers_to_brokers_and_units_again_to_people(text: str, value: str, shown: str) -> None:
+def test_values_with_units_are_parsed_and_shown_again(text: str, value: str, shown: str) -> None:
     name = text.partition("=")[0]
     assert parse_settings([text]) == {name: value}
     assert show(name, value) == shown
@@ -50,33 +50,33 @@ def test_units_are_numbers_to_brokers_and_units_again_to_people(text: str, value
         ["max_bytes=1gib"], ["sync=1h", "sync=2h"],
     ],
 )  # fmt: skip
-def test_what_is_no_setting_is_refused_with_a_hint(texts: list[str]) -> None:
+def test_a_malformed_setting_is_refused_with_a_hint(texts: list[str]) -> None:
     with pytest.raises(InvalidConfig) as raised:
         parse_settings(texts)
     assert raised.value.hint
 
 
 @pytest.mark.parametrize("text", ["max_records=5k", "retention_ms=1.5", "storage=5d", f"max_bytes={'9' * 50}B"])
-def test_what_units_do_not_explain_is_the_settings_business(text: str) -> None:
+def test_a_value_without_a_unit_is_passed_on_unchanged(text: str) -> None:
     settings = parse_settings([text])
     assert "=".join(*settings.items()) == text
     with pytest.raises(InvalidConfig):
         topic_config.make(settings.items())
 
 
-def test_what_is_given_twice_says_where_the_settings_are() -> None:
+def test_a_setting_given_twice_is_refused_with_a_hint() -> None:
     with pytest.raises(InvalidConfig, match="twice") as raised:
         parse_settings(["sync=1h", "sync=2h"])
     assert "docs/topics.md" in raised.value.hint
 
 
-def test_every_default_can_be_given_as_it_is_shown() -> None:
+def test_every_default_is_parsed_in_the_form_that_is_shown() -> None:
     config = topic_config.make()
     shown = [f"{name}={show(name, value)}" for name, value in config.settings()]
     assert topic_config.make(parse_settings(shown).items()) == config
 
 
-def test_spans_of_time() -> None:
+def test_durations() -> None:
     assert [parse_seconds(text) for text in ("90", "90s", "15m", "1.5h", "500ms")] == [90, 90, 900, 5400, 0.5]
     for wrong in ("", "s", "1y", "1h30m", "-5s", "5 s", "1" * 30, "१s"):
         with pytest.raises(InvalidRequest):

@@ -18,7 +18,7 @@ from tests.testing.test_disks import Disks
 from tinymq import BrokerStatus, ClusterStatus, ReplicaStatus, TopicDescription
 from tinymq.base.types import GroupId, TopicId
 from tinymq.cli.common.exits import Exit
-from tinymq.cli.common.servers import Where
+from tinymq.cli.common.servers import ServerOptions
 from tinymq.cli.main import run
 from tinymq.cli.verbs.cluster import describe
 from tinymq.client.cluster.routing import Partition
@@ -61,14 +61,37 @@ def make(cluster: Cluster) -> GroupId:
 
 
 def row(role: str, leader: int = 0, *, term: int = 1, reason: str = "", topic: str = "t") -> ReplicaStatus:
-    return ReplicaStatus(topic, 0, role, term, leader, 0, 0, 0, 0, 0, 0, reason, 0)
+    return ReplicaStatus(
+        topic=topic,
+        partition=0,
+        role=role,
+        term=term,
+        leader=leader,
+        last_index=0,
+        durable_index=0,
+        commit_index=0,
+        high_watermark=0,
+        log_start=0,
+        chain_crc=0,
+        reason=reason,
+        bytes=0,
+    )
 
 
 def three(*rows: ReplicaStatus | None, state: str = "running") -> ClusterStatus:
     """Brokers 1, 2, ..., each with this replica of t, or with none; all are assigned one. `state`: of the last."""
     ids = tuple(range(1, len(rows) + 1))
     brokers = tuple(
-        BrokerStatus(n, f"b{n}", "", True, state if n == len(rows) else "running", "", "", (r,) if r else ())
+        BrokerStatus(
+            broker_id=n,
+            address=f"b{n}",
+            rack="",
+            alive=True,
+            state=state if n == len(rows) else "running",
+            reason="",
+            version="",
+            replicas=(r,) if r else (),
+        )
         for n, r in zip(ids, rows, strict=True)
     )
     topic = TopicDescription("t", b"i" * 16, (Partition(0, 1, 1, ids),), len(ids), as_datetime(0))
@@ -84,7 +107,7 @@ def test_a_replica_that_its_broker_does_not_report_is_missing(
 ) -> None:
     def answer(status: ClusterStatus, *words: str) -> Exit:
         client = SimpleNamespace(admin=SimpleNamespace(cluster_status=lambda: status))
-        monkeypatch.setattr(Where, "connect", lambda _: nullcontext(client))
+        monkeypatch.setattr(ServerOptions, "connect", lambda _: nullcontext(client))
         return Exit(run(["cluster", "status", *words]))
 
     rejoining = three(row("leader", 1), row("follower", 1), None)
@@ -97,7 +120,7 @@ def test_a_replica_that_its_broker_does_not_report_is_missing(
     assert "metadata led by broker 1\n" in printed.err
     assert any("missing" in line and "broker 3 has not opened it yet" in line for line in printed.out.splitlines())
     assert answer(replace(rejoining, metadata_leader=0)) == Exit.FAILED
-    assert "metadata led by nobody\n" in capfd.readouterr().err
+    assert "metadata led by no broker\n" in capfd.readouterr().err
     whole = three(row("leader", 1), row("follower", 1), row("follower", 1))
     assert answer(whole) == Exit.OK
     assert answer(replace(whole, topics=None)) == Exit.FAILED, "what should be there is not known"

@@ -77,7 +77,7 @@ def test_a_clusters_life(folder: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert json.loads(capfd.readouterr().out) == {"stopped": [1, 2, 3], "removed": None}
     assert not [p for p in running if p.alive]
     assert run(["dev", "start", "1", *where]) == Exit.UNAVAILABLE, "one of three serves nothing"
-    assert "tinymq dev up starts brokers 2, 3, too" in capfd.readouterr().err
+    assert "tinymq dev up also starts brokers 2, 3" in capfd.readouterr().err
     assert run(["dev", "up", *where]) == Exit.OK, "again, with what it has kept"
     leader = _metadata_leader(folder, capfd)
     assert run(["dev", "stop", str(leader), *where]) == Exit.OK

@@ -72,7 +72,7 @@ def test_two_of_three_lost(recover: Recover, capfd: pytest.CaptureFixture[str]) 
             assert group["brokers"]["1"] == "listed"
             assert group["brokers"]["2"].startswith("not listed")
             position = (group["last_index"], group["high_watermark"])
-            assert "what only brokers" in group["accepted_as_lost"], position
+            assert "records that only brokers" in group["accepted_as_lost"], position
         assert roles(cluster, 2) == ["learner"], "looking changes nothing"
         left = recover(cluster, Exit.OK, "--accept-loss")
         assert (left["well"], left["groups"]) == (1 + PARTITIONS, [])

@@ -1,10 +1,10 @@
-r"""Escapes, in both directions: makes hostile characters visible, and turns \t in an option into a tab. Pure.
+r"""Escapes in both directions: make hostile characters visible, and turn \t in an option into a tab. Pure.
 
-A terminal obeys control characters wherever they come from: a record, a broker's error, a log. ESC and the C1
-controls begin sequences that move the cursor, write the clipboard or answer as if the user had typed; a newline
-forges a line; bidirectional controls change the order in which text is shown. `visible` writes each of these characters
-as a Python string literal does: \x1b, \n, \u202e. It does not escape the backslash, because its output is for people to
-read and is not parsed.
+A terminal obeys control characters wherever they come from: a record, a broker's error, a log. ESC and the C1 controls
+begin sequences that move the cursor, write the clipboard or answer as if the user had typed; a newline can forge a
+line; bidirectional controls change the order in which text is shown. `visible` writes each of these characters as a
+Python string literal does: \x1b, \n, \u202e. It does not escape the backslash, because its output is for people to read
+and is not parsed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def visible(text: str, keep: str = "") -> str:
     """Return `text` on one line, with every hostile character escaped except those in `keep`."""
     if text.isprintable():
         return text
-    return "".join(_shown(c) if unicodedata.category(c) in HOSTILE and c not in keep else c for c in text)
+    return "".join(_escaped(c) if unicodedata.category(c) in HOSTILE and c not in keep else c for c in text)
 
 
 def visible_bytes(data: bytes) -> bytes:
@@ -50,19 +50,19 @@ def unescape(text: str) -> list[bytes | str]:
     Raises InvalidRequest for any other escape.
     """
     pieces: list[bytes | str] = []
-    place = 0
-    while place < len(text):
-        character = text[place]
-        place += 1
+    position = 0
+    while position < len(text):
+        character = text[position]
+        position += 1
         if character != "\\":
             pieces.append(character)
             continue
-        name = text[place : place + 1]
-        place += 1
-        digits = text[place : place + 2]
+        name = text[position : position + 1]
+        position += 1
+        digits = text[position : position + 2]
         if name == "x" and len(digits) == 2 and _HEXADECIMAL.issuperset(digits):
             pieces.append(bytes.fromhex(digits))
-            place += 2
+            position += 2
         elif name in _MEANS:
             pieces.append(_MEANS[name])
         else:
@@ -71,12 +71,12 @@ def unescape(text: str) -> list[bytes | str]:
 
 
 def unescaped(text: str) -> bytes:
-    """The bytes that `text` stands for. Raises InvalidRequest for an unknown escape."""
+    """Return the bytes that `text` stands for. Raises InvalidRequest for an unknown escape."""
     pieces = unescape(text)
     return b"".join(piece if isinstance(piece, bytes) else piece.encode(errors="surrogateescape") for piece in pieces)
 
 
-def _shown(character: str) -> str:
+def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 

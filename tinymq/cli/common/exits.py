@@ -1,4 +1,4 @@
-"""How the command line ends: stable exit codes, and errors as a message and a hint."""
+"""Exit codes of the command line, which are stable, and the text of errors: a message and a hint."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ class Exit(IntEnum):
     """Exit codes. Scripts rely on them: a number never changes its meaning."""
 
     OK = 0
-    FAILED = 1  # the command did its work, and what it checked does not hold
+    FAILED = 1  # the operation failed, or a check found a problem
     USAGE = 2
     NOT_FOUND = 3
     DENIED = 4
-    UNAVAILABLE = 5  # or timed out
-    INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+    UNAVAILABLE = 5  # no broker answered, or the call timed out
+    INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 
-# The first match counts.
+# Ordered from the specific to the general: the first match decides.
 _EXITS: tuple[tuple[type[Exception], Exit], ...] = (
     (NotFound, Exit.NOT_FOUND),
     (Denied, Exit.DENIED),
@@ -35,12 +35,12 @@ _EXITS: tuple[tuple[type[Exception], Exit], ...] = (
 
 
 def exit_of(error: Exception) -> Exit | None:
-    """The exit code for `error`; None when it is no operating error but a bug."""
+    """Return the exit code for `error`, or None if the error is a bug rather than an operating error."""
     return next((code for kind, code in _EXITS if isinstance(error, kind)), None)
 
 
 def explain(error: Exception) -> None:
-    """Say on stderr what went wrong and what to do about it."""
+    """Print an error and its hint on stderr."""
     if isinstance(error, TinymqError):
         say(f"error: {error.message} [{error.code}]")
         if error.hint:

@@ -1,9 +1,9 @@
-"""Where to start reading, as written on the command line. Pure.
+"""Start positions as written on the command line. Pure.
 
-start           the first record that is kept
-end             what comes after now
--10             the last ten of each partition
-42              from offset 42 of each partition
+start           the first record that is stored
+end             the end of the log: only records that are written from now on
+-10             the last ten records of each partition
+42              offset 42 of each partition
 @2026-01-01T00:00Z, @1767225600, @1767225600.5    the first record at or after a time (ISO 8601 or seconds)
 """
 
@@ -27,11 +27,11 @@ class Last:
     count: int
 
 
-Start = Literal["earliest", "latest"] | Offset | Last | datetime  # all but Last as the client has them
+Start = Literal["earliest", "latest"] | Offset | Last | datetime  # the client takes all of these except Last
 
 
 def parse_start(text: str) -> Start:
-    """What `--offset TEXT` asks for. Raises InvalidRequest. A time without a zone is UTC."""
+    """Parse the value of `--offset`. A time without a zone is UTC. Raises InvalidRequest."""
     if text == "start":
         return "earliest"
     if text == "end":
@@ -45,11 +45,11 @@ def parse_start(text: str) -> Start:
 
 
 def parse_time(text: str, hint: str = HINT) -> datetime:
-    """ISO 8601, or seconds since 1970. Raises InvalidRequest. A time without a zone is UTC."""
+    """Parse ISO 8601, or seconds since 1970. A time without a zone is UTC. Raises InvalidRequest."""
     try:
         return datetime.fromtimestamp(float(text), UTC)
     except (ValueError, OverflowError, OSError):
-        pass  # not a number of seconds: the other spelling is tried
+        pass  # not a number of seconds, so try ISO 8601
     try:
         time = datetime.fromisoformat(text)
     except ValueError:

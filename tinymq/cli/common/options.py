@@ -1,4 +1,4 @@
-"""The options for printing data, which many verbs share."""
+"""The options for printing data that many verbs share."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print data.")]
+Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="The format of printed data.")]
 Raw = Annotated[bool, Parameter(negative="", help="Print control characters of records unescaped, even on a terminal.")]

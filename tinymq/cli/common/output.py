@@ -20,7 +20,7 @@ from tinymq.cli.common.escapes import visible, visible_bytes, visible_json
 
 Row = Sequence[object]
 
-_WIDTH = 10_000  # whatever the terminal's is: it wraps a long reason, and nothing is cut off
+_WIDTH = 10_000  # wider than any terminal: the terminal wraps a long reason, and rich cuts nothing off
 _PADDING = re.compile(r" +(\x1b\[0m)?$")
 
 
@@ -33,7 +33,7 @@ def print_line(text: object = "") -> None:
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
-    """One JSON document, indented."""
+    """Print one JSON document, indented."""
     print(visible_json(value, indent=2))
 
 
@@ -43,10 +43,10 @@ def print_json_line(value: Mapping[str, Any]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Row]) -> None:
-    """Print columns of text, with numbers aligned right. Every cell is printed whole, on one line."""
+    """Print columns of text, with numbers aligned right. Every cell is printed in full, on one line."""
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text  # a cell that is text is taken literally: no markup, no :emoji:
+    from rich.text import Text  # rich prints a Text cell literally: no markup, no :emoji:
 
     rows = [tuple(row) for row in rows]
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -63,40 +63,44 @@ def print_table(columns: Sequence[str], rows: Iterable[Row]) -> None:
 
 
 def record_bytes(raw: bool) -> Callable[[bytes], bytes] | None:
-    """Return the function that escapes a record's bytes for a terminal. None: print the bytes unchanged, which is so
-    for `raw` and wherever stdout is not a terminal."""
+    """Return the function that escapes a record's bytes for a terminal.
+
+    Returns None if the bytes are to be printed unchanged: with `raw`, or when stdout is not a terminal.
+    """
     return None if raw or not sys.stdout.isatty() else visible_bytes
 
 
 def write_record(data: bytes) -> None:
-    """Write a record that `record_bytes` or JSON has rendered. It is buffered until `flush`."""
+    """Write a record that is rendered already. It is buffered until `flush`."""
     sys.stdout.buffer.write(data)
 
 
 def flush() -> None:
-    """Write out what was printed."""
+    """Flush stdout."""
     sys.stdout.flush()
 
 
 def abandon_stdout() -> None:
-    """Discard all further output, also at exit, because the reader of stdout has left."""
+    """Discard all further output, also at exit, because the reader of stdout has exited."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-# ---- for people -----------------------------------------------------------------------------------------------------
+# ---- messages -----------------------------------------------------------------------------------------------------
 
 
 def say(message: str) -> None:
-    """A line of what happens, for people: on stderr."""
+    """Print a line for people on stderr."""
     print(visible(message), file=sys.stderr, flush=True)
 
 
 def say_mistyped(error: Exception) -> None:
-    """Print what is wrong with a command line, in the box that cyclopts draws."""
+    """Print the error of a mistyped command line, in the box that cyclopts draws."""
     from cyclopts import CycloptsPanel
-    from rich.console import Console  # importing it takes a tenth of a start, and nothing else needs it
+    from rich.console import Console  # imported here: it costs a tenth of the start time, and only this needs it
 
-    text = "\n".join(map(visible, str(error).split("\n")))  # cyclopts wraps lines; text cannot forge one within the box
+    text = "\n".join(
+        map(visible, str(error).split("\n"))
+    )  # cyclopts wraps lines, so text cannot forge a line within the box
     Console(stderr=True).print(CycloptsPanel(text))
 
 
@@ -109,8 +113,10 @@ def say_traceback(error: BaseException) -> None:
 
 @contextmanager
 def progress(files: Sequence[Path]) -> Iterator[Callable[[int], None]]:
-    """Show a bar of the bytes sent, on stderr, if that is a terminal. The bar has an end when there are `files` with
-    known sizes."""
+    """Show a progress bar of the bytes sent on stderr, if stderr is a terminal.
+
+    The bar shows a total only when `files` are given, because the size of standard input is unknown.
+    """
     if not sys.stderr.isatty():
         yield lambda _bytes: None
         return

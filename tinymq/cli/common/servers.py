@@ -1,4 +1,4 @@
-"""Which brokers a command talks to: those named, else the local cluster of this folder."""
+"""The brokers that a command talks to: those of `--servers`, else the local cluster of the current directory."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ TIMEOUT_S_MIN = 0.001
 TIMEOUT_S_MAX = 86_400.0
 
 
-@Parameter(name="*")  # its fields are options of the command itself
+@Parameter(name="*")  # cyclopts makes each field an option of the command
 @dataclass(frozen=True, slots=True)
-class Where:
+class ServerOptions:
     """The options of every command that talks to brokers."""
 
     servers: Annotated[
@@ -29,23 +29,25 @@ class Where:
         Parameter(
             name=["--servers", "-s"],
             env_var="TINYMQ_SERVERS",
-            help="Addresses of brokers, host:port with commas between; else the local cluster's.",
+            help="Brokers' addresses: host:port[,host:port…]. [default: the local cluster's]",
         ),
     ] = None
-    timeout: Annotated[float, Parameter(help="Seconds until a call that got no answer gives up.")] = TIMEOUT_S
+    timeout: Annotated[float, Parameter(help="Seconds to wait for an answer to a call.")] = TIMEOUT_S
 
     def __post_init__(self) -> None:
-        if not TIMEOUT_S_MIN <= self.timeout <= TIMEOUT_S_MAX:  # nor is it for NaN
+        if not TIMEOUT_S_MIN <= self.timeout <= TIMEOUT_S_MAX:  # also refuses NaN
             hint = f"seconds, above 0: {TIMEOUT_S_MIN} to {TIMEOUT_S_MAX:.0f}"
-            raise InvalidRequest(f"--timeout {self.timeout:g} is no time to wait", hint=hint)
+            raise InvalidRequest(f"--timeout {self.timeout:g} is out of range", hint=hint)
 
     @property
     def timeout_ms(self) -> float:
         return self.timeout * 1000
 
     def addresses(self) -> str:
-        """The addresses to begin with. Raises InvalidConfig for what is none, NotFound when none were given and
-        there is no local cluster."""
+        """Return the addresses of `--servers`, or of the local cluster.
+
+        Raises InvalidConfig for a malformed address, and NotFound if there are no addresses and no local cluster.
+        """
         if self.servers is not None:
             for address in filter(None, map(str.strip, self.servers.split(","))):
                 _check(address)
@@ -57,7 +59,7 @@ class Where:
             raise NotFound("no brokers were named", hint=hint) from None
 
     def connect(self) -> Client:
-        """A client, to be used in a `with` block. Nothing is sent yet."""
+        """Return a client for a `with` block. It sends nothing yet."""
         addresses = self.addresses()
         from tinymq.client import Client
 
@@ -65,7 +67,10 @@ class Where:
 
 
 def _check(address: str) -> None:
-    """Refuse what is no host:port. A scheme would be looked up as a part of the host, and not be found."""
+    """Raise InvalidConfig for an address that is not host:port.
+
+    A URL is refused because its scheme would be resolved as a part of the host name, which fails late.
+    """
     scheme, found, rest = address.partition("://")
     if found:
         hint = f"write host:port, without {scheme}://: {rest.rstrip('/')}"
@@ -73,4 +78,4 @@ def _check(address: str) -> None:
     parse_address(address)
 
 
-HERE = Where()
+DEFAULT_SERVERS = ServerOptions()

@@ -1,4 +1,4 @@
-"""What a broker's process asks of the interpreter and of the C library, once, before it allocates much."""
+"""Tuning of a broker's process: the interpreter, the C library's allocator, and the limit of open files."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
 def tune() -> None:
-    """Before anything imports pyarrow: start with less, keep freed memory, and look for garbage less often.
+    """Skip numpy, keep freed memory, and collect garbage less often. Call this before anything imports pyarrow.
 
-    pyarrow takes numpy along where it is installed, and does without it where it is not. A broker has no use for it,
-    and it is 0.2 of the 0.75 s of processor time that a start costs: who restarts a cluster waits for all brokers.
+    pyarrow imports numpy if it is installed, and works without it. A broker does not need numpy, and the import takes
+    0.2 of the 0.75 s of processor time that a start costs. Restarting a cluster means waiting for every broker.
 
     Batches are buffers of about 1 MiB. By default glibc maps and unmaps memory for each of them, and the kernel
-    clears every page again (docs/adr/0008 has the figures). Brokers hold many long-lived objects and make few cycles,
-    so the collector's default pace is wasted on them.
+    clears every page again (docs/adr/0008 has the figures). Brokers hold many long-lived objects and create few cycles,
+    so frequent collections would be wasted work.
     """
-    sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]  # imports of it fail, as if it were not there
+    sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]  # `import numpy` now fails, as if it were not installed
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
-        return  # another C library: its defaults stay
+        return  # not glibc: keep the defaults of this C library
     mallopt(_M_MMAP_THRESHOLD, 32 * MIB)
     mallopt(_M_TRIM_THRESHOLD, 512 * MIB)
     mallopt(_M_TOP_PAD, 16 * MIB)

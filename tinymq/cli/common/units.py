@@ -1,7 +1,7 @@
 """Topic settings as people write and read them: `retention_ms=7d`, `max_bytes=10GiB`, `retention_bytes=none`. Pure.
 
-tinymq/base/topic_config.py says which settings there are and what each one counts. This module turns units into numbers
-and numbers into units.
+tinymq/base/topic_config.py declares the settings and the unit of each. This module converts texts with units to plain
+numbers, and back.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ BYTES = {
 }  # fmt: skip
 _MANY_UNITS = re.compile(r"(?:[0-9]{1,20}[A-Za-z]{1,3}){2,9}")
 DIGITS_MAX = 20
-LONG = 1000  # a number that large is read more easily in a larger unit
+LONG = 1000  # from this number on, a larger unit is easier to read
 _WITH_UNIT = re.compile(r"([0-9]+)(?:\.([0-9]{1,6}))?([A-Za-z]+)")
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, str]:
-    """["name=value"] as what the admin takes. Raises InvalidConfig: no such form, named twice, or an unknown unit."""
+    """Parse texts of the form "name=value" into the settings that the admin takes.
+
+    Raises InvalidConfig for another form, for a setting that is given twice, and for an unknown unit.
+    """
     settings: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -38,50 +41,53 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _number(name: str, value: str) -> str:
-    """`value` without its unit, if it has one."""
+    """Return `value` as a plain number if it has a unit, else unchanged."""
     found = _WITH_UNIT.fullmatch(value)
     if found is None and not _MANY_UNITS.fullmatch(value):
         return value
     unit = _unit(name)
     if unit is Unit.MILLISECONDS:
-        units, such = MILLISECONDS, "one number and one unit: 2w, 7d, 1.5h, 30m, 10s or 500ms"
+        units, examples = MILLISECONDS, "one number and one unit: 2w, 7d, 1.5h, 30m, 10s or 500ms"
     elif unit is Unit.BYTES:
-        units, such = BYTES, "one number and one unit: 1.5GiB, 64MiB or 10MB"
+        units, examples = BYTES, "one number and one unit: 1.5GiB, 64MiB or 10MB"
     else:
         return value
     if found is None:
-        raise InvalidConfig(f"{name}={value} has several units", hint=f"write {such}")
+        raise InvalidConfig(f"{name}={value} has more than one unit", hint=f"write {examples}")
     if found[3] not in units:
-        raise InvalidConfig(f"{name}={value}: {found[3]!r} is no unit of it", hint=f"write {such}")
+        raise InvalidConfig(f"{name}={value}: {found[3]!r} is not a unit of this setting", hint=f"write {examples}")
     if len(found[1]) > DIGITS_MAX:
         return value
-    parts = found[2] or ""
-    number, rest = divmod(int(found[1] + parts) * units[found[3]], 10 ** len(parts))
+    # Integers only: a float would round 1.1GiB and hide that it is not a whole number of bytes.
+    decimals = found[2] or ""
+    number, rest = divmod(int(found[1] + decimals) * units[found[3]], 10 ** len(decimals))
     if rest:
         raise InvalidConfig(
-            f"{name}={value} is no whole number of {'bytes' if units is BYTES else 'ms'}", hint=f"write {such}"
+            f"{name}={value} is not a whole number of {'bytes' if units is BYTES else 'ms'}", hint=f"write {examples}"
         )
     return str(number)
 
 
 def parse_seconds(text: str) -> float:
-    """ "90", "90s", "15m" or "1.5h" in seconds. Raises InvalidRequest."""
+    """Parse "90", "90s", "15m" or "1.5h" into seconds. Raises InvalidRequest."""
     found = _WITH_UNIT.fullmatch(text if text[-1:].isalpha() else text + "s")
     if found is None or found[3] not in MILLISECONDS or len(text) > DIGITS_MAX:
-        raise InvalidRequest(f"{text!r:.100} is no span of time", hint="write one number and one unit: 90s, 15m or 1h")
+        raise InvalidRequest(f"{text!r:.100} is not a duration", hint="write one number and one unit: 90s, 15m or 1h")
     return float(f"{found[1]}.{found[2] or 0}") * MILLISECONDS[found[3]] / 1000
 
 
 def show(name: str, value: str) -> str:
-    """`value` exactly, with the largest unit in which it is whole; 1000 or more of that with one decimal of a larger
-    unit, if that is exact."""
+    """Format `value` exactly, in the largest unit of which it is a whole number.
+
+    A number of 1000 or more is shown in a larger unit with one decimal, if that is exact.
+    """
     if not value.isdigit() or value == "0":
         return value
     unit = _unit(name)
     if unit is Unit.MILLISECONDS:
-        return _nicest(int(value), {unit: MILLISECONDS[unit] for unit in ("ms", "s", "m", "h", "d")})
+        return _shortest(int(value), {unit: MILLISECONDS[unit] for unit in ("ms", "s", "m", "h", "d")})
     if unit is Unit.BYTES:
-        return _nicest(int(value), {unit: size for unit, size in BYTES.items() if unit != "KB"})
+        return _shortest(int(value), {unit: size for unit, size in BYTES.items() if unit != "KB"})
     return value
 
 
@@ -90,7 +96,7 @@ def _unit(name: str) -> Unit | None:
     return setting.unit if setting else None
 
 
-def _nicest(number: int, units: dict[str, int]) -> str:
+def _shortest(number: int, units: dict[str, int]) -> str:
     whole = max((unit for unit, size in units.items() if number % size == 0), key=units.__getitem__)
     nearly = max((unit for unit, size in units.items() if number * 10 % size == 0), key=units.__getitem__)
     if number // units[whole] < LONG or not units[whole] < units[nearly] <= number:

@@ -1,6 +1,6 @@
-"""`tinymq broker`: one broker in this process, from its configuration to a polite end.
+"""`tinymq broker`: runs one broker in this process, from its configuration to an orderly stop.
 
-SIGTERM and SIGINT let it hand over what it leads and stop; a second one ends it at once, which is safe, too.
+On SIGTERM or SIGINT the broker transfers its leaderships and stops. A second signal ends it at once, which is safe too.
 """
 
 from __future__ import annotations
@@ -24,41 +24,50 @@ if TYPE_CHECKING:
 
 LogFormat = Literal["json", "text"]
 
+JOIN = (
+    "host:port[,host:port…] where running brokers listen for other brokers (their peer_listen). Join "
+    "their cluster, without a vote on its metadata. Needed at the first start only."
+)
+DIAL = (
+    "id@host:port at which this broker connects to another broker, instead of that broker's own address: "
+    "a tunnel or a proxy; may be repeated."
+)
+
 
 def broker(
     *,
     config: Annotated[
-        Path | None, Parameter(name=["--config", "-c"], help="A TOML file; else the environment.")
+        Path | None,
+        Parameter(
+            name=["--config", "-c"], help="A TOML file with settings. [default: only options and the environment]"
+        ),
     ] = None,
     broker_id: Annotated[int | None, Parameter(help="This broker's number, from 1.")] = None,
-    data_dir: Annotated[Path | None, Parameter(help="Where everything is kept.")] = None,
+    data_dir: Annotated[
+        Path | None, Parameter(help="The data directory, which holds everything that the broker stores.")
+    ] = None,
     listen: Annotated[str | None, Parameter(help="host:port for clients.")] = None,
     stream_listen: Annotated[
-        str | None, Parameter(help='host:port for the record streams of Python clients; "": they use --listen.')
+        str | None,
+        Parameter(help='host:port for the record streams of Python clients; "" for none: they use --listen.'),
     ] = None,
     peer_listen: Annotated[str | None, Parameter(help="host:port for other brokers.")] = None,
-    metrics_listen: Annotated[str | None, Parameter(help='host:port for /metrics and /status; "": none.')] = None,
+    metrics_listen: Annotated[str | None, Parameter(help='host:port for /metrics and /status; "" for none.')] = None,
     voter: Annotated[
-        list[str] | None, Parameter(help="id@host:port of a broker that keeps the metadata; may be repeated.")
-    ] = None,
-    join: Annotated[
-        str | None,
-        Parameter(
-            help="host:port[,host:port…] where running brokers listen for other brokers (peer_listen): become one more "
-            "broker of their cluster, without a vote on its metadata. Needed once: then the data folder knows."
-        ),
-    ] = None,
-    dial: Annotated[
         list[str] | None,
-        Parameter(
-            help="id@host:port at which this broker dials another one, wherever that one is said to be: a tunnel, or a "
-            "proxy; may be repeated."
-        ),
+        Parameter(help="id@host:port of a voter, a broker that replicates the metadata; may be repeated."),
     ] = None,
-    secret_file: Annotated[Path | None, Parameter(help="The secret that all brokers share; mode 0600.")] = None,
+    join: Annotated[str | None, Parameter(help=JOIN)] = None,
+    dial: Annotated[list[str] | None, Parameter(help=DIAL)] = None,
+    secret_file: Annotated[
+        Path | None, Parameter(help="The file with the secret that all brokers share; mode 0600.")
+    ] = None,
     log_format: Annotated[LogFormat, Parameter(help="JSON lines, or key=value for people.")] = "json",
 ) -> int:
-    """Run one broker until SIGTERM or SIGINT. Options win over the environment (TINYMQ_...), that over the file."""
+    """Run one broker until SIGTERM or SIGINT.
+
+    Options take precedence over the environment (TINYMQ_...), and the environment over the file.
+    """
     from tinymq.app import settings
     from tinymq.cli.common import tuning
     from tinymq.cli.verbs import broker_log
@@ -84,31 +93,31 @@ def broker(
 
 
 def as_environment(flags: Mapping[str, object], prefix: str) -> dict[str, str]:
-    """Options that were given, as the variables that say the same: settings come by one way alone. Pure."""
-    given = {prefix + name: value for name, value in flags.items() if value is not None}
-    return {name: json.dumps(value) if isinstance(value, list) else str(value) for name, value in given.items()}
+    """Return the options that are present as environment variables, so that settings have a single source. Pure."""
+    present = {prefix + name: value for name, value in flags.items() if value is not None}
+    return {name: json.dumps(value) if isinstance(value, list) else str(value) for name, value in present.items()}
 
 
 async def _run(config: BrokerConfig) -> int:
     from tinymq.app.broker_app import BrokerApp
 
     app = BrokerApp(config)
-    asked = asyncio.Event()
+    stop_requested = asyncio.Event()
 
-    def ask_to_stop() -> None:
-        if asked.is_set():
+    def request_stop() -> None:
+        if stop_requested.is_set():
             os._exit(Exit.INTERRUPTED)
-        asked.set()
+        stop_requested.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ask_to_stop)
+        asyncio.get_running_loop().add_signal_handler(number, request_stop)
     try:
         await app.start()
-    except CorruptData as damaged:  # it names the file; which folder that is in is known here
-        where = f"the data folder {config.data_dir}"
-        raise CorruptData(f"in {where}: {damaged.message}", hint=damaged.hint, **damaged.detail) from damaged
+    except CorruptData as damaged:  # its message names the file relative to the data directory
+        place = f"the data directory {config.data_dir}"
+        raise CorruptData(f"in {place}: {damaged.message}", hint=damaged.hint, **damaged.detail) from damaged
     try:
-        error = await _until_stopped(app.wait_failed(), asked.wait())
+        error = await _until_stopped(app.wait_failed(), stop_requested.wait())
     finally:
         await app.stop()
     if error is None:
@@ -117,9 +126,9 @@ async def _run(config: BrokerConfig) -> int:
     return exit_of(error) or Exit.FAILED
 
 
-async def _until_stopped(failed: Any, asked: Any) -> TinymqError | None:
-    """Why the broker must stop; None when it was asked to."""
-    failing, asking = asyncio.ensure_future(failed), asyncio.ensure_future(asked)
+async def _until_stopped(failed: Any, stop_requested: Any) -> TinymqError | None:
+    """Wait until the broker must stop. Returns the error that stops it, or None if a signal does."""
+    failing, asking = asyncio.ensure_future(failed), asyncio.ensure_future(stop_requested)
     await asyncio.wait((failing, asking), return_when=asyncio.FIRST_COMPLETED)
     asking.cancel()
     error: TinymqError | None = failing.result() if failing.done() else None

@@ -20,7 +20,7 @@ LIBRARIES = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def set_up(log_format: LogFormat) -> None:
-    """Log to stderr. Warnings and errors that libraries log go there, too."""
+    """Log to stderr, including the warnings and errors of libraries."""
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -37,14 +37,14 @@ def set_up(log_format: LogFormat) -> None:
 
 
 def renderers(log_format: LogFormat) -> list[Processor]:
-    """The processors that turn an event into its line."""
+    """Return the processors that render an event as a line."""
     if log_format == "json":
         return [structlog.processors.JSONRenderer(serializer=_json)]
     return [structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]), _visible]
 
 
 class Formatter(logging.Formatter):
-    """Formats what libraries log: each message is one line, and its traceback follows on lines of its own."""
+    """Formats the log of libraries: each message is one line, and its traceback follows on lines of its own."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return visible(super().formatMessage(record))

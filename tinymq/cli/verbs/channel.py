@@ -1,4 +1,4 @@
-"""`tinymq channel`: where the readers of a topic are, moving them, and deleting them."""
+"""`tinymq channel`: list, move and delete the channels of a topic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tinymq.base.types import Offset
 from tinymq.cli.common.offsets import Last, Start, parse_start
 from tinymq.cli.common.options import Output
 from tinymq.cli.common.output import print_json, print_table, say
-from tinymq.cli.common.servers import HERE, Where
+from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 from tinymq.cli.verbs.topic import DryRun
 
 if TYPE_CHECKING:
@@ -21,22 +21,26 @@ if TYPE_CHECKING:
 
 app = App(
     name="channel",
-    help="List, move and delete the channels of a topic. A channel is a reader's own place in a partition.",
+    help="List, move and delete the channels of a topic. A channel is a reader's cursor in a partition.",
 )
 
 Topic = Annotated[str, Parameter(help="The topic.")]
 Channel = Annotated[str, Parameter(help="The channel's name.")]
-Partitions = Annotated[list[int] | None, Parameter(name=["--partition", "-p"], help="Of these alone; may be repeated.")]
+Partitions = Annotated[
+    list[int] | None, Parameter(name=["--partition", "-p"], help="Only these partitions; may be repeated.")
+]
 TO = "start, end, a number, -N (the last N of each partition), or @time (ISO 8601, seconds)."
 
 
 @app.command(name="list")
-def list_(topic: Topic, /, *, partition: Partitions = None, where: Where = HERE, output: Output = "table") -> None:
-    """List a topic's channels: the next record of each, how many it has still to read, and who reads it.
+def list_(
+    topic: Topic, /, *, partition: Partitions = None, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table"
+) -> None:
+    """List a topic's channels: the position of each, its lag in records, and its consumer.
 
-    The consumer is who opened the channel last and has not closed it; it may have died since.
+    The consumer is the client that opened the channel last and has not closed it. It may have died since.
     """
-    with where.connect() as mq:
+    with servers.connect() as mq:
         found = _channels(mq, topic, partition)
     if output == "json":
         print_json({"channels": [_document(channel) for channel in found]})
@@ -57,13 +61,12 @@ def seek(
     to: Annotated[str, Parameter(allow_leading_hyphen=True, help=TO)],
     partition: Partitions = None,
     dry_run: DryRun = False,
-    where: Where = HERE,
+    servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
-    """Move a channel, in all partitions where it is. Who reads it hears of that at the next commit, and has to open it
-    again."""
+    """Move a channel, in all partitions that have it. Its consumer is fenced at the next commit and must reopen it."""
     place = parse_start(to)
-    with where.connect() as mq:
+    with servers.connect() as mq:
         found = _named(mq, topic, channel, partition)
         targets = _targets(mq, topic, place, found)
         moved = []
@@ -71,7 +74,7 @@ def seek(
             if dry_run:
                 position = targets[at.partition]
             else:
-                # "end" is the end as of the move: records may have come since.
+                # "end" and a time are resolved again at the move, because records may have arrived since the lookup.
                 exact = isinstance(place, Offset | Last)
                 to_place: Place = Offset(targets[at.partition]) if exact else _as_place(place)
                 position = mq.admin.seek_channel(topic, at.partition, channel, to_place)
@@ -92,11 +95,11 @@ def delete(
     *,
     partition: Partitions = None,
     dry_run: DryRun = False,
-    where: Where = HERE,
+    servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
-    """Delete a channel, in all partitions where it is. The records stay; who opens it again begins anew."""
-    with where.connect() as mq:
+    """Delete a channel, in all partitions that have it. The records stay. A reader that reopens it starts over."""
+    with servers.connect() as mq:
         found = _named(mq, topic, channel, partition)
         for at in found:
             if not dry_run:
@@ -116,17 +119,17 @@ def _channels(mq: Client, topic: str, partitions: list[int] | None) -> list[Chan
 
 
 def _named(mq: Client, topic: str, channel: str, partitions: list[int] | None) -> list[ChannelDescription]:
-    """The channel in each partition that has it. Raises UnknownChannel where it is named and missing."""
+    """Return the channel in each partition that has it. Raises UnknownChannel for a named partition without it."""
     found = [c for c in _channels(mq, topic, partitions) if c.channel == channel]
     missing = sorted({*(partitions or [])} - {c.partition for c in found})
     if not found or missing:
-        where = f"partition {missing[0]} of {topic}" if missing else topic
-        raise UnknownChannel(f"{where} has no channel {channel!r}", hint=f"see: tinymq channel list {topic}")
+        place = f"partition {missing[0]} of {topic}" if missing else topic
+        raise UnknownChannel(f"{place} has no channel {channel!r}", hint=f"see: tinymq channel list {topic}")
     return found
 
 
 def _targets(mq: Client, topic: str, place: Start, found: list[ChannelDescription]) -> dict[int, int]:
-    """Where each would go, as of now. Raises OffsetOutOfRange before anything is moved."""
+    """Return the target offset in each partition, as of now. Raises OffsetOutOfRange before anything is moved."""
     extents = mq.admin.offsets(topic)
     if isinstance(place, Offset):
         for at in found:
@@ -142,7 +145,7 @@ def _targets(mq: Client, topic: str, place: Start, found: list[ChannelDescriptio
 def _check_within(topic: str, partition: int, offset: int, extent: PartitionOffsets) -> None:
     if not extent.log_start <= offset <= extent.high_watermark:
         raise OffsetOutOfRange(
-            f"{topic}/{partition} has no offset {offset}: it begins at {extent.log_start}, ends at"
+            f"{topic}/{partition} has no offset {offset}: it begins at {extent.log_start} and ends at"
             f" {extent.high_watermark}",
             hint="choose partitions with -p, or write start, end or -N",
             log_start=extent.log_start,
@@ -151,7 +154,7 @@ def _check_within(topic: str, partition: int, offset: int, extent: PartitionOffs
 
 
 def _as_place(place: Start) -> Place:
-    assert not isinstance(place, Last), "an offset by then"
+    assert not isinstance(place, Last), "Last is resolved to offsets first"
     return place
 
 

@@ -1,4 +1,4 @@
-"""`tinymq cluster`: forming one, seeing how it is, moving leaders, and going on when too many disks are lost."""
+"""`tinymq cluster`: form a cluster, show its state, move leaders, and recover from the loss of a quorum."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tinymq.base.quantity import named, quantity
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.common.options import Output
 from tinymq.cli.common.output import print_json, print_line, print_table, say
-from tinymq.cli.common.servers import HERE, Where
+from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 from tinymq.cli.verbs import feature_level, recover
 from tinymq.dev import ask, dev_folder
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MISSING = "missing"  # the role of a replica that its broker does not report
 TAKES_PART = ("leader", "follower", "observer")
 
-app = App(name="cluster", help="Form a cluster, see how it is, move leaders, go on when too many disks are lost.")
+app = App(name="cluster", help="Form a cluster, show its state, move leaders, and recover from the loss of a quorum.")
 app.command(feature_level.app)
 
 
@@ -32,13 +32,16 @@ app.command(feature_level.app)
 def init(
     *,
     secret_file: Annotated[Path, Parameter(help="The file with the secret that all brokers share.")],
-    where: Where = HERE,
+    servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
-    """Form the brokers named by -s, all voters and all empty, into one cluster. Again: completes what was begun."""
+    """Form one cluster of the brokers named by -s: all the voters, all of them empty.
+
+    Repeat the command to complete a formation that was interrupted.
+    """
     from tinymq.app.settings import read_secret
 
-    formed = ask.form(where.addresses().split(","), read_secret(secret_file), where.timeout)
+    formed = ask.form(servers.addresses().split(","), read_secret(secret_file), servers.timeout)
     brokers = named("broker", formed.brokers)
     if formed.newly:
         say(f"cluster {formed.cluster_id.hex()} formed of {brokers}")
@@ -52,21 +55,23 @@ def init(
 def recover_(
     *,
     accept_loss: Annotated[
-        bool, Parameter(negative=(), help="Go on with what is left. Without it, only show what that is.")
+        bool, Parameter(negative=(), help="Recover, and lose the data shown. Without it, only show the groups.")
     ] = False,
     secret_file: Annotated[
-        Path | None, Parameter(help="The file with the secret that all brokers share; else the local cluster's.")
+        Path | None, Parameter(help="The file with the secret that all brokers share. [default: the local cluster's]")
     ] = None,
-    where: Where = HERE,
+    servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> int:
-    """Go on with groups that have lost their quorum for good, as the best replica left has them. Loses what only
-    the lost ones held. Exit code 1 while such groups are left."""
-    secret = _secret(secret_file, where)
-    addresses = where.addresses().split(",")
-    survey = ask.survey(addresses, secret, where.timeout)
+    """Recover groups that have lost their quorum for good, from the best replica that is left.
+
+    Records that only the lost replicas held are lost. The exit code is 1 as long as such groups are left.
+    """
+    secret = _secret(secret_file, servers)
+    addresses = servers.addresses().split(",")
+    survey = ask.survey(addresses, secret, servers.timeout)
     if accept_loss:
-        survey = ask.recover(survey, addresses, secret, where.timeout, say)
+        survey = ask.recover(survey, addresses, secret, servers.timeout, say)
     document = recover.describe(survey)
     if output == "json":
         print_json(document)
@@ -74,18 +79,18 @@ def recover_(
         recover.show(document)
     recoverable = [group for group in document["groups"] if group["recoverable"]]
     if recoverable and not accept_loss:
-        say(f"with --accept-loss {quantity(len(recoverable), 'group')} would go on, at the price shown above")
+        say(f"--accept-loss would recover {quantity(len(recoverable), 'group')}, and lose the records shown above")
     return Exit.FAILED if document["groups"] else Exit.OK
 
 
-def _secret(secret_file: Path | None, where: Where) -> bytes:
+def _secret(secret_file: Path | None, servers: ServerOptions) -> bytes:
     from tinymq.app.settings import read_secret
 
     if secret_file is not None:
         return read_secret(secret_file)
-    if where.servers is None:
+    if servers.servers is None:
         return dev_folder.load(dev_folder.DEFAULT).secret
-    raise InvalidRequest("the secret of this cluster is needed", hint="give --secret-file")
+    raise InvalidRequest("the secret of this cluster is required", hint="give --secret-file")
 
 
 @app.command(name="transfer-leader")
@@ -94,32 +99,29 @@ def transfer_leader(
     partition: int,
     /,
     *,
-    to: Annotated[
-        int | None, Parameter(help="The broker that is to lead. [default: the preferred one, else another]")
-    ] = None,
-    where: Where = HERE,
+    to: Annotated[int | None, Parameter(help="The new leader. [default: the preferred broker, else another]")] = None,
+    servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
-    """Have another broker lead a partition, and wait until it does.
+    """Transfer the leadership of a partition to another broker, and wait until that broker leads.
 
-    It leads for as long as it can: leaders return to their preferred brokers by themselves only after those were down
-    or restarted. To send one home, name its preferred broker with --to: the first replica that `tinymq topic describe`
-    shows.
+    A leadership that you moved stays where it is until the preferred broker restarts. To move it back earlier, name the
+    preferred broker with --to: it is the first replica that `tinymq topic describe` shows.
     """
-    with where.connect() as mq:
-        leader = mq.admin.transfer_leader(topic, partition, to, timeout=where.timeout)
+    with servers.connect() as mq:
+        leader = mq.admin.transfer_leader(topic, partition, to, timeout=servers.timeout)
     say(f"{topic}/{partition} is led by broker {leader}")
     if output == "json":
         print_json({"topic": topic, "partition": partition, "leader": leader})
 
 
 @app.command
-def status(*, where: Where = HERE, output: Output = "table") -> int:
-    """Show every broker and every replica, as the brokers report them. Exits with 1 unless all are present and well.
+def status(*, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> int:
+    """Show every broker and every replica, as the brokers report them. Exits with 1 unless all are present and healthy.
 
     A broker is missing if it votes on the metadata or has replicas, but is not registered: it died some time ago.
     """
-    with where.connect() as mq:
+    with servers.connect() as mq:
         document = describe(mq.admin.cluster_status())
     if output == "json":
         print_json(document)
@@ -129,7 +131,7 @@ def status(*, where: Where = HERE, output: Output = "table") -> int:
 
 
 def describe(status: ClusterStatus) -> dict[str, Any]:
-    """The state of a cluster as one JSON document. Pure."""
+    """Return the state of a cluster as one JSON document. Pure."""
     brokers = [
         {
             "id": broker.broker_id,
@@ -148,8 +150,8 @@ def describe(status: ClusterStatus) -> dict[str, Any]:
     reported = [_replica(broker.broker_id, replica) for broker in status.brokers for replica in broker.replicas]
     replicas = [_informed(replica, reported) for replica in reported] + _missing(status)
     replicas.sort(key=lambda replica: (replica["topic"], replica["partition"], replica["broker"]))
-    known = bool(brokers) and status.topics is not None  # else replicas may be missing unseen
-    well = known and all(broker.state == "running" and broker.alive for broker in status.brokers)
+    complete = bool(brokers) and status.topics is not None  # else a missing replica would not be noticed
+    well = complete and all(broker.state == "running" and broker.alive for broker in status.brokers)
     return {
         "cluster_id": status.cluster_id.hex(),
         "metadata_leader": status.metadata_leader or None,
@@ -167,7 +169,10 @@ def _replica(broker: int, replica: ReplicaStatus) -> dict[str, Any]:
 
 
 def _informed(replica: dict[str, Any], reported: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A row as it stands, or with a reason that fits what the others say: one without a leader sees only itself."""
+    """Return a row whose reason takes the reports of the other replicas into account.
+
+    A replica without a leader knows only its own view; another replica may report who leads.
+    """
     from tinymq.raft.rules.explanation import explain_led
 
     if not replica["reason"] or replica["leader"] is not None:
@@ -186,7 +191,7 @@ def _informed(replica: dict[str, Any], reported: Sequence[dict[str, Any]]) -> di
 
 
 def _missing(status: ClusterStatus) -> list[dict[str, Any]]:
-    """A row for every replica that is assigned to a broker but that the broker does not report."""
+    """Return a row for every replica that is assigned to a broker but not reported by it."""
     rows = []
     for broker in status.brokers:
         answers = broker.state not in (MISSING, "unreachable")
@@ -195,7 +200,10 @@ def _missing(status: ClusterStatus) -> list[dict[str, Any]]:
         if broker.votes and not answers:
             rows.append(_absent("", 0, broker.broker_id, why))
         for topic in status.topics or ():
-            names = (topic.name, topic.topic_id.hex())  # the latter from a broker that has not heard of the topic
+            names = (
+                topic.name,
+                topic.topic_id.hex(),
+            )  # a broker that does not know the topic's name yet reports the id
             rows += [
                 _absent(topic.name, at.partition, broker.broker_id, why)
                 for at in topic.partitions
@@ -214,7 +222,7 @@ def _absent(topic: str, partition: int, broker: int, why: str) -> dict[str, Any]
 
 def _print(document: dict[str, Any]) -> None:
     leader = document["metadata_leader"]
-    say(f"cluster {document['cluster_id']}, metadata led by {f'broker {leader}' if leader else 'nobody'}")
+    say(f"cluster {document['cluster_id']}, metadata led by {f'broker {leader}' if leader else 'no broker'}")
     print_table(
         ["broker", "address", "metrics", "state", "reason"],
         [(b["id"], b["address"], b["metrics"], b["state"], b["reason"]) for b in document["brokers"]],

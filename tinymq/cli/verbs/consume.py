@@ -1,4 +1,4 @@
-"""`tinymq consume`: records on standard output, in a format of one's own or as JSON lines."""
+"""`tinymq consume`: print records on standard output, in a format that the user chooses or as JSON lines."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tinymq.cli.common.escapes import visible_json
 from tinymq.cli.common.offsets import Last, parse_start
 from tinymq.cli.common.options import Output, Raw
 from tinymq.cli.common.output import flush, record_bytes, write_record
-from tinymq.cli.common.servers import HERE, Where
-from tinymq.cli.common.template import Shown, compile_template, iso
+from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
+from tinymq.cli.common.template import compile_template, iso
 
 if TYPE_CHECKING:
-    from tinymq.client import Client, Reader
+    from tinymq.client import Client, Message, Reader
     from tinymq.client.common.start_positions import Places
 
 DEFAULT_FORMAT = r"%v\n"
@@ -41,14 +41,18 @@ def consume(
             help="start, end, a number, -N (the last N of each partition), or @time (ISO 8601, seconds).",
         ),
     ] = "start",
-    partition: Annotated[list[int] | None, Parameter(name=["--partition", "-p"], help="Of these alone.")] = None,
-    count: Annotated[int | None, Parameter(name=["--count", "-n"], help="Stop after so many records.")] = None,
-    exit_at_end: Annotated[bool, Parameter(name=["--exit-at-end", "-e"], negative="", help="Stop at the end.")] = False,
+    partition: Annotated[
+        list[int] | None, Parameter(name=["--partition", "-p"], help="Only these partitions; may be repeated.")
+    ] = None,
+    count: Annotated[int | None, Parameter(name=["--count", "-n"], help="Stop after this many records.")] = None,
+    exit_at_end: Annotated[
+        bool, Parameter(name=["--exit-at-end", "-e"], negative="", help="Stop at the end of the topic.")
+    ] = False,
     replica: Annotated[
         Literal["leader", "follower", "nearest", "any"], Parameter(help="Which replica serves the reads.")
     ] = "leader",
     raw: Raw = False,
-    where: Where = HERE,
+    servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
     r"""Print the records of a topic until you interrupt the command, or until an option stops it.
@@ -58,20 +62,20 @@ def consume(
     UTF-8 text is printed as key_base64 or value_base64.
     """
     if count is not None and count < 0:
-        raise InvalidRequest(f"-n {count}: a number of records is 0 or more")
-    show = shows(format, output, raw)
+        raise InvalidRequest(f"-n {count}: the number of records must be 0 or more")
+    render = renderer(format, output, raw)
     start = parse_start(offset)
-    with where.connect() as mq:
+    with servers.connect() as mq:
         places: Places = start if not isinstance(start, Last) else _last(mq, topic, start.count, partition)
         if isinstance(start, Offset):
             _check_within(mq, topic, start.value, partition)
         end: Places | None = "latest" if exit_at_end else None
         with mq.reader(topic, partition, places, end, replica=replica) as reader:
-            _copy(reader, show, count)
+            _copy(reader, render, count)
 
 
 def _last(mq: Client, topic: str, count: int, partitions: list[int] | None) -> dict[int, Offset]:
-    """The offset of the last `count` records of each partition that is read."""
+    """Return the offset of the first of the last `count` records, for each partition to read."""
     return {
         partition: Offset(max(at.log_start, at.high_watermark - count))
         for partition, at in mq.admin.offsets(topic).items()
@@ -80,7 +84,7 @@ def _last(mq: Client, topic: str, count: int, partitions: list[int] | None) -> d
 
 
 def _check_within(mq: Client, topic: str, offset: int, partitions: list[int] | None) -> None:
-    """Raises OffsetOutOfRange when there is a partition of those to be read that ends before `offset`."""
+    """Raise OffsetOutOfRange if one of the partitions to read ends before `offset`."""
     for partition, at in mq.admin.offsets(topic).items():
         if (partitions is None or partition in partitions) and offset > at.high_watermark:
             raise OffsetOutOfRange(
@@ -91,13 +95,13 @@ def _check_within(mq: Client, topic: str, offset: int, partitions: list[int] | N
             )
 
 
-def _copy(reader: Reader, show: Callable[[Shown], bytes], count: int | None) -> None:
-    """Print what the reader gives, until its end or `count` records. What has come is printed before waiting."""
+def _copy(reader: Reader, render: Callable[[Message], bytes], count: int | None) -> None:
+    """Print records until the reader's end or `count` records. Flushes before each wait for more."""
     left = RECORDS_PER_POLL_MAX if count is None else count
     while left > 0:
         found = reader.poll(POLL_S, min(left, RECORDS_PER_POLL_MAX))
-        for m in found:
-            write_record(show(Shown(m.topic, m.partition, m.offset, m.timestamp_us, m.key, m.value, m.headers)))
+        for message in found:
+            write_record(render(message))
         if found:
             flush()
         elif reader.at_end:
@@ -106,8 +110,8 @@ def _copy(reader: Reader, show: Callable[[Shown], bytes], count: int | None) -> 
             left -= len(found)
 
 
-def shows(format: str | None, output: Output, raw: bool) -> Callable[[Shown], bytes]:
-    """Return the function that prints a record. Raises InvalidRequest for options that exclude one another."""
+def renderer(format: str | None, output: Output, raw: bool) -> Callable[[Message], bytes]:
+    """Return the function that renders a record. Raises InvalidRequest for options that exclude one another."""
     if output == "table":
         return compile_template(DEFAULT_FORMAT if format is None else format, record_bytes(raw))
     if format is not None or raw:
@@ -115,8 +119,8 @@ def shows(format: str | None, output: Output, raw: bool) -> Callable[[Shown], by
     return as_json
 
 
-def as_json(record: Shown) -> bytes:
-    """One line of JSON."""
+def as_json(record: Message) -> bytes:
+    """Render a record as one line of JSON."""
     document: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,

@@ -1,4 +1,4 @@
-"""`tinymq queue consumer`: who is on record for reading a queue through a channel, and taking that record away."""
+"""`tinymq queue consumer`: show and remove the registered consumer of a channel."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ from cyclopts import App, Parameter
 from tinymq.cli.common.options import Output
 from tinymq.cli.common.output import print_json, print_table, say
 from tinymq.cli.common.partition_arguments import Channel, Queue, parse_queue
-from tinymq.cli.common.servers import HERE, Where
+from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 
 app = App(
     name="consumer",
-    help="Who reads a queue through a channel: show, unset.\n\nThe registry names one consumer for each channel of a "
-    "queue: whoever took it over last, and has not closed it. It may have died since.",
+    help="Show and remove the registered consumer of a channel: show, unset.\n\nThe registry has one consumer for each "
+    "channel of a queue: the client that took the channel over last and has not closed it. It may have died since.",
 )
 
 
 @app.command
-def show(queue: Queue, /, *, channel: Channel = "default", where: Where = HERE, output: Output = "table") -> None:
-    """Show who is on record for a channel: its client id, and the epoch with which it fenced whoever came before."""
+def show(
+    queue: Queue, /, *, channel: Channel = "default", servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table"
+) -> None:
+    """Show the consumer of a channel: its client id, and the epoch with which it fenced earlier consumers."""
     topic, partition = parse_queue(queue)
-    with where.connect() as mq:
+    with servers.connect() as mq:
         found = mq.admin.get_consumer(topic, partition, channel)
     if output == "json":
-        who = {"consumer": found.consumer, "epoch": found.epoch} if found else {"consumer": None, "epoch": None}
-        print_json({"topic": topic, "partition": partition, "channel": channel, **who})
+        row = {"consumer": found.consumer, "epoch": found.epoch} if found else {"consumer": None, "epoch": None}
+        print_json({"topic": topic, "partition": partition, "channel": channel, **row})
     elif found is None:
-        say(f"nobody is on record for {channel} of {topic}/{partition}")
+        say(f"{channel} of {topic}/{partition} has no consumer")
     else:
         print_table(["channel", "consumer", "epoch"], [(channel, found.consumer, found.epoch)])
 
@@ -39,26 +41,26 @@ def unset(
     /,
     *,
     channel: Channel = "default",
-    epoch: Annotated[int, Parameter(help="Only if it is still this assignment. [default: whichever it is]")] = 0,
-    where: Where = HERE,
+    epoch: Annotated[int, Parameter(help="Only if the consumer still has this epoch. [default: any epoch]")] = 0,
+    servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
-    """Take the record away that somebody reads a channel: of a consumer that died, say.
+    """Remove the registration of a channel's consumer, for example of a consumer that died.
 
-    Nobody is stopped by that: a consumer that lives reads and commits as before. To stop it, take the channel over
-    (tinymq queue poll) or move it (tinymq channel seek). The channel and its position stay as they are.
+    This does not stop a consumer: if it is alive, it reads and commits as before. To stop it, take the channel over
+    (tinymq queue poll) or move it (tinymq channel seek). The channel and its position do not change.
     """
     topic, partition = parse_queue(queue)
-    with where.connect() as mq:
+    with servers.connect() as mq:
         before = mq.admin.get_consumer(topic, partition, channel)
-        mine = before is not None and epoch in (0, before.epoch)
-        if before is not None and mine:
+        matches = before is not None and epoch in (0, before.epoch)
+        if before is not None and matches:
             mq.admin.unset_consumer(topic, partition, channel, before.epoch)
-    gone = before.consumer if before is not None and mine else None
+    removed = before.consumer if before is not None and matches else None
     if output == "json":
-        print_json({"topic": topic, "partition": partition, "channel": channel, "unset": gone})
-    elif gone is not None:
-        say(f"{gone} is no more on record for {channel} of {topic}/{partition}")
+        print_json({"topic": topic, "partition": partition, "channel": channel, "unset": removed})
+    elif removed is not None:
+        say(f"{removed} is no longer the consumer of {channel} of {topic}/{partition}")
     else:
-        who = "nobody is" if before is None else f"{before.consumer} is, at epoch {before.epoch},"
-        say(f"nothing to do: {who} on record for {channel} of {topic}/{partition}")
+        consumer = "no consumer" if before is None else f"the consumer {before.consumer}, at epoch {before.epoch}"
+        say(f"nothing to do: {channel} of {topic}/{partition} has {consumer}")

@@ -1,4 +1,4 @@
-"""`tinymq dev`: a local cluster of plain processes, for trying things out and for tests of whole programs."""
+"""`tinymq dev`: a local cluster of plain processes, for experiments and for tests of whole programs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tinymq.cli.common.options import Output
 from tinymq.cli.common.output import flush, print_json, print_line, print_table, say
 from tinymq.dev import cause, dev_cluster, dev_folder
 
-app = App(name="dev", help="A local cluster of plain processes: up, add, status, kill, start, down.")
+app = App(name="dev", help="Run a local cluster of plain processes: up, add, status, logs, kill, stop, start, down.")
 
-Dir = Annotated[Path, Parameter(name=["--dir", "-D"], help="The cluster's folder.")]
+Dir = Annotated[Path, Parameter(name=["--dir", "-D"], help="The cluster's directory.")]
 Number = Annotated[int, Parameter(help="The broker's number, from 1.")]
 
 FOLLOW_S = 0.2
@@ -31,19 +31,19 @@ def up(
     dir: Dir = dev_folder.DEFAULT,
     output: Output = "table",
 ) -> None:
-    """Start a cluster, or what is stopped of it, and wait until it serves.
+    """Start a cluster, or its stopped brokers, and wait until it serves.
 
     Parameters
     ----------
     brokers
         How many brokers a new cluster has: 1, 3 or 5; `tinymq dev add` adds more. [default: 3]
     port
-        Where the first broker of a new cluster serves clients; the others follow; 100 above are the ports between
-        brokers, 200 above those for metrics. If one of them is taken, or with 0, all are any free ones. They stay the
-        same for as long as the cluster is kept.
+        The client port of the first broker of a new cluster. The other brokers get the next ports. Each broker's peer
+        port is 100 higher than its client port, and its metrics port 200 higher. If one of them is taken, or if the
+        port is 0, all ports are any free ones. A cluster keeps its ports.
     """
     if not 0 <= port < 1 << 16:
-        raise InvalidRequest(f"--port {port} is no port", hint="0 (any) to 65535")
+        raise InvalidRequest(f"--port {port} is not a port", hint="write 0 (any port) to 65535")
     folder = dev_cluster.up(dir, brokers, say, port)
     say(f"clients connect to {folder.servers}")
     _print(dir, output)
@@ -52,12 +52,14 @@ def up(
 @app.command
 def add(
     *,
-    brokers: Annotated[int, Parameter(name=["--brokers", "-n"], help="How many.")] = 1,
+    brokers: Annotated[int, Parameter(name=["--brokers", "-n"], help="How many brokers to add.")] = 1,
     dir: Dir = dev_folder.DEFAULT,
     output: Output = "table",
 ) -> None:
-    """Add brokers to a cluster that runs, and wait until they serve. New topics use them; they join as with
-    `tinymq broker --join`, and have no vote on the cluster's metadata."""
+    """Add brokers to a running cluster, and wait until they serve.
+
+    They join as with `tinymq broker --join`, and have no vote on the cluster's metadata. New topics use them.
+    """
     if brokers < 1:
         raise InvalidRequest(f"-n {brokers}: the number of brokers must be 1 or more", hint="tinymq dev add -n 1")
     for _ in range(brokers):
@@ -68,20 +70,20 @@ def add(
 
 @app.command
 def status(*, dir: Dir = dev_folder.DEFAULT, output: Output = "table") -> None:
-    """Show the brokers, their processes and how they are."""
+    """Show the brokers, their processes and their states."""
     _print(dir, output)
 
 
 @app.command
 def logs(
-    number: Annotated[int | None, Parameter(help="Of this broker alone.")] = None,
+    number: Annotated[int | None, Parameter(help="Only this broker.")] = None,
     /,
     *,
     lines: Annotated[int, Parameter(name=["--lines", "-n"], help="How many lines from the end.")] = 50,
-    follow: Annotated[bool, Parameter(name=["--follow", "-f"], help="Go on until interrupted.")] = False,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"], help="Print new lines until interrupted.")] = False,
     dir: Dir = dev_folder.DEFAULT,
 ) -> None:
-    """Print what brokers have logged, as they have: one JSON object per line, so there is no -o."""
+    """Print the brokers' logs. Each line is a JSON object already, so there is no -o."""
     folder = dev_folder.load(dir)
     numbers = [broker.id for broker in folder.brokers] if number is None else [folder.broker(number).id]
     positions = {}
@@ -101,7 +103,7 @@ def logs(
 
 @app.command
 def kill(number: Number, /, *, dir: Dir = dev_folder.DEFAULT, output: Output = "table") -> None:
-    """End a broker at once, as kill -9 does."""
+    """Kill a broker, as kill -9 does."""
     dev_cluster.kill(dir, number)
     say(f"broker {number} killed")
     _print_one(dir, number, output)
@@ -109,7 +111,7 @@ def kill(number: Number, /, *, dir: Dir = dev_folder.DEFAULT, output: Output = "
 
 @app.command
 def stop(number: Number, /, *, dir: Dir = dev_folder.DEFAULT, output: Output = "table") -> None:
-    """Let a broker hand over what it leads, and stop it."""
+    """Stop a broker in order: it transfers its leaderships first."""
     dev_cluster.stop(dir, number)
     say(f"broker {number} stopped")
     _print_one(dir, number, output)
@@ -127,7 +129,7 @@ def start(number: Number, /, *, dir: Dir = dev_folder.DEFAULT, output: Output = 
 @app.command
 def down(
     *,
-    purge: Annotated[bool, Parameter(help="Remove the cluster's folder and all data in it.")] = False,
+    purge: Annotated[bool, Parameter(help="Remove the cluster's directory with all its data.")] = False,
     dir: Dir = dev_folder.DEFAULT,
     output: Output = "table",
 ) -> None:
@@ -148,6 +150,6 @@ def _print(dir: Path, output: Output) -> None:
 
 
 def _print_one(dir: Path, number: int, output: Output) -> None:
-    """The state of one broker, for scripts; people have been told."""
+    """Print the state of one broker as JSON. The table format prints a message instead."""
     if output == "json":
         print_json(next(asdict(state) for state in dev_cluster.status(dir) if state.id == number))

@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from tinymq.base.quantity import named
 from tinymq.cli.common.options import Output
 from tinymq.cli.common.output import print_json, print_table, say
-from tinymq.cli.common.servers import HERE, Where
+from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 
 if TYPE_CHECKING:
     from tinymq.client.admin.feature_level import FeatureLevel
@@ -18,10 +18,10 @@ app = App(
     name="feature-level",
     help="""Show the feature level that the brokers may use, and hold it during an upgrade: show, hold, release.
 
-Each build of tinymq knows features up to a level, and a cluster uses them up to the least level that any member
-announces: every voter, every registered broker, and every broker that holds a replica. A broker that is down counts
-with what it announced last. The cluster's level rises by itself, once the last member runs the newer build, and never
-falls: from then on no older build can take part, so there is no way back to it.
+Each build of tinymq knows features up to a level. A cluster uses them up to the lowest level that any of its members
+announces. The members are every voter, every registered broker, and every broker that holds a replica. A broker that is
+down counts with the level that it announced last. The cluster's level rises by itself once the last member runs the
+newer build, and it never falls: from then on, no older build can take part, so you cannot go back to it.
 
 To be able to go back, hold the level before the last broker is upgraded, and release it when you are sure.""",
 )
@@ -30,18 +30,18 @@ MARKS = {True: "yes", False: "no"}
 
 
 @app.command
-def show(*, where: Where = HERE, output: Output = "table") -> None:
+def show(*, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
     """Show the cluster's level, what each broker knows and announces, and which brokers keep the level down."""
-    with where.connect() as mq:
-        found = mq.admin.feature_level(timeout=where.timeout)
+    with servers.connect() as mq:
+        found = mq.admin.feature_level(timeout=servers.timeout)
     _print(found, output)
 
 
 @app.command
 def hold(
     *,
-    level: Annotated[int, Parameter(help="The highest level to announce. 0: the cluster's present level.")] = 0,
-    where: Where = HERE,
+    level: Annotated[int, Parameter(help="The highest level to announce; 0 is the cluster's current level.")] = 0,
+    servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
     """Keep the cluster's level from rising until `release`, even when brokers restart.
@@ -50,19 +50,19 @@ def hold(
     is enough to hold the cluster. Hold the level after the first broker runs the new build, and before the last one
     does.
     """
-    with where.connect() as mq:
-        found = mq.admin.hold_feature_level(level, timeout=where.timeout)
+    with servers.connect() as mq:
+        found = mq.admin.hold_feature_level(level, timeout=servers.timeout)
     _print(found, output)
 
 
 @app.command
-def release(*, where: Where = HERE, output: Output = "table") -> None:
+def release(*, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
     """End a hold on every broker that answers.
 
     If all members know a higher level, the cluster's level rises within moments.
     """
-    with where.connect() as mq:
-        found = mq.admin.release_feature_level(timeout=where.timeout)
+    with servers.connect() as mq:
+        found = mq.admin.release_feature_level(timeout=servers.timeout)
     _print(found, output)
 
 
@@ -103,7 +103,7 @@ def _print(found: FeatureLevel, output: Output) -> None:
         held = [str(member.broker_id) for member in found.members if member.held]
         why = f", held by {named('broker', held)}: tinymq cluster feature-level release" if held else ""
         say(
-            f"it rises when {named('broker', found.waits_for)} can use more{why}"
+            f"the level rises when {named('broker', found.waits_for)} can use a higher level{why}"
             if found.waits_for
-            else "it is about to rise"
+            else "the level is about to rise"
         )

@@ -1,4 +1,4 @@
-"""`tinymq hold`: what keeps records of a topic from being removed: listing, making, renewing and releasing it."""
+"""`tinymq hold`: list, create, renew and release holds, which keep records from being removed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tinymq.base.errors import InvalidRequest, NotFound
 from tinymq.base.types import Offset
 from tinymq.cli.common.options import Output
 from tinymq.cli.common.output import print_json, print_table, say
-from tinymq.cli.common.servers import HERE, Where
+from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 from tinymq.cli.common.units import parse_seconds
 from tinymq.cli.verbs.channel import Partitions
 from tinymq.cli.verbs.topic import extent
@@ -20,23 +20,25 @@ if TYPE_CHECKING:
 
 app = App(
     name="hold",
-    help="Keep records from being removed for a while: list, create, renew and release holds.\n\nA hold keeps what "
-    "lies from an offset on, whatever retention says, until its lease ends: a long read, once planned, finds it all.",
+    help="Keep records from being removed for a while: list, create, renew and release holds.\n\nA hold keeps "
+    "the records from an offset on until its lease ends, regardless of retention, so that a long read finds them all.",
 )
 
 Topic = Annotated[str, Parameter(help="The topic.")]
 Partition = Annotated[int, Parameter(help="The partition's number.")]
-HoldId = Annotated[str, Parameter(help="As `tinymq hold list` shows it, or its beginning.")]
-Lease = Annotated[str, Parameter(help="How long it lasts unless it is renewed: 1s to 1h, such as 90s or 15m.")]
+HoldId = Annotated[str, Parameter(help="The hold's id, as `tinymq hold list` shows it, or the beginning of the id.")]
+Lease = Annotated[str, Parameter(help="How long the hold lasts unless you renew it: 1s to 1h, such as 90s or 15m.")]
 
 
 @app.command(name="list")
-def list_(topic: Topic, /, *, partition: Partitions = None, where: Where = HERE, output: Output = "table") -> None:
-    """List a topic's holds: from which offset on each keeps records, and for how much longer.
+def list_(
+    topic: Topic, /, *, partition: Partitions = None, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table"
+) -> None:
+    """List a topic's holds: the offset from which each keeps records, and the time left.
 
-    Holds that ran out are not listed: they keep nothing.
+    Expired holds keep nothing and are not listed.
     """
-    with where.connect() as mq:
+    with servers.connect() as mq:
         if partition is None:
             found = mq.admin.list_holds(topic)
         else:
@@ -53,18 +55,18 @@ def create(
     partition: Partition,
     /,
     *,
-    offset: Annotated[str, Parameter(help="Keep what lies from here on: an offset, or start.")] = "start",
+    offset: Annotated[str, Parameter(help="Keep the records from here on: an offset, or start.")] = "start",
     lease: Lease = "60s",
-    where: Where = HERE,
+    servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
     """Keep the records of a partition from an offset on, for as long as the lease lasts.
 
-    Retention and drop_oldest stop there (a full partition refuses writes meanwhile), and a trim waits. Nobody renews
-    it: see `tinymq hold renew`. Programs use admin.hold(), which renews itself.
+    Retention and drop_oldest stop at that offset (a full partition refuses writes meanwhile), and a trim waits. The
+    hold is not renewed automatically: see `tinymq hold renew`. Programs use admin.hold(), which renews its lease.
     """
     lease_s = parse_seconds(lease)
-    with where.connect() as mq:
+    with servers.connect() as mq:
         first = extent(mq, topic, partition).log_start if offset == "start" else _number(offset)
         made = mq.admin.make_hold(topic, partition, Offset(first), lease=lease_s)
     _show(made, output)
@@ -78,12 +80,12 @@ def renew(
     /,
     *,
     lease: Lease = "60s",
-    where: Where = HERE,
+    servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
-    """Give a hold a new lease, from now on, whoever made it."""
+    """Give a hold a new lease from now on, also a hold of another client."""
     lease_s = parse_seconds(lease)
-    with where.connect() as mq:
+    with servers.connect() as mq:
         found = _named(mq, topic, partition, hold_id)
         made = mq.admin.make_hold(topic, partition, Offset(found.offset), lease=lease_s, hold_id=found.hold_id)
     _show(made, output)
@@ -91,20 +93,29 @@ def renew(
 
 @app.command
 def release(
-    topic: Topic, partition: Partition, hold_id: HoldId, /, *, where: Where = HERE, output: Output = "table"
+    topic: Topic,
+    partition: Partition,
+    hold_id: HoldId,
+    /,
+    *,
+    servers: ServerOptions = DEFAULT_SERVERS,
+    output: Output = "table",
 ) -> None:
-    """End a hold now, whoever made it: retention may remove its records. Who reads them is not told before."""
-    with where.connect() as mq:
+    """End a hold now, also a hold of another client. Retention may then remove its records.
+
+    A reader that relies on the hold gets no warning.
+    """
+    with servers.connect() as mq:
         found = _named(mq, topic, partition, hold_id)
         mq.admin.release_hold(topic, partition, found.hold_id)
     if output == "json":
         print_json({**_document(found), "left_s": 0.0, "released": True})
     else:
-        say(f"hold {found.hold_id.hex()} of {topic}/{partition} released, which kept all from offset {found.offset} on")
+        say(f"hold {found.hold_id.hex()} of {topic}/{partition} released: it kept offset {found.offset} and later")
 
 
 def _named(mq: Client, topic: str, partition: int, text: str) -> HoldDescription:
-    """The hold whose id begins so. Raises NotFound, InvalidRequest (several do)."""
+    """Return the hold whose id begins with `text`. Raises NotFound, or InvalidRequest if several ids do."""
     found = [hold for hold in mq.admin.list_holds(topic, partition) if hold.hold_id.hex().startswith(text.lower())]
     hint = f"see: tinymq hold list {topic} -p {partition}"
     if not found:
@@ -116,7 +127,7 @@ def _named(mq: Client, topic: str, partition: int, text: str) -> HoldDescription
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise InvalidRequest(f"{text!r} is no offset", hint="write --offset 42, or --offset start")
+        raise InvalidRequest(f"{text!r} is not an offset", hint="write --offset 42, or --offset start")
     return int(text)
 
 

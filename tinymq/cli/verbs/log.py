@@ -1,4 +1,4 @@
-"""`tinymq log`: stored bytes, looked at offline."""
+"""`tinymq log`: inspect stored bytes offline."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tinymq.cli.common.output import print_json_line, print_line, say
 if TYPE_CHECKING:
     from tinymq.log.segment.dump import Dumped
 
-app = App(name="log", help="Look into segment files, offline.")
+app = App(name="log", help="Inspect segment files offline.")
 
 
 @app.command
 def dump(
-    file: Annotated[Path, Parameter(help="A segment: groups/TOPIC/PARTITION/*.log in a broker's data folder.")],
+    file: Annotated[Path, Parameter(help="A segment: groups/TOPIC/PARTITION/*.log in a broker's data directory.")],
     /,
     *,
     output: Output = "table",
 ) -> int:
-    """Print the entries of a segment file, all checksums verified, and where what is wrong.
+    """Print the entries of a segment file, verify all checksums, and report every problem with its position.
 
-    For the files of a stopped broker. -o json prints one JSON object per line: the segment's header, then entries,
-    then the end. Exit code 1 when an entry is damaged, or is not the one that follows.
+    Use it on the files of a stopped broker. -o json prints one JSON object per line: the segment's header, then the
+    entries, then the end. The exit code is 1 if an entry is damaged or does not continue the one before it.
     """
     from tinymq.log.segment.dump import dump_segment, format_dumped
 
@@ -52,14 +52,14 @@ def dump(
 
 
 def describe(item: Dumped) -> dict[str, Any]:
-    """A line of the dump as a JSON object: names for kinds, hexadecimal checksums, no payloads. Pure."""
+    """Return an item of the dump as a JSON object: kinds by name, checksums in hexadecimal, no payloads. Pure."""
     from tinymq.format.entry import Kind
     from tinymq.log.segment.dump import DumpedEntry, DumpedSegment
 
     if isinstance(item, DumpedSegment):
-        at = item.header
-        group = {"topic_id": at.group.topic_id.hex(), "partition": at.group.partition}
-        return {**group, "first_index": at.first_index, "base_offset": at.base_offset, "size": item.size}
+        header = item.header
+        group = {"topic_id": header.group.topic_id.hex(), "partition": header.group.partition}
+        return {**group, "first_index": header.first_index, "base_offset": header.base_offset, "size": item.size}
     if isinstance(item, DumpedEntry):
         values = asdict(item.header)
         for name in ("header_crc", "payload_crc", "prev_crc"):

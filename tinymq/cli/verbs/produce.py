@@ -1,4 +1,4 @@
-"""`tinymq produce`: lines as records, with a progress bar on long work."""
+"""`tinymq produce`: send lines as records, with a progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tinymq.cli.common.escapes import unescaped
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.common.options import Output
 from tinymq.cli.common.output import print_json, progress, say
-from tinymq.cli.common.servers import HERE, Where
+from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 
 if TYPE_CHECKING:
     from tinymq.client import Delivery
 
-FILES = r"Files to read lines from; else standard input. Only the \n at its end is not part of a record."
+FILES = r"Files to read lines from. [default: standard input] The \n at the end of a line is not part of its record."
 SEPARATOR = r"The text before the first separator in a line is the key. \t, \n, \r, \0, \xNN and \\\\ are escapes."
 LINE_BYTES_MAX = Limits().record_bytes_max
 PROGRESS_EVERY = 1_000
@@ -33,17 +33,17 @@ ERRORS_SHOWN_MAX = 5
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the lines."""
+    """Counts of lines and of their outcomes."""
 
     lines: int = 0
     bytes: int = 0
-    sent: int = 0  # records handed to the producer, each of which gets an answer
+    sent: int = 0  # records passed to the producer; each of them is acknowledged or fails
     acknowledged: int = 0
     errors: list[TinymqError] = field(default_factory=list)
 
     @property
     def failed(self) -> int:
-        """Lines not known to be acknowledged. Of an interrupted run some of them may have been written."""
+        """Lines not known to be acknowledged. After an interrupt, some of them may have been written."""
         return self.lines - self.acknowledged
 
 
@@ -58,9 +58,12 @@ def produce(
         bool, Parameter(negative="", help="With -K: send a line without the separator as a record without a key.")
     ] = False,
     header: Annotated[list[str] | None, Parameter(name=["--header", "-H"], help="name=value; may be repeated.")] = None,
-    partition: Annotated[int | None, Parameter(name=["--partition", "-p"], help="Instead of by key.")] = None,
+    partition: Annotated[
+        int | None,
+        Parameter(name=["--partition", "-p"], help="Send every record to this partition instead of choosing by key."),
+    ] = None,
     compression: Literal["none", "lz4", "zstd"] = "none",
-    where: Where = HERE,
+    servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> int:
     """Send each line of standard input or of files as one record, and wait until all are acknowledged.
@@ -73,41 +76,41 @@ def produce(
     split = splitter(key, key_separator, optional=key_optional)
     began = time.monotonic()
     tally = Tally()
-    waiting: deque[Delivery] = deque()
-    patience = where.timeout_ms
+    pending: deque[Delivery] = deque()
+    timeout_ms = servers.timeout_ms
     try:
         with (
-            where.connect() as mq,
+            servers.connect() as mq,
             progress(files or []) as advance,
-            mq.producer(compression=compression, delivery_timeout_ms=patience, block_ms_max=patience) as producer,
+            mq.producer(compression=compression, delivery_timeout_ms=timeout_ms, block_ms_max=timeout_ms) as producer,
         ):
             for line, place in _lines(files or []):
                 key_bytes, value = split(line, place)
                 tally.lines += 1
-                waiting.append(producer.send(topic, value, key=key_bytes, headers=headers, partition=partition))
+                pending.append(producer.send(topic, value, key=key_bytes, headers=headers, partition=partition))
                 tally.sent += 1
                 tally.bytes += len(line)
                 if tally.lines % PROGRESS_EVERY == 0:
                     advance(tally.bytes)
-                _count_done(waiting, tally)
+                _count_done(pending, tally)
             if not tally.lines:
-                mq.admin.describe_topic(topic)  # who sends nothing is told all the same that it is not there
-            with suppress(NotDelivered):  # each delivery is asked below
+                mq.admin.describe_topic(topic)  # report an unknown topic even if there is nothing to send
+            with suppress(NotDelivered):  # the loop below collects the errors
                 producer.flush()
-            for delivery in waiting:
-                delivery.exception()  # waits, and takes the error for told
+            for delivery in pending:
+                delivery.exception()  # waits, and marks the error as handled
     except BaseException:
-        _count_done(waiting, tally)
+        _count_done(pending, tally)
         if tally.sent:
             _report(tally, time.monotonic() - began, output)
         raise
-    _count_done(waiting, tally)
+    _count_done(pending, tally)
     _report(tally, time.monotonic() - began, output)
     return Exit.FAILED if tally.failed else Exit.OK
 
 
 def parse_headers(texts: list[str]) -> list[tuple[str, bytes]]:
-    """["name=value"] as headers. Raises InvalidRequest."""
+    """Parse texts of the form "name=value" into headers. Raises InvalidRequest."""
     headers = []
     for text in texts:
         name, equals, value = text.partition("=")
@@ -124,8 +127,10 @@ Place = tuple[str, int]
 def splitter(
     key: str | None, separator: str | None, *, optional: bool = False
 ) -> Callable[[bytes, Place], tuple[bytes | None, bytes]]:
-    """Return the function that splits a line into key and value. Raises InvalidRequest for options that exclude one
-    another, an empty separator, or an unknown escape in the separator.
+    """Return the function that splits a line into key and value.
+
+    Raises InvalidRequest for options that exclude one another, and for a separator that is empty or has an unknown
+    escape.
 
     With a separator, a line that lacks it becomes a record without a key if the key is `optional`. Otherwise the
     returned function raises InvalidRequest.
@@ -168,19 +173,22 @@ def _placed(file: BinaryIO, name: str) -> Iterator[tuple[bytes, Place]]:
 
 
 def without_ends(file: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
-    """Raises BatchTooLarge at a line that no record can hold, without having read all of it."""
+    """Yield the lines of `file` without their ends.
+
+    Raises BatchTooLarge for a line that does not fit into a record, without reading the rest of that line.
+    """
     while line := file.readline(line_bytes_max + 1):
         if len(line) > line_bytes_max and not line.endswith(b"\n"):
             raise BatchTooLarge(
-                f"a line of more than {line_bytes_max} bytes", hint="one line is one record: split longer lines"
+                f"a line has more than {line_bytes_max} bytes", hint="one line is one record: split longer lines"
             )
         yield line.removesuffix(b"\n")
 
 
-def _count_done(waiting: deque[Delivery], tally: Tally) -> None:
-    """Take the deliveries that have ended from the front."""
-    while waiting and waiting[0].done():
-        error = waiting.popleft().exception()
+def _count_done(pending: deque[Delivery], tally: Tally) -> None:
+    """Remove finished deliveries from the front of `pending`, and count them."""
+    while pending and pending[0].done():
+        error = pending.popleft().exception()
         if error is None:
             tally.acknowledged += 1
         elif len(tally.errors) < ERRORS_SHOWN_MAX:

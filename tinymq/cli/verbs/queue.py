@@ -1,4 +1,4 @@
-"""`tinymq queue`: a partition as a queue, by hand: push to it, poll it through a channel, look into it."""
+"""`tinymq queue`: use a partition as a queue: push to it, poll it through a channel, peek into it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,22 @@ from tinymq.base.types import Offset
 from tinymq.cli.common.options import Output, Raw
 from tinymq.cli.common.output import flush, print_json, print_line, say, write_record
 from tinymq.cli.common.partition_arguments import Channel, Queue, parse_queue
-from tinymq.cli.common.servers import HERE, Where
-from tinymq.cli.common.template import Shown
-from tinymq.cli.verbs.consume import shows
+from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
+from tinymq.cli.verbs.consume import renderer
 from tinymq.cli.verbs.produce import parse_headers, without_ends
 from tinymq.cli.verbs.topic import extent
 
 if TYPE_CHECKING:
     from tinymq.client import Message
 
-app = App(name="queue", help="A partition as a queue, by hand: push to it, poll it through a channel, look into it.")
-app.command("tinymq.cli.verbs.consumer:app", name="consumer", help="Who reads a queue through a channel: show, unset.")
+app = App(
+    name="queue", help="Use a partition as a queue from the shell: push to it, poll it through a channel, peek into it."
+)
+app.command(
+    "tinymq.cli.verbs.consumer:app",
+    name="consumer",
+    help="Show and remove the registered consumer of a channel: show, unset.",
+)
 
 RECORDS_PER_POLL_MAX = 1000
 PUSHED_MAX = 10_000
@@ -38,18 +43,20 @@ Format = Annotated[
 @app.command
 def push(
     queue: Queue,
-    values: Annotated[list[str] | None, Parameter(help="One message each; else the lines of standard input.")] = None,
+    values: Annotated[
+        list[str] | None, Parameter(help="One message each. [default: the lines of standard input]")
+    ] = None,
     /,
     *,
     key: Annotated[str | None, Parameter(name=["--key", "-k"], help="The key of every message.")] = None,
     header: Annotated[list[str] | None, Parameter(name=["--header", "-H"], help="name=value; may be repeated.")] = None,
-    where: Where = HERE,
+    servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
-    """Write messages, up to 10,000, and wait until a majority has them on disk."""
+    """Write up to 10,000 messages, and wait until a majority of the replicas has them on disk."""
     topic, partition = parse_queue(queue)
     headers = parse_headers(header or [])
-    key_bytes = os.fsencode(key) if key is not None else None  # whatever bytes were given
+    key_bytes = os.fsencode(key) if key is not None else None  # the original bytes of the argument
     messages = [os.fsencode(value) for value in values or ()] or list(
         islice(without_ends(sys.stdin.buffer), PUSHED_MAX + 1)
     )
@@ -57,7 +64,7 @@ def push(
         raise InvalidRequest(
             f"more than {PUSHED_MAX} messages", hint=f"for many: tinymq produce {topic} --partition {partition}"
         )
-    with where.connect() as mq, mq.queue(topic, partition) as to:
+    with servers.connect() as mq, mq.queue(topic, partition) as to:
         sent = [to.push_nowait(value, key_bytes, headers) for value in messages]
         written = [delivery.result().offset for delivery in sent]
     if output == "json":
@@ -72,33 +79,33 @@ def poll(
     /,
     *,
     channel: Channel = "default",
-    count: Annotated[int, Parameter(name=["--count", "-n"], help="So many messages at most.")] = 1,
-    wait: Annotated[float, Parameter(help="Seconds to wait for the first one, when there is none.")] = 0.0,
+    count: Annotated[int, Parameter(name=["--count", "-n"], help="The maximum number of messages.")] = 1,
+    wait: Annotated[float, Parameter(help="Seconds to wait for the first message.")] = 0.0,
     format: Format = None,
     raw: Raw = False,
-    where: Where = HERE,
+    servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
-    """Take the next messages of a channel: they are printed, and then committed.
+    """Take the next messages of a channel: print them, and then commit them.
 
-    Takes the channel over: another consumer of it is fenced. A channel that is not there is made, at the earliest
-    message. Nothing is printed when there is no message.
+    This takes the channel over, which fences any other consumer of the channel. A channel that does not exist is
+    created at the earliest message. Nothing is printed if there is no message.
     """
     topic, partition = parse_queue(queue)
     if count < 1:
-        raise InvalidRequest(f"-n {count}: a number of messages is 1 or more")
-    show = shows(format, output, raw)
+        raise InvalidRequest(f"-n {count}: the number of messages must be 1 or more")
+    render = renderer(format, output, raw)
     left = count
-    with where.connect() as mq, mq.queue(topic, partition, channel, auto_commit=False) as taken:
+    with servers.connect() as mq, mq.queue(topic, partition, channel, auto_commit=False) as taken:
         while left > 0:
             found = taken.poll(min(left, RECORDS_PER_POLL_MAX), wait if left == count else 0.0)
             if not found:
                 break
-            _print(found, show)
+            _print(found, render)
             taken.commit()
             left -= len(found)
     if left == count:
-        say(f"{topic}/{partition} has nothing for {channel}")
+        say(f"{topic}/{partition} has no message for {channel}")
 
 
 @app.command
@@ -109,18 +116,18 @@ def peek(
     channel: Channel = "default",
     format: Format = None,
     raw: Raw = False,
-    where: Where = HERE,
+    servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
-    """Print the next message of a channel, which stays the next one. Fences nobody."""
+    """Print the next message of a channel without taking it. This fences no consumer."""
     topic, partition = parse_queue(queue)
-    show = shows(format, output, raw)
-    with where.connect() as mq:
+    render = renderer(format, output, raw)
+    with servers.connect() as mq:
         found = mq.queue(topic, partition, channel).peek()
     if found is None:
-        say(f"{topic}/{partition} has nothing for {channel}")
+        say(f"{topic}/{partition} has no message for {channel}")
     else:
-        _print([found], show)
+        _print([found], render)
 
 
 @app.command
@@ -131,14 +138,14 @@ def get(
     *,
     format: Format = None,
     raw: Raw = False,
-    where: Where = HERE,
+    servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
     """Print the message at an offset."""
     topic, partition = parse_queue(queue)
-    show = shows(format, output, raw)
-    with where.connect() as mq:
-        _print([mq.queue(topic, partition).get(Offset(offset))], show)
+    render = renderer(format, output, raw)
+    with servers.connect() as mq:
+        _print([mq.queue(topic, partition).get(Offset(offset))], render)
 
 
 @app.command
@@ -146,16 +153,19 @@ def size(
     queue: Queue,
     /,
     *,
-    channel: Annotated[str | None, Parameter(name=["--channel", "-c"], help="Of what it has still to read.")] = None,
-    where: Where = HERE,
+    channel: Annotated[
+        str | None,
+        Parameter(name=["--channel", "-c"], help="Count only the messages that this channel has still to read."),
+    ] = None,
+    servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
-    """Print how many messages are kept; with --channel, how many of them that one has still to read.
+    """Print the number of stored messages, or with --channel the number that the channel has still to read.
 
-    A channel that is not there has all of them to read, as `peek` and `poll` would begin it.
+    A channel that does not exist has all of them to read, because `peek` and `poll` start it at the earliest message.
     """
     topic, partition = parse_queue(queue)
-    with where.connect() as mq:
+    with servers.connect() as mq:
         if channel is None:
             at = extent(mq, topic, partition)
             count = at.high_watermark - at.log_start
@@ -167,8 +177,8 @@ def size(
         print_line(count)
 
 
-def _print(messages: Iterable[Message], show: Callable[[Shown], bytes]) -> None:
-    """All of them, and out: what is not printed is not taken."""
-    for m in messages:
-        write_record(show(Shown(m.topic, m.partition, m.offset, m.timestamp_us, m.key, m.value, m.headers)))
+def _print(messages: Iterable[Message], render: Callable[[Message], bytes]) -> None:
+    """Print all messages and flush, because `poll` commits only messages that are printed."""
+    for message in messages:
+        write_record(render(message))
     flush()

@@ -1,4 +1,4 @@
-"""What `tinymq cluster recover` shows: groups without a quorum, and what going on without one gives up. Pure."""
+"""The output of `tinymq cluster recover`: groups without a quorum, and the data that a recovery loses. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ METADATA = "(metadata)"
 
 
 def describe(survey: Survey) -> dict[str, Any]:
-    """Every group that does not go on by itself, as one JSON document."""
+    """Return every group that cannot continue by itself, as one JSON document."""
     from tinymq.raft.rules.quorum_loss import Healthy
 
     return {
@@ -40,18 +40,18 @@ def _group(found: Found) -> dict[str, Any]:
         "topic": found.topic or METADATA,
         "partition": found.group.partition,
         "recoverable": isinstance(verdict, QuorumLost),
-        "brokers": {str(broker_id): _there(broker_id, found, best) for broker_id in found.members},
+        "brokers": {str(broker_id): _condition(broker_id, found, best) for broker_id in found.members},
         "survivor": best.broker_id if best is not None else None,
         "last_term": best.last_term if best is not None else None,
         "last_index": best.last_index if best is not None else None,
         "high_watermark": best.high_watermark if best is not None else None,
-        "accepted_as_lost": _given_up(found, verdict.survivor) if isinstance(verdict, QuorumLost) else "",
+        "accepted_as_lost": _loss(found, verdict.survivor) if isinstance(verdict, QuorumLost) else "",
         "why_not": "" if isinstance(verdict, QuorumLost) else getattr(verdict, "why", ""),
     }
 
 
-def _there(broker_id: int, found: Found, best: ReplicaReport | None) -> str:
-    """What has become of the replica that CONFIG lists on this broker."""
+def _condition(broker_id: int, found: Found, best: ReplicaReport | None) -> str:
+    """Return the condition of the replica that CONFIG lists on this broker."""
     report = next((r for r in found.reports if r.broker_id == broker_id), None)
     if report is None or best is None:
         return "missing"
@@ -62,18 +62,18 @@ def _there(broker_id: int, found: Found, best: ReplicaReport | None) -> str:
     return f"not listed: {report.reason}" if report.reason else "not listed"
 
 
-def _given_up(found: Found, survivor: ReplicaReport) -> str:
-    others = [b for b in found.members if _there(b, found, survivor) != "listed"]
-    held = named("broker", others)
+def _loss(found: Found, survivor: ReplicaReport) -> str:
+    others = [b for b in found.members if _condition(b, found, survivor) != "listed"]
+    lost = named("broker", others)
     if survivor.last_index <= 1:
-        return f"everything: no record is left of what {held} held"
-    return f"what only {held} had synced: whatever was acknowledged after entry {survivor.last_index}"
+        return f"everything: none of the records that {lost} held is left"
+    return f"records that only {lost} had synced: those acknowledged after entry {survivor.last_index}"
 
 
 def show(document: dict[str, Any]) -> None:
-    """The same for people."""
-    for where, reason in document["unreachable"].items():
-        say(f"not reached: {where}: {reason}")
+    """Print the document of `describe` as a table."""
+    for address, reason in document["unreachable"].items():
+        say(f"unreachable: {address}: {reason}")
     for broker_id, reason in document["unformed"].items():
         say(f"broker {broker_id} belongs to no cluster: {reason}")
     groups = document["groups"]
@@ -82,17 +82,17 @@ def show(document: dict[str, Any]) -> None:
     if not groups:
         return
     print_table(
-        ["topic", "partition", "brokers", "goes on with", "term", "index", "high watermark", "accepted as lost"],
+        ["topic", "partition", "brokers", "survivor", "term", "index", "high watermark", "accepted as lost"],
         [
             (
                 g["topic"],
                 g["partition"],
-                "; ".join(f"{b} {what}" for b, what in g["brokers"].items()),
+                "; ".join(f"{b} {condition}" for b, condition in g["brokers"].items()),
                 g["survivor"] if g["recoverable"] else "-",
                 g["last_term"],
                 g["last_index"],
                 g["high_watermark"],
-                g["accepted_as_lost"] or f"cannot go on: {g['why_not']}",
+                g["accepted_as_lost"] or f"cannot recover: {g['why_not']}",
             )
             for g in groups
         ],

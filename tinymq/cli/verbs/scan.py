@@ -1,4 +1,4 @@
-"""`tinymq scan`: which brokers have served which range reads, by the ids that those who read have given them."""
+"""`tinymq scan`: list and describe scans, by the ids that their readers chose."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from tinymq.base.errors import NotFound
 from tinymq.base.quantity import named, quantity
 from tinymq.cli.common.options import Output
 from tinymq.cli.common.output import print_json, print_table, say
-from tinymq.cli.common.servers import HERE, Where
+from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 
 if TYPE_CHECKING:
     from tinymq.client import ScanDescription, ScanSummary
 
-app = App(name="scan", help="See which replicas served a scan: list, describe.")
+app = App(name="scan", help="Show which replicas served a scan: list, describe.")
 
-ScanId = Annotated[str, Parameter(help="As `tinymq scan list` shows it, or as who reads says it.")]
+ScanId = Annotated[str, Parameter(help="The scan's id, as `tinymq scan list` or the reader shows it.")]
 
 
 @app.command(name="list")
-def list_(*, where: Where = HERE, output: Output = "table") -> None:
-    """List the scans that the brokers remember, the latest first: what was sent in all, and by which brokers.
+def list_(*, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
+    """List the scans that the brokers remember, the latest first: the bytes sent, and the brokers that sent them.
 
-    A scan is one planned read, such as a query of Spark, whose fetches all carry its id; who reads chooses it. Brokers
-    count what they send under it, and remember the latest 1,000 scans until they stop. `of leaders` is what brokers
-    sent of partitions that they led: 0 when followers served everything.
+    A scan is one planned read, such as a Spark query. Its reader chooses an id, which every fetch of the scan carries.
+    Brokers count the bytes that they send for each id, and remember the latest 1,000 scans until they stop. `by
+    leaders` counts the bytes that brokers sent from partitions that they led: 0 if followers served everything.
     """
-    with where.connect() as mq:
+    with servers.connect() as mq:
         found = mq.admin.list_scans()
     if output == "json":
         print_json({"scans": [_summary(scan) for scan in found]})
@@ -37,17 +37,17 @@ def list_(*, where: Where = HERE, output: Output = "table") -> None:
         (s.scan_id, ", ".join(map(str, s.brokers)), s.bytes, s.leader_bytes, s.records, f"{s.last_s:.0f}s")
         for s in found
     ]
-    print_table(["scan", "brokers", "bytes", "of leaders", "records", "last ago"], rows)
+    print_table(["scan", "brokers", "bytes", "by leaders", "records", "last ago"], rows)
 
 
 @app.command
-def describe(scan_id: ScanId, /, *, where: Where = HERE, output: Output = "table") -> None:
-    """Show who served a scan: for each partition the broker, whether it led the partition, and what it sent.
+def describe(scan_id: ScanId, /, *, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
+    """Show which brokers served a scan: for each partition the broker, its role, and the bytes that it sent.
 
-    A task that was run again fetched its range again: that counts twice. What a broker sent before it started anew is
-    not in it.
+    A task that was retried fetched its range twice, so its bytes count twice. Bytes that a broker sent before its last
+    restart are not counted.
     """
-    with where.connect() as mq:
+    with servers.connect() as mq:
         found = mq.admin.describe_scan(scan_id)
     if not found.served:
         silent = f"; not answered by {named('broker', found.silent)}" if found.silent else ""

@@ -1,4 +1,4 @@
-"""`tinymq topic`: what topics there are, making, altering and deleting them, and cutting off what is old."""
+"""`tinymq topic`: create, list, describe, alter, trim and delete topics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tinymq.cli.common import units
 from tinymq.cli.common.offsets import parse_time
 from tinymq.cli.common.options import Output
 from tinymq.cli.common.output import print_json, print_line, print_table, say
-from tinymq.cli.common.servers import HERE, Where
+from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 
 if TYPE_CHECKING:
     from tinymq.client import Client, PartitionOffsets, TopicDescription
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 app = App(name="topic", help="Create, list, describe, alter, trim and delete topics.")
 
 SETTINGS = (
-    f"name=value, may be repeated: {', '.join(setting.usage() for setting in topic_config.SETTINGS)}. "
-    f"`{topic_config.NO_BOUND}` is no bound."
+    f"name=value; may be repeated: {', '.join(setting.usage() for setting in topic_config.SETTINGS)}. "
+    f"`{topic_config.NO_BOUND}` means no bound."
 )
 Name = Annotated[str, Parameter(help="The topic's name: 1 to 249 of A-Z a-z 0-9 . _ -")]
 Number = Annotated[int, Parameter(help="The partition's number.")]
 Settings = Annotated[list[str] | None, Parameter(name=["--set"], help=SETTINGS)]
-DryRun = Annotated[bool, Parameter(name=["--dry-run"], negative="", help="Say what would be done, and do nothing.")]
+DryRun = Annotated[
+    bool, Parameter(name=["--dry-run"], negative="", help="Show what the command would do, and change nothing.")
+]
 
 
 @app.command
@@ -40,23 +42,23 @@ def create(
     partitions: Annotated[int, Parameter(name=["--partitions", "-p"])] = 1,
     replication_factor: Annotated[int | None, Parameter(name=["--replication-factor", "-r"])] = None,
     settings: Settings = None,
-    where: Where = HERE,
+    servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
     """Create a topic; return when every partition has a leader.
 
-    All bounds among the settings are per partition; what they promise: tinymq topic describe NAME.
+    All bounds among the settings apply per partition. `tinymq topic describe NAME` shows what the settings promise.
 
     Parameters
     ----------
     replication_factor
-        Copies of each partition. [default: 3, or the number of brokers if there are fewer; the command waits until as
-        many brokers are registered as the metadata has voters, or 3]
+        Copies of each partition. [default: 3, or the number of brokers if there are fewer; the command first waits
+        until as many brokers are registered as the metadata has voters, or 3]
     """
-    wanted = units.parse_settings(settings or [])
-    topic_config.make(wanted.items())  # what is wrong with them is said before a broker is asked
-    with where.connect() as mq:
-        topic = mq.admin.create_topic(name, partitions, replication_factor, settings=wanted)
+    parsed = units.parse_settings(settings or [])
+    topic_config.make(parsed.items())  # refuses invalid settings before any call to a broker
+    with servers.connect() as mq:
+        topic = mq.admin.create_topic(name, partitions, replication_factor, settings=parsed)
     if output == "json":
         print_json(_document(topic))
     else:
@@ -64,9 +66,9 @@ def create(
 
 
 @app.command(name="list")
-def list_(*, where: Where = HERE, output: Output = "table") -> None:
+def list_(*, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
     """List all topics."""
-    with where.connect() as mq:
+    with servers.connect() as mq:
         topics = mq.admin.list_topics()
     if output == "json":
         print_json({"topics": [_document(topic) for topic in topics]})
@@ -75,9 +77,9 @@ def list_(*, where: Where = HERE, output: Output = "table") -> None:
 
 
 @app.command
-def describe(name: Name, /, *, where: Where = HERE, output: Output = "table") -> None:
+def describe(name: Name, /, *, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
     """Show a topic's partitions (leader, replicas and offsets), its settings, and what they promise."""
-    with where.connect() as mq:
+    with servers.connect() as mq:
         topic = mq.admin.describe_topic(name)
         offsets = mq.admin.offsets(name)
     if output == "json":
@@ -106,17 +108,17 @@ def alter(
     /,
     *,
     settings: Annotated[list[str], Parameter(name=["--set"], help=SETTINGS)],
-    where: Where = HERE,
+    servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
-    """Change settings of a topic: all of these, or none. What is not named stays; storage is fixed.
+    """Change the given settings of a topic, all of them or none. `storage` cannot change.
 
-    A shorter retention removes what is older within seconds, and for good.
+    A shorter retention removes older records within seconds, and permanently.
     """
-    wanted = units.parse_settings(settings)
-    topic_config.parse_settings(wanted.items())
-    with where.connect() as mq:
-        topic = mq.admin.alter_topic(name, wanted)
+    parsed = units.parse_settings(settings)
+    topic_config.parse_settings(parsed.items())
+    with servers.connect() as mq:
+        topic = mq.admin.alter_topic(name, parsed)
     if output == "json":
         print_json({"name": topic.name, "settings": dict(topic.settings)})
     else:
@@ -130,47 +132,49 @@ def trim(
     partition: Number,
     /,
     *,
-    before: Annotated[str | None, Parameter(help="Remove what is older than this: ISO 8601, or seconds.")] = None,
-    before_offset: Annotated[int | None, Parameter(help="Remove what lies before this offset.")] = None,
+    before: Annotated[
+        str | None, Parameter(help="Remove the records before this time: ISO 8601, or seconds since 1970.")
+    ] = None,
+    before_offset: Annotated[int | None, Parameter(help="Remove the records before this offset.")] = None,
     dry_run: DryRun = False,
-    where: Where = HERE,
+    servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
-    """Remove the oldest records of a partition, for good and for all its readers.
+    """Remove the oldest records of a partition, permanently and for all its readers.
 
-    What is older than --before is told by the records' own timestamps: all before the first one at or after it go.
-    What is held for a planned read stays, and the call waits for that up to --timeout.
+    --before compares the records' timestamps: it removes all records before the first one at or after that time.
+    Records under a hold stay, and the call waits up to --timeout for the hold to end.
     """
     place = _place(before, before_offset)
-    with where.connect() as mq:
+    with servers.connect() as mq:
         at = extent(mq, name, partition)
         if dry_run:
-            upto = place.value if isinstance(place, Offset) else mq.admin.find_offsets(name, place)[partition]
-            if upto > at.high_watermark:
+            target = place.value if isinstance(place, Offset) else mq.admin.find_offsets(name, place)[partition]
+            if target > at.high_watermark:
                 raise OffsetOutOfRange(
-                    f"offset {upto} lies beyond the end",
-                    hint=f"there are {at.log_start} to {at.high_watermark}",
+                    f"offset {target} is past the end",
+                    hint=f"the partition has offsets {at.log_start} to {at.high_watermark}",
                     log_start=at.log_start,
                     high_watermark=at.high_watermark,
                 )
-            start = max(at.log_start, upto)
+            start = max(at.log_start, target)
         else:
             start = mq.admin.trim(name, partition, place)
     removed = max(0, start - at.log_start)
     if output == "json":
         print_json({"name": name, "partition": partition, "log_start": start, "removed": removed, "dry_run": dry_run})
         return
-    said = f"{'would remove' if dry_run else 'removed'} {quantity(removed, 'record')} of {name}/{partition}"
-    say(f"{said}: it {'would begin' if dry_run else 'begins'} at {start}, and ends at {at.high_watermark}")
+    removal = f"{'would remove' if dry_run else 'removed'} {quantity(removed, 'record')} of {name}/{partition}"
+    say(f"{removal}: it {'would begin' if dry_run else 'begins'} at {start}, and ends at {at.high_watermark}")
 
 
 @app.command
-def add_partition(name: Name, /, *, where: Where = HERE, output: Output = "table") -> None:
-    """Give a topic one more partition, with a number that it never had.
+def add_partition(name: Name, /, *, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
+    """Add a partition to a topic, with a number that the topic never used before.
 
-    Records with a key may go to other partitions than before: order within a key holds from here on.
+    Records with a key may go to other partitions than before, so order within a key holds only from now on.
     """
-    with where.connect() as mq:
+    with servers.connect() as mq:
         added = mq.admin.add_partition(name)
     if output == "json":
         print_json({"name": name, "partition": added.partition, "replicas": list(added.replicas)})
@@ -180,10 +184,16 @@ def add_partition(name: Name, /, *, where: Where = HERE, output: Output = "table
 
 @app.command
 def delete_partition(
-    name: Name, partition: Number, /, *, dry_run: DryRun = False, where: Where = HERE, output: Output = "table"
+    name: Name,
+    partition: Number,
+    /,
+    *,
+    dry_run: DryRun = False,
+    servers: ServerOptions = DEFAULT_SERVERS,
+    output: Output = "table",
 ) -> None:
     """Delete one partition of a topic with all its records and channels; its number is never used again."""
-    with where.connect() as mq:
+    with servers.connect() as mq:
         if dry_run:
             at = extent(mq, name, partition)
             say(f"would delete {name}/{partition}, with {quantity(at.high_watermark - at.log_start, 'record')}")
@@ -195,29 +205,31 @@ def delete_partition(
 
 
 @app.command
-def delete(name: Name, /, *, where: Where = HERE, output: Output = "table") -> None:
+def delete(name: Name, /, *, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
     """Delete a topic and all its records."""
-    with where.connect() as mq:
+    with servers.connect() as mq:
         try:
             mq.admin.delete_topic(name)
-        except UnknownTopic as error:  # its usual hint is to create it
-            raise UnknownTopic(error.message, hint="see what there is: tinymq topic list") from None
+        except UnknownTopic as error:  # the default hint is to create the topic
+            raise UnknownTopic(error.message, hint="list the topics: tinymq topic list") from None
     say(f"topic {name} deleted")
     if output == "json":
         print_json({"name": name, "deleted": True})
 
 
-BEFORE = "write --before 2026-01-01T00:00Z, or seconds since 1970"
+BEFORE_HINT = "write --before 2026-01-01T00:00Z, or seconds since 1970"
 
 
 def _place(before: str | None, before_offset: int | None) -> datetime | Offset:
     if (before is None) == (before_offset is None):
-        raise InvalidRequest("what is to go?", hint="give either --before TIME or --before-offset N")
-    return parse_time(before, BEFORE) if before is not None else Offset(before_offset or 0)
+        raise InvalidRequest(
+            "neither or both of --before and --before-offset are given", hint="give exactly one of them"
+        )
+    return parse_time(before, BEFORE_HINT) if before is not None else Offset(before_offset or 0)
 
 
 def extent(mq: Client, name: str, partition: int) -> PartitionOffsets:
-    """Where a partition begins and ends. Raises UnknownPartition."""
+    """Return the start and the end of a partition. Raises UnknownPartition."""
     offsets = mq.admin.offsets(name)
     if partition not in offsets:
         raise UnknownPartition(f"{name} has no partition {partition}")
@@ -248,7 +260,7 @@ def _described(topic: TopicDescription, offsets: dict[int, PartitionOffsets]) ->
 
 
 def _promise(topic: TopicDescription) -> str:
-    """What the settings promise, and what they lose."""
+    """Return the text that tells what the settings promise, and what can be lost with them."""
     return topic_config.promise(topic_config.make(topic.settings.items()))
 
 

@@ -13,7 +13,7 @@ from tinymq.broker.serve.slices import Slices
 class State(Enum):
     """The state of a broker process, as `tinymq cluster status` shows it."""
 
-    UNFORMED = "unformed"  # its data folder belongs to no cluster yet
+    UNFORMED = "unformed"  # its data directory belongs to no cluster yet
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"

@@ -82,7 +82,7 @@ def _agree(
         raise WrongCluster("these brokers belong to more than one cluster")
     not_empty = [d.broker_id for d in described if not d.cluster_id and not d.empty]
     if not_empty:
-        raise InvalidRequest(f"data folder not empty: {named('broker', not_empty)}", hint="use new data folders")
+        raise InvalidRequest(f"data directory not empty: {named('broker', not_empty)}", hint="use new data directories")
     if formed:
         cluster_id, first_entry = formed.pop()
         parse_entry(first_entry)

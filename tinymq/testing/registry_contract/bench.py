@@ -18,12 +18,14 @@ from tinymq.simulation.manual_clock import ManualClock
 UNTIL_S = 10.0  # real seconds, for implementations that depend on other processes
 
 OpenRegistry = Callable[[ManualClock, Path], AbstractAsyncContextManager[Registry]]
-"""The type of a user's fixture `open_registry`: it opens a started, empty registry on this clock, which may store files
-in this folder, and stops it at the end."""
+"""The type of a user's fixture `open_registry`.
+
+It opens a started, empty registry on the given clock, and stops the registry at the end. The registry may store files
+in the given directory."""
 
 
 def broker(number: int, session: int = 1, rack: str = "", feature_level: int = 1) -> BrokerRecord:
-    """A registration."""
+    """Return a broker's registration."""
     return BrokerRecord(
         broker_id=number,
         incarnation=bytes([number]) * 16,
@@ -36,7 +38,7 @@ def broker(number: int, session: int = 1, rack: str = "", feature_level: int = 1
 
 
 class Bench:
-    """A scenario's registry, its clock, and the effects so far."""
+    """A scenario's registry, its clock, and the effects that the registry has reported so far."""
 
     def __init__(self, registry: Registry, clock: ManualClock) -> None:
         self.clock = clock
@@ -52,14 +54,14 @@ class Bench:
             await self.registry.register_broker(broker(number))
 
     async def raise_level(self, level: int) -> None:
-        """Raise the level, like a broker that has seen every member announce it."""
+        """Raise the feature level, as a broker does once every member announces it."""
         await self.registry.raise_feature_level(level, self.registry.version)
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Turn the loop until the condition holds, while the clock stands still."""
+        """Run the event loop until the condition holds, while the clock stands still."""
         deadline_s = time.monotonic() + UNTIL_S
         while not holds():
-            assert time.monotonic() < deadline_s, "it never came true"
+            assert time.monotonic() < deadline_s, "the condition never held"
             await asyncio.sleep(0)
 
 
@@ -68,7 +70,7 @@ Scenario = Callable[[Callable[[Bench], Awaitable[None]]], None]
 
 @pytest.fixture
 def run(open_registry: OpenRegistry, tmp_path: Path) -> Scenario:
-    """Runs a scenario on a registry that the user's fixture opens."""
+    """Return the function that runs a scenario on a registry that the user's fixture opens."""
 
     async def main(scenario: Callable[[Bench], Awaitable[None]]) -> None:
         clock = ManualClock()

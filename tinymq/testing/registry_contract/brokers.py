@@ -106,7 +106,7 @@ def test_a_topic_has_its_settings_and_they_change_one_by_one(run: Scenario) -> N
         assert (altered.config.retention_ms, altered.config.max_records, altered.config.max_bytes) == (60_000, None, 8)
         assert altered.config_version == b.registry.version > topic.config_version
         assert b.effects[1:] == [TopicCreated(topic), TopicAltered(altered)]
-        assert await b.registry.alter_topic("t", [("max_bytes", "8")]) == altered, "as it was"
+        assert await b.registry.alter_topic("t", [("max_bytes", "8")]) == altered, "an unchanged value is no change"
         assert await b.registry.alter_topic("t", []) == altered
         assert len(b.effects) == 3
         assert (await b.registry.register_topic("u", 1, 1)).config == TopicConfig()
@@ -140,7 +140,7 @@ def test_settings_are_all_taken_or_none(run: Scenario, settings: list[tuple[str,
 
 
 def test_a_change_under_the_same_id_is_made_once(run: Scenario) -> None:
-    """Whatever has happened to the topic in between."""
+    """A repeated command id changes nothing, even if the topic changed or was deleted in between."""
 
     async def scenario(b: Bench) -> None:
         await b.register(1)

@@ -1,4 +1,4 @@
-"""The contract of every RegistryService: queues that come and go, and their consumers."""
+"""The contract of every RegistryService: creating and deleting queues, and their consumers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def test_a_queue_is_placed_as_those_of_a_new_topic(run: Scenario) -> None:
         for _ in range(8):
             await b.registry.register_queue("t")
         queues = b.registry.get_queues_by_topic("t")
-        assert Counter(q.replicas[0].broker_id for q in queues) == {1: 3, 2: 3, 3: 3}, "even in itself"
+        assert Counter(q.replicas[0].broker_id for q in queues) == {1: 3, 2: 3, 3: 3}, (
+            "the topic's own leaders are balanced"
+        )
         assert Counter(r.broker_id for q in queues for r in q.replicas) == {1: 6, 2: 6, 3: 6}
         assert all(len({r.broker_id for r in q.replicas}) == 2 for q in queues)
 
@@ -80,14 +82,14 @@ def test_what_is_deleted_is_known_to_be(run: Scenario) -> None:
 
         assert deleted(topic.topic_id) == [False] * 4
         await b.registry.unregister_queue("t", 0)
-        assert deleted(topic.topic_id) == [True, False, False, False], "what is not yet made is not deleted"
+        assert deleted(topic.topic_id) == [True, False, False, False], "a queue that was never created is not deleted"
         await b.registry.register_queue("t")
         await b.registry.unregister_queue("t", 2)
         assert deleted(topic.topic_id) == [True, False, True, False]
         await b.registry.unregister_topic("t")
         assert deleted(topic.topic_id) == [True] * 4
         assert deleted(other.topic_id) == [False] * 4
-        assert deleted(TopicId(b"s" * 16)) == [False] * 4, "what was never heard of is not known to be deleted"
+        assert deleted(TopicId(b"s" * 16)) == [False] * 4, "an unknown topic is not known to be deleted"
 
     run(scenario)
 
@@ -98,7 +100,9 @@ def test_the_last_queue_takes_its_topic_along_if_that_was_asked_for(run: Scenari
         first = await b.registry.register_topic("t", 2, 1)
         await b.registry.set_queue_consumer("t", 1, "c", "me")
         await b.registry.unregister_queue("t", 0, with_topic=True, topic_id=first.topic_id)
-        assert [queue.partition for queue in b.registry.get_queues_by_topic("t")] == [1], "one of two goes alone"
+        assert [queue.partition for queue in b.registry.get_queues_by_topic("t")] == [1], (
+            "the first of two queues leaves the topic in place"
+        )
         with pytest.raises(UnknownPartition):
             await b.registry.unregister_queue("t", 0, with_topic=True)
         with pytest.raises(InvalidRequest):
@@ -112,7 +116,7 @@ def test_the_last_queue_takes_its_topic_along_if_that_was_asked_for(run: Scenari
         for number in (0, 1):
             with pytest.raises(UnknownTopic):
                 await b.registry.unregister_queue("t", number, with_topic=True, topic_id=first.topic_id)
-        assert b.registry.get_topic("t") == second, "another topic by now"
+        assert b.registry.get_topic("t") == second, "a retry does not touch the new topic of that name"
 
     run(scenario)
 
@@ -208,7 +212,7 @@ def test_a_channel_has_one_consumer_and_its_epoch_rises(run: Scenario) -> None:
         elsewhere = await b.registry.set_queue_consumer("t", 1, "c", "me")
         other = await b.registry.set_queue_consumer("t", 0, "d", "me")
         epochs = [c.epoch for c in (first, second, third, elsewhere, other)]
-        assert epochs == sorted(set(epochs)), "each above all before it, another consumer's or not"
+        assert epochs == sorted(set(epochs)), "each epoch is above all earlier epochs of any consumer"
         assert epochs[0] > 0
         assert b.registry.get_queue_consumer("t", 0, "c") == third, "channels and partitions do not see each other"
         assert b.effects == [ConsumersChanged()] * 5
@@ -229,7 +233,7 @@ def test_consumers_end_by_themselves_and_with_what_they_read(run: Scenario) -> N
         assert b.registry.get_queue_consumer("t", 0, "c") is None
         await b.registry.unset_queue_consumer("t", 0, "c")
         await b.registry.unset_queue_consumer("t", 0, "never")
-        assert b.effects == [ConsumersChanged()], "nothing happens to one that is not there"
+        assert b.effects == [ConsumersChanged()], "unsetting a missing consumer has no effect"
         last = await b.registry.set_queue_consumer("t", 0, "c", "me")
         kept = await b.registry.set_queue_consumer("t", 1, "c", "me")
         assert last.epoch > new.epoch
