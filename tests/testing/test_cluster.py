@@ -18,7 +18,7 @@ from tinymq.testing.cluster import Cluster
 
 
 async def send_until_done(cluster: Cluster, data: pb.ProduceBatch, avoid: int = 0) -> pb.ProduceResult:
-    """Send to whoever leads until it is acknowledged, as a client would."""
+    """Send to the current leader until the batch is acknowledged, as a client does."""
     while True:
         leader = await asyncio.to_thread(cluster.wait_leader, "t", 0, avoid)
         async with Raw(cluster.address(leader)) as raw:
@@ -91,7 +91,7 @@ def test_the_leader_dies_between_commit_and_reply_and_the_retry_appends_once(mon
         data = batch(topic.topic_id, payload(2, producer=3, sequence=5))
         async with Raw(cluster.address(leader)) as raw:
             with monkeypatch.context() as patch:
-                # Whoever waits is told upon the commit: this reply is never sent.
+                # The leader would answer at the commit. This reply is never sent.
                 patch.setattr(ProduceStream, "_done", lambda *_: committed.set())
                 lost = asyncio.ensure_future(raw.produce(data))
                 assert await asyncio.to_thread(committed.wait, 20)
@@ -203,6 +203,6 @@ def test_a_broker_that_is_gone_is_unregistered_by_itself_and_registered_again() 
         asyncio.run(main(cluster))
 
 
-def test_waiting_has_an_end() -> None:
+def test_wait_until_has_a_deadline() -> None:
     with Cluster(nodes=1) as cluster, pytest.raises(DeadlineExceeded):
         cluster.wait_until(lambda: False, timeout_s=0.05)

@@ -1,4 +1,4 @@
-"""Whole brokers on disks that fail: what clients are told, what `cluster status` shows, what is kept."""
+"""Whole brokers on disks that fail: errors of clients, the cluster status, and the records that survive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tinymq.testing.cluster import Cluster
 
 
 class Disks:
-    """One faulty disk per broker, kept when its broker is started again."""
+    """One faulty disk per broker, which a restarted broker gets again."""
 
     def __init__(self, seed: int) -> None:
         rng = random.Random(seed)
@@ -74,7 +74,7 @@ def test_a_failed_sync_stops_that_replica_and_the_others_go_on() -> None:
         failed = await role(cluster, leader)
         assert (failed.role, failed.reason.partition(":")[0]) == ("failed", "SyncFailed")
         async with Raw(cluster.address(leader)) as raw:
-            assert (await raw.fetch(topic.topic_id)).error.code == "NotReady", "what its disk holds is not known"
+            assert (await raw.fetch(topic.topic_id)).error.code == "NotReady", "the content of its disk is unknown"
         for other in {1, 2, 3} - {leader}:
             assert [offset for offset, _ in await read_all(cluster, other, topic.topic_id, 6)] == [0, 3]
             assert (await role(cluster, other)).role in ("leader", "follower")
@@ -85,7 +85,7 @@ def test_a_failed_sync_stops_that_replica_and_the_others_go_on() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 6))])
 def test_the_power_of_all_brokers_fails_under_load(seed: int) -> None:
-    """Through gRPC and all: every acknowledged record is there afterwards, each once, topics whole or not at all."""
+    """Every acknowledged record is there exactly once afterwards, and every topic is complete or absent."""
     disks = Disks(seed)
     rng = random.Random(seed)
     acknowledged: list[tuple[int, bytes]] = []
@@ -125,6 +125,6 @@ def test_the_power_of_all_brokers_fails_under_load(seed: int) -> None:
                     await asyncio.to_thread(cluster.wait_leader, f"half{n}", partition)
             assert entries(await raw.fetch(topic.topic_id))
 
-    patient = Timing(gone_after_s=10.0)  # a slow machine is no reason for an election
+    patient = Timing(gone_after_s=10.0)  # a slow machine must not cause an election
     with Cluster(nodes=3, files_factory=disks, timing=patient) as cluster:
         asyncio.run(main(cluster))

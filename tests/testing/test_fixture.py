@@ -1,4 +1,4 @@
-"""The fixture and the public client over it, as a user of tinymq has them."""
+"""The fixture and the public client, used as in a test of an application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster that is not complete yet: what a topic waits for that is made then."""
+"""Creating a topic while the cluster is incomplete waits for the missing brokers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT_S = 30.0
 
 
 def test_the_default_factor_waits_for_voters_that_are_not_registered() -> None:
-    """By the client and by CreateQueue; both had one replica, or two, in silence."""
+    """Both the client and CreateQueue wait. Without the wait, the topic silently got one or two replicas."""
     with Cluster(nodes=3) as cluster, ThreadPoolExecutor(2) as pool:
         admin = cluster.client().admin
         cluster.stop(3)
@@ -25,7 +25,9 @@ def test_the_default_factor_waits_for_voters_that_are_not_registered() -> None:
             admin.create_topic("early", timeout=0.5)
         with pytest.raises(InvalidRequest, match="replication factor 3 with 2 live brokers"):
             admin.create_topic("wide", replication_factor=3)
-        assert admin.create_topic("named", replication_factor=2).replication_factor == 2, "taken at its word"
+        assert admin.create_topic("named", replication_factor=2).replication_factor == 2, (
+            "an explicit factor does not wait"
+        )
         with grpc.insecure_channel(cluster.address(1)) as channel:
             queues = pb_grpc.QueueServiceStub(channel)
             request = pb.CreateQueueRequest(topic="queue")

@@ -1,4 +1,4 @@
-"""A cluster grows while it works; leaders come home after a failure, and stay where an operator put them."""
+"""A cluster grows under load. Leaders return after a failure, but stay where an operator moved them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tinymq.raft import Role
 from tinymq.testing.cluster import Cluster
 
 QUICK = Timing(leader_return_s=0.5)
-RETURN_S = 0.2  # where a test waits out several returns
+RETURN_S = 0.2  # for a test that waits for several returns
 PREFERRED = 0  # place among the replicas
 
 
@@ -61,7 +61,7 @@ def test_two_brokers_join_while_it_works_and_new_topics_use_them() -> None:
         assert [role(cluster, n) for n in (4, 5)] == [Role.OBSERVER, Role.OBSERVER]
         topic = client.admin.create_topic("new", partitions=10, replication_factor=3)
         assert {p.leader for p in topic.partitions} == {1, 2, 3, 4, 5}
-        newcomer = Client(cluster.address(4))  # it is told of the new one alone
+        newcomer = Client(cluster.address(4))  # it knows only the address of the new broker
         late = Traffic(newcomer, "new")
         cluster.wait_until(lambda: late.sent > 20 and traffic.sent > 20)
         cluster.kill(4)
@@ -101,7 +101,7 @@ def test_all_of_them_may_be_killed_and_come_back() -> None:
             producer.send("t", b"1").result(30.0)
         for broker_id in range(1, 6):
             cluster.kill(broker_id)
-        for broker_id in (5, 4):  # before anybody who could tell them of each other
+        for broker_id in (5, 4):  # before any broker that could tell them each other's addresses
             cluster.run(cluster._start(broker_id))
         for broker_id in (3, 2, 1):
             cluster.run(cluster._start(broker_id))

@@ -1,4 +1,4 @@
-"""How much more than `retention_bytes` a partition keeps: the rule of docs/guarantees.md, over several bounds."""
+"""The excess over `retention_bytes` that a partition keeps, by the rule of docs/guarantees.md, for several bounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tinymq.log.replica_log.log_config import SEGMENTS_KEPT_MIN
 from tinymq.testing import Cluster
 
 CHECK_S = 0.1
-TIMES = 8  # as much is written as is to be kept
+TIMES = 8  # the test writes this many times the bound
 RECORD_BYTES = 500
 BETWEEN = (100_000, 4_000_000)  # long: with the others there is one on each side of every minimum
 FRAMING_BYTES = 4096  # of a batch, and of what else its log holds
@@ -62,4 +62,4 @@ def test_little_more_than_the_bound_is_kept(cluster: Cluster, bound: int, how: s
     segment = max(SEGMENT_BYTES_MIN, bound // SEGMENTS_KEPT_MIN) + batch
     most = bound + bound // 128 + batch
     cluster.wait_until(lambda: readable() <= most and on_disk() <= most + segment)
-    assert cluster.call(readable) >= bound, "no less stays"
+    assert cluster.call(readable) >= bound, "no fewer bytes stay"

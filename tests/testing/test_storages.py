@@ -84,7 +84,7 @@ def test_all_brokers_at_once() -> None:
 
 
 def test_a_reader_that_is_open_while_everything_is_lost_hears_of_it() -> None:
-    """More is written afterwards than it has read; twice, for the log begins anew with its generations."""
+    """More is written afterwards than the reader has read. Two rounds, because the log starts over each time."""
     with Cluster(nodes=3) as cluster:
         make(cluster, "memory", MEMORY)
         client = cluster.client()
@@ -109,7 +109,7 @@ def test_a_reader_that_is_open_while_everything_is_lost_hears_of_it() -> None:
 
 
 def test_a_reader_hears_of_what_a_power_cut_took_from_a_topic_synced_at_intervals() -> None:
-    """None of it was synced. More is written afterwards than it has read."""
+    """None of the records was synced. More is written afterwards than the reader has read."""
     rng = random.Random(1)
     disks = {broker_id: FaultyFiles(random.Random(rng.random())) for broker_id in (1, 2, 3)}
     with Cluster(nodes=3, files_factory=disks.__getitem__) as cluster:
@@ -128,14 +128,14 @@ def test_a_reader_hears_of_what_a_power_cut_took_from_a_topic_synced_at_interval
         for partition in (0, 1):
             cluster.wait_leader("lazy", partition)
         left = client.admin.offsets("lazy")[0].high_watermark
-        assert left < 20, "the disks kept all of it: another seed"
+        assert left < 20, "the disks lost nothing: choose another seed"
         write(cluster.client(), "lazy", [b"new"] * 80)
         with pytest.raises(OffsetOutOfRange, match="is lost") as raised:
             reader.poll(timeout=30)
         assert raised.value.detail["history_start"] == str(left)
         reader.close()
         with client.reader("lazy", [0], start=Offset(left), end="latest") as again:
-            assert [record.value for record in again] == [b"new"] * 40, "there it goes on"
+            assert [record.value for record in again] == [b"new"] * 40, "the reader continues there"
 
 
 def test_commands_have_an_end_in_memory_too_and_go_with_the_records_before_them(

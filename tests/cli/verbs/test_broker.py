@@ -1,4 +1,4 @@
-"""`tinymq broker` by hand: what keeps it from starting, and a disk that ends it, as exit codes and messages."""
+"""`tinymq broker`: the exit codes and messages of a failed start, and of a disk that fails."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def secret(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def taken() -> Iterator[str]:
-    """An address that somebody else listens on."""
+    """An address on which another socket listens."""
     with socket.socket() as stranger:
         stranger.bind(("127.0.0.1", 0))
         stranger.listen()
@@ -47,7 +47,7 @@ def taken() -> Iterator[str]:
 
 
 def options(folder: Path, secret: Path, broker_id: int = 1, **others: str) -> list[str]:
-    """Of a broker that is the only voter."""
+    """Return the options of a broker that is the only voter."""
     client_port, peer_port = free_ports(2)
     listens = {"listen": f"127.0.0.1:{client_port}", "peer-listen": f"127.0.0.1:{peer_port}", "metrics-listen": ""}
     settings = listens | others
@@ -71,8 +71,8 @@ def test_a_port_in_use(tmp_path: Path, secret: Path, taken: str, option: str, ru
     assert_refused(run_broker(options(tmp_path / "data", secret, **{option: taken})), Exit.FAILED, "PortInUse", taken)
 
 
-def test_a_folder_in_use_by_another_process(tmp_path: Path, secret: Path) -> None:
-    """In a process of its own: a lock keeps other processes out, and this shows how one ends that cannot start."""
+def test_a_data_directory_in_use_by_another_process(tmp_path: Path, secret: Path) -> None:
+    """Run the broker in a separate process, because the lock excludes only other processes."""
     held = RealFiles(tmp_path / "data").lock("LOCK")
     command = [sys.executable, "-m", "tinymq.cli.main", "broker", *options(tmp_path / "data", secret)]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
@@ -80,22 +80,22 @@ def test_a_folder_in_use_by_another_process(tmp_path: Path, secret: Path) -> Non
     held.close()
 
 
-def test_a_folder_of_another_broker(tmp_path: Path, secret: Path, taken: str, run_broker: RunBroker) -> None:
-    run_broker(options(tmp_path / "data", secret, listen=taken))  # makes the folder, and ends
+def test_a_data_directory_of_another_broker(tmp_path: Path, secret: Path, taken: str, run_broker: RunBroker) -> None:
+    run_broker(options(tmp_path / "data", secret, listen=taken))  # creates the data directory, and ends
     files = RealFiles(tmp_path / "data")
     made = read_identity(files)
     assert made is not None
-    write_identity(files, replace(made, cluster_id=b"c" * 16))  # as a broker that has come into a cluster
+    write_identity(files, replace(made, cluster_id=b"c" * 16))  # like a broker that belongs to a cluster
     identity = tmp_path / "data" / "broker.json"
     before = identity.read_bytes()
     assert_refused(run_broker(options(tmp_path / "data", secret, broker_id=2)), Exit.DENIED, "WrongBroker")
     assert identity.read_bytes() == before
 
 
-def test_a_damaged_identity_names_the_folder_and_what_to_do(
+def test_a_damaged_identity_is_reported_with_its_directory_and_a_hint(
     tmp_path: Path, secret: Path, taken: str, run_broker: RunBroker
 ) -> None:
-    run_broker(options(tmp_path / "data", secret, listen=taken))  # makes the folder, and ends
+    run_broker(options(tmp_path / "data", secret, listen=taken))  # creates the data directory, and ends
     identity = tmp_path / "data" / "broker.json"
     identity.write_bytes(identity.read_bytes().replace(b'"broker_id": 1', b'"broker_id": 2'))
     says = (str(tmp_path / "data"), "broker.json has a wrong checksum", "restore broker.json")
@@ -103,10 +103,10 @@ def test_a_damaged_identity_names_the_folder_and_what_to_do(
 
 
 @pytest.mark.parametrize(("content", "what"), [(None, "is missing"), (b"nonsense", "is damaged")])
-def test_a_damaged_first_entry_names_the_folder_and_what_to_do(
+def test_a_damaged_first_entry_is_reported_with_its_directory_and_a_hint(
     tmp_path: Path, secret: Path, taken: str, content: bytes | None, what: str, run_broker: RunBroker
 ) -> None:
-    run_broker(options(tmp_path / "data", secret, listen=taken))  # makes the folder, and ends
+    run_broker(options(tmp_path / "data", secret, listen=taken))  # creates the data directory, and ends
     files = RealFiles(tmp_path / "data")
     found = read_identity(files)
     assert found is not None

@@ -1,4 +1,4 @@
-"""`tinymq cluster`: what it says of disks that failed, of damage, and of a secret that is another."""
+"""`tinymq cluster`: failed disks, damaged replicas, and a wrong secret."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def status(cluster: Cluster, code: Exit, capfd: pytest.CaptureFixture[str]) -> d
 
 
 def ailing(document: dict[str, Any]) -> list[tuple[str, int, str, str]]:
-    """(topic, broker, role, code of the reason) of every replica that does not take part."""
+    """Return (topic, broker, role, code of the reason) of every replica that does not take part."""
     ill = [r for r in document["replicas"] if r["role"] not in ("leader", "follower")]
     return [(r["topic"], r["broker"], r["role"], r["reason"].partition(":")[0]) for r in ill]
 
 
 def shown(cluster: Cluster, capfd: pytest.CaptureFixture[str], *words: str) -> bool:
-    """Does the table for people have a line with all of these?"""
+    """Return whether a line of the table has all of these words."""
     assert run(["cluster", "status", "-s", cluster.servers]) == Exit.FAILED
     return any(all(word in line for word in words) for line in capfd.readouterr().out.splitlines())
 
 
 def make(cluster: Cluster) -> GroupId:
-    """A topic with one acknowledged record; its group."""
+    """Create a topic with one acknowledged record, and return its group."""
     client = cluster.client()
     topic = client.admin.create_topic("t", partitions=1, replication_factor=3)
     client.send("t", NEEDLE)
@@ -79,7 +79,7 @@ def row(role: str, leader: int = 0, *, term: int = 1, reason: str = "", topic: s
 
 
 def three(*rows: ReplicaStatus | None, state: str = "running") -> ClusterStatus:
-    """Brokers 1, 2, ..., each with this replica of t, or with none; all are assigned one. `state`: of the last."""
+    """A cluster of brokers 1, 2, ..., each of which reports its row of t, or no replica; `state` is the last one's."""
     ids = tuple(range(1, len(rows) + 1))
     brokers = tuple(
         BrokerStatus(
@@ -123,14 +123,14 @@ def test_a_replica_that_its_broker_does_not_report_is_missing(
     assert "metadata led by no broker\n" in capfd.readouterr().err
     whole = three(row("leader", 1), row("follower", 1), row("follower", 1))
     assert answer(whole) == Exit.OK
-    assert answer(replace(whole, topics=None)) == Exit.FAILED, "what should be there is not known"
+    assert answer(replace(whole, topics=None)) == Exit.FAILED, "the assigned replicas are unknown"
 
 
 def test_replicas_of_a_broker_that_does_not_answer_are_missing_too() -> None:
     for state in ("unreachable", "missing"):
         gone = ("t", 3, "missing", f"broker 3 is {state}")
         assert ailing(describe(three(row("leader", 1), row("follower", 1), None, state=state))) == [gone]
-    lagging = row("follower", 1, topic=(b"i" * 16).hex())  # it has not heard of the topic's name
+    lagging = row("follower", 1, topic=(b"i" * 16).hex())  # it does not know the topic's name yet
     assert ailing(describe(three(row("leader", 1), row("follower", 1), lagging))) == []
 
 
@@ -142,7 +142,9 @@ def test_where_others_have_a_leader_nothing_points_to_recover() -> None:
     repaired = row("learner", reason=explain_learner("damage in 1.log", None, 1, 0))
     assert reasons(row("leader", 1), repaired)[1] == f"repairing: damage in 1.log; {waiting}"
     assert reasons(row("leader", 1), row("candidate", reason=explain_candidate()))[1] == waiting
-    assert reasons(row("leader", 1, term=3), row("follower", 9, term=2), learner)[2] == waiting, "the latest counts"
+    assert reasons(row("leader", 1, term=3), row("follower", 9, term=2), learner)[2] == waiting, (
+        "the report with the latest term counts"
+    )
 
 
 def test_where_nobody_else_has_a_leader_the_way_to_recover_is_shown() -> None:
@@ -150,7 +152,9 @@ def test_where_nobody_else_has_a_leader_the_way_to_recover_is_shown() -> None:
     learner = row("learner", reason=alone)
     assert reasons(row("candidate", reason=explain_candidate()), learner) == [explain_candidate(), alone]
     assert reasons(row("follower", 2), learner)[1] == alone, "the lost one itself, remembered as the leader"
-    assert reasons(row("failed", 3, reason="SyncFailed: x"), learner)[1] == alone, "it stopped, and so did its news"
+    assert reasons(row("failed", 3, reason="SyncFailed: x"), learner)[1] == alone, (
+        "a stopped broker reports nothing new"
+    )
     assert reasons(row("leader", 1, topic="another"), learner)[-1] == alone
 
 

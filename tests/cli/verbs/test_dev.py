@@ -1,4 +1,4 @@
-"""`tinymq dev` and `tinymq broker` with real processes: up, hurt, down, and what is said when it fails."""
+"""`tinymq dev` and `tinymq broker` with real processes: up, kill, down, and the messages of failures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEADLINE_S = 20.0
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A place for a cluster, of which nothing runs afterwards."""
+    """A directory for a cluster, which is stopped afterwards."""
     path = tmp_path / "dev"
     yield path
     if (path / "cluster.json").exists():
@@ -55,13 +55,13 @@ def test_a_clusters_life(folder: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert [p.pid for p in started] == [b["pid"] for b in states]
     made = [folder, folder.with_name("dev.lock"), *folder.rglob("*")]
     assert len(made) > 20
-    assert [path for path in made if path.stat().st_mode & 0o077] == [], "all of it is for its owner alone"
+    assert [path for path in made if path.stat().st_mode & 0o077] == [], "only its owner can read the files"
 
     assert run(["dev", "kill", "2", *where, "-o", "json"]) == Exit.OK
     assert json.loads(capfd.readouterr().out) == {**states[1], "pid": None, "state": "stopped"}
     assert not started[1].alive
     assert [s.state for s in dev_cluster.status(folder)] == ["running", "stopped", "running"]
-    assert run(["dev", "start", "1", *where]) == Exit.USAGE, "it runs already"
+    assert run(["dev", "start", "1", *where]) == Exit.USAGE, "the broker runs already"
     assert "tinymq dev stop 1" in capfd.readouterr().err
     assert run(["dev", "start", "2", *where]) == Exit.OK
     assert [s.state for s in dev_cluster.status(folder)] == ["running"] * 3
@@ -76,21 +76,23 @@ def test_a_clusters_life(folder: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert run(["dev", "down", *where, "-o", "json"]) == Exit.OK
     assert json.loads(capfd.readouterr().out) == {"stopped": [1, 2, 3], "removed": None}
     assert not [p for p in running if p.alive]
-    assert run(["dev", "start", "1", *where]) == Exit.UNAVAILABLE, "one of three serves nothing"
+    assert run(["dev", "start", "1", *where]) == Exit.UNAVAILABLE, "one broker of three cannot serve"
     assert "tinymq dev up also starts brokers 2, 3" in capfd.readouterr().err
-    assert run(["dev", "up", *where]) == Exit.OK, "again, with what it has kept"
+    assert run(["dev", "up", *where]) == Exit.OK, "the cluster starts again with its data"
     leader = _metadata_leader(folder, capfd)
     assert run(["dev", "stop", str(leader), *where]) == Exit.OK
     events = [json.loads(line) for line in cause.tail(dev_folder.load(folder).log(leader), 50)]
     stopping = max(i for i, event in enumerate(events) if event.get("state") == "stopping")
-    assert "follower" in [event.get("role") for event in events[stopping:]], "it handed over before it stopped"
+    assert "follower" in [event.get("role") for event in events[stopping:]], (
+        "the broker transferred its leadership before it stopped"
+    )
     assert _metadata_leader(folder, capfd) not in (leader, None)
     assert run(["dev", "down", "--purge", *where]) == Exit.OK
-    assert list(folder.parent.iterdir()) == [], "the lock is gone, too"
+    assert list(folder.parent.iterdir()) == [], "the lock file is removed"
 
 
 @pytest.mark.long  # `tinymq dev stop` does the same, in the test above
-def test_sigterm_ends_a_broker_politely(folder: Path) -> None:
+def test_sigterm_stops_a_broker_in_order(folder: Path) -> None:
     dev_cluster.up(folder, 1, lambda _: None)
     (process,) = _processes(folder)
     process.signal(signal.SIGTERM)
@@ -101,7 +103,7 @@ def test_sigterm_ends_a_broker_politely(folder: Path) -> None:
 
 
 def without_metrics(folder: Path) -> dev_folder.DevFolder:
-    """Three brokers, as they were made before there were metrics."""
+    """Create three brokers as a version without metrics did."""
     dev_folder.create(folder, 3)
     document = json.loads((folder / "cluster.json").read_text())
     for said in document["brokers"]:
@@ -112,9 +114,11 @@ def without_metrics(folder: Path) -> dev_folder.DevFolder:
     return dev_folder.load(folder)
 
 
-def test_a_broker_that_does_not_start_is_explained_and_leaves_nobody(folder: Path) -> None:
-    """And a cluster of before there were metrics comes up without: their default is one port, which three brokers of
-    one machine cannot share."""
+def test_a_failed_start_is_explained_and_leaves_no_process(folder: Path) -> None:
+    """Also start a cluster that was created before metrics existed.
+
+    It serves no metrics: their default is one port, which three brokers of one machine cannot share.
+    """
     cluster = without_metrics(folder)
     with socket.socket() as taken:
         port = int(cluster.broker(2).address.rpartition(":")[2])

@@ -1,4 +1,4 @@
-"""`tinymq log dump`: what is in a segment, and where it is damaged."""
+"""`tinymq log dump`: the entries of a segment, and its damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tinymq cluster recover` after two of three disks were lost: it shows what is left, and goes on when told to."""
+"""`tinymq cluster recover` after two of three disks were lost: show the groups, recover with --accept-loss."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def secret(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def recover(secret: Path, capfd: pytest.CaptureFixture[str]) -> Recover:
-    """Runs it against a cluster: the document; its exit code must be `code`."""
+    """Run the command against a cluster, check its exit code, and return its document."""
 
     def call(cluster: Cluster, code: Exit, *options: str) -> dict[str, Any]:
         capfd.readouterr()
@@ -42,7 +42,7 @@ def recover(secret: Path, capfd: pytest.CaptureFixture[str]) -> Recover:
 
 
 def lose(cluster: Cluster, *broker_ids: int) -> None:
-    """Two disks at once; the brokers come back with empty folders."""
+    """Lose several disks at once: the brokers come back with empty data directories."""
     for broker_id in broker_ids:
         cluster.kill(broker_id)
         cluster.wipe(broker_id)
@@ -73,23 +73,23 @@ def test_two_of_three_lost(recover: Recover, capfd: pytest.CaptureFixture[str]) 
             assert group["brokers"]["2"].startswith("not listed")
             position = (group["last_index"], group["high_watermark"])
             assert "records that only brokers" in group["accepted_as_lost"], position
-        assert roles(cluster, 2) == ["learner"], "looking changes nothing"
+        assert roles(cluster, 2) == ["learner"], "a survey changes nothing"
         left = recover(cluster, Exit.OK, "--accept-loss")
         assert (left["well"], left["groups"]) == (1 + PARTITIONS, [])
         for broker_id in (1, 2, 3):
             cluster.wait_until(lambda n=broker_id: takes_part(cluster, n))  # type: ignore[misc]
-        assert read(cluster) == set(range(30)), "all that the survivor had is there"
+        assert read(cluster) == set(range(30)), "every record of the survivor is there"
         assert held
         send(cluster, 30, 60)
-        assert recover(cluster, Exit.OK, "--accept-loss")["groups"] == [], "again: nothing"
+        assert recover(cluster, Exit.OK, "--accept-loss")["groups"] == [], "a second recovery finds nothing"
         cluster.wait_until(lambda: len(chains(cluster)) == 1 + PARTITIONS)
         cluster.kill(1)  # the survivor: the two that were lost hold everything now
         send(cluster, 60, 90)
         assert read(cluster) == set(range(90))
 
 
-def test_a_reader_that_is_open_hears_of_what_was_given_up(recover: Recover) -> None:
-    """The survivor had slept; more is written afterwards than the reader has read."""
+def test_an_open_reader_is_told_of_the_loss(recover: Recover) -> None:
+    """The survivor missed records; afterwards, more records are written than the reader has read."""
     with Cluster(nodes=3) as cluster:
         client = cluster.client()
         client.admin.create_topic(TOPIC, partitions=1, replication_factor=3)
@@ -124,8 +124,8 @@ def test_a_reader_that_is_open_hears_of_what_was_given_up(recover: Recover) -> N
             assert [message.value for message in again] == [b"after"] * 41
 
 
-def test_who_reads_a_channel_afterwards_fences_whoever_did_before(recover: Recover) -> None:
-    """The survivor knows nothing of the last consumers: theirs is a partition that lost nothing, on another broker."""
+def test_a_consumer_after_the_recovery_fences_the_consumer_before_it(recover: Recover) -> None:
+    """The survivor does not know the last consumers. Their partition is on another broker and lost nothing."""
     with Cluster(nodes=3) as cluster:
         fourth = cluster.add()
         client = cluster.client()
