@@ -1,1 +1,1 @@
-"""Programs for spark-submit, on real data: see README.md beside this file."""
+"""Programs for spark-submit that run on real data. README.md beside this file describes them."""

@@ -1,4 +1,4 @@
-"""What command lines say, as values: for argparse's `type=`."""
+"""Converts arguments of the command line to values, for argparse's `type=`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 
 def whole(text: str, least: int = 0) -> int:
-    """A whole number of at least `least`."""
+    """Read a whole number of at least `least`."""
     try:
         number = int(text)
     except ValueError:
@@ -18,14 +18,16 @@ def whole(text: str, least: int = 0) -> int:
 
 
 def positive(text: str) -> int:
-    """A whole number of at least 1."""
+    """Read a whole number of at least 1."""
     return whole(text, 1)
 
 
 def moment(text: str) -> datetime:
-    """A time as ISO 8601 has it, in UTC unless it names a zone: 2013-02-01, 2013-02-01T06:00-05:00."""
+    """Read a time in ISO 8601, in UTC unless it names a zone: 2013-02-01, 2013-02-01T06:00-05:00."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: write 2013-02-01 or 2013-02-01T06:00-05:00") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a time: write 2013-02-01 or 2013-02-01T06:00-05:00"
+        ) from None
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)

@@ -1,11 +1,11 @@
-"""Records of a stretch of time, from topic to topic, changed on the way as the command line says.
+"""Copies the records of a stretch of time from topic to topic, changed as the command line says.
 
     spark-submit spark/pipelines/backfill.py --servers localhost:7070 --from flights --to flights-february \\
         --since 2013-02-01 --until 2013-03-01 --schema 'carrier STRING, origin STRING, dep_delay INT' \\
         --where 'json.dep_delay > 60' --value 'to_json(struct(json.carrier, json.dep_delay AS late_min))'
 
-It says what it will do, does it (unless --dry-run), and says what it did. What can be refused is refused before a
-record is written. A record keeps its key, headers and time unless an expression says otherwise.
+The program prints what it will do, does it (unless --dry-run), and prints the result. It refuses a bad request before
+it writes a record. A record keeps its key, headers and time unless an expression changes them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from pipelines.arguments import moment
-from pipelines.ranges import Range, ends_of, offsets_of, told
+from pipelines.ranges import Range, ends_of, offsets_json, offsets_of
 from pipelines.refused import Refused
 from pipelines.sessions import ended, say, session
 from pyspark_tinymq.write.place import PLACE
@@ -34,7 +34,7 @@ WRITTEN = {"key": ("string", "binary"), "value": ("string", "binary"), "timestam
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What was asked for."""
+    """The arguments of the command line."""
 
     servers: str
     source: str
@@ -85,7 +85,7 @@ class Backfill:
     job: Job
 
     def run(self) -> bool:
-        """Run as asked. False: some values were not JSON with these members, and it was said how many."""
+        """Run the backfill. Returns False if some values were not JSON with these members, and prints how many."""
         if self.job.source == self.job.to:
             raise Refused(f"--from and --to are both {self.job.to}: it would read what it writes")
         if self.job.since >= self.job.until:
@@ -109,7 +109,7 @@ class Backfill:
             return True
 
     def transformed(self, source: DataFrame, read: Observation, taken: Observation) -> DataFrame:
-        """`source` as it will be written. Raises Refused for expressions that cannot be used. Writes nothing."""
+        """Return `source` as it will be written. Writes nothing. Raises Refused for invalid expressions."""
         job = self.job
         within = (F.col("timestamp") >= F.lit(job.since)) & (F.col("timestamp") < F.lit(job.until))
         bad = F.lit(False)
@@ -138,13 +138,13 @@ class Backfill:
         return offsets_of(client, self.job.source, self.job.since, until)
 
     def _source(self, ranges: Sequence[Range]) -> DataFrame:
-        """Exactly these offsets: what was said is what is read, whatever is written meanwhile."""
+        """Return the records at exactly these offsets, which were printed. Records written meanwhile are not read."""
         return (
             self.spark.read.format("tinymq")
             .option("servers", self.job.servers)
             .option("subscribe", self.job.source)
-            .option("startingOffsets", told(self.job.source, {each.partition: each.start for each in ranges}))
-            .option("endingOffsets", told(self.job.source, {each.partition: each.end for each in ranges}))
+            .option("startingOffsets", offsets_json(self.job.source, {each.partition: each.start for each in ranges}))
+            .option("endingOffsets", offsets_json(self.job.source, {each.partition: each.end for each in ranges}))
             .option("replica", self.job.replica)
             .option("includeHeaders", "true")
             .load()
@@ -180,7 +180,7 @@ class Backfill:
 
 
 def _check(written: DataFrame) -> None:
-    """Types that a record can have, and the same rows whenever a task is tried again. Raises Refused."""
+    """Raise Refused unless a record can have these types, and a retried task writes the same rows."""
     for name, kind in written.dtypes:
         if kind not in WRITTEN.get(name, (kind,)):
             raise Refused(f"--{name} is a {kind}, not a {' or a '.join(WRITTEN[name])}: cast it, or use to_json")

@@ -1,10 +1,10 @@
-"""A closing record: one that says that a topic goes on no earlier than now.
+"""Writes a closing record, which tells the readers of a topic that no earlier record follows.
 
-A window is complete once the watermark has passed its end, and only newer records move the watermark: of a topic that
-ends, the last windows would stay open for ever. A closing record has a time, and neither key nor value.
+A window is complete once the watermark has passed its end, and only newer records move the watermark. The last windows
+of a topic that ends would therefore stay open forever. A closing record has a time, and neither a key nor a value.
 
-It belongs after everything: what a query reads later than it, with an older time, comes too late. So it is written by
-who has just read the topic to its end.
+The closing record must be the last one. If a query reads an older record after it, that record is too late. A program
+therefore writes it right after it has read the topic to its end.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import time
 
 from tinymq.client import Client
 
-HEADER = ("closing", b"1")  # for whoever else reads the topic
+HEADER = ("closing", b"1")  # marks the record for other readers of the topic
 
 
 def close(servers: str, topic: str) -> None:
-    """Write one, with the time now. Doing it twice changes nothing. Raises TinymqError."""
+    """Write a closing record with the current time. A second one changes nothing. Raises TinymqError."""
     with Client(servers) as client:
         client.send(topic, None, headers=[HEADER], timestamp=time.time_ns() // 1000)

@@ -1,7 +1,7 @@
-"""What a streaming query has committed to a folder of Parquet files, read without Spark.
+"""Reads, without Spark, the rows that a streaming query has committed to a folder of Parquet files.
 
-A file counts once the sink's log, in `_spark_metadata`, names it: what a killed batch left beside those does not.
-The log has a file for each batch, and now and then one, N.compact, for all batches up to N.
+A file counts once the sink's log in `_spark_metadata` names it. Files that a killed batch left behind do not count. The
+log has a file for each batch, and now and then a file N.compact for all batches up to N.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAME = re.compile(r"(\d+)(\.compact)?")
 
 
 def committed_files(log: Mapping[str, str]) -> list[str]:
-    """The paths that a sink's log names, by the text of each of its files. Pure. Raises ValueError."""
+    """Return the paths that a sink's log names. `log` has the text of each of its files. Pure. Raises ValueError."""
     found = {name: match for name in log if (match := NAME.fullmatch(name))}
     compact = max((int(match[1]) for match in found.values() if match[2]), default=-1)
     names = [(int(match[1]), name) for name, match in found.items() if bool(match[2]) == (int(match[1]) == compact)]
@@ -33,13 +33,13 @@ def committed_files(log: Mapping[str, str]) -> list[str]:
         for line in lines:
             entry = json.loads(line)
             if entry["action"] != "add":
-                raise ValueError(f"{LOG}/{name} has an entry that is no {'add'!r}: {line}")
+                raise ValueError(f"{LOG}/{name} has an entry that is not {'add'!r}: {line}")
             files.append(unquote(urlparse(entry["path"]).path))
     return files
 
 
 def read(folder: Path) -> pa.Table:
-    """All committed rows, in order of commit. Raises FileNotFoundError when no batch was ever committed."""
+    """Return all committed rows, in order of commit. Raises FileNotFoundError if no batch was ever committed."""
     log = {path.name: path.read_text() for path in (folder / LOG).iterdir() if NAME.fullmatch(path.name)}
     files = committed_files(log)
     if not files:

@@ -1,4 +1,4 @@
-"""Two tables of delays against each other. Pure: rows in, differences out."""
+"""Compares two tables of delays. Pure: rows in, differences out."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What differs, counted. `examples` describes the first few."""
+    """The number of differences of each kind. `examples` describes the first few."""
 
-    rows: int  # that were found
+    rows: int  # found
     expected: int
     missing: int
     foreign: int  # found, and not expected
@@ -30,8 +30,8 @@ class Verdict:
 
 
 def compare(found: Iterable[Row], expected: Iterable[Row]) -> Verdict:
-    """Every window exactly once, with exactly the expected figures?"""
-    wanted = {_key(row): dict(row) for row in expected}
+    """Compare: every window must occur exactly once, with exactly the expected figures."""
+    expected_rows = {_key(row): dict(row) for row in expected}
     counts = dict.fromkeys(("foreign", "twice", "different"), 0)
     examples: list[str] = []
     seen: set[tuple[Any, ...]] = set()
@@ -47,15 +47,15 @@ def compare(found: Iterable[Row], expected: Iterable[Row]) -> Verdict:
         key = _key(row)
         if key in seen:
             note("twice", f"{_named(key)}")
-        elif key not in wanted:
+        elif key not in expected_rows:
             note("foreign", f"{_named(key)} is not expected")
-        elif differs := [name for name, value in wanted[key].items() if row[name] != value]:
-            figures = ", ".join(f"{name} {row[name]} instead of {wanted[key][name]}" for name in differs)
+        elif differs := [name for name, value in expected_rows[key].items() if row[name] != value]:
+            figures = ", ".join(f"{name} {row[name]} instead of {expected_rows[key][name]}" for name in differs)
             note("different", f"{_named(key)}: {figures}")
         seen.add(key)
-    missing = sorted(wanted.keys() - seen, key=_named)
+    missing = sorted(expected_rows.keys() - seen, key=_named)
     examples += [f"missing: {_named(key)}" for key in missing[:EXAMPLES_MAX]]
-    return Verdict(rows, len(wanted), len(missing), **counts, examples=tuple(examples))
+    return Verdict(rows, len(expected_rows), len(missing), **counts, examples=tuple(examples))
 
 
 def _key(row: Row) -> tuple[Any, ...]:

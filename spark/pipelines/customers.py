@@ -1,7 +1,7 @@
-"""What customers are worth: from orders to one row for each customer. DataFrames in and out, no I/O.
+"""Computes the value of customers: from orders to one row for each customer. DataFrames in and out, no I/O.
 
-Frequency, recency, age and repeat value are those of Fader, Hardie and Lee (2005), as models of customer value take
-them; in days. Several orders on one day count as one purchase.
+Frequency, recency, age and repeat value are in days, as Fader, Hardie and Lee (2005) define them for models of customer
+value. Several orders on one day count as one purchase.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ UNREADABLE = "unreadable"
 
 
 def orders(records: DataFrame) -> DataFrame:
-    """The records that are orders, with the columns of ORDERS."""
+    """Return the records that are orders, with the columns of ORDERS."""
     names = [each.split()[0] for each in ORDER.split(", ")]
     return records.where(readable()).select(*(F.col(f"value.{name}") for name in names), "partition", "offset")
 
 
 def readable() -> Column:
-    """Whether a record is an order: all members are there."""
+    """Return the condition that a record is an order: all members are present."""
     return F.col("value.customer").isNotNull() & F.col("value.day").isNotNull() & F.col("value.cents").isNotNull()
 
 
 def customers(orders: DataFrame, until: date) -> DataFrame:
-    """One row for each customer, of the orders up to and including the day `until`.
+    """Return one row for each customer, from the orders up to and including the day `until`.
 
     customer        string
     orders, cds     how many, in all

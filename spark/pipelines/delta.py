@@ -1,4 +1,4 @@
-"""Appends to a Delta table that change nothing when they are done again.
+"""Appends to a Delta table so that a repeated append changes nothing.
 
 Delta's log remembers, for each application, the version of its last transaction, in the same commit as the data:
 https://github.com/delta-io/delta/blob/master/PROTOCOL.md#transaction-identifiers
@@ -11,15 +11,15 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 
 def exists(table: str) -> bool:
-    """Whether there is such a table."""
+    """Tell whether the table exists."""
     return bool(DeltaTable.is_deltatable(table))
 
 
 def append(table: str, rows: pa.Table, app: str, version: int) -> bool:
-    """Append `rows` as transaction `version` of application `app`, making the table if need be, in one commit.
+    """Append `rows` as transaction `version` of application `app` in one commit, which creates the table if needed.
 
-    False: that transaction, or a later one of the application, was there, and nothing was done. Raises DeltaError; so
-    does whoever of two writers of the same application comes second.
+    Returns False, without a change, if the table has this transaction or a later one of the application. Raises
+    DeltaError, also when two writers of one application append at once: the second of them fails.
     """
     target: DeltaTable | str = table
     if exists(table):
@@ -33,10 +33,10 @@ def append(table: str, rows: pa.Table, app: str, version: int) -> bool:
 
 
 def replace(table: str, rows: pa.Table) -> None:
-    """Make `rows` all that the table holds, in one commit: readers see the old rows, or the new ones."""
+    """Replace all rows of the table with `rows` in one commit: readers see the old rows, or the new ones."""
     write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite")
 
 
 def files(table: str) -> list[str]:
-    """The Parquet files that the table's newest version consists of, for Spark to read: it needs no jar for that."""
+    """Return the Parquet files of the table's newest version, which Spark can read without Delta's jar."""
     return list(DeltaTable(table).file_uris())

@@ -10,15 +10,15 @@ from pipelines.streams import Progress, progress_of
 
 
 class Reports:
-    """What a file has said so far, and what it says next."""
+    """The reports in a file, read as the file grows."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._read = 0  # bytes: whole lines
+        self._read = 0  # the bytes of the whole lines read so far
         self.seen: list[Progress] = []
 
     def news(self) -> Iterator[Progress]:
-        """Those since the last call; a line that is not whole yet comes with a later one."""
+        """Yield the reports since the last call. An incomplete line waits for a later call."""
         if not self._file.exists():
             return
         with self._file.open("rb") as file:
@@ -32,5 +32,5 @@ class Reports:
             yield progress
 
     def rows_in(self, query: str) -> int:
-        """What that query has read so far."""
+        """Return the number of rows that the query has read so far."""
         return sum(each.rows_in for each in self.seen if each.query == query)

@@ -1,4 +1,4 @@
-"""Offsets that a stretch of time may lie at, partition by partition."""
+"""Finds the offsets of a stretch of time in each partition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tinymq.client import Client
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Offsets of one partition: from start up to, and not including, end."""
+    """The offsets of one partition from `start` up to, and not including, `end`."""
 
     partition: int
     start: int
@@ -24,10 +24,10 @@ class Range:
 
 
 def offsets_of(client: Client, topic: str, since: datetime, until: datetime | None) -> list[Range]:
-    """From the first record at or after `since` up to the first at or after `until`; without it, up to the end.
+    """Return the ranges from the first record at or after `since` to the first at or after `until`, or to the end.
 
-    All records before such a start are older than `since`, whatever their order. Records behind such an end may be
-    older than `until`: it is for topics whose times rise in each partition. Raises UnknownTopic.
+    All records before such a start are older than `since`, whatever their order. Records after such an end may be older
+    than `until`, so use `until` only if times rise in each partition. Raises UnknownTopic.
     """
     starts = client.admin.find_offsets(topic, since)
     ends = client.admin.find_offsets(topic, until if until is not None else "latest")
@@ -35,10 +35,10 @@ def offsets_of(client: Client, topic: str, since: datetime, until: datetime | No
 
 
 def ends_of(client: Client, topic: str) -> dict[int, int]:
-    """The offset after the last record, for each partition. Raises UnknownTopic."""
+    """Return the offset after the last record of each partition. Raises UnknownTopic."""
     return {partition: found.high_watermark for partition, found in client.admin.offsets(topic).items()}
 
 
-def told(topic: str, offsets: Mapping[int, int]) -> str:
-    """Offsets as the options startingOffsets and endingOffsets take them."""
+def offsets_json(topic: str, offsets: Mapping[int, int]) -> str:
+    """Return the offsets in the form of the options startingOffsets and endingOffsets."""
     return json.dumps({topic: {str(partition): offset for partition, offset in sorted(offsets.items())}})

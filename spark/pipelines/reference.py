@@ -1,4 +1,4 @@
-"""The delays as pandas computes them from the file, which saw neither Spark nor a broker: what results must equal."""
+"""Computes the expected delays with pandas, from a file that passed neither through Spark nor through a broker."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pipelines.delays import DELAYS, LATE_MIN
 
 
 def delays(path: Path) -> pd.DataFrame:
-    """Delays of the flights in the zipped CSV at `path`, with the columns of DELAYS, sorted by hour and airport."""
+    """Return the delays in the zipped CSV at `path`, with the columns of DELAYS, sorted by hour and airport."""
     return of_flights(pd.read_csv(path, usecols=["time_hour", "origin", "dep_delay"], parse_dates=["time_hour"]))
 
 
 def of_flights(flights: pd.DataFrame) -> pd.DataFrame:
-    """Of flights with the columns time_hour (UTC), origin and dep_delay."""
+    """Return the delays of flights with the columns time_hour (UTC), origin and dep_delay."""
     delay = flights["dep_delay"]
     prepared = flights.assign(hour=flights["time_hour"].dt.floor("h"), airport=flights["origin"])
     prepared["departed"] = delay.notna()
@@ -35,7 +35,7 @@ def of_flights(flights: pd.DataFrame) -> pd.DataFrame:
 
 
 def rows(found: pd.DataFrame) -> list[dict[str, Any]]:
-    """As plain values: what is not there is None."""
+    """Return the rows as plain values, with None for missing ones."""
     hours = [hour.to_pydatetime() for hour in found["hour"]]
     plain = found.drop(columns="hour").astype(object).where(found.notna(), None)
     return [

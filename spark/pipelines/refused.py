@@ -1,7 +1,7 @@
-"""What a program says no to, before it has done anything."""
+"""The error with which a program refuses a request before it has done anything."""
 
 from __future__ import annotations
 
 
 class Refused(Exception):
-    """What was asked for cannot be done as it stands; the text says why, and what would be accepted."""
+    """The request cannot be carried out. The text says why, and which request would be accepted."""

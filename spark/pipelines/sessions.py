@@ -17,7 +17,7 @@ from tinymq.base.errors import TinymqError
 from tinymq.cli.common.exits import Exit, explain
 
 STACKS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""They print Java's stack, as JSON, of what Spark refuses; the error that is raised says why."""
+"""These loggers print a Java stack as JSON for each query that Spark refuses. The error that is raised says why."""
 
 SHUFFLE_PARTITIONS = 4  # Spark's 200 are for other amounts: here they would be 200 files for each batch
 
@@ -39,9 +39,9 @@ def session(name: str) -> SparkSession:
 
 
 def ended(work: Callable[[], bool]) -> int:
-    """The exit code of `work`: 0 if all is well, 1 if it found something amiss, 2 if it was refused, and so on.
+    """Run `work` and return its exit code: 0 for success, 1 for a failure, 2 for a refused request, 130 after Ctrl-C.
 
-    What a user or a broker can cause is said in one or two lines on stderr; a bug keeps its traceback.
+    Errors that a user or a broker can cause are printed on stderr in one or two lines. A bug keeps its traceback.
     """
     try:
         return Exit.OK if work() else Exit.FAILED
@@ -60,5 +60,5 @@ def ended(work: Callable[[], bool]) -> int:
 
 
 def say(text: str) -> None:
-    """A line of progress on stdout, at once: whoever started the program may be reading along."""
+    """Print a line of progress on stdout, without buffering, so that a user sees it at once."""
     print(text, flush=True)

@@ -1,4 +1,4 @@
-"""A streaming query on its way: its progress said and written down, batch after batch, until it ends."""
+"""Follows streaming queries until they end, and records the progress of each micro-batch."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ LOOK_S = 0.2  # Spark keeps the last 100 progress reports: they do not come that
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What one micro-batch did."""
+    """The result of one micro-batch."""
 
     query: str
     batch: int
     rows_in: int
     rows_out: int  # -1: the sink does not say
-    dropped: int  # rows that came after the watermark, and are in no result
+    dropped: int  # rows that were later than the watermark, and are in no result
     watermark: str  # "" before there is one
     observed: Mapping[str, Mapping[str, Any]]  # metric name -> column -> value
     seconds: float
@@ -36,7 +36,7 @@ class Progress:
 
 
 def progress_of(report: Mapping[str, Any]) -> Progress:
-    """Spark's own report of a micro-batch, as its JSON says it."""
+    """Read Spark's own JSON report of a micro-batch."""
     operators = report.get("stateOperators") or ()
     watermark = str((report.get("eventTime") or {}).get("watermark", ""))
     return Progress(
@@ -52,7 +52,7 @@ def progress_of(report: Mapping[str, Any]) -> Progress:
 
 
 class Journal:
-    """Takes every report once, in order, from queries that run: appends it to a file, and tells `say`."""
+    """Takes every report of running queries once, in order, appends it to a file, and passes it to `say`."""
 
     def __init__(self, file: Path | None, say: Callable[[str], None]) -> None:
         self._file = file
@@ -61,7 +61,7 @@ class Journal:
         self.taken: list[Progress] = []
 
     def look(self, query: StreamingQuery) -> None:
-        """Take what is new. What an idle query reports has the number of the batch to come, and is left out."""
+        """Take the new reports. The report of an idle query has the number of the next batch, and is left out."""
         for report in query.recentProgress:
             found = json.loads(report.json)
             if found["batchId"] <= self._seen.get(found["runId"], -1) or "addBatch" not in found["durationMs"]:
@@ -78,11 +78,11 @@ class Journal:
         self._say(str(progress))
 
     def carry(self, starts: Sequence[Callable[[], StreamingQuery]], restarts: int) -> None:
-        """Start these queries, and return when they ended. One that fails stops the others; then all are started again
-        from their checkpoints, up to `restarts` times. Raises its StreamingQueryException after that.
+        """Start these queries, and return when they have ended.
 
-        Spark tries a task again, not a query: of one whose Python process does not come up within 10 s, or that met
-        the brokers in a bad moment, nothing is lost but its place in the queue.
+        A query that fails stops the others. All are then started again from their checkpoints, up to `restarts` times.
+        After that the failure's StreamingQueryException is raised. Spark itself retries tasks, but not queries. A query
+        fails, for example, if its Python process does not start within 10 s. A restart then loses nothing.
         """
         for left in reversed(range(restarts + 1)):
             try:
@@ -95,7 +95,8 @@ class Journal:
                 return
 
     def follow(self, *queries: StreamingQuery) -> None:
-        """Return when they ended. One that fails stops the others. Raises its StreamingQueryException."""
+        """Return when the queries have ended. One that fails stops the others, and its StreamingQueryException is
+        raised."""
         try:
             while all(query.isActive for query in queries):
                 for query in queries:

@@ -1,7 +1,7 @@
-"""Programs of ours under spark-submit: the command, what it needs around it, and its end.
+"""Runs our programs under spark-submit: the command, its environment, and its end.
 
-A submitted program is several processes: Java, Python, Python's workers. They run in a session of their own, so that a
-terminal's Ctrl-C reaches who started them alone, and end together.
+A submitted program has several processes: Java, Python, Python's workers. They run in a session of their own, so that a
+terminal's Ctrl-C reaches only the process that started them. They end together.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def command(program: str, arguments: Sequence[str], conf: Mapping[str, str]) -> 
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """This process's, with what Spark needs: our Python and our modules, and `folder` for what it leaves on the way."""
+    """Return this process's environment with our Python and our modules, and `folder` for Spark's temporary files."""
     paths = [str(PROGRAMS.parent), str(PROGRAMS.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
@@ -56,7 +56,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 class Submitted:
-    """A program under spark-submit, with all that it says in a file. Use it in `with`, which ends what still runs."""
+    """A program under spark-submit, with its output in a file. Leaving the `with` block ends its processes."""
 
     def __init__(self, program: str, arguments: Sequence[str], log: Path, conf: Mapping[str, str] = NO_CONF) -> None:
         """Start it, with `conf` for Spark. `log` is appended to, and its folder takes Spark's temporary files."""
@@ -82,23 +82,23 @@ class Submitted:
         return self._process.pid
 
     def wait(self, timeout_s: float) -> int:
-        """Its exit code. Raises subprocess.TimeoutExpired."""
+        """Wait for the end, and return the exit code. Raises subprocess.TimeoutExpired."""
         return self._process.wait(timeout_s)
 
     def check(self) -> None:
-        """Raises SubmitFailed, once it has ended with another code than 0."""
+        """Raise SubmitFailed if the program has ended with another code than 0."""
         code = self._process.poll()
         if code:
             last = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
             raise SubmitFailed("\n".join([f"spark-submit ended with {code}; the end of {self.log}:", *last]))
 
     def kill(self) -> None:
-        """End it as `kill -9` does, Java and Python in one moment. Workers end when they find themselves alone."""
+        """Kill Java and Python at once, as `kill -9` does. The workers end when they notice."""
         self._signal(signal.SIGKILL)
         self._process.wait()
 
     def stop(self) -> None:
-        """Ask it to end, then end it. Again: nothing."""
+        """Ask the program to end, and kill it if it does not. A second call does nothing."""
         if self.running:
             self._signal(signal.SIGTERM)
             try:
@@ -117,4 +117,4 @@ class Submitted:
         try:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:
-            return  # nobody of it is left
+            return  # all its processes have ended

@@ -284,7 +284,7 @@ BACKFILL_ARGS = ["--servers", "s:1", "--from", "a", "--to", "b", "--since", "201
         (flight_delays, [*DELAYS_ARGS, "--wndow", "1 hour"], "--wndow"),
         (orders_to_delta, [*ORDERS_ARGS, "--customers", "c"], "--until-end"),
         (orders_to_delta, [*ORDERS_ARGS, "--until", "June"], "--until"),
-        (backfill, [*BACKFILL_ARGS, "--since", "yesterday"], "is no time"),
+        (backfill, [*BACKFILL_ARGS, "--since", "yesterday"], "is not a time"),
         (backfill, BACKFILL_ARGS[:-2], "--until"),
     ],
 )
