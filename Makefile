@@ -30,10 +30,10 @@ test: check .venv/.base-ready ## install what is needed, check the code, run the
 	@exec env $(JAVA) PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL)
 
 # Rooms whose tests need no process and no cluster.
-FAST := raft/rules raft/peers raft/leader raft/replica log/files log/broker_files log/segment log/replica_log log/writer \
+FAST := raft/rules raft/peers raft/roles raft/state raft/replica log/files log/broker_files log/segment log/replica_log log/writer \
 	log/engine registry/state broker/state broker/partition broker/cluster broker/serve rpc/common client/common \
 	client/cluster client/net client/admin client/facade cli/common proto test_tidy.py test_pages.py test_budget.py test_errors.py \
-	test_topic_config.py test_settings.py
+	test_topic_config.py test_settings.py test_retry.py
 fast: check ## check the code, and run the pure tests: under a minute, for every change
 	@exec env PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL) $(addprefix tests/,$(FAST))
 

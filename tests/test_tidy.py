@@ -322,3 +322,12 @@ def test_the_generated_code_runs_with_the_oldest_allowed_libraries() -> None:
     assert protobuf_version is not None
     assert f'"grpcio>={grpc_version[1]}"' in project
     assert f'"protobuf>={protobuf_version[1]}"' in project
+
+
+def test_the_fast_tests_are_there() -> None:
+    """pytest with several workers runs no test at all if one of its paths is missing."""
+    fast = re.search(r"^FAST := ((?:.*\\\n)*.*)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert fast is not None
+    paths = fast[1].replace("\\", " ").split()
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / "tests" / path).exists()] == []
