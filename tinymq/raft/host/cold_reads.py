@@ -56,5 +56,5 @@ class ColdReads:
             self._replicas.guarded(group, lambda: replica.snapshot_read(term, state))
 
     def _failed(self, group: Group, replica: RaftReplica, error: Exception) -> None:
-        if group.replica is replica:  # otherwise the log was replaced meanwhile, and the new one is not to blame
+        if group.replica is replica:  # otherwise another log has taken its place, and that one is not damaged
             self._replicas.fail(group, error)

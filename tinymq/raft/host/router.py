@@ -82,7 +82,7 @@ class Router:
         self.each_with(peer, lambda replica: replica.connection_lost(peer))
 
     def each_with(self, peer: int, call: Callable[[RaftReplica], None]) -> None:
-        """Call `call` for every group of which `peer` holds a replica, or that it may observe.
+        """Call `call` for every group that `peer` has a replica of, and for every group that it may observe.
 
         An exception in one group ends that group's replica, and the others are called all the same.
         """

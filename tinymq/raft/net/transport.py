@@ -65,7 +65,7 @@ class Channel(IntEnum):
 
 @value
 class PeerIdentity:
-    """What a peer has proven in a handshake to be."""
+    """The identity that a peer has proven in a handshake."""
 
     broker_id: int
     incarnation: bytes  # of its data directory, 16 bytes

@@ -52,7 +52,7 @@ class RoundTrips:
     measured: bool = False
 
     def add(self, sample_s: float) -> None:
-        """Add one round trip. One beyond every bound had waited for a cut to heal, and is ignored."""
+        """Add one round trip. A sample above ROUND_TRIP_MAX_S is ignored: it spans a network cut."""
         if sample_s > ROUND_TRIP_MAX_S:
             return
         if not self.measured:

@@ -19,7 +19,7 @@ from tinymq.raft.peers.leader_hints import LeaderHints, announcement, read_annou
 
 logger = structlog.get_logger("tinymq.raft")
 
-LOOK_S_MIN = 0.001  # between two looks: a timer may fire a rounding error early
+LOOK_S_MIN = 0.001  # between two checks, because a timer may fire early by a rounding error
 
 Led = Iterable[tuple[GroupId, int]]
 """The groups that this broker leads, each with the term."""

@@ -185,7 +185,7 @@ class ReplicaState:
         self.record_commit()
 
     def record_commit(self) -> None:
-        """Let the next sync mark carry the commit index (hazard 11), but no further than what is synced here.
+        """Let the next sync mark carry the commit index (hazard 11), but at most the durable index.
 
         After a crash, the log may hold other bytes above the synced part. These must not count as committed.
         """
