@@ -26,7 +26,7 @@ _STRATEGY = "startingOffsetsByTimestampStrategy"
 class Times:
     """A position by time, for all partitions or for each, in milliseconds since 1970.
 
-    `or_latest`: a partition without a record as late as that is read from its end, which is otherwise an error.
+    `or_latest`: a partition without a record as late as that gets its end, which is otherwise an error.
     """
 
     each: int | Offsets

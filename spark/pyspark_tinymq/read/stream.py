@@ -77,7 +77,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- how far it goes ------------------------------------------------------------------------------
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return a limit that Spark replaces with ReadAllAvailable for Trigger.Once, which ignores our own limits."""
+        """Return a kind of limit that tells our own limits apart from Trigger.Once, which ignores them."""
         limits = self._source.limits
         return ReadMaxRows(limits.rows_max or ROWS_MAX) if limits.any else ReadAllAvailable()
 
@@ -166,7 +166,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             driver.progress.publish(offsets.read_stream(end).offsets, now=False)
 
     def stop(self) -> None:
-        """Release all holds. Spark does not always call this when a query ends. Holds then end with their leases."""
+        """Release all holds. If Spark does not call this when a query ends, the holds end with their leases."""
         if self._made is not None:
             self._made.planner.release()
 

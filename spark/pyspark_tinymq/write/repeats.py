@@ -27,8 +27,8 @@ def drop_repeats(df: DataFrame, *, by: str = RECORD, within: str | None = None) 
         differ with each attempt (rand(), a clock, a look-up), but it loses rows if their order differs. Use it only if
         each task always gets its rows in the same order, as after sortWithinPartitions.
     within: for a stream, the largest distance in time between repeats ("2 hours"), by the column `timestamp`. Spark
-        then forgets older places. Without it, Spark keeps about 100 bytes of each record forever. Spark drops every row
-        whose timestamp is later than that, repeat or not.
+        then forgets older places. Without it, Spark keeps about 100 bytes of each record forever. With it, Spark drops
+        every row that arrives later than that, judged by its timestamp, repeat or not.
 
     All records without a place stay (other writers', or those of includePlace=false). The call costs a shuffle of all
     rows, and in a stream the state. Raises InvalidConfig for missing columns and for another value of `by`.

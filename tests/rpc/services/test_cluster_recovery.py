@@ -147,11 +147,11 @@ def test_once_the_metadata_is_well_only_what_is_open_counts() -> None:
     assert isinstance(survey.groups[1].verdict, Unrecoverable)
 
 
-def test_a_broker_that_lives_and_was_not_asked_keeps_its_groups_from_going_on() -> None:
+def test_groups_of_a_broker_that_is_alive_and_was_not_asked_do_not_go_on() -> None:
     answers = {"a": answer(1, report(OLD[1]), alive=(1, 3)), "b": answer(2, report(NEW[2], index=1))}
     (metadata,) = _assemble(answers).groups
     assert isinstance(metadata.verdict, Unrecoverable)
-    assert "broker 3 lives" in metadata.verdict.why
+    assert "broker 3 is alive" in metadata.verdict.why
 
 
 def test_brokers_of_two_clusters_or_of_none() -> None:
