@@ -91,6 +91,7 @@ NUMBERS: dict[int, st.SearchStrategy[Any]] = {
     FieldDescriptor.TYPE_UINT32: U32,
     FieldDescriptor.TYPE_FIXED32: U32,
     FieldDescriptor.TYPE_UINT64: U64,
+    FieldDescriptor.TYPE_FIXED64: U64,
     FieldDescriptor.TYPE_INT64: I64,
     FieldDescriptor.TYPE_BOOL: st.booleans(),
     FieldDescriptor.TYPE_ENUM: st.sampled_from([0, 1, 2, 7, (1 << 31) - 1, -1]),
