@@ -185,6 +185,8 @@ def test_the_oldest_of_many_strangers_is_let_go(tinymq_cluster: Cluster, monkeyp
     run(main())
 
 
+# Long: the kernel drops segments for a small receive buffer, or takes a hundred thousand answers for a large one.
+@pytest.mark.long
 @pytest.mark.parametrize("hello", [FETCH, PRODUCE])
 def test_who_reads_no_answers_and_goes_is_forgotten(tinymq_cluster: Cluster, hello: pb.StreamHello) -> None:
     """Its stream stands still, for there is no room to answer; nothing but its end can move it."""
