@@ -57,7 +57,13 @@ def _newer(config: BrokerConfig) -> MachineEnv:
     def make(store: Store, session: int) -> Newer:
         listen = parse_address(config.peer_listen)
         return Newer(
-            lambda: store.identity, config.secret, session, listen, SystemClock(), random.Random(1), config.limits
+            lambda: store.identity,
+            config.secret,
+            session,
+            listen,
+            clock=SystemClock(),
+            rng=random.Random(1),
+            limits=config.limits,
         )
 
     return MachineEnv(transport=make)

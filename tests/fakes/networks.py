@@ -123,7 +123,9 @@ class TcpNetwork:
     def _transport(self, end: End, secret: bytes, session: int, port: int | None) -> TcpTransport | MemoryTransport:
         rng = random.Random(end.broker_id)
         listen = ("127.0.0.1", port or 0)
-        return TcpTransport(lambda: end.identity, secret, session, listen, self._clock, rng, self._limits)
+        return TcpTransport(
+            lambda: end.identity, secret, session, listen, clock=self._clock, rng=rng, limits=self._limits
+        )
 
     async def stop(self) -> None:
         for end in self.ends:

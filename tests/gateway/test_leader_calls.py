@@ -33,7 +33,10 @@ from tinymq.rpc.common.broker_state import Serving, State
 from tinymq_chaos.sim.virtual.event_loop import VirtualClock, VirtualLoop, run_virtually
 
 ID = TopicId(b"t" * 16)
-TOPIC = TopicRecord("t", ID, 1, 0, (QueueRecord("t", ID, 0, (), 0),), TopicConfig(), 1, 0)
+TOPIC = TopicRecord(
+    name="t", topic_id=ID, replication_factor=1, created_us=0, queues=(QueueRecord("t", ID, 0, (), 0),),
+    config=TopicConfig(), next_partition=1, config_version=0,
+)  # fmt: skip
 REPLY = pb.FetchMessageReply(high_watermark=7)
 
 

@@ -165,7 +165,7 @@ def test_partitions_are_chosen_as_told() -> None:
 
 def test_everything_given_is_in_the_batch() -> None:
     bench = Bench()
-    when = datetime(2024, 5, 6, 7, 8, 9, 123456, timezone(timedelta(hours=2)))
+    when = datetime(2024, 5, 6, 7, 8, 9, microsecond=123456, tzinfo=timezone(timedelta(hours=2)))
     append = bench.batcher.append
     append("t", b"a", None, {"x": b"1", "y": "text"}, when, 0)
     append("t", None, b"k", [("x", b"1"), ("x", None)], 1234, 0)
