@@ -14,12 +14,14 @@ import pytest
 from examples.registry import sqlite_registry
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.raft_host import FakeHosts
-from tinymq.app.broker_app import BrokerApp
+from tinymq.app.broker_app import BrokerApp, MachineEnv
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import CorruptData, InvalidConfig
 from tinymq.base.types import PeerAddress
 from tinymq.client import AsyncClient
+from tinymq.log.engine.store import Store
 from tinymq.net.loopback_ports import free_ports
+from tinymq.raft.net.transport import Transport
 from tinymq.registry import factory as choose_room
 from tinymq.registry.factory import Registry, RegistryContext, make_registry, plug_in
 from tinymq.registry.memory import MemoryRegistry
@@ -96,6 +98,13 @@ def test_a_registry_in_memory_is_of_one_broker() -> None:
             replace(ALONE, registry=text)
 
 
+def no_transport(store: Store, session: int) -> Transport:
+    raise AssertionError("a broker that cannot run connected to its peers")
+
+
+UNHEARD = MachineEnv(transport=no_transport)
+
+
 def test_a_folder_of_another_registry_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     """Else it would have partitions that its registry knows nothing of, and say no word about it."""
     (port,) = free_ports(1)
@@ -115,11 +124,11 @@ def test_a_folder_of_another_registry_is_refused_and_left_as_it_is(tmp_path: Pat
         await app.stop()
         for other in ("memory", "zookeeper://127.0.0.1:1/t"):
             with pytest.raises(InvalidConfig, match="are in the registry 'replicated'") as refused:
-                await BrokerApp(replace(config, registry=other)).start()
+                await BrokerApp(replace(config, registry=other), UNHEARD).start()
             assert "start the broker as before" in refused.value.hint
         (tmp_path / "registry").write_text("zookeeper\n")
         with pytest.raises(InvalidConfig, match="are in the registry 'zookeeper', not in 'replicated'"):
-            await BrokerApp(config).start()
+            await BrokerApp(config, UNHEARD).start()
         (tmp_path / "registry").write_bytes(b"\xff")
         with pytest.raises(CorruptData):
             await BrokerApp(config).start()

@@ -25,7 +25,7 @@ from tinymq.base.private_files import open_to_others
 from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.cluster.bootstrap import Bootstrap
 from tinymq.broker.cluster.formation import Formation
-from tinymq.broker.metadata_member import MemberEnv, MetadataMember
+from tinymq.broker.metadata_member import MemberEnv, MetadataMember, check_registry
 from tinymq.broker.replicas.recovery import Recovery
 from tinymq.broker.replicas.transfers import Transfers
 from tinymq.broker.serve.quotas import Quotas
@@ -197,9 +197,10 @@ class BrokerApp:
             self._files, self._runner, self._clock, broker_id=config.broker_id, limits=config.limits, rng=self._rng,
             idle_mark_s=config.timing.idle_mark_s,
         )  # fmt: skip
-        self._transport = self._make_transport(store, self.session)
         formation = Formation(config.broker_id, [v.broker_id for v in config.voters], store, self._files, self._runner)
-        await formation.load()
+        if await formation.load() is not None:
+            await check_registry(config, store, self._runner)  # before another broker hears of this one
+        self._transport = self._make_transport(store, self.session)
         host = self._host = Host(
             broker_id=config.broker_id,
             store=store,

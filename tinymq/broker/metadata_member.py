@@ -46,6 +46,17 @@ class MemberEnv:
     runner: Runner
 
 
+async def check_registry(config: BrokerConfig, store: Store, runner: Runner) -> None:
+    """Raises InvalidConfig if the topics of the cluster of this data directory are in another registry than the setting
+    says. A directory in which none is noted yet notes this one, durably; raises CorruptData, StorageError."""
+    kind = config.registry.partition(":")[0]
+    stored_kind = await runner.run(lambda: store.note_registry(kind))
+    if stored_kind != kind:
+        why = f"the topics of this data directory's cluster are in the registry {stored_kind!r}, not in {kind!r}"
+        hint = f"start the broker as before, with {stored_kind}; nothing moves a cluster from one registry to another"
+        raise InvalidConfig(why, hint=hint)
+
+
 class MetadataMember:
     """A broker's membership in its cluster, from `start` to `stop`. It cannot be started twice."""
 
@@ -109,18 +120,11 @@ class MetadataMember:
     async def start(self, first_entry: Entry) -> None:
         """Open the metadata group, and start all parts.
 
-        Raises StorageError if the metadata group's log cannot be opened, and any error with which the registry does not
-        start.
+        Raises StorageError if the metadata group's log cannot be opened, as `check_registry`, and any error with which
+        the registry does not start.
         """
         host, store = self._env.host, self._env.store
-        kind = self._env.config.registry.partition(":")[0]
-        stored_kind = await self._env.runner.run(lambda: store.note_registry(kind))
-        if stored_kind != kind:
-            why = f"the topics of this data directory's cluster are in the registry {stored_kind!r}, not in {kind!r}"
-            hint = (
-                f"start the broker as before, with {stored_kind}; nothing moves a cluster from one registry to another"
-            )
-            raise InvalidConfig(why, hint=hint)
+        await check_registry(self._env.config, store, self._env.runner)
         on_disk = await self._env.runner.run(store.list_groups)
         self._filled = METADATA_GROUP in on_disk
         self._machine.attach(await host.open_group(METADATA_GROUP, first_entry, self._machine))

@@ -6,14 +6,22 @@ import asyncio
 from collections import Counter
 
 import grpc
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.fakes.batches import TIME_US, payload
 from tests.fakes.raw_client import Raw, batch, entries
+from tests.rpc.test_streams import Turns
+from tinymq.base.clock import SystemClock
+from tinymq.base.config import Limits
+from tinymq.broker.serve.quotas import Quotas
 from tinymq.format.batch import Codec
 from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.registry.service import RegistryService
+from tinymq.registry.state.values import TopicRecord
+from tinymq.rpc.services.broker import DESCRIBED_MAX, BrokerService
 from tinymq.testing.cluster import Cluster
 
 pytest_plugins = ["tinymq.testing.fixture"]
@@ -41,6 +49,32 @@ def test_metadata_is_the_same_everywhere_and_leaders_are_spread(tinymq_cluster: 
         assert seen[0] == seen[1] == seen[2] == made
 
     asyncio.run(main())
+
+
+def test_unknown_names_share_the_loop(tinymq_cluster: Cluster) -> None:
+    """However many one request asks for."""
+    names = [f"unknown-{number}" for number in range(4 * DESCRIBED_MAX)]
+    looked_up = 0
+
+    async def on_the_brokers_loop(service: BrokerService, registry: RegistryService) -> pb.MetadataReply:
+        def count_topic(name: str) -> TopicRecord | None:
+            nonlocal looked_up
+            looked_up += 1
+            return get_topic(name)
+
+        with pytest.MonkeyPatch.context() as patch:
+            get_topic = registry.get_topic
+            patch.setattr(registry, "get_topic", count_topic)
+            turns = Turns(lambda: looked_up)
+            reply = await service.metadata(pb.MetadataRequest(topics=names))
+            assert turns.most() <= DESCRIBED_MAX + 1
+        return reply
+
+    serving = tinymq_cluster.brokers[1].serving
+    service = BrokerService(serving, Limits(), Quotas(SystemClock(), Limits()))
+    reply = tinymq_cluster.run(on_the_brokers_loop(service, serving.running().registry))
+    assert [topic.name for topic in reply.topics] == names
+    assert {topic.error.code for topic in reply.topics} == {"UnknownTopic"}
 
 
 def test_producer_ids_are_unique_over_brokers(tinymq_cluster: Cluster) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -174,14 +174,18 @@ class Broker:
         broker = self.registry.get_broker(broker_id)
         return broker.address if broker is not None else None
 
-    async def topics(self, names: list[str]) -> list[TopicRecord | TinymqError]:
-        """Topics by name, in the order of `names`. For an unknown name, asks the registry's leader first."""
+    async def topics(self, names: Sequence[str]) -> Iterator[TopicRecord | TinymqError]:
+        """Topics by name, in the order of `names`. For an unknown name, asks the registry's leader first.
+
+        Each topic is looked up when the iterator comes to it: a caller with many names can rest in between.
+        """
+        refused: TinymqError | None = None
         if any(self.registry.get_topic(name) is None for name in names):
             try:
                 await self.registry.refresh(REFRESH_S)
             except TinymqError as error:
-                return [self.registry.get_topic(name) or _not_asked(name, error) for name in names]
-        return [self.registry.get_topic(name) or _no_topic(name) for name in names]
+                refused = error
+        return (self.registry.get_topic(name) or _missing(name, refused) for name in names)
 
     async def refresh(self) -> None:
         """Bring the local registry up to date with every change acknowledged before the call. Raises NotReady."""
@@ -302,15 +306,14 @@ class Broker:
         logger.info("topic_deleted", topic=name)
 
 
-def _no_topic(name: str) -> TinymqError:
+def _missing(name: str, refused: TinymqError | None) -> TinymqError:
+    """The error of a name that the registry here does not have. `refused`: its leader could not be asked."""
+    if refused is not None:
+        return NotReady(
+            f"topic {name[:300]!r} is not known here, and the registry's leader does not answer: {refused.message}"
+        )
     try:
         check_topic_name(name)
     except TinymqError as error:
         return error
     return UnknownTopic(f"no topic {name!r}")
-
-
-def _not_asked(name: str, error: TinymqError) -> TinymqError:
-    return NotReady(
-        f"topic {name[:300]!r} is not known here, and the registry's leader does not answer: {error.message}"
-    )

@@ -80,37 +80,36 @@ class BrokerService(pb_grpc.BrokerServicer):
 
     async def metadata(self, request: pb.MetadataRequest) -> pb.MetadataReply:
         """Describe brokers and topics as this broker knows them. Raises NotReady if `fresh` ones cannot be had."""
+        reply = pb.MetadataReply(stream_address=self._serving.stream_address)
+        names = list(dict.fromkeys(request.topics))  # a repeated name gets one answer
         try:
             broker = self._serving.running()
             broker.check_metadata_known()
         except NotReady as error:
-            said = to_wire(error)
-            topics = [pb.TopicInfo(name=name, error=said) for name in request.topics]
-            return pb.MetadataReply(topics=topics, error=said, stream_address=self._serving.stream_address)
+            reply.error.CopyFrom(to_wire(error))
+            await self._add_topics(reply, (pb.TopicInfo(name=name, error=reply.error) for name in names))
+            return reply
         if request.fresh:
             await broker.refresh()
         if request.all:
-            found: list[TopicRecord | TinymqError] = [*broker.registry.get_all_topics()]
-            names = [""] * len(found)
+            answers = (topic_to_wire(broker, topic) for topic in broker.registry.get_all_topics())
         else:
-            names = list(dict.fromkeys(request.topics))  # a repeated name gets one answer
             found = await broker.topics(names)
-        reply = pb.MetadataReply(
-            cluster_id=broker.env.cluster_id,
-            broker_id=broker.env.broker_id,
-            version=broker.registry.version,
-            stream_address=self._serving.stream_address,
-            brokers=brokers_to_wire(broker.registry.get_all_brokers()),
-        )
-        described = Slice(self._serving.slices, DESCRIBED_MAX)
-        for name, topic in zip(names, found, strict=True):
-            if isinstance(topic, TinymqError):
-                reply.topics.add(name=name, error=to_wire(topic))
-            else:
-                reply.topics.append(topic_to_wire(broker, topic))
-            if described.spend(1 if isinstance(topic, TinymqError) else 1 + len(topic.queues)):
-                await described.rest()
+            answers = (_answer(broker, *pair) for pair in zip(names, found, strict=True))
+        reply.cluster_id = broker.env.cluster_id
+        reply.broker_id = broker.env.broker_id
+        reply.version = broker.registry.version
+        reply.brokers.extend(brokers_to_wire(broker.registry.get_all_brokers()))
+        await self._add_topics(reply, answers)
         return reply
+
+    async def _add_topics(self, reply: pb.MetadataReply, topics: Iterable[pb.TopicInfo]) -> None:
+        """Add the answers to a reply. Each is made when its turn comes, so thousands of them share the loop."""
+        described = Slice(self._serving.slices, DESCRIBED_MAX)
+        for topic in topics:
+            reply.topics.append(topic)
+            if described.spend(1 + len(topic.partitions)):
+                await described.rest()
 
     @unary(operation="describe", resource=TOPIC)
     async def ListOffsets(self, request: pb.ListOffsetsRequest, context: Context) -> pb.ListOffsetsReply:
@@ -141,6 +140,12 @@ class BrokerService(pb_grpc.BrokerServicer):
 
 def brokers_to_wire(brokers: list[BrokerRecord]) -> list[pb.BrokerInfo]:
     return [pb.BrokerInfo(id=b.broker_id, address=b.address, alive=True, rack=b.rack) for b in brokers]
+
+
+def _answer(broker: Broker, name: str, topic: TopicRecord | TinymqError) -> pb.TopicInfo:
+    if isinstance(topic, TinymqError):
+        return pb.TopicInfo(name=name, error=to_wire(topic))
+    return topic_to_wire(broker, topic)
 
 
 def topic_to_wire(broker: Broker, topic: TopicRecord) -> pb.TopicInfo:
