@@ -77,6 +77,11 @@ class Naive:
     def bytes(self) -> int:
         return self.bytes_from(self.start)
 
+    @property
+    def read_by_all(self) -> int:
+        """The lowest position of a channel."""
+        return min((channel.position for channel in self.channels.values()), default=0)
+
     def held(self, now_us: int) -> int | None:
         return min((offset for offset, until_us in self.holds.values() if until_us > now_us), default=None)
 
@@ -95,6 +100,10 @@ class Naive:
         said = getattr(command, name)
         if name == "move_start":
             return self.move(said)
+        if name == "remove_acknowledged":
+            held = self.held(self.now_us)
+            self.start = max(self.start, min(said.upto, self.read_by_all, self.end if held is None else held))
+            return Told("")
         if name == "hold":
             return self.hold(said)
         if name == "release":

@@ -47,6 +47,10 @@ def holds(offset: int, number: int = 1, lease_ms: int = 1000) -> pb.Command:
     return pb.Command(hold=pb.Hold(hold_id=request(number), offset=offset, lease_ms=lease_ms))
 
 
+def acknowledged(upto: int = 1 << 40) -> pb.Command:
+    return pb.Command(remove_acknowledged=pb.RemoveAcknowledged(upto=upto))
+
+
 def releases(number: int = 1) -> pb.Command:
     return pb.Command(release=pb.Release(hold_id=request(number)))
 

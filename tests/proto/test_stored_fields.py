@@ -33,12 +33,15 @@ NEW = {
     "tinymq.registry.v1.State.records": (2, "there are no records"),
     "tinymq.registry.v1.Command.raise_feature_level": (2, "it is another command"),
     "tinymq.registry.v1.Command.put_record": (2, "it is another command"),
+    "tinymq.registry.v1.TopicConfig.retention": (2, "records go by time and by bytes"),
+    "tinymq.partition.v1.Command.remove_acknowledged": (2, "it is another command"),
 }
 """By field that the base build does not have, of a message that it has: (feature level, what its absence means)."""
 
 NEW_MESSAGES = {
     "tinymq.registry.v1.RaiseFeatureLevel": 2,
     "tinymq.registry.v1.PutRecord": 2,
+    "tinymq.partition.v1.RemoveAcknowledged": 2,
     "tinymq.registry.v1.Record": 2,
     "tinymq.registry.v1.Announced": 1,
 }

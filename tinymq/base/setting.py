@@ -142,6 +142,7 @@ class Setting:
     example: str = ""  # its value in `--help`
     clause: Clause | None = None
     phrase: str = "{}"  # the setting's part of that sentence; {}: its value in words
+    level: int = 1  # the feature level (tinymq/format/feature_level.py) from which on a topic may have it
     absent: object = NOT_POSSIBLE
     """The value for a topic that was stored before this setting existed.
 
@@ -155,6 +156,7 @@ class Setting:
         least = self.kind.least if isinstance(self.kind, Number) else None
         if self.absent not in (NOT_POSSIBLE, 0) and least is not None:
             assert least > 0, f"{field}: 0 is in range, and a stored 0 means {self.absent!r}"
+        assert self.level == 1 or self.absent is not NOT_POSSIBLE, f"{field}: older topics are stored without it"
         return replace(self, name=self.name or field, field=field)
 
     @property

@@ -41,6 +41,13 @@ class OnFull(Enum):
     DROP_OLDEST = "drop_oldest"  # the log start moves
 
 
+class Retention(Enum):
+    """What makes a record removable."""
+
+    TIME = "time"  # its age, or the bytes that are newer: `retention_ms` and `retention_bytes`
+    ACKNOWLEDGED = "acknowledged"  # every cursor of the partition is behind it, and there is at least one
+
+
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
     """All settings of a topic."""
@@ -120,6 +127,16 @@ class TopicConfig:
         ),
     ] = OnFull.REJECT
 
+    retention: Annotated[
+        Retention,
+        Setting(
+            Choice(Retention),
+            "what `retention_ms` and `retention_bytes` say; or `acknowledged`: what every channel has read",
+            absent=Retention.TIME,
+            level=2,
+        ),
+    ] = Retention.TIME
+
     def __post_init__(self) -> None:
         for setting in SETTINGS:
             setting.check(getattr(self, setting.field))
@@ -127,6 +144,9 @@ class TopicConfig:
             raise InvalidConfig("a topic in memory needs max_bytes", hint="say how much memory each partition may take")
         if self.storage is Storage.MEMORY and self.sync_interval_ms:
             raise InvalidConfig("a topic in memory is never synced", hint="leave sync out, or choose storage=disk")
+        if self.retention is Retention.ACKNOWLEDGED and self.on_full is OnFull.DROP_OLDEST:
+            hint = "choose on_full=reject: reading makes room"
+            raise InvalidConfig("on_full=drop_oldest removes records that retention=acknowledged keeps", hint=hint)
 
     def altered(self, settings: Iterable[tuple[str, str]]) -> TopicConfig:
         """Return a copy with these settings, given by name and text.
@@ -179,6 +199,8 @@ def promise(config: TopicConfig) -> str:
     """Describe what a topic with these settings promises and what it can lose, one line per promise."""
     lines = [_durability(config)]
     ends = _phrases(config, Clause.REMOVAL)
+    if config.retention is Retention.ACKNOWLEDGED:
+        ends = ["once every channel of its partition has read it"]
     lines.append(f"It may be removed {', or '.join(ends)}." if ends else "It is kept until somebody removes it.")
     if bounds := _phrases(config, Clause.CAPACITY):
         action = "drops the oldest" if config.on_full is OnFull.DROP_OLDEST else "refuses writes"

@@ -55,6 +55,7 @@ PARTITION_COMMANDS: Mapping[str, int] = {
     "move_start": 1,
     "hold": 1,
     "release": 1,
+    "remove_acknowledged": 2,
 }
 """By the command's name in partition.proto's Command."""
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctinymq/proto/partition.proto\x12\x13tinymq.partition.v1\":\n\x08\x43ommands\x12.\n\x08\x63ommands\x18\x01 \x03(\x0b\x32\x1c.tinymq.partition.v1.Command\"\x99\x03\n\x07\x43ommand\x12\x30\n\x04open\x18\x01 \x01(\x0b\x32 .tinymq.partition.v1.OpenChannelH\x00\x12-\n\x06\x63ommit\x18\x02 \x01(\x0b\x32\x1b.tinymq.partition.v1.CommitH\x00\x12)\n\x04seek\x18\x03 \x01(\x0b\x32\x19.tinymq.partition.v1.SeekH\x00\x12\x34\n\x06\x64\x65lete\x18\x04 \x01(\x0b\x32\".tinymq.partition.v1.DeleteChannelH\x00\x12/\n\x07\x63onsume\x18\x05 \x01(\x0b\x32\x1c.tinymq.partition.v1.ConsumeH\x00\x12\x34\n\nmove_start\x18\x06 \x01(\x0b\x32\x1e.tinymq.partition.v1.MoveStartH\x00\x12)\n\x04hold\x18\x07 \x01(\x0b\x32\x19.tinymq.partition.v1.HoldH\x00\x12/\n\x07release\x18\x08 \x01(\x0b\x32\x1c.tinymq.partition.v1.ReleaseH\x00\x42\t\n\x07\x63ommand\"<\n\x0bOpenChannel\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\r\n\x05start\x18\x03 \x01(\x04\"L\n\x06\x43ommit\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x12\n\ngeneration\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x04\"J\n\x04Seek\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x12\n\nrequest_id\x18\x03 \x01(\x0c\x12\x0e\n\x06offset\x18\x04 \x01(\x04\" \n\rDeleteChannel\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\".\n\x07\x43onsume\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\x0c\"\x83\x01\n\tMoveStart\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x35\n\x06reason\x18\x02 \x01(\x0e\x32%.tinymq.partition.v1.MoveStart.Reason\"/\n\x06Reason\x12\r\n\tRETENTION\x10\x00\x12\x0c\n\x08\x43\x41PACITY\x10\x01\x12\x08\n\x04TRIM\x10\x02\"9\n\x04Hold\x12\x0f\n\x07hold_id\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x10\n\x08lease_ms\x18\x03 \x01(\r\"\x1a\n\x07Release\x12\x0f\n\x07hold_id\x18\x01 \x01(\x0c\"\xbc\x02\n\x05State\x12\x11\n\tlog_start\x18\x01 \x01(\x04\x12\x13\n\x0blast_number\x18\x02 \x01(\r\x12-\n\x08\x63hannels\x18\x03 \x03(\x0b\x32\x1b.tinymq.partition.v1.Cursor\x12;\n\x0fretention_marks\x18\x04 \x03(\x0b\x32\".tinymq.partition.v1.RetentionMark\x12-\n\x05holds\x18\x05 \x03(\x0b\x32\x1e.tinymq.partition.v1.HeldRange\x12\x16\n\x0elast_append_us\x18\x06 \x01(\x03\x12\r\n\x05taken\x18\x07 \x01(\x0c\x12\x31\n\nrecoveries\x18\x08 \x03(\x0b\x32\x1d.tinymq.partition.v1.Recovery\x12\x16\n\x0erecovery_epoch\x18\t \x01(\x04\"\x83\x01\n\x06\x43ursor\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\x10\n\x08position\x18\x02 \x01(\x04\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x12\n\ngeneration\x18\x04 \x01(\r\x12\x10\n\x08moved_us\x18\x05 \x01(\x03\x12\x0e\n\x06number\x18\x06 \x01(\r\x12\x11\n\tlast_seek\x18\x07 \x01(\x0c\"\'\n\x08Recovery\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\r\n\x05start\x18\x02 \x01(\x04\"A\n\rRetentionMark\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x11\n\tappend_us\x18\x03 \x01(\x03\">\n\tHeldRange\x12\x0f\n\x07hold_id\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x10\n\x08until_us\x18\x03 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctinymq/proto/partition.proto\x12\x13tinymq.partition.v1\":\n\x08\x43ommands\x12.\n\x08\x63ommands\x18\x01 \x03(\x0b\x32\x1c.tinymq.partition.v1.Command\"\xe1\x03\n\x07\x43ommand\x12\x30\n\x04open\x18\x01 \x01(\x0b\x32 .tinymq.partition.v1.OpenChannelH\x00\x12-\n\x06\x63ommit\x18\x02 \x01(\x0b\x32\x1b.tinymq.partition.v1.CommitH\x00\x12)\n\x04seek\x18\x03 \x01(\x0b\x32\x19.tinymq.partition.v1.SeekH\x00\x12\x34\n\x06\x64\x65lete\x18\x04 \x01(\x0b\x32\".tinymq.partition.v1.DeleteChannelH\x00\x12/\n\x07\x63onsume\x18\x05 \x01(\x0b\x32\x1c.tinymq.partition.v1.ConsumeH\x00\x12\x34\n\nmove_start\x18\x06 \x01(\x0b\x32\x1e.tinymq.partition.v1.MoveStartH\x00\x12)\n\x04hold\x18\x07 \x01(\x0b\x32\x19.tinymq.partition.v1.HoldH\x00\x12/\n\x07release\x18\x08 \x01(\x0b\x32\x1c.tinymq.partition.v1.ReleaseH\x00\x12\x46\n\x13remove_acknowledged\x18\t \x01(\x0b\x32\'.tinymq.partition.v1.RemoveAcknowledgedH\x00\x42\t\n\x07\x63ommand\"<\n\x0bOpenChannel\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\r\n\x05start\x18\x03 \x01(\x04\"L\n\x06\x43ommit\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x12\n\ngeneration\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x04\"J\n\x04Seek\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x12\n\nrequest_id\x18\x03 \x01(\x0c\x12\x0e\n\x06offset\x18\x04 \x01(\x04\" \n\rDeleteChannel\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\".\n\x07\x43onsume\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\x0c\"\x83\x01\n\tMoveStart\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x35\n\x06reason\x18\x02 \x01(\x0e\x32%.tinymq.partition.v1.MoveStart.Reason\"/\n\x06Reason\x12\r\n\tRETENTION\x10\x00\x12\x0c\n\x08\x43\x41PACITY\x10\x01\x12\x08\n\x04TRIM\x10\x02\"\"\n\x12RemoveAcknowledged\x12\x0c\n\x04upto\x18\x01 \x01(\x04\"9\n\x04Hold\x12\x0f\n\x07hold_id\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x10\n\x08lease_ms\x18\x03 \x01(\r\"\x1a\n\x07Release\x12\x0f\n\x07hold_id\x18\x01 \x01(\x0c\"\xbc\x02\n\x05State\x12\x11\n\tlog_start\x18\x01 \x01(\x04\x12\x13\n\x0blast_number\x18\x02 \x01(\r\x12-\n\x08\x63hannels\x18\x03 \x03(\x0b\x32\x1b.tinymq.partition.v1.Cursor\x12;\n\x0fretention_marks\x18\x04 \x03(\x0b\x32\".tinymq.partition.v1.RetentionMark\x12-\n\x05holds\x18\x05 \x03(\x0b\x32\x1e.tinymq.partition.v1.HeldRange\x12\x16\n\x0elast_append_us\x18\x06 \x01(\x03\x12\r\n\x05taken\x18\x07 \x01(\x0c\x12\x31\n\nrecoveries\x18\x08 \x03(\x0b\x32\x1d.tinymq.partition.v1.Recovery\x12\x16\n\x0erecovery_epoch\x18\t \x01(\x04\"\x83\x01\n\x06\x43ursor\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\x10\n\x08position\x18\x02 \x01(\x04\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x12\n\ngeneration\x18\x04 \x01(\r\x12\x10\n\x08moved_us\x18\x05 \x01(\x03\x12\x0e\n\x06number\x18\x06 \x01(\r\x12\x11\n\tlast_seek\x18\x07 \x01(\x0c\"\'\n\x08Recovery\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\r\n\x05start\x18\x02 \x01(\x04\"A\n\rRetentionMark\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x11\n\tappend_us\x18\x03 \x01(\x03\">\n\tHeldRange\x12\x0f\n\x07hold_id\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x10\n\x08until_us\x18\x03 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,33 +34,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_COMMANDS']._serialized_start=53
   _globals['_COMMANDS']._serialized_end=111
   _globals['_COMMAND']._serialized_start=114
-  _globals['_COMMAND']._serialized_end=523
-  _globals['_OPENCHANNEL']._serialized_start=525
-  _globals['_OPENCHANNEL']._serialized_end=585
-  _globals['_COMMIT']._serialized_start=587
-  _globals['_COMMIT']._serialized_end=663
-  _globals['_SEEK']._serialized_start=665
-  _globals['_SEEK']._serialized_end=739
-  _globals['_DELETECHANNEL']._serialized_start=741
-  _globals['_DELETECHANNEL']._serialized_end=773
-  _globals['_CONSUME']._serialized_start=775
-  _globals['_CONSUME']._serialized_end=821
-  _globals['_MOVESTART']._serialized_start=824
-  _globals['_MOVESTART']._serialized_end=955
-  _globals['_MOVESTART_REASON']._serialized_start=908
-  _globals['_MOVESTART_REASON']._serialized_end=955
-  _globals['_HOLD']._serialized_start=957
-  _globals['_HOLD']._serialized_end=1014
-  _globals['_RELEASE']._serialized_start=1016
-  _globals['_RELEASE']._serialized_end=1042
-  _globals['_STATE']._serialized_start=1045
-  _globals['_STATE']._serialized_end=1361
-  _globals['_CURSOR']._serialized_start=1364
-  _globals['_CURSOR']._serialized_end=1495
-  _globals['_RECOVERY']._serialized_start=1497
-  _globals['_RECOVERY']._serialized_end=1536
-  _globals['_RETENTIONMARK']._serialized_start=1538
-  _globals['_RETENTIONMARK']._serialized_end=1603
-  _globals['_HELDRANGE']._serialized_start=1605
-  _globals['_HELDRANGE']._serialized_end=1667
+  _globals['_COMMAND']._serialized_end=595
+  _globals['_OPENCHANNEL']._serialized_start=597
+  _globals['_OPENCHANNEL']._serialized_end=657
+  _globals['_COMMIT']._serialized_start=659
+  _globals['_COMMIT']._serialized_end=735
+  _globals['_SEEK']._serialized_start=737
+  _globals['_SEEK']._serialized_end=811
+  _globals['_DELETECHANNEL']._serialized_start=813
+  _globals['_DELETECHANNEL']._serialized_end=845
+  _globals['_CONSUME']._serialized_start=847
+  _globals['_CONSUME']._serialized_end=893
+  _globals['_MOVESTART']._serialized_start=896
+  _globals['_MOVESTART']._serialized_end=1027
+  _globals['_MOVESTART_REASON']._serialized_start=980
+  _globals['_MOVESTART_REASON']._serialized_end=1027
+  _globals['_REMOVEACKNOWLEDGED']._serialized_start=1029
+  _globals['_REMOVEACKNOWLEDGED']._serialized_end=1063
+  _globals['_HOLD']._serialized_start=1065
+  _globals['_HOLD']._serialized_end=1122
+  _globals['_RELEASE']._serialized_start=1124
+  _globals['_RELEASE']._serialized_end=1150
+  _globals['_STATE']._serialized_start=1153
+  _globals['_STATE']._serialized_end=1469
+  _globals['_CURSOR']._serialized_start=1472
+  _globals['_CURSOR']._serialized_end=1603
+  _globals['_RECOVERY']._serialized_start=1605
+  _globals['_RECOVERY']._serialized_end=1644
+  _globals['_RETENTIONMARK']._serialized_start=1646
+  _globals['_RETENTIONMARK']._serialized_end=1711
+  _globals['_HELDRANGE']._serialized_start=1713
+  _globals['_HELDRANGE']._serialized_end=1775
 # @@protoc_insertion_point(module_scope)

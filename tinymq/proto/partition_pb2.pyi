@@ -57,6 +57,7 @@ class Command(_message.Message):
     MOVE_START_FIELD_NUMBER: _builtins.int
     HOLD_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
+    REMOVE_ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___OpenChannel: ...
     @_builtins.property
@@ -73,6 +74,8 @@ class Command(_message.Message):
     def hold(self) -> Global___Hold: ...
     @_builtins.property
     def release(self) -> Global___Release: ...
+    @_builtins.property
+    def remove_acknowledged(self) -> Global___RemoveAcknowledged: ...
     def __init__(
         self,
         *,
@@ -84,12 +87,13 @@ class Command(_message.Message):
         move_start: Global___MoveStart | None = ...,
         hold: Global___Hold | None = ...,
         release: Global___Release | None = ...,
+        remove_acknowledged: Global___RemoveAcknowledged | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "hold", b"hold", "move_start", b"move_start", "open", b"open", "release", b"release", "seek", b"seek"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "hold", b"hold", "move_start", b"move_start", "open", b"open", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "hold", b"hold", "move_start", b"move_start", "open", b"open", "release", b"release", "seek", b"seek"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "hold", b"hold", "move_start", b"move_start", "open", b"open", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "seek", "delete", "consume", "move_start", "hold", "release"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "seek", "delete", "consume", "move_start", "hold", "release", "remove_acknowledged"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -274,6 +278,28 @@ class MoveStart(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MoveStart: _TypeAlias = MoveStart  # noqa: Y015
+
+@_typing.final
+class RemoveAcknowledged(_message.Message):
+    """Moves the log start to the lowest cursor, for a topic with retention=acknowledged. Without a cursor it moves nothing."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UPTO_FIELD_NUMBER: _builtins.int
+    upto: _builtins.int
+    """and no further than this"""
+    def __init__(
+        self,
+        *,
+        upto: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["upto", b"upto"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveAcknowledged: _TypeAlias = RemoveAcknowledged  # noqa: Y015
 
 @_typing.final
 class Hold(_message.Message):

@@ -33,6 +33,7 @@ TRIMMED = Focus(faults=("client_reset", "kill"), workloads=("trimmed",), pace=0.
 SIZED = Focus(faults=("kill",), workloads=("sized",), pace=0.15)
 HELD = "tests/broker/state/test_holds.py::test_"
 PROMISED = "tests/broker/partition/test_soft_leases.py::test_"
+READ = "tests/broker/state/test_remove_acknowledged.py::test_"
 MOVES = frozenset(("commit", "seek", "consume"))
 ROOM = Focus(faults=("kill", "slow_disk"), workloads=("room",), pace=0.3)
 
@@ -276,6 +277,25 @@ def light_holds_come_too_late(p: Patches) -> None:
         return self.soft_leases.grant(said, self.state.holds, self.state.offset_bounds(self.group.append_time_now_us()))
 
     p.replace(Partition.grant_soft_lease, promise)
+
+
+@mutant(
+    "retention=acknowledged keeps what a channel has not read",
+    test=f"{READ}a_record_goes_when_every_channel_has_read_it",
+)
+def the_unread_are_removed(p: Patches) -> None:
+    p.replace(retention.acknowledged_start, lambda kept, now_us: kept.high_watermark)
+
+
+@mutant(
+    "retention=acknowledged counts the cursors as of the command's entry",
+    test=f"{READ}a_channel_that_goes_back_in_front_of_the_command_keeps_its_records",
+)
+def cursors_count_when_the_leader_looked(p: Patches) -> None:
+    def remove(self: PartitionState, said: pb.RemoveAcknowledged, at: OffsetBounds) -> CommandOutcome:
+        return self.move_start(pb.MoveStart(offset=said.upto, reason=pb.MoveStart.RETENTION), at)
+
+    p.replace(PartitionState.remove_acknowledged, remove)
 
 
 @mutant("the log start never moves back", TRIMMED)

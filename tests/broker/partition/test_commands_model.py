@@ -21,7 +21,7 @@ from tests.broker.naive import Naive, Told
 from tests.broker.partition.test_partition import Bench
 from tests.fakes.batches import checked, payload
 from tinymq.base.errors import BatchTooLarge, NotLeader, OutcomeUnknown, QuotaExceeded, TinymqError
-from tinymq.base.topic_config import OnFull, TopicConfig
+from tinymq.base.topic_config import OnFull, Retention, TopicConfig
 from tinymq.broker.partition.partition import Acks, Partition
 from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.broker.state.state import PartitionState
@@ -116,7 +116,8 @@ class CommandsLife(RuleBasedStateMachine):
         except BatchTooLarge:
             assert not Naive().fits(topic, 0, count, size)
         except QuotaExceeded:
-            assert len(self.entries) == length
+            acknowledged = topic.retention is Retention.ACKNOWLEDGED and before.read_by_all > self.applied.start
+            assert len(self.entries) <= length + acknowledged, "only the move that makes room by reading is written"
             assert not before.fits(topic, self.applied.start, count, size), "there was room, whatever is on its way"
             if topic.on_full is OnFull.DROP_OLDEST:
                 self.check_held(before, before.needed(topic, count, size))
@@ -226,12 +227,20 @@ class CommandsLife(RuleBasedStateMachine):
         assert self.bench.group.log.log_start_offset <= self.partition.log_start
         for entry in self.entries[length:]:
             (said,) = pb.Commands.FromString(entry.payload).commands
-            if said.move_start.reason == pb.MoveStart.RETENTION:
+            if said.HasField("remove_acknowledged"):
+                assert topic.retention is Retention.ACKNOWLEDGED
+                assert before.start < said.remove_acknowledged.upto <= before.read_by_all
+            elif said.move_start.reason == pb.MoveStart.RETENTION:
+                assert topic.retention is Retention.TIME
                 assert said.move_start.offset == before.due(topic, now_us) > before.start
             else:
                 assert topic.on_full is OnFull.DROP_OLDEST
                 assert self.whole.fits(topic, self.whole.start, 0, 0)
         if self.leading and len(self.entries) == length == self.bench.group.applied:
+            if topic.retention is Retention.ACKNOWLEDGED:
+                held = before.held(now_us)
+                assert before.start >= min(before.read_by_all, before.end if held is None else held)
+                return
             assert before.due(topic, now_us) == before.start, "what is due does not go"
 
     @rule(count=st.integers(1, 4))
@@ -312,12 +321,14 @@ TestCommandsLife.settings = settings(
 
 
 def some_config(rng: random.Random) -> TopicConfig:
+    on_full = rng.choice([OnFull.DROP_OLDEST, OnFull.DROP_OLDEST, OnFull.REJECT])
     return TopicConfig(
         retention_ms=rng.choice([None, 1000, 2000]),
         retention_bytes=rng.choice([None, None, 3 * SIZE, 5 * SIZE]),
         max_records=rng.choice([None, 3, 10]),
         max_bytes=rng.choice([None, None, 4 * SIZE, 6 * SIZE]),
-        on_full=rng.choice([OnFull.DROP_OLDEST, OnFull.DROP_OLDEST, OnFull.REJECT]),
+        on_full=on_full,
+        retention=rng.choice(list(Retention)) if on_full is OnFull.REJECT else Retention.TIME,
     )
 
 

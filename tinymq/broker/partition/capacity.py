@@ -12,14 +12,16 @@ from typing import NamedTuple
 
 from tinymq.base.config import MIB
 from tinymq.base.errors import BatchTooLarge, QuotaExceeded
-from tinymq.base.topic_config import OnFull, Storage, TopicConfig
+from tinymq.base.topic_config import OnFull, Retention, Storage, TopicConfig
 from tinymq.broker.state.holds import Hold, wait_ms
 from tinymq.broker.state.retention import Kept
 from tinymq.proto import partition_pb2 as pb
 
+MOVING_MS = 20  # after a full partition refused while the log start moves over what was read
 RETRY_MS = 1000  # after a full partition refused: a guess, because an operator has to make room
 LOG_BYTES_MIN = 4 * MIB  # a log in memory may always grow to this size, whatever its topic's bound
-MAKES_ROOM = frozenset(("move_start", "delete", "release"))  # commands that a full log never refuses
+# Commands that a full log never refuses.
+MAKES_ROOM = frozenset(("move_start", "remove_acknowledged", "delete", "release"))
 SLACK = 256  # a move of the start drops 1/256 of the bound, so that not every batch needs a command in front of it
 
 
@@ -140,6 +142,15 @@ def fits(config: TopicConfig, ends: LogEnds, records: int, size: int) -> bool:
     return config.max_bytes is None or ends.end_bytes + size - ends.start.bytes <= config.max_bytes
 
 
+def is_nearly_full(config: TopicConfig, applied: Kept) -> bool:
+    """Whether seven eighths of the bound are taken by applied records."""
+    records = applied.high_watermark - applied.log_start
+    if config.max_records is not None and 8 * records >= 7 * config.max_records:
+        return True
+    kept_bytes = applied.record_bytes - applied.retention_index.start_bytes
+    return config.max_bytes is not None and 8 * kept_bytes >= 7 * config.max_bytes
+
+
 def room(
     config: TopicConfig, applied: Kept, uncommitted: Uncommitted, records: int, size: int, now_us: int
 ) -> LogStart | None:
@@ -153,7 +164,10 @@ def room(
     if fits(config, ends, records, size):
         return None
     if config.on_full is OnFull.REJECT:
-        hint = "trim the partition, or raise the topic's bounds"
+        reading = config.retention is Retention.ACKNOWLEDGED
+        hint = "read it, or raise the topic's bounds" if reading else "trim the partition, or raise the topic's bounds"
+        if reading and (applied.lowest_cursor or 0) > applied.log_start:
+            raise QuotaExceeded("the partition is full, and room is being made", hint=hint, retry_after_ms=MOVING_MS)
         raise QuotaExceeded("the partition is full", hint=hint, retry_after_ms=RETRY_MS)
     start, slack = ends.start, 0
     # Bytes first: the index knows bytes at the ends of batches only, so this drops whole batches. A record count can

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from tinymq.base.errors import DiskFull, NotLeader, TinymqError
-from tinymq.base.topic_config import OnFull, TopicConfig
+from tinymq.base.topic_config import OnFull, Retention, TopicConfig
 from tinymq.base.types import Position
-from tinymq.broker.partition.capacity import Uncommitted, check_commands, room
+from tinymq.broker.partition.capacity import Uncommitted, check_commands, is_nearly_full, room
 from tinymq.broker.partition.commands import CommandQueue
 from tinymq.broker.partition.commands import Done as CommandsDone
 from tinymq.broker.partition.commit_watchers import CommitWatchers
@@ -25,10 +25,11 @@ from tinymq.broker.partition.uncommitted_producers import UncommittedProducers
 from tinymq.broker.state.holds import Hold
 from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.broker.state.producers import PRODUCERS_MAX, Producer, RememberedBatch, judge
-from tinymq.broker.state.retention import clamped, due_start
+from tinymq.broker.state.retention import acknowledged_start, clamped, due_start
 from tinymq.broker.state.state import PartitionState
 from tinymq.format.batch import CheckedBatch
 from tinymq.format.entry import Entry, Kind, NewEntry
+from tinymq.format.feature_level import PARTITION_COMMANDS, entry_version
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.rules.noop import parse_noop
 
@@ -181,6 +182,11 @@ class Partition:
         config, state = self.config, self.state
         if config.max_records is None and config.max_bytes is None:
             return
+        if config.retention is Retention.ACKNOWLEDGED and is_nearly_full(config, state):
+            # Room that is made by reading counts when the move is applied, because a channel that seeks back in front
+            # of the move keeps its records. So the move is proposed before the partition is full.
+            with suppress(TinymqError):
+                self._remove_acknowledged(self.group.append_time_now_us())
         now_us = self.group.append_time_now_us() if len(state.holds) else 0  # only leases of holds need the time
         start = room(config, state, self._uncommitted, records, size, now_us)
         if start is not None:
@@ -203,8 +209,12 @@ class Partition:
         self._noop_elision.take(commands, timeout_s, done)
 
     def _propose_commands(self, commands: list[pb.Command]) -> Position:
+        # An older build stops at an entry of a version that it does not know, instead of skipping the command.
+        level = max(PARTITION_COMMANDS[command.WhichOneof("command") or ""] for command in commands)
+        version = entry_version(Kind.COMMAND, level)
+        payload = pb.Commands(commands=commands).SerializeToString()
         try:
-            position = self.group.propose(NewEntry(Kind.COMMAND, pb.Commands(commands=commands).SerializeToString()))
+            position = self.group.propose(NewEntry(Kind.COMMAND, payload, version=version))
         except NotLeader:
             raise _transferring(self) from None
         # Decisions between now and the commit have to know of these: a batch must not drop records that a hold in this
@@ -214,6 +224,8 @@ class Partition:
                 self._uncommitted.held(position.index, command.hold.offset)
             elif command.HasField("move_start"):
                 self._uncommitted.start_proposed(position.index, command.move_start.offset)
+            elif command.HasField("remove_acknowledged"):
+                self._uncommitted.start_proposed(position.index, command.remove_acknowledged.upto)
         return position
 
     def _move_start(self, offset: int, reason: pb.MoveStart.Reason.ValueType) -> Position:
@@ -245,6 +257,9 @@ class Partition:
             group.log.remove_before_offset(self.state.log_start)
 
     def _retain(self, now_us: int, expiry_us: int | None) -> None:
+        if self.config.retention is Retention.ACKNOWLEDGED:
+            self._remove_acknowledged(now_us)
+            return
         start = clamped(due_start(self.config, self.state, now_us, expiry_us), self.soft_leases.lowest(now_us))
         # One move at a time: a slow commit must not fill the log with moves to the same offset.
         idle = self._uncommitted.proposed_start(self.state.applied_index) is None
@@ -252,6 +267,13 @@ class Partition:
             self._move_start(start, pb.MoveStart.RETENTION)
         if self.config.on_full is OnFull.DROP_OLDEST:
             self._make_room(0, 0)  # the bounds may have been lowered since the last batch
+
+    def _remove_acknowledged(self, now_us: int) -> None:
+        """Remove what every cursor has read. Raises as `propose`."""
+        upto = clamped(acknowledged_start(self.state, now_us), self.soft_leases.lowest(now_us))
+        idle = self._uncommitted.proposed_start(self.state.applied_index) is None
+        if upto > self.state.log_start and idle:
+            self._propose_commands([pb.Command(remove_acknowledged=pb.RemoveAcknowledged(upto=upto))])
 
     # ---- StateMachine: called by the Raft host --------------------------------------------------------
 

@@ -32,6 +32,8 @@ class Kept(Protocol):
     def retention_index(self) -> RetentionIndex: ...
     @property
     def holds(self) -> Holds: ...
+    @property
+    def lowest_cursor(self) -> int | None: ...
 
 
 def due_start(config: TopicConfig, kept: Kept, now_us: int, expiry_us: int | None) -> int:
@@ -42,6 +44,17 @@ def due_start(config: TopicConfig, kept: Kept, now_us: int, expiry_us: int | Non
     present start, and no held record goes.
     """
     return max(kept.log_start, clamped(outlived(config, kept, expiry_us), kept.holds.lowest(now_us)))
+
+
+def acknowledged_start(kept: Kept, now_us: int) -> int:
+    """The greatest offset below which every cursor has read all records, for `retention=acknowledged`.
+
+    Without a cursor nobody has read anything, so it is the present start. It is never below that, and no held record
+    goes.
+    """
+    lowest = kept.lowest_cursor
+    acknowledged = kept.log_start if lowest is None else min(lowest, kept.high_watermark)
+    return max(kept.log_start, clamped(acknowledged, kept.holds.lowest(now_us)))
 
 
 def outlived(config: TopicConfig, kept: Kept, expiry_us: int | None) -> int:

@@ -28,7 +28,7 @@ from tinymq.broker.state.epoch_cache import EpochCache
 from tinymq.broker.state.holds import Holds
 from tinymq.broker.state.outcome import CommandOutcome, OffsetBounds
 from tinymq.broker.state.producers import PRODUCERS_MAX, Producers
-from tinymq.broker.state.retention import new_start
+from tinymq.broker.state.retention import acknowledged_start, new_start
 from tinymq.broker.state.retention_index import RetentionIndex
 from tinymq.format.batch import BatchHeader, parse_batch_header
 from tinymq.format.entry import Entry, Kind, crc32c
@@ -69,6 +69,11 @@ class PartitionState:
     def channels(self) -> Mapping[str, Cursor]:
         """A view of the present cursors, by channel."""
         return self._channels.cursors
+
+    @property
+    def lowest_cursor(self) -> int | None:
+        """The lowest position of a cursor, below the log start or not; None: there is no cursor."""
+        return min((cursor.position for cursor in self._channels.cursors.values()), default=None)
 
     @property
     def kept_records(self) -> int:
@@ -150,6 +155,8 @@ class PartitionState:
         try:
             if name == "move_start":
                 return self.move_start(command.move_start, bounds)
+            if name == "remove_acknowledged":
+                return self.remove_acknowledged(command.remove_acknowledged, bounds)
             if name == "hold":
                 until_us = self.holds.hold(command.hold, bounds).until_us
                 return CommandOutcome(log_start=bounds.log_start, high_watermark=bounds.end, until_us=until_us)
@@ -163,7 +170,16 @@ class PartitionState:
     def move_start(self, move: pb.MoveStart, bounds: OffsetBounds) -> CommandOutcome:
         # Dropped here and not by a timer: every replica has to drop a hold at the same entry.
         self.holds.drop_expired(bounds.now_us)
-        start = new_start(move, bounds, self.holds.lowest(bounds.now_us))
+        return self._start_at(new_start(move, bounds, self.holds.lowest(bounds.now_us)), bounds)
+
+    def remove_acknowledged(self, request: pb.RemoveAcknowledged, bounds: OffsetBounds) -> CommandOutcome:
+        self.holds.drop_expired(bounds.now_us)
+        # The leader has looked at the cursors, too, but a channel that is made, or that seeks back, in an entry between
+        # its look and this one must find its records. The cursors as of this entry decide, on every replica.
+        acknowledged = acknowledged_start(self, bounds.now_us)
+        return self._start_at(max(self.log_start, min(request.upto, acknowledged)), bounds)
+
+    def _start_at(self, start: int, bounds: OffsetBounds) -> CommandOutcome:
         if start > self.log_start:
             self.log_start = start
             self.retention_index.start_at(start, bounds.end, self.record_bytes)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from tinymq.base.errors import InvalidRequest, UnsupportedVersion
-from tinymq.base.topic_config import SETTINGS_MAX, TopicConfig, parse_settings
+from tinymq.base.topic_config import BY_NAME, SETTINGS, SETTINGS_MAX, TopicConfig, parse_settings
 from tinymq.base.types import TopicId, check_channel_name, check_consumer_name, check_topic_name
 from tinymq.format.feature_level import REGISTRY_COMMANDS
 from tinymq.proto import registry_pb2 as pb
@@ -103,10 +103,22 @@ def raise_feature_level(level: int, at_version: int) -> pb.Command:
 
 def level_of(command: pb.Command) -> int:
     """The lowest feature level at which a command may be proposed. Raises UnsupportedVersion for an unknown command."""
-    level = REGISTRY_COMMANDS.get(command.WhichOneof("command") or "")
+    name = command.WhichOneof("command") or ""
+    level = REGISTRY_COMMANDS.get(name)
     if level is None:
         raise UnsupportedVersion("the registry does not know this command")
+    if name == "create_topic":
+        return max(level, config_level(command.create_topic.config))
+    if name == "alter_topic":
+        named = (BY_NAME.get(setting.name) for setting in command.alter_topic.settings)
+        return max([level, *(setting.level for setting in named if setting is not None)])
     return level
+
+
+def config_level(config: pb.TopicConfig) -> int:
+    """The lowest feature level at which every broker keeps all of these settings."""
+    # An older build drops a field that it does not know, and 0 or "" is what it reads then.
+    return max(setting.level for setting in SETTINGS if setting.level == 1 or getattr(config, setting.field))
 
 
 def _number(name: str, value: int, most: int = U32_MAX) -> int:
