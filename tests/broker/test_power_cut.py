@@ -131,7 +131,7 @@ def test_what_was_acknowledged_survives_once(seed: int) -> None:
     assert compared[0] >= CUTS
 
 
-def test_the_check_notices_when_the_sync_is_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_syncs_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     acknowledge_before_the_sync(monkeypatch)
     for seed in range(MUTANT_SEEDS_MAX):
         try:

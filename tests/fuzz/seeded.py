@@ -19,7 +19,7 @@ SEEDS_OF_A_TURN = 1000  # a turn of the driver begins so many further on
 
 ALL: dict[str, Callable[[int], None]] = {
     "raft.power_cut": test_power_cut.test_acknowledged_records_survive,
-    "raft.power_cut_of_groups": test_power_cut.test_of_several_groups_that_share_their_syncs,
+    "raft.power_cut_of_groups": test_power_cut.test_power_cuts_of_groups_that_share_syncs,
     "raft.storm": test_storms.test_three_brokers,
     "raft.storm_of_five": test_storms.test_five_brokers,
     "raft.storm_of_groups": test_storms.test_several_groups,

@@ -1,4 +1,4 @@
-"""Brokers log transitions; thousands of simulated ones would say more than anybody reads."""
+"""Brokers log transitions; thousands of simulated ones would fill the output."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def quiet_log() -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--scripts", type=int, default=3, help="how many random scripts of each kind are tried")
-    parser.addoption("--rewrite", action="store_true", help="write the records of raft/scenarios/*.txt anew")
+    parser.addoption("--scripts", type=int, default=3, help="number of random scripts of each kind")
+    parser.addoption("--rewrite", action="store_true", help="rewrite the records of raft/scenarios/*.txt")

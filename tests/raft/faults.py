@@ -46,7 +46,7 @@ def _restart_later(cluster: Cluster, broker: Broker) -> None:
 async def _start(cluster: Cluster, broker: Broker) -> None:
     try:
         await broker.start()
-    except StorageError as error:  # its disk is broken still: somebody mends it
+    except StorageError as error:  # the disk is still broken: repair it, and try again
         cluster.say(f"broker {broker.id} cannot start: {error}")
         broker.kill()
         _restart_later(cluster, broker)
@@ -153,10 +153,10 @@ def stop(cluster: Cluster) -> None:
     broker = _some(cluster, cluster.running)
     if broker is None:
         return
-    cluster.say(f"broker {broker.id} is told to stop")
+    cluster.say(f"broker {broker.id} begins a clean stop")
 
     async def stop() -> None:
-        with contextlib.suppress(ProcessKilled):  # it may be killed meanwhile, and then somebody else starts it
+        with contextlib.suppress(ProcessKilled):  # another fault may kill it meanwhile, and starts it again
             await broker.stop()
             _restart_later(cluster, broker)
 
@@ -173,7 +173,7 @@ def transfer(cluster: Cluster) -> None:
 def wall_jump(cluster: Cluster) -> None:
     broker = cluster.rng.choice(list(cluster.brokers.values()))
     broker.skew_us = cluster.rng.choice((0, -3_600_000_000, 3_600_000_000))
-    broker.rate = cluster.rng.choice((0.95, 1.0, 1.05))  # from its next start on
+    broker.rate = cluster.rng.choice((0.95, 1.0, 1.05))  # takes effect at its next start
     if broker.up:
         broker.clock.wall_skew_us = broker.skew_us
 
@@ -182,7 +182,8 @@ ACTIONS: tuple[Fault, ...] = (
     cut_link, isolate, heal, reset, reset_channel, latency, duplicate, kill, power_cut, power_cut_all, pause,
     slow_disk, fail_sync, stop, transfer, wall_jump,
 )  # fmt: skip
-"""A storm draws from these, in this order. All but `heal` have a row with a weight in tinymq_chaos/faults.py."""
+"""A storm draws from these, in this order. Every fault except `heal` has a row with a weight in tinymq_chaos/faults.py.
+"""
 
 HEAL_WEIGHT = 6
 
@@ -191,7 +192,7 @@ def _weight(action: Fault) -> int:
     if action is heal:
         return HEAL_WEIGHT
     weight = FAULT_ROWS[action.__name__].replicas
-    assert isinstance(weight, int), f"the table of faults says why {action.__name__} is not done here: {weight}"
+    assert isinstance(weight, int), f"the fault table has the reason why {action.__name__} is not run here: {weight}"
     return weight
 
 
@@ -217,7 +218,7 @@ async def storm(
 
 
 async def calm(cluster: Cluster, within_s: float = 20.0) -> None:
-    """End every fault, and hold what must hold then: all agree, nothing was lost, and the group goes on."""
+    """End every fault, then check that all replicas agree, that nothing was lost, and that the group accepts writes."""
     cluster.heal()
     for broker in cluster.brokers.values():
         for other in cluster.brokers:
@@ -226,7 +227,7 @@ async def calm(cluster: Cluster, within_s: float = 20.0) -> None:
         cluster.resume(broker.id)
         if broker.up:
             broker.disk.delay_s = (0.00005, 0.002)
-    await cluster.run_for(4.0)  # every broker is started again, and disks are repaired
+    await cluster.run_for(4.0)  # start every broker again, and repair the disks
     await cluster.until(cluster.all_up, within_s, "all brokers are up")
     for group in cluster.groups:
         await cluster.settle(group, within_s)

@@ -1,10 +1,11 @@
 """Whole Raft hosts in virtual time, on disks and a network that fail on request, and the ledger that judges them.
 
     def scenario(cluster): ...       an async function
-    simulate(scenario, seed=7)       three brokers, one group; fails with what was broken
+    simulate(scenario, seed=7)       three brokers, one group; raises what went wrong
 
-One seed, one run: everything random comes from it. A `Ledger` watches every replica apply, and holds that no index
-is ever given two entries and no term two leaders; what a test wants besides it asserts itself.
+All randomness comes from the seed, so a seed always gives the same run. A `Ledger` watches every replica apply entries.
+It checks that no index has two different entries and that no term has two leaders. A test asserts everything else
+itself.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ _STATE = struct.Struct("<QI")
 class Ledger:
     """The entries that any replica has ever applied.
 
-    When two replicas disagree, `broken` stores the difference. The AssertionError alone may end no more than a replica.
+    When two replicas disagree, `broken` stores the difference: the AssertionError may stop only the replica that raised
+    it.
     """
 
     def __init__(self) -> None:
@@ -74,7 +76,7 @@ class Ledger:
             self._refuse(f"{group}: brokers {known} and {broker_id} both lead term {term}")
 
     def end(self, group: GroupId) -> int:
-        """The last index that was applied anywhere."""
+        """The last index that any replica applied."""
         return len(self.chosen.get(group, ()))
 
     def _refuse(self, what: str) -> None:
@@ -83,7 +85,7 @@ class Ledger:
 
 
 class Recorder:
-    """A state machine that is its own history: a running checksum over all entries, and whether it may accept."""
+    """A state machine whose state is a running checksum over all entries, and whether it may accept writes."""
 
     padding = b""  # behind the state: some are large
 
@@ -136,7 +138,7 @@ class Recorder:
 
 
 class Broker:
-    """One broker over its whole life: a disk that stays, and processes that come and go."""
+    """One broker over its whole life: its disk stays while its processes start and end."""
 
     def __init__(self, cluster: Cluster, broker_id: int) -> None:
         self.id = broker_id
@@ -156,7 +158,7 @@ class Broker:
         self._disk: SimDisk | None = None
         self._clock: VirtualClock | None = None
 
-    # What runs; each asserts that something does.
+    # Each property asserts that the broker runs.
 
     @property
     def up(self) -> bool:
@@ -198,7 +200,7 @@ class Broker:
         return self.machines[group]
 
     def propose(self, payload: bytes, group: GroupId = GROUP, record_count: int = 1) -> Position:
-        """Propose as a room above does: only while the state machine accepts."""
+        """Propose as the layers above raft do: only while the state machine accepts writes."""
         machine = self.machines[group]
         if machine.leading is None:
             raise NotLeader(f"broker {self.id} may not accept")
@@ -211,7 +213,7 @@ class Broker:
     # Life
 
     async def open_store(self) -> None:
-        """The first half of a start. Raises the error of the disk."""
+        """Open the disk: the first half of a start. Raises the disk's error."""
         loop, cluster = self._cluster.loop, self._cluster
         self._process = process = SimProcess(f"broker {self.id}")
         self._clock = VirtualClock(loop, process, start_s=self.rng.uniform(10, 10_000), rate=self.rate)
@@ -272,12 +274,12 @@ class Broker:
             self._cluster.ledger.leads(group.id, self.id, term)
 
     def kill(self) -> None:
-        """kill -9: what was written is kept, synced or not."""
+        """kill -9: the disk keeps everything that was written, synced or not."""
         self._end("is killed")
         self.files.kill()
 
     def power_cut(self) -> None:
-        """What was synced is kept, and a random part of what was not."""
+        """The disk keeps everything that was synced, and a random part of the rest."""
         disk = self._disk
         self._end("loses power")
         if disk is not None:
@@ -290,7 +292,7 @@ class Broker:
         self.files = FaultyFiles(random.Random(self.rng.random()))
 
     async def stop(self) -> None:
-        """A clean stop: hand over, close."""
+        """A clean stop: transfer the leaderships, then close."""
         process, host, store = self.process, self.host, self.store
         await process.run(host.stop())
         await process.run(store.close())
@@ -338,7 +340,7 @@ class Cluster:
         self.first_entries: dict[GroupId, Entry] = {}
         self.withheld: dict[int, set[GroupId]] = {}  # groups that a broker does not open when it starts
         self.brokers = {i: Broker(self, i) for i in range(1, nodes + 1)}
-        self.members = nodes  # the first of them, which CONFIG lists
+        self.members = nodes  # the initial membership, which the first CONFIG lists
         self._cuts: set[tuple[int, int]] = set()
         self._paused: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -347,7 +349,9 @@ class Cluster:
         self.ledger.lines.append(f"{self.loop.time():9.4f} {line}")
 
     async def form(self) -> None:
-        """Open every broker's folder for the first time; the first entries list them. Each group prefers another."""
+        """Open every broker's data directory for the first time; the first entries list the brokers. Each group prefers
+        another broker.
+        """
         for broker in self.brokers.values():
             await broker.open_store()
         replicas = [Replica(b.id, b.store.identity.incarnation) for b in self.brokers.values()][: self.members]
@@ -359,7 +363,7 @@ class Cluster:
         await asyncio.gather(*(b.start() for b in self.brokers.values() if not b.up))
 
     def background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` beside the scenario; what it raises fails the run."""
+        """Run `work` beside the scenario. An exception that it raises fails the run."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -370,7 +374,7 @@ class Cluster:
             task.result()
 
     def end_background(self) -> None:
-        """End all that runs beside the scenario."""
+        """Stop all work that runs beside the scenario."""
         for task in list(self._tasks):
             task.cancel()
 
@@ -424,7 +428,7 @@ class Cluster:
         return [b for b in self.brokers.values() if b.up and not b.process.paused]
 
     def leaders(self, group: GroupId = GROUP) -> list[Broker]:
-        """Return the brokers that believe to lead and accept, the one of the newest term last."""
+        """Return the brokers that believe they lead and accept writes, the broker with the newest term last."""
         able = [b for b in self.running if group in b.machines and b.machines[group].leading is not None]
         return sorted(able, key=lambda b: b.machines[group].leading or 0)
 
@@ -453,25 +457,27 @@ class Cluster:
         )
 
     async def check_logs(self, group: GroupId = GROUP) -> None:
-        """What was ever applied lies in every running replica's log, as far as that replica knows it to be committed
-        (above that, what an earlier leader left may still wait to be replaced), and running states are equal."""
+        """Every running replica's log has the applied entries up to its own commit index, and all running states are
+        equal. Above the commit index, entries of an earlier leader may still wait to be replaced.
+        """
         chosen = self.ledger.chosen[group]
         for broker in self.running:
             log = broker.group(group).log
             index = log.first_index
-            known = min(len(chosen), broker.group(group).commit_index)  # before reading, which takes a while
+            # taken first: other entries are applied while the log is read
+            known = min(len(chosen), broker.group(group).commit_index)
             while entries := await broker.process.run(log.reader.read(index, 1 << 20)):
                 for entry in entries:
                     if entry.index <= known:
                         held = (entry.term, entry.header.header_crc)
                         assert held == chosen[entry.index - 1], (
-                            f"broker {broker.id} holds another entry {entry.index} than was committed"
+                            f"broker {broker.id} has another entry {entry.index} than was committed"
                         )
                 index = entries[-1].index + 1
         states = {b.machines[group].index: b.machines[group].state for b in self.running}
         for broker in self.running:
             machine = broker.machines[group]
-            assert states[machine.index] == machine.state, "equal logs, and states that differ"
+            assert states[machine.index] == machine.state, "equal logs with different states"
 
     def describe(self) -> str:
         return "\n".join([*self.ledger.lines[-40:], *(b.state for b in self.brokers.values())])
@@ -482,7 +488,9 @@ class Cluster:
         await self.clock.sleep(seconds)
 
     async def until(self, holds: Callable[[], object], within_s: float, what: str = "") -> float:
-        """Let time pass until `holds()`, and return the seconds it took. Raises AssertionError after `within_s`."""
+        """Let time pass until `holds()` is true, and return the seconds that passed. Raises AssertionError after
+        `within_s`.
+        """
         start = self.loop.time()
         while not holds():
             assert not self.ledger.broken, f"{self.ledger.broken}\n{self.describe()}"
@@ -501,7 +509,7 @@ class Cluster:
 
         def proposed() -> bool:
             for leader in self.leaders(group)[-1:]:
-                with contextlib.suppress(NotLeader):  # it hands over
+                with contextlib.suppress(NotLeader):  # it transfers its leadership
                     accepted.append((leader, leader.propose(payload, group)))
             return bool(accepted)
 
@@ -513,7 +521,7 @@ class Cluster:
         return position
 
     async def load(self, pause_s: float = 0.01, payload_bytes_max: int = 400) -> None:
-        """Propose for ever, on every broker that believes to lead."""
+        """Propose without end on every broker that believes it leads."""
         count = 0
         while True:
             for group in self.groups:
@@ -536,7 +544,9 @@ def simulate(
     limits: Limits = LIMITS, timing: Timing | None = None, delay_s: tuple[float, float] = (0.0002, 0.0005),
     start: bool = True, members: int | None = None,
 ) -> Cluster:  # fmt: skip
-    """Run a scenario on a new cluster, and return what is left of it. Raises what went wrong anywhere."""
+    """Run a scenario on a new cluster, and return the cluster. Raises any error of the scenario, the ledger or a
+    broker.
+    """
 
     async def main(loop: VirtualLoop) -> Cluster:
         cluster = Cluster(loop, seed, nodes, groups, limits, timing or Timing())

@@ -1,9 +1,9 @@
-"""A small model of one group whose replicas acknowledge before or after the sync, as each heard of the setting last.
+"""A small model of one group whose replicas acknowledge before or after the sync, by the setting that each knows.
 
-It keeps what a Raft replica keeps, and takes steps at random: entries, elections, alterations that reach one broker
-after the other, power cuts of any subset, faults that lose files or votes, disks that are replaced and return. It uses
-the product's decisions (automatic_recovery.py, quorum_loss.py, membership.py), and knows which entries a majority had
-synced when they were acknowledged: no leader, elected or recovered, may lack one of them.
+The model has the state of a Raft replica, and takes random steps: entries, elections, changes of the setting that reach
+one broker after the other, power cuts of any subset, faults that lose files or votes, disks that are replaced and come
+back. It uses the product's decisions (automatic_recovery.py, quorum_loss.py, membership.py), and records which entries
+a majority had synced when they were acknowledged. No leader, elected or recovered, may lack one of these.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MEMBERS = (1, 2, 3)
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An entry: told apart by `number`; `config` for a CONFIG."""
+    """An entry. `number` identifies it; `config` is set for a CONFIG."""
 
     number: int
     term: int
@@ -30,7 +30,7 @@ class Item:
 
 @dataclass(slots=True)
 class Disk:
-    """A data folder, as it is seen by programs."""
+    """A data directory, as programs see it."""
 
     incarnation: bytes
     log: list[Item]
@@ -48,7 +48,7 @@ class Node:
 
     broker_id: int
     disk: Disk
-    always: bool = False  # the setting that it has heard of
+    always: bool = False  # the newest setting that the replica knows
     up: bool = True
     commit: int = 1
     leads: bool = False
@@ -94,7 +94,7 @@ class Node:
 
 
 class Group:
-    """Three replicas and everything that happens to them."""
+    """Three replicas and everything that can happen to them."""
 
     def __init__(self, rng: random.Random, *, alter: bool = True, faults: bool = True) -> None:
         self._rng = rng
@@ -137,7 +137,9 @@ class Group:
         if not can_win(node.report(), reports):
             return
         self._lead(node, 1 + max(n.disk.term for n in up))
-        assert self.acknowledged <= {item.number for item in node.disk.log}, "elected without what was acknowledged"
+        assert self.acknowledged <= {item.number for item in node.disk.log}, (
+            "the elected leader lacks acknowledged entries"
+        )
 
     def _lead(self, node: Node, term: int) -> None:
         for other in self._up():
@@ -184,7 +186,8 @@ class Group:
         matching = min(len(theirs), max(same, end))
         leader.match[node.broker_id] = node.me, matching, min(node.disk.synced, matching)
         node.commit = max(node.commit, min(leader.commit, matching))
-        leader.commit = max(leader.commit, min(node.commit, matching))  # what anybody knows to be committed
+        # the highest commit index that any replica knows
+        leader.commit = max(leader.commit, min(node.commit, matching))
         self._commit(leader)
 
     def _commit(self, leader: Node) -> None:
@@ -256,7 +259,7 @@ class Group:
         return self._rng.choice(down) if down else None
 
     def lose_files(self) -> None:
-        """Of one, or of more at once."""
+        """Restart one replica, or several at once."""
         down = [node for node in self.nodes if not node.up]
         for node in self._rng.sample(down, self._rng.randint(min(1, len(down)), len(down))):
             self.faulty = True
@@ -278,7 +281,7 @@ class Group:
             node.disk = Disk(self._folder(), [self._first])
 
     def return_disk(self) -> None:
-        """The disk that was replaced turns up again. Its replica is retired, maybe: then it takes another count."""
+        """A replaced disk comes back. If its replica is retired, it takes another count."""
         for node, disk in self._old:
             if not node.up:
                 self._old.remove((node, disk))
@@ -288,7 +291,7 @@ class Group:
                 return
 
     def repair(self) -> None:
-        """A damaged log moves to quarantine once a leader with another majority grants that (raft/host/repair.py)."""
+        """A damaged log moves to quarantine once a leader with another majority permits it (raft/host/repair.py)."""
         for leader in [node for node in self._up() if node.leads and node.commit >= node.first_of_term]:
             node = self._rng.choice([n for n in self.nodes if n is not leader])
             known = leader.disk.log.index(next(i for i in leader.disk.log if i.config == leader.applied)) + 1
@@ -308,7 +311,7 @@ class Group:
     # ---- automatic quorum recovery -------------------------------------------------------------------------
 
     def recover(self, ends: float = 0.3) -> bool:
-        """All members are asked. The survivor may end right after it has begun to lead."""
+        """Ask all members. The survivor may fail right after it starts to lead."""
         up = self._up()
         if len(up) < len(MEMBERS):
             return False
@@ -317,7 +320,7 @@ class Group:
             return False
         survivor = next(n for n in up if n.broker_id == found.survivor.broker_id)
         log = {item.number for item in survivor.disk.log}
-        assert self.safe <= log, f"recovered without {self.safe - log}, which a majority had synced"
+        assert self.safe <= log, f"recovered without {self.safe - log}, although a majority had synced it"
         forced = forced_membership(survivor.newest, survivor.broker_id, found.replicas)
         self._lead(survivor, found.term)
         self._append(survivor, forced)
@@ -330,7 +333,7 @@ class Group:
         return True
 
     def _take_along(self, survivor: Node, forced: Membership) -> None:
-        """A majority gets the CONFIG, which commits under itself."""
+        """A majority gets the CONFIG, and the membership in that CONFIG commits it."""
         takes = self._rng.sample([n for n in self.nodes if n is not survivor], self._rng.choice((1, 2)))
         for node in takes:
             node.disk.log = list(survivor.disk.log)
@@ -341,7 +344,7 @@ class Group:
             node.commit = survivor.commit
 
     def settle(self) -> bool:
-        """Does a replica lead, or can one be elected, when all are present and no event follows?"""
+        """Does a replica lead, or can one be elected, when all replicas are up and nothing else happens?"""
         for node in self.nodes:
             self._start(node)
         reports = [n.report() for n in self.nodes]

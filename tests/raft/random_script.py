@@ -1,7 +1,6 @@
-"""Commands of `scripted.py` drawn at random, and what must hold whatever they are.
-
-Where `test_storms` runs many brokers in one virtual time, here each message, sync and timer is moved by itself: orders
-of events that no network would produce soon. What was done is a scenario that can be read, cut down, and kept.
+"""Random commands of `scripted.py`, and the rules that hold after any of them. `test_storms` runs many brokers in one
+virtual time. Here each message, sync and timer is a step of its own, so orders of events occur that a network rarely
+produces. The list of commands is a scenario that a person can read, shorten and keep.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ MARKED_S = 0.3  # after so long without writes a mark covers all that is synced
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A copy of a message, and between which processes it was sent: it may be replayed between these alone."""
+    """A copy of a message, and the two processes between which it was sent: it may be replayed only between these."""
 
     name: str
     sent: Sent
@@ -56,7 +55,7 @@ class RandomScript:
         return self._scenario._brokers
 
     async def live(self, steps: int) -> None:
-        """Raises AssertionError when anything is not as it must be."""
+        """Raises AssertionError when a rule does not hold."""
         await self._do(f"brokers {self._count} segments=4096")
         await self._do("elect 1")
         weights = [weight for weight, _ in self._draws]
@@ -78,7 +77,7 @@ class RandomScript:
             assert not what.startswith("is quarantined") or int(number) in self._damaged, line
 
     async def _heal(self) -> None:
-        """No fault lasts: everybody is a member again, and the group takes writes."""
+        """End all faults: every replica is a member again, and the group accepts writes."""
         for b in self._brokers.values():
             await self._do(f"unhang {b.id}" if b.up else f"restart {b.id}")
         await self._do("join")
@@ -94,7 +93,7 @@ class RandomScript:
         await self._do("status")
         raise AssertionError("the group never heals")
 
-    # ---- what may come next; "" when it cannot be now -----------------------------------------------------------
+    # ---- the next command; "" when it is impossible now -----------------------------------------------------------
 
     def _message(self, _: ScriptedBroker) -> str:
         queue = self._scenario._links.queue
@@ -113,10 +112,10 @@ class RandomScript:
 
     def _between(self, sent: Sent) -> tuple[object, object]:
         source, target = (self._brokers[n] for n in (sent.source, sent.target))
-        return source.clock, target.clock  # each process has its own
+        return source.clock, target.clock  # each process has its own links
 
     def _replay(self, _: ScriptedBroker) -> str:
-        """The transport promises that nothing survives the processes between which it was sent."""
+        """The transport promises that no message outlives the processes between which it was sent."""
         able = [
             k for k in self._kept
             if k.processes == self._between(k.sent) and self._scenario._links.linked(k.sent.source, k.sent.target)
@@ -150,14 +149,17 @@ class RandomScript:
         return f"{'unhang' if broker.disk.hangs else 'hang'} {broker.id}" if broker.up else ""
 
     def _is_whole(self, broker: ScriptedBroker) -> bool:
-        """A member that has lost nothing. Its own word is not enough: an old disk takes itself for one."""
+        """Is the replica a member that has lost nothing? Its own view is not enough: an old disk believes that it is a
+        member.
+        """
         if not broker.up or self._listed is None or not self._listed.has(broker.state.me):
             return False
         return broker.group.role in (Role.LEADER, Role.FOLLOWER) and self._damaged.get(broker.id) != broker.state.me
 
     def _hurt(self, broker: ScriptedBroker) -> str:
-        """A disk loses something while the others are whole: no more is promised. What is flipped is behind a mark
-        (docs/guarantees.md, known limits)."""
+        """Damage one disk only while the others are whole: only that is promised. The flipped bit is covered by a mark
+        (docs/guarantees.md, known limits).
+        """
         others = [b for b in self._brokers.values() if b is not broker and self._is_whole(b)]
         if not broker.up or len(others) <= self._count // 2:
             return ""

@@ -1,7 +1,8 @@
-"""Scenarios: commands that drive brokers by hand, each followed by the record of what came of it.
+"""Scenarios: commands that drive brokers step by step, each followed by the record of its effects.
 
-`scenarios/README.md` says what a transcript is, and what each command and each word of a record means: here is how they
-come about. A command is a method `do_NAME` of `Scenario`; what it says of the brokers is looked at after it.
+`scenarios/README.md` explains transcripts, commands and the words of a record. Each command is a method `do_NAME` of
+`Scenario`. After each command the scenario compares the brokers with what they were before, and records the
+differences.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ NEVER = float("inf")
 
 
 class Apart(Ledger):
-    """Judges nothing: of a replica whose history was given up."""
+    """A ledger that checks nothing, for a replica whose history was given up."""
 
     def applied(self, group: GroupId, broker_id: int, entry: Entry) -> None:
         pass
 
 
 class Stage:
-    """The brokers of one file, and the record of what they do."""
+    """The brokers of one transcript, and the record of what they do."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
@@ -48,9 +49,9 @@ class Stage:
         self._first: Entry | None = None
         self._lines: list[str] = []
         self._kept: dict[str, Sent] = {}
-        self._known: dict[tuple[int, int], str] = {}  # (index, term) -> what the entry is called
+        self._known: dict[tuple[int, int], str] = {}  # (index, term) -> the name of the entry
         self._reads: set[asyncio.Task[None]] = set()
-        self._depth = 0  # of what follows from a message that arrived
+        self._depth = 0  # indentation of the effects of a message
         self._limits = Limits()
         self._now = 100.0
 
@@ -101,7 +102,7 @@ Selection = Callable[[Sent], bool]
 
 
 def _selection(words: Sequence[str]) -> Selection:
-    """`A->B KIND`, either of them may be missing; `*` is any broker."""
+    """`A->B KIND`; either may be missing, and `*` is any broker."""
     way = next((w for w in words if "->" in w), "*->*")
     kind = next((w for w in words if "->" not in w), None)
     source, target = way.split("->")
@@ -111,7 +112,7 @@ def _selection(words: Sequence[str]) -> Selection:
 
 
 class Wires(Stage):
-    """Its commands about links and messages."""
+    """The commands about links and messages."""
 
     def _link(self, numbers: Iterable[int], others: Iterable[int] | None = None) -> None:
         for a in numbers:
@@ -132,13 +133,13 @@ class Wires(Stage):
         await self._deliver(_selection(words), again=not words)
 
     async def _deliver(self, chosen: Selection, again: bool) -> None:
-        """What is on its way; with `again`, what comes of it as well."""
+        """Deliver the messages in flight; with `again`, also the messages that they cause."""
         for _ in range(DELIVERIES_MAX):
             due = [s for s in self._links.queue if chosen(s)]
             if not due:
                 return
             for sent in due[:1] if again else due:
-                if sent in self._links.queue:  # else its link has closed
+                if sent in self._links.queue:  # otherwise its link has closed
                     self._links.queue.remove(sent)
                     await self._arrive(sent)
             if not again:
@@ -155,7 +156,7 @@ class Wires(Stage):
     def do_drop(self, *words: str) -> None:
         chosen = _selection(words)
         lost = [s for s in self._links.queue if chosen(s)]
-        assert lost or not words, "there is no such message"
+        assert lost or not words, "no such message is in flight"
         self._links.queue = [s for s in self._links.queue if not chosen(s)]
         self._lost(lost)
 
@@ -180,10 +181,10 @@ class Wires(Stage):
 
 
 class Scenario(Wires):
-    """All commands: each is a method."""
+    """All commands, each a method."""
 
     async def do(self, command: str) -> list[str]:
-        """Carry out one command; the lines of its record."""
+        """Run one command, and return the lines of its record."""
         quietly = command.startswith("quietly ")
         self._lines = []
         for part in command.removeprefix("quietly ").split(";"):
@@ -227,7 +228,7 @@ class Scenario(Wires):
         await idle(self._links)
         for broker in self._brokers.values():
             await broker.open_group(self._first)
-            broker.state.election_deadline = NEVER  # who stands first is said by the script
+            broker.state.election_deadline = NEVER  # the script decides who campaigns first
             broker.seen = look(broker, self._names)
         await self.do_status()
 
@@ -331,7 +332,8 @@ class Scenario(Wires):
         disk.hangs = False
         disk.finish()
 
-    # ---- writing and handing over ------------------------------------------------------------------------------------
+    # ---- writes and leadership transfers
+    # ------------------------------------------------------------------------------------
 
     async def do_propose(self, number: str, *payloads: str) -> None:
         broker = self._brokers[int(number)]

@@ -1,7 +1,7 @@
-"""Real Raft hosts whose messages wait in a queue that everybody sees; their disks sync and clocks move on command.
+"""Real Raft hosts. Messages wait in a visible queue; disks sync and clocks move on command.
 
-What runs is `tinymq.raft.Host` over a real log on `FaultyFiles`: nothing is decided here. `scripted.py` reads the
-commands; what happens is told to `Observer.tell`, one line each, in the order in which it happened.
+The brokers are `tinymq.raft.Host` over a real log on `FaultyFiles`; this module decides nothing. `scripted.py` reads
+the commands. `Observer.tell` gets one line for each event, in order.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HIDDEN = frozenset({"heartbeat", "leaders"})  # life and hints: delivered at onc
 
 @dataclass(slots=True)
 class Sent:
-    """One message on its way."""
+    """One message in flight."""
 
     source: int
     target: int
@@ -52,7 +52,7 @@ class Sent:
 
 
 class ScriptedDisk:
-    """Blocking work happens at once, or, while the disk hangs, on command."""
+    """Runs blocking work at once or, while the disk hangs, on command."""
 
     def __init__(self) -> None:
         self.hangs = False
@@ -69,7 +69,7 @@ class ScriptedDisk:
         return await self.run(call)
 
     def finish(self) -> int:
-        """What waits is carried out, and what comes after it waits again; how much it was."""
+        """Run the waiting work; work that it causes waits again. Returns the number of calls."""
         waiting, self._waiting = self._waiting, []
         for waits in waiting:
             waits.set_result(None)
@@ -127,13 +127,13 @@ class ScriptedTransport:
         self._links.again.append((self.me.broker_id, peer, channel))
 
     async def ask(self, host: str, port: int) -> Invitation:
-        raise BrokerUnreachable("nobody joins in a script")
+        raise BrokerUnreachable("no broker joins in a script")
 
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
 
-    # What the links tell.
+    # The messages and events that the links report.
 
     def opened(self, who: PeerIdentity) -> None:
         self._proven[who.broker_id] = who
@@ -156,7 +156,7 @@ class Links:
 
     def __init__(self) -> None:
         self.queue: list[Sent] = []
-        self.again: list[tuple[int, int, Channel]] = []  # connections to be opened anew, as their sender asked
+        self.again: list[tuple[int, int, Channel]] = []  # connections to reopen, as their sender asked
         self.on_sent: Callable[[Sent], None] = lambda sent: None
         self._hidden: list[Sent] = []
         self._ends: dict[int, ScriptedTransport] = {}
@@ -176,7 +176,7 @@ class Links:
         self._ends[broker_id] = end
 
     def link(self, a: int, b: int) -> bool:
-        """Connect them, both ways; False when they are, or one of them does not run."""
+        """Connect both brokers, both ways. Returns False when they are connected already, or one of them is down."""
         if self.linked(a, b) or a not in self._ends or b not in self._ends:
             return False
         self._open.add(frozenset({a, b}))
@@ -185,7 +185,7 @@ class Links:
         return True
 
     def unlink(self, a: int, b: int) -> list[Sent]:
-        """End their connections; what was lost with them."""
+        """Close their connections, and return the messages that were lost."""
         if not self.linked(a, b):
             return []
         self._open.discard(frozenset({a, b}))
@@ -198,7 +198,7 @@ class Links:
         return lost
 
     def detach(self, broker_id: int) -> list[Sent]:
-        """End its process: connections to it are refused."""
+        """End the broker's process: connections to it are refused."""
         others = [b for b in self._ends if b != broker_id and self.linked(b, broker_id)]
         del self._ends[broker_id]
         lost = [sent for other in others for sent in self.unlink(broker_id, other)]
@@ -228,7 +228,7 @@ class Links:
 
 @dataclass(slots=True)
 class Seen:
-    """A replica as it was when it was looked at last."""
+    """The state of a replica at the previous comparison."""
 
     term: int = 0
     voted_for: int | None = None
@@ -245,7 +245,7 @@ class Seen:
 
 
 class ScriptedBroker:
-    """A disk that stays, and processes that come and go."""
+    """One broker: its disk stays while its processes start and end."""
 
     def __init__(self, broker_id: int, links: Links, ledger: Ledger) -> None:
         self.id = broker_id
@@ -280,7 +280,7 @@ class ScriptedBroker:
 
     @property
     def state(self) -> ReplicaState:
-        """A script makes a timer of the replica fire, and reads what its state says."""
+        """A script fires a timer of the replica, and reads its state."""
         return self.group.replica.state
 
     async def open_store(self, limits: Limits, now: float) -> None:
@@ -317,15 +317,15 @@ class ScriptedBroker:
         self.up = True
 
     def end(self) -> list[Sent]:
-        """Its process is gone, from one moment to the next; what was on its way from and to it."""
+        """Kill the process, and return the messages in flight from and to it."""
         self.up = False
         self.disk.die()
-        self.clock = ManualClock()  # nothing moves the old one any more
+        self.clock = ManualClock()  # the clock of the dead process stops
         return self._links.detach(self.id)
 
 
 async def idle(links: Links) -> None:
-    """Run until every broker only waits for a command."""
+    """Run until every broker waits for a command."""
     ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
     for _ in range(SPINS_MAX):
         await asyncio.sleep(0)

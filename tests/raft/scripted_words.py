@@ -1,4 +1,4 @@
-"""How a transcript names things: messages, entries, members, and what became of a replica since it was looked at."""
+"""The words of a transcript: messages, entries, members, and the changes of a replica since the previous comparison."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tinymq.raft.rules.messages import (
 )
 
 Names = Mapping[bytes, str]
-"""Of data folders, by incarnation."""
+"""Names of data directories, by incarnation."""
 
 KIND = {
     Append: "Append", AppendAck: "Ack", CommitNotice: "Notice", TimeoutNow: "TimeoutNow", Vote: "Vote",
@@ -31,7 +31,7 @@ KIND = {
 
 
 def name_replica(replica: Replica, names: Names) -> str:
-    """`2`; `2'` from its second data folder; `2+1` once its count was raised."""
+    """`2`; `2'` for its second data directory; `2+1` once its count was raised."""
     name = names.get(replica.incarnation, f"nobody for {replica.broker_id}")
     return name + (f"+{replica.count}" if replica.count else "")
 
@@ -56,7 +56,7 @@ def name_entries(entries: Iterable[Entry], names: Names) -> str:
 
 
 def shorten(found: Iterable[str]) -> str:
-    """A long run is cut short in the middle."""
+    """Leave out the middle of a long list."""
     words = list(found)
     if len(words) > 8:
         words = [*words[:2], f"… {len(words) - 4} more …", *words[-2:]]
@@ -122,11 +122,11 @@ def _read_id(number: int) -> str:
     return f", read {number}" if number else ""
 
 
-# ---- what became of a replica --------------------------------------------------------------------------------
+# ---- changes of a replica --------------------------------------------------------------------------------
 
 
 def changes(broker: ScriptedBroker, names: Names, known: dict[tuple[int, int], str]) -> list[str]:
-    """What is another than when `broker` was looked at last, as lines without its number. Entries become known."""
+    """Return the changes of `broker` since the previous comparison, as lines without its number. Names new entries."""
     before, now = broker.seen, look(broker, names)
     broker.seen = now
     lines: list[str] = []
@@ -199,7 +199,7 @@ def _log(broker: ScriptedBroker, before: Seen, now: Seen, names: Names, known: d
             known[entry.index, entry.term] = name_entry(entry, names)
         lines.append("appends " + shorten(known[i, now.entries[i]] for i in new))
     cut = [index for index in gone if index >= first]
-    left = min(before.durable, cut[0] - 1) if cut else before.durable  # of what was synced, without anything new
+    left = min(before.durable, cut[0] - 1) if cut else before.durable  # the synced part, without new entries
     if now.durable > left or (now.durable < left and not gone):
         lines.append(f"has synced up to {now.durable}")
     return lines

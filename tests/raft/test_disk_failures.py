@@ -1,4 +1,4 @@
-"""What a replica does when its disk refuses: hazards 7 and 22, promise 6. Nothing is tried again."""
+"""A replica whose disk fails: hazards 7 and 22, promise 6. It does not retry a failed sync."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_failed_sync_stops_the_replicas_of_that_sync_and_no_others(leads: bool
         assert isinstance(broker.group().failure, SyncFailed)
         assert broker.group().status().reason.startswith("SyncFailed")
         assert broker.group(OTHER).role in (Role.LEADER, Role.FOLLOWER)
-        assert broker.failures == [], "the broker goes on"
+        assert broker.failures == [], "the broker keeps running"
         with pytest.raises(NotLeader):
             broker.group().propose(NewEntry(Kind.DATA, b""))
         await cluster.commit(b"the others go on")
@@ -89,7 +89,7 @@ def test_a_replica_whose_sync_failed_comes_back_after_a_restart() -> None:
 @pytest.mark.parametrize("seed", first_of(range(4), 1))
 @pytest.mark.parametrize("how", ["sync", "full"])
 def test_a_replica_that_failed_under_load_comes_back_as_a_member(seed: int, how: str) -> None:
-    """What it took in after the failure was never written, and no mark may claim that it was."""
+    """Entries that arrived after the failure were never written, and no mark may cover them."""
 
     async def scenario(cluster: Cluster) -> None:
         cluster.background(cluster.load(pause_s=0.002))
@@ -126,12 +126,12 @@ def test_a_failed_sync_of_the_ballots_stops_the_broker(copy: str) -> None:
         assert isinstance(voter.failures[0], SyncFailed)
         assert failed(voter)
         assert voter.group().status().reason
-        assert not [b for b in cluster.leaders() if b is not leader], "one vote of three elects nobody"
+        assert not [b for b in cluster.leaders() if b is not leader], "one vote of three elects no leader"
 
     simulate(scenario)
 
 
-def test_a_full_disk_stops_the_replica_and_says_so() -> None:
+def test_a_full_disk_stops_the_replica_and_the_status_says_so() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()
@@ -169,7 +169,7 @@ def test_damage_found_at_opening_quarantines_the_replica(leads: bool) -> None:
         for i in range(10):
             await cluster.commit(b"%d" % i)
         await cluster.settle()
-        await cluster.run_for(1.0)  # marks are synced
+        await cluster.run_for(1.0)  # the marks are synced
         broker = cluster.leader() if leads else cluster.followers()[0]
         broker.kill()
         broker.files.flip_bit(SEGMENT_OF_GROUP, 64 + HEADER_SIZE + 100)
@@ -180,13 +180,13 @@ def test_damage_found_at_opening_quarantines_the_replica(leads: bool) -> None:
         for other in cluster.running:
             cluster.cut(broker.id, other.id) if other is not broker else None
         await cluster.run_for(3.0)
-        assert broker.group().role is Role.QUARANTINED, "it asks nobody, so it changes nothing"
+        assert broker.group().role is Role.QUARANTINED, "it asks no other broker, so it changes nothing"
         assert cluster.leader() is not broker
 
     simulate(scenario)
 
 
-def test_a_log_of_which_nothing_is_left_is_quarantined() -> None:
+def test_a_log_without_any_valid_entry_is_quarantined() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()
@@ -218,8 +218,8 @@ def test_damage_found_while_reading_quarantines_the_replica() -> None:
     simulate(scenario, limits=LIMITS)
 
 
-def test_a_term_known_from_entries_alone_is_stored_before_any_message_of_it() -> None:
-    """A power cut kept the entries that came with a term, and not the ballot of the same round."""
+def test_a_term_known_only_from_entries_is_stored_before_any_message_of_it() -> None:
+    """A power cut kept the entries that brought a new term, but lost the hard state of the same sync batch."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
@@ -237,8 +237,8 @@ def test_a_term_known_from_entries_alone_is_stored_before_any_message_of_it() ->
         await broker.start()
         state = broker.group().replica.state
         assert state.term > voted[0]
-        assert state.voted_for is None, "that vote was of an earlier term"
-        assert not broker.store.votes.durable(GROUP), "nothing leaves before that is written"
+        assert state.voted_for is None, "that vote belonged to an earlier term"
+        assert not broker.store.votes.durable(GROUP), "no message leaves before the term is written"
         await cluster.until(lambda: load_votes(broker.files).hard_states[GROUP][0] >= state.term, 1.0)
         await cluster.settle()
 

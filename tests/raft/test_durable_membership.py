@@ -1,6 +1,5 @@
-"""A replica that is listed again becomes a member once its disk has stored that (docs/adr/0022).
-
-The next disk may be replaced then. The group goes on even if other brokers fail in that moment.
+"""A replica that is listed again becomes a member once its disk has stored its membership (docs/adr/0022). Then the
+next disk can be replaced. The group keeps working even if other brokers fail at that moment.
 """
 
 from __future__ import annotations
@@ -33,9 +32,8 @@ async def is_back(cluster: Cluster, broker: Broker) -> None:
 
 
 def in_a_row(end: Callable[[Broker], None]) -> Scenario:
-    """Replace the disks of a minority in turn, each as soon as the previous replica is a member.
-
-    All other brokers end at the same moment.
+    """Replace the disks of a minority in turn, each as soon as the previous replica is a member. All other brokers are
+    killed at that moment.
     """
 
     async def scenario(cluster: Cluster) -> None:
@@ -51,7 +49,7 @@ def in_a_row(end: Callable[[Broker], None]) -> Scenario:
                     end(broker)
             next_one.wipe()
             await cluster.start()
-            await cluster.until(cluster.leaders, 6.0, "a majority of disks is there")
+            await cluster.until(cluster.leaders, 6.0, "a majority of disks is intact")
             await everybody_agrees(cluster, WRITTEN)
 
     return scenario
@@ -65,22 +63,23 @@ def test_the_next_disk_may_go_as_soon_as_the_replaced_one_is_a_member(
     simulate(in_a_row(end), seed, nodes=nodes)
 
 
-def test_mutant_a_listed_replica_passes_for_a_member(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_a_listed_replica_counts_as_a_member(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Configs, "has_kept", Configs.lists)
     fails(in_a_row(Broker.kill))
     fails(in_a_row(Broker.power_cut))
 
 
-def test_mutant_an_unsynced_membership_passes_for_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_an_unsynced_membership_counts_as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Log, "sync_commit", lambda self, index: self.commit_synced(index))
     fails(in_a_row(Broker.power_cut))
 
 
-# ---- until the disk knows ----------------------------------------------------------------------------------
+# ---- until the disk has stored the membership
+# ----------------------------------------------------------------------------------
 
 
 async def no_mark_is_written(cluster: Cluster) -> None:
-    """Broker 3 has a new disk, without room for marks: its replica is listed, follows, and is no member."""
+    """Broker 3 has a new disk without space for marks: its replica is listed and follows, but is not a member."""
     await five_writes(cluster)
     three = cluster.brokers[3]
     three.wipe()
@@ -89,7 +88,7 @@ async def no_mark_is_written(cluster: Cluster) -> None:
 
     def refuse(self: DurabilityMarks, changed: list[DurabilityMark]) -> None:
         if self._files is three.files and changed:
-            raise DiskFull("no room for marks")
+            raise DiskFull("no space for marks")
         write(self, changed)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -99,7 +98,7 @@ async def no_mark_is_written(cluster: Cluster) -> None:
         await cluster.run_for(1.0)
         group, leader = three.group(), cluster.leader().group()
         assert (group.role, group.replica.state.failure) == (Role.LEARNER, None)
-        assert group.status().reason == "it is listed, and waits until its disk has stored that"
+        assert group.status().reason == "it is listed, and waits until its disk has stored its membership"
         leading = leader.replica.current.leadership
         assert leading is not None
         assert leading.replication.progress[3].commit < leader.replica.state.configs.applied.index, (
@@ -110,8 +109,8 @@ async def no_mark_is_written(cluster: Cluster) -> None:
         await cluster.commit(b"with one and three: it counts")
         await cluster.brokers[2].start()
         await cluster.settle()
-        await cluster.run_for(0.5)  # nothing else is written any more
-    await cluster.until(lambda: listed(three), 0.3, "it is tried again")
+        await cluster.run_for(0.5)  # nothing else is written after this
+    await cluster.until(lambda: listed(three), 0.3, "the write is retried")
     await cluster.until(lambda: leader.replica.can_lose(2), 0.3)
     await everybody_agrees(cluster, [*WRITTEN, b"with all three", b"with one and three: it counts"])
 
@@ -126,7 +125,9 @@ def test_mutant_a_failed_mark_is_not_retried(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def damage_while_another_is_not_back(cluster: Cluster) -> None:
-    """Broker 3 is listed, but its disk has not stored that. Broker 2's repair waits: 1 and 3 might elect no leader."""
+    """Broker 3 is listed, but its disk has not stored its membership. Broker 2's repair waits: otherwise 1 and 3 might
+    be unable to elect a leader.
+    """
     await five_writes(cluster)
     await cluster.run_for(0.5)
     two, three = cluster.brokers[2], cluster.brokers[3]
@@ -144,7 +145,7 @@ async def damage_while_another_is_not_back(cluster: Cluster) -> None:
         assert two.group().role is Role.QUARANTINED
     state = three.group().replica.state
     three.process.do(lambda: keep(state.log, state.configs.applied.index))
-    await cluster.until(lambda: listed(two), 5.0, "its repair may begin then")
+    await cluster.until(lambda: listed(two), 5.0, "then its repair may begin")
     await everybody_agrees(cluster, WRITTEN)
 
 
@@ -157,7 +158,7 @@ def test_mutant_a_repair_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     fails(damage_while_another_is_not_back)
 
 
-# ---- what it costs -----------------------------------------------------------------------------------------
+# ---- cost -----------------------------------------------------------------------------------------
 
 
 def test_each_config_costs_one_sync_on_the_listed_replicas_disk_alone(monkeypatch: pytest.MonkeyPatch) -> None:

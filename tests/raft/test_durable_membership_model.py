@@ -1,7 +1,7 @@
 """A small model of logs over the real rules of `Configs`: can the group elect a leader after disks were replaced?
 
-It tries every order in which disks can be replaced, each once the previous replica is a member. Then all processes
-end, and any minority is lost. The model knows a log by its newest CONFIG. What a replica knows after a restart is the
+The test tries every order of disk replacements, each after the previous replica became a member. Then all processes
+end, and any minority is lost. The model represents a log by its newest CONFIG. After a restart a replica knows the
 CONFIG that it has applied.
 """
 
@@ -21,7 +21,7 @@ Indexes = tuple[int, ...]  # by broker - 1: of a CONFIG
 
 
 class Group:
-    """Brokers 1 to `count`, of which `replaced` got new disks, in that order."""
+    """Brokers 1 to `count`, where `replaced` got new disks, in that order."""
 
     def __init__(self, count: int, replaced: Sequence[int]) -> None:
         members = membership(count)
@@ -65,7 +65,7 @@ class Group:
         return Configs(self.configs[known], self.configs[known + 1 : log + 1])
 
     def elects(self, candidate: int, there: Sequence[int], logs: Indexes, known: Indexes) -> bool:
-        """Can `candidate` win? A voter believes the applied CONFIG that it names, and votes for no shorter log."""
+        """Can `candidate` win? A voter believes the candidate's applied CONFIG, and refuses a shorter log."""
         me, ballot = self.replica(logs[candidate], known[candidate]), Candidacy(2, False)
         if not me.counts(self.replicas[candidate]):
             return False

@@ -40,7 +40,7 @@ def test_groups_are_led_by_the_replicas_that_they_prefer() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_proposals_are_applied_everywhere_once_and_in_order(seed: int) -> None:
+def test_every_replica_applies_each_proposal_once_and_in_order(seed: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         payloads = [b"%d" % i for i in range(50)]
         for payload in payloads:
@@ -52,7 +52,7 @@ def test_proposals_are_applied_everywhere_once_and_in_order(seed: int) -> None:
                 range(50)
             )
             assert broker.group().high_watermark == 50
-            assert broker.machine().entries[0].header.kind == Kind.CONFIG, "index 1 is applied, too"
+            assert broker.machine().entries[0].header.kind == Kind.CONFIG, "index 1 is also applied"
         await cluster.check_logs()
 
     simulate(scenario, seed)
@@ -64,7 +64,7 @@ def test_a_killed_leader_is_succeeded_within_a_second_and_nothing_committed_is_l
     async def scenario(cluster: Cluster) -> None:
         positions = [await cluster.commit(b"%d" % i) for i in range(20)]
         first = cluster.leader()
-        if silent:  # the machine is gone: nothing refuses a connection in its place
+        if silent:  # the machine is down: nothing refuses connections to it
             cluster.isolate(first.id)
         first.kill()
         took = await cluster.until(lambda: [b for b in cluster.leaders() if b is not first], 1.5)
@@ -88,7 +88,7 @@ def test_a_killed_broker_comes_back_as_a_follower_and_catches_up() -> None:
         await first.start()
         await cluster.settle()
         assert cluster.leader() is not first
-        assert cluster.leader().group().term == term, "coming back deposes nobody"
+        assert cluster.leader().group().term == term, "its return deposes no leader"
         assert first.machine().payloads == [b"before", *(b"%d" % i for i in range(200))]
         await cluster.check_logs()
 
@@ -103,7 +103,7 @@ def test_a_follower_far_behind_is_caught_up_from_disk_while_the_group_goes_on() 
         for _ in range(60):  # several segments, and far more than the cache holds
             await cluster.commit(bytes(1500))
         leader = cluster.leader()
-        assert leader.group().log.reader.tail(2, 1) is None, "no longer in memory"
+        assert leader.group().log.reader.tail(2, 1) is None, "the entries are no longer in memory"
         await behind.start()
         for i in range(10):
             await cluster.commit(b"%d" % i)
@@ -140,7 +140,7 @@ def test_an_isolated_leader_steps_down_and_its_waiters_get_outcome_unknown(seed:
 
 @pytest.mark.parametrize("seed", first_of(range(10), 2))
 def test_an_isolated_follower_that_returns_deposes_no_leader(seed: int) -> None:
-    """Pre-vote: it raised no term while it was away."""
+    """Pre-vote: the broker raised no term while it was isolated."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.settle()
@@ -208,7 +208,9 @@ def test_a_transfer_to_a_dead_broker_ends_and_the_leader_goes_on() -> None:
 
 @pytest.mark.parametrize("seed", first_of(range(5), 2))
 def test_a_leader_whose_disk_hangs_transfers_its_leadership(seed: int) -> None:
-    """It commits with the others' disks meanwhile; but it could not survive, and says so in time."""
+    """It still commits with the others' disks, but it could not survive a restart, and transfers its leadership in
+    time.
+    """
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"before")
@@ -246,7 +248,7 @@ def test_a_stopping_broker_transfers_its_leaderships() -> None:
         begun = cluster.loop.time()
         await leader.stop()
         assert cluster.loop.time() - begun < 0.5
-        assert machine.calls[-1] == "follow", "somebody took over before it left"
+        assert machine.calls[-1] == "follow", "another broker led before it left"
         await cluster.until(cluster.leaders, 0.1)
         await cluster.commit(b"after")
         await leader.start()

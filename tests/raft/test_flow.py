@@ -44,7 +44,7 @@ def test_17_a_backlog_is_sent_in_slices() -> None:
     simulate(scenario, limits=Limits())
 
 
-def test_17_the_journal_hands_out_no_payloads() -> None:
+def test_17_the_journal_returns_no_payloads() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         journal = cluster.leader().group().replica.state.raft._SyncObj__raftLog
@@ -76,11 +76,11 @@ WINDOWED = Limits(
 )  # fmt: skip
 
 
-def test_18_a_stopped_follower_costs_a_window() -> None:
+def test_18_a_stopped_follower_costs_one_window() -> None:
     simulate(a_stopped_follower_costs_a_window, limits=WINDOWED)
 
 
-def test_18_is_noticed_without_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_18_no_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replication.Progress, "may_send", lambda self, window: not self.waiting)
     fails(a_stopped_follower_costs_a_window, limits=WINDOWED)
 
@@ -112,7 +112,7 @@ def test_18_writes_without_a_majority_are_refused() -> None:
 
 
 def test_15_a_lone_write_waits_for_no_tick() -> None:
-    """Two messages and two syncs: no part of it waits for a period to pass."""
+    """Two messages and two syncs: no step waits for a periodic timer."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")

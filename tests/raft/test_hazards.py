@@ -1,5 +1,6 @@
-"""Hazards of stock PySyncObj (docs/raft.md has the table), each shown to be closed; where the fix can be taken out,
-a mutant shows that the test would notice. Others have tests of their own: elections, incarnations, power cuts, storms.
+"""Hazards of stock PySyncObj (docs/raft.md has the table), with a test for each fix. Where a fix can be taken out, a
+mutant proves that the test notices. Other hazards have modules of their own: elections, incarnations, power cuts,
+storms.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ async def each_entry_is_sent_once(cluster: Cluster) -> None:
     await cluster.settle()
     heard = listen(cluster)
     for follower in cluster.followers():
-        follower.disk.delay_s = (0.02, 0.02)  # acks come long after, one by one
+        follower.disk.delay_s = (0.02, 0.02)  # acks come much later, one by one
     for i in range(30):
         cluster.leader().propose(b"%d" % i)
         await cluster.run_for(0.003)
@@ -54,7 +55,7 @@ def test_2_each_entry_is_sent_once() -> None:
     simulate(each_entry_is_sent_once)
 
 
-def test_2_is_noticed_when_acks_pull_next_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_2_acks_pull_next_back(monkeypatch: pytest.MonkeyPatch) -> None:
     real = replication.Progress.acknowledged
 
     def acknowledged(self: replication.Progress, ack: AppendAck, now: float) -> bool:
@@ -93,7 +94,7 @@ def test_mutant_2_an_append_truncates_matching_entries(monkeypatch: pytest.Monke
 # ---- 4: votes are attributed -------------------------------------------------------------------------------
 
 
-def test_4_is_noticed_when_votes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_4_anonymous_votes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.raft.test_incarnations import test_a_vote_counts_once
 
     def record(self: Candidacy, voter: int) -> None:
@@ -116,8 +117,8 @@ async def restart_from_a_checkpoint(cluster: Cluster) -> None:
     state, last = broker.machine().state, broker.machine().index
     broker.kill()
     await broker.start()
-    assert broker.machine().index >= last, "what was known to be committed is applied before anything is heard"
-    assert broker.machine().entries[0].index > 1, "it went on from a checkpoint"
+    assert broker.machine().index >= last, "entries known to be committed are applied before any message arrives"
+    assert broker.machine().entries[0].index > 1, "it continued from a checkpoint"
     assert broker.machine().state == state
     await cluster.settle()
     await cluster.check_logs()
@@ -191,7 +192,7 @@ def test_21_a_trimmed_log_with_its_checkpoint_goes_on() -> None:
     simulate(scenario)
 
 
-# ---- 7: durable before anything is said --------------------------------------------------------------------
+# ---- 7: durable before any message leaves --------------------------------------------------------------------
 
 
 async def the_leader_counts_itself_after_its_sync(cluster: Cluster) -> None:
@@ -213,7 +214,7 @@ def test_7_the_leader_counts_itself_after_its_sync() -> None:
     simulate(the_leader_counts_itself_after_its_sync)
 
 
-def test_7_is_noticed_when_the_leader_counts_itself_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_7_the_leader_counts_itself_before_its_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     acknowledge_before_the_sync(monkeypatch)
     fails(the_leader_counts_itself_after_its_sync)
 
@@ -237,13 +238,13 @@ def test_7_a_vote_leaves_after_its_sync() -> None:
     simulate(a_vote_leaves_after_its_sync)
 
 
-def test_7_is_noticed_when_a_vote_leaves_before_its_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_7_a_vote_leaves_before_its_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(VoteStore, "durable", lambda self, group: True)
     fails(a_vote_leaves_after_its_sync)
 
 
 async def a_candidate_counts_itself_after_its_sync(cluster: Cluster) -> None:
-    """With a single voter, no other broker's sync can replace its own."""
+    """In a group of one, no other broker's sync can stand in for its own."""
     await cluster.commit(b"x")
     await cluster.settle()
     only = cluster.leader()
@@ -254,7 +255,7 @@ async def a_candidate_counts_itself_after_its_sync(cluster: Cluster) -> None:
     hung = only.disk.hung = cluster.loop.create_future()
     await cluster.until(lambda: only.group().term > term, 3.0)
     await cluster.run_for(1.0)
-    assert only.group().role is Role.CANDIDATE, "a power cut would take its term back, and give it to it once more"
+    assert only.group().role is Role.CANDIDATE, "after a power cut it would use the same term a second time"
     only.disk.hung = None
     hung.set_result(None)
     await cluster.until(cluster.leaders, 3.0)
@@ -264,7 +265,7 @@ def test_7_a_candidate_counts_itself_after_its_sync() -> None:
     simulate(a_candidate_counts_itself_after_its_sync, nodes=1)
 
 
-def test_7_is_noticed_when_a_candidate_counts_itself_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_7_a_candidate_counts_itself_before_its_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     def post(self: Outbox, action: Action, kind: Hashable = None) -> None:
         return action() if kind == "our own vote" else real(self, action, kind)
 
@@ -273,10 +274,10 @@ def test_7_is_noticed_when_a_candidate_counts_itself_before(monkeypatch: pytest.
     fails(a_candidate_counts_itself_after_its_sync, nodes=1)
 
 
-# ---- 8, 20: membership comes from CONFIG entries that were committed ---------------------------------------
+# ---- 8, 20: membership comes from committed CONFIG entries ---------------------------------------
 
 
-def test_8_an_ack_of_a_broker_that_is_no_member_is_ignored() -> None:
+def test_8_an_ack_from_a_broker_that_is_not_a_member_is_ignored() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()
@@ -317,7 +318,7 @@ UNKNOWN += [(kind, max(versions) + 1) for kind, versions in ENTRIES.items()]
 
 
 @pytest.mark.parametrize(("kind", "version"), UNKNOWN)
-def test_20_an_entry_of_a_kind_or_version_that_is_unknown_stops_the_replica(kind: int, version: int) -> None:
+def test_20_an_entry_of_an_unknown_kind_or_version_stops_the_replica(kind: int, version: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()
@@ -326,7 +327,7 @@ def test_20_an_entry_of_a_kind_or_version_that_is_unknown_stops_the_replica(kind
         deliver(follower, cluster.leader().id, append_to(follower, entry_after(follower, kind, 1, b"", version)))
         assert follower.group().role is Role.FAILED
         assert isinstance(follower.group().failure, UnsupportedVersion)
-        assert follower.group().log.last_index == before, "and nothing of it is kept"
+        assert follower.group().log.last_index == before, "and the replica keeps no part of it"
         await cluster.commit(b"the others go on")
 
     simulate(scenario)
@@ -336,10 +337,10 @@ def test_20_an_entry_of_a_kind_or_version_that_is_unknown_stops_the_replica(kind
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), AssertionError("a bug")])
-def test_10_an_apply_that_raises_stops_its_replica_and_is_not_tried_again(
+def test_10_an_apply_that_raises_stops_its_replica_and_is_not_retried(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """`apply` is total by contract. One that raises stalls no broker, skips no entry, and applies none twice."""
+    """`apply` must not raise. If it does, no broker stalls, and no entry is skipped or applied twice."""
     tries: list[int] = []
     real = Recorder.apply
 
@@ -359,7 +360,7 @@ def test_10_an_apply_that_raises_stops_its_replica_and_is_not_tried_again(
         assert len(tries) == 1
         assert poisoned.group().failure is not None
         assert poisoned.machine().index == tries[0] - 1
-        assert all(b.host.alive(2) for b in cluster.running), "its broker goes on"
+        assert all(b.host.alive(2) for b in cluster.running), "its broker keeps running"
 
     monkeypatch.setattr(Recorder, "apply", apply)
     simulate(scenario)
@@ -382,13 +383,14 @@ async def a_divergent_tail_is_repaired_at_once(cluster: Cluster) -> None:
     assert old.group().log.last_index > 300
     first, new = cluster.leader(), next(b for b in cluster.followers() if b is not old)
     first.process.do(lambda: first.host.transfer(GROUP, new.id))
-    await cluster.until(lambda: new in cluster.leaders(), 1.0)  # it begins to ask in the middle of the divergent tail
+    await cluster.until(lambda: new in cluster.leaders(), 1.0)  # it probes in the middle of the divergent tail first
     heard = listen(cluster)
     cluster.heal()
     took = await cluster.until(lambda: old.machine().index == new.machine().index, 2.0)
     assert took < 0.3, took
     conflicts = [m for a, _, _, m, _ in heard if a == old.id and m.HasField("append_ack") and m.append_ack.conflict]
-    assert len(conflicts) <= 2, f"{len(conflicts)} conflict answers"  # one for each time the bulk connection opened
+    # one conflict for each time the bulk connection opened
+    assert len(conflicts) <= 2, f"{len(conflicts)} conflict answers"
     assert sum(a.entries for a in appends(heard, old.id)) < 2 * 130
     await cluster.settle()
     await cluster.check_logs()
@@ -399,7 +401,7 @@ def test_11_a_divergent_tail_is_repaired_at_once(seed: int) -> None:
     simulate(a_divergent_tail_is_repaired_at_once, seed)
 
 
-def test_11_is_noticed_when_a_conflict_backs_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_11_a_conflict_backs_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     real = log_matching.receive
 
     def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Match:
@@ -413,8 +415,8 @@ def test_11_is_noticed_when_a_conflict_backs_off_by_one(monkeypatch: pytest.Monk
     fails(a_divergent_tail_is_repaired_at_once)
 
 
-def test_11_a_heartbeat_says_nothing_of_logs() -> None:
-    """So that one which overtakes an append moves nothing back."""
+def test_11_a_heartbeat_carries_no_log_position() -> None:
+    """So a heartbeat that overtakes an Append cannot move an index back."""
     fields = {f.name for f in pb.Heartbeat.DESCRIPTOR.fields}
     assert not fields & {"commit", "prev_index", "last_index", "term"}
 
@@ -436,7 +438,7 @@ def test_11_the_commit_index_survives_a_restart() -> None:
     simulate(scenario)
 
 
-# ---- 16, and what else must never run ----------------------------------------------------------------------
+# ---- 16, and other code that must never run ----------------------------------------------------------------------
 
 
 def test_16_nothing_is_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -467,7 +469,7 @@ def test_16_a_frame_that_is_damaged_changes_nothing() -> None:
 
 
 def stock_sends_a_large_entry(raft: PySyncObjState) -> None:
-    """In pieces of 64 KiB, to a follower that is connected and behind."""
+    """In chunks of 64 KiB, to a follower that is connected and behind."""
     for node in raft._SyncObj__otherNodes:
         raft._SyncObj__connectedNodes.add(node)
         raft._SyncObj__raftNextIndex[node] = raft.commit_index
@@ -513,7 +515,7 @@ STOCK_CODE_THAT_RUNS = {
 
 
 def test_hardly_any_stock_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elections, writes, large ones too, a divergent tail, restarts: all of it runs through what is overridden."""
+    """Elections, writes of all sizes, a divergent tail and restarts all run through our overrides."""
     ran: set[str] = set()
 
     def watched(name: str, real: Callable[..., object]) -> Callable[..., object]:
@@ -569,7 +571,7 @@ def test_19_a_proposal_of_a_lost_term_is_appended_by_no_other_leader() -> None:
 
 
 def test_entries_of_earlier_terms_are_committed_with_one_of_the_leaders_own() -> None:
-    """Paper, figure 8; stock is right here, and so are we."""
+    """The Raft paper, figure 8. Stock PySyncObj is right here, and so is this code."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")

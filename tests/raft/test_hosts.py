@@ -85,7 +85,7 @@ def test_questions_between_brokers() -> None:
         begun = cluster.loop.time()
         with pytest.raises(OutcomeUnknown):
             await one.process.run(one.host.request(2, "upper", b"abc", 1.0))
-        assert 0.9 < cluster.loop.time() - begun < 1.1, "every question ends by its deadline"
+        assert 0.9 < cluster.loop.time() - begun < 1.1, "every request ends by its deadline"
         two.kill()
         await cluster.run_for(0.1)
         with pytest.raises(Unavailable):
@@ -115,7 +115,7 @@ def test_brokers_without_a_replica_know_the_leader() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_leader_that_sends_but_hears_no_broker_steps_down(seed: int) -> None:
-    """Its heartbeats still arrive, and say that it leads no more."""
+    """Its heartbeats still arrive, and announce that it does not lead any more."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")

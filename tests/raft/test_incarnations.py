@@ -1,4 +1,4 @@
-"""Hazard 22: a replica that came back with a shorter log neither votes, campaigns nor counts."""
+"""Hazard 22: a replica that comes back with a shorter log does not vote, campaign or count."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tinymq.raft.rules.messages import Append, AppendAck, Vote
 
 
 async def wiped_follower(cluster: Cluster) -> None:
-    """Five writes on a and b; b's folder is lost and made again."""
+    """Five writes on a and b; then b's data directory is lost and created again."""
     await cluster.settle()
     b, c = cluster.followers()
     cluster.isolate(c.id)
@@ -27,7 +27,7 @@ async def wiped_follower(cluster: Cluster) -> None:
 
 
 def test_a_wiped_replica_elects_no_leader() -> None:
-    """The scenario of hazard 22: with b's forgetful vote c would win, and the five writes were gone."""
+    """The scenario of hazard 22: with b's vote c would win, and the five writes would be lost."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.settle()
@@ -49,7 +49,7 @@ def test_a_wiped_replica_elects_no_leader() -> None:
     simulate(scenario)
 
 
-def test_the_scenario_notices_when_incarnations_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_incarnations_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Membership, "lists", lambda self, broker_id, incarnation, count: True)
     with pytest.raises(AssertionError):
         test_a_wiped_replica_elects_no_leader()
@@ -63,7 +63,7 @@ def test_a_wiped_replica_is_filled_but_does_not_count() -> None:
         lost = a.propose(b"held by a and by a stranger")
         await cluster.until(lambda: b.group().log.durable_index >= lost.index, 2.0)
         await cluster.run_for(2.0)
-        assert a.group().commit_index < lost.index, "its ack is no vote"
+        assert a.group().commit_index < lost.index, "its ack does not count as a vote"
         cluster.heal()
         await cluster.until(lambda: a.machine().index >= lost.index, 2.0)
         await cluster.settle()
@@ -74,7 +74,7 @@ def test_a_wiped_replica_is_filled_but_does_not_count() -> None:
     simulate(scenario)
 
 
-def test_a_wiped_replica_does_not_stand() -> None:
+def test_a_wiped_replica_does_not_campaign() -> None:
     async def scenario(cluster: Cluster) -> None:
         await wiped_follower(cluster)
         b = cluster.brokers[2]
@@ -89,7 +89,7 @@ def test_a_wiped_replica_does_not_stand() -> None:
 
 
 @pytest.mark.parametrize("lost", ["ballots", "folder"])
-def test_a_lost_ballot_or_group_folder_is_another_incarnation(lost: str) -> None:
+def test_a_lost_hard_state_or_group_directory_gives_another_incarnation(lost: str) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()
@@ -105,14 +105,14 @@ def test_a_lost_ballot_or_group_folder_is_another_incarnation(lost: str) -> None
         await broker.start()
         assert broker.group().role is Role.LEARNER
         await cluster.commit(b"y")
-        await cluster.until(lambda: broker.group().role is Role.FOLLOWER, 1.0, "it is listed anew")
+        await cluster.until(lambda: broker.group().role is Role.FOLLOWER, 1.0, "it is listed again")
         await cluster.settle()
         assert broker.machine().payloads == [b"x", b"y"]
         assert broker.group().membership.replica(broker.id).count == 1
         await cluster.run_for(1.0)
         broker.power_cut()
         await broker.start()
-        assert broker.group().role is Role.FOLLOWER, "and stays that one"
+        assert broker.group().role is Role.FOLLOWER, "and keeps that identity"
         await cluster.settle()
 
     simulate(scenario)
@@ -124,7 +124,7 @@ def forge(cluster: Cluster, source: int, message: Vote | AppendAck) -> None:
 
 
 async def lonely_candidate(cluster: Cluster) -> int:
-    """Make the isolated broker 1 campaign, in a term that the others do not reach. Returns that term."""
+    """Make the isolated broker 1 campaign in a term that the others do not reach. Returns that term."""
     await cluster.settle()
     one = cluster.brokers[1]
     cluster.isolate(1)
@@ -136,7 +136,7 @@ async def lonely_candidate(cluster: Cluster) -> int:
 
 
 def test_a_strangers_vote_counts_for_nothing() -> None:
-    """Hazard 4: brokers 8 and 9 are no members, and broker 3's vote is another incarnation's."""
+    """Hazard 4: brokers 8 and 9 are not members, and broker 3's vote comes from another incarnation."""
 
     async def scenario(cluster: Cluster) -> None:
         term = await lonely_candidate(cluster)
@@ -145,14 +145,14 @@ def test_a_strangers_vote_counts_for_nothing() -> None:
         await cluster.run_for(0.1)
         assert cluster.brokers[1].group().role is Role.CANDIDATE
         forge(cluster, 3, Vote(term, True, False, 0))
-        assert cluster.brokers[1].group().role is Role.LEADER, "the check would have noticed"
+        assert cluster.brokers[1].group().role is Role.LEADER, "the same vote with the right count elects it"
 
     simulate(scenario)
 
 
 @pytest.mark.parametrize("member", [False, True])
 def test_a_stranger_raises_no_term(member: bool) -> None:
-    """Hazard 8. That a member's messages do is the check's check."""
+    """Hazard 8. The same message from a member does raise the term, which proves that the check can fail."""
     messages: list[Append | AppendAck | Vote] = [
         Append(7, 0, 0, 0),
         AppendAck(term=8, durable=0, received=0, conflict=False, next=0, next_term=0, commit=0, count=0),
@@ -171,7 +171,7 @@ def test_a_stranger_raises_no_term(member: bool) -> None:
 
 
 def test_a_vote_counts_once() -> None:
-    """Hazard 4, with five members: two votes of one voter and our own are no three."""
+    """Hazard 4, with five members: two votes of one voter and our own vote are not three votes."""
 
     async def scenario(cluster: Cluster) -> None:
         term = await lonely_candidate(cluster)
@@ -194,7 +194,7 @@ def test_a_vote_counts_once() -> None:
     ids=["of another term", "of another incarnation", "true"],
 )
 def test_an_ack_of_another_term_or_incarnation_commits_nothing(stale: dict[str, int]) -> None:
-    """Hazards 3 and 22. The last row is the check's check: the same ack, honest, commits."""
+    """Hazards 3 and 22. The last row proves that the check can fail: the same ack from the right sender commits."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
@@ -216,7 +216,7 @@ def test_an_ack_of_another_term_or_incarnation_commits_nothing(stale: dict[str, 
         forge(cluster, 2, dataclasses.replace(ack, **stale))
         await cluster.run_for(0.01)
         assert (leader.group().commit_index >= position.index) is (not stale)
-        if not stale:  # a forged majority: nothing further would hold
+        if not stale:  # the majority was forged, so the ledger must not judge the run
             cluster.ledger.chosen[GROUP].clear()
 
     simulate(scenario)

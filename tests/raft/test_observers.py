@@ -1,4 +1,4 @@
-"""Brokers that no CONFIG lists, and that follow the metadata group: they get everything, and decide nothing."""
+"""Observers follow the metadata group, and no CONFIG lists them: they get every entry, and have no vote."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tinymq.raft.rules.membership import Replica
 from tinymq.raft.rules.messages import AppendAck, RequestVote, Vote
 from tinymq.raft.rules.quorum_loss import Healthy, QuorumLost, judge
 
-LATE = 4  # the first broker that is no voter
+LATE = 4  # the first broker that is not a voter
 
 observed = functools.partial(simulate, groups=(METADATA_GROUP,), nodes=5, members=3)
 
@@ -41,7 +41,7 @@ def kill(cluster: Cluster, *broker_ids: int) -> None:
 
 
 def said_by(cluster: Cluster, *broker_ids: int) -> list[str]:
-    """What these brokers send from now on, by kind."""
+    """Count the messages that these brokers send from now on, by kind."""
     said: list[str] = []
 
     def note(a: int, b: int, channel: object, head: pb.Peer, body: bytes) -> None:
@@ -110,7 +110,7 @@ def test_another_leader_goes_on_with_them() -> None:
     observed(scenario)
 
 
-def test_one_behind_the_first_entry_gets_the_applied_state() -> None:
+def test_an_observer_behind_the_first_entry_gets_a_snapshot() -> None:
     async def scenario(cluster: Cluster) -> None:
         await commit(cluster, b"x")
         await agree(cluster)
@@ -130,7 +130,7 @@ def test_one_behind_the_first_entry_gets_the_applied_state() -> None:
     observed(scenario)
 
 
-def test_a_damaged_observer_repairs_itself_and_keeps_no_member_from_it() -> None:
+def test_a_damaged_observer_repairs_itself_and_delays_no_members_repair() -> None:
     async def scenario(cluster: Cluster) -> None:
         for i in range(60):
             await commit(cluster, b"%d" % i + bytes(800))
@@ -153,7 +153,7 @@ def test_a_damaged_observer_repairs_itself_and_keeps_no_member_from_it() -> None
     observed(scenario)
 
 
-@pytest.mark.parametrize("cut_s", [0.65, 2.0])  # the leader takes the observer for deaf after about 0.75 s
+@pytest.mark.parametrize("cut_s", [0.65, 2.0])  # the leader notices after about 0.75 s that the observer is deaf
 def test_an_observer_that_loses_its_leader_finds_it_while_the_group_rests(cut_s: float) -> None:
     async def scenario(cluster: Cluster) -> None:
         await commit(cluster, b"x")
@@ -166,7 +166,7 @@ def test_an_observer_that_loses_its_leader_finds_it_while_the_group_rests(cut_s:
         assert "recover" in observer.host.status(observer.group(METADATA_GROUP)).reason
         cluster.heal()
         await cluster.until(lambda: observer.group(METADATA_GROUP).leader == leader.id, 1.0, "it knows its leader")
-        await rest(cluster, 6.0)  # heartbeats that were held up look like round trips of seconds
+        await rest(cluster, 6.0)  # delayed heartbeats look like round trips of seconds
         assert leader.group(METADATA_GROUP).term == 1
 
     observed(scenario)
@@ -202,7 +202,7 @@ def test_an_observer_that_hears_no_broker_asks_none() -> None:
 # ---- they decide nothing ---------------------------------------------------------------------------------------
 
 
-def test_no_quorum_counts_them() -> None:
+def test_no_quorum_counts_observers() -> None:
     async def scenario(cluster: Cluster) -> None:
         await commit(cluster, b"x")
         await agree(cluster)
@@ -219,7 +219,7 @@ def test_no_quorum_counts_them() -> None:
     observed(scenario)
 
 
-def test_they_never_stand_or_vote_and_no_term_moves() -> None:
+def test_observers_never_campaign_or_vote_and_move_no_term() -> None:
     async def scenario(cluster: Cluster) -> None:
         await agree(cluster)
         term = cluster.leader(METADATA_GROUP).group(METADATA_GROUP).term
@@ -248,7 +248,7 @@ def test_leadership_is_never_transferred_to_an_observer() -> None:
 
 
 @pytest.mark.parametrize("seed", first_of(range(5), 1))
-def test_an_observer_that_hangs_is_cut_off_or_is_gone_delays_nothing(seed: int) -> None:
+def test_a_hanging_isolated_or_dead_observer_delays_nothing(seed: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         await agree(cluster)
         cluster.pause(4)
@@ -262,7 +262,7 @@ def test_an_observer_that_hangs_is_cut_off_or_is_gone_delays_nothing(seed: int) 
         leader = cluster.leader(METADATA_GROUP)
         progress = leader.group(METADATA_GROUP).replica.current.leading().replication.progress
         await cluster.until(lambda: not {4, 5} & set(progress), 5.0, "they are forgotten")
-        await cluster.until(lambda: not leader.host._schedule._timers, 3.0, "it rests without them")
+        await cluster.until(lambda: not leader.host._schedule._timers, 3.0, "the group rests without the observers")
         cluster.resume(4)
         cluster.heal()
         await agree(cluster)
@@ -272,7 +272,7 @@ def test_an_observer_that_hangs_is_cut_off_or_is_gone_delays_nothing(seed: int) 
 
 @pytest.mark.parametrize("seed", first_of(range(4), 1))
 def test_storms_with_observers(seed: int) -> None:
-    """Brokers of both kinds are killed and cut off at random; the ledger judges all of them."""
+    """Brokers of both kinds are killed and isolated at random; the ledger checks all of them."""
 
     async def scenario(cluster: Cluster) -> None:
         await agree(cluster)
@@ -303,7 +303,7 @@ def test_storms_with_observers(seed: int) -> None:
     observed(scenario, seed)
 
 
-# ---- the leader's book-keeping, by itself ------------------------------------------------------------------------
+# ---- the leader's state, without brokers ------------------------------------------------------------------------
 
 
 def with_observer(peer: int = LATE) -> tuple[Any, Any]:
@@ -330,7 +330,7 @@ def test_an_observers_acks_commit_nothing() -> None:
 
 
 def test_an_observer_confirms_no_read_and_is_asked_for_none() -> None:
-    """With the other two voters cut off, a read waits for ever, whatever the observers answer."""
+    """While the other two voters are cut off, a read waits, whatever the observers answer."""
 
     async def scenario(cluster: Cluster) -> None:
         await agree(cluster)
@@ -369,16 +369,16 @@ def test_an_observer_confirms_no_read_and_is_asked_for_none() -> None:
     observed(scenario)
 
 
-def test_an_observer_that_owes_answers_keeps_no_lone_write_waiting() -> None:
+def test_a_slow_observer_delays_no_lone_write() -> None:
     leader, _ = with_observer()
     for peer in (2, 3):
         leader.acknowledged(peer, ack(5))
-    assert leader.followers.nothing_out(), "the observer has not been heard in this term"
+    assert leader.followers.nothing_out(), "the leader has not heard the observer in this term"
     assert leader.followers.successors(configs()) == [2, 3]
     assert [r.broker_id for r in leader.followers.present()] == [2, 3]
 
 
-def test_a_group_rests_when_a_live_observer_knows_all() -> None:
+def test_a_group_rests_when_its_live_observers_know_everything() -> None:
     leader, lines = with_observer()
     for peer in (2, 3):
         leader.acknowledged(peer, ack(5, commit=5))
@@ -387,15 +387,15 @@ def test_a_group_rests_when_a_live_observer_knows_all() -> None:
     assert leader.quiet(configs(), 5)
     lines.up.discard(LATE)
     leader.lost(LATE)
-    assert leader.quiet(configs(), 5), "nobody waits for the dead"
+    assert leader.quiet(configs(), 5), "the leader does not wait for dead observers"
 
 
-def test_observers_are_bounded_and_one_that_leaves_makes_room() -> None:
+def test_the_number_of_observers_is_bounded_and_a_leaving_one_frees_its_place() -> None:
     leader, _ = with_observer()
     for peer in range(LATE + 1, LATE + OBSERVERS_MAX):
         assert leader.followers.observe(peer)
     assert not leader.followers.observe(1000)
-    assert leader.followers.observe(LATE), "it is one of them"
+    assert leader.followers.observe(LATE), "it is an observer already"
     leader.followers.forget(LATE)
     assert leader.followers.observe(1000)
     leader.followers.forget(2)
@@ -446,7 +446,9 @@ def test_a_recovery_counts_no_observer() -> None:
 
 
 def test_after_a_recovery_observers_get_the_surviving_log() -> None:
-    """One observer was there. Another one comes with an empty disk, without the CONFIG of the forced leadership."""
+    """The group had one observer. Another observer joins with an empty disk, without the CONFIG of the forced
+    leadership.
+    """
 
     async def scenario(cluster: Cluster) -> None:
         cluster.brokers[5].kill()

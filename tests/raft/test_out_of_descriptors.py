@@ -1,4 +1,4 @@
-"""A replica whose files cannot be opened for want of descriptors stops, and goes on by itself when there are some."""
+"""A replica that cannot open files because no descriptors are left stops, and continues once descriptors are free."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def failed(broker: Broker) -> bool:
 
 
 async def fill(cluster: Cluster, broker: Broker) -> None:
-    """Until a segment is full, and the next one cannot be made."""
+    """Write until a segment is full and the next one cannot be created."""
     for _ in range(30):
         if failed(broker):
             return
@@ -33,7 +33,7 @@ async def fill(cluster: Cluster, broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("leads", [True, False])
-@pytest.mark.parametrize("path", [f"{FOLDER}/*{SEGMENT}", FOLDER], ids=["a segment", "the sync of the folder"])
+@pytest.mark.parametrize("path", [f"{FOLDER}/*{SEGMENT}", FOLDER], ids=["a segment", "the sync of the directory"])
 def test_a_replica_comes_back_with_its_whole_log_and_votes_again(leads: bool, path: str) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x", GROUP)
@@ -42,7 +42,7 @@ def test_a_replica_comes_back_with_its_whole_log_and_votes_again(leads: bool, pa
         broker.files.out_of_descriptors(path)
         await fill(cluster, broker)
         assert broker.group(OTHER).role in (Role.LEADER, Role.FOLLOWER)
-        assert broker.failures == [], "the broker goes on"
+        assert broker.failures == [], "the broker keeps running"
         await cluster.run_for(5 * REOPEN_S)
         assert failed(broker)
         await cluster.commit(b"the others go on")

@@ -1,8 +1,8 @@
-"""The power of all brokers is cut at any moment under load: what was acknowledged is there when it is back.
+"""Cut the power of all brokers at any moment under load: acknowledged entries survive.
 
-`kill -9` keeps the page cache, so it proves no sync; here each disk keeps what was synced and a random part of the
-rest, and a round under way gets as far as chance has it. The mutants show that the check can fail.
-`make fuzz NAMES=raft` cuts at fresh seeds, as it does with the storms of this folder.
+`kill -9` keeps the page cache, so it proves no sync; here each disk keeps the synced bytes and a random part of the
+rest, and a sync batch under way stops at a random point. The mutants prove that the check can fail. `make fuzz
+NAMES=raft` runs power cuts and storms with fresh seeds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ MUTANT_SEEDS_MAX = 40  # within which a mutant has to be caught
 
 
 async def cut_under_load(cluster: Cluster) -> None:
-    """Load, cut, reopen; the ledger compares what is applied again with what was applied before."""
+    """Write under load, cut the power, reopen. The ledger compares the entries that are applied again with those
+    before.
+    """
     await cluster.until(cluster.leaders, 1.0)
     cluster.background(cluster.load(pause_s=0.002))
     for _ in range(CUTS):
@@ -57,14 +59,14 @@ def test_acknowledged_records_survive(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", first_of(range(10), 2))
-def test_of_several_groups_that_share_their_syncs(seed: int) -> None:
+def test_power_cuts_of_groups_that_share_syncs(seed: int) -> None:
     groups = [GroupId(GROUP.topic_id, p) for p in range(4)]
     cluster = simulate(cut_under_load, seed, groups=groups)
     assert {*groups} == {group for group, indexes in cluster.ledger.acknowledged.items() if indexes}
 
 
 class Unsynced:
-    """A log that takes what is appended for durable."""
+    """A log that reports appended entries as durable."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -74,7 +76,7 @@ class Unsynced:
 
 
 class AcknowledgesBeforeTheSync(ReplicaState):
-    """Without hazard 7's fix."""
+    """Hazard 7 without its fix."""
 
     def __init__(self, *, log: Log, **rest: object) -> None:
         super().__init__(log=Unsynced(log), **rest)
@@ -85,7 +87,7 @@ def acknowledge_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sync_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once the brokers run, no sync reaches the disk: the disk or its caller drops it."""
+    """Once the brokers run, the disk or its caller drops every sync."""
     real = FaultyFiles.sync
 
     def sync(self: FaultyFiles, files: list[File]) -> None:
@@ -98,10 +100,10 @@ def sync_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     ("mutate", "noticed"),
     [
         (acknowledge_before_the_sync, "which was|and lost"),
-        (sync_nothing, "somebody leads"),  # the marks tell: every replica is quarantined
+        (sync_nothing, "somebody leads"),  # every replica is quarantined: its marks show the loss
     ],
 )
-def test_the_check_notices_when_the_sync_is_taken_out(
+def test_mutant_syncs_are_skipped(
     monkeypatch: pytest.MonkeyPatch, mutate: Callable[[pytest.MonkeyPatch], None], noticed: str
 ) -> None:
     mutate(monkeypatch)

@@ -13,15 +13,15 @@ from tinymq.raft.roles.candidacy import Candidacy
 
 
 def timers(cluster: Cluster) -> list[int]:
-    """Groups that hold a timer, for each broker."""
+    """The groups that have a timer, for each broker."""
     return [len(b.host._schedule._timers) for b in cluster.running]
 
 
 async def rest(cluster: Cluster, within_s: float = 3.0) -> None:
-    await cluster.until(lambda: not any(timers(cluster)), within_s, "no group holds a timer")
+    await cluster.until(lambda: not any(timers(cluster)), within_s, "no group has a timer")
 
 
-def test_a_group_that_rests_holds_no_timer_and_sends_nothing() -> None:
+def test_a_resting_group_has_no_timer_and_sends_nothing() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()
@@ -50,7 +50,7 @@ def test_heartbeats_are_one_per_pair_however_many_groups_there_are() -> None:
 
 
 @pytest.mark.parametrize("seed", first_of(range(2), 1))
-def test_it_wakes_without_an_election_after_ten_minutes(seed: int) -> None:
+def test_a_resting_group_wakes_without_an_election_after_ten_minutes(seed: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await rest(cluster)
@@ -65,7 +65,7 @@ def test_it_wakes_without_an_election_after_ten_minutes(seed: int) -> None:
     simulate(scenario, seed)
 
 
-def test_it_wakes_when_its_leader_is_gone() -> None:
+def test_a_resting_group_wakes_when_its_leader_is_gone() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await rest(cluster)
@@ -76,7 +76,7 @@ def test_it_wakes_when_its_leader_is_gone() -> None:
     simulate(scenario)
 
 
-def test_a_leader_that_restarts_at_once_leads_no_more() -> None:
+def test_a_leader_that_restarts_at_once_does_not_lead_any_more() -> None:
     """A new session ends the broker's leaderships, although no heartbeat was missed."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -109,7 +109,7 @@ def test_a_follower_that_returns_to_a_resting_group_learns_leader_and_commit(see
 
 @pytest.mark.parametrize("seed", first_of(range(5), 2))
 def test_a_group_that_is_opened_late_is_found_by_its_leader(seed: int) -> None:
-    """What was sent for it before went nowhere."""
+    """Messages for the group before that were dropped."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
@@ -149,7 +149,7 @@ def test_a_follower_that_missed_heartbeats_finds_the_leader_again(seed: int) -> 
 
 @pytest.mark.parametrize("seconds", [0.5, 1.5, 6.0])
 def test_a_paused_follower_starts_no_election_when_it_goes_on(seconds: float) -> None:
-    """Hazard 15: it reads its heartbeats before it believes that they did not come."""
+    """Hazard 15: after a pause it reads the waiting heartbeats before it judges the silence."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
@@ -167,7 +167,7 @@ def test_a_paused_follower_starts_no_election_when_it_goes_on(seconds: float) ->
 
 
 def test_a_leader_whose_followers_are_gone_before_it_leads_does_not_stay() -> None:
-    """The last vote arrives late, after the previous voter has died. So no later death can wake the leader."""
+    """The last vote arrives late, after the previous voter has died. No later failure can therefore wake the leader."""
 
     async def scenario(cluster: Cluster) -> None:
         one, current = cluster.brokers[1], cluster.brokers[1].group().replica.current
@@ -187,7 +187,7 @@ def test_a_leader_whose_followers_are_gone_before_it_leads_does_not_stay() -> No
     simulate(scenario, nodes=5)
 
 
-def test_a_failed_replica_holds_no_timer_whichever_broker_comes() -> None:
+def test_a_failed_replica_has_no_timer_whichever_broker_connects() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()

@@ -1,4 +1,4 @@
-"""Groups without a quorum go on with what is left: whole brokers in virtual time, crashes and old disks included."""
+"""Groups that lost their quorum continue from the remaining replicas: whole brokers, with crashes and old disks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def verdict(cluster: Cluster) -> Verdict:
 
 
 def order(cluster: Cluster, lost: QuorumLost) -> Broker:
-    """As a broker does that is told to."""
+    """Force a leadership as a broker does on the operator's command."""
     taker = cluster.brokers[lost.survivor.broker_id]
     taker.process.do(lambda: taker.group().force_leadership(lost.term, lost.replicas))
     return taker
@@ -39,7 +39,7 @@ def recover(cluster: Cluster) -> Broker:
 
 
 async def two_lost(cluster: Cluster) -> Broker:
-    """Five writes everywhere; then the disks of all but broker 1 are empty ones."""
+    """Write five entries everywhere; then replace the disks of all brokers but 1 by empty ones."""
     for write in WRITES:
         await cluster.commit(write)
     await cluster.settle()
@@ -63,7 +63,7 @@ def test_the_survivor_leads_and_fills_the_others(nodes: int) -> None:
         assert recover(cluster) is one
         await cluster.commit(b"new")
         await cluster.settle()
-        await cluster.until(lambda: all(has_a_vote(b) for b in cluster.running), 0.1, "each disk knows of the CONFIG")
+        await cluster.until(lambda: all(has_a_vote(b) for b in cluster.running), 0.1, "each disk has the CONFIG")
         assert all(b.machine().payloads == [*WRITES, b"new"] for b in cluster.running)
         one.kill()
         await cluster.commit(b"without the survivor")
@@ -75,7 +75,7 @@ def test_the_survivor_leads_and_fills_the_others(nodes: int) -> None:
 
 
 def test_nothing_is_acknowledged_on_one_disk() -> None:
-    """The one that was emptied has not got the CONFIG yet: the taker commits nothing."""
+    """The emptied broker has not received the CONFIG yet, so the forced leader commits nothing."""
 
     async def scenario(cluster: Cluster) -> None:
         one = await two_lost(cluster)
@@ -93,7 +93,7 @@ def test_nothing_is_acknowledged_on_one_disk() -> None:
         assert not one.group().is_leader
         cluster.heal()
         await cluster.run_for(3.0)
-        recover(cluster)  # again: the CONFIG that it has appended binds nobody
+        recover(cluster)  # a second time: the CONFIG that it has appended is not committed
         await cluster.settle()
         assert one.machine().payloads == WRITES
 
@@ -143,7 +143,9 @@ def test_a_healthy_group_refuses() -> None:
 
 
 async def survivor_is_behind(cluster: Cluster) -> Broker:
-    """Broker 1 has five writes, the others two more; broker 2's disk is lost, and 3 is away with its own."""
+    """Broker 1 has five writes, the others two more. Broker 2's disk is lost, and broker 3 is down with its disk
+    intact.
+    """
     one, two, three = cluster.brokers.values()
     for write in WRITES:
         await cluster.commit(write)
@@ -162,7 +164,7 @@ async def survivor_is_behind(cluster: Cluster) -> Broker:
 
 
 def accept_loss(cluster: Cluster, kept: int) -> None:
-    """Make the ledger forget the entries after `kept`. A replica that still has them may apply them at opening."""
+    """Make the ledger forget the entries after `kept`. A replica that still has them may apply them when it opens."""
     ledger, chosen = cluster.ledger, cluster.ledger.chosen[GROUP]
     given_up = dict(enumerate(chosen[kept:], kept + 1))
     del chosen[kept:]
@@ -175,7 +177,7 @@ def accept_loss(cluster: Cluster, kept: int) -> None:
     ledger.applied = applied  # type: ignore[method-assign]
 
 
-def test_a_lost_disk_that_comes_back_yields_to_the_forced_history() -> None:
+def test_a_lost_disk_that_comes_back_takes_the_forced_history() -> None:
     async def scenario(cluster: Cluster) -> None:
         one = await survivor_is_behind(cluster)
         accept_loss(cluster, one.group().log.last_index)
@@ -195,7 +197,7 @@ def test_a_lost_disk_that_comes_back_yields_to_the_forced_history() -> None:
 
 
 def test_a_lost_disk_that_comes_back_moves_no_other_replica() -> None:
-    """Its term is far above, and it stands again and again: it is of another generation."""
+    """Its term is far higher, and it campaigns repeatedly, but its recovery epoch is older."""
 
     async def scenario(cluster: Cluster) -> None:
         one = await survivor_is_behind(cluster)
@@ -219,7 +221,9 @@ def test_a_lost_disk_that_comes_back_moves_no_other_replica() -> None:
 
 
 def test_a_forced_leadership_that_committed_nothing_gives_up_nothing() -> None:
-    """It began without the broker with the longest log, was interrupted, and that broker is back before the repeat."""
+    """The recovery began without the broker with the longest log, and was interrupted. That broker is back before the
+    retry.
+    """
 
     async def scenario(cluster: Cluster) -> None:
         one = await survivor_is_behind(cluster)
@@ -232,7 +236,9 @@ def test_a_forced_leadership_that_committed_nothing_gives_up_nothing() -> None:
         cluster.heal()
         await cluster.start()
         await cluster.run_for(3.0)
-        assert not cluster.leaders(), "the log of 1 denies 3 its vote, and does not list it"
+        assert not cluster.leaders(), (
+            "broker 1 has the longer log, so it refuses 3 its vote, and its CONFIG does not list 3"
+        )
         assert recover(cluster) is cluster.brokers[3]
         await cluster.commit(b"new")
         await cluster.until(lambda: all(has_a_vote(b) for b in cluster.running), 10.0)
@@ -259,8 +265,8 @@ def test_a_lone_survivor_is_unrecoverable() -> None:
     simulate(scenario)
 
 
-def test_a_replica_refuses_to_lead_a_group_that_could_not_answer_it() -> None:
-    """It would have no majority, and stand in the way of those that come back with more."""
+def test_a_replica_refuses_to_lead_a_group_that_could_not_elect_it() -> None:
+    """It would have no majority, and would block replicas that come back with more entries."""
 
     async def scenario(cluster: Cluster) -> None:
         one = await two_lost(cluster)

@@ -1,4 +1,4 @@
-"""docs/raft.md names every module of the room, every scenario, and no test that is not there."""
+"""docs/raft.md names every module of the room and every scenario, and every test that it names exists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TESTS = {path.stem: path for path in HERE.rglob("test_*.py")}  # of the room
 
 
 def _table(heading: str) -> list[list[str]]:
-    """The cells of the rows of the table that `heading` opens, but for its rule."""
+    """Return the cells of each row of the table under `heading`, without the line of dashes."""
     rows = PAGE.partition(f"{heading}\n")[2].partition("\n\n")[0].splitlines()
     assert rows, heading
     return [row.strip("|").split("|") for row in rows[1:]]

@@ -1,6 +1,6 @@
 """Random scenarios: `pytest tests/raft/test_random_scripts.py --scripts 200 -n auto` for more of them.
 
-A failure prints its commands: with a paragraph above them they are a file for `scenarios/`.
+A failure prints its commands. With a paragraph above them they make a file for `scenarios/`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def test_random_scripts_lose_nothing_and_the_group_heals(count: int, seed: int) 
 
 
 @pytest.mark.parametrize("mutant", [votes_are_given_twice, whatever_follows_is_cut])
-def test_it_is_noticed_when(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scenario_notices_the_mutant(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)
     with pytest.raises(AssertionError, match="> brokers 3"):
         _lives(range(8))

@@ -1,5 +1,6 @@
-"""Hazard 13: no leader answers a stale read, even if events elsewhere have deposed it. Nothing is
-written for it, and every read ends."""
+"""Hazard 13: no leader answers a stale read, even if events elsewhere have deposed it. A read writes nothing, and every
+read ends.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ TIMEOUT_S = 2.0
 
 
 class Reads:
-    """Reads on every broker that believes to lead. None may miss an entry that was acknowledged before it began."""
+    """Reads on every broker that believes it leads. None may miss an entry acknowledged before it began."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -123,7 +124,7 @@ def test_a_follower_names_the_leader() -> None:
 
 
 async def isolated_leader(cluster: Cluster) -> Reads:
-    """It leads for a while yet, as far as it knows, and others write meanwhile."""
+    """It still believes that it leads, while another leader accepts writes."""
     await cluster.commit(b"x")
     await cluster.settle()
     reads = Reads(cluster)
@@ -141,7 +142,7 @@ async def isolated_leader(cluster: Cluster) -> Reads:
 
 
 @pytest.mark.parametrize("seed", first_of(range(10), 2))
-def test_an_isolated_leader_lets_nothing_be_read(seed: int) -> None:
+def test_an_isolated_leader_refuses_reads(seed: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         reads = await isolated_leader(cluster)
         assert reads.stale == []
@@ -152,8 +153,8 @@ def test_an_isolated_leader_lets_nothing_be_read(seed: int) -> None:
     simulate(scenario, seed)
 
 
-def test_mutant_a_leader_that_believes_to_lead_reads_the_past(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a round, an isolated leader answers reads from its stale state."""
+def test_mutant_an_isolated_leader_reads_stale_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a read index round, an isolated leader answers reads from its stale state."""
 
     def confirm_reads(self: Leadership) -> None:
         read_id = self.reads.begin(self.state.env.now())
@@ -163,7 +164,7 @@ def test_mutant_a_leader_that_believes_to_lead_reads_the_past(monkeypatch: pytes
     monkeypatch.setattr(Leadership, "confirm_reads", confirm_reads)
     monkeypatch.setattr(
         CurrentRole, "check_quorum", lambda self: None
-    )  # else it steps down just before the others elect
+    )  # otherwise it steps down just before the others elect
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
@@ -181,7 +182,7 @@ def test_mutant_a_leader_that_believes_to_lead_reads_the_past(monkeypatch: pytes
 
 
 async def just_elected(cluster: Cluster) -> Reads:
-    """It has the last entry that its predecessor acknowledged, but has not heard that the entry is committed."""
+    """The new leader has its predecessor's last acknowledged entry, but does not know yet that it is committed."""
     await cluster.commit(b"x")
     await cluster.settle()
     reads = Reads(cluster)
@@ -208,7 +209,7 @@ def test_a_new_leader_reads_its_predecessors_acknowledged_records() -> None:
         simulate(scenario, seed)
 
 
-def test_mutant_its_own_first_entry_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_a_new_leader_reads_before_its_first_entry_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     def read_index(self: Leadership, answer: Answer) -> None:
         self.reads.ask(self.state.commit_index, answer)
         self.state.env.wake()
@@ -241,8 +242,8 @@ def test_a_lost_read_round_is_repeated(seed: int) -> None:
     simulate(scenario, seed)
 
 
-def test_a_follower_that_has_only_voted_answers_a_round_and_is_not_sent_the_whole_log() -> None:
-    """Control overtakes bulk: the question comes before the leader's first entry of its term."""
+def test_a_follower_that_has_only_voted_confirms_a_read_without_getting_the_whole_log() -> None:
+    """The control channel overtakes the bulk channel: the request comes before the leader's first entry of its term."""
 
     async def scenario(cluster: Cluster) -> None:
         for i in range(30):
@@ -294,7 +295,7 @@ def test_a_read_in_an_ended_term_is_refused() -> None:
 
 
 def test_a_learners_answer_proves_nothing() -> None:
-    """Hazard 22: it may have voted for another leader, and have forgotten it."""
+    """Hazard 22: the learner may have voted for another leader and lost that vote."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
@@ -333,7 +334,7 @@ def test_reads_in_a_storm_are_never_stale_and_all_end(seed: int) -> None:
         reads = await stormy_reads(cluster, 8.0)
         assert reads.stale == []
         assert reads.good
-        late = TIMEOUT_S + 2.0  # a paused process ends nothing
+        late = TIMEOUT_S + 2.0  # a paused process cannot end its reads
         assert max(reads.ends_s) <= late + 0.01
 
     simulate(scenario, seed)

@@ -1,4 +1,4 @@
-"""Read rounds, which confirm a leadership, as tables of reads, rounds and answers."""
+"""Tables of read index rounds, which confirm a leadership: reads, rounds and answers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tinymq.raft.rules.read_index import RETRY_S, ReadIndexes
 
 
 class Bench:
-    """Broker 1 leads; `members` brokers from 1 up. Reads are called by letters; what they were told is in `told`."""
+    """Broker 1 leads a group of brokers 1 to `members`. Letters name the reads; `results` has their results."""
 
     def __init__(self, members: int = 3) -> None:
         self.rounds = ReadIndexes()
         self.members = members
         self.me = (1,)
         self.now = 10.0
-        self.told: list[tuple[str, int | TinymqError]] = []
+        self.results: list[tuple[str, int | TinymqError]] = []
 
     def ask(self, read: str, index: int = 5) -> None:
-        self.rounds.ask(index, lambda what: self.told.append((read, what)))
+        self.rounds.ask(index, lambda result: self.results.append((read, result)))
 
     def begin(self) -> int | None:
         return self.rounds.begin(self.now)
@@ -34,7 +34,7 @@ class Bench:
     def take(self, applied: int = 5) -> str:
         for answer in self.rounds.take(self.me, applied, self._is_quorum):
             answer(applied)
-        now, self.told = self.told, []
+        now, self.results = self.results, []
         return "".join(read for read, _ in now)
 
     def _is_quorum(self, brokers: Collection[int]) -> bool:
@@ -62,8 +62,8 @@ TABLE: list[tuple[str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("steps", "told"), TABLE, ids=[steps for steps, _ in TABLE])
-def test_rounds(steps: str, told: str) -> None:
+@pytest.mark.parametrize(("steps", "results"), TABLE, ids=[steps for steps, _ in TABLE])
+def test_read_index_rounds(steps: str, results: str) -> None:
     b = Bench()
     lines = []
     for step in steps.split():
@@ -76,7 +76,7 @@ def test_rounds(steps: str, told: str) -> None:
         else:
             broker_id, round_ = step.split(":")
             lines.append(b.answered(int(broker_id), int(round_)))
-    assert " ".join(line for line in lines if line) == told
+    assert " ".join(line for line in lines if line) == results
 
 
 def test_read_ids_rise_and_no_round_begins_without_a_read() -> None:
@@ -138,8 +138,8 @@ def test_the_end_of_a_leadership_tells_everybody() -> None:
     b.begin()
     b.ask("c")
     b.rounds.end(NotLeader("over"))
-    assert sorted(read for read, what in b.told if isinstance(what, NotLeader)) == ["a", "b", "c"]
-    b.told.clear()
+    assert sorted(read for read, result in b.results if isinstance(result, NotLeader)) == ["a", "b", "c"]
+    b.results.clear()
     b.rounds.end(NotLeader("over"))
     assert b.answered(2, 2) == ""
     assert not b.rounds.pending

@@ -1,7 +1,6 @@
-"""Hazard 22, the way back: a replica that lost entries is listed again and votes again, but never too early.
-
-Broker 1 leads, broker 2 loses its disk. Each rule that lets a group go on, or keeps it from going on too early, has a
-scene here that ends otherwise without it.
+"""Hazard 22, the way back: a replica that lost entries is listed again and votes again, but never too early. Broker 1
+leads, and broker 2 loses its disk. Each rule that lets a group continue, or stops it from continuing too early, has a
+scene here that ends differently without the rule.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Scene = Callable[[Cluster], Awaitable[None]]
 
 
 def keep_quiet(broker: Broker, unaware: set[int], index: int) -> None:
-    """From now on this process does not tell these that `index` is committed."""
+    """From now on this process does not announce to `peers` that `index` is committed."""
     port = broker.group().replica.state.env
     send = port.send
 
@@ -43,7 +42,7 @@ def keep_quiet(broker: Broker, unaware: set[int], index: int) -> None:
 
 
 def send_to_one(broker: Broker, to: int, index: int) -> None:
-    """From now on only `to` is sent what lies behind `index`."""
+    """From now on only `to` gets entries behind `index`."""
     port = broker.group().replica.state.env
     send = port.send
 
@@ -70,7 +69,7 @@ async def five_writes(cluster: Cluster) -> None:
 
 
 async def everybody_agrees(cluster: Cluster, payloads: list[bytes]) -> None:
-    """All are back, all are members, nothing was lost."""
+    """Check that all brokers are back, that all are members, and that nothing was lost."""
     await cluster.until(lambda: all(listed(b) or b in cluster.leaders() for b in cluster.brokers.values()), 5.0)
     await cluster.settle()
     assert [b.machine().payloads for b in cluster.running] == [payloads] * len(cluster.brokers)
@@ -98,12 +97,14 @@ def test_a_wiped_replica_is_a_member_again_and_the_next_loss_is_survived() -> No
     simulate(scenario)
 
 
-# ---- A dies when only some know that CONFIG is committed ---------------------------------------------------
+# ---- the leader dies when only some brokers know that CONFIG is committed
+# ---------------------------------------------------
 
 
 async def leader_dies(cluster: Cluster, unaware: set[int], ahead: int) -> None:
     """Broker 2 is listed again, and the leader dies at once. `unaware` brokers never heard that CONFIG is committed;
-    the last entry reached `ahead` alone, so nobody else can win. Of five brokers, the fifth has been gone for long."""
+    the last entry reached only `ahead`, so no other broker can win. In a group of five, broker 5 has been down for
+    long."""
     await five_writes(cluster)
     one, two = cluster.brokers[1], cluster.brokers[2]
     if 5 in cluster.brokers:
@@ -120,7 +121,7 @@ async def leader_dies(cluster: Cluster, unaware: set[int], ahead: int) -> None:
             and all(b.group().log.durable_index >= config for b in rest)
         ),
         1.0,
-        "CONFIG is where it is to be",
+        "CONFIG has reached the right brokers",
     )
     one.propose(b"on one replica")
     await cluster.until(lambda: cluster.brokers[ahead].group().log.durable_index > config, 0.1)
@@ -128,7 +129,7 @@ async def leader_dies(cluster: Cluster, unaware: set[int], ahead: int) -> None:
 
 
 async def the_rest_goes_on(cluster: Cluster, ahead: int) -> None:
-    await cluster.until(cluster.leaders, 5.0, "what is left is a majority")
+    await cluster.until(cluster.leaders, 5.0, "the remaining brokers are a majority")
     assert cluster.leader().id == ahead
     await cluster.commit(b"after")
     for broker in cluster.brokers.values():
@@ -138,19 +139,21 @@ async def the_rest_goes_on(cluster: Cluster, ahead: int) -> None:
 
 
 async def only_the_new_one_knows_and_three_must_lead(cluster: Cluster) -> None:
-    """Three counts the vote of a replica that it knows from an uncommitted CONFIG alone, and learns better from it."""
+    """Broker 3 counts the vote of a replica that it knows only from an uncommitted CONFIG, and learns of the commit
+    from that vote.
+    """
     await leader_dies(cluster, unaware={3, 4}, ahead=3)
     await the_rest_goes_on(cluster, ahead=3)
 
 
 async def only_the_new_one_knows_and_must_lead(cluster: Cluster) -> None:
-    """Three answers a candidate that no CONFIG lists which it knows to be committed."""
+    """Broker 3 answers a candidate that none of the CONFIGs it knows to be committed lists."""
     await leader_dies(cluster, unaware={3, 4}, ahead=2)
     await the_rest_goes_on(cluster, ahead=2)
 
 
 async def only_the_new_one_does_not_know(cluster: Cluster) -> None:
-    """It hears of it from the candidate."""
+    """It learns of the commit from the candidate."""
     await leader_dies(cluster, unaware={2}, ahead=3)
     await the_rest_goes_on(cluster, ahead=3)
 
@@ -165,7 +168,7 @@ SCENES = [
 @pytest.mark.parametrize("nodes", [3, 5])
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
 @pytest.mark.parametrize("seed", first_of(range(3), 1))
-def test_a_group_goes_on_when_the_leader_dies_before_all_know(nodes: int, scene: Scene, seed: int) -> None:
+def test_a_group_survives_a_leader_that_dies_before_all_know_the_config(nodes: int, scene: Scene, seed: int) -> None:
     simulate(scene, seed, nodes=nodes)
 
 
@@ -173,20 +176,20 @@ def nobody_vouches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elections, "vouched_commit", lambda log, commit, index, term: commit)
 
 
-def test_it_is_noticed_when_votes_are_counted_by_the_applied_config(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_votes_are_counted_by_the_applied_config(monkeypatch: pytest.MonkeyPatch) -> None:
     nobody_vouches(monkeypatch)
     simulate(only_the_new_one_knows_and_three_must_lead)  # there are two ways to learn it
     monkeypatch.setattr(Configs, "newest", Configs.membership)
     fails(only_the_new_one_knows_and_three_must_lead)
 
 
-def test_it_is_noticed_when_commits_are_not_learned_from_acks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_commits_are_not_learned_from_acks(monkeypatch: pytest.MonkeyPatch) -> None:
     nobody_vouches(monkeypatch)
     monkeypatch.setattr(replica, "reported_commit", lambda commit, reported, matching: commit)
     fails(only_the_new_one_knows_and_three_must_lead)
 
 
-def test_it_is_noticed_when_only_listed_candidates_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_only_listed_candidates_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Elections.on_request_vote
 
     def answer(self: Elections, peer: int, request: RequestVote) -> None:
@@ -197,14 +200,16 @@ def test_it_is_noticed_when_only_listed_candidates_are_answered(monkeypatch: pyt
     fails(only_the_new_one_knows_and_must_lead)
 
 
-def test_it_is_noticed_when_candidates_do_not_vouch_for_their_config(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_candidates_do_not_name_their_config(monkeypatch: pytest.MonkeyPatch) -> None:
     nobody_vouches(monkeypatch)
     fails(only_the_new_one_does_not_know)
 
 
 @pytest.mark.parametrize("nodes", [3, 5])
 def test_without_a_replica_that_knows_the_commit_the_group_waits_for_its_old_leader(nodes: int) -> None:
-    """It must: nothing tells this from a CONFIG that was never committed. The leader comes back, and all is well."""
+    """The group must wait: it cannot distinguish this CONFIG from an uncommitted one. The leader comes back, and the
+    group continues.
+    """
 
     async def scenario(cluster: Cluster) -> None:
         await leader_dies(cluster, unaware={2, 3, 4}, ahead=3)
@@ -224,7 +229,7 @@ def test_without_a_replica_that_knows_the_commit_the_group_waits_for_its_old_lea
 
 
 async def a_learner_that_holds_config_does_not_vote(cluster: Cluster) -> None:
-    """CONFIG is in its log and was never committed: three lacks what one and the old two held."""
+    """CONFIG is in its log but was never committed: broker 3 lacks entries that broker 1 and the old broker 2 had."""
     await cluster.settle()
     one, two, three = (cluster.brokers[i] for i in (1, 2, 3))
     cluster.isolate(3)
@@ -233,7 +238,7 @@ async def a_learner_that_holds_config_does_not_vote(cluster: Cluster) -> None:
     two.wipe()
     three.process.do(
         lambda: three.group().replica.elections.campaign(pre=False)
-    )  # its last term is as good as theirs will be
+    )  # its last term equals the term that theirs will have
     await two.start()
     await cluster.until(lambda: two.group().log.last_index == one.group().log.last_index, 1.0)
     one.kill()
@@ -249,17 +254,17 @@ def test_a_learner_that_holds_config_does_not_vote() -> None:
     simulate(a_learner_that_holds_config_does_not_vote)
 
 
-def test_it_is_noticed_when_a_config_in_the_log_is_enough_to_vote(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_a_config_in_the_log_is_enough_to_vote(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Configs, "lists", lambda self, replica: self.newest.replica(replica.broker_id) is not None)
     monkeypatch.setattr(Membership, "lists", lambda self, broker_id, incarnation, count: True)
     fails(a_learner_that_holds_config_does_not_vote)
 
 
-# ---- the old identity: its votes, its disk -----------------------------------------------------------------
+# ---- votes and disk of the old identity -----------------------------------------------------------------
 
 
 async def votes_of_the_old_identity(cluster: Cluster) -> None:
-    """Two lost its ballots and was listed with another count; a vote that it gave before arrives late."""
+    """Broker 2 lost its hard state and was listed with another count. A vote that it gave before arrives late."""
     await five_writes(cluster)
     one, two = cluster.brokers[1], cluster.brokers[2]
     two.kill()
@@ -274,16 +279,16 @@ async def votes_of_the_old_identity(cluster: Cluster) -> None:
         one.process.do(lambda: one.group().replica.elections.campaign(pre=False))
     await cluster.run_for(0.05)
     deliver(one, 2, Vote(one.group().term, True, False, 0))
-    assert one.group().role is Role.CANDIDATE, "who gave that vote is no member any more"
+    assert one.group().role is Role.CANDIDATE, "the voter is no member any more"
     deliver(one, 2, Vote(one.group().term, True, False, 1))
-    assert one.group().role is Role.LEADER, "the check would have noticed"
+    assert one.group().role is Role.LEADER, "the same vote with the present count elects it"
 
 
 def test_votes_of_the_old_identity_count_no_more() -> None:
     simulate(votes_of_the_old_identity)
 
 
-def test_it_is_noticed_when_counts_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_counts_of_votes_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     def lists(self: Membership, broker_id: int, incarnation: bytes | None, count: int) -> bool:
         replica = self.replica(broker_id)
         return replica is not None and replica.incarnation == incarnation
@@ -293,7 +298,7 @@ def test_it_is_noticed_when_counts_are_not_looked_at(monkeypatch: pytest.MonkeyP
 
 
 async def a_vote_for_who_is_there_no_more(cluster: Cluster) -> None:
-    """Three's disk hangs over its vote for two; meanwhile another disk is put into two."""
+    """Broker 3's disk hangs while it syncs its vote for broker 2. Meanwhile broker 2 gets another disk."""
     await five_writes(cluster)
     one, two, three = (cluster.brokers[i] for i in (1, 2, 3))
     await cluster.run_for(0.5)
@@ -330,8 +335,9 @@ def test_mutant_a_vote_goes_to_the_candidates_replacement(monkeypatch: pytest.Mo
 
 
 async def the_old_disk_comes_back(cluster: Cluster) -> None:
-    """What one and the new two acknowledged, neither three nor the old disk of two holds. The old disk thinks that it
-    is a member: nobody who knows better counts it."""
+    """Neither broker 3 nor the old disk of broker 2 has the entries that broker 1 and the new broker 2 acknowledged.
+    The old disk believes that it is a member, but no replica with the newer CONFIG counts it.
+    """
     await five_writes(cluster)
     one, two, three = (cluster.brokers[i] for i in (1, 2, 3))
     two.kill()
@@ -359,7 +365,7 @@ def test_an_old_disk_that_comes_back_elects_no_leader() -> None:
     simulate(the_old_disk_comes_back)
 
 
-def test_it_is_noticed_when_an_old_disk_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_an_old_disk_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Membership, "lists", lambda self, broker_id, incarnation, count: True)
     fails(the_old_disk_comes_back)
 
@@ -370,7 +376,7 @@ def test_it_is_noticed_when_an_old_disk_counts(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("seed", first_of(range(3), 1))
 @pytest.mark.parametrize("pause_s", [0.0, 0.015, 0.03, 0.1, 1.0])
 def test_a_replica_may_be_lost_twice_in_a_row(seed: int, pause_s: float) -> None:
-    """At whatever point of its way back the second disk is lost, too."""
+    """The second disk is lost as well, at any point of the first replica's return."""
 
     async def scenario(cluster: Cluster) -> None:
         await five_writes(cluster)
@@ -411,7 +417,7 @@ def test_two_of_five_may_be_lost_at_once() -> None:
 
 
 async def a_config_is_undone(cluster: Cluster) -> None:
-    """One appends CONFIG where no majority can hear it; the others elect another, whose log undoes it."""
+    """Broker 1 appends CONFIG without reaching a majority. The others elect a leader whose log replaces it."""
     await five_writes(cluster)
     one, two = cluster.brokers[1], cluster.brokers[2]
     two.wipe()
@@ -419,7 +425,7 @@ async def a_config_is_undone(cluster: Cluster) -> None:
         for b in (3, 4, 5):
             cluster.cut(a, b)
     await two.start()
-    await cluster.until(lambda: one.group().replica.state.configs.above, 0.5, "one has appended CONFIG")
+    await cluster.until(lambda: one.group().replica.state.configs.above, 0.5, "broker 1 has appended CONFIG")
     await cluster.until(lambda: two.group().replica.state.configs.above, 0.5, "two, too")
     await cluster.until(lambda: [b for b in cluster.leaders() if b is not one], 3.0)
     await cluster.commit(b"after")
@@ -429,8 +435,8 @@ async def a_config_is_undone(cluster: Cluster) -> None:
     for broker in cluster.running:
         state = broker.group().replica.state
         assert (state.membership.epoch, state.newest_membership) == (2, state.membership)
-        assert state.configs.applied.term > 1, "it is the second leader's"
-        assert state.me.count == 0, "nobody had to begin anew"
+        assert state.configs.applied.term > 1, "it has the second leader's CONFIG"
+        assert state.me.count == 0, "no replica had to start with an empty log"
 
 
 @pytest.mark.parametrize("seed", first_of(range(3), 1))
@@ -438,7 +444,7 @@ def test_a_config_that_was_never_committed_is_undone(seed: int) -> None:
     simulate(a_config_is_undone, seed, nodes=5)
 
 
-def test_it_is_noticed_when_a_truncated_config_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_a_truncated_config_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Configs.after
 
     def after(self: Configs, cut_from: int | None, entries: object) -> list[Config]:
@@ -448,11 +454,13 @@ def test_it_is_noticed_when_a_truncated_config_stays(monkeypatch: pytest.MonkeyP
     fails(a_config_is_undone, nodes=5)
 
 
-# ---- a leader whose end nobody was told of -----------------------------------------------------------------
+# ---- a leader that ended unnoticed -----------------------------------------------------------------
 
 
 async def a_leader_ends_before_it_was_known_to_be_alive(cluster: Cluster) -> None:
-    """Two has an Append of it, and no heartbeat yet: when another process takes its place, two must not wait for it."""
+    """Broker 2 has an Append from the leader, but no heartbeat yet. When another process replaces the leader's, broker
+    2 must not wait for the old one.
+    """
     await cluster.commit(b"x")
     await cluster.settle()
     one, two = cluster.brokers[1], cluster.brokers[2]
@@ -468,21 +476,23 @@ async def a_leader_ends_before_it_was_known_to_be_alive(cluster: Cluster) -> Non
 
 
 @pytest.mark.parametrize("seed", first_of(range(8), 2))
-def test_a_leader_that_ended_before_it_was_known_to_be_alive_is_replaced(seed: int) -> None:
+def test_a_leader_that_ended_before_its_first_heartbeat_is_replaced(seed: int) -> None:
     simulate(a_leader_ends_before_it_was_known_to_be_alive, seed)
 
 
-def test_it_is_noticed_when_another_process_passes_for_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_another_process_passes_for_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HostReplicaEnv, "session", lambda self, peer: None)
     fails(a_leader_ends_before_it_was_known_to_be_alive)
 
 
-# ---- all of it at random -----------------------------------------------------------------------------------
+# ---- all faults at random -----------------------------------------------------------------------------------
 
 
 def test_a_learner_that_loses_its_leader_finds_it_again() -> None:
-    """Broker 2 comes back without its disk, and the CONFIG that lists it is not committed: broker 3 does not answer.
-    Then broker 2 misses heartbeats of its leader, which notices nothing. Nothing is written afterwards."""
+    """Broker 2 comes back without its disk. The CONFIG that lists it is not committed, because broker 3 does not
+    answer. Then broker 2 misses heartbeats of its leader, and the leader does not notice. Nothing is written
+    afterwards.
+    """
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
@@ -505,7 +515,7 @@ def test_a_learner_that_loses_its_leader_finds_it_again() -> None:
 
 
 def all_are_members(cluster: Cluster) -> bool:
-    """Under the identities that they have, with one leader, and everybody knows it."""
+    """Are all replicas members under their present identities, and do they all know the only leader?"""
     if not cluster.all_up() or len(cluster.leaders()) != 1:
         return False
     groups = [broker.group() for broker in cluster.brokers.values()]
@@ -516,8 +526,9 @@ def all_are_members(cluster: Cluster) -> bool:
 
 
 async def minorities_are_lost(cluster: Cluster) -> None:
-    """A minority at a time loses its disks or dies, in the middle of writes and wherever the others are; once all are
-    members again, the next one does. The ledger holds that nothing acknowledged is lost."""
+    """Again and again a minority loses its disks or dies, in the middle of writes and in any state of the others. The
+    next minority follows once all replicas are members again. The ledger checks that nothing acknowledged is lost.
+    """
     await cluster.settle()
     rng = cluster.rng
     cluster.background(cluster.load(pause_s=0.004, payload_bytes_max=100))

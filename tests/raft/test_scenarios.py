@@ -1,6 +1,5 @@
-"""Scenarios that a person can read, held to what the code does: `scenarios/README.md` says how to read them.
-
-`pytest tests/raft/test_scenarios.py --rewrite` writes the records anew; the difference is then to be read and judged.
+"""Scenarios that a person can read, compared with what the code does. `scenarios/README.md` says how to read them.
+`pytest tests/raft/test_scenarios.py --rewrite` rewrites the records: read the difference, and judge it.
 """
 
 from __future__ import annotations
@@ -50,14 +49,14 @@ def test_scenario(path: Path, request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=[p.stem for p in FILES])
-def test_each_scenario_says_first_what_it_shows(path: Path) -> None:
+def test_each_scenario_opens_with_what_it_shows(path: Path) -> None:
     prose, _, rest = path.read_text().partition("\n\n")
     assert len(prose) > 150, "a paragraph, please"
     assert not prose.startswith((">", "#"))
     assert "> " in rest
 
 
-# ---- each one notices when what it shows is not so ---------------------------------------------------------------
+# ---- each scenario notices a broken rule ---------------------------------------------------------------
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -299,12 +298,12 @@ NOTICED: list[tuple[str, Patch]] = [
 ]
 
 
-def test_no_scenario_is_without_something_to_notice() -> None:
+def test_every_scenario_has_a_mutant_that_it_notices() -> None:
     assert {name for name, _ in NOTICED} == {path.stem for path in FILES}
 
 
 @pytest.mark.parametrize(("name", "mutant"), NOTICED, ids=[f"{n}, {m.__name__}" for n, m in NOTICED])
-def test_it_is_noticed_when(name: str, mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scenario_notices_the_mutant(name: str, mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (FOLDER / f"{name}.txt").read_text()
     mutant(monkeypatch)
     try:

@@ -1,4 +1,4 @@
-"""A lost leader is replaced in time, an unheard one steps down, and a slow one does neither."""
+"""A lost leader is replaced in time, an unheard leader steps down, and a slow leader stays."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_mutant_elections_of_a_fixed_length_split_votes(monkeypatch: pytest.Monk
 
 
 def test_mutant_a_doubting_replica_vetoes_a_candidate_that_waited_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clocks that drift tell one follower before the other."""
+    """Clocks drift, so one follower notices before the other."""
     monkeypatch.setattr(CurrentRole, "heard_leader_lately", CurrentRole.hears_leader)
     slower = failover("power loss, 5 % drift").max_s
     monkeypatch.undo()
@@ -84,7 +84,7 @@ def test_slow_leaders_are_not_replaced(name: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_mutant_fixed_timeouts_cost_repeated_elections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a broker stands still for up to 0.9 s now and then, the first time is a death, and the others are not."""
+    """A broker pauses for up to 0.9 s now and then. The first pause counts as a failure, the later ones do not."""
     monkeypatch.setattr(timing, "STEADY_S", 30.0)
     world = timing.stalls(0.9)
     learnt = steady("stalls", world, range(1)).elections
@@ -93,7 +93,7 @@ def test_mutant_fixed_timeouts_cost_repeated_elections(monkeypatch: pytest.Monke
 
 
 async def a_leader_that_nobody_hears(cluster: Cluster) -> float:
-    """Return the seconds for which a leader accepts writes that hears one broker, which cannot be elected."""
+    """Return the seconds for which a leader accepts writes while it hears only one broker that cannot be elected."""
     await cluster.commit(b"x")
     await cluster.settle()
     leader, dead = cluster.leader(), cluster.followers()[0]
@@ -122,9 +122,9 @@ def test_an_unheard_leader_steps_down_and_its_waiters_get_outcome_unknown(seed: 
     simulate(scenario, seed)
 
 
-@pytest.mark.parametrize("what", ["echoes are not asked for", "nobody looks"])
+@pytest.mark.parametrize("what", ["the leader does not demand echoes", "no check of the quorum"])
 def test_mutant_an_unheard_leader_stays(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if what == "nobody looks":
+    if what == "no check of the quorum":
         monkeypatch.setattr(CurrentRole, "check_quorum", lambda self: None)
     else:
         monkeypatch.setattr(HostReplicaEnv, "heard_by", HostReplicaEnv.alive)

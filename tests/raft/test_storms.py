@@ -1,7 +1,6 @@
-"""Everything that can happen, at random moments, under load; then calm, and nothing may be lost or stuck.
-
-The ledger holds throughout that all replicas apply one sequence, that nothing applied is ever another entry, and
-that no term has two leaders; `calm` that everything goes on, and that every log holds what was applied.
+"""Every fault at random moments under load, then calm: nothing may be lost or stuck. Throughout, the ledger checks that
+all replicas apply one sequence and that no term has two leaders. `calm` checks that the group works again, and that
+every log has the applied entries.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def test_the_same_seed_is_the_same_run(seed: int) -> None:
     assert simulate(stormy(5.0), seed + 100).ledger.chosen != one.ledger.chosen
 
 
-# ---- the checks are checked --------------------------------------------------------------------------------
+# ---- mutants: the checks can fail --------------------------------------------------------------------------------
 
 
 async def short(cluster: Cluster) -> None:
@@ -60,7 +59,7 @@ async def short(cluster: Cluster) -> None:
 
 
 def caught(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, mutant: object, first: int = 0) -> None:
-    """With the mutant in place, some seed fails; `first` is one that did."""
+    """With the mutant in place, some seed fails. `first` is a seed that did."""
     monkeypatch.setattr(owner, name, mutant)
     for seed in (*range(first, MUTANT_SEEDS_MAX), *range(first)):
         try:
@@ -86,7 +85,7 @@ def test_a_follower_that_believes_any_commit_is_caught(monkeypatch: pytest.Monke
 
 
 def test_mutant_a_follower_truncates_matching_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hazard 2: stock drops everything after prev, and appends what came."""
+    """Hazard 2: stock drops everything after prev, and appends the entries of the message."""
 
     def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Match:
         decision = log_matching.receive(log, commit, message)

@@ -1,4 +1,4 @@
-"""What brokers say to one another, heard and forged; and the check of a check."""
+"""Messages between brokers, watched and forged; and a helper that proves that a check can fail."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tinymq.raft.rules.messages import Append, AppendAck, Vote, to_wire
 
 
 def fails(scenario: Scenario, **options: Any) -> None:
-    """The check's check: with a mutant in place, the scenario does not pass."""
+    """Assert that the scenario fails with a mutant in place."""
     with pytest.raises(AssertionError):
         simulate(scenario, **options)
 
 
 def listen(cluster: Cluster) -> list[tuple[int, int, Channel, pb.Peer, bytes]]:
-    """Every message that is delivered from now on."""
+    """Collect every message that is delivered from now on."""
     heard: list[tuple[int, int, Channel, pb.Peer, bytes]] = []
     cluster.network.on_delivered = lambda *message: heard.append(message)
     return heard
@@ -32,7 +32,7 @@ def appends(heard: list[tuple[int, int, Channel, pb.Peer, bytes]], to: int) -> l
 
 
 def deliver(broker: Broker, source: int, message: Append | AppendAck | Vote) -> None:
-    """As if `source` had sent it."""
+    """Deliver a message as if `source` had sent it."""
     head, body = to_wire(GROUP, message)
     broker.process.do(lambda: broker.host._router.on_message(source, head, b"".join(body)))
 

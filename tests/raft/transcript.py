@@ -1,4 +1,4 @@
-"""A scenario as a text: prose and comments that stay, commands, and the record below each, which is compared."""
+"""A scenario as text: prose and comments that stay, commands, and below each command the record, which is compared."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.raft.scripted import Scenario
 
 
 def replayed(text: str) -> str:
-    """The text with its records as they are now. Raises what a command that cannot be carried out raises."""
+    """Return the text with the present records. Raises the error of a command that cannot run."""
     return asyncio.run(_replay(text))
 
 
@@ -18,7 +18,7 @@ async def _replay(text: str) -> str:
     lines: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("  "):
-            continue  # of the record that was
+            continue  # lines of the old record
         lines.append(line)
         if line.startswith("> "):
             try:

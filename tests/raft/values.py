@@ -21,7 +21,7 @@ def membership(count: int = 3) -> Membership:
 
 
 def chain(terms: Sequence[int], after: Entry | None = None, payload: bytes = b"x") -> list[Entry]:
-    """Entries of these terms, one record each, that follow `after` (or begin a log)."""
+    """Entries of these terms, one record each, that follow `after`, or start a log."""
     made: list[Entry] = []
     last = after
     for term in terms:
@@ -38,7 +38,7 @@ def chain(terms: Sequence[int], after: Entry | None = None, payload: bytes = b"x
 
 
 class ListLog:
-    """What decisions see of a log, durable up to `durable_index` (all, unless told)."""
+    """The log as decisions see it, durable up to `durable_index` (by default, all of it)."""
 
     def __init__(self, entries: Sequence[Entry], trimmed: int = 0, durable: int | None = None) -> None:
         self.entries = list(entries)

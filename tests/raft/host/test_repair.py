@@ -27,7 +27,7 @@ FIRST = in_group(group_directory(GROUP), 1, SEGMENT)
 
 
 async def filled(cluster: Cluster, count: int = 60) -> None:
-    """Several segments, everywhere, and marks that know of them."""
+    """Write several segments on every broker, and marks that cover them."""
     for i in range(count):
         await cluster.commit(b"%d" % i + bytes(800))
     await cluster.settle()
@@ -35,7 +35,7 @@ async def filled(cluster: Cluster, count: int = 60) -> None:
 
 
 def whole(broker: Broker) -> bool:
-    """A member again, with nothing left of what was damaged."""
+    """Is the broker a member again, with no damaged entries left?"""
     group = broker.group() if broker.up and GROUP in broker.host.groups else None
     return (
         group is not None
@@ -88,7 +88,7 @@ def test_damage_at_rest_is_repaired_while_writes_go_on(damage: Callable[[Broker]
         await cluster.until(lambda: whole(broker), 5.0)
         cluster.end_background()
         await cluster.settle()
-        assert broker.group() is group, "the rooms above keep theirs"
+        assert broker.group() is group, "files of other rooms stay"
         assert listed_count(cluster, broker) >= 1
         assert broker.machine().payloads == cluster.leader().machine().payloads
         await cluster.check_logs()
@@ -97,8 +97,8 @@ def test_damage_at_rest_is_repaired_while_writes_go_on(damage: Callable[[Broker]
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_damage_that_a_read_finds_is_repaired(leads: bool) -> None:
-    """Opening does not read older segments; a client's read does."""
+def test_damage_found_by_a_read_is_repaired(leads: bool) -> None:
+    """Opening does not read older segments. A client's read does."""
 
     async def scenario(cluster: Cluster) -> None:
         await filled(cluster)
@@ -154,7 +154,7 @@ def test_damage_everywhere_destroys_nothing() -> None:
 
 @pytest.mark.parametrize("with_leader", [True, False])
 def test_damage_on_two_of_three_destroys_nothing(with_leader: bool) -> None:
-    """The leader knows that the group does not do without the one that asks: the other one answers no round."""
+    """The leader refuses because the group needs the damaged replica: the third replica confirms no read index."""
 
     async def scenario(cluster: Cluster) -> None:
         await filled(cluster)
@@ -203,8 +203,8 @@ def meets_a_config_out_of_turn(cluster: Cluster, broker: Broker) -> None:
         meets_a_config_out_of_turn,
     ],
 )
-def test_a_broken_invariant_is_left_to_a_person(meets: Callable[[Cluster, Broker], None]) -> None:
-    """Each replica may meet it in turn: if each set its log aside for that, a bug would empty all of them."""
+def test_a_broken_invariant_is_not_repaired_automatically(meets: Callable[[Cluster, Broker], None]) -> None:
+    """Every replica may hit the same bug. If each moved its log to quarantine, the bug would empty all of them."""
 
     async def scenario(cluster: Cluster) -> None:
         await filled(cluster, 5)
@@ -253,7 +253,7 @@ def test_a_second_damage_keeps_the_first_quarantined_log() -> None:
 
 @pytest.mark.parametrize("part", first_of(range(3), 1))
 def test_a_group_that_is_closed_while_it_repairs_can_be_opened_again(part: int) -> None:
-    """Every third millisecond of it, and those between in the long tests."""
+    """Cut the power at every third millisecond; the long tests cover the milliseconds between."""
     for seed in range(part, 24, 3):
 
         async def scenario(cluster: Cluster, seed: int = seed) -> None:
@@ -299,7 +299,7 @@ def test_power_cuts_at_any_point_of_a_repair(part: int) -> None:
 
 
 def test_an_old_disk_that_turns_up_again_takes_an_identity_of_its_own() -> None:
-    """The leader lists no identity twice: it would not know which of the two it hears."""
+    """The leader lists no identity twice: the leader could not tell the two processes apart."""
 
     async def scenario(cluster: Cluster) -> None:
         await filled(cluster, 20)
@@ -327,13 +327,13 @@ def test_an_old_disk_that_turns_up_again_takes_an_identity_of_its_own() -> None:
     simulate(scenario)
 
 
-def test_counts_that_were_lost_with_the_marks_are_not_used_again() -> None:
+def test_counts_lost_with_the_marks_are_not_reused() -> None:
     async def scenario(cluster: Cluster) -> None:
         await filled(cluster, 20)
         broker = cluster.followers()[0]
         for _ in range(2):
             broker.power_cut()
-            for path in VOTES:  # terms and votes may be lost: another incarnation
+            for path in VOTES:  # terms and votes may be lost, so the replica takes another incarnation
                 broker.files.put(path, b"")
             await broker.start()
             await cluster.until(lambda: broker.group().role is Role.FOLLOWER, 5.0)
@@ -347,7 +347,7 @@ def test_counts_that_were_lost_with_the_marks_are_not_used_again() -> None:
     simulate(scenario)
 
 
-def test_a_question_for_a_repair_survives_the_wire() -> None:
+def test_a_repair_request_survives_the_wire() -> None:
     assert parse_question(pack_question(OTHER, 7)) == (OTHER, 7)
     with pytest.raises(InvalidRequest):
         parse_question(b"short")

@@ -1,4 +1,4 @@
-"""An operation on a replica fails, or has to wait: the status says so, and no other replica is affected."""
+"""When an operation on a replica fails or has to wait, the status says so, and no other replica is affected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def found_damaged(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("error", [SyncFailed, DiskFull])
-def test_a_state_that_cannot_be_installed_leaves_no_replica_that_looks_well(error: type[TinymqError]) -> None:
+def test_a_replica_that_cannot_install_a_snapshot_reports_failure(error: type[TinymqError]) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.settle()
         away = cluster.followers()[0]
@@ -47,7 +47,7 @@ def test_a_state_that_cannot_be_installed_leaves_no_replica_that_looks_well(erro
     simulate(scenario)
 
 
-def test_a_repair_that_the_disk_refuses_says_why() -> None:
+def test_a_repair_that_the_disk_refuses_names_the_reason() -> None:
     async def scenario(cluster: Cluster) -> None:
         await filled(cluster)
         broker = cluster.followers()[0]
@@ -60,8 +60,8 @@ def test_a_repair_that_the_disk_refuses_says_why() -> None:
     simulate(scenario)
 
 
-def test_a_log_that_has_to_be_kept_for_long_keeps_nothing_waiting() -> None:
-    """After a recovery that accepted loss, the log in quarantine may be known to be committed beyond all others."""
+def test_a_log_with_a_long_lease_delays_nothing() -> None:
+    """After a recovery that accepted loss, the log in quarantine may have more committed entries than all others."""
 
     async def scenario(cluster: Cluster) -> None:
         await filled(cluster)
@@ -72,7 +72,7 @@ def test_a_log_that_has_to_be_kept_for_long_keeps_nothing_waiting() -> None:
         await broker.start()
         await cluster.settle()
         await cluster.run_for(1.0)
-        assert has_quarantined(broker.files, GROUP), "more was committed there than is here"
+        assert has_quarantined(broker.files, GROUP), "more entries were committed there than this log has"
         await found_damaged(broker)
         assert broker.group().role is Role.QUARANTINED
         await cluster.until(lambda: broker.group().role is Role.FOLLOWER, 6.0)
@@ -150,7 +150,7 @@ def test_every_end_of_a_replica_is_logged() -> None:
     simulate(scenario)
 
 
-def test_a_replica_that_fails_as_a_broker_goes_keeps_no_other_from_hearing_of_it(
+def test_a_failing_replica_does_not_hide_a_dead_broker_from_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     groups = [GROUP, OTHER]
@@ -178,7 +178,7 @@ def test_a_replica_that_fails_as_a_broker_goes_keeps_no_other_from_hearing_of_it
     simulate(scenario, groups=groups)
 
 
-def test_half_a_state_is_not_kept_when_another_leader_has_the_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partial_snapshot_is_dropped_when_another_leader_has_the_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recorder, "padding", LARGE)
 
     async def scenario(cluster: Cluster) -> None:
@@ -190,14 +190,14 @@ def test_half_a_state_is_not_kept_when_another_leader_has_the_entries(monkeypatc
         for i in range(60):
             await cluster.commit(b"%d" % i + bytes(700))
         await cluster.settle()
-        leader.process.do(lambda: leader.group().log.remove_before(40))  # and nobody else: `other` has all
+        leader.process.do(lambda: leader.group().log.remove_before(40))  # `other` gets nothing: it has all entries
         await away.start()
         incoming = away.host._replicas.installs._incoming
         await cluster.until(lambda: GROUP in incoming and incoming[GROUP].received, 5.0)
         leader.kill()
         await cluster.until(lambda: cluster.leaders() == [other] and away.group().commit_index > 60, 5.0)
         await cluster.run_for(0.5)
-        assert away.group().log.first_index == 1, "it needed no state"
+        assert away.group().log.first_index == 1, "it needed no snapshot"
         assert not incoming
         await leader.start()
         await cluster.settle()

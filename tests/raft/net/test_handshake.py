@@ -1,4 +1,4 @@
-"""The handshake lets in authenticated brokers alone: a table of all faults, and replays of valid messages."""
+"""The handshake lets in only authenticated brokers: a table of all faults, and replays of valid messages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def altered(data: bytes | None, **fields: object) -> bytes:
     return hello.SerializeToString()
 
 
-def test_both_open_and_know_one_another() -> None:
+def test_both_ends_open_and_know_each_other() -> None:
     dialer, acceptor = dial(), accept()
     hello = acceptor.receive(message(dialer.first_message))
     proof = dialer.receive(message(hello))
@@ -68,7 +68,7 @@ def test_both_open_and_know_one_another() -> None:
         (replace(ONE, cluster_id=b"another"), TWO, WrongCluster),
         (ONE, replace(TWO, cluster_id=b""), NotReady),
         (ONE, replace(TWO, broker_id=3), WrongBroker),
-        (replace(ONE, broker_id=2), TWO, WrongBroker),  # a copied data folder
+        (replace(ONE, broker_id=2), TWO, WrongBroker),  # a copied data directory
         (replace(ONE, broker_id=0), TWO, WrongBroker),
         (replace(ONE, protocol_min=8, protocol_max=9), TWO, UnsupportedVersion),
         (ONE, replace(TWO, protocol_min=8, protocol_max=9), UnsupportedVersion),
@@ -94,7 +94,7 @@ VOTERS = (PeerAddress(2, "two.example", 7170), PeerAddress(3, "::1", 7171))
 
 
 def welcome(dialer: Handshake, acceptor: Handshake) -> bytes:
-    """All that is said until the acceptor has answered a proof."""
+    """Return all messages of a handshake, up to the acceptor's answer to the proof."""
     hello = acceptor.receive(message(dialer.first_message))
     return message(acceptor.receive(message(dialer.receive(message(hello)))))
 
@@ -105,7 +105,7 @@ def invites(acceptor: Credentials = TWO) -> Handshake:
     )
 
 
-def test_a_broker_without_a_cluster_learns_of_one() -> None:
+def test_a_broker_without_a_cluster_learns_the_cluster() -> None:
     dialer, acceptor = dial(NOBODY), invites()
     said = welcome(dialer, acceptor)
     assert dialer.state is State.AWAIT_WELCOME
@@ -129,7 +129,7 @@ def test_nothing_is_disclosed_before_the_secret_is_proven() -> None:
 
 
 @pytest.mark.parametrize("change", [{"first_entry": b"another"}, {"proof": b"p" * 32}, {"proof": b""}])
-def test_a_welcome_changed_on_its_way_is_not_believed(change: dict[str, object]) -> None:
+def test_a_changed_welcome_is_refused(change: dict[str, object]) -> None:
     dialer = dial(NOBODY)
     said = peer_pb2.Welcome.FromString(welcome(dialer, invites()))
     for name, value in change.items():
@@ -160,7 +160,7 @@ def test_a_new_broker_asks_any_listener_and_learns_the_voters() -> None:
 @pytest.mark.parametrize(
     "change", [{"first_entry": b"another"}, {"voters": ["9@evil:1"]}, {"voters": []}, {"proof": b"p" * 32}]
 )
-def test_a_changed_cluster_answer_is_not_believed(change: dict[str, object]) -> None:
+def test_a_changed_cluster_answer_is_refused(change: dict[str, object]) -> None:
     dialer = whoever()
     said = peer_pb2.Welcome.FromString(welcome(dialer, invites()))
     for name, value in change.items():
@@ -171,7 +171,7 @@ def test_a_changed_cluster_answer_is_not_believed(change: dict[str, object]) -> 
     assert dialer.invitation is None
 
 
-def test_words_are_not_moved_from_one_place_to_another() -> None:
+def test_fields_cannot_be_moved_between_messages() -> None:
     dialer = whoever()
     said = peer_pb2.Welcome.FromString(welcome(dialer, invites()))
     moved = peer_pb2.Welcome(first_entry=said.first_entry + said.voters[0].encode(), voters=said.voters[1:])
@@ -206,7 +206,7 @@ def test_an_acceptor_may_refuse_to_tell() -> None:
     assert acceptor.state is dialer.state is State.FAILED
 
 
-def test_brokers_without_a_cluster_exchange_none() -> None:
+def test_brokers_without_a_cluster_share_no_cluster() -> None:
     nobody = replace(TWO, cluster_id=b"")
     with pytest.raises(NotReady):
         invites(nobody).receive(message(dial(NOBODY).first_message))
@@ -234,8 +234,8 @@ def test_an_older_build_is_told_to_upgrade(cluster_id: bytes) -> None:
         dialer.receive(message(acceptor.farewell))
 
 
-def test_an_older_build_finds_out_by_itself() -> None:
-    """As the acceptor, of a dialer that has entered a level that it does not know."""
+def test_an_older_build_notices_that_it_is_too_old() -> None:
+    """The acceptor refuses a dialer whose cluster has a feature level that the acceptor does not know."""
     dialer, acceptor = dial(replace(ONE, protocol_min=3, protocol_max=3)), accept(replace(TWO, protocol_max=2))
     with pytest.raises(UnsupportedVersion, match="broker 2 knows feature level 2, and this cluster is at 3"):
         acceptor.receive(message(dialer.first_message))
@@ -248,7 +248,7 @@ def test_versions_that_overlap_meet_at_the_highest_common_one() -> None:
     assert (dialer.version, acceptor.version) == (2, 2)
 
 
-def test_a_dialer_with_another_secret_finds_out_itself_and_gives_nothing_away() -> None:
+def test_a_dialer_with_another_secret_notices_and_discloses_nothing() -> None:
     dialer, acceptor = dial(replace(ONE, secret=b"another")), accept()
     hello = acceptor.receive(message(dialer.first_message))
     with pytest.raises(WrongSecret):
@@ -270,7 +270,7 @@ HELLO_CHANGES: list[dict[str, object]] = [
 
 
 @pytest.mark.parametrize("change", HELLO_CHANGES, ids=lambda c: next(iter(c)))
-def test_an_acceptors_hello_changed_on_its_way_is_not_believed(change: dict[str, object]) -> None:
+def test_a_changed_hello_of_the_acceptor_is_refused(change: dict[str, object]) -> None:
     dialer, acceptor = dial(), accept()
     hello = acceptor.receive(message(dialer.first_message))
     with pytest.raises(WrongSecret):
@@ -278,7 +278,7 @@ def test_an_acceptors_hello_changed_on_its_way_is_not_believed(change: dict[str,
 
 
 @pytest.mark.parametrize("change", [c for c in HELLO_CHANGES if "proof" not in c and "to_broker_id" not in c])
-def test_a_dialers_hello_changed_on_its_way_is_not_believed(change: dict[str, object]) -> None:
+def test_a_changed_hello_of_the_dialer_is_refused(change: dict[str, object]) -> None:
     dialer, acceptor = dial(), accept()
     hello = acceptor.receive(altered(dialer.first_message, **change))
     with pytest.raises(WrongSecret):
@@ -311,7 +311,9 @@ def test_the_late_refusal_reaches_a_dialer_that_is_open() -> None:
 
 
 def test_a_proof_cannot_be_sent_back_to_its_maker() -> None:
-    """An attacker without the secret, dialled as broker 2, dials broker 1 to obtain the proof from it."""
+    """Broker 1 dials an attacker at broker 2's address. The attacker has no secret, and dials broker 1 to get the
+    proof.
+    """
     dialer, listener = dial(ONE), accept(ONE)
     first = message(dialer.first_message)
     as_two = altered(first, broker_id=2, to_broker_id=1)
@@ -322,7 +324,7 @@ def test_a_proof_cannot_be_sent_back_to_its_maker() -> None:
         dial(ONE).receive(altered(answer, broker_id=2))
 
 
-def test_our_own_nonce_is_not_taken_for_another() -> None:
+def test_our_own_nonce_is_refused() -> None:
     dialer = dial()
     with pytest.raises(WrongSecret, match="our own nonce"):
         accept(nonce=NONCES[0]).receive(message(dialer.first_message))
@@ -332,7 +334,7 @@ def test_our_own_nonce_is_not_taken_for_another() -> None:
 @pytest.mark.parametrize("make", [dial, accept])
 def test_garbage_is_refused(make: Callable[[], Handshake], garbage: bytes) -> None:
     shake = make()
-    with pytest.raises((InvalidFrame, UnsupportedVersion)):  # an empty Hello speaks no version at all
+    with pytest.raises((InvalidFrame, UnsupportedVersion)):  # an empty Hello names no version
         shake.receive(garbage)
     assert shake.state is State.FAILED
 
@@ -362,7 +364,7 @@ def test_a_refusal_is_not_expected_by_an_acceptor_nor_a_hello_after_the_end() ->
         dialer.receive(hello)
 
 
-def test_only_expected_codes_are_believed_and_reasons_are_made_printable() -> None:
+def test_only_expected_codes_are_accepted_and_reasons_are_made_printable() -> None:
     said = peer_pb2.Hello(refused="DiskFull", reason="\x1b[31mred" + "x" * 1000).SerializeToString()
     with pytest.raises(Denied) as told:
         dial().receive(said)

@@ -1,4 +1,4 @@
-"""What `Transport` promises, held by TCP over loopback sockets and by the network in memory alike."""
+"""What `Transport` promises, tested with TCP over loopback sockets and with the network in memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(request: pytest.FixtureRequest) -> Callable[..., None]:
 Run = Callable[..., None]
 
 
-def test_both_are_transports() -> None:
+def test_both_networks_implement_transport() -> None:
     async def scenario() -> None:
         ends: list[Transport] = [TcpNetwork().make(1).transport, InMemoryNetwork().make(1).transport]
         assert all(not end.connected(2, Channel.CONTROL) for end in ends)
@@ -112,7 +112,7 @@ def test_sending_to_an_unknown_peer_returns_false(run: Run) -> None:
         assert a.transport.buffered_bytes(2, Channel.BULK) == 0
         a.transport.reset(2, Channel.BULK)
         a.transport.remove_peer(2)
-        a.transport.set_peer(a.address)  # its own: passed over
+        a.transport.set_peer(a.address)  # its own address is skipped
         assert not a.transport.connected(1, Channel.CONTROL)
 
     run(scenario)
@@ -145,7 +145,7 @@ def test_a_build_that_knows_less_than_the_cluster_is_turned_away_for_good(run: R
         assert who is not None
         assert who.feature_level == 1
         a.transport.turn_away(1)
-        assert all(a.transport.connected(2, channel) for channel in Channel), "it knows as much"
+        assert all(a.transport.connected(2, channel) for channel in Channel), "its build knows the same level"
         a.identity = replace(a.identity, feature_level=2)
         a.transport.turn_away(2)
         await b.told.until(lambda: [e for _, e in b.told.refused if isinstance(e, UnsupportedVersion)])
@@ -156,7 +156,7 @@ def test_a_build_that_knows_less_than_the_cluster_is_turned_away_for_good(run: R
     run(scenario)
 
 
-def test_a_full_buffer_answers_false_and_loses_nothing_that_was_taken(run: Run) -> None:
+def test_a_full_buffer_returns_false_and_loses_no_accepted_message(run: Run) -> None:
     async def scenario(network: TcpNetwork) -> None:
         a, b = await started(network, 1, 2)
         body = (bytes(MIB),)
@@ -165,10 +165,10 @@ def test_a_full_buffer_answers_false_and_loses_nothing_that_was_taken(run: Run) 
             taken += 1
             assert taken < 100
         assert 0 < a.transport.buffered_bytes(2, Channel.BULK) <= 20 * MIB
-        assert a.send(2, 1000, Channel.CONTROL), "the other channel is not held up"
+        assert a.send(2, 1000, Channel.CONTROL), "the other channel is not delayed"
         await b.told.until(lambda: len(b.told.messages) == taken + 1)
         assert [s for s in b.told.sequences if s != 1000] == list(range(taken))
-        assert a.send(2, taken, Channel.BULK, body), "there is room again"
+        assert a.send(2, taken, Channel.BULK, body), "the buffer has space again"
 
     run(scenario, Limits(peer_buffer_bytes_max=20 * MIB))
 
@@ -179,7 +179,7 @@ def test_reset_closes_and_dials_again(run: Run) -> None:
         a.transport.reset(2, Channel.BULK)
         assert not a.transport.connected(2, Channel.BULK)
         assert not a.send(2, 1, Channel.BULK)
-        assert a.told.disconnected == [], "told from the loop, not inside the call"
+        assert a.told.disconnected == [], "the callback runs from the loop, not inside the call"
         await a.told.until(lambda: len(a.told.connected) == 3)
         assert [(peer, channel) for peer, channel, _ in a.told.disconnected] == [(2, Channel.BULK)]
         assert a.transport.connected(2, Channel.CONTROL)
@@ -216,14 +216,14 @@ def test_a_newer_process_cuts_off_the_older_ones_messages_in_flight(run: Run) ->
         await newer.transport.start()
         newer.transport.set_peer(a.address)
         await newer.told.until(lambda: newer.told.connected)
-        await a.told.until(lambda: len(a.told.disconnected) == 2)  # what a had dialled led to the older one
+        await a.told.until(lambda: len(a.told.disconnected) == 2)  # a's connection led to the older process
         await b.told.until(lambda: b.told.disconnected)
         assert a.transport.identity(2) is not None
 
     run(scenario)
 
 
-def test_nobody_there(run: Run) -> None:
+def test_a_refused_dial_is_reported_and_retried(run: Run) -> None:
     async def scenario(network: TcpNetwork) -> None:
         a, gone = network.make(1), network.make(2)
         await gone.transport.start()
@@ -231,7 +231,7 @@ def test_nobody_there(run: Run) -> None:
         await gone.transport.stop()
         await a.transport.start()
         a.transport.set_peer(address)
-        await a.told.until(lambda: len(a.told.refused) >= 4)  # it tries again and again
+        await a.told.until(lambda: len(a.told.refused) >= 4)  # a keeps dialling
         assert all(peer == 2 and isinstance(error, BrokerUnreachable) for peer, error in a.told.refused)
 
     run(scenario)
@@ -271,7 +271,7 @@ def test_strangers_are_turned_away_with_the_reason(
         b.identity = Identity(2, b"\x02" * 16, cluster_id or CLUSTER)
         await friend.transport.start()
         friend.transport.set_peer(b.address)
-        await connected(friend, b)  # the listener goes on
+        await connected(friend, b)  # the listener still accepts connections
 
     run(scenario)
 
@@ -292,7 +292,7 @@ def test_a_broker_without_cluster_dials_once_it_has_one(run: Run) -> None:
     run(scenario)
 
 
-def test_a_broker_without_a_cluster_learns_of_one_and_nothing_else(run: Run) -> None:
+def test_a_broker_without_a_cluster_learns_the_cluster_and_nothing_else(run: Run) -> None:
     async def scenario(network: TcpNetwork) -> None:
         a, b, stranger = (
             network.make(1, cluster_id=None),
@@ -308,7 +308,7 @@ def test_a_broker_without_a_cluster_learns_of_one_and_nothing_else(run: Run) -> 
         assert a.told.invited[0] == (2, Invitation(CLUSTER, b"the first entry for 1"))
         await stranger.told.until(lambda: stranger.told.invited)
         assert type(stranger.told.invited[0][1]) is WrongSecret
-        assert b.transport.identity(1) is None, "it is no peer yet"
+        assert b.transport.identity(1) is None, "b is not a peer yet"
         assert (a.told.connected, a.told.refused, a.told.disconnected) == ([], [], [])
         assert {type(error) for error in b.told.rejected} <= {WrongSecret}
         a.identity = Identity(1, b"\x01" * 16, CLUSTER)
@@ -319,7 +319,7 @@ def test_a_broker_without_a_cluster_learns_of_one_and_nothing_else(run: Run) -> 
 
 @pytest.mark.parametrize("formed", [None, CLUSTER])
 def test_any_listener_can_be_asked_for_its_cluster(run: Run, formed: bytes | None) -> None:
-    """With a cluster of its own, too: is it the same one?"""
+    """The asking broker may have a cluster of its own: it asks whether the two are the same."""
 
     async def scenario(network: TcpNetwork) -> None:
         a, b, stranger = network.make(4, cluster_id=formed), network.make(2), network.make(5, secret=b"x")
@@ -342,7 +342,7 @@ def test_any_listener_can_be_asked_for_its_cluster(run: Run, formed: bytes | Non
 
 
 @pytest.mark.parametrize("known", [None, CLUSTER])
-def test_a_broker_without_a_cluster_learns_why_it_gets_none(run: Run, known: bytes | None) -> None:
+def test_a_broker_without_a_cluster_learns_why_none_is_shared(run: Run, known: bytes | None) -> None:
     async def scenario(network: TcpNetwork) -> None:
         a, b = network.make(1, cluster_id=None), network.make(2, cluster_id=known)
         await a.transport.start()
@@ -352,7 +352,7 @@ def test_a_broker_without_a_cluster_learns_why_it_gets_none(run: Run, known: byt
         await b.transport.start()
         a.transport.set_peer(b.address)
         await a.told.until(lambda: type(a.told.invited[-1][1]) is not BrokerUnreachable)
-        assert type(a.told.invited[-1][1]) is NotReady  # formed or not: it is not asked to tell
+        assert type(a.told.invited[-1][1]) is NotReady  # b shares no cluster, whether it has one or not
 
     run(scenario)
 
@@ -376,11 +376,11 @@ def test_a_removed_peer_is_closed_both_ways_and_left_alone(run: Run) -> None:
     async def scenario(network: TcpNetwork) -> None:
         a, b = await started(network, 1, 2)
         assert all(a.send(2, 1, channel) for channel in Channel)
-        await b.told.until(lambda: len(b.told.messages) == 2)  # so b has accepted both
+        await b.told.until(lambda: len(b.told.messages) == 2)  # b has accepted both connections
         b.transport.remove_peer(1)
         assert b.transport.identity(1) is None
         await a.told.until(lambda: len(a.told.disconnected) == 2)
-        await connected(a, b)  # a still wants b: whoever proves the secret may connect
+        await connected(a, b)  # a still has b as a peer: every broker that proves the secret may connect
         assert not b.send(1, 1)
         assert a.send(2, 7)
         await b.told.until(lambda: b.told.sequences[2:] == [7])
@@ -390,7 +390,7 @@ def test_a_removed_peer_is_closed_both_ways_and_left_alone(run: Run) -> None:
 
 @pytest.mark.parametrize("make", [TcpNetwork, InMemoryNetwork], ids=["tcp", "memory"])
 def test_a_broker_that_reaches_us_is_dialled_without_waiting(make: type[TcpNetwork]) -> None:
-    """The clock stands still, so a broker that waited for the time of its next attempt would wait for ever."""
+    """The clock stands still, so a broker that waits for its next retry would wait without end."""
 
     async def scenario() -> None:
         network = make(ManualClock())
@@ -425,7 +425,7 @@ def test_a_changed_address_is_dialled(run: Run) -> None:
     run(scenario)
 
 
-def test_stop_is_the_end(run: Run) -> None:
+def test_nothing_is_sent_after_stop(run: Run) -> None:
     async def scenario(network: TcpNetwork) -> None:
         a, b = await started(network, 1, 2)
         told_before = len(a.told.disconnected)

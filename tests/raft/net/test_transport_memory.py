@@ -1,4 +1,4 @@
-"""The network in memory: its faults, on a clock that stands still until told."""
+"""The faults of the network in memory, on a clock that a test moves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(scenario: Scenario) -> None:
 
 
 async def settle() -> None:
-    """Let everything happen that needs no time to pass."""
+    """Deliver everything that is due now, without moving the clock."""
     for _ in range(50):
         await asyncio.sleep(0)
 
@@ -51,7 +51,7 @@ def test_a_delay_holds_messages_and_keeps_their_order() -> None:
         assert a.send(2, 3, Channel.BULK)
         clock.advance(0.2)
         await settle()
-        assert b.told.sequences == [3], "channels do not wait for one another"
+        assert b.told.sequences == [3], "a channel does not wait for the other one"
         clock.advance(0.2)
         await settle()
         assert b.told.sequences == [3]
@@ -122,7 +122,7 @@ def test_messages_held_by_a_cut_are_lost_with_their_connection() -> None:
         assert [type(error) for _, error in a.told.refused] == [DeadlineExceeded]
         net.network.heal()
         await settle()
-        assert a.transport.connected(2, Channel.CONTROL), "healing wakes who waits"
+        assert a.transport.connected(2, Channel.CONTROL), "healing wakes the waiting dialer"
         assert a.send(2, 2)
         await settle()
         assert b.told.sequences == [2]

@@ -1,5 +1,4 @@
-"""TCP between brokers under bad input: a typed error, the connection closed, nothing delivered, and the
-listener goes on."""
+"""TCP between brokers under bad input: a typed error, a closed connection, no delivery, and a listener that goes on."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ def framed(head: bytes, *body: bytes) -> bytes:
 
 
 class Raw:
-    """A peer made of bytes, for what a Connection would never send."""
+    """A peer that sends raw bytes, including those that a Connection never sends."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -71,7 +70,7 @@ class Raw:
             return await self.reader.readexactly(size)
 
     async def until_closed(self) -> bytes:
-        """What was still said before the other end closed."""
+        """Return the messages that the other end sent before it closed."""
         async with asyncio.timeout(DEADLINE_S):
             try:
                 return await self.reader.read()
@@ -93,7 +92,7 @@ def run(scenario: Callable[[TcpNetwork], Awaitable[None]], network: Callable[[],
 
 
 async def turned_away(net: TcpNetwork, b: End, error: type[TinymqError]) -> None:
-    """`b` told this error once and delivered nothing, and a real broker still gets through."""
+    """`b` logged this error once and delivered nothing, and a real broker can still connect."""
     await b.told.until(lambda: b.told.rejected)
     assert [type(e) for e in b.told.rejected] == [error]
     assert b.told.messages == []
@@ -176,7 +175,7 @@ def test_a_replayed_handshake_opens_nothing() -> None:
         replay.send(opening + proof + framed(heartbeat(1).SerializeToString()))
         await replay.until_closed()
         await turned_away(net, b, WrongSecret)
-        assert 1 not in b.told.sequences, "nothing of the replay's was taken"
+        assert 1 not in b.told.sequences, "no message of the replay was accepted"
 
     run(scenario)
 
@@ -201,7 +200,7 @@ def test_silence_has_a_deadline() -> None:
     run(scenario, lambda: TcpNetwork(clock))
 
 
-def test_a_peer_that_answers_nothing_is_given_up_and_dialled_again() -> None:
+def test_a_silent_peer_is_closed_and_dialled_again() -> None:
     clock = ManualClock()
 
     async def scenario(net: TcpNetwork) -> None:
@@ -237,14 +236,14 @@ def test_strangers_are_bounded() -> None:
     run(scenario)
 
 
-def test_the_stranger_that_gives_way_is_of_the_host_that_has_most() -> None:
+def test_the_host_with_the_most_strangers_loses_one() -> None:
     async def scenario(net: TcpNetwork) -> None:
         b = await listening(net)
         slow = await Raw.dial(b, "127.0.0.2")
         raws = [await Raw.dial(b) for _ in range(2 * HANDSHAKES_MAX)]
         assert await raws[0].until_closed() == b""
         slow.send(framed(hello()))
-        assert await slow.frame(), "its handshake goes on, though it is the oldest"
+        assert await slow.frame(), "its handshake continues although it is the oldest"
         for raw in (slow, *raws[1:]):
             raw.writer.close()
 
@@ -262,7 +261,7 @@ def test_large_messages_that_never_end_are_bounded_and_end_their_connections() -
         raws = [await Raw.opened(b, me=replace(FRIEND, broker_id=10 + n)) for n in range(5)]
         for raw in raws:
             raw.send(PREFIX.pack(MIB, 10) + bytes(MIB - 1))
-        for waiting, taken in ((3, 2), (1, 2), (0, 1), (0, 0)):  # two at a time, each for as long as it may take
+        for waiting, taken in ((3, 2), (1, 2), (0, 1), (0, 0)):  # two at a time, each up to its deadline
             await until(lambda now=(waiting, taken * MIB): (room.waiting, room.bytes) == now)
             clock.advance(2 * FRAME_S)
         assert {type(error) for error in b.told.rejected} == {DeadlineExceeded}
@@ -337,7 +336,7 @@ def test_messages_of_the_older_connection_are_not_delivered_after_the_newer_open
         await first.until_closed()
         second.send(framed(heartbeat(3).SerializeToString()))
         await b.told.until(lambda: 3 in b.told.sequences)
-        assert b.told.sequences == [2, 3], "nothing of what the older one held"
+        assert b.told.sequences == [2, 3], "no message of the older connection"
         assert b.told.rejected == []
         second.writer.close()
 
@@ -358,7 +357,7 @@ def test_another_session_closes_the_other_channel_too() -> None:
 
 
 def test_an_acceptor_may_not_send() -> None:
-    """Messages go one way: what an acceptor sends after the handshake ends the connection."""
+    """Messages go one way: a message from the acceptor after the handshake ends the connection."""
 
     async def scenario(net: TcpNetwork) -> None:
         a, b = await started(net, 1, 2)
@@ -384,7 +383,7 @@ def test_many_small_sends_of_one_turn_arrive_in_order() -> None:
     run(scenario)
 
 
-def test_an_address_that_is_none_is_unreachable() -> None:
+def test_an_invalid_address_is_unreachable() -> None:
     async def scenario(net: TcpNetwork) -> None:
         a = net.make(1)
         await a.transport.start()
@@ -396,7 +395,7 @@ def test_an_address_that_is_none_is_unreachable() -> None:
     run(scenario)
 
 
-def test_a_host_that_is_not_ours_cannot_be_listened_on() -> None:
+def test_listening_on_a_foreign_address_fails() -> None:
     async def scenario(net: TcpNetwork) -> None:
         end = net.make(1)
         end.transport._listen = ("192.0.2.1", 0)
@@ -425,7 +424,7 @@ def test_refusals_are_logged_once_however_often_they_happen() -> None:
 
 
 class TlsNetwork(TcpNetwork):
-    """Anonymous TLS: no certificates, yet all of the seam."""
+    """Anonymous TLS: no certificates, but the same code path."""
 
     def _transport(self, end: End, secret: bytes, session: int, port: int | None) -> TcpTransport:
         transport = super()._transport(end, secret, session, port)

@@ -1,4 +1,4 @@
-"""Timeouts of silences and elections from measured heartbeats, as tables."""
+"""Tables of failure and election timeouts, derived from measured heartbeats."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PACES: dict[str, tuple[list[float], float, float]] = {
     "on time": ([0.1] * 50, 0.6, 0.3),
     "100 to 200 ms late, and early": ([0.1, 0.3, 0.1, 0.0, 0.2] * 10, 0.6, 0.3),
     "one of 500 ms": ([0.1, 0.5, 0.1], 0.75, 0.5),
-    "one that was taken for a death": ([0.1, 0.9, 0.1], 1.35, 0.9),
-    "as long as any bound": ([0.1, 1.5, 0.1], 1.5, 1.5),
-    "an outage says nothing of the pace": ([0.1, 1.6, 6.0, 0.1], 0.6, 0.3),
-    "the longest counts, not the last": ([0.7, 0.5], 1.05, 0.7),
+    "one that caused a failure verdict": ([0.1, 0.9, 0.1], 1.35, 0.9),
+    "as long as the largest bound": ([0.1, 1.5, 0.1], 1.5, 1.5),
+    "an outage does not count as a gap between heartbeats": ([0.1, 1.6, 6.0, 0.1], 0.6, 0.3),
+    "the longest gap counts, not the last": ([0.7, 0.5], 1.05, 0.7),
 }
 
 
@@ -59,7 +59,7 @@ def test_with_the_default_an_isolated_leader_is_down_within_two_seconds() -> Non
     assert gaps.gone_after_s(Timing()) * 1.05 < 2.0, "also by a clock that is 5 % slow"
 
 
-def test_round_trips_are_smoothed_and_hardly_any_is_longer() -> None:
+def test_round_trips_are_smoothed_and_few_exceed_the_estimate() -> None:
     trips = RoundTrips()
     assert trips.longest_s == 0.0
     trips.add(0.3)
@@ -84,8 +84,8 @@ def test_an_election_waits_for_round_trips() -> None:
     assert election_s(TIMING, 0.4) == pytest.approx((0.55, 1.25))
 
 
-def test_a_round_trip_that_waited_for_a_cut_to_heal_says_nothing() -> None:
-    """One sample of 3 s made every candidate wait for 4 s, and the next in rank for 8."""
+def test_a_round_trip_across_a_cut_is_not_measured() -> None:
+    """One sample of 3 s made every candidate wait 4 s, and the next in rank 8 s."""
     trips = RoundTrips()
     for _ in range(10):
         trips.add(0.03)

@@ -1,4 +1,4 @@
-"""The cluster's time: a majority of the brokers that count agrees on it, however wrong the other clocks are."""
+"""The cluster's time: a majority of the group's brokers agrees on it, however wrong the other clocks are."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_majority_agrees(clocks_us: list[int], brokers: int, agreed: int | Non
 
 @pytest.mark.parametrize("brokers", range(1, 8))
 def test_no_minority_of_wrong_clocks_moves_it(brokers: int) -> None:
-    """Right ones are within 9 of 0. All wrong minorities, all that may be heard."""
+    """Right clocks are within 9 of 0. Try every wrong minority and every set of brokers that may be heard."""
     for wrong in range((brokers - 1) // 2 + 1):
         for lies in itertools.product((-DAYS_US, DAYS_US), repeat=wrong):
             clocks = [*lies, *range(brokers - wrong)]
@@ -51,11 +51,11 @@ def test_no_minority_of_wrong_clocks_moves_it(brokers: int) -> None:
                 for some in itertools.combinations(clocks, heard):
                     agreed = agreed_us(some, brokers)
                     assert agreed is None or 0 <= agreed < 9, (some, brokers)
-            assert agreed_us(clocks, brokers) is not None, "with all of them heard it is known"
+            assert agreed_us(clocks, brokers) is not None, "when all clocks are heard, the time is known"
 
 
 class Heard:
-    """Other brokers' clocks, as fractions ahead of ours."""
+    """The other brokers' clocks, as seconds ahead of ours."""
 
     def __init__(self) -> None:
         self.ahead_us: dict[int, int] = {}
@@ -69,12 +69,12 @@ def test_only_brokers_with_a_replica_count() -> None:
     time, told = ClusterTime(1, clock, heard), []
     time.on_known = lambda: told.append(time.now_us())
     time.look()
-    assert time.now_us() == clock.wall_us(), "a cluster of one hears its majority"
+    assert time.now_us() == clock.wall_us(), "a cluster of one broker is its own majority"
     time.count({2, 3})
     assert time.now_us() is None
     heard.ahead_us[4] = clock.wall_us() - int(clock.monotonic() * 1e6)
     time.look()
-    assert time.now_us() is None, "broker 4 holds nothing"
+    assert time.now_us() is None, "broker 4 has no replica"
     heard.ahead_us[2] = heard.ahead_us[4]
     time.look()
     assert told[-1:] == [time.now_us()] == [clock.wall_us()]
@@ -82,7 +82,7 @@ def test_only_brokers_with_a_replica_count() -> None:
     assert time.now_us() == clock.wall_us()
 
 
-def test_our_own_clock_is_one_of_them_however_late_it_is_found_wrong() -> None:
+def test_our_own_clock_counts_even_if_it_is_wrong() -> None:
     clock, heard = ManualClock(), Heard()
     time = ClusterTime(1, clock, heard)
     right_us = clock.wall_us() - int(clock.monotonic() * 1e6)

@@ -26,13 +26,13 @@ def test_silence_is_reported_once() -> None:
     assert life.heard(2, session=7, now=15.0) is Verdict.ALIVE
 
 
-def test_how_long_a_silence_is() -> None:
+def test_the_length_of_a_silence() -> None:
     life = FailureDetector(TIMING)
     assert life.silence_s(2, 10.0) == NEVER
     life.heard(2, session=7, now=10.0)
     assert life.silence_s(2, 12.5) == 2.5
     assert life.silent(12.5) == [2]
-    assert life.silence_s(2, 13.0) == 3.0, "who is gone is silent still"
+    assert life.silence_s(2, 13.0) == 3.0, "a dead broker stays silent"
 
 
 def test_another_session_is_another_process() -> None:
@@ -41,7 +41,7 @@ def test_another_session_is_another_process() -> None:
     assert life.heard(2, session=8, now=10.1) is Verdict.RESTARTED
     assert life.heard(2, session=8, now=10.2) is None
     life.silent(20.0)
-    assert life.heard(2, session=9, now=20.1) is Verdict.RESTARTED  # gone between makes no difference
+    assert life.heard(2, session=9, now=20.1) is Verdict.RESTARTED  # a failure verdict in between makes no difference
 
 
 def test_a_refused_connection_matters_only_for_a_live_broker() -> None:
@@ -53,16 +53,16 @@ def test_a_refused_connection_matters_only_for_a_live_broker() -> None:
     assert not life.heard_by(2)
 
 
-def test_wall_clocks_of_the_living_alone() -> None:
+def test_only_wall_clocks_of_live_brokers_count() -> None:
     life = FailureDetector(TIMING)
     life.heard(2, session=7, now=10.0)
     life.heard(4, session=7, now=10.0)
     for broker_id, clocks_us in ((2, [5, 3]), (3, [9]), (4, [7])):
         life.peer(broker_id).clocks_us.extend(clocks_us)
-    assert life.clocks_us([2, 3]) == [5], "of several heartbeats the quickest, of the living, of those who count"
+    assert life.clocks_us([2, 3]) == [5], "the quickest heartbeat of each live broker with a replica"
 
 
-def test_a_pause_that_was_taken_for_a_death_is_not_taken_for_one_again() -> None:
+def test_a_pause_that_caused_a_failure_verdict_causes_no_second_one() -> None:
     life = FailureDetector(TIMING)
     life.heard(2, session=7, now=10.0)
     assert life.silent(10.7) == [2]
@@ -87,13 +87,13 @@ def test_doubt_comes_before_the_verdict() -> None:
     assert life.alive(2)
 
 
-def test_the_moment_of_the_next_verdict() -> None:
+def test_the_time_of_the_next_verdict() -> None:
     life = FailureDetector(TIMING)
     assert life.next_verdict_at() == NEVER
     life.heard(2, session=7, now=10.0)
     life.heard(3, session=7, now=10.2)
     life.heard(2, session=7, now=10.3)
-    assert life.next_verdict_at() == pytest.approx(10.7), "3 has not proven since 10.2 that it hears us"
+    assert life.next_verdict_at() == pytest.approx(10.7), "broker 3 has not acknowledged a heartbeat since 10.2"
     assert life.silent(10.8) == [3]
     life.echoed(2, 1, 0.001, 10.4)
     assert life.next_verdict_at() == pytest.approx(10.9)
@@ -104,19 +104,19 @@ def test_the_moment_of_the_next_verdict() -> None:
 # ---- our own standstills -----------------------------------------------------------------------------------
 
 
-def test_our_own_pause_counts_as_no_peers_silence() -> None:
+def test_our_own_pause_does_not_count_as_a_peers_silence() -> None:
     life = FailureDetector(TIMING)
     life.heard(2, session=7, now=10.0)
     life.stood_still(6.0)
     assert life.silent(16.1) == []
     assert life.deaf(16.1) == []
     life.heard(2, session=7, now=16.15)
-    assert life.silent(16.7) == [], "and what was measured meanwhile is no gap"
+    assert life.silent(16.7) == [], "and the pause does not count as a gap between heartbeats"
     assert life.silent(16.75) == [2]
 
 
 def test_a_silence_is_excused_once() -> None:
-    """Otherwise a broker that pauses repeatedly would take dead peers for alive for ever."""
+    """Otherwise a broker that pauses repeatedly would never notice that a peer is dead."""
     life = FailureDetector(TIMING)
     life.heard(2, session=7, now=10.0)
     life.stood_still(0.3)
@@ -128,14 +128,14 @@ def test_a_silence_is_excused_once() -> None:
 # ---- who hears us ------------------------------------------------------------------------------------------
 
 
-def test_a_broker_that_does_not_prove_to_hear_us_is_deaf_and_alive() -> None:
+def test_a_broker_that_stops_acknowledging_is_deaf_but_alive() -> None:
     life = FailureDetector(TIMING)
     life.heard(2, session=7, now=10.0)
-    assert life.heard_by(2), "until it fails to prove it"
+    assert life.heard_by(2), "until its acknowledgements stop"
     for tenth in range(1, 30):
         now = 10.0 + tenth / 10
         life.heard(2, session=7, now=now)
-        life.echoed(2, min(tenth, 10), 0.001, now)  # from 11.0 on it hears nothing new of us
+        life.echoed(2, min(tenth, 10), 0.001, now)  # from 11.0 on it receives nothing from us
         assert life.deaf(now) == ([2] if tenth == 17 else []), tenth
     assert life.alive(2)
     assert not life.heard_by(2)
@@ -158,7 +158,7 @@ def test_elections_take_the_longest_round_trip_to_the_living() -> None:
         life.heard(peer, session=7, now=10.0)
         life.echoed(peer, 1, round_trip_s, 10.0)
     assert life.election_s([2, 3])[0] == pytest.approx(TIMING.election_min_s + 0.6)
-    assert life.election_s([2])[0] == pytest.approx(TIMING.election_min_s + 0.3), "broker 3 holds no replica of it"
+    assert life.election_s([2])[0] == pytest.approx(TIMING.election_min_s + 0.3), "broker 3 has no replica of the group"
     life.refused(3)
     assert life.election_s([2, 3])[0] == pytest.approx(TIMING.election_min_s + 0.3)
 
@@ -171,7 +171,7 @@ def pair() -> tuple[Heartbeats, Heartbeats]:
 
 
 def say(a: Heartbeats, b: Heartbeats, session: int = 7) -> tuple[pb.Heartbeat, Heard]:
-    """Broker 1's next heartbeat, as broker 2 hears it."""
+    """Deliver broker 1's next heartbeat to broker 2."""
     beat = a.next(2, 1_000_000, 10.0).heartbeat
     return beat, b.heard(1, session, beat, 10.0)
 
@@ -207,19 +207,19 @@ def test_a_heartbeat_is_bounded_however_many_groups_stepped_down() -> None:
     assert len(told) == 5_000
 
 
-def test_heartbeats_tell_of_the_wall_clock_and_echo() -> None:
+def test_heartbeats_carry_the_wall_clock_and_an_echo() -> None:
     a, b = pair()
     beat, _ = say(a, b)
-    assert b._liveness.clocks_us([1]) == [1_000_000 - 10_000_000], "its wall clock less our monotonic one"
+    assert b._liveness.clocks_us([1]) == [1_000_000 - 10_000_000], "its wall clock minus our monotonic clock"
     assert b._liveness.clocks_us([2]) == []
     assert b.next(1, 0, 10.0).heartbeat.echo == beat.sequence == 1
 
 
 def test_round_trips_are_measured_without_the_time_that_the_peer_took() -> None:
-    """And by our own clock alone: the peer's has another beginning."""
+    """Only our own clock counts: the peer's clock starts at another value."""
     a, b = pair()
-    b.heard(1, 7, a.next(2, 0, 10.0).heartbeat, 500.02)  # 20 ms there
-    a.heard(2, 9, b.next(1, 0, 500.11).heartbeat, 10.14)  # it lay there for 90 ms; 30 ms back
+    b.heard(1, 7, a.next(2, 0, 10.0).heartbeat, 500.02)  # 20 ms on the way there
+    a.heard(2, 9, b.next(1, 0, 500.11).heartbeat, 10.14)  # 90 ms at the peer; 30 ms on the way back
     assert a._liveness.peer(2).round_trips.smoothed_s == pytest.approx(0.05, abs=1e-4)
 
 

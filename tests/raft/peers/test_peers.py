@@ -1,4 +1,4 @@
-"""Verdicts on other brokers fall when they are due, and never right after a pause of our own process."""
+"""Failure verdicts come when they are due, and never right after a pause of our own process."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tinymq.raft.peers.peers import Peers
 
 class StoppableClock(ManualClock):
     def stand_still(self, seconds: float) -> None:
-        """SIGSTOP and SIGCONT: time passes; what fell due happens at its end, in order."""
+        """SIGSTOP and SIGCONT: time passes, then every due timer runs, in order."""
         self._now_s += seconds
         self._timers = [(max(at, self._now_s), number, timer) for at, number, timer in self._timers]
         heapq.heapify(self._timers)
 
 
 class Wire:
-    """What Neighbours asks of a transport: brokers 2 and 3 are connected, in session 7 until a test says otherwise."""
+    """The part of a transport that Peers uses: brokers 2 and 3 are connected, in session 7 by default."""
 
     def __init__(self) -> None:
         self.session = 7
@@ -58,12 +58,12 @@ class Bench:
         self._sequence = 0
 
     def restart(self) -> None:
-        """Broker 2's process is another one, which counts from the beginning."""
+        """Replace broker 2's process; the new one numbers its heartbeats from the beginning."""
         self.wire.session += 1
         self._sequence = 0
 
     def beat(self, echo: int | None = None) -> float:
-        """Broker 2's next heartbeat; when it came."""
+        """Deliver broker 2's next heartbeat, and return the time of its arrival."""
         self._sequence += 1
         newest = max((m.heartbeat.sequence for _, m in self.wire.sent), default=0)
         self.neighbours.heard(2, pb.Heartbeat(sequence=self._sequence, echo=newest if echo is None else echo))
@@ -77,7 +77,7 @@ class Bench:
 
 
 def test_leader_hints_follow_the_heartbeat_of_a_restarted_process() -> None:
-    """The other order would lose the hint: a new session makes a peer forget that broker's leaderships."""
+    """In the other order the hint would be lost: a new session makes a peer forget that broker's leaderships."""
     bench, other = Bench(), Bench()
     bench.beat()
     bench.restart()
@@ -91,8 +91,8 @@ def test_leader_hints_follow_the_heartbeat_of_a_restarted_process() -> None:
     assert bench.neighbours.leader_of(GROUP) == (2, 3)
 
 
-def test_a_restarted_broker_leads_nothing_until_it_says_so() -> None:
-    """A restart that was quicker than any silence ends its leaderships all the same."""
+def test_a_restarted_broker_leads_nothing_until_it_announces_it() -> None:
+    """A restart ends the broker's leaderships even if it is quicker than any failure verdict."""
     b = Bench()
     b.beats(20)
     b.neighbours.announced(2, announcement([(GROUP, 3)]).leaders)
@@ -114,7 +114,7 @@ def test_heartbeats_keep_their_interval_beside_other_timers() -> None:
     assert len(b.wire.sent) == pytest.approx(2.0 / b.timing.heartbeat_s, abs=1)
 
 
-def test_a_silent_broker_is_gone_at_the_moment_and_not_at_the_next_heartbeat() -> None:
+def test_the_failure_verdict_does_not_wait_for_the_next_heartbeat() -> None:
     b = Bench()
     b.clock.advance(0.037)
     heard_at = b.beats(20)
@@ -133,7 +133,7 @@ def test_a_broker_that_does_not_hear_us_is_reported() -> None:
 @pytest.mark.parametrize("timer_first", [True, False])
 @pytest.mark.parametrize("seconds", [0.5, 1.0, 2.0, 6.0])
 def test_after_a_pause_messages_are_read_before_timeouts_are_judged(seconds: float, timer_first: bool) -> None:
-    """Hazard 15. What waited in the sockets is read right after, or right before, its timers run."""
+    """Hazard 15. The bytes that waited in the sockets are read right before or right after the timers run."""
     b = Bench()
     b.beats(20)
     b.clock.stand_still(seconds)
@@ -147,7 +147,7 @@ def test_after_a_pause_messages_are_read_before_timeouts_are_judged(seconds: flo
     assert b.gone == [(2, pytest.approx(heard_at + b.timing.gone_after_s))]
 
 
-def test_the_dead_are_found_after_a_standstill() -> None:
+def test_dead_brokers_are_noticed_after_a_pause() -> None:
     b = Bench()
     b.beats(20)
     b.clock.advance(0.3)
@@ -157,8 +157,8 @@ def test_the_dead_are_found_after_a_standstill() -> None:
     assert b.gone == [(2, pytest.approx(risen_at + 0.3, abs=0.11))]
 
 
-def test_a_busy_loop_finds_the_dead_all_the_same() -> None:
-    """Every timer comes late: only one such standstill is taken off a silence."""
+def test_a_busy_loop_notices_dead_brokers() -> None:
+    """Every timer runs late: only one such pause is subtracted from a silence."""
     b = Bench()
     heard_at = b.beats(20)
     while not b.gone and b.clock.monotonic() < heard_at + 5.0:
@@ -179,7 +179,7 @@ def test_a_brokers_address_is_announced_first_on_each_connection() -> None:
         b.neighbours.lost(3)
 
 
-def test_where_another_can_be_dialled_is_passed_on() -> None:
+def test_another_brokers_address_is_passed_on() -> None:
     async def scenario(cluster: Cluster) -> None:
         told: list[tuple[int, int, str]] = []
         real = Host.start

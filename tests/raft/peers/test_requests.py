@@ -1,4 +1,4 @@
-"""Questions between brokers: each ends as an answer, an error of the other end's, or unknown."""
+"""Requests between brokers: each ends with a reply, an error from the other end, or outcome unknown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tinymq.raft.peers.requests import Requests
 
 
 class Pair:
-    """Brokers 1 and 2, joined by a line that can be cut."""
+    """Brokers 1 and 2, connected by a link that can be cut."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -55,7 +55,7 @@ async def begun(pair: Pair, method: str = "echo") -> asyncio.Task[bytes]:
     return task
 
 
-def test_an_answer() -> None:
+def test_a_request_gets_its_reply() -> None:
     async def scenario(pair: Pair) -> None:
         pair.two.serve("echo", echo)
         assert await pair.one.ask(2, "echo", b"abc", 5.0) == b"cba"
@@ -117,7 +117,7 @@ def test_a_closed_connection_is_unknown_at_once() -> None:
     run(scenario)
 
 
-def test_only_the_asked_broker_may_answer_and_only_once() -> None:
+def test_only_the_asked_broker_may_reply_and_only_once() -> None:
     async def scenario(pair: Pair) -> None:
         pair.delivers = False
         task = await begun(pair)
@@ -131,7 +131,7 @@ def test_only_the_asked_broker_may_answer_and_only_once() -> None:
     run(scenario)
 
 
-def test_stopping_ends_every_question() -> None:
+def test_stopping_ends_every_request() -> None:
     async def scenario(pair: Pair) -> None:
         pair.two.serve("never", never)
         task = await begun(pair, "never")

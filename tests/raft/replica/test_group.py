@@ -1,11 +1,11 @@
-"""What a leader says of its followers and of what is on its way."""
+"""What a leader reports of its followers and of uncommitted entries."""
 
 from __future__ import annotations
 
 from tests.raft.harness import Cluster, simulate
 
 
-def test_the_lag_of_each_follower_and_the_bytes_that_are_not_committed() -> None:
+def test_a_leader_reports_follower_lags_and_uncommitted_bytes() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()
@@ -19,7 +19,9 @@ def test_the_lag_of_each_follower_and_the_bytes_that_are_not_committed() -> None
         assert group.uncommitted_bytes == 0
         leader.propose(b"on its way" * 10)
         assert group.uncommitted_bytes > 100
-        assert (slow.group().lags(), slow.group().uncommitted_bytes) == ({}, 0), "who does not lead knows of none"
+        assert (slow.group().lags(), slow.group().uncommitted_bytes) == ({}, 0), (
+            "a replica that does not lead reports none"
+        )
         cluster.heal()
         await cluster.settle()
         assert set(cluster.leader().group().lags().values()) == {0}

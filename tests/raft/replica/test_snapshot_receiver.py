@@ -1,4 +1,4 @@
-"""A follower behind its leader's first entry takes over the applied state there, while the group goes on."""
+"""A follower behind its leader's first entry installs a snapshot, while the group accepts writes."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ PIECES = 6  # of a large one
 # ---- pure -----------------------------------------------------------------------------------------------
 
 
-def test_whether_an_offered_snapshot_is_needed() -> None:
+def test_an_offered_snapshot_is_installed_only_if_needed() -> None:
     log = ListLog(chain([1] * 50))
-    assert need_of(log, 40, OFFER, 1 << 20) is Need.NONE, "it knows as much to be committed"
-    assert need_of(log, 39, replace(OFFER, entry_term=1), 1 << 20) is Need.NONE, "it holds that very entry"
-    assert need_of(log, 39, OFFER, 1 << 20) is Need.SNAPSHOT, "another entry is there"
+    assert need_of(log, 40, OFFER, 1 << 20) is Need.NONE, "it knows that this entry is committed"
+    assert need_of(log, 39, replace(OFFER, entry_term=1), 1 << 20) is Need.NONE, "it has that very entry"
+    assert need_of(log, 39, OFFER, 1 << 20) is Need.SNAPSHOT, "it has another entry at that index"
     assert need_of(ListLog(chain([1] * 39)), 9, OFFER, 1 << 20) is Need.SNAPSHOT, "it is behind"
     assert need_of(log, 9, OFFER, len(CONTENT)) is Need.SNAPSHOT
     assert need_of(log, 9, OFFER, len(CONTENT) - 1) is Need.TOO_LARGE
@@ -53,7 +53,7 @@ def piece(position: int, size: int) -> SnapshotChunk:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_pieces_come_in_any_order_and_more_than_once(seed: int) -> None:
+def test_chunks_arrive_in_any_order_and_more_than_once(seed: int) -> None:
     rng = random.Random(seed)
     incoming = IncomingSnapshot(OFFER)
     while incoming.whole() is None:
@@ -75,7 +75,7 @@ def test_a_snapshot_with_a_wrong_checksum_is_received_again() -> None:
     assert incoming.received == 0
 
 
-def test_a_state_never_gets_longer_than_was_offered() -> None:
+def test_a_snapshot_never_grows_beyond_its_offered_size() -> None:
     incoming = IncomingSnapshot(OFFER)
     incoming.take(replace(piece(0, 1), body=bytes(len(CONTENT) + 1)))
     assert incoming.received == 0
@@ -90,7 +90,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def trimmed(cluster: Cluster, away: Broker, count: int = 80) -> None:
-    """`away` is down; the others have gone on, and removed the head of their logs."""
+    """`away` is down; the others have written more, and removed the head of their logs."""
     await cluster.commit(b"first")
     await cluster.settle()
     await cluster.run_for(0.5)
@@ -122,7 +122,7 @@ def test_a_follower_behind_the_first_entry_is_caught_up_while_the_group_goes_on(
         await trimmed(cluster, away)
         cluster.background(cluster.load())
         await away.start()
-        heard = listen(cluster)  # what came before the group was open reached nobody, and is sent again
+        heard = listen(cluster)  # a message from before the group was open was dropped, and is sent again
         group = away.group()
         await cluster.until(lambda: group.log.first_index > 1, 5.0)
         cluster.end_background()
@@ -130,7 +130,9 @@ def test_a_follower_behind_the_first_entry_is_caught_up_while_the_group_goes_on(
         assert away.group() is group
         assert group.log.first_index == cluster.leader().group().log.first_index
         assert [at for _, at in pieces(heard)] == [i * SNAPSHOT_CHUNK_BYTES for i in range(PIECES)]
-        assert sum(m.HasField("install_snapshot") for _, _, _, m, _ in heard) == 1, "it says by itself that it has it"
+        assert sum(m.HasField("install_snapshot") for _, _, _, m, _ in heard) == 1, (
+            "it reports unasked that it has the snapshot"
+        )
         await cluster.check_logs()
         before = group.log.last_index
         away.power_cut()
@@ -175,7 +177,7 @@ def test_a_damaged_replica_of_a_trimmed_group_repairs_itself() -> None:
 
 
 @pytest.mark.usefixtures("large")
-def test_a_transfer_goes_on_where_it_was_after_a_lost_connection() -> None:
+def test_a_transfer_resumes_after_a_lost_connection() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.settle()
         away = cluster.followers()[0]
@@ -197,7 +199,7 @@ def test_a_transfer_goes_on_where_it_was_after_a_lost_connection() -> None:
 
 
 @pytest.mark.usefixtures("large")
-def test_a_transfer_goes_on_where_it_was_under_another_leader() -> None:
+def test_a_transfer_resumes_under_another_leader() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.settle()
         away = cluster.followers()[0]
@@ -218,8 +220,8 @@ def test_a_transfer_goes_on_where_it_was_under_another_leader() -> None:
 
 
 @pytest.mark.usefixtures("large")
-def test_a_late_piece_changes_nothing() -> None:
-    """The last piece is held back; meanwhile another leader, whose log is whole, sends all entries."""
+def test_a_late_chunk_changes_nothing() -> None:
+    """The last chunk is held back. Meanwhile another leader, whose log is complete, sends all entries."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.settle()
@@ -246,7 +248,7 @@ def test_a_late_piece_changes_nothing() -> None:
 
 
 @pytest.mark.usefixtures("large")
-def test_a_state_over_the_limit_is_not_taken_and_status_says_why() -> None:
+def test_a_snapshot_over_the_limit_is_refused_and_the_status_says_why() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.settle()
         away = cluster.followers()[0]

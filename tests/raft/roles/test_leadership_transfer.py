@@ -1,4 +1,4 @@
-"""Leadership transfers: the new leader knows the origin, and obstacles are known beforehand."""
+"""Leadership transfers: the new leader knows the origin, and the old one names obstacles before it begins."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_clean_stop_transfers_leadership() -> None:
     simulate(scenario)
 
 
-def test_a_follower_is_ready_unless_it_is_gone_behind_or_something_hangs() -> None:
+def test_a_dead_lagging_or_hanging_follower_is_not_ready() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()
@@ -74,7 +74,7 @@ def test_missing_entries_are_known_once_the_logs_are_known_to_meet() -> None:
     assert leader.followers.missing(2) == 2
 
 
-def test_a_transfer_that_is_not_done_in_time_is_given_up() -> None:
+def test_a_transfer_that_takes_too_long_is_abandoned() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()

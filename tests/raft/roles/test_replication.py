@@ -1,4 +1,4 @@
-"""One term of leading, without brokers: what is sent, what an answer moves, when the group may rest."""
+"""One term of a leader, without brokers: what it sends, what each ack changes, when the group may rest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Lines:
         self.sent: list[tuple[int, Message]] = []
         self.reopened: list[int] = []
         self.cold: list[tuple[int, int]] = []
-        self.states: list[int] = []  # for whom the applied state was to be read
+        self.states: list[int] = []  # the followers for which a snapshot was read
 
     def now(self) -> float:
         return self.time
@@ -55,7 +55,7 @@ class Lines:
         self.states.append(peer)
 
     def take(self, peer: int) -> list[Message]:
-        """What `peer` was sent since the last call."""
+        """Return the messages to `peer` since the last call."""
         taken = [m for p, m in self.sent if p == peer]
         self.sent = [(p, m) for p, m in self.sent if p != peer]
         return taken
@@ -90,12 +90,12 @@ def test_a_majority_of_durable_copies_commits() -> None:
     leader, _, _ = leading(entries=5)
     assert leader.commit(CONFIGS, ME, 1) == 1
     leader.acknowledged(2, ack(durable=4, received=5))
-    assert leader.commit(CONFIGS, ME, 1) == 1, "received is not durable"
+    assert leader.commit(CONFIGS, ME, 1) == 1, "a received entry is not durable yet"
     leader.acknowledged(2, ack(durable=5))
     assert leader.commit(CONFIGS, ME, 1) == 5
 
 
-def test_its_own_copy_counts_when_it_is_durable_and_listed() -> None:
+def test_the_leaders_own_copy_counts_when_it_is_durable_and_listed() -> None:
     leader, _, _ = leading(entries=5, durable=4)
     leader.acknowledged(2, ack(durable=5))
     assert leader.commit(CONFIGS, ME, 1) == 1
@@ -107,16 +107,18 @@ def test_another_incarnation_does_not_count_and_starts_from_nothing() -> None:
     leader, lines, _ = leading(entries=5)
     leader.acknowledged(2, ack(durable=5))
     lines.folders[2] = incarnation(9)
-    assert leader.commit(CONFIGS, ME, 1) == 1, "not even before it has said anything"
+    assert leader.commit(CONFIGS, ME, 1) == 1, "not even before its first ack"
     leader.acknowledged(
         2, AppendAck(term=TERM, durable=0, received=0, conflict=True, next=2, next_term=1, commit=1, count=0)
     )
-    assert (leader.progress[2].match, leader.progress[2].next) == (0, 2), "it is sent what the old one held"
+    assert (leader.progress[2].match, leader.progress[2].next) == (0, 2), "it gets the entries that the old one had"
 
 
 @pytest.mark.parametrize(("ends_at", "warned"), [(4, True), (5, False)])
 def test_a_disk_that_lost_acknowledged_entries_is_logged_once_and_filled(ends_at: int, warned: bool) -> None:
-    """In one term a follower keeps what it acknowledged: one whose log ends before has lost it, and does not know."""
+    """In one term a follower keeps what it acknowledged: a follower whose log ends before that has lost entries without
+    noticing.
+    """
     leader, lines, _ = leading(entries=6)
     leader.acknowledged(2, ack(durable=5))
     leader.lost(2)
@@ -140,15 +142,15 @@ def test_a_disk_that_lost_acknowledged_entries_is_logged_once_and_filled(ends_at
     assert leader.commit(CONFIGS, ME, 1) == 6
 
 
-def test_another_identity_that_kept_the_log_is_not_sent_all_of_it_again() -> None:
-    """Only its count is new. Its first answer is to a read round or unsolicited, and says nothing of its log."""
+def test_a_new_identity_that_kept_its_log_is_not_sent_all_of_it() -> None:
+    """Only its count is new. Its first ack answers a read index or is unsolicited, and tells nothing about its log."""
     leader, lines, _ = leading(entries=5)
     leader.acknowledged(2, ack(durable=5))
-    assert leader.acknowledged(2, ack(durable=0, count=1)), "there is something to be sent"
+    assert leader.acknowledged(2, ack(durable=0, count=1)), "there are entries to send"
     leader.replicate(1)
     (asked,) = lines.take(2)
     assert isinstance(asked, Append)
-    assert (asked.prev_index, list(asked.entries)) == (5, []), "does it hold the old entries?"
+    assert (asked.prev_index, list(asked.entries)) == (5, []), "probes whether it has the old entries"
     leader.acknowledged(2, ack(durable=5, count=1))
     assert (leader.progress[2].match, leader.progress[2].mode) == (5, Mode.REPLICATE)
 
@@ -172,8 +174,8 @@ def test_probing_sends_one_message_then_empty_ones_less_and_less_often() -> None
     assert times[0] < 2 * PROBE_RETRY_S
 
 
-def test_an_answer_that_was_lost_with_its_connection_is_asked_for_again() -> None:
-    """Everything is out and received; the ack of the sync never came, and nothing more is proposed."""
+def test_an_ack_lost_with_its_connection_is_requested_again() -> None:
+    """All entries are sent and received, but the ack of the sync never came, and nothing more is proposed."""
     leader, lines, _ = leading(entries=5)
     leader.replicate(1)
     leader.acknowledged(2, ack(durable=3, received=5))
@@ -199,7 +201,7 @@ def test_a_commit_notice_never_exceeds_the_match_index() -> None:
         assert all(c <= known for c in commits)
 
 
-def test_rest_needs_everybody_alive_to_hold_and_know_everything() -> None:
+def test_a_group_rests_when_every_live_replica_has_and_knows_everything() -> None:
     leader, lines, _ = leading(entries=5)
     leader.acknowledged(2, ack(durable=5, commit=5))
     leader.acknowledged(3, ack(durable=5, commit=4))
@@ -210,12 +212,12 @@ def test_rest_needs_everybody_alive_to_hold_and_know_everything() -> None:
     leader.acknowledged(3, ack(durable=5, commit=5))
     assert leader.quiet(CONFIGS, 5)
     leader.lost(3)
-    assert not leader.quiet(CONFIGS, 5), "what it knew may be gone"
+    assert not leader.quiet(CONFIGS, 5), "it may have lost its commit index"
     lines.up.discard(3)
-    assert leader.quiet(CONFIGS, 5), "who is gone is not waited for"
+    assert leader.quiet(CONFIGS, 5), "the leader does not wait for a dead follower"
 
 
-def test_its_own_disk_is_waited_for_and_a_hanging_one_noticed() -> None:
+def test_the_leader_waits_for_its_own_disk_and_notices_a_hang() -> None:
     leader, lines, _ = leading(entries=5, durable=4)
     for peer in (2, 3):
         leader.acknowledged(peer, ack(durable=5, commit=5))
@@ -237,7 +239,7 @@ def test_cold_entries_are_read_once_and_then_sent() -> None:
     leader.entries_read(2, 2, log.entries[1:4], 1)
     (message,) = [m for m in lines.take(2) if isinstance(m, Append)]
     assert (message.prev_index, len(message.entries)) == (1, 3)
-    leader.entries_read(2, 2, log.entries[1:4], 1)  # it went elsewhere meanwhile
+    leader.entries_read(2, 2, log.entries[1:4], 1)  # the follower's next index moved meanwhile
     assert [m for m in lines.take(2) if isinstance(m, Append)] == []
 
 
@@ -249,30 +251,30 @@ def test_entries_whose_predecessor_was_removed_while_they_were_read_are_not_sent
     )
     leader.replicate(1)
     lines.take(2)
-    log.trimmed = 2  # the head goes while the disk is read
+    log.trimmed = 2  # retention removes the head during the disk read
     leader.entries_read(2, 2, log.entries[1:4], 1)
     assert lines.take(2) == []
     leader.replicate(1)
-    assert lines.states == [2], "it is offered the snapshot instead"
+    assert lines.states == [2], "the leader offers a snapshot instead"
 
 
-def test_the_successor_is_alive_listed_and_holds_most() -> None:
+def test_the_successor_is_alive_and_listed_and_has_the_most_entries() -> None:
     leader, lines, _ = leading(entries=5)
     leader.acknowledged(2, ack(durable=3, received=3))
     leader.acknowledged(3, ack(durable=5))
     assert leader.followers.successors(CONFIGS)[0] == 3
     leader.acknowledged(2, ack(durable=5))
-    assert leader.followers.successors(CONFIGS) == [2, 3], "the preferred one among equals"
+    assert leader.followers.successors(CONFIGS) == [2, 3], "the preferred broker among equals"
     assert leader.followers.holds_all(2)
     lines.folders[2] = incarnation(9)
     assert leader.followers.successors(CONFIGS)[0] == 3
-    assert not leader.followers.holds_all(2), "the one before it did"
+    assert not leader.followers.holds_all(2), "only the previous incarnation had acknowledged it"
     lines.up.clear()
     assert leader.followers.successors(CONFIGS) == []
 
 
-def test_while_a_config_is_out_neither_identity_of_its_broker_counts() -> None:
-    """Else what {1, old 2} hold behind CONFIG is committed, and lost to {new 2, 3}."""
+def test_while_a_config_is_uncommitted_neither_identity_of_its_broker_counts() -> None:
+    """Otherwise {1, old 2} could commit entries behind CONFIG that {new 2, 3} do not have."""
     leader, lines, _ = leading(entries=5)
     configs = Configs(Config(1, 0, membership()))
     listed = membership().replacing([Replica(2, incarnation(9))])
@@ -288,8 +290,8 @@ def test_while_a_config_is_out_neither_identity_of_its_broker_counts() -> None:
     assert leader.commit(configs, ME, 1) == 5
 
 
-def test_a_new_identity_whose_first_answer_is_a_success_is_filled_all_the_same() -> None:
-    """An answer to a question says nothing of a log that is empty now; nor that it is."""
+def test_a_new_identity_is_filled_even_if_its_first_ack_is_a_success() -> None:
+    """An ack of a read index says nothing about the log, not even that the log is empty now."""
     leader, lines, _ = leading(entries=5)
     leader.acknowledged(2, ack(durable=5, commit=5))
     lines.folders[2] = incarnation(9)

@@ -1,4 +1,4 @@
-"""Append times: they never go back, and one wrong clock moves none of them."""
+"""Append times: they never go back, and one wrong clock cannot move them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def test_a_time_behind_the_predecessor_is_waited_for_without_standing_still() ->
     assert stamps.stamp(1_000_000, 1.0) == 10_990_000
 
 
-def test_without_the_time_a_term_starts_at_its_predecessor_and_catches_up_once() -> None:
+def test_without_cluster_time_a_term_starts_at_its_predecessor_and_catches_up_once() -> None:
     stamps = AppendClock(1_000_000, None, 0.0)
     assert not stamps.known
     assert stamps.stamp(None, 1.0) == 2_000_000
-    assert stamps.stamp(9_000_000, 1.5) == 2_500_000, "no jump before the leader says so"
+    assert stamps.stamp(9_000_000, 1.5) == 2_500_000, "no jump until the leader knows the time"
     stamps.learn(10_000_000, 2.0)
     assert stamps.known
     assert stamps.jump_us == 7_000_000
@@ -38,7 +38,7 @@ def test_without_the_time_a_term_starts_at_its_predecessor_and_catches_up_once()
     assert stamps.stamp(11_000_000, 3.0) == 11_000_000
 
 
-def test_a_time_that_is_learned_late_takes_nothing_back() -> None:
+def test_a_cluster_time_learned_late_moves_no_stamp_back() -> None:
     stamps = AppendClock(5_000_000, None, 0.0)
     stamps.learn(1_000_000, 1.0)
     assert (stamps.known, stamps.jump_us, stamps.stamp(1_000_000, 1.0)) == (True, 0, 6_000_000)

@@ -1,4 +1,4 @@
-"""When a group comes back by itself, and with whose log: the rule, on reports alone."""
+"""Whether a group recovers automatically, and from which log: the rule, applied to reports."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def report(broker_id: int, count: int = 0, **values: object) -> ReplicaReport:
 
 
 def begun_anew(broker_id: int, count: int = 1) -> ReplicaReport:
-    """As a process finds its group in memory."""
+    """The report of a running process about its group."""
     return report(broker_id, count, position=(0, 1))
 
 
-def test_after_a_full_stop_the_preferred_leader_goes_on_with_nothing() -> None:
+def test_a_group_without_entries_recovers_with_its_preferred_leader() -> None:
     found = plan_recovery([begun_anew(b) for b in MEMBERS], MEMBERS)
     assert found is not None
     assert found.survivor.broker_id == 1
@@ -54,7 +54,7 @@ def test_after_a_full_stop_the_preferred_leader_goes_on_with_nothing() -> None:
 
 @pytest.mark.parametrize("survivor", MEMBERS)
 @pytest.mark.parametrize("leads", [True, False])
-def test_one_survivor_goes_on_with_its_log(survivor: int, leads: bool) -> None:
+def test_one_survivor_recovers_with_its_log(survivor: int, leads: bool) -> None:
     reports = [report(b, leads=leads) if b == survivor else begun_anew(b) for b in MEMBERS]
     found = plan_recovery(reports, MEMBERS)
     assert found is not None
@@ -81,7 +81,7 @@ def test_a_leader_that_can_commit_is_not_disturbed() -> None:
     assert plan_recovery([replace(leader, leads=False), *reports[1:]], MEMBERS) is not None
 
 
-def test_a_silent_member_may_know_of_a_majority() -> None:
+def test_a_silent_member_may_know_a_majority() -> None:
     reports = [begun_anew(1), begun_anew(2)]
     assert plan_recovery(reports, MEMBERS) is None
     assert plan_recovery([*reports, begun_anew(3)], MEMBERS) is not None
@@ -93,7 +93,7 @@ def test_a_silent_member_may_know_of_a_majority() -> None:
     assert plan_recovery([told, begun_anew(2), knows], MEMBERS) is None, "now it can"
 
 
-def test_a_damaged_or_failed_member_may_know_of_a_majority() -> None:
+def test_a_damaged_or_failed_member_may_know_a_majority() -> None:
     assert plan_recovery([begun_anew(1), begun_anew(2), report(3, healthy=False)], MEMBERS) is None
 
 
@@ -106,15 +106,15 @@ def test_the_replica_that_has_the_committed_config_leads() -> None:
     assert found.survivor is unsaid
 
 
-def test_a_folder_that_is_not_there_is_waited_for() -> None:
+def test_recovery_waits_for_a_missing_data_directory() -> None:
     stranger = replace(begun_anew(2), replica=Replica(2, b"z" * 16))
     assert plan_recovery([begun_anew(1), stranger, begun_anew(3)], MEMBERS) is None
     listed = Membership(GROUP, 2, (replica(1), Replica(2, NOBODY), replica(3)))
     reports = [replace(r, applied=listed, newest=listed) for r in (begun_anew(1), stranger, begun_anew(3))]
-    assert plan_recovery(reports, MEMBERS) is not None, "that folder was given up by an operator"
+    assert plan_recovery(reports, MEMBERS) is not None, "an operator has accepted the loss of broker 2's data directory"
 
 
-def test_a_count_that_is_lower_than_the_listed_one_is_not_understood() -> None:
+def test_a_count_below_the_listed_one_stops_the_recovery() -> None:
     """Counts only rise, so an old data directory was restored."""
     assert plan_recovery([replace(begun_anew(b), applied=config(5, 5, 5)) for b in MEMBERS], MEMBERS) is None
 
@@ -132,7 +132,7 @@ def test_whether_a_topic_accepts_risks(kept: LogConfig, alone: bool) -> None:
 
 
 def test_an_identity_that_a_fault_ended_is_not_given_up() -> None:
-    """What it held was promised to be safe, or may have been: an operator decides."""
+    """The lost disk may have had entries that were acknowledged as durable, so an operator decides."""
     reports = [begun_anew(1), begun_anew(2), report(3)]
     assert plan_recovery(reports, MEMBERS) is not None
     by_fault = replace(reports[1], fault_count=1)
@@ -140,15 +140,17 @@ def test_an_identity_that_a_fault_ended_is_not_given_up() -> None:
         assert plan_recovery([reports[0], by_fault, reports[2]], MEMBERS, risky_now=risky_now) is None
 
 
-def test_a_fault_of_before_it_was_listed_is_over() -> None:
+def test_a_fault_before_the_listing_does_not_count() -> None:
     listed = config(0, 3, 0, epoch=2)
     reports = [replace(r, applied=listed, newest=listed) for r in (begun_anew(1), begun_anew(2, 5), report(3))]
     assert plan_recovery([reports[0], replace(reports[1], fault_count=3), reports[2]], MEMBERS) is not None
     assert plan_recovery([reports[0], replace(reports[1], fault_count=4), reports[2]], MEMBERS) is None
 
 
-def test_configs_of_before_the_newest_applied_one_are_over() -> None:
-    """Broker 3 was away while broker 2 lost its files and was listed again: nothing is committed under its CONFIG."""
+def test_configs_before_the_newest_applied_one_do_not_count() -> None:
+    """Broker 3 was down while broker 2 lost its files and was listed again. Nothing is committed under broker 3's
+    CONFIG.
+    """
     later = config(0, 1, 0, epoch=2)
     one = report(1, 1, applied=later, fault_count=0)
     two = report(2, 2, applied=later, fault_count=1)
@@ -156,11 +158,13 @@ def test_configs_of_before_the_newest_applied_one_are_over() -> None:
     assert plan_recovery([one, two, three], MEMBERS) is not None
     elsewhere = Membership(GROUP, 1, (replica(1), Replica(2, b"z" * 16), replica(3)))
     assert plan_recovery([one, two, replace(three, applied=elsewhere, newest=elsewhere)], MEMBERS) is not None
-    assert plan_recovery([one, two, replace(three, newest=replace(elsewhere, epoch=3))], MEMBERS) is None, "that may be"
+    assert plan_recovery([one, two, replace(three, newest=replace(elsewhere, epoch=3))], MEMBERS) is None, (
+        "broker 3 may know of a majority"
+    )
 
 
-def test_of_a_broker_that_does_not_say_the_present_setting_decides() -> None:
-    """It is of an earlier version, which decided so itself."""
+def test_without_a_reported_fault_count_the_present_setting_decides() -> None:
+    """A broker of an earlier version reports no count of faults, so the present setting decides."""
     reports = [replace(begun_anew(b), fault_count=None) for b in MEMBERS]
     assert plan_recovery(reports, MEMBERS, risky_now=True) is not None
     assert plan_recovery(reports, MEMBERS, risky_now=False) is None

@@ -37,7 +37,7 @@ def test_a_leader_commits_entries_of_a_majority(
         (3, 9, 0, 3),  # nothing verified yet: the tail here may be divergent
     ],
 )
-def test_a_follower_commits_verified_entries_alone(commit: int, announced: int, verified: int, expected: int) -> None:
+def test_a_follower_commits_only_verified_entries(commit: int, announced: int, verified: int, expected: int) -> None:
     assert follower_commit(commit, announced, verified) == expected
 
 
@@ -62,5 +62,5 @@ def test_a_leader_learns_a_followers_commit_as_far_as_their_logs_match(
         (0, 0, 2),
     ],
 )
-def test_a_vouched_commit_counts_for_an_equal_entry_alone(index: int, term: int, expected: int) -> None:
+def test_a_reported_commit_counts_only_for_an_equal_entry(index: int, term: int, expected: int) -> None:
     assert vouched_commit(ListLog(chain([0, 1, 1, 2])), 2, index, term) == expected

@@ -1,4 +1,4 @@
-"""Which CONFIG decides what: as a log grows, is cut, and is applied. And what a checkpoint carries of it."""
+"""Which CONFIG decides what while a log grows, is truncated and is applied; and the part that a checkpoint stores."""
 
 from __future__ import annotations
 
@@ -50,10 +50,12 @@ def configs(entries: Sequence[Entry] = ()) -> Configs:
 def test_until_it_is_applied_neither_the_old_nor_the_new_identity_counts() -> None:
     entry = config_entry(5, 2, FIRST.replacing([NEW]))
     log = configs([entry])
-    assert (log.lists(OLD), log.lists(NEW)) == (True, False), "who is listed votes; a CONFIG in the log is not enough"
+    assert (log.lists(OLD), log.lists(NEW)) == (True, False), (
+        "the applied CONFIG decides; a CONFIG in the log is not enough"
+    )
     assert (log.counts(OLD), log.counts(NEW)) == (False, False)
     assert log.counts(Replica(1, incarnation(1)))
-    assert log.newest.has(NEW), "its vote is counted: it knows better, or it would not vote"
+    assert log.newest.has(NEW), "its vote counts: it votes only if it has applied the CONFIG"
     log.apply(entry)
     assert (log.lists(OLD), log.lists(NEW)) == (False, True)
     assert (log.counts(OLD), log.counts(NEW)) == (False, True)
@@ -70,13 +72,13 @@ def test_a_config_is_undone_with_its_entry() -> None:
     assert log.newest == FIRST
 
 
-def test_one_at_a_time_the_next_is_made_when_the_one_before_is_applied() -> None:
+def test_the_next_config_waits_until_the_previous_one_is_applied() -> None:
     seen = [Replica(1, incarnation(1)), NEW, Replica(3, incarnation(8)), Replica(7, incarnation(7))]
     log = configs()
     first = log.replacement(seen)
     assert first is not None
     assert first.has(NEW)
-    assert first.has(Replica(3, incarnation(3))), "the other one has to wait"
+    assert first.has(Replica(3, incarnation(3))), "the other replica has to wait"
     entry = config_entry(5, 2, first)
     log.above = log.after(None, [entry])
     assert log.replacement(seen) is None
@@ -103,10 +105,10 @@ def test_replicas_that_may_be_listed_again(replica: Replica, may: bool) -> None:
 
 
 def test_an_identity_that_was_replaced_is_never_listed_again() -> None:
-    """Its disk may come back, and late acks of it arrive."""
+    """Its disk may come back, and late acks from it may arrive."""
     second = FIRST.replacing([Replica(2, incarnation(2), 5)])
     assert not second.may_list(OLD)
-    assert not second.may_list(Replica(2, incarnation(2), 4)), "nor any lower count"
+    assert not second.may_list(Replica(2, incarnation(2), 4)), "nor with any lower count"
     third = second.replacing([NEW])
     assert not third.may_list(OLD)
     assert not third.may_list(Replica(2, incarnation(2), 5))
@@ -133,7 +135,7 @@ def test_a_config_that_does_not_follow_is_refused_before_anything_is_done(after:
     assert log.newest == FIRST
 
 
-def test_an_older_generation_does_not_follow() -> None:
+def test_a_config_of_an_older_recovery_epoch_does_not_follow() -> None:
     log = Configs(Config(1, 0, Membership(GROUP, 1, FIRST.replicas, recovery_epoch=7)))
     with pytest.raises(CorruptData):
         log.after(None, [config_entry(5, 2, Membership(GROUP, 2, FIRST.replicas, recovery_epoch=6))])
@@ -153,7 +155,7 @@ def test_a_forced_membership_counts_until_its_config_is_applied() -> None:
     assert log.counts(NEW)
 
 
-def test_equal_logs_give_equal_checkpoints_that_name_their_config() -> None:
+def test_equal_logs_give_equal_checkpoints_with_their_config() -> None:
     config = Config(5, 2, FIRST.replacing([NEW]))
     packed = pack_checkpoint(config, b"state")
     assert packed == pack_checkpoint(Config(5, 2, FIRST.replacing([NEW])), b"state")
@@ -183,10 +185,10 @@ def test_messages_of_an_abandoned_history_change_nothing(message: Message) -> No
     leads = isinstance(message, Append | InstallSnapshot | SnapshotChunk)
     assert judge_message(3, 3, 9, message) is MessageVerdict.TAKE
     assert judge_message(3, 2, 5, message) is (MessageVerdict.TAKE if answers else MessageVerdict.DROP), (
-        "who is merely behind may answer us"
+        "a replica that is only behind may answer us"
     )
-    assert judge_message(3, 2, 4, message) is MessageVerdict.DROP, "and not move our term"
-    assert judge_message(2, 3, 5, message) is MessageVerdict.TAKE, "being behind is no fault"
+    assert judge_message(3, 2, 4, message) is MessageVerdict.DROP, "but may not raise our term"
+    assert judge_message(2, 3, 5, message) is MessageVerdict.TAKE, "a replica that is behind keeps its history"
     assert judge_message(2, 3, 6, message) is (MessageVerdict.ABANDONED if leads else MessageVerdict.TAKE), (
-        "our term is of no history"
+        "our term belongs to no history"
     )

@@ -31,7 +31,7 @@ GRANT, DENY, IGNORE = VoteAnswer.GRANT, VoteAnswer.DENY, VoteAnswer.IGNORE
         ({"voted_for": 3}, {"term": 5}, DENY),
         ({"voted_for": 3}, {"term": 6}, GRANT),  # that vote was of another term
         ({"hears_leader": True}, {}, IGNORE),
-        ({"hears_leader": True}, {"transfer": True}, GRANT),  # the leader itself asked for it
+        ({"hears_leader": True}, {"transfer": True}, GRANT),  # the leader itself transfers its leadership
         ({"hears_leader": True}, {"transfer": True, "last_index": 9}, DENY),
         ({}, {"pre": True}, GRANT),
         ({"voted_for": 3}, {"pre": True}, GRANT),  # a pre-vote binds nobody
@@ -40,11 +40,13 @@ GRANT, DENY, IGNORE = VoteAnswer.GRANT, VoteAnswer.DENY, VoteAnswer.IGNORE
         ({"hears_leader": True}, {"pre": True}, DENY),
     ],
 )  # fmt: skip
-def test_answer(voter: dict[str, object], request_: dict[str, object], expected: VoteAnswer) -> None:
+def test_the_answer_to_a_vote_request(
+    voter: dict[str, object], request_: dict[str, object], expected: VoteAnswer
+) -> None:
     assert answer_vote(replace(VOTER, **voter), 2, replace(REQUEST, **request_)) is expected
 
 
-def test_a_vote_counts_once_and_a_strangers_not_at_all() -> None:
+def test_a_vote_counts_once_and_a_strangers_vote_never() -> None:
     ballot = Candidacy(6, pre=False)
     for voter in (1, 1, 1, 8, 9):
         ballot.voters.add(voter)
@@ -54,7 +56,7 @@ def test_a_vote_counts_once_and_a_strangers_not_at_all() -> None:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_replicas_stand_one_after_the_other(seed: int) -> None:
+def test_replicas_campaign_one_after_another(seed: int) -> None:
     rng = random.Random(seed)
     members = membership(5)
     waits = [campaign_delay_s(members, b, 1, 0.2, rng) for b in (2, 3, 4, 5)]

@@ -1,4 +1,4 @@
-"""What a replica that does not take part says of itself."""
+"""How a replica that does not take part explains its state."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def ack_of(conflict: Conflict, commit: int) -> AppendAck:
     )
 
 
-def test_entries_that_are_here_already_are_skipped_and_nothing_is_truncated() -> None:
+def test_present_entries_are_skipped_and_nothing_is_truncated() -> None:
     log = chain([0, 1, 1, 1, 1])
     decision = receive(ListLog(log), 1, append(log, prev=1, count=2))
     assert decision == Match(None, (), 3)
@@ -58,7 +58,7 @@ def test_a_conflict_with_committed_entries_is_a_broken_invariant() -> None:
         receive(ListLog(ours), 3, append(theirs, prev=2, count=1))
 
 
-def test_a_gap_is_answered_with_our_end() -> None:
+def test_a_gap_is_answered_with_the_end_of_our_log() -> None:
     theirs = chain([0, 1, 1, 1, 1])
     assert receive(ListLog(theirs[:2]), 1, append(theirs, prev=4, count=1)) == Conflict(3, 1)
 
@@ -80,14 +80,14 @@ def test_an_empty_append_verifies_up_to_prev() -> None:
 @pytest.mark.parametrize(
     ("prev", "count", "verified", "appended"), [(1, 2, 3, 0), (1, 3, 4, 0), (1, 6, 7, 2), (4, 3, 7, 2)]
 )
-def test_entries_that_retention_removed_match(prev: int, count: int, verified: int, appended: int) -> None:
+def test_entries_removed_by_retention_count_as_matching(prev: int, count: int, verified: int, appended: int) -> None:
     theirs = chain([0] + [1] * 6)
     decision = receive(ListLog(theirs[:5], trimmed=4), 5, append(theirs, prev, count))
     assert isinstance(decision, Match)
     assert (decision.truncate_from, decision.verified, len(decision.entries)) == (None, verified, appended)
 
 
-def test_the_leader_goes_on_where_terms_agree_else_after_the_followers_commit() -> None:
+def test_the_leader_continues_where_terms_agree_or_after_the_followers_commit() -> None:
     common = chain([0, 1, 1])
     theirs = ListLog(common + chain([3, 3, 3], common[-1]))
     assert (
@@ -105,7 +105,7 @@ def test_the_leader_goes_on_where_terms_agree_else_after_the_followers_commit() 
 
 
 def repaired(theirs: list[Entry], ours: list[Entry], commit: int, prev: int) -> int:
-    """Pass messages between a leader and a follower until the logs are equal: how many Appends it took."""
+    """Pass messages between a leader and a follower until the logs are equal. Returns the number of Appends."""
     leader, follower = ListLog(theirs), ListLog(ours)
     for sent in range(1, 10):
         decision = receive(follower, commit, append(theirs, prev, len(theirs) - prev))
@@ -121,7 +121,7 @@ def repaired(theirs: list[Entry], ours: list[Entry], commit: int, prev: int) -> 
 
 @pytest.mark.parametrize("seed", range(300))
 def test_any_divergence_is_repaired_in_one_round_trip(seed: int) -> None:
-    """Hazard 11: one conflict answer at most, whatever the two tails are."""
+    """Hazard 11: one conflict answer repairs any pair of tails."""
     rng = random.Random(seed)
     common = chain([0, *sorted(rng.choices(range(1, 4), k=rng.randrange(20)))])
     last = common[-1]

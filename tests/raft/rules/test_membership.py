@@ -70,7 +70,7 @@ def test_the_first_entry_is_the_same_wherever_it_is_made() -> None:
     assert parse_membership(one.payload) == Membership(GROUP, 1, replicas)
 
 
-def test_nonsense_is_corrupt_data() -> None:
+def test_invalid_bytes_raise_corrupt_data() -> None:
     twice = Membership(GROUP, 1, (Replica(1, incarnation(1)), Replica(1, incarnation(2))))
     for payload in (b"\xff\xff", b"", pack_membership(twice), pack_membership(Membership(GROUP, 1, ()))):
         with pytest.raises(CorruptData):

@@ -1,4 +1,4 @@
-"""Messages survive the wire, and nonsense is an error of the peer's: hazard 16."""
+"""Messages survive the wire, and invalid bytes raise the peer's error: hazard 16."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_wrong_count_and_a_wrong_group_are_errors() -> None:
         from_wire(pb.Peer(timeout_now=pb.TimeoutNow(group=pb.GroupId(topic_id=b"short"), term=1)), b"")
 
 
-def test_every_flipped_bit_of_a_piece_is_noticed() -> None:
+def test_every_flipped_bit_of_a_chunk_is_noticed() -> None:
     head, (body,) = to_wire(GROUP, SnapshotChunk(7, 1000, 77, 0, b"bytes of a state"))
     for position in range(len(body)):
         damaged = bytearray(body)
@@ -103,13 +103,13 @@ def test_every_flipped_bit_of_a_piece_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("size", [0, SNAPSHOT_CHUNK_BYTES + 1])
-def test_a_piece_has_its_bounds(size: int) -> None:
+def test_a_chunk_has_bounds(size: int) -> None:
     head, body = to_wire(GROUP, SnapshotChunk(7, 1000, 77, 0, bytes(size)))
     with pytest.raises(InvalidRequest):
         from_wire(head, body[0])
 
 
-GOLDEN = {  # the very bytes, but for the group: a field that moves breaks brokers of another version
+GOLDEN = {  # exact bytes after the group: moving a field breaks brokers of another version
     InstallSnapshot(
         term=1, index=2, entry_term=3, entry_crc=4, next_offset=5, append_time_us=6, size=7, crc=8
     ): "5a2610011802200328043005380640074808",
@@ -129,7 +129,7 @@ def test_the_bytes_on_the_wire(message: Message) -> None:
     assert head.SerializeToString(deterministic=True).hex().replace(group, "") == GOLDEN[message]
 
 
-def test_leader_hints_are_of_the_newest_term() -> None:
+def test_the_leader_hint_of_the_newest_term_wins() -> None:
     board = LeaderHints()
     for group, term in read_announcement(announcement([(GROUP, 5), (METADATA_GROUP, 2)]).leaders):
         board.note(group, 1, term)

@@ -1,4 +1,4 @@
-"""What a leader knows of a follower, and the window of what may be out: hazards 2, 18, 22."""
+"""A leader's knowledge of a follower, and the window of unacknowledged bytes: hazards 2, 18, 22."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def test_the_window_is_in_bytes_and_opens_with_what_is_synced() -> None:
     p.sent(1, 600, 0.0)
     p.sent(2, 600, 0.0)
     assert not p.may_send(WINDOW)
-    p.acknowledged(ack(0, received=2), 0.1)  # received alone opens nothing: it may still sit in memory there
+    # a received entry does not open the window: it may still be in the follower's memory
+    p.acknowledged(ack(0, received=2), 0.1)
     assert not p.may_send(WINDOW)
     p.acknowledged(ack(1), 0.2)
     assert (p.may_send(WINDOW), p.inflight_bytes) == (True, 600)
@@ -64,7 +65,7 @@ def test_a_conflict_goes_back_to_one_message_at_a_time() -> None:
 
 
 def test_a_follower_that_lost_acknowledged_entries_is_probed_again() -> None:
-    """A flipped bit behind its last mark: going on behind `match` would conflict again, at once and for ever."""
+    """The follower has a flipped bit behind its last mark: sending from behind `match` would conflict without end."""
     p = Progress(next=20, match=8, mode=Mode.REPLICATE)
     p.conflicted(6)
     assert (p.mode, p.next, p.match) == (Mode.PROBE, 6, 5)

@@ -1,4 +1,4 @@
-"""Snapshot transfers without brokers: the messages to a follower behind our first entry, and their repeats."""
+"""Snapshot transfers without brokers: the messages to a follower behind our first entry, and the retries."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STATE = Snapshot(index=TRIMMED, entry_term=1, entry_crc=77, next_offset=10, appe
 
 
 def leading() -> tuple[Replication, Lines]:
-    """Entries 11 to 20; follower 2 says that it has none at all, follower 3 has everything."""
+    """A leader of entries 11 to 20. Follower 2 reports an empty log, follower 3 has all entries."""
     log, lines = ListLog(chain([*[1] * 19, TERM]), trimmed=TRIMMED), Lines()
     leader = Replication(
         term=TERM, first_of_term=20, peers=[2, 3], log=log, link=lines, limits=Limits(), timing=Timing()
@@ -53,7 +53,7 @@ def test_a_follower_behind_the_first_entry_gets_the_snapshot_then_the_entries() 
     leader, lines = leading()
     leader.replicate(10)
     leader.replicate(10)
-    assert lines.states == [2], "it is read once"
+    assert lines.states == [2], "the snapshot is read once"
     assert lines.take(2) == []
     leader.snapshots.read(STATE)
     leader.replicate(10)
@@ -80,11 +80,11 @@ def test_a_follower_behind_the_first_entry_gets_the_snapshot_then_the_entries() 
     assert isinstance(append, Append)
     assert (append.prev_index, len(append.entries)) == (TRIMMED, 10)
     leader.settle(20)
-    assert leader.snapshots._snapshot is None, "nobody needs it any more"
+    assert leader.snapshots._snapshot is None, "no follower needs it any more"
 
 
-def test_a_transfer_goes_on_where_the_follower_is() -> None:
-    """After a lost connection, or with what another leader has sent it."""
+def test_a_transfer_resumes_at_the_followers_position() -> None:
+    """After a lost connection, or with chunks from another leader."""
     leader, lines = leading()
     leader.replicate(10)
     leader.snapshots.read(STATE)
@@ -93,7 +93,7 @@ def test_a_transfer_goes_on_where_the_follower_is() -> None:
     leader.lost(2)
     leader.replicate(10)
     (probe,) = [m for m in lines.take(2) if isinstance(m, Append)]
-    assert probe.prev_index == TRIMMED, "maybe it has it by now"
+    assert probe.prev_index == TRIMMED, "the follower may have it by now"
     leader.acknowledged(
         2, AppendAck(term=TERM, durable=0, received=0, conflict=True, next=2, next_term=0, commit=1, count=0)
     )
@@ -123,14 +123,14 @@ def test_an_unanswered_snapshot_is_offered_again() -> None:
     lines.time += 2 * PROBE_RETRY_S
     leader.settle(10)
     leader.replicate(10)
-    assert lines.take(2) == [], "a piece takes its time"
+    assert lines.take(2) == [], "a chunk has more time"
     lines.time += 2 * Timing().bulk_stalled_s
     leader.settle(10)
     leader.replicate(10)
-    assert isinstance(lines.take(2)[0], InstallSnapshot), "the offer asks how far it is"
+    assert isinstance(lines.take(2)[0], InstallSnapshot), "the repeated offer asks how many bytes the follower has"
 
 
-def test_a_state_that_could_not_be_read_is_read_again_after_a_while() -> None:
+def test_a_failed_read_of_the_snapshot_is_retried_later() -> None:
     leader, lines = leading()
     leader.replicate(10)
     leader.snapshots.read(None)
@@ -142,7 +142,7 @@ def test_a_state_that_could_not_be_read_is_read_again_after_a_while() -> None:
     assert lines.states == [2, 2]
 
 
-def test_another_incarnation_begins_with_a_question() -> None:
+def test_another_incarnation_begins_with_a_probe() -> None:
     leader, lines = leading()
     leader.replicate(10)
     leader.snapshots.read(STATE)
@@ -176,16 +176,16 @@ def test_each_answer_moves_one_message(answers: list[int], positions: list[int])
     assert sent == positions
 
 
-def test_an_answer_about_another_state_is_met_with_the_offer_once() -> None:
+def test_an_ack_for_another_snapshot_repeats_the_offer_once() -> None:
     sending = SnapshotProgress(STATE)
-    assert not sending.acknowledged(install_snapshot_ack(0, crc=CRC + 1)), "the offer is out"
+    assert not sending.acknowledged(install_snapshot_ack(0, crc=CRC + 1)), "the offer that is in flight answers it"
     sending.acknowledged(install_snapshot_ack(0))
     assert sending.acknowledged(install_snapshot_ack(0, crc=CRC + 1))
     assert isinstance(sending.message(TERM), InstallSnapshot)
 
 
-def test_the_loop_never_works_on_a_whole_state_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of 256 MiB would hold up every group for 50 ms and more, on either side."""
+def test_the_loop_never_copies_a_whole_snapshot_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copying 256 MiB at once would stop every group for 50 ms or more, on either side."""
 
     sizes: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Nothing that rests on a term or a vote leaves before it is synced, and all of it leaves in order: hazard 7."""
+"""No message that depends on a term or a vote leaves before that is synced, and messages leave in order: hazard 7."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def test_waiting_messages_leave_in_order_after_the_sync() -> None:
     box.flush()
     assert (done, len(box)) == ([], 3)
     disk.durable = True
-    box.post(note(done, "d"))  # before anybody flushed: it must not overtake
+    box.post(note(done, "d"))  # nothing has been flushed yet: this message must not overtake the first
     box.flush()
     assert (done, len(box)) == (["a", "b", "c", "d"], 0)
 
 
-def test_an_action_that_needs_another_sync_stops_the_flush() -> None:
+def test_an_action_that_needs_another_sync_ends_the_flush() -> None:
     disk, done = Disk(), []
     box = Outbox(disk)
     disk.durable = False
@@ -59,7 +59,7 @@ def test_an_action_that_needs_another_sync_stops_the_flush() -> None:
     assert done == ["a", "b", "c"]
 
 
-def test_a_failed_replica_says_nothing_more() -> None:
+def test_a_failed_replica_sends_no_message() -> None:
     disk, done = Disk(), []
     box = Outbox(disk)
     disk.durable = False
@@ -70,7 +70,7 @@ def test_a_failed_replica_says_nothing_more() -> None:
     assert done == []
 
 
-def test_the_newest_of_a_kind_stands_for_all_that_wait() -> None:
+def test_the_newest_message_of_a_kind_replaces_the_waiting_ones() -> None:
     disk, done = Disk(), []
     box = Outbox(disk)
     disk.durable = False
@@ -86,7 +86,7 @@ def test_the_newest_of_a_kind_stands_for_all_that_wait() -> None:
 
 
 def test_a_disk_that_hangs_for_a_minute_makes_no_queue() -> None:
-    """A replica that waits for the sync of its vote campaigns repeatedly, asks, and is asked."""
+    """A replica that waits for the sync of its vote campaigns repeatedly, and sends and answers requests."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
@@ -101,7 +101,7 @@ def test_a_disk_that_hangs_for_a_minute_makes_no_queue() -> None:
         for _ in range(60):
             await cluster.run_for(1.0)
             most = max([most, *(len(broker.group().replica.state.outbox) for broker in (one, other))])
-        assert 0 < most <= 7, "two kinds of questions, two of answers, and what it says to itself"
+        assert 0 < most <= 7, "two kinds of requests, two of replies, and its messages to itself"
         for disk in hung:
             disk.hung = None
         freed.set_result(None)
