@@ -35,6 +35,14 @@ def consumes(number: int = 1, channel: str = "c") -> pb.Command:
     return pb.Command(consume=pb.Consume(channel=channel, request_id=request(number)))
 
 
+def makes(group_id: int, name: str = "g", start: int = 0, kind: pb.CursorKind.ValueType = pb.STREAM) -> pb.Command:
+    return pb.Command(make=pb.MakeCursor(name=name, kind=kind, group_id=group_id, start=start))
+
+
+def drops(group_id: int, name: str = "g") -> pb.Command:
+    return pb.Command(drop=pb.DropCursor(name=name, group_id=group_id))
+
+
 def deletes(channel: str = "c") -> pb.Command:
     return pb.Command(delete=pb.DeleteChannel(channel=channel))
 
@@ -80,9 +88,9 @@ class Applied:
         """`size` bytes instead of a real batch."""
         return self._apply(Kind.DATA, bytes(size) or payload(count), count, later_us)[0]
 
-    def run(self, *commands: pb.Command, later_us: int = 1) -> list:  # type: ignore[type-arg]
-        """The outcomes."""
-        return self._apply(Kind.COMMAND, pb.Commands(commands=commands).SerializeToString(), 0, later_us)[1]
+    def run(self, *commands: pb.Command, later_us: int = 1, version: int = 1) -> list:  # type: ignore[type-arg]
+        """The outcomes, in an entry of that version."""
+        return self._apply(Kind.COMMAND, pb.Commands(commands=commands).SerializeToString(), 0, later_us, version)[1]
 
     def raw(self, data: bytes) -> list:  # type: ignore[type-arg]
         return self._apply(Kind.COMMAND, data, 0, 1)[1]
@@ -91,11 +99,11 @@ class Applied:
         """A leader that knows the time, or not, begins or learns it."""
         self._apply(Kind.NOOP, pack_noop(NoopNote(known, jump_us)), 0, later_us)
 
-    def _apply(self, kind: Kind, data: bytes, count: int, later_us: int) -> tuple[Entry, list]:  # type: ignore[type-arg]
+    def _apply(self, kind: Kind, data: bytes, count: int, later_us: int, version: int = 1) -> tuple[Entry, list]:  # type: ignore[type-arg]
         self.now_us += later_us
         last = self.entries[-1].header if self.entries else None
         entry = make_entry(
-            NewEntry(kind, data, record_count=count),
+            NewEntry(kind, data, record_count=count, version=version),
             index=len(self.entries) + 1,
             term=1,
             prev_crc=last.header_crc if last else 0,

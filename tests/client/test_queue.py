@@ -246,7 +246,7 @@ def test_messages_before_the_last_poll_are_committed_automatically(cluster: Clus
     def committed() -> bool:
         leader = cluster.brokers[cluster.leader_of(topic) or 1].serving.broker
         assert leader is not None
-        return bool(leader.find(at.topic_id, 0).state.channels["c"].position == 4)
+        return bool(leader.find(at.topic_id, 0).state.cursors["c"].position == 4)
 
     cluster.wait_until(committed)
 

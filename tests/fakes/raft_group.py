@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tinymq.base.errors import DeadlineExceeded, NotLeader, TinymqError
 from tinymq.base.types import GroupId, Position, TopicId
 from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
+from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.log.segment.reads import Frames
 
 NOW_US = 1_700_000_000_000_000
@@ -86,6 +87,7 @@ class FakeGroup:
         self.term = 1
         self.leader: int | None = 1
         self.failure: TinymqError | None = None
+        self.feature_level = KNOWN_LEVEL
         self.applied = 0
         self.next_offset = 0
         self.on_proposed = on_proposed

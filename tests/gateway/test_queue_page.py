@@ -13,7 +13,7 @@ import pytest
 
 from tests.fakes.reflecting_client import Reflecting
 from tinymq.base.errors import BY_CODE, TinymqError
-from tinymq.broker.state.channels import TAKEN_MAX
+from tinymq.broker.state.cursors import TAKEN_MAX
 from tinymq.rpc.common.statuses import status_of
 from tinymq.testing.cluster import Cluster
 

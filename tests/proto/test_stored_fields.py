@@ -35,6 +35,18 @@ NEW = {
     "tinymq.registry.v1.Command.put_record": (2, "it is another command"),
     "tinymq.registry.v1.TopicConfig.retention": (2, "records go by time and by bytes"),
     "tinymq.partition.v1.Command.remove_acknowledged": (2, "it is another command"),
+    "tinymq.partition.v1.OpenChannel.kind": (2, "the cursor is a channel's"),
+    "tinymq.partition.v1.OpenChannel.group_id": (2, "the cursor belongs to no group"),
+    "tinymq.partition.v1.Commit.kind": (2, "the cursor is a channel's"),
+    "tinymq.partition.v1.Commit.group_id": (2, "the cursor belongs to no group"),
+    "tinymq.partition.v1.Seek.kind": (2, "the cursor is a channel's"),
+    "tinymq.partition.v1.Seek.group_id": (2, "the cursor belongs to no group"),
+    "tinymq.partition.v1.Cursor.kind": (2, "the cursor is a channel's"),
+    "tinymq.partition.v1.Cursor.group_id": (2, "the cursor belongs to no group"),
+    "tinymq.partition.v1.OpenChannel.session": (2, "no session of a stream group has the cursor"),
+    "tinymq.partition.v1.Cursor.session": (2, "no session of a stream group has the cursor"),
+    "tinymq.partition.v1.Command.make": (2, "it is another command"),
+    "tinymq.partition.v1.Command.drop": (2, "it is another command"),
 }
 """By field that the base build does not have, of a message that it has: (feature level, what its absence means)."""
 
@@ -44,6 +56,8 @@ NEW_MESSAGES = {
     "tinymq.partition.v1.RemoveAcknowledged": 2,
     "tinymq.registry.v1.Record": 2,
     "tinymq.registry.v1.Announced": 1,
+    "tinymq.partition.v1.MakeCursor": 2,
+    "tinymq.partition.v1.DropCursor": 2,
 }
 """By message that the base build does not have: the feature level from which on it is stored."""
 

@@ -51,7 +51,7 @@ def test_a_partition(base: dict[str, Any]) -> None:
     state = PartitionState()
     state.load(stored)
     assert state.dump() == stored
-    assert (state.log_start, state.high_watermark, state.channels["c"].position) == (2, 12, 4)
+    assert (state.log_start, state.high_watermark, state.cursors["c"].position) == (2, 12, 4)
 
 
 def test_a_config(base: dict[str, Any]) -> None:

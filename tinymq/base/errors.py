@@ -4,8 +4,8 @@
     ├── InvalidRequest         the call itself is wrong; sending it again changes nothing
     │   ├── InvalidName, InvalidBatch, BatchTooLarge, InvalidConfig, InvalidFrame, UnsupportedVersion,
     │   │   WrongEventLoop
-    │   └── OffsetOutOfRange, OutOfOrderSequence, Fenced, UnknownProducer, VersionConflict
-    ├── NotFound               UnknownTopic, UnknownPartition, UnknownChannel
+    │   └── OffsetOutOfRange, OutOfOrderSequence, Fenced, UnknownProducer, VersionConflict, WrongKind
+    ├── NotFound               UnknownTopic, UnknownPartition, UnknownChannel, UnknownGroup
     ├── AlreadyExists          TopicExists
     ├── Unavailable            nothing was done: try again (retriable)
     │   ├── NotLeader, NotReady, OffsetNotAvailable, BufferFull, BrokerUnreachable, QuotaExceeded, Held
@@ -136,6 +136,12 @@ class VersionConflict(InvalidRequest):
     default_hint = "read the object again, and decide again"
 
 
+class WrongKind(InvalidRequest):
+    """The cursor belongs to a channel or a group of another kind, or to another group of that name."""
+
+    default_hint = "channels, stream groups and queue groups share their names; see: tinymq group list"
+
+
 class NotFound(TinymqError):
     """The named object does not exist."""
 
@@ -156,6 +162,12 @@ class UnknownChannel(NotFound):
     """The partition has no such channel."""
 
     default_hint = "open it first; see: tinymq channel list TOPIC"
+
+
+class UnknownGroup(NotFound):
+    """There is no such group, or it was deleted."""
+
+    default_hint = "create it: tinymq group create NAME; see: tinymq group list"
 
 
 class AlreadyExists(TinymqError):

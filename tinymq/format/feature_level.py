@@ -56,6 +56,8 @@ PARTITION_COMMANDS: Mapping[str, int] = {
     "hold": 1,
     "release": 1,
     "remove_acknowledged": 2,
+    "make": 2,
+    "drop": 2,
 }
 """By the command's name in partition.proto's Command."""
 

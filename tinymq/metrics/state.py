@@ -120,7 +120,7 @@ class BrokerState(Collector):
         led = [row for row in rows if row.group.is_leader]
         yield from families.UNCOMMITTED.of(_each(led, lambda group: group.uncommitted_bytes))
         yield from families.FOLLOWER_LAG.of(_follower_lags(led))
-        channels = sum(len(row.state.channels) for row in led if row.state is not None)
+        channels = sum(1 for _ in _channel_lags(led))
         yield from families.CHANNEL_LAG.of(islice(_channel_lags(led), CHANNELS_MAX))
         yield from families.CHANNELS_NOT_SHOWN.only(max(0, channels - CHANNELS_MAX))
 

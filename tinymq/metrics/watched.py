@@ -12,6 +12,7 @@ from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import TinymqError
 from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.broker.serve.broker import Broker
+from tinymq.broker.state.cursor import CursorKind
 from tinymq.broker.state.state import PartitionState
 from tinymq.net.connection_limits import Places
 from tinymq.raft import Group, Host
@@ -33,8 +34,9 @@ def version() -> str:
 
 def channel_lags(state: PartitionState) -> Iterator[tuple[str, int]]:
     """Return pairs of (channel, records that it has still to read). A cursor below the log start counts from there."""
-    for name, cursor in state.channels.items():
-        yield name, max(0, state.high_watermark - max(cursor.position, state.log_start))
+    for name, cursor in state.cursors.items():
+        if cursor.kind == CursorKind.CHANNEL:
+            yield name, max(0, state.high_watermark - max(cursor.position, state.log_start))
 
 
 class Application(Protocol):

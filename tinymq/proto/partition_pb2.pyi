@@ -23,6 +23,30 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _CursorKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CursorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CursorKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CHANNEL: _CursorKind.ValueType  # 0
+    """one consumer of this partition; belongs to no group"""
+    STREAM: _CursorKind.ValueType  # 1
+    """the members of a stream group"""
+    QUEUE: _CursorKind.ValueType  # 2
+    """the workers of a queue group"""
+
+class CursorKind(_CursorKind, metaclass=_CursorKindEnumTypeWrapper):
+    """Who reads by a cursor. A command of another kind, or of another group's id, is refused."""
+
+CHANNEL: CursorKind.ValueType  # 0
+"""one consumer of this partition; belongs to no group"""
+STREAM: CursorKind.ValueType  # 1
+"""the members of a stream group"""
+QUEUE: CursorKind.ValueType  # 2
+"""the workers of a queue group"""
+Global___CursorKind: _TypeAlias = CursorKind  # noqa: Y015
+
 @_typing.final
 class Commands(_message.Message):
     """Payload of a COMMAND entry of a partition. Commands are applied in order, and each has its own outcome."""
@@ -58,6 +82,8 @@ class Command(_message.Message):
     HOLD_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
     REMOVE_ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
+    MAKE_FIELD_NUMBER: _builtins.int
+    DROP_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___OpenChannel: ...
     @_builtins.property
@@ -76,6 +102,14 @@ class Command(_message.Message):
     def release(self) -> Global___Release: ...
     @_builtins.property
     def remove_acknowledged(self) -> Global___RemoveAcknowledged: ...
+    @_builtins.property
+    def make(self) -> Global___MakeCursor:
+        """feature level 2"""
+
+    @_builtins.property
+    def drop(self) -> Global___DropCursor:
+        """feature level 2"""
+
     def __init__(
         self,
         *,
@@ -88,12 +122,14 @@ class Command(_message.Message):
         hold: Global___Hold | None = ...,
         release: Global___Release | None = ...,
         remove_acknowledged: Global___RemoveAcknowledged | None = ...,
+        make: Global___MakeCursor | None = ...,
+        drop: Global___DropCursor | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "hold", b"hold", "move_start", b"move_start", "open", b"open", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "hold", b"hold", "make", b"make", "move_start", b"move_start", "open", b"open", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "hold", b"hold", "move_start", b"move_start", "open", b"open", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "hold", b"hold", "make", b"make", "move_start", b"move_start", "open", b"open", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "seek", "delete", "consume", "move_start", "hold", "release", "remove_acknowledged"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "seek", "delete", "consume", "move_start", "hold", "release", "remove_acknowledged", "make", "drop"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -108,21 +144,33 @@ class OpenChannel(_message.Message):
     CHANNEL_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     epoch: _builtins.int
     """of the registry's assignment; 0: fence no consumer"""
     start: _builtins.int
     """of a new channel; moved to the nearest offset between the log start and the end"""
+    kind: Global___CursorKind.ValueType
+    """the fields from here on: feature level 2"""
+    group_id: _builtins.int
+    """of another kind than a channel"""
+    session: _builtins.bytes
+    """of a stream group: the session that has this epoch; one of another session is Fenced"""
     def __init__(
         self,
         *,
         channel: _builtins.str = ...,
         epoch: _builtins.int = ...,
         start: _builtins.int = ...,
+        kind: Global___CursorKind.ValueType = ...,
+        group_id: _builtins.int = ...,
+        session: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "epoch", b"epoch", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "epoch", b"epoch", "group_id", b"group_id", "kind", b"kind", "session", b"session", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -138,6 +186,8 @@ class Commit(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     epoch: _builtins.int
     """below the cursor's: Fenced"""
@@ -145,6 +195,8 @@ class Commit(_message.Message):
     """of the cursor as the consumer knows it; any other: Fenced"""
     offset: _builtins.int
     """of the next record to read"""
+    kind: Global___CursorKind.ValueType
+    group_id: _builtins.int
     def __init__(
         self,
         *,
@@ -152,10 +204,12 @@ class Commit(_message.Message):
         epoch: _builtins.int = ...,
         generation: _builtins.int = ...,
         offset: _builtins.int = ...,
+        kind: Global___CursorKind.ValueType = ...,
+        group_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "epoch", b"epoch", "generation", b"generation", "offset", b"offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "epoch", b"epoch", "generation", b"generation", "group_id", b"group_id", "kind", b"kind", "offset", b"offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -173,11 +227,16 @@ class Seek(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     epoch: _builtins.int
+    """of a group: 0 stands for the present one"""
     request_id: _builtins.bytes
     """16 bytes: a repeat changes nothing"""
     offset: _builtins.int
+    kind: Global___CursorKind.ValueType
+    group_id: _builtins.int
     def __init__(
         self,
         *,
@@ -185,14 +244,71 @@ class Seek(_message.Message):
         epoch: _builtins.int = ...,
         request_id: _builtins.bytes = ...,
         offset: _builtins.int = ...,
+        kind: Global___CursorKind.ValueType = ...,
+        group_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "epoch", b"epoch", "offset", b"offset", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "epoch", b"epoch", "group_id", b"group_id", "kind", b"kind", "offset", b"offset", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Seek: _TypeAlias = Seek  # noqa: Y015
+
+@_typing.final
+class MakeCursor(_message.Message):
+    """Makes the cursor of a group, in the place of one of a lower group id. A channel of that name stays: AlreadyExists."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    kind: Global___CursorKind.ValueType
+    group_id: _builtins.int
+    start: _builtins.int
+    """as in OpenChannel"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        kind: Global___CursorKind.ValueType = ...,
+        group_id: _builtins.int = ...,
+        start: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "kind", b"kind", "name", b"name", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MakeCursor: _TypeAlias = MakeCursor  # noqa: Y015
+
+@_typing.final
+class DropCursor(_message.Message):
+    """Drops the cursor of that group id, or of a lower one. There is none afterwards, whether or not there was one before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    group_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        group_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DropCursor: _TypeAlias = DropCursor  # noqa: Y015
 
 @_typing.final
 class DeleteChannel(_message.Message):
@@ -369,12 +485,12 @@ class State(_message.Message):
     last_append_us: _builtins.int
     """of the newest record"""
     taken: _builtins.bytes
-    """28 bytes each, oldest first, bounded: drawn in tinymq/broker/state/channels.py"""
+    """28 bytes each, oldest first, bounded: drawn in tinymq/broker/state/cursors.py"""
     recovery_epoch: _builtins.int
     """of the newest CONFIG entry that is a recovery"""
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___Cursor]:
-        """by name"""
+        """by name; of all kinds"""
 
     @_builtins.property
     def retention_marks(self) -> _containers.RepeatedCompositeFieldContainer[Global___RetentionMark]:
@@ -420,6 +536,9 @@ class Cursor(_message.Message):
     MOVED_US_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     LAST_SEEK_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     position: _builtins.int
     epoch: _builtins.int
@@ -431,6 +550,10 @@ class Cursor(_message.Message):
     """its first generation: a channel that is deleted and created again has another one"""
     last_seek: _builtins.bytes
     """request id"""
+    kind: Global___CursorKind.ValueType
+    group_id: _builtins.int
+    session: _builtins.bytes
+    """of a stream group: the session that has `epoch`"""
     def __init__(
         self,
         *,
@@ -441,10 +564,13 @@ class Cursor(_message.Message):
         moved_us: _builtins.int = ...,
         number: _builtins.int = ...,
         last_seek: _builtins.bytes = ...,
+        kind: Global___CursorKind.ValueType = ...,
+        group_id: _builtins.int = ...,
+        session: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "epoch", b"epoch", "generation", b"generation", "last_seek", b"last_seek", "moved_us", b"moved_us", "number", b"number", "position", b"position"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "epoch", b"epoch", "generation", b"generation", "group_id", b"group_id", "kind", b"kind", "last_seek", b"last_seek", "moved_us", b"moved_us", "number", b"number", "position", b"position", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

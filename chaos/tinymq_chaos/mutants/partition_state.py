@@ -9,8 +9,8 @@ from tinymq.base.topic_config import OnFull, TopicConfig
 from tinymq.broker.partition import capacity
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.partition.soft_leases import SoftLeases
-from tinymq.broker.state import channels, retention
-from tinymq.broker.state.channels import Channels
+from tinymq.broker.state import cursor, cursors, retention
+from tinymq.broker.state.cursors import Cursors
 from tinymq.broker.state.holds import Hold, Holds
 from tinymq.broker.state.outcome import CommandOutcome, OffsetBounds
 from tinymq.broker.state.retention_index import RetentionIndex
@@ -44,18 +44,18 @@ def commits_move_back(p: Patches) -> None:
         real(cursor, said, at)
         return cursor._replace(epoch=max(cursor.epoch, said.epoch), position=said.offset, moved_us=at.now_us)
 
-    real = channels.committed
-    p.replace(channels.committed, committed)
+    real = cursor.committed
+    p.replace(cursor.committed, committed)
 
 
 @mutant("a replaced consumer moves no cursor", RUSH)
 def consumers_are_not_fenced(p: Patches) -> None:
-    p.replace(channels.check_epoch, lambda cursor, channel, epoch: None)
+    p.replace(cursor.check_epoch, lambda cursor, channel, epoch: None)
 
 
 @mutant("a commit from before a seek is refused", RUSH)
 def commits_outlive_seeks(p: Patches) -> None:
-    real = channels.committed
+    real = cursor.committed
 
     def committed(cursor: Any, said: Any, at: Any) -> Any:
         told = type(said)(
@@ -63,51 +63,51 @@ def commits_outlive_seeks(p: Patches) -> None:
         )  # fmt: skip
         return real(cursor, told, at)
 
-    p.replace(channels.committed, committed)
+    p.replace(cursor.committed, committed)
 
 
 @mutant("a seek that is sent again changes nothing", RUSH)
 def seeks_are_done_again(p: Patches) -> None:
-    real = channels.sought
+    real = cursor.sought
 
     def sought(cursor: Any, said: Any, at: Any, number: int) -> Any:
         return real(cursor._replace(last_seek=b""), said, at, number)
 
-    p.replace(channels.sought, sought)
+    p.replace(cursor.sought, sought)
 
 
 @mutant("no cursor is put behind the end", RUSH)
 def cursors_go_anywhere(p: Patches) -> None:
-    p.replace(channels.check_within, lambda offset, least, at: None)
+    p.replace(cursor.check_within, lambda offset, least, at: None)
 
 
 @mutant("a request that is sent again gets the record that it got", TAKERS)
 def requests_take_again(p: Patches) -> None:
-    p.set(channels, "TAKEN_MAX", 0)
+    p.set(cursors, "TAKEN_MAX", 0)
 
 
 @mutant("the snapshot restores the cursors", RESTARTS)
 def cursors_are_forgotten(p: Patches) -> None:
-    real = Channels.load.__func__  # type: ignore[attr-defined]
+    real = Cursors.load.__func__  # type: ignore[attr-defined]
 
     def load(cls: Any, state: Any, end: int) -> Any:
         made = real(cls, state, end)
         made._cursors = {name: cursor._replace(position=0) for name, cursor in made._cursors.items()}
         return made
 
-    p.replace(Channels.load, classmethod(load))
+    p.replace(Cursors.load, classmethod(load))
 
 
 @mutant("the snapshot restores the taken records", RESTARTS)
 def requests_are_forgotten(p: Patches) -> None:
-    real = Channels.load.__func__  # type: ignore[attr-defined]
+    real = Cursors.load.__func__  # type: ignore[attr-defined]
 
     def load(cls: Any, state: Any, end: int) -> Any:
         made = real(cls, state, end)
         made._taken.clear()
         return made
 
-    p.replace(Channels.load, classmethod(load))
+    p.replace(Cursors.load, classmethod(load))
 
 
 @mutant("a cursor's move is an entry of the log", Focus(faults=LOST_ANSWERS, workloads=("cursors",), pace=0.3))
@@ -121,9 +121,7 @@ def cursors_are_not_replicated(p: Patches) -> None:
             return
         self.check_leading()
         at = self.state.offset_bounds(self.group.append_time_now_us())
-        done(
-            [self.state._channels.apply(name, getattr(each, name), at) for name, each in zip(names, said, strict=True)]
-        )
+        done([self.state._cursors.apply(name, getattr(each, name), at) for name, each in zip(names, said, strict=True)])
 
     real = Partition.command
     p.replace(Partition.command, command)

@@ -251,7 +251,7 @@ def test_a_partition_in_memory_goes_by_what_its_log_comes_to(bench: Bounded, mon
     written = len(bench.group.log.entries)
     with pytest.raises(QuotaExceeded):
         bench.command(opens("another"))
-    generation = bench.partition.state.channels["c0"].generation
+    generation = bench.partition.state.cursors["c0"].generation
     bench.command(commits(0, "c0", generation=generation))  # moves nothing: it is answered, and not written
     assert len(bench.group.log.entries) == written > 2
     bench.command(moves(1))

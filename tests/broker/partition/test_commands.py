@@ -221,7 +221,7 @@ def test_a_lost_leadership(bench: Commander) -> None:
     with pytest.raises(NotLeader):
         bench.run(commits(3))
     bench.group.win()
-    assert bench.partition.state.channels["c"].position == 1, "it was committed after all"
+    assert bench.partition.state.cursors["c"].position == 1, "it was committed after all"
     bench.turn()
     bench.run(commits(3))
     bench.settle()
@@ -249,7 +249,7 @@ def test_the_time_is_up(bench: Commander, turns: int) -> None:
     bench.clock.advance(0.55)
     assert bench.errors == ([list, OutcomeUnknown] if turns else [DeadlineExceeded])
     bench.settle()
-    assert bench.partition.state.channels["c"].position == (2 if turns else 1)
+    assert bench.partition.state.cursors["c"].position == (2 if turns else 1)
     assert len(bench.outcomes) == 2
     assert bench.deadlines.now() > 0
 

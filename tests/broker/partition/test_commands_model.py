@@ -294,7 +294,7 @@ class CommandsLife(RuleBasedStateMachine):
         state, naive = self.partition.state, self.applied
         assert (state.log_start, state.high_watermark) == (naive.start, naive.end)
         assert (state.kept_records, state.kept_bytes) == (naive.records, naive.bytes)
-        cursors = {name: (c.position, c.epoch, c.generation) for name, c in state.channels.items()}
+        cursors = {name: (c.position, c.epoch, c.generation) for name, c in state.cursors.items()}
         assert cursors == {name: (c.position, c.epoch, c.generation) for name, c in naive.channels.items()}
         lowest = state.holds.lowest(naive.now_us)
         assert (None if lowest is None else lowest.offset) == naive.held(naive.now_us)

@@ -143,7 +143,7 @@ async def check_who_was_left_behind(cluster: VirtualCluster) -> None:
     await cluster.until(lambda: late.state.applied_index == leader[1].state.applied_index, 20, "it is caught up")
     assert late.log_start >= first_kept(late) > 50
     assert late.dump() == leader[1].dump()
-    assert late.state.channels["c"].position == 110
+    assert late.state.cursors["c"].position == 110
 
 
 @pytest.mark.parametrize("seed", first_of(range(3), 1))

@@ -11,7 +11,7 @@ from tests.broker.values import Applied, commits, consumes, deletes, holds, move
 from tests.fakes.batches import payload
 from tests.fakes.raft_group import NOW_US
 from tinymq.base.errors import CorruptData
-from tinymq.broker.state.channels import CHANNELS_MAX, TAKEN_MAX, Channels
+from tinymq.broker.state.cursors import CHANNELS_MAX, CURSORS_MAX, TAKEN_MAX, Cursors
 from tinymq.broker.state.producers import Producers
 from tinymq.broker.state.retention_index import RetentionIndex
 from tinymq.broker.state.state import PartitionState
@@ -70,7 +70,7 @@ def test_the_bytes_are_those_that_were_written_down() -> None:
     state = PartitionState()
     state.load(data)
     assert (state.log_start, state.kept_records, state.kept_bytes) == (2, 4, 70)
-    assert state.channels["a"].generation == 3
+    assert state.cursors["a"].generation == 3
     assert state.dump() == data
 
 
@@ -158,7 +158,7 @@ LIES = {
     "a channel twice": lambda s: s.channels.add().CopyFrom(s.channels[-1]),
     "no name": lambda s: s.channels[0].MergeFrom(pb.Cursor(channel="a b")),
     "half a request id": lambda s: s.channels[0].MergeFrom(pb.Cursor(last_seek=b"1234")),
-    "too many channels": lambda s: s.channels.extend([pb.Cursor(channel=f"c{n:05}") for n in range(CHANNELS_MAX)]),
+    "too many cursors": lambda s: s.channels.extend([pb.Cursor(channel=f"c{n:05}") for n in range(CURSORS_MAX)]),
     "half of what was taken": lambda s: s.MergeFrom(pb.State(taken=s.taken[:30])),
     "taken twice": lambda s: s.MergeFrom(pb.State(taken=s.taken * 2)),
     "too much taken": lambda s: s.MergeFrom(
@@ -213,13 +213,13 @@ def test_commands_with_the_greatest_numbers_are_applied() -> None:
         opens("m", most, most), commits(most, "m", most, (1 << 32) - 1), seeks(most, 1, "m", most),
         moves(most), holds(most, 1, (1 << 32) - 1), pb.Command(release=pb.Release()), consumes(1, "m"),
     )  # fmt: skip
-    assert applied.state.channels["m"].epoch == most
+    assert applied.state.cursors["m"].epoch == most
     PartitionState().load(applied.state.dump())
 
 
 def test_an_empty_table_is_loaded() -> None:
     state = pb.State()
-    Channels().dump(state)
+    Cursors().dump(state)
     RetentionIndex().dump(state)
     assert state == pb.State()
     PartitionState().load(PartitionState().dump())

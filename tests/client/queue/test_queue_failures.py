@@ -22,7 +22,7 @@ from tinymq.base.errors import (
     Unavailable,
     UnknownChannel,
 )
-from tinymq.broker.state import channels
+from tinymq.broker.state import cursors
 from tinymq.client.consume.channel_consumer import UNSET_S_MIN
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
@@ -259,7 +259,7 @@ def test_a_refused_channel_raises_at_once_and_leaves_no_consumer_on_record(
     own: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mq = topic_client(own)
-    monkeypatch.setattr(channels, "CHANNELS_MAX", 2)
+    monkeypatch.setattr(cursors, "CURSORS_MAX", 2)
     for channel in ("a", "b"):
         with mq.queue("t", channel=channel) as queue:
             queue.poll()

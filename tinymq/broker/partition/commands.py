@@ -13,7 +13,8 @@ from tinymq.base.types import Position
 from tinymq.broker.partition.deadlines import Deadlines, Ticket
 from tinymq.broker.partition.pending_acks import call_done
 from tinymq.broker.state.outcome import CommandOutcome
-from tinymq.format.entry import Entry
+from tinymq.format.entry import Entry, Kind
+from tinymq.format.feature_level import FIRST_LEVEL, PARTITION_COMMANDS, check, entry_version
 from tinymq.proto import partition_pb2 as pb
 
 ENTRY_COMMANDS_MAX = 1000
@@ -21,6 +22,7 @@ ENTRY_BYTES_MAX = 256 * 1024
 QUEUED_COMMANDS_MAX = 16_384  # of one partition, and not proposed yet
 QUEUED_BYTES_MAX = 4 * 1024 * 1024
 RETRY_MS = 50
+GROUPS_LEVEL = 2  # the feature level of groups' cursors
 
 Done = Callable[[list[CommandOutcome] | TinymqError], None]
 """Called once, on the loop, with the outcomes of a call's commands in their order, or with an error. Must not raise."""
@@ -35,6 +37,28 @@ def check_call(commands: Sequence[pb.Command]) -> int:
             hint=f"1 to {ENTRY_COMMANDS_MAX} commands, of at most {ENTRY_BYTES_MAX} bytes",
         )
     return size
+
+
+def level_of(command: pb.Command, level: int) -> int:
+    """The feature level that a command needs in a cluster of `level`.
+
+    Opening a channel needs no level. From level 2 on it is still proposed as content of level 2, because such an entry
+    permits more cursors.
+    """
+    name = command.WhichOneof("command") or ""
+    needed = PARTITION_COMMANDS.get(name, FIRST_LEVEL)
+    if name == "open":
+        needed = max(needed, min(level, GROUPS_LEVEL))
+    if name in ("open", "commit", "seek") and getattr(command, name).kind != pb.CHANNEL:
+        needed = max(needed, GROUPS_LEVEL)
+    return needed
+
+
+def command_version(commands: Sequence[pb.Command], level: int) -> int:
+    """The version of an entry with these commands. Raises UnsupportedVersion if the cluster's level is too low."""
+    needed = max([level_of(command, level) for command in commands], default=FIRST_LEVEL)
+    check("the command", needed, level)
+    return entry_version(Kind.COMMAND, needed)
 
 
 class _Call:

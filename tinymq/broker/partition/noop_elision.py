@@ -13,7 +13,7 @@ from tinymq.base.errors import TinymqError
 from tinymq.broker.partition.commands import CommandQueue, Done, check_call
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.pending_acks import call_done
-from tinymq.broker.state.channels import ConsumerVerdict
+from tinymq.broker.state.cursors import CursorVerdict
 from tinymq.proto import partition_pb2 as pb
 
 
@@ -25,12 +25,12 @@ class NoopElision:
         queue: CommandQueue,
         deadlines: Deadlines,
         *,
-        judge: Callable[[pb.Command], ConsumerVerdict | None],
+        judge: Callable[[pb.Command], CursorVerdict | None],
         read_index: Callable[[float], Awaitable[int]],
         check_leading: Callable[[], None],
         check_room: Callable[[Sequence[pb.Command]], None],
     ) -> None:
-        """`judge` returns the outcome that a channel's command would have in the applied state, and None for other
+        """`judge` returns the outcome that a cursor's command would have in the applied state, and None for other
         commands. `read_index` returns once a majority has confirmed the leadership. `check_room` raises QuotaExceeded
         for commands that would be written."""
         self._queue = queue
@@ -55,7 +55,7 @@ class NoopElision:
             self._check_room(commands)
             self._queue.add(commands, timeout_s, done)
 
-    def _unchanging(self, commands: Sequence[pb.Command]) -> list[ConsumerVerdict] | None:
+    def _unchanging(self, commands: Sequence[pb.Command]) -> list[CursorVerdict] | None:
         """The verdicts on the commands, or None if one of them would change something."""
         verdicts = []
         for command in commands:

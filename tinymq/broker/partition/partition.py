@@ -13,7 +13,7 @@ from tinymq.base.errors import DiskFull, NotLeader, TinymqError
 from tinymq.base.topic_config import OnFull, Retention, TopicConfig
 from tinymq.base.types import Position
 from tinymq.broker.partition.capacity import Uncommitted, check_commands, is_nearly_full, room
-from tinymq.broker.partition.commands import CommandQueue
+from tinymq.broker.partition.commands import CommandQueue, command_version
 from tinymq.broker.partition.commands import Done as CommandsDone
 from tinymq.broker.partition.commit_watchers import CommitWatchers
 from tinymq.broker.partition.deadlines import Deadlines
@@ -22,6 +22,7 @@ from tinymq.broker.partition.noop_elision import NoopElision
 from tinymq.broker.partition.pending_acks import Acks, Done, PendingAcks, Produced
 from tinymq.broker.partition.soft_leases import SoftLeases
 from tinymq.broker.partition.uncommitted_producers import UncommittedProducers
+from tinymq.broker.state.cursors import CursorVerdict
 from tinymq.broker.state.holds import Hold
 from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.broker.state.producers import PRODUCERS_MAX, Producer, RememberedBatch, judge
@@ -29,7 +30,6 @@ from tinymq.broker.state.retention import acknowledged_start, clamped, due_start
 from tinymq.broker.state.state import PartitionState
 from tinymq.format.batch import CheckedBatch
 from tinymq.format.entry import Entry, Kind, NewEntry
-from tinymq.format.feature_level import PARTITION_COMMANDS, entry_version
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.rules.noop import parse_noop
 
@@ -70,7 +70,7 @@ class Partition:
         self._noop_elision = NoopElision(
             self._command_queue,
             deadlines,
-            judge=lambda command: self.state.judge(command, 0),
+            judge=self.judge,
             read_index=lambda timeout_s: self.group.read_index(timeout_s),
             check_leading=self.check_leading,
             check_room=lambda commands: check_commands(self.config, self.group.log.size_bytes, commands),
@@ -203,15 +203,20 @@ class Partition:
         confirmed that this replica still leads (noop_elision.py).
 
         Raises, before anything is done and without a call of `done`: NotLeader, InvalidRequest, QuotaExceeded,
-        DiskFull. `done` gets NotLeader or DeadlineExceeded while nothing is appended, and OutcomeUnknown afterwards.
+        DiskFull, UnsupportedVersion. `done` gets NotLeader or DeadlineExceeded while nothing is appended, and
+        OutcomeUnknown afterwards.
         """
         self.check_leading()
+        command_version(commands, self.group.feature_level)  # here, so that no other call of the entry fails with it
         self._noop_elision.take(commands, timeout_s, done)
+
+    def judge(self, command: pb.Command) -> CursorVerdict | None:
+        """The verdict on a cursor's command in the applied state; None for other commands."""
+        return self.state.judge(command, 0, command_version([command], self.group.feature_level))
 
     def _propose_commands(self, commands: list[pb.Command]) -> Position:
         # An older build stops at an entry of a version that it does not know, instead of skipping the command.
-        level = max(PARTITION_COMMANDS[command.WhichOneof("command") or ""] for command in commands)
-        version = entry_version(Kind.COMMAND, level)
+        version = command_version(commands, self.group.feature_level)
         payload = pb.Commands(commands=commands).SerializeToString()
         try:
             position = self.group.propose(NewEntry(Kind.COMMAND, payload, version=version))

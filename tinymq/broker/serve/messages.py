@@ -188,7 +188,7 @@ class WaitingTakers:
 
     def _next(self, partition: Partition, consume: pb.Command) -> int | None:
         """The offset of the record that `consume` will take, behind those of proposed commands; None: not known."""
-        verdict = partition.state.judge(consume, 0)
+        verdict = partition.judge(consume)
         assert verdict is not None, "a channel's command"
         outcome = verdict.outcome
         if isinstance(outcome.error, UnknownChannel):
@@ -260,7 +260,7 @@ class Turn:
 
 def size_of(partition: Partition, channel: str) -> int:
     """The number of records that `channel` has not read. For "" or an unknown channel: of all kept records."""
-    cursor = partition.state.channels.get(channel) if channel else None
+    cursor = partition.state.cursors.get(channel) if channel else None
     position = partition.log_start if cursor is None else max(cursor.position, partition.log_start)
     return max(0, partition.high_watermark - position)
 

@@ -14,6 +14,7 @@ class OffsetBounds(NamedTuple):
     log_start: int
     end: int  # offset after the last record before the entry
     now_us: int  # the entry's append time: replicated decisions have no other clock
+    cursors_max: int  # how many cursors the partition may have, by the version of the entry
 
 
 @value

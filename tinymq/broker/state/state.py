@@ -9,7 +9,7 @@
         24    8 record_bytes    u64  payload bytes of all records up to it
         32    8 producers       u64  bytes of the next field
         40    … producers            tinymq/broker/state/producers.py
-         …    … State                tinymq/proto/partition.proto: log start, channels, index, holds, epochs
+         …    … State                tinymq/proto/partition.proto: log start, cursors, index, holds, epochs
 
 Equal logs give equal bytes. `apply` never fails: every committed entry counts. A command that cannot be carried out has
 an error as its outcome, and changes nothing.
@@ -23,7 +23,8 @@ from collections.abc import Mapping
 from google.protobuf.message import DecodeError
 
 from tinymq.base.errors import CorruptData, InvalidBatch, InvalidRequest, TinymqError
-from tinymq.broker.state.channels import CHANNEL_COMMANDS, Channels, ConsumerVerdict, Cursor
+from tinymq.broker.state.cursor import Cursor
+from tinymq.broker.state.cursors import CURSOR_COMMANDS, Cursors, CursorVerdict, cursors_max
 from tinymq.broker.state.epoch_cache import EpochCache
 from tinymq.broker.state.holds import Holds
 from tinymq.broker.state.outcome import CommandOutcome, OffsetBounds
@@ -31,7 +32,7 @@ from tinymq.broker.state.producers import PRODUCERS_MAX, Producers
 from tinymq.broker.state.retention import acknowledged_start, new_start
 from tinymq.broker.state.retention_index import RetentionIndex
 from tinymq.format.batch import BatchHeader, parse_batch_header
-from tinymq.format.entry import Entry, Kind, crc32c
+from tinymq.format.entry import ENTRY_VERSION, Entry, EntryHeader, Kind, crc32c
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.rules.noop import parse_noop
 
@@ -43,7 +44,7 @@ class PartitionState:
     """The applied state. Only `apply` and `load` change it."""
 
     __slots__ = (
-        "_channels",
+        "_cursors",
         "applied_index",
         "epoch_cache",
         "high_watermark",
@@ -63,17 +64,17 @@ class PartitionState:
         self.retention_index = RetentionIndex()
         self.holds = Holds()
         self.epoch_cache = EpochCache()
-        self._channels = Channels()
+        self._cursors = Cursors()
 
     @property
-    def channels(self) -> Mapping[str, Cursor]:
-        """A view of the present cursors, by channel."""
-        return self._channels.cursors
+    def cursors(self) -> Mapping[str, Cursor]:
+        """A view of the present cursors of all kinds, by the name of their channel or group."""
+        return self._cursors.by_name
 
     @property
     def lowest_cursor(self) -> int | None:
         """The lowest position of a cursor, below the log start or not; None: there is no cursor."""
-        return min((cursor.position for cursor in self._channels.cursors.values()), default=None)
+        return min((cursor.position for cursor in self._cursors.by_name.values()), default=None)
 
     @property
     def kept_records(self) -> int:
@@ -85,9 +86,9 @@ class PartitionState:
         """Stored bytes of the records from the log start on: never less than there are, and less than 1/128 more."""
         return self.record_bytes - self.retention_index.start_bytes
 
-    def offset_bounds(self, now_us: int) -> OffsetBounds:
-        """The bounds of the log by which the next command is judged."""
-        return OffsetBounds(self.log_start, self.high_watermark, now_us)
+    def offset_bounds(self, now_us: int, version: int = ENTRY_VERSION) -> OffsetBounds:
+        """The bounds of the log by which the next command is judged, in an entry of that version."""
+        return OffsetBounds(self.log_start, self.high_watermark, now_us, cursors_max(version))
 
     def apply(self, entry: Entry) -> list[CommandOutcome] | None:
         """Apply one committed entry of any kind, and return the outcomes of a COMMAND entry.
@@ -132,26 +133,25 @@ class PartitionState:
 
     # ---- commands
 
-    def judge(self, command: pb.Command, now_us: int) -> ConsumerVerdict | None:
-        """The verdict on a channel's command at this moment; None for other commands. Changes nothing."""
+    def judge(self, command: pb.Command, now_us: int, version: int) -> CursorVerdict | None:
+        """The verdict on a cursor's command at this moment; None for other commands. Changes nothing."""
         name = command.WhichOneof("command")
-        if name not in CHANNEL_COMMANDS:
+        if name not in CURSOR_COMMANDS:
             return None
-        return self._channels.judge(name, getattr(command, name), self.offset_bounds(now_us))
+        return self._cursors.judge(name, getattr(command, name), self.offset_bounds(now_us, version))
 
     def _apply_commands(self, entry: Entry) -> list[CommandOutcome]:
         try:
             commands = pb.Commands.FromString(entry.payload).commands
         except DecodeError:  # a committed entry that no build could read means nothing, on every replica
             return []
-        now_us = entry.header.append_time_us
-        return [self._apply_command(command, now_us) for command in commands]
+        return [self._apply_command(command, entry.header) for command in commands]
 
-    def _apply_command(self, command: pb.Command, now_us: int) -> CommandOutcome:
+    def _apply_command(self, command: pb.Command, header: EntryHeader) -> CommandOutcome:
         name = command.WhichOneof("command")
-        bounds = self.offset_bounds(now_us)
-        if name in CHANNEL_COMMANDS:
-            return self._channels.apply(name, getattr(command, name), bounds)
+        bounds = self.offset_bounds(header.append_time_us, header.version)
+        if name in CURSOR_COMMANDS:
+            return self._cursors.apply(name, getattr(command, name), bounds)
         try:
             if name == "move_start":
                 return self.move_start(command.move_start, bounds)
@@ -190,7 +190,7 @@ class PartitionState:
     def dump(self) -> bytes:
         producers = self.producers.dump()
         state = pb.State(log_start=self.log_start)
-        self._channels.dump(state)
+        self._cursors.dump(state)
         self.retention_index.dump(state)
         self.holds.dump(state)
         self.epoch_cache.dump(state)
@@ -216,14 +216,14 @@ class PartitionState:
         if state.log_start > high_watermark:
             raise CorruptData("a partition's applied state begins behind its end")
         # Every part is parsed before the first field changes.
-        channels = Channels.load(state, high_watermark)
+        cursors = Cursors.load(state, high_watermark)
         retention_index = RetentionIndex.load(state, high_watermark, record_bytes)
         holds = Holds.load(state, high_watermark)
         epoch_cache = EpochCache.load(state, high_watermark)
         self.producers.load(data[_HEAD.size : end])
         self.applied_index, self.high_watermark, self.record_bytes = applied_index, high_watermark, record_bytes
         self.log_start = state.log_start
-        self._channels, self.retention_index, self.holds = channels, retention_index, holds
+        self._cursors, self.retention_index, self.holds = cursors, retention_index, holds
         self.epoch_cache = epoch_cache
 
 

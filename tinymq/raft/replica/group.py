@@ -148,6 +148,11 @@ class Group:
         return self._replica.state.membership
 
     @property
+    def feature_level(self) -> int:
+        """The cluster's feature level, as known here."""
+        return self._replica.state.env.feature_level
+
+    @property
     def failure(self) -> TinymqError | None:
         """The error that ended this replica's part in the group; None while it takes part."""
         return self._replica.state.failure

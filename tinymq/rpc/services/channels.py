@@ -17,6 +17,7 @@ from tinymq.broker.partition.partition import Partition
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.messages import command, prove_leading, size_of
 from tinymq.broker.serve.offsets import find_offset
+from tinymq.broker.state.cursor import CursorKind
 from tinymq.broker.state.holds import Hold, wait_ms
 from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.proto import partition_pb2 as part
@@ -291,7 +292,9 @@ async def _list(broker: Broker, topic_id: bytes, number: int) -> pb.PartitionCha
         high_watermark=partition.high_watermark,
         record_bytes=partition.state.kept_bytes,
     )
-    for name, cursor in sorted(partition.state.channels.items()):
+    for name, cursor in sorted(partition.state.cursors.items()):
+        if cursor.kind != CursorKind.CHANNEL:
+            continue
         reads = broker.registry.get_queue_consumer(topic.name, number, name) if topic is not None else None
         found.channels.add(
             channel=name,

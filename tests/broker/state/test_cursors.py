@@ -14,8 +14,8 @@ from tinymq.base.errors import (
     TinymqError,
     UnknownChannel,
 )
-from tinymq.broker.state import channels
-from tinymq.broker.state.channels import CHANNELS_MAX, TAKEN_MAX
+from tinymq.broker.state import cursors
+from tinymq.broker.state.cursors import CHANNELS_MAX, TAKEN_MAX
 from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.proto import partition_pb2 as pb
 
@@ -49,7 +49,7 @@ def error(at: Applied, command: pb.Command) -> type[TinymqError]:
 def test_a_channel_is_made_within_the_log(at: Applied, start: int, position: int) -> None:
     outcome = one(at, opens(start=start, epoch=7))
     assert (outcome.error, outcome.position, outcome.epoch, outcome.generation) == (None, position, 7, 1)
-    cursor = at.state.channels["c"]
+    cursor = at.state.cursors["c"]
     assert (cursor.position, cursor.moved_us) == (position, at.now_us)
 
 
@@ -65,9 +65,9 @@ def test_a_commit_moves_forward_only(at: Applied) -> None:
     one(at, opens(start=3))
     assert one(at, commits(7)).position == 7
     for offset in (7, 5, 0):
-        before = dict(at.state.channels)
+        before = dict(at.state.cursors)
         assert one(at, commits(offset)).position == 7
-        assert at.state.channels == before
+        assert at.state.cursors == before
     assert one(at, commits(10)).position == 10
     assert error(at, commits(11)) is OffsetOutOfRange
 
@@ -111,7 +111,7 @@ def test_each_consume_takes_the_next_record_and_a_repeat_the_same(at: Applied) -
 def test_a_cursor_below_the_log_start_reads_from_there(at: Applied) -> None:
     one(at, opens(start=3))
     one(at, moves(6))
-    assert at.state.channels["c"].position == 3, "it is not rewritten"
+    assert at.state.cursors["c"].position == 3, "it is not rewritten"
     assert one(at, opens()).position == 6
     assert one(at, commits(5)).position == 6
     assert one(at, consumes()).offset == 6
@@ -168,7 +168,7 @@ def test_a_partition_has_so_many_channels(at: Applied) -> None:
 
 
 def test_the_oldest_of_what_was_taken_is_forgotten(at: Applied, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "TAKEN_MAX", 3)
+    monkeypatch.setattr(cursors, "TAKEN_MAX", 3)
     at.run(opens("a", start=2), opens("b", start=2))
     at.run(consumes(1, "a"), consumes(2, "b"), consumes(3, "b"), consumes(4, "b"))
     assert one(at, consumes(2, "b")).offset == 2
@@ -178,7 +178,7 @@ def test_the_oldest_of_what_was_taken_is_forgotten(at: Applied, monkeypatch: pyt
 
 def test_generations_go_round(at: Applied) -> None:
     state = pb.State(last_number=(1 << 32) - 2)
-    at.state._channels = channels.Channels.load(state, 10)
+    at.state._cursors = cursors.Cursors.load(state, 10)
     assert [one(at, opens(name)).generation for name in "abc"] == [(1 << 32) - 1, 0, 1]
     assert one(at, seeks(5, channel="a")).generation == 2
 
