@@ -112,6 +112,8 @@ class StoredEntry:
     prev_crc: int
     header_crc: int
     records: tuple[str, ...]  # names; () of entries without records
+    timestamps: tuple[int, ...] = ()  # of the records, in microseconds since 1970; () if not known
+    append_time_us: int | None = None  # None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +323,10 @@ class History:
                 led = LeaderSpan(**values)
                 history.leaders[led.log, led.term, led.broker] = led
             else:
-                entries = tuple(StoredEntry(**e | {"records": tuple(e["records"])}) for e in values["entries"])
+                entries = tuple(
+                    StoredEntry(**e | {"records": tuple(e["records"]), "timestamps": tuple(e["timestamps"])})
+                    for e in values["entries"]
+                )
                 history.replicas.append(FinalReplica(**values | {"entries": entries}))
         return history
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 import pytest
 
 from tinymq_chaos.history import METADATA, FinalReplica, History, Outcome, StoredEntry, topic_key
-from tinymq_chaos.records import CHANGED, VALUE_BYTES_MIN, make_value, name_in
+from tinymq_chaos.records import (
+    CHANGED,
+    LOOKS,
+    STAMPED_LATE_US,
+    VALUE_BYTES_MIN,
+    Content,
+    Headers,
+    fields_in,
+    make_content,
+    make_value,
+    name_in,
+    name_in_fields,
+)
 
 
 def a_history() -> History:
@@ -74,3 +86,54 @@ def test_a_changed_value_names_no_record(at: int) -> None:
 @pytest.mark.parametrize("value", [None, b"", b"p1-17", b"p1-17 48 ", make_value("p1-17", 100)[:-1], b"\xff 1 2"])
 def test_other_bytes_name_no_record(value: bytes | None) -> None:
     assert name_in(value).startswith(CHANGED)
+
+
+NOW_US = 1_700_000_000_000_000
+
+
+def contents(own_clock: bool = True) -> list[Content]:
+    return [make_content(f"p1-{n}", 64, NOW_US, own_clock=own_clock) for n in range(600)]
+
+
+def named(content: Content, **changed: object) -> str:
+    """Return the name of a record of which some fields were changed."""
+    stamped_us = NOW_US if content.timestamp_us is None else content.timestamp_us
+    fields = {"key": content.key, "value": content.value, "headers": content.headers, "timestamp_us": stamped_us}
+    return name_in_fields(**{**fields, **changed})  # type: ignore[arg-type]
+
+
+def test_records_have_all_keys_headers_and_kinds_of_timestamps() -> None:
+    made = contents()
+    assert {c.key is None for c in made} == {True, False}
+    assert b"" in {c.key for c in made}
+    assert len({c.headers for c in made}) == len({headers for _, headers in LOOKS})
+    times = [c.timestamp_us for c in made if c.timestamp_us is not None]
+    assert 0 < len(times) < len(made)
+    assert min(times) < NOW_US < max(times)
+    assert max(times.count(each) for each in {*times} - {NOW_US}) > 1
+    assert [named(c) for c in made] == [f"p1-{n}" for n in range(len(made))]
+    assert {fields_in(c.value)[:2] for c in made} == {(c.key, c.headers) for c in made}
+
+
+WRONG_KEYS: list[bytes | None] = [None, b"", b"other"]
+WRONG_HEADERS: list[Headers] = [(), (("trace", b""),), (("a", b"2"), ("a", b"1"), ("", b"")), (("none", b""),)]
+
+
+@pytest.mark.parametrize("key", WRONG_KEYS)
+def test_a_changed_key_names_no_record(key: bytes | None) -> None:
+    assert {named(c, key=key)[0] for c in contents() if c.key != key} == {CHANGED}
+
+
+@pytest.mark.parametrize("headers", WRONG_HEADERS)
+def test_changed_headers_name_no_record(headers: Headers) -> None:
+    assert {named(c, headers=headers)[0] for c in contents() if c.headers != headers} == {CHANGED}
+
+
+def test_a_changed_timestamp_names_no_record() -> None:
+    given = [c for c in contents() if c.timestamp_us is not None]
+    assert {named(c, timestamp_us=c.timestamp_us + by)[0] for c in given for by in (-1, 1)} == {CHANGED}  # type: ignore[operator]
+    stamped = [c for c in contents() if c.timestamp_us is None]
+    late_us = NOW_US + STAMPED_LATE_US
+    assert {named(c, timestamp_us=at_us)[0] for c in stamped for at_us in (NOW_US - 1, late_us + 1)} == {CHANGED}
+    by_broker = [c for c in contents(own_clock=False) if c.timestamp_us is None]
+    assert {named(c, timestamp_us=0)[0] for c in by_broker} == {"p"}, "a broker's clock may be wrong"

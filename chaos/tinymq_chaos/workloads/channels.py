@@ -18,7 +18,7 @@ from tinymq.client.cluster.routing import Topic
 from tinymq.client.consume.cursors import ChannelId, change
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.history import Call, Outcome
-from tinymq_chaos.records import name_in
+from tinymq_chaos.records import name_of
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, key_of, pause, recorded
 from tinymq_chaos.workloads.producers import NumberedProducer, lone
 from tinymq_chaos.workloads.readers import drain
@@ -174,6 +174,6 @@ async def _read(client: AsyncClient, topic: str, offset: int) -> str:
     try:
         await reader.open()
         found = await reader.poll(timeout=CALL_S / 4)
-        return name_in(found[0].value) if found else ""
+        return name_of(found[0]) if found else ""
     finally:
         await reader.close()

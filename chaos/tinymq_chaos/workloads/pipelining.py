@@ -20,6 +20,7 @@ from tinymq.client.net.broker_streams import State
 from tinymq.client.net.wire import batch_head, produce_batch, read_error
 from tinymq.format.batch import encode
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq_chaos.records import columns
 from tinymq_chaos.workloads.context import CALL_S, Context, pause, recorded
 from tinymq_chaos.workloads.producers import LIFE_S, NumberedProducer
 
@@ -117,8 +118,8 @@ class PipeliningProducer:
             first_sequence=numbers.sequence,
         )  # fmt: skip
         numbers.sequence += len(names)
-        values, now_us = [sender.value(name) for name in names], self._context.clock.wall_us()
-        message = encode(None, values, None, [now_us] * len(names))
+        contents = [sender.content(name) for name in names]
+        message = encode(*columns(contents, self._context.clock.wall_us()))
         row = f"{numbers.name}/{numbers.epoch}"
         call = sender.begin(names, self._partition, numbers.name, idempotent=True, row=row)
         deadline_s = self._context.clock.monotonic() + CALL_S

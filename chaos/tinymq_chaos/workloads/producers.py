@@ -15,7 +15,7 @@ from tinymq.base.errors import NotDelivered, TinymqError
 from tinymq.client import AsyncClient
 from tinymq.format.batch import SCHEMA
 from tinymq_chaos.history import Call
-from tinymq_chaos.records import VALUE_BYTES_MIN, make_value
+from tinymq_chaos.records import VALUE_BYTES_MIN, Content, columns, make_content
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, pause, recorded
 
 OUTSTANDING_MAX = 60  # calls of one producer without an answer; above it, the producer waits
@@ -40,10 +40,14 @@ class NumberedProducer:
         self._count += count
         return names
 
-    def value(self, record: str) -> bytes:
-        """Return a value, mostly a small one, now and then one that fills segments."""
+    def content(self, record: str, *, own_clock: bool = True) -> Content:
+        """Return the fields of a record, mostly a small one, now and then one that fills segments.
+
+        `own_clock`: see make_content.
+        """
         rng = self.context.rng
-        return make_value(record, rng.choice((VALUE_BYTES_MIN, VALUE_BYTES_MIN, 200, rng.randrange(2_000))))
+        size = rng.choice((VALUE_BYTES_MIN, VALUE_BYTES_MIN, 200, rng.randrange(2_000)))
+        return make_content(record, size, self.context.clock.wall_us(), own_clock=own_clock)
 
     def begin(self, records: list[str], partition: int | None, producer: str, **args: Any) -> Call:
         call = begin(
@@ -76,7 +80,8 @@ async def stream(context: Context, sender: NumberedProducer, client: AsyncClient
                 for record in sender.records(context.rng.randint(1, 8)):
                     call = sender.begin([record], partition, name, idempotent=idempotent)
                     try:
-                        delivery = await producer.send(sender.topic, sender.value(record), partition=partition)
+                        fields = sender.content(record).arguments()
+                        delivery = await producer.send(sender.topic, partition=partition, **fields)
                     except TinymqError as error:
                         fail(call, error)
                         sender.ended(call)
@@ -105,7 +110,7 @@ async def batches(context: Context, sender: NumberedProducer, client: AsyncClien
         while not context.stop.is_set():
             names = sender.records(context.rng.randint(2, 12))
             partition = context.rng.randrange(sender.partitions)
-            table = pa.table({"value": pa.array([sender.value(name) for name in names], SCHEMA.field("value").type)})
+            table = _table([sender.content(name) for name in names])
             call = sender.begin(names, partition, sender.process, idempotent=True)
             with recorded(call):
                 parts = await (await producer.send_batch(sender.topic, table, partition=partition))
@@ -115,6 +120,14 @@ async def batches(context: Context, sender: NumberedProducer, client: AsyncClien
             await pause(context, 0.1, 1.0)
 
 
+def _table(contents: list[Content]) -> pa.Table:
+    """Return a table of all columns. A timestamp that was not given is null there."""
+    keys, values, headers, _ = columns(contents, 0)
+    times = [content.timestamp_us for content in contents]
+    arrays = [pa.array(each, field.type) for each, field in zip((keys, values, headers, times), SCHEMA, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
 async def lone(context: Context, sender: NumberedProducer, client: AsyncClient) -> None:
     """Send single records one after another, so that each shows the latency of one write."""
     while not context.stop.is_set():
@@ -122,7 +135,7 @@ async def lone(context: Context, sender: NumberedProducer, client: AsyncClient) 
         partition = context.rng.randrange(sender.partitions)
         call = sender.begin([name], partition, sender.process, idempotent=True)
         with recorded(call):
-            metadata = await client.send(sender.topic, sender.value(name), partition=partition)
+            metadata = await client.send(sender.topic, partition=partition, **sender.content(name).arguments())
             call.ok([metadata.partition, metadata.offset])
         sender.ended(call)
         await pause(context, 0.05, 0.7)

@@ -16,7 +16,7 @@ from typing import Any
 from tinymq.base.errors import CorruptData, DiskFull, StorageError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.history import Call, Outcome
-from tinymq_chaos.records import name_in
+from tinymq_chaos.records import name_in_fields
 from tinymq_chaos.workloads.context import CALL_S, Caller, Context, begin, key_of, pause, recorded
 from tinymq_chaos.workloads.producers import NumberedProducer
 from tinymq_chaos.workloads.readers import drain
@@ -58,7 +58,12 @@ class QueueCaller:
     async def _put(self, caller: Caller, sender: NumberedProducer, queue: int, *, sure: bool) -> Call:
         (name,) = sender.records(1)
         method, acks = ("ProduceMessage", "quorum") if sure else ("AsyncProduceMessage", "leader")
-        request = pb.ProduceMessageRequest(topic=self.topic, queue=queue, value=sender.value(name))
+        fields = sender.content(name, own_clock=False)
+        headers = [pb.Header(key=key, value=value) for key, value in fields.headers]
+        request = pb.ProduceMessageRequest(
+            topic=self.topic, queue=queue, key=fields.key, value=fields.value, headers=headers,
+            timestamp_us=fields.timestamp_us,
+        )  # fmt: skip
         call = sender.begin([name], queue, sender.process, idempotent=False, acks=acks)
         with _answered(call):
             reply = await _ask(caller, method, request)
@@ -102,7 +107,7 @@ class QueueCaller:
             reply = await _ask(caller, "ConsumeMessage", asked)
             if reply.HasField("message"):
                 call.args["partition"] = reply.message.queue
-            call.ok([reply.message.offset, name_in(reply.message.value)] if reply.HasField("message") else None)
+            call.ok([reply.message.offset, _name_of(reply.message)] if reply.HasField("message") else None)
         return call
 
     async def look(self) -> None:
@@ -128,7 +133,7 @@ class QueueCaller:
         with _answered(call):
             asked = pb.FetchMessageRequest(topic=self.topic, queue=queue, offset=offset)
             reply = await _ask(caller, "FetchMessage", asked)
-            message = [reply.message.offset, name_in(reply.message.value)] if reply.HasField("message") else None
+            message = [reply.message.offset, _name_of(reply.message)] if reply.HasField("message") else None
             call.ok([message, reply.log_start, reply.high_watermark])
 
     async def come_and_go(self) -> None:
@@ -152,6 +157,14 @@ class QueueCaller:
         with _answered(call):
             await _ask(caller, "DeleteQueue", pb.DeleteQueueRequest(topic=self.topic, queue=queue))
             call.ok()
+
+
+def _name_of(message: pb.QueueMessage) -> str:
+    """Return the name of a record as QueueService gives it: an absent field is None."""
+    headers = tuple((h.key, h.value if h.HasField("value") else None) for h in message.headers)
+    key = message.key if message.HasField("key") else None
+    value = message.value if message.HasField("value") else None
+    return name_in_fields(key, value, headers, message.timestamp_us)
 
 
 async def _ask(caller: Caller, method: str, request: Any) -> Any:

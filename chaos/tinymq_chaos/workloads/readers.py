@@ -9,7 +9,7 @@ from typing import Any
 from tinymq.base.errors import OffsetOutOfRange, TinymqError
 from tinymq.base.types import Offset
 from tinymq.client import AsyncClient
-from tinymq_chaos.records import name_in
+from tinymq_chaos.records import name_of
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, pause, recorded
 
 POLL_S = 0.5
@@ -120,7 +120,7 @@ def runs(messages: list[Any]) -> list[list[Any]]:
     for message in messages:
         if (message.partition, message.offset) != due:
             found.append([message.partition, message.offset, []])
-        found[-1][2].append(name_in(message.value))
+        found[-1][2].append(name_of(message))
         due = (message.partition, message.offset + 1)
     return found
 

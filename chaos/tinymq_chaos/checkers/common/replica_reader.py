@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import google_crc32c
+import pyarrow as pa
 
 from tinymq.base.config import Limits
 from tinymq.base.errors import OffsetOutOfRange
@@ -10,9 +13,10 @@ from tinymq.format.batch import decode_batch
 from tinymq.format.entry import Entry, Kind
 from tinymq.log.replica_log.log import Log
 from tinymq_chaos.history import StoredEntry
-from tinymq_chaos.records import CHANGED, name_in
+from tinymq_chaos.records import CHANGED, Headers, name_in_fields
 
 READ_BYTES = 1 << 20
+Records = tuple[tuple[str, ...], tuple[int, ...]]  # (names, timestamps)
 
 
 class ReplicaReader:
@@ -23,7 +27,7 @@ class ReplicaReader:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
-        self._seen: dict[tuple[int, int], tuple[str, ...]] = {}
+        self._seen: dict[tuple[int, int], Records] = {}
 
     async def stored(self, log: Log, upto: int) -> tuple[StoredEntry, ...]:
         """Return the entries from the log's first index up to and including `upto`.
@@ -55,13 +59,23 @@ class ReplicaReader:
         if google_crc32c.value(entry.payload) != header.payload_crc or (
             google_crc32c.value(entry.head[4:]) != header.header_crc
         ):  # the replica should have reported it
-            names: tuple[str, ...] = (f"{CHANGED}entry {entry.index}",)
+            records: Records = ((f"{CHANGED}entry {entry.index}",), ())
         else:
-            names = self._seen[place] = self._seen.get(place) or self._names(entry)
-        return StoredEntry(header.index, header.term, header.base_offset, header.prev_crc, header.header_crc, names)
+            records = self._seen[place] = self._seen.get(place) or self._records(entry)
+        return StoredEntry(
+            header.index, header.term, header.base_offset, header.prev_crc, header.header_crc, *records,
+            append_time_us=header.append_time_us,
+        )  # fmt: skip
 
-    def _names(self, entry: Entry) -> tuple[str, ...]:
+    def _records(self, entry: Entry) -> Records:
         if entry.header.kind != Kind.DATA:
-            return ()
+            return (), ()
         batch = decode_batch(entry.payload, self._limits)
-        return tuple(name_in(value) for value in batch.column("value").to_pylist())
+        keys, values, headers = (batch.column(name).to_pylist() for name in ("key", "value", "headers"))
+        times = batch.column("timestamp").cast(pa.int64()).to_pylist()
+        rows = zip(keys, values, map(_pairs, headers), times, strict=True)
+        return tuple(name_in_fields(*row) for row in rows), tuple(times)
+
+
+def _pairs(headers: list[dict[str, Any]] | None) -> Headers:
+    return tuple((header["key"], header["value"]) for header in headers or ())

@@ -22,6 +22,7 @@ from typing import Any, SupportsInt
 from tinymq.base.errors import BrokerUnreachable, DeadlineExceeded, OutcomeUnknown, TinymqError
 from tinymq_chaos.real.peers import nats_names as names
 from tinymq_chaos.real.peers.nats_wire import JetStreamWire, PublishAck, StreamState
+from tinymq_chaos.records import Headers, fields_in
 
 ATTEMPT_S = 1.0  # of one attempt of a send, before the next
 RETRY_S = 0.05
@@ -46,6 +47,19 @@ class ReceivedMessage:
     partition: int
     offset: int
     value: bytes
+
+    @property
+    def key(self) -> bytes | None:
+        """A message has a value alone. Its other fields are those that belong to the value (`fields_in`)."""
+        return fields_in(self.value)[0]
+
+    @property
+    def headers(self) -> Headers:
+        return fields_in(self.value)[1]
+
+    @property
+    def timestamp_us(self) -> int:
+        return fields_in(self.value)[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +88,7 @@ class NatsClient:
     ) -> Producer:  # tinymq's other arguments (linger, room) do not exist in JetStream
         return Producer(self.wire, delivery_timeout_ms / 1000, idempotent)
 
-    async def send(self, topic: str, value: bytes, *, partition: int = 0) -> RecordPosition:
+    async def send(self, topic: str, value: bytes, *, partition: int = 0, **_: Any) -> RecordPosition:
         return await publish(self.wire, topic, partition, value, self._timeout_s, _message_id())
 
     def reader(
@@ -202,7 +216,7 @@ class Producer:
         self._idempotent = idempotent
         self._sending: set[asyncio.Task[RecordPosition]] = set()
 
-    async def send(self, topic: str, value: bytes, *, partition: int = 0) -> Delivery:
+    async def send(self, topic: str, value: bytes, *, partition: int = 0, **_: Any) -> Delivery:
         message_id = _message_id() if self._idempotent else None
         task = asyncio.create_task(publish(self._wire, topic, partition, value, self._timeout_s, message_id))
         self._sending.add(task)
