@@ -11,11 +11,14 @@ Kinds of calls, their arguments and results (all of it JSON values; TOPIC is `to
 names, see records.py):
 
     kind          arguments                                        result when ok
-    send          topic, partition, records, idempotent, acks      [partition, base offset]; offset -1: acks="none"
+    send          topic, partition, records, idempotent, acks      [partition, base offset, append time (if told)];
+                                                                   offset -1: acks="none"
     open          reader, topic, partitions, replica               [[partition, offset], ...] where the reader stands
     poll          reader, topic, replica                           [[partition, base offset, RECORDS], ...]
     drain         reader, topic, replica                           [[partition, end], ...]: all up to there was polled
     offsets       topic                                            [[partition, log start, high watermark], ...]
+    find_time     topic, time_us                                   [[partition, offset, its timestamp, log start, high
+                                                                   watermark], ...]; the last three may be null
     create_topic  name, partitions                                 topic id, hex
     delete_topic  name                                             null
     add_partition topic                                            its number
@@ -114,6 +117,10 @@ class StoredEntry:
     records: tuple[str, ...]  # names; () of entries without records
     timestamps: tuple[int, ...] = ()  # of the records, in microseconds since 1970; () if not known
     append_time_us: int | None = None  # None: not known
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + len(self.records)
 
 
 @dataclass(frozen=True, slots=True)

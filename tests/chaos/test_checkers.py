@@ -13,6 +13,7 @@ from tests.chaos import (
     test_checkers_channels,
     test_checkers_moves,
     test_checkers_queues,
+    test_checkers_times,
     test_elections,
     test_ledger,
 )
@@ -362,6 +363,7 @@ BAD: list[tuple[Spoil, AnomalyKind]] = [
     *test_checkers_queues.BAD,
     *test_checkers_moves.BAD,
     *test_checkers_capacity.BAD,
+    *test_checkers_times.BAD,
 ]
 
 

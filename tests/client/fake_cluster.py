@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import pyarrow as pa
+
 from tests.broker.values import takes_over
 from tinymq.base.config import Limits
 from tinymq.base.errors import (
@@ -33,8 +35,8 @@ from tinymq.broker.state.epoch_cache import EpochCache
 from tinymq.broker.state.producers import Producer, extend, judge
 from tinymq.client.net.ports import Fetched, PackedBatch
 from tinymq.client.net.wire import join, read_fetched
-from tinymq.format.batch import check_batch, parse_batch_header
-from tinymq.format.entry import Kind, NewEntry, crc32c, make_entry, parse_header
+from tinymq.format.batch import check_batch, decode_batch, parse_batch_header
+from tinymq.format.entry import HEADER_SIZE, Kind, NewEntry, crc32c, make_entry, parse_header
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.proto.methods import method_of
@@ -516,16 +518,26 @@ def _offsets(cluster: FakeCluster, broker: int, request: pb.ListOffsetsRequest) 
             if request.leader_only and at.leader != broker:
                 raise cluster.not_leader(at)
             end = at.high_watermark(broker)
-            later = [parse_header(f) for f in at.frames]
-            wanted = [h.base_offset for h in later if h.max_timestamp_us >= query.timestamp_us]
-            offset = {-1: end, -2: at.log_start}.get(query.timestamp_us, min(wanted, default=end))
+            named = {-1: end, -2: at.log_start}.get(query.timestamp_us)
+            offset, time_us = (named, -1) if named is not None else _first_of_time(at, query.timestamp_us, end)
             reply.answers.add(
-                partition=query.partition, offset=offset, high_watermark=end, log_start=at.log_start,
-                leader_epoch=at.epoch, history=at.epochs.newest_term,
+                partition=query.partition, offset=offset, timestamp_us=time_us, high_watermark=end,
+                log_start=at.log_start, leader_epoch=at.epoch, history=at.epochs.newest_term,
             )  # fmt: skip
         except TinymqError as error:
             reply.answers.add(partition=query.partition, error=to_wire(error))
     return reply
+
+
+def _first_of_time(at: FakePartition, time_us: int, end: int) -> tuple[int, int]:
+    """Return (offset, timestamp) of the first record at or after a time; (`end`, -1) if there is none."""
+    for frame in at.frames:
+        header = parse_header(frame)
+        times = decode_batch(frame[HEADER_SIZE:], Limits()).column(3).cast(pa.int64()).to_pylist()
+        for offset, found_us in enumerate(times, header.base_offset):
+            if at.log_start <= offset < end and found_us >= time_us:
+                return offset, found_us
+    return end, -1
 
 
 def _changed(cluster: FakeCluster, request: Any) -> Any:

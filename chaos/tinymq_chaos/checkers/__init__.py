@@ -14,7 +14,7 @@ from tinymq_chaos.checkers.cluster.ledger import Ledger
 from tinymq_chaos.checkers.common import settings
 from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
-from tinymq_chaos.checkers.records import cursors, early_answers, reads, replicas, weak_topics, writes
+from tinymq_chaos.checkers.records import cursors, early_answers, reads, replicas, times, weak_topics, writes
 from tinymq_chaos.history import History
 
 Checker = Callable[[Facts], Iterator[Anomaly]]
@@ -33,6 +33,9 @@ CHECKERS: tuple[Checker, ...] = (
     reads.steady_readers,
     reads.skipped_fetches,
     reads.unseen_writes,
+    times.append_times_back,
+    times.wrong_append_times,
+    times.wrong_look_ups,
     replicas.two_leaders,
     replicas.lingering_leaders,
     replicas.restless,

@@ -8,7 +8,7 @@ simulated cluster and a real one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from tinymq_chaos.workloads import (
@@ -24,28 +24,34 @@ from tinymq_chaos.workloads import (
     trims,
     weak_topics,
 )
+from tinymq_chaos.workloads.capacity import Company
 from tinymq_chaos.workloads.context import CALL_S, Context, Workload, key_of
 from tinymq_chaos.workloads.pipelining import push
 from tinymq_chaos.workloads.producers import NumberedProducer
 
 PARTITIONS = 2
+LOOK_UPS: tuple[Company, ...] = (readers.look_up_times,)
+"""Calls beside a load that another system than tinymq may not have."""
 
 
-async def idempotent(context: Context) -> None:
+async def idempotent(context: Context, beside: Sequence[Company] = LOOK_UPS) -> None:
     """Two producers with many records in flight; readers on leaders and on followers."""
     await _load(
-        context, [("a", producers.stream, {}), ("b", producers.stream, {"linger_ms": 0})], ["leader", "follower"]
+        context,
+        [("a", producers.stream, {}), ("b", producers.stream, {"linger_ms": 0})],
+        ["leader", "follower"],
+        beside,
     )
 
 
-async def plain(context: Context) -> None:
+async def plain(context: Context, beside: Sequence[Company] = LOOK_UPS) -> None:
     """A producer without sequences: no record is sent twice, and unknown outcomes stay unknown."""
-    await _load(context, [("a", producers.stream, {"idempotent": False})], ["nearest"])
+    await _load(context, [("a", producers.stream, {"idempotent": False})], ["nearest"], beside)
 
 
-async def lone(context: Context) -> None:
+async def lone(context: Context, beside: Sequence[Company] = LOOK_UPS) -> None:
     """Single sends, one after another."""
-    await _load(context, [("a", producers.lone, {}), ("b", producers.lone, {})], ["any"])
+    await _load(context, [("a", producers.lone, {}), ("b", producers.lone, {})], ["any"], beside)
 
 
 async def batches(context: Context) -> None:
@@ -58,12 +64,18 @@ async def hasty(context: Context) -> None:
     await _load(context, [("a", push, {})], ["leader"])
 
 
-async def _load(context: Context, senders: list[tuple[str, Any, dict[str, Any]]], replicas: list[str]) -> None:
+async def _load(
+    context: Context,
+    senders: list[tuple[str, Any, dict[str, Any]]],
+    replicas: list[str],
+    beside: Sequence[Company] = LOOK_UPS,
+) -> None:
     name = await context.topic(PARTITIONS)
     reading = context.client(request_timeout_ms=CALL_S * 1000)
     key = await key_of(context, reading, name)
     running: list[Awaitable[None]] = [readers.follow(context, reading, name, key, replica) for replica in replicas]
     running.append(readers.look_at_ends(context, reading, name, key))
+    running += [other(context, reading, name, key) for other in beside]
     for letter, send, settings in senders:
         sender = NumberedProducer(context, f"{context.name}.{letter}", name, key, PARTITIONS)
         running.append(send(context, sender, context.client(request_timeout_ms=CALL_S * 1000), **settings))

@@ -77,6 +77,7 @@ async def load(
         send(context, sender, client),
         readers.follow(context, client, name, key, "leader"),
         readers.look_at_ends(context, client, name, key),
+        readers.look_up_times(context, client, name, key),
         *(other(context, client, name, key) for other in beside),
     )
     await readers.drain(context, client, name, key, "leader")

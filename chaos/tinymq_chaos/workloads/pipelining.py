@@ -127,7 +127,8 @@ class PipeliningProducer:
         async def send() -> None:
             with recorded(call):
                 try:
-                    call.ok([self._partition, await self._deliver(NumberedBatch(head, message), deadline_s, over)])
+                    answer = await self._deliver(NumberedBatch(head, message), deadline_s, over)
+                    call.ok([self._partition, int(answer.base_offset), int(answer.append_time_us)])
                 finally:
                     if call.result is None:
                         over.set()
@@ -135,8 +136,8 @@ class PipeliningProducer:
 
         return asyncio.create_task(send())
 
-    async def _deliver(self, batch: NumberedBatch, deadline_s: float, over: asyncio.Event) -> int:
-        """Return the base offset that some attempt is answered with.
+    async def _deliver(self, batch: NumberedBatch, deadline_s: float, over: asyncio.Event) -> Any:
+        """Return the ProduceResult that some attempt is answered with.
 
         Raises OutcomeUnknown if an earlier batch has an unknown outcome, which may block this one, or at the deadline.
         """
@@ -158,7 +159,7 @@ class PipeliningProducer:
                 cluster.refresh_soon()
                 continue
             if not isinstance(answer, TinymqError) and not answer.HasField("error"):
-                return int(answer.base_offset)
+                return answer
             self._learn(asked, answer if isinstance(answer, TinymqError) else read_error(answer.error))
             await context.clock.sleep(min(AGAIN_S, patience_s))
         raise OutcomeUnknown("sent, and not answered")

@@ -96,12 +96,17 @@ def _answer(sender: NumberedProducer, call: Call) -> Callable[[Any], None]:
         error = delivery.exception(0)
         if error is None:
             metadata = delivery.result(0)
-            call.ok([metadata.partition, metadata.offset])
+            call.ok(place_of(metadata))
         else:
             fail(call, error)
         sender.ended(call)
 
     return answer
+
+
+def place_of(metadata: Any) -> list[Any]:
+    """Return the result of a send, as histories have it."""
+    return [metadata.partition, metadata.offset, metadata.append_time_us]
 
 
 async def batches(context: Context, sender: NumberedProducer, client: AsyncClient) -> None:
@@ -115,7 +120,7 @@ async def batches(context: Context, sender: NumberedProducer, client: AsyncClien
             with recorded(call):
                 parts = await (await producer.send_batch(sender.topic, table, partition=partition))
                 assert len(parts) == 1, "small tables travel in one piece: else a failure says nothing of each record"
-                call.ok([parts[0].partition, parts[0].base_offset])
+                call.ok([parts[0].partition, parts[0].base_offset, parts[0].append_time_us])
             sender.ended(call)
             await pause(context, 0.1, 1.0)
 
@@ -136,7 +141,7 @@ async def lone(context: Context, sender: NumberedProducer, client: AsyncClient) 
         call = sender.begin([name], partition, sender.process, idempotent=True)
         with recorded(call):
             metadata = await client.send(sender.topic, partition=partition, **sender.content(name).arguments())
-            call.ok([metadata.partition, metadata.offset])
+            call.ok(place_of(metadata))
         sender.ended(call)
         await pause(context, 0.05, 0.7)
 

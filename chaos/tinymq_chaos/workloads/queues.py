@@ -67,7 +67,7 @@ class QueueCaller:
         call = sender.begin([name], queue, sender.process, idempotent=False, acks=acks)
         with _answered(call):
             reply = await _ask(caller, method, request)
-            call.ok([reply.queue, reply.offset])
+            call.ok([reply.queue, reply.offset, reply.append_time_us])
         sender.ended(call)
         return call
 

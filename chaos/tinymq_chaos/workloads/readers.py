@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
 from tinymq.base.errors import OffsetOutOfRange, TinymqError
 from tinymq.base.types import Offset
 from tinymq.client import AsyncClient
+from tinymq.client.admin.partition_offsets import find_place
 from tinymq_chaos.records import name_of
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, pause, recorded
 
 POLL_S = 0.5
 DRAIN_S = 10.0
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SETTINGS: dict[str, Any] = {"unreachable_ms_max": 5_000, "fetch_wait_ms": 200, "stale_ms_max": 1_000}
 
 
@@ -123,6 +126,42 @@ def runs(messages: list[Any]) -> list[list[Any]]:
         found[-1][2].append(name_of(message))
         due = (message.partition, message.offset + 1)
     return found
+
+
+async def look_up_times(context: Context, client: AsyncClient, topic: str, key: str) -> None:
+    """Ask for the first record of some time, in each of the ways that a client has."""
+    process = f"{context.name} times"
+    while not context.stop.is_set():
+        ago_us = context.rng.randrange(-1_000_000, 15_000_000)
+        time_us = max(0, context.clock.wall_us() - ago_us)
+        ask = context.rng.choice((_as_wire_answers, _as_admin_finds, _as_reader_begins))
+        call = begin(context, process, "find_time", topic=key, time_us=time_us)
+        with recorded(call):
+            call.ok(await ask(client, topic, EPOCH + timedelta(microseconds=time_us)))
+        await pause(context, 0.3, 2.0)
+
+
+Answers = list[list[Any]]
+"""[partition, offset, its timestamp, log start, high watermark]; the last three are None if the client is not told."""
+
+
+async def _as_wire_answers(client: AsyncClient, topic: str, time: datetime) -> Answers:
+    found = await find_place(client.cluster(), topic, time, CALL_S)
+    return [[p, a.offset, a.timestamp_us, a.log_start, a.high_watermark] for p, a in found.items()]
+
+
+async def _as_admin_finds(client: AsyncClient, topic: str, time: datetime) -> Answers:
+    found = await client.admin.find_offsets(topic, time, timeout=CALL_S)
+    return [[p, offset, None, None, None] for p, offset in found.items()]
+
+
+async def _as_reader_begins(client: AsyncClient, topic: str, time: datetime) -> Answers:
+    reader = client.reader(topic, start=time, **SETTINGS)
+    try:
+        await reader.open()
+        return [[p, offset, None, None, None] for p, offset in reader.position().items()]
+    finally:
+        await reader.close()
 
 
 async def look_at_ends(context: Context, client: AsyncClient, topic: str, key: str) -> None:

@@ -29,6 +29,7 @@ async def trimmed(context: Context) -> None:
         readers.follow(context, client, name, key, "leader"),
         readers.follow(context, client, name, key, "follower"),
         readers.look_at_ends(context, client, name, key),
+        readers.look_up_times(context, client, name, key),
         _trim(context, f"{context.name} 0", name, key),
         _trim(context, f"{context.name} 1", name, key),
         _hold(context, client, name, key),

@@ -50,6 +50,7 @@ async def _load(context: Context, settings: dict[str, str], *beside: Company) ->
         producers.stream(context, senders[1], context.client(request_timeout_ms=CALL_S * 1000)),
         readers.follow(context, client, name, key, "leader"),
         readers.follow(context, client, name, key, "follower"),
+        readers.look_up_times(context, client, name, key),
         *(other(context, client, name, key) for other in beside),
     )
     for replica in ("leader", "follower"):

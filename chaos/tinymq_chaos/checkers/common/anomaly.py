@@ -17,6 +17,8 @@ class AnomalyKind(StrEnum):
     DUPLICATE = "duplicate"  # of an idempotent send
     ABORTED_READ = "aborted read"  # a send that failed for certain is in the log
     INCONSISTENT_OFFSET = "inconsistent offset"  # two records at one offset, or one record at two
+    TIME_BACK = "append time moved back"
+    WRONG_TIME = "wrong time"  # of a record: its append time, or the answer to a look-up by time
     GAP = "gap"  # offsets or indexes are not dense
     DIRTY_READ = "dirty read"  # shown, and later taken back
     NOT_A_PREFIX = "not a prefix"  # a follower showed something other than a prefix of the log

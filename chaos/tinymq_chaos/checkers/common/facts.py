@@ -70,6 +70,7 @@ class Facts:
         }
         self.finals = self._finals()
         self._places: dict[Log, dict[str, int]] = {}
+        self._timestamps: dict[Log, dict[int, int]] = {}
 
     def of(self, *kinds: str) -> list[Call]:
         """Return the calls of these kinds, in the order of invocation."""
@@ -137,6 +138,18 @@ class Facts:
             known = enumerate(final.names, final.start) if final is not None else ()
             self._places[log] = {name: offset for offset, name in known if name is not None}
         return self._places[log]
+
+    def timestamps(self, log: Log) -> dict[int, int]:
+        """Return the timestamps of a partition's records by offset, as far as healthy replicas hold them."""
+        if log not in self._timestamps:
+            self._timestamps[log] = {
+                offset: timestamp_us
+                for replica in self.replicas.get(log, ())
+                if replica.role in WELL
+                for entry in replica.entries
+                for offset, timestamp_us in enumerate(entry.timestamps, entry.base_offset)
+            }
+        return self._timestamps[log]
 
     def _finals(self) -> dict[Log, FinalPartition]:
         finals = {log: _longest(replicas) for log, replicas in self.replicas.items() if log != METADATA}

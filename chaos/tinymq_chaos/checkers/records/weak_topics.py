@@ -26,7 +26,7 @@ LOST = frozenset(
     {
         AnomalyKind.LOST_WRITE, AnomalyKind.INCONSISTENT_OFFSET, AnomalyKind.DIRTY_READ, AnomalyKind.NOT_A_PREFIX,
         AnomalyKind.NONMONOTONIC_POLL, AnomalyKind.SKIPPED_POLL, AnomalyKind.NONMONOTONIC_SEND,
-        AnomalyKind.UNSEEN_WRITE, AnomalyKind.REORDERED, AnomalyKind.GAP,
+        AnomalyKind.UNSEEN_WRITE, AnomalyKind.REORDERED, AnomalyKind.GAP, AnomalyKind.WRONG_TIME,
     }
 )  # fmt: skip
 """The anomalies that a client sees when a group recovers with an earlier end than the client knows."""

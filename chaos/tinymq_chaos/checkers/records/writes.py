@@ -239,5 +239,5 @@ def acknowledged(facts: Facts) -> Iterator[Call]:
 
 
 def place_of(call: Call) -> tuple[Log, int, list[str]]:
-    partition, base = call.result
+    partition, base, *_ = call.result
     return (call.args["topic"], partition), base, call.args["records"]

@@ -38,6 +38,7 @@ class RecordPosition:
     partition: int
     offset: int
     duplicate: bool = False
+    append_time_us: int | None = None  # an answer has none
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from tinymq_chaos import workloads
 from tinymq_chaos.checkers import Checker
 from tinymq_chaos.checkers.records import reads, replicas, writes
 from tinymq_chaos.history import FinalReplica, History, Log, Outcome
@@ -22,11 +24,11 @@ from tinymq_chaos.real.peers.nats_faults import LOOP_DISKS
 from tinymq_chaos.real.peers.nats_names import offset_of, stream_of
 from tinymq_chaos.real.system.system import CollectedReplicas
 from tinymq_chaos.real.system.verdict import Slack
-from tinymq_chaos.workloads import WORKLOADS
 from tinymq_chaos.workloads.context import Workload
 
 SERVES_S = 30.0  # from its start
-SUITED = ("idempotent", "plain", "lone")
+_LOADS = {"idempotent": workloads.idempotent, "plain": workloads.plain, "lone": workloads.lone}
+SUITED = tuple(_LOADS)
 CHECKERS: tuple[Checker, ...] = (
     writes.lost_writes,
     writes.aborted_reads,
@@ -72,7 +74,7 @@ class NatsSystem:
 
     @property
     def workloads(self) -> Mapping[str, Workload]:
-        return {name: WORKLOADS[name] for name in SUITED}
+        return {name: partial(workload, beside=()) for name, workload in _LOADS.items()}
 
     def checkers(self, slack: Slack) -> Sequence[Checker]:
         """Return the checkers. No checker needs slack."""
