@@ -18,7 +18,7 @@ WALL_S_MAX = 480  # of `make test` on a quiet machine
 CHECK_S = 50  # of that: `make check`
 WORKERS = 3  # Makefile: PARALLEL
 SHARES_S = {  # of the time of all workers, by the first folder below tests/; "": the files in tests/ itself
-    "": 53,
+    "": 49,
     "benchmarks": 3,
     "broker": 40,
     "chaos": 330,
@@ -29,6 +29,7 @@ SHARES_S = {  # of the time of all workers, by the first folder below tests/; ""
     "gateway": 26,
     "log": 55,
     "metrics": 26,
+    "packaging": 8,
     "proto": 2,
     "raft": 112,
     "registry": 60,

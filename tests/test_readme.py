@@ -35,9 +35,12 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         dev_cluster.down(tmp_path / dev_folder.DEFAULT, purge=True)
 
 
-def _run(command: list[str], folder: Path, timeout_s: float = COMMAND_S_MAX) -> str:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TINYMQ_")}
-    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+def _run(command: list[str], folder: Path, timeout_s: float = COMMAND_S_MAX, python: str = sys.executable) -> str:
+    left_out = ("TINYMQ_", "PYTHONPATH")  # an installed tinymq is not the one of this tree
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    environment["PATH"] = f"{Path(python).parent}:{environment['PATH']}"
+    if python == sys.executable:
+        environment["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
     with subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
@@ -69,15 +72,20 @@ def _commands(block: str) -> list[str]:
 
 @pytest.mark.timeout(PASTING_S_MAX)
 def test_pasting_all_of_it_works_and_leaves_nothing_so_that_it_may_be_pasted_again(folder: Path) -> None:
+    paste(folder, sys.executable)
+
+
+def paste(folder: Path, python: str) -> None:
+    """Run each block of the README in `folder`, with this interpreter and the commands beside it."""
     printed: list[str] = []
     for language, block in BLOCKS:
         if language == "python":
             servers = dev_folder.load(folder / dev_folder.DEFAULT).servers
             assert ADDRESS in block
-            printed += _run([sys.executable, "-c", block.replace(ADDRESS, servers)], folder).splitlines()
+            printed += _run([python, "-c", block.replace(ADDRESS, servers)], folder, python=python).splitlines()
         else:
             for command in _commands(block):
-                output = _run(["bash", "-c", command], folder)
+                output = _run(["bash", "-c", command], folder, python=python)
                 if "consume" in command:
                     assert sorted(int(line.split()[2]) for line in output.splitlines()) == list(range(1, 1001))
     first, *rest = [line for line in printed if "billed" not in line]

@@ -11,6 +11,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from tinymq.base.version import VERSION
+
+__version__ = VERSION
+
 if TYPE_CHECKING:
     from tinymq import client
     from tinymq.client import *  # noqa: F403

@@ -8,7 +8,7 @@ app = App(
     name="tinymq",
     help="A replicated, partitioned message log.",
     help_flags=["--help", "-h"],
-    version_flags=["--version"],
+    version_flags=["--version", "-V"],
     suppress_keyboard_interrupt=False,  # `run` handles Ctrl-C
     default_parameter=Parameter(negative_iterable=()),
 )

@@ -25,7 +25,6 @@ from functools import lru_cache
 from typing import Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tinymq.base.errors import BatchTooLarge, InvalidBatch
 from tinymq.base.value import value
@@ -201,6 +200,8 @@ def _bounds(times: pa.Array) -> tuple[int, int]:
         start = 8 * times.offset
         few = memoryview(times.buffers()[1])[start : start + 8 * len(times)].cast("q")
         return min(few), max(few)
+    import pyarrow.compute as pc  # here: it takes as long to load as the rest of Arrow, and many programs never need it
+
     bounds = pc.min_max(times)
     return bounds["min"].value, bounds["max"].value
 
@@ -320,6 +321,8 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
 
 def record_bytes(batch: pa.RecordBatch) -> int:
     """Bytes of the largest record of a validated batch of SCHEMA: key, value and headers."""
+    import pyarrow.compute as pc
+
     sizes = pc.add(_lengths(batch.column(0)), _lengths(batch.column(1)))
     headers = batch.column(2)
     if headers.null_count < len(headers) and len(headers.values):
@@ -333,4 +336,6 @@ def record_bytes(batch: pa.RecordBatch) -> int:
 
 
 def _lengths(column: pa.Array) -> pa.Array:
+    import pyarrow.compute as pc
+
     return pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())

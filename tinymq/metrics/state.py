@@ -15,12 +15,13 @@ from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
 from tinymq.base.clock import Clock
+from tinymq.base.version import VERSION
 from tinymq.broker.serve.broker import LossCounts
 from tinymq.broker.state.state import PartitionState
 from tinymq.metrics import families
 from tinymq.metrics.families import Sample, slices
 from tinymq.metrics.measures import Measures, Tally
-from tinymq.metrics.watched import CHANNELS_MAX, Watched, channel_lags, version
+from tinymq.metrics.watched import CHANNELS_MAX, Watched, channel_lags
 from tinymq.net.connection_limits import Refusal
 from tinymq.raft import Group, Role
 from tinymq.rpc.common.broker_state import State
@@ -45,7 +46,7 @@ class BrokerState(Collector):
         self._watched = watched
         self._measures = measures
         self._clock = clock
-        self._version = version()
+        self._version = VERSION
         self._started_s = clock.wall_us() / 1e6
 
     def collect(self) -> Iterator[Metric]:

@@ -6,8 +6,9 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from tinymq.base.version import VERSION
 from tinymq.broker.state.state import PartitionState
-from tinymq.metrics.watched import CHANNELS_MAX, Watched, channel_lags, version
+from tinymq.metrics.watched import CHANNELS_MAX, Watched, channel_lags
 from tinymq.raft import GroupStatus, Role
 
 REPLICAS_AT_ONCE = 200  # described between two pauses
@@ -24,7 +25,7 @@ async def describe(
     """Describe the whole broker. `pause` is awaited between replicas, so that the broker's loop runs other tasks."""
     app, broker = watched.app, watched.broker
     document: dict[str, Any] = {
-        "version": version(),
+        "version": VERSION,
         "cluster_id": broker.env.cluster_id.hex() if broker is not None else None,
         "broker_id": app.config.broker_id,
         "rack": app.config.rack,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import metadata
 from typing import Protocol
 
 from tinymq.base.config import BrokerConfig
@@ -21,15 +19,6 @@ from tinymq.rpc.common.broker_state import Serving
 
 METADATA = "(metadata)"  # no topic can have this name
 CHANNELS_MAX = 5000  # that are shown
-
-
-@cache
-def version() -> str:
-    """Return the version of the package that runs."""
-    try:
-        return metadata.version("tinymq")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def channel_lags(state: PartitionState) -> Iterator[tuple[str, int]]:

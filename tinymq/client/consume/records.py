@@ -12,7 +12,6 @@ from itertools import repeat
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tinymq.base.errors import CorruptData, InvalidBatch, UnsupportedVersion
 from tinymq.base.value import value
@@ -95,6 +94,8 @@ class Chunk:
 
     def table(self) -> pa.RecordBatch:
         """Return the rows with TABLE_SCHEMA."""
+        import pyarrow.compute as pc  # here: a reader of messages never needs it, and it takes long to load
+
         count = self.batch.num_rows
         partition = pa.repeat(pa.scalar(self.partition, pa.int32()), count)
         offset = pc.add(_ramp(count), pa.scalar(self.base_offset, pa.int64()))
@@ -103,6 +104,8 @@ class Chunk:
 
 @lru_cache(maxsize=1)
 def _long_ramp(count: int) -> pa.Array:
+    import pyarrow.compute as pc
+
     return pc.subtract(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count)), 1)
 
 

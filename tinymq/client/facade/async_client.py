@@ -7,12 +7,11 @@ import contextlib
 import random
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from tinymq.base.clock import Clock, SystemClock
 from tinymq.base.errors import Closed, TinymqError
 from tinymq.base.types import RecordMetadata
-from tinymq.client.admin.admin import AsyncAdmin
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.common.config import (
     ClientConfig,
@@ -31,6 +30,9 @@ from tinymq.client.consume.scan import FETCH_BYTES_MAX, WAIT_MS, AsyncScan, Tier
 from tinymq.client.net.ports import Connector
 from tinymq.client.produce.producer import AsyncProducer
 from tinymq.client.queue.queue import AsyncQueue
+
+if TYPE_CHECKING:
+    from tinymq.client.admin.admin import AsyncAdmin
 
 
 class AsyncClient:
@@ -67,6 +69,8 @@ class AsyncClient:
     @property
     def admin(self) -> AsyncAdmin:
         """Topics, channels, holds and the state of the cluster."""
+        from tinymq.client.admin.admin import AsyncAdmin  # here: most programs need no admin calls
+
         return AsyncAdmin(self.cluster())
 
     async def send(

@@ -30,6 +30,7 @@ class Twin:
     name: str  # of the synchronous class; the asynchronous one has Async before it
     by_hand: str = ""  # the module of facade/ whose class `name` extends the generated one
     internal: frozenset[str] = frozenset()  # names without an underscore that only other rooms of the client use
+    lazy: bool = False  # the module is imported when it is first used: most programs never use it
 
     @property
     def generated_name(self) -> str:
@@ -46,7 +47,7 @@ class Twin:
 
 
 TWINS = (
-    Twin("tinymq.client.admin.admin", "Admin"),
+    Twin("tinymq.client.admin.admin", "Admin", lazy=True),
     Twin(
         "tinymq.client.facade.async_client",
         "Client",
@@ -148,7 +149,9 @@ def _passed_on(node: Function, returns: str) -> str:
     """The statement that calls the asynchronous method."""
     call = f"self._async.{node.name}" + ("" if _is_property(node) else f"({_arguments(node.args)})")
     if returns in SYNC:  # the object belongs to the loop, so the loop has to make it
-        return f"return {SYNC[returns].name}(self._loop_thread, self._loop_thread.do(lambda: {call}))"
+        twin = SYNC[returns]
+        loading = f"from {twin.home} import {twin.name}\n\n" if twin.lazy else ""
+        return f"{loading}return {twin.name}(self._loop_thread, self._loop_thread.do(lambda: {call}))"
     if isinstance(node, ast.FunctionDef):
         return f"return {call}" if returns != "None" else call
     waiting = f"self._loop_thread.run({call})"
@@ -178,7 +181,7 @@ def _beginning(twin: Twin) -> str:
 
 def _imports(twin: Twin, source: ast.Module, code: str) -> str:
     """The import of every name that the code uses, from the module from which the asynchronous class imports it."""
-    homes = {"LoopThread": "tinymq.client.facade.loop_thread", "Self": "typing"}
+    homes = {"LoopThread": "tinymq.client.facade.loop_thread", "Self": "typing", "TYPE_CHECKING": "typing"}
     modules: dict[str, str] = {}  # by their local name: `import x as y`
     for node in source.body:
         if isinstance(node, ast.ImportFrom):
@@ -191,8 +194,11 @@ def _imports(twin: Twin, source: ast.Module, code: str) -> str:
             homes[node.name] = twin.module
     homes |= {each.name: each.home for each in TWINS}
     used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+    if any(each.lazy and each is not twin and each.name in used for each in TWINS):
+        used.add("TYPE_CHECKING")
     from_modules: dict[str, list[str]] = {}
-    for name in used & homes.keys():
+    lazy = {each.name for each in TWINS if each.lazy and each is not twin} & used
+    for name in used & homes.keys() - lazy:
         from_modules.setdefault(homes[name], []).append(name)
     lines: list[tuple[int, int, str, str]] = []  # section, kind, module, text: the order that isort wants
     for module, names in from_modules.items():
@@ -204,6 +210,8 @@ def _imports(twin: Twin, source: ast.Module, code: str) -> str:
     sections: dict[int, list[str]] = {}
     for section, *_, text in sorted(lines):
         sections.setdefault(section, []).append(text)
+    if lazy:
+        sections[3] = ["if TYPE_CHECKING:", *(f"    from {homes[name]} import {name}" for name in sorted(lazy))]
     return "\n\n".join("\n".join(sections[section]) for section in sorted(sections))
 
 

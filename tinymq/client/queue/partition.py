@@ -7,7 +7,6 @@ from collections.abc import Callable
 from tinymq.base.errors import DeadlineExceeded, OffsetOutOfRange
 from tinymq.base.quantity import quantity
 from tinymq.base.types import Offset
-from tinymq.client.admin.admin import AsyncAdmin
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.leader_calls import topic_with
 from tinymq.client.cluster.offsets import list_offsets
@@ -106,6 +105,8 @@ class PartitionLog:
 
     async def delete(self) -> None:
         """Delete the partition. Raises UnknownPartition; InvalidRequest if it is the topic's last one."""
+        from tinymq.client.admin.admin import AsyncAdmin  # here: few queues delete their partition
+
         await AsyncAdmin(self._cluster).delete_partition(self.topic, self.partition)
 
     async def _bounds(self) -> pb.OffsetAnswer:

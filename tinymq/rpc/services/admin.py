@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
 from tinymq.base import topic_config
 from tinymq.base.types import METADATA_GROUP, check_scan_id
+from tinymq.base.version import VERSION
 from tinymq.broker.cluster.formation import Formation
 from tinymq.broker.replicas.recovery import Recovery
 from tinymq.broker.replicas.survey_wire import order_from_wire, report_to_wire
@@ -120,7 +120,7 @@ class AdminService(pb_grpc.AdminServicer):
             cluster_id=self._formation.cluster_id,
             broker_id=self._formation.broker_id,
             metadata_leader=self._replicas.metadata_leader(),
-            version=_version(),
+            version=VERSION,
             state=self._serving.state.value,
             reason=self._replicas.reason,
             metrics_address=self._serving.metrics_address,
@@ -307,10 +307,3 @@ def _sent_to_wire(broker: Broker, sent: Sent) -> pb.ScanServed:
         records=sent.records,
         age_ms=broker.scans.age_ms(sent.last_s),
     )
-
-
-def _version() -> str:
-    try:
-        return version("tinymq")
-    except PackageNotFoundError:
-        return "unknown"

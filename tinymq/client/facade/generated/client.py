@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from tinymq.client.common.options import ProducerOptions, QueueOptions, ReaderOptions
 from tinymq.client.common.start_positions import Place, Places
 from tinymq.client.consume.scan import WAIT_MS, Tiers
 from tinymq.client.facade.async_client import AsyncClient
-from tinymq.client.facade.generated.admin import Admin
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.facade.producer import Producer
 from tinymq.client.facade.queue import Queue
 from tinymq.client.facade.reader import Reader
 from tinymq.client.facade.scan import Scan
+
+if TYPE_CHECKING:
+    from tinymq.client.facade.generated.admin import Admin
 
 
 class ClientCalls:
@@ -29,6 +31,8 @@ class ClientCalls:
     @property
     def admin(self) -> Admin:
         """Topics, channels, holds and the state of the cluster."""
+        from tinymq.client.facade.generated.admin import Admin
+
         return Admin(self._loop_thread, self._loop_thread.do(lambda: self._async.admin))
 
     def producer(self, **settings: Unpack[ProducerOptions]) -> Producer:
