@@ -215,7 +215,7 @@ class Broker:
     async def open_store(self) -> None:
         """Open the disk: the first half of a start. Raises the disk's error."""
         loop, cluster = self._cluster.loop, self._cluster
-        self._process = process = SimProcess(f"broker {self.id}")
+        self._process = process = SimProcess(f"broker {self.id}", self.id)
         self._clock = VirtualClock(loop, process, start_s=self.rng.uniform(10, 10_000), rate=self.rate)
         self._clock.wall_skew_us = self.skew_us
         self._disk = SimDisk(loop, process, self.files, random.Random(self.rng.random()))

@@ -81,11 +81,10 @@ class Pipe:
     )  # kept while the link is stale
     scheduled: bool = False  # a delivery is due
     timer: Timer | None = None
+    direction: tuple[int, int] = field(init=False)  # (from, to) as broker ids
 
-    @property
-    def direction(self) -> tuple[int, int]:
-        """(from, to) as broker ids."""
-        return self.source.broker_id, self.target.broker_id
+    def __post_init__(self) -> None:
+        self.direction = self.source.broker_id, self.target.broker_id
 
     def repeat(self, message: peer_pb2.Peer, body: bytes) -> None:
         """Deliver a message once more, if the connection is still open."""
@@ -333,9 +332,9 @@ class MemoryNetwork:
         pipe.scheduled = True
         wait_s = pipe.queue[0].due_s - self.clock.monotonic()
         if wait_s > 0:
-            pipe.timer = self.clock.call_later(wait_s, lambda: self._deliver(pipe))
+            pipe.timer = self.clock.call_later(wait_s, partial(self._deliver, pipe))
         else:
-            self._soon(lambda: self._deliver(pipe))
+            self._soon(partial(self._deliver, pipe))
 
     def _deliver(self, pipe: Pipe) -> None:
         pipe.scheduled = False

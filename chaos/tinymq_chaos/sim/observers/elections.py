@@ -29,8 +29,7 @@ from tinymq.raft.state.replica_state import ReplicaState
 from tinymq_chaos.checkers.cluster.elections import Elections, HealthyReplica, Identity, ListedMembers
 from tinymq_chaos.history import Log
 from tinymq_chaos.sim.virtual.event_loop import running_process
-from tinymq_chaos.sim.world.brokers import DISK_S
-from tinymq_chaos.sim.world.observations import broker_of
+from tinymq_chaos.sim.world.brokers import DISK_S, SimBroker
 from tinymq_chaos.sim.world.world import World
 
 APPEND_BYTES = 16 * KIB  # of the product's bounds: here a backlog of seconds is no larger
@@ -86,8 +85,8 @@ class _Watch:
 
     def _log(self, group: GroupId) -> Log | None:
         """Return the group's name in the history. None: the group is not judged any more."""
-        world = self._world
-        return None if world.seen.is_deleted(group) or world.seen.is_revived(group) else world.seen.log_of(group)
+        seen = self._world.seen
+        return None if seen.is_deleted(group) or seen.is_revived(group) else seen.log_of(group)
 
     # ---- wrappers ----------------------------------------------------------------------------------------
 
@@ -174,7 +173,7 @@ class _Watch:
         progress, process = led.progress.get(peer), running_process()
         if log is not None and progress is not None and progress.replica is not None and process is not None:
             who = _identity(progress.replica)
-            self._elections.counts(log, led.term, broker_of(process), who, progress.match)
+            self._elections.counts(log, led.term, process.broker_id, who, progress.match)
 
     def _sent(self, real: Any) -> Any:
         def send(port: HostReplicaEnv, peer: int, message: Message) -> Any:
@@ -196,50 +195,61 @@ class _Watch:
         bound = WINDOWS_MAX * (port.limits.inflight_bytes_max + APPEND_BYTES + max(sizes))
         process = running_process()
         if process is not None and port._transport.buffered_bytes(peer, Channel.BULK) > bound:
-            waiting = self._world.network.waiting_bytes(broker_of(process), peer, port._group)
+            waiting = self._world.network.waiting_bytes(process.broker_id, peer, port._group)
             self._elections.waits(log, peer, waiting, bound)
 
     def _replica(self, group: GroupId) -> Group | None:
         process = running_process()
         if process is None:
             return None
-        return next((g for g in self._world.brokers[broker_of(process)].groups() if g.id == group), None)
+        return next((g for g in self._world.brokers[process.broker_id].groups() if g.id == group), None)
 
     # ---- looking around ----------------------------------------------------------------------------------
 
     async def look(self) -> None:
         """Check whether majorities that no fault strikes have leaders."""
         world = self._world
-        replicas: dict[GroupId, list[HealthyReplica]] = {}
+        known: dict[GroupId, None] = {}  # groups without a replica at the moment count, too
         while not world.over:
             await world.clock.sleep(LOOK_S)
-            replicas = {group_id: [] for group_id in replicas}  # groups without a replica at the moment count, too
             led: dict[GroupId, int] = {}
             lost: dict[GroupId, list[int]] = {}
             for broker in world.brokers.values():
                 if not broker.running:
                     continue
                 hung = broker.disk.hung is not None
+                well = self._is_well(broker)
                 for group in broker.groups():
-                    # a hung disk keeps no replica that has nothing to sync
-                    able = not hung or group.log.durable_index == group.log.last_index
-                    if group.is_leader and able and self._reaches_a_majority(broker.id, group):
-                        led[group.id] = broker.id
-                    well = not hung and broker.disk_s == DISK_S
-                    if well and group.leader is None and group.failure is None:
+                    if well:
+                        known[group.id] = None
+                    if group.is_leader:
+                        # a hung disk keeps no replica that has nothing to sync
+                        able = not hung or group.log.durable_index == group.log.last_index
+                        if able and self._reaches_a_majority(broker.id, group):
+                            led[group.id] = broker.id
+                    elif well and group.leader is None and group.failure is None:
                         lost.setdefault(group.id, []).append(broker.id)
-                    if well and group.role in (Role.LEADER, Role.FOLLOWER, Role.CANDIDATE):
-                        newest = _listing(group.replica.state.newest_membership)
-                        replicas.setdefault(group.id, []).append(
-                            HealthyReplica(_identity(group.replica.state.me), newest)
-                        )
-            for group_id, held in replicas.items():
+            for group_id in known:
                 log = self._log(group_id)
                 if log is not None:
-                    self._elections.looked(log, held, self._well_linked, led=group_id in led)
                     leader = led.get(group_id)
+                    held = self._healthy_replicas(group_id) if leader is None else ()
+                    self._elections.looked(log, held, self._well_linked, led=leader is not None)
                     near = [n for n in lost.get(group_id, ()) if leader is not None and self._well_linked(n, leader)]
                     self._elections.lost(log, near)
+
+    def _is_well(self, broker: SimBroker) -> bool:
+        return broker.running and broker.disk.hung is None and broker.disk_s == DISK_S
+
+    def _healthy_replicas(self, group_id: GroupId) -> list[HealthyReplica]:
+        """Return the replicas of a group that no fault of their broker strikes."""
+        return [
+            HealthyReplica(_identity(group.replica.state.me), _listing(group.replica.state.newest_membership))
+            for broker in self._world.brokers.values()
+            if self._is_well(broker)
+            for group in broker.groups()
+            if group.id == group_id and group.role in (Role.LEADER, Role.FOLLOWER, Role.CANDIDATE)
+        ]
 
     def _reaches_a_majority(self, broker_id: int, group: Group) -> bool:
         """Return whether a leader reaches a majority, however slowly."""

@@ -33,7 +33,6 @@ from tinymq_chaos.checkers.cluster.ledger import Ballot, Identity
 from tinymq_chaos.sim.virtual.event_loop import running_process
 from tinymq_chaos.sim.virtual.synced_files import SyncedFiles
 from tinymq_chaos.sim.world.brokers import SimBroker
-from tinymq_chaos.sim.world.observations import broker_of
 from tinymq_chaos.sim.world.world import World
 
 
@@ -176,7 +175,7 @@ class Watcher:
         process = running_process()
         if process is None or self._seen.is_deleted(group):
             return None
-        return self._world.brokers[broker_of(process)]
+        return self._world.brokers[process.broker_id]
 
     def _disk(self, broker: SimBroker) -> SyncedFiles:
         files, disk = self._disks.get(broker.id, (None, None))

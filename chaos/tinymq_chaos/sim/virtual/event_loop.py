@@ -32,7 +32,35 @@ class _Due(float):
     """The time of a timer. It compares as a plain number, because heaps compare often."""
 
     __slots__ = ("timer",)
-    timer: asyncio.TimerHandle
+    timer: _Timer
+
+
+class _Handle(asyncio.Handle):
+    """A callback to run soon, made in one call: a run makes hundreds of them per virtual second.
+
+    It sets the fields of asyncio's Handle, and leaves out what a loop in debug mode reads.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, callback: Any, args: Any, loop: Any, context: contextvars.Context | None) -> None:
+        own: Any = self
+        own._context = contextvars.copy_context() if context is None else context
+        own._loop, own._callback, own._args = loop, callback, args
+        own._cancelled, own._repr, own._source_traceback = False, None, None
+
+
+class _Timer(asyncio.TimerHandle):
+    """The same for a timer."""
+
+    __slots__ = ()
+
+    def __init__(self, when: float, callback: Any, args: Any, loop: Any, context: contextvars.Context | None) -> None:
+        own: Any = self
+        own._context = contextvars.copy_context() if context is None else context
+        own._loop, own._callback, own._args = loop, callback, args
+        own._cancelled, own._repr, own._source_traceback = False, None, None
+        own._when, own._scheduled = when, True
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -66,8 +94,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         due = _Due(when)
-        due.timer = timer = asyncio.TimerHandle(when, callback, args, self, context)
-        timer._scheduled = True  # type: ignore[attr-defined]
+        due.timer = timer = _Timer(when, callback, args, self, context)
         heapq.heappush(self._scheduled, due)
         return timer
 
@@ -75,6 +102,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self._now_s + delay, callback, *args, context=context)
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = _Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
 
     def _run_once(self) -> None:
         """Run what is due and ready, once. It replaces BaseEventLoop's method, which would use a selector."""
@@ -111,7 +145,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 if process.crashes:
                     process.step()
             self.steps += 1
-            handle._run()
+            try:  # as Handle._run does
+                handle._context.run(handle._callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self.call_exception_handler({"message": f"Exception in callback {handle}", "exception": error})
 
     def _pass_time(self) -> None:
         scheduled = self._scheduled
@@ -187,8 +226,10 @@ class SimProcess:
     never does anything again: not even a `finally` of it runs.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, broker_id: int = 0) -> None:
+        """`broker_id`: the broker whose process it is; 0: of no broker."""
         self.name = name
+        self.broker_id = broker_id
         self.alive = True
         self.held: deque[asyncio.Handle] | None = None  # callbacks of a paused process; None: it runs
         self.context = contextvars.copy_context()
@@ -301,8 +342,8 @@ class VirtualClock:
         self._rate = rate
         self._context = process.context if process is not None else contextvars.Context()
 
-    def monotonic(self) -> float:
-        return self._base_s + (self._loop.time() - self._since_s) * self._rate
+    def monotonic(self) -> float:  # called for every message: it reads the loop's field
+        return self._base_s + (self._loop._now_s - self._since_s) * self._rate
 
     def drift(self, rate: float) -> None:
         """Run faster (above 1) or slower from now on. Timers that are set keep their time."""
@@ -312,7 +353,8 @@ class VirtualClock:
         return WALL_START_US + self.wall_skew_us + int(self._loop.time() * 1e6)
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
-        return self._loop.call_later(max(0.0, delay_s) / self._rate, call, context=self._context.copy())
+        at_s = self._loop._now_s + (delay_s if delay_s > 0.0 else 0.0) / self._rate
+        return self._loop.call_at(at_s, call, context=self._context.copy())
 
     async def sleep(self, delay_s: float) -> None:
         woken: asyncio.Future[None] = self._loop.create_future()

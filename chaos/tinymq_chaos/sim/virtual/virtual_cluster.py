@@ -75,7 +75,7 @@ class VirtualBroker:
         """Start the broker as `BrokerApp` does. A broker without a cluster waits for `join`."""
         loop, cluster = self._cluster.loop, self._cluster
         self._sessions += 1
-        self._process = process = SimProcess(f"broker {self.id}")
+        self._process = process = SimProcess(f"broker {self.id}", self.id)
         clock = VirtualClock(loop, process, start_s=self._rng.uniform(10, 10_000))
         clock.wall_skew_us = self.skew_us
         self._disk = SimDisk(loop, process, self.files, random.Random(self._rng.random()))

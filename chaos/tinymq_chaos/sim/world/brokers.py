@@ -157,7 +157,7 @@ class SimBroker:
         assert self._process is None, f"broker {self.id} runs"
         world = self.world
         self.starts += 1
-        self._process = process = SimProcess(f"broker {self.id}")
+        self._process = process = SimProcess(f"broker {self.id}", self.id)
         world.changed(f"broker {self.id} starts")
         self._clock = VirtualClock(world.loop, process, start_s=self.rng.uniform(10, 10_000), rate=self.rate)
         self._clock.wall_skew_us = self.skew_us

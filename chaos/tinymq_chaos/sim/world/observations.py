@@ -18,7 +18,7 @@ from tinymq.simulation.memory_network import MemoryNetwork
 from tinymq_chaos.checkers.cluster.ledger import Ledger
 from tinymq_chaos.checkers.common.replica_reader import ReplicaReader
 from tinymq_chaos.history import METADATA, FinalReplica, History, Log
-from tinymq_chaos.sim.virtual.event_loop import ProcessKilled, SimProcess, running_process
+from tinymq_chaos.sim.virtual.event_loop import ProcessKilled, running_process
 from tinymq_chaos.sim.world.brokers import SimBroker
 
 
@@ -65,7 +65,7 @@ class Observations:
         process = running_process()
         if process is not None and group not in self._deleted:
             log = self.log_of(group)
-            self._ledger.applied(log, broker_of(process), entry.index, entry.term, entry.header.header_crc)
+            self._ledger.applied(log, process.broker_id, entry.index, entry.term, entry.header.header_crc)
             self._history.committed(log, entry.header.next_offset)
             if entry.header.kind == Kind.DATA:
                 self._history.weighed(log, entry.header.next_offset, entry.header.length)
@@ -114,7 +114,7 @@ class Observations:
         """A replica, in whose process this is called, has closed."""
         process = running_process()
         if process is not None:
-            self.leads(broker_of(process), group, None)
+            self.leads(process.broker_id, group, None)
 
     async def collect(self, limits: Limits) -> None:
         """Read every replica of every broker into the history."""
@@ -146,8 +146,3 @@ class Observations:
 def _is_ack_of_earlier_term(group: GroupId, term: int, message: peer_pb2.Peer) -> bool:
     ack = message.append_ack
     return 0 < ack.term < term and (ack.group.topic_id, ack.group.partition) == (group.topic_id, group.partition)
-
-
-def broker_of(process: SimProcess) -> int:
-    """Return the broker of a process."""
-    return int(process.name.rsplit(" ", 1)[1])
