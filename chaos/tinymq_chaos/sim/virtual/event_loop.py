@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from tinymq.base.errors import TinymqError
 from tinymq.simulation.faulty_files import Crash
+from tinymq_chaos.sim.virtual.handles import SoonHandle, TimedHandle
 
 T = TypeVar("T")
 
@@ -32,35 +33,7 @@ class _Due(float):
     """The time of a timer. It compares as a plain number, because heaps compare often."""
 
     __slots__ = ("timer",)
-    timer: _Timer
-
-
-class _Handle(asyncio.Handle):
-    """A callback to run soon, made in one call: a run makes hundreds of them per virtual second.
-
-    It sets the fields of asyncio's Handle, and leaves out what a loop in debug mode reads.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, callback: Any, args: Any, loop: Any, context: contextvars.Context | None) -> None:
-        own: Any = self
-        own._context = contextvars.copy_context() if context is None else context
-        own._loop, own._callback, own._args = loop, callback, args
-        own._cancelled, own._repr, own._source_traceback = False, None, None
-
-
-class _Timer(asyncio.TimerHandle):
-    """The same for a timer."""
-
-    __slots__ = ()
-
-    def __init__(self, when: float, callback: Any, args: Any, loop: Any, context: contextvars.Context | None) -> None:
-        own: Any = self
-        own._context = contextvars.copy_context() if context is None else context
-        own._loop, own._callback, own._args = loop, callback, args
-        own._cancelled, own._repr, own._source_traceback = False, None, None
-        own._when, own._scheduled = when, True
+    timer: TimedHandle
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -94,7 +67,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         due = _Due(when)
-        due.timer = timer = _Timer(when, callback, args, self, context)
+        due.timer = timer = TimedHandle(when, callback, args, self, context)
         heapq.heappush(self._scheduled, due)
         return timer
 
@@ -106,7 +79,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = _Handle(callback, args, self, context)
+        handle = SoonHandle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
