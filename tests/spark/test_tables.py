@@ -97,6 +97,17 @@ def test_an_insert_has_the_options_of_the_table_that_it_goes_to() -> None:
     assert tables.for_write({"acks": "leader"}, columns.spark_schema(headers=False)) == {"acks": "leader"}
 
 
+def test_an_insert_into_a_table_without_a_topic_names_one_in_each_row() -> None:
+    """Spark passes a column that may be null for one that INSERT leaves out."""
+    schema = converted(made(**TABLE))
+    with pytest.raises(InvalidConfig, match="the table names no topic to write to") as refused:
+        tables.for_write({}, schema)
+    assert "option topic" in refused.value.hint
+    never_null = [StructField(f.name, f.dataType, f.name != "topic", f.metadata) for f in schema.fields]
+    assert tables.for_write({}, StructType(never_null)) == {"servers": "a:1"}
+    assert tables.for_write({"topic": "flights"}, schema) == {"servers": "a:1", "topic": "flights"}
+
+
 def test_columns_of_another_table_do_not_say_where_to_write() -> None:
     """They come to the sink as they are where their names and types are those of the target."""
     schema = made(**TABLE, topic="flights")

@@ -102,8 +102,8 @@ def for_read(texts: Mapping[str, str], schema: StructType, scope: str) -> dict[s
 
 
 def for_write(texts: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """Return the options of a batch write, which may be an INSERT. Raises InvalidConfig if the target table is
-    unknown."""
+    """Return the options of a batch write, which may be an INSERT. Raises InvalidConfig if the target table is unknown,
+    or if it names no topic and the rows may name none either."""
     lower = {name.lower(): str(text) for name, text in texts.items()}
     if "servers" in lower:
         return lower
@@ -117,7 +117,14 @@ def for_write(texts: Mapping[str, str], schema: StructType) -> dict[str, str]:
             hint="name the columns to write, as in INSERT INTO t (key, value) SELECT key, value FROM ...; or give the "
             "options servers and topic",
         )
-    return _together(lower, kept, SINK)
+    used = _together(lower, kept, SINK)
+    if "topic" not in used and schema[COLUMN].nullable:  # Spark inserts null for a column that INSERT leaves out
+        raise InvalidConfig(
+            f"the table names no topic to write to, and the column {COLUMN!r} of the inserted rows may be null",
+            hint="create the table with the option topic, or name a topic in each row: INSERT INTO t (topic, value) "
+            "SELECT 'flights', ...; coalesce(topic, 'flights') for a column that may be null",
+        )
+    return used
 
 
 def _carried(schema: StructType) -> dict[str, str] | None:
