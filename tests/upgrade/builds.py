@@ -37,8 +37,9 @@ class Build(Enum):
 class Cluster:
     """Three voters, and brokers that join. Callable from one thread."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, registry: str = "replicated") -> None:
         self.folder = folder
+        self.registry = registry
         self._secret = folder / "secret"
         self._secret.write_bytes(secrets.token_hex(16).encode())
         self._secret.chmod(0o600)
@@ -129,6 +130,7 @@ class Cluster:
             "peer_listen": peers,
             "stream_listen": streams,
             "metrics_listen": "",
+            "registry": self.registry,
         }
         text = "".join(f"{name} = {value!r}\n".replace("'", '"') for name, value in lines.items())
         (self.folder / f"{broker}.toml").write_text(text)

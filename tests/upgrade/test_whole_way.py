@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.registry.zookeeper_server import shared_server
 from tests.upgrade.builds import TOPIC, Build, Cluster, Load, check_all_there
 from tinymq import Client
 from tinymq.app.broker_app import BrokerApp
@@ -34,7 +35,9 @@ def with_registry(cluster: Cluster, folder: Path, scenario: Callable[[RegistrySe
 
     async def main() -> None:
         data = str(folder / "inside")
-        app = BrokerApp(BrokerConfig(9, data, (), cluster.secret, join=(cluster.peer_address,)))
+        app = BrokerApp(
+            BrokerConfig(9, data, (), cluster.secret, join=(cluster.peer_address,), registry=cluster.registry)
+        )
         await app.start()
         try:
             while app.serving.broker is None or app.serving.broker.registry.get_broker(9) is None:
@@ -59,8 +62,10 @@ async def writes_records(registry: RegistryService) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_forward_back_and_forward_for_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Cluster(tmp_path) as cluster:
+@pytest.mark.parametrize("registry", ["replicated", "zookeeper"])
+def test_forward_back_and_forward_for_good(tmp_path: Path, capsys: pytest.CaptureFixture[str], registry: str) -> None:
+    url = registry if registry == "replicated" else shared_server().url()
+    with Cluster(tmp_path, url) as cluster:
         cluster.form(Build.BASE)
         with Client(cluster.servers) as mq:
             mq.admin.create_topic(TOPIC, partitions=3, replication_factor=3)
