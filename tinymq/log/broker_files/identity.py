@@ -18,9 +18,10 @@ import json
 import re
 from dataclasses import dataclass
 
-from tinymq.base.errors import CorruptData, UnsupportedVersion
+from tinymq.base.errors import CorruptData
 from tinymq.format.entry import crc32c
 from tinymq.format.feature_level import FIRST_LEVEL, KNOWN_LEVEL, check_member
+from tinymq.log.files.file_version import newer_version
 from tinymq.log.files.files import Files
 from tinymq.log.files.layout import IDENTITY, REGISTRY
 from tinymq.log.files.record_file import read_whole
@@ -59,9 +60,7 @@ def read_identity(files: Files) -> Identity | None:
         if crc != _checksum(fields):
             raise CorruptData(f"{IDENTITY} has a wrong checksum", hint=_MEND)
         if fields["format"] not in (FORMAT, FORMAT_LEVELLED):
-            raise UnsupportedVersion(
-                f"a data directory of format {fields['format']}; this build reads {FORMAT_LEVELLED}"
-            )
+            raise newer_version("the data directory", fields["format"], FORMAT_LEVELLED)
         level = int(fields.get("feature_level", FIRST_LEVEL))
         broker_id, incarnation = int(fields["broker_id"]), bytes.fromhex(fields["incarnation"])
         check_member(broker_id, KNOWN_LEVEL, level)

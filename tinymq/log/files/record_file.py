@@ -21,8 +21,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tinymq.base.errors import UnsupportedVersion
 from tinymq.format.entry import crc32c
+from tinymq.log.files.file_version import newer_version
 from tinymq.log.files.files import File, Files
 
 CHANGES = 1
@@ -77,7 +77,7 @@ def _parse(data: bytes, position: int, magic: int, record_bytes: int) -> FileRec
     if found != magic or end > len(data) or crc32c(data[position + 4 : end]) != crc:
         return None
     if version != VERSION:
-        raise UnsupportedVersion(f"written by a newer tinymq: version {version} of the format, this build reads 1")
+        raise newer_version("a file of records", version, VERSION)
     if length % record_bytes:
         return None
     return FileRecord(number, kind, data[position + HEADER_SIZE : end])

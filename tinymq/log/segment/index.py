@@ -25,9 +25,10 @@ from array import array
 from bisect import bisect_right
 from itertools import pairwise
 
-from tinymq.base.errors import CorruptData, UnsupportedVersion
+from tinymq.base.errors import CorruptData
 from tinymq.base.value import value
 from tinymq.format.entry import HEADER_SIZE, EntryHeader, crc32c, parse_header
+from tinymq.log.files.file_version import newer_version
 
 MAGIC = b"tinymqix"
 VERSION = 1
@@ -130,7 +131,7 @@ def parse_index(data: bytes) -> IndexFile:
     if magic != MAGIC or crc32c(data[:12] + data[16:]) != crc:
         raise CorruptData("index checksum mismatch")
     if version != VERSION:
-        raise UnsupportedVersion(f"an index of version {version}; this build reads {VERSION}")
+        raise newer_version("an index", version, VERSION)
     at_rows = _HEAD_SIZE + HEADER_SIZE + 8
     at_runs = at_rows + rows * _ROW.size
     if len(data) != at_runs + runs * _RUN.size:

@@ -20,9 +20,10 @@ import struct
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from tinymq.base.errors import CorruptData, UnsupportedVersion
+from tinymq.base.errors import CorruptData
 from tinymq.base.types import GroupId, TopicId
 from tinymq.format.entry import EntryHeader, crc32c
+from tinymq.log.files.file_version import newer_version
 from tinymq.log.segment.index import SparseIndex
 
 MAGIC = b"tinymqsg"
@@ -66,7 +67,7 @@ def parse_segment_header(data: bytes) -> SegmentHeader:
     if magic != MAGIC or crc32c(data[:12] + data[16:SEGMENT_HEADER_SIZE]) != crc:
         raise CorruptData("segment header checksum mismatch")
     if version != VERSION:
-        raise UnsupportedVersion(f"a segment of version {version}; this build reads {VERSION}")
+        raise newer_version("a segment", version, VERSION)
     group = GroupId(TopicId(topic), partition)
     return SegmentHeader(group, first_index=first, base_offset=base, prev_term=prev_term, prev_crc=prev_crc)
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-from tinymq.base.errors import CorruptData, UnsupportedVersion
+from tinymq.base.errors import CorruptData
 from tinymq.format.entry import crc32c
+from tinymq.log.files.file_version import newer_version
 from tinymq.log.files.files import Files
 from tinymq.log.files.layout import SNAPSHOT, group_directory, in_group
 from tinymq.log.segment.segment import SegmentHeader
@@ -69,7 +70,7 @@ def parse_snapshot(head: bytes, state: bytes) -> StoredSnapshot:
     if magic != MAGIC or crc32c(state, crc32c(head[:12] + head[16:])) != crc:
         raise CorruptData("snapshot checksum mismatch")
     if version != VERSION:
-        raise UnsupportedVersion(f"a snapshot of version {version}; this build reads {VERSION}")
+        raise newer_version("a snapshot", version, VERSION)
     return StoredSnapshot(applied_index, append_time_us, entry_crc, state)
 
 
