@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tinymq.base.extras import EXTRAS, MissingExtra, required
+from tinymq.base.extras import EXTRAS, MissingExtra, install_command, pip_arguments, required
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {
@@ -58,8 +59,8 @@ def test_the_command_says_what_to_install(arguments: list[str]) -> None:
     done = run("from tinymq.cli.main import main; main()", *arguments)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.startswith("error: the tinymq command needs cyclopts")
-    assert "pip install 'tinymq[cli]' (or 'tinymq[all]')" in line
+    assert line.startswith("error: the tinymq command needs cyclopts, which the base install leaves out")
+    assert line.endswith(f"the extra 'cli' adds: {install_command('cli')}")
     assert done.stdout == ""
 
 
@@ -80,7 +81,7 @@ def test_an_import_says_what_to_install(program: str) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("MissingExtra ")
     assert f"needs {package}, " in done.stdout
-    assert f"pip install 'tinymq[{extra}]'" in done.stdout
+    assert install_command(extra) in done.stdout
 
 
 def test_a_broker_without_one_package_of_its_extra_names_it(tmp_path: Path) -> None:
@@ -91,12 +92,32 @@ def test_a_broker_without_one_package_of_its_extra_names_it(tmp_path: Path) -> N
     done = run("from tinymq.cli.main import main; main()", *options, "--voter", "1@127.0.0.1:1", missing={"h11"})
     assert done.returncode == 2
     assert "needs h11" in done.stderr
-    assert "tinymq[broker]" in done.stderr
+    assert "the extra 'broker'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_other_imports_that_fail_stay_what_they_are() -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_module"), required("a test"):
         import no_such_module  # type: ignore[import-not-found]  # noqa: F401
-    with pytest.raises(MissingExtra, match=r"a test needs kazoo, .* 'tinymq\[zookeeper\]'"), required("a test"):
+    with pytest.raises(MissingExtra, match=r"a test needs kazoo, .* the extra 'zookeeper' adds: "), required("a test"):
         raise ModuleNotFoundError("No module named 'kazoo.client'", name="kazoo.client")
+
+
+@pytest.mark.parametrize(
+    ("origin", "arguments"),
+    [
+        (None, ["tinymq[cli]"]),
+        ({"url": "file:///a%20b/tinymq.whl", "archive_info": {}}, ["/a b/tinymq.whl[cli]"]),
+        ({"url": "file:///a", "dir_info": {}}, ["/a[cli]"]),
+        ({"url": "file:///a", "dir_info": {"editable": True}}, ["--editable", "/a[cli]"]),
+        (
+            {"url": "https://h/t.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            ["tinymq[cli] @ git+https://h/t.git@abc"],
+        ),
+        ({"url": "https://h/t.whl", "archive_info": {}}, ["tinymq[cli] @ https://h/t.whl"]),
+    ],
+    ids=["index", "wheel", "folder", "editable", "repository", "url"],
+)
+def test_an_extra_comes_from_where_tinymq_came_from(origin: dict[str, object] | None, arguments: list[str]) -> None:
+    """No package index needs to have it: the command names the wheel or the folder of the first installation."""
+    assert pip_arguments("cli", None if origin is None else json.dumps(origin)) == arguments

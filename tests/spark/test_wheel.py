@@ -37,7 +37,8 @@ def test_without_spark_the_client_works_and_the_data_source_says_what_is_missing
     assert _run(python, "import pyspark_tinymq; print(pyspark_tinymq.__name__)") == "pyspark_tinymq"
     told = _run(python, "try:\n import pyspark_tinymq as p; p.DefaultSource\nexcept ImportError as e: print(e)")
     assert told == (
-        "the Spark data source needs pyspark, which the base install leaves out: pip install 'tinymq[spark]'"
+        "the Spark data source needs pyspark, which the base install leaves out and the extra 'spark' adds:"
+        f" {python} -m pip install '{wheel}[spark]'"
     )
 
 

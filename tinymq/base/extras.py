@@ -6,8 +6,14 @@ line, brokers as a library and their settings, `tinymq.testing`, the Spark data 
 
 from __future__ import annotations
 
+import json
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 # The keys are the first words of module names; pyproject.toml has the versions. A package of two extras is listed with
 # the smaller extra.
@@ -28,7 +34,7 @@ EXTRAS: dict[str, str] = {
 
 
 class MissingExtra(ImportError):
-    """A package of an extra is not installed. The message names the extra."""
+    """A package of an extra is not installed. The message names the extra, and the command that installs it."""
 
 
 @contextmanager
@@ -42,7 +48,35 @@ def required(purpose: str) -> Iterator[None]:
         if not extra:
             raise
         raise MissingExtra(
-            f"{purpose} needs {package}, which the base install leaves out: pip install 'tinymq[{extra}]'"
-            + (" (or 'tinymq[all]')" if extra != "spark" else ""),
+            f"{purpose} needs {package}, which the base install leaves out and the extra {extra!r} adds:"
+            f" {install_command(extra)}",
             name=error.name,
         ) from None
+
+
+def install_command(extra: str) -> str:
+    """The command that adds an extra to this environment, from wherever tinymq itself was installed."""
+    try:
+        origin = metadata.distribution("tinymq").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:  # it runs from a folder on PYTHONPATH
+        origin = None
+    return shlex.join([sys.executable, "-m", "pip", "install", *pip_arguments(extra, origin)])
+
+
+def pip_arguments(extra: str, origin: str | None) -> list[str]:
+    """The arguments of `pip install` for tinymq with an extra. Pure.
+
+    `origin` is the file `direct_url.json` that pip leaves beside a package that came from a wheel, a folder or a
+    repository; None: it came from an index.
+    """
+    wanted = f"tinymq[{extra}]"
+    if origin is None:
+        return [wanted]
+    found = json.loads(origin)
+    url = found["url"]
+    if "vcs_info" in found:
+        return [f"{wanted} @ {found['vcs_info']['vcs']}+{url}@{found['vcs_info']['commit_id']}"]
+    if not url.startswith("file:"):
+        return [f"{wanted} @ {url}"]
+    path = f"{url2pathname(urlsplit(url).path)}[{extra}]"
+    return ["--editable", path] if found.get("dir_info", {}).get("editable") else [path]

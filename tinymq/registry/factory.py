@@ -20,6 +20,7 @@ from typing import Protocol
 from tinymq.base.clock import Clock
 from tinymq.base.config import SCHEME, BrokerConfig, Timing, parse_zookeeper
 from tinymq.base.errors import InvalidConfig
+from tinymq.base.extras import install_command
 from tinymq.base.types import GroupId
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.raft_group.replicated import Brokers, ReplicatedRegistry
@@ -120,7 +121,7 @@ def _zookeeper(url: str, context: RegistryContext) -> Registry:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "kazoo":
             raise
-        hint = "install it: pip install 'tinymq[zookeeper]'"
+        hint = f"install the extra 'zookeeper': {install_command('zookeeper')}"
         raise InvalidConfig("a registry in ZooKeeper needs kazoo", hint=hint) from None
     session = ZookeeperSession(parse_zookeeper(url), context.timing.registration_lease_s, context.clock)
     return ZookeeperRegistry(session, context.cluster_id, context.clock, context.rng, context.timing)
