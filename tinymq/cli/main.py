@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from tinymq.base import extras
-from tinymq.cli.common import output
+from tinymq.cli.common import output, stopwatch
 from tinymq.cli.common.exits import Exit, exit_of, explain
 
 
@@ -28,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def run(argv: Sequence[str]) -> int:
     """Run the command line `argv` and return the exit code. Bugs propagate as exceptions."""
+    stopwatch.begin()
     try:
         with extras.required("the tinymq command"):
             return _run(argv)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextvars
 import math
 from pathlib import Path
 
 import pytest
 
 from tinymq.base.errors import InvalidConfig, InvalidRequest, NotFound
+from tinymq.cli.common import stopwatch
 from tinymq.cli.common.servers import ServerOptions
 from tinymq.dev import dev_folder
 
@@ -37,3 +39,25 @@ def test_a_malformed_address_is_refused_at_once(servers: str) -> None:
     with pytest.raises(InvalidConfig) as raised:
         ServerOptions(servers).addresses()
     assert "host:port" in raised.value.hint
+
+
+def test_a_slow_start_counts_to_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command ends by its time-out, not by its time-out after its modules are loaded."""
+    now_s = 100.0
+    monkeypatch.setattr(stopwatch.time, "monotonic", lambda: now_s)
+    servers = ServerOptions("h:1", timeout=8)
+
+    def left_ms() -> float:
+        with servers.connect() as mq:
+            return mq.config.request_timeout_ms
+
+    def command() -> None:
+        nonlocal now_s
+        stopwatch.begin()
+        now_s += 2.5
+        assert left_ms() == 5_500
+        now_s += 60
+        assert left_ms() == 4_000, "a call has half of it in any case"
+
+    contextvars.copy_context().run(command)
+    assert left_ms() == 8_000, "a program that is no command"

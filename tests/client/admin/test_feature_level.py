@@ -31,6 +31,13 @@ def test_a_mixed_cluster_names_the_members_it_waits_for() -> None:
     assert found.silent == {3: "nobody there"}
 
 
+def test_nothing_waits_while_no_member_knows_a_higher_level() -> None:
+    found = read({1: reply(1, 2, 0, 2, 2), 2: BrokerUnreachable("nobody there")})
+    assert (found.level, found.can_rise, found.waits_for) == (2, False, ())
+    found = read({1: reply(1, 1, 0, 2, 1), 2: BrokerUnreachable("nobody there")})
+    assert (found.level, found.can_rise, found.waits_for) == (1, True, (2,)), "for a broker that is down, too"
+
+
 def test_the_best_informed_broker_is_believed() -> None:
     found = read({1: reply(1, 1, 0, 2), 2: reply(2, 2, 0, 2, 2), 3: reply(3, 2, 0, 2)})
     assert (found.level, len(found.members)) == (2, 2)
@@ -53,6 +60,7 @@ def test_a_new_cluster_has_the_highest_level_and_a_hold_does_not_lower_it(capsys
         command = ["cluster", "feature-level", "hold", "-s", cluster.servers, "-o", "json"]
         assert run(command) == Exit.OK
         held = json.loads(capsys.readouterr().out)
+        assert held["waits_for"] == []
         assert (held["feature_level"], [m["held_at"] for m in held["members"]]) == (2, [2, 2, 2])
         cluster.kill(2)
         cluster.start(2)

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from tinymq.base.config import parse_address
 from tinymq.base.errors import InvalidConfig, InvalidRequest, NotFound
+from tinymq.cli.common import stopwatch
 from tinymq.dev import dev_folder
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ class ServerOptions:
             help="Brokers' addresses: host:port[,host:port…]. [default: the local cluster's]",
         ),
     ] = None
-    timeout: Annotated[float, Parameter(help="Seconds to wait for an answer to a call.")] = TIMEOUT_S
+    timeout: Annotated[
+        float, Parameter(help="Seconds to wait for an answer to a call; the first call's include the command's start.")
+    ] = TIMEOUT_S
 
     def __post_init__(self) -> None:
         if not TIMEOUT_S_MIN <= self.timeout <= TIMEOUT_S_MAX:  # also refuses NaN
@@ -40,8 +43,14 @@ class ServerOptions:
             raise InvalidRequest(f"--timeout {self.timeout:g} is out of range", hint=hint)
 
     @property
+    def left_s(self) -> float:
+        """Seconds that are left of the time-out. However slowly the command started, a call gets half of it."""
+        return max(self.timeout / 2, self.timeout - stopwatch.elapsed_s())
+
+    @property
     def timeout_ms(self) -> float:
-        return self.timeout * 1000
+        """The same in milliseconds."""
+        return self.left_s * 1000
 
     def addresses(self) -> str:
         """Return the addresses of `--servers`, or of the local cluster.
@@ -61,7 +70,7 @@ class ServerOptions:
     def connect(self) -> Client:
         """Return a client for a `with` block. It sends nothing yet."""
         addresses = self.addresses()
-        from tinymq.client import Client
+        from tinymq.client import Client  # takes time, which counts: see left_s
 
         return Client(addresses, request_timeout_ms=self.timeout_ms)
 

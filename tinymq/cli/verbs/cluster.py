@@ -41,7 +41,7 @@ def init(
     """
     from tinymq.app.settings import read_secret
 
-    formed = ask.form(servers.addresses().split(","), read_secret(secret_file), servers.timeout)
+    formed = ask.form(servers.addresses().split(","), read_secret(secret_file), servers.left_s)
     brokers = named("broker", formed.brokers)
     if formed.newly:
         say(f"cluster {formed.cluster_id.hex()} formed of {brokers}")
@@ -69,9 +69,9 @@ def recover_(
     """
     secret = _secret(secret_file, servers)
     addresses = servers.addresses().split(",")
-    survey = ask.survey(addresses, secret, servers.timeout)
+    survey = ask.survey(addresses, secret, servers.left_s)
     if accept_loss:
-        survey = ask.recover(survey, addresses, secret, servers.timeout, say)
+        survey = ask.recover(survey, addresses, secret, servers.left_s, say)
     document = recover.describe(survey)
     if output == "json":
         print_json(document)
@@ -109,7 +109,7 @@ def transfer_leader(
     preferred broker with --to: it is the first replica that `tinymq topic describe` shows.
     """
     with servers.connect() as mq:
-        leader = mq.admin.transfer_leader(topic, partition, to, timeout=servers.timeout)
+        leader = mq.admin.transfer_leader(topic, partition, to, timeout=servers.left_s)
     say(f"{topic}/{partition} is led by broker {leader}")
     if output == "json":
         print_json({"topic": topic, "partition": partition, "leader": leader})

@@ -33,7 +33,7 @@ MARKS = {True: "yes", False: "no"}
 def show(*, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
     """Show the cluster's level, what each broker knows and announces, and which brokers keep the level down."""
     with servers.connect() as mq:
-        found = mq.admin.feature_level(timeout=servers.timeout)
+        found = mq.admin.feature_level(timeout=servers.left_s)
     _print(found, output)
 
 
@@ -51,7 +51,7 @@ def hold(
     does.
     """
     with servers.connect() as mq:
-        found = mq.admin.hold_feature_level(level, timeout=servers.timeout)
+        found = mq.admin.hold_feature_level(level, timeout=servers.left_s)
     _print(found, output)
 
 
@@ -62,7 +62,7 @@ def release(*, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table
     If all members know a higher level, the cluster's level rises within moments.
     """
     with servers.connect() as mq:
-        found = mq.admin.release_feature_level(timeout=servers.timeout)
+        found = mq.admin.release_feature_level(timeout=servers.left_s)
     _print(found, output)
 
 
@@ -99,7 +99,7 @@ def _print(found: FeatureLevel, output: Output) -> None:
     print_table(["broker", "knows", "announces", "held at", "registered", "voter", "replicas"], rows)
     for broker, why in sorted(found.silent.items()):
         say(f"broker {broker} does not answer: {why}")
-    if any((member.known or member.announced) > found.level for member in found.members):
+    if found.can_rise:
         held = [str(member.broker_id) for member in found.members if member.held]
         why = f", held by {named('broker', held)}: tinymq cluster feature-level release" if held else ""
         say(

@@ -37,9 +37,15 @@ class FeatureLevel:
     silent: Mapping[int, str]  # brokers that do not answer, and why
 
     @property
+    def can_rise(self) -> bool:
+        """Does a member know a higher level than the cluster's?"""
+        return any((member.known or member.announced) > self.level for member in self.members)
+
+    @property
     def waits_for(self) -> tuple[int, ...]:
-        """Members that keep the cluster at its level, because they announce no higher one."""
-        return tuple(member.broker_id for member in self.members if member.announced <= self.level)
+        """Members that keep the cluster at its level, because they announce no higher one. None if no member knows a
+        higher one: then nothing waits."""
+        return tuple(m.broker_id for m in self.members if self.can_rise and m.announced <= self.level)
 
 
 def read(replies: Mapping[int, Any]) -> FeatureLevel:
