@@ -44,9 +44,9 @@ class Slack:
     def of(self, lag_s: float, crowd: float, crowd_calm: float) -> Slack:
         """Return the slack for a busy machine.
 
-        The harness waited for the processor for `lag_s` at worst, so its observations may be late by so much. `crowd`
-        tasks wanted each processor at worst, and `crowd_calm` from the last fault on: brokers are slower by that
-        factor. Times are extended by at most CROWD_MAX, and after the faults by at most CROWD_CALM_MAX. Beyond
+        The harness waited for the processor for `lag_s` in the worst ten seconds, so its observations may be late by so
+        much. `crowd` tasks wanted each processor at worst, and `crowd_calm` from the last fault on: brokers are slower
+        by that factor. Times are extended by at most CROWD_MAX, and after the faults by at most CROWD_CALM_MAX. Beyond
         CROWD_FAIR, speed is not judged. Every run measures these values and reports them.
         """
         many, after = times(crowd), min(CROWD_CALM_MAX, times(crowd_calm))
