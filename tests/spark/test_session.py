@@ -99,9 +99,7 @@ def test_sql_tables_are_read_and_written(spark: SparkSession, cluster: Cluster, 
         for rows in ("(value) VALUES (X'37')", "(topic, value) SELECT CAST(key AS STRING), value FROM src"):
             with pytest.raises(AnalysisException, match="the table names no topic to write to"):  # by no task
                 spark.sql(f"INSERT INTO reads {rows}")
-        spark.sql(
-            "INSERT INTO reads (topic, value) SELECT 'right', X'3721'"
-        )
+        spark.sql("INSERT INTO reads (topic, value) SELECT 'right', X'3721'")
         assert sorted(bytes(row.value) for row in reads.collect()) == [b"1!", b"2!", b"7!"]
         assert mq.admin.offsets("left")[0].high_watermark == 3
         (shown,) = (row.comment for row in spark.sql("DESCRIBE reads").collect() if row.col_name == "topic")

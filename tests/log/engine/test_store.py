@@ -105,7 +105,7 @@ def test_a_folder_of_a_newer_format_is_refused() -> None:
         fields["format"] = 3
         crc = crc32c(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())
         files.put("broker.json", json.dumps({**fields, "crc32c": crc}).encode())
-        with pytest.raises(UnsupportedVersion, match="it has version 3 of its format, .* versions up to 2") as refused:
+        with pytest.raises(UnsupportedVersion, match=r"it has version 3 of its format, .* versions up to 2") as refused:
             await open_store(files)
         assert "start this broker with the newer tinymq" in refused.value.hint
 
