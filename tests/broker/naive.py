@@ -1,5 +1,6 @@
-"""What a partition's log comes to, worked out anew from its entries each time, in the plainest way: the rules of
-commands once more, with nothing kept, counted or indexed."""
+"""A naive replay of a partition's log. It computes the state from all entries each time: a second implementation of the
+rules of commands, without stored state, counters or indexes.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Channel:
 
 
 class Told(NamedTuple):
-    """What is compared of an outcome; "" is no error."""
+    """The parts of an outcome that the test compares. An empty error means success."""
 
     error: str
     position: int = 0
@@ -49,7 +50,7 @@ class Told(NamedTuple):
 
 
 class Naive:
-    """The log up to some entry."""
+    """The state of the log up to some entry."""
 
     def __init__(self, entries: Sequence[Entry] = ()) -> None:
         self.batches: list[Batch] = []
@@ -186,10 +187,10 @@ class Naive:
         self.holds[said.hold_id] = (said.offset, self.now_us + 1000 * said.lease_ms)
         return Told("")
 
-    # ---- what a leader decides
+    # ---- decisions of a leader
 
     def due(self, config: TopicConfig, now_us: int) -> int:
-        """Where retention lets the log start, by whole batches."""
+        """Return the log start that retention allows, by whole batches."""
         start = self.start
         for batch in self.batches:
             if config.retention_ms is not None and batch.append_us < now_us - 1000 * config.retention_ms:
@@ -200,11 +201,11 @@ class Naive:
         return max(self.start, start if held is None else min(start, held))
 
     def fits(self, config: TopicConfig, start: int, count: int, size: int) -> bool:
-        """May `count` more records of `size` bytes come, if the log starts at `start`?"""
+        """Do `count` more records of `size` bytes fit if the log starts at `start`?"""
         if config.max_records is not None and self.end + count - start > config.max_records:
             return False
         return config.max_bytes is None or self.bytes_from(start) + size <= config.max_bytes
 
     def needed(self, config: TopicConfig, count: int, size: int) -> int:
-        """Where the log has to start before such a batch comes."""
+        """Return the log start that makes space for such a batch."""
         return next(s for s in range(self.start, self.end + 1) if self.fits(config, s, count, size))

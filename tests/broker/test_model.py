@@ -1,7 +1,6 @@
-"""A partition beside a plain model of it, in random lives that Hypothesis makes small.
-
-The model is a list of batches, committed and not. What a producer may send is worked out anew from that list each
-time, so that it shares neither the incremental state nor the overlay of the code that it judges.
+"""A partition against a plain model, in random runs that Hypothesis shrinks. The model is a list of batches, committed
+and not. Each time it computes from that list what a producer may send, so it shares neither the incremental state nor
+the uncommitted producer state of the code under test.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ TIMEOUT_S = 1.0
 
 
 class Batch(NamedTuple):
-    """One that was appended."""
+    """A batch that was appended."""
 
     index: int
     producer: int  # 0: none
@@ -53,19 +52,19 @@ class Batch(NamedTuple):
 
 @dataclass
 class Call:
-    """A produce that was taken."""
+    """A produce request that was accepted."""
 
     acks: Acks
     index: int  # of the entry that it waits for; 0: it waits for none
     offset: int
     duplicate: bool
     told: list[Produced | TinymqError] = field(default_factory=list)
-    over: bool = False  # it was told, or never will be
+    over: bool = False  # answered, or never to be answered
 
 
 @dataclass
 class Model:
-    """The log as a list, and what follows from it."""
+    """The log as a list, and the state that follows from it."""
 
     committed: list[Batch] = field(default_factory=list)
     tail: list[Batch] = field(default_factory=list)  # appended, not committed
@@ -95,8 +94,9 @@ class Model:
         self.tail = self.tail if keep else []
 
     def from_log(self, producer: int) -> list[Batch]:
-        """What all replicas remember of a producer: its newest batches of its newest epoch, unless too many others
-        appended since."""
+        """The batches of a producer that all replicas remember: the newest of its newest epoch, unless too many other
+        producers appended since.
+        """
         order: list[int] = []
         known: dict[int, list[Batch]] = {}
         for batch in self.committed:
@@ -113,14 +113,14 @@ class Model:
         return [b for b in batches if b.epoch == batches[-1].epoch][-REMEMBERED:]
 
     def known(self, producer: int) -> list[Batch]:
-        """What the leader goes by: the log, and what it appended itself."""
+        """The batches by which the leader decides: the log, and its own appends."""
         own = [b for b in self.own if b.producer == producer]
         if not own:
             return self.from_log(producer)
         return self.newest([*self.before[producer], *own])
 
     def verdict(self, producer: int, epoch: int, sequence: int, count: int) -> Batch | type[TinymqError] | None:
-        """None: append. A batch: it is that one. Else what it is refused with."""
+        """None means append, a batch means a duplicate of it, and an error refuses the request."""
         known = self.known(producer)
         if not known:
             return None if sequence == 0 else UnknownProducer
@@ -136,7 +136,9 @@ class Model:
 
 
 class PartitionLife(RuleBasedStateMachine):
-    """One replica: leads, loses, starts again; three producers that are right or wrong about what comes next."""
+    """One replica that leads, loses its leadership and restarts, with three producers that send right and wrong
+    sequences.
+    """
 
     @initialize()
     def begin(self) -> None:
@@ -150,7 +152,7 @@ class PartitionLife(RuleBasedStateMachine):
     def partition(self) -> Partition:
         return self.bench.partition
 
-    # ---- what happens --------------------------------------------------------------------------------------------
+    # ---- steps --------------------------------------------------------------------------------------------
 
     acks = st.sampled_from([Acks.QUORUM, Acks.QUORUM, Acks.LEADER, Acks.NONE])
     times = st.integers(0, 40)
@@ -161,27 +163,27 @@ class PartitionLife(RuleBasedStateMachine):
 
     @rule(producer=st.integers(1, 3), count=st.integers(1, 3), acks=acks, time=times)
     def next_one(self, producer: int, count: int, acks: Acks, time: int) -> None:
-        """As a producer that has had every answer."""
+        """Send as a producer that has received every answer."""
         known = self.model.known(producer)
         epoch = known[-1].epoch if known else 0
         self.numbered(producer, epoch, known[-1].sequence + known[-1].count if known else 0, count, acks, time)
 
     @rule(producer=st.integers(1, 3), batches=st.integers(4, 7))
     def several(self, producer: int, batches: int) -> None:
-        """More than are remembered, sometimes."""
+        """Send many batches, sometimes more than are remembered."""
         for _ in range(batches):
             self.next_one(producer, 1, Acks.QUORUM, 0)
 
     @rule(producer=st.integers(1, 3), step=st.sampled_from([1, 1, -1]), sequence=st.sampled_from([0, 0, 1]), acks=acks)
     def another_epoch(self, producer: int, step: int, sequence: int, acks: Acks) -> None:
-        """A producer that made itself new, or one that does not know that there is a newer one."""
+        """Send as a restarted producer, or as one that does not know of its newer epoch."""
         known = self.model.known(producer)
         self.numbered(producer, max(0, (known[-1].epoch if known else 0) + step), sequence, 1, acks, 0)
 
     @precondition(lambda self: self.leading)
     @rule(producer=st.integers(1, 3), oldest=st.booleans(), more=st.sampled_from([0, 0, 1]), acks=acks)
     def resend_what_is_remembered(self, producer: int, oldest: bool, more: int, acks: Acks) -> None:
-        """Or, with `more` records than it had, something else under its sequence."""
+        """With `more` records than the original, another batch reuses its sequence."""
         known = self.model.known(producer)
         if known:
             batch = known[0 if oldest else -1]
@@ -189,7 +191,7 @@ class PartitionLife(RuleBasedStateMachine):
 
     @rule(producer=st.integers(1, 3), back=st.integers(0, 5), acks=acks)
     def resend(self, producer: int, back: int, acks: Acks) -> None:
-        """What it sent before, remembered or not, kept or not."""
+        """Repeat an earlier batch, remembered or not, kept or not."""
         sent = [b for b in self.model.batches if b.producer == producer]
         if sent:
             batch = sent[-1 - back % len(sent)]
@@ -227,7 +229,7 @@ class PartitionLife(RuleBasedStateMachine):
             assert len(self.bench.group.log.entries) == length
             return
         assert self.leading
-        assert verdict is None or isinstance(verdict, Batch), f"taken, and not refused with {verdict}"
+        assert verdict is None or isinstance(verdict, Batch), f"accepted, but expected {verdict}"
         if isinstance(verdict, Batch):
             assert len(self.bench.group.log.entries) == length, "a duplicate is appended"
             waits = acks is Acks.QUORUM and verdict in self.model.own
@@ -244,7 +246,7 @@ class PartitionLife(RuleBasedStateMachine):
             self.ended(call, acks is not Acks.NONE)
 
     def ended(self, call: Call, produced: bool) -> None:
-        """It was told just now, once, as it should be."""
+        """Check that the waiter got the right answer just now, once."""
         call.over = True
         if call.acks is Acks.NONE:
             assert call.told == []
@@ -271,7 +273,7 @@ class PartitionLife(RuleBasedStateMachine):
     @precondition(lambda self: self.leading and self.model.tail)
     @rule(keep=st.booleans())
     def lose(self, keep: bool) -> None:
-        """Another leader keeps the tail, or takes it back."""
+        """Another leader keeps the tail, or truncates it."""
         self.bench.group.lose_leadership(keep_tail=keep)
         self.leading = False
         self.model.lose(keep)
@@ -296,7 +298,7 @@ class PartitionLife(RuleBasedStateMachine):
     @precondition(lambda self: not self.leading)
     @rule()
     def start_again(self) -> None:
-        """A process that knows what the last one dumped."""
+        """Restart from the last dump."""
         bench, before = self.bench, self.partition
         bench.partition = Partition("t/0", bench.deadlines, lambda call: call(), {1: "h:1"}.get, PRODUCERS_MAX)
         bench.partition.load(before.dump())
@@ -323,7 +325,7 @@ class PartitionLife(RuleBasedStateMachine):
             else:
                 assert (found.offset, found.timestamp_us, found.high_watermark) == (*answer, len(rows))
 
-    # ---- what holds always ------------------------------------------------------------------------------------------
+    # ---- invariants ------------------------------------------------------------------------------------------
 
     @invariant()
     def as_the_model(self) -> None:
@@ -336,8 +338,9 @@ class PartitionLife(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_written_twice(self) -> None:
-        """In the log itself, whatever was answered: a sequence follows the one before, or starts an epoch. A producer
-        that was forgotten starts anew."""
+        """In the log itself, a sequence follows the previous one or starts an epoch, whatever was answered. A forgotten
+        producer starts again.
+        """
         if not hasattr(self, "bench"):
             return
         for producer in (1, 2, 3):
@@ -347,7 +350,7 @@ class PartitionLife(RuleBasedStateMachine):
                 assert follows or two.sequence == 0, (one, two)
 
     def teardown(self) -> None:
-        """Every replica of this log holds the same bytes, and whoever waits is told when it closes."""
+        """Every replica of this log has the same bytes, and every waiter gets an answer when it closes."""
         if not hasattr(self, "bench"):
             return
         replica = PartitionState(PRODUCERS_MAX)

@@ -1,7 +1,6 @@
-"""The power of three whole brokers is cut at once, under load: registry, partitions, logs and ballots together.
-
-tests/raft/test_power_cut.py cuts at more points, below the partitions. Here producers number their batches and send
-again what was not answered, so that what is found must be there once, at the offset that was acknowledged.
+"""Cut the power of three whole brokers at once, under load: registry, partitions, logs and hard state together.
+tests/raft/test_power_cut.py cuts at more points, below the partitions. Here producers number their batches and retry
+unanswered ones, so every acknowledged batch must be there once, at its offset.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Place = tuple[int, int]  # partition, base offset
 
 
 class Load:
-    """Producers that never give up, one batch at a time each; and what they were told."""
+    """Producers that retry without end, one batch at a time each, and their answers."""
 
     def __init__(self, cluster: VirtualCluster, topic: TopicRecord) -> None:
         self.acknowledged: dict[Place, bytes] = {}
@@ -49,7 +48,7 @@ class Load:
             sequence += count
 
     async def _make_topics(self) -> None:
-        """All the while, so that a cut finds some half way."""
+        """Create topics all the time, so that a cut hits some half made."""
         for number in range(1000):
             await self._cluster.clock.sleep(self._cluster.rng.uniform(0, 0.1))
             at = self._cluster.rng.randint(1, 3)
@@ -60,7 +59,7 @@ class Load:
             task.cancel()
 
     def check(self) -> None:
-        """Raise what a producer met."""
+        """Raise the error of a producer."""
         for task in self._tasks:
             if task.done():
                 task.result()
@@ -87,7 +86,9 @@ async def check_partition(cluster: VirtualCluster, topic: TopicRecord, partition
 
 
 async def cut_under_load(cluster: VirtualCluster) -> int:
-    """Load, cut, start, compare, twice; how many batches were acknowledged, each of which has to be there."""
+    """Write, cut the power, restart and compare, twice. Returns the number of acknowledged batches, all of which were
+    found.
+    """
     topic = await cluster.create_topic("t", PARTITIONS)
     load = Load(cluster, topic)
     for _ in range(CUTS):
@@ -106,7 +107,9 @@ async def cut_under_load(cluster: VirtualCluster) -> int:
 
 
 async def check_topics(cluster: VirtualCluster) -> None:
-    """Made whole, or not at all: every broker knows the same topics, and whatever is known has its leaders."""
+    """Every broker knows the same topics, and each of these has its leaders: a topic is created completely or not at
+    all.
+    """
 
     def known() -> list[list[TopicRecord]]:
         return [b.broker.registry.get_all_topics() for b in cluster.brokers.values()]
@@ -121,7 +124,7 @@ async def check_topics(cluster: VirtualCluster) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_was_acknowledged_survives_once(seed: int) -> None:
+def test_acknowledged_batches_survive_once(seed: int) -> None:
     compared: list[int] = []
 
     async def scenario(cluster: VirtualCluster) -> None:

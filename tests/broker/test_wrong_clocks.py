@@ -1,7 +1,6 @@
-"""One broker of three whose clock is wrong, and that leads the only replica of a partition while it hears nobody.
-
-Whole brokers in virtual time. What it appends, removes and holds meanwhile, and after the links are healed, goes by the
-time that really passed.
+"""One broker of three has a wrong clock, and leads the only replica of a partition while it is isolated. Whole brokers
+in virtual time. Its append times, retention and holds follow the time that really passed, before and after the links
+heal.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from tinymq_chaos.sim.virtual.virtual_cluster import VirtualBroker, VirtualClust
 
 DAYS_US = 8 * 24 * 3_600_000_000
 WRONG_US = (DAYS_US, -DAYS_US, 0)
-KEPT_S = 12  # and somebody looks every 5 s
+KEPT_S = 12  # and retention runs every 5 s
 
 
 class Bench:
-    """A topic of one replica, on a broker that is to be cut off."""
+    """A topic with one replica, on the broker that the test isolates."""
 
     def __init__(self, cluster: VirtualCluster, topic: TopicRecord) -> None:
         self.cluster, self.topic = cluster, topic
@@ -45,7 +44,7 @@ class Bench:
         self.cluster.network.isolate(self.victim.id, self.cluster.brokers)
 
     async def restart(self, skew_us: int, down_s: float) -> None:
-        """Its process ends, and another one begins on the same disk, with another clock."""
+        """End its process, and start another on the same disk with another clock."""
         self.victim.power_cut()
         self.victim.skew_us = skew_us
         await self.sleep(down_s)
@@ -53,11 +52,11 @@ class Bench:
         await self.cluster.until(lambda: self.cluster.leader(self.topic, 0), 20.0, "it leads")
 
     def late_s(self) -> float:
-        """How far the append clock is behind the time that it really is."""
+        """Return how far the append clock is behind the real time."""
         return (self.cluster.clock.wall_us() - self.partition.group.append_time_now_us()) / 1e6
 
     async def kept_and_gone(self) -> tuple[int, int]:
-        """The log start now, and once everything must be too old."""
+        """Return the log start now, and once every record must have expired."""
         now = self.partition.log_start
         await self.sleep(KEPT_S + 8)
         return now, self.partition.log_start
@@ -69,7 +68,7 @@ def run(scenario: Callable[[Bench], Awaitable[None]], seed: int = 1, **settings:
         config = TopicConfig(**{"retention_ms": KEPT_S * 1000} | settings)  # type: ignore[arg-type]
         topic = await broker.process.run(broker.broker.registry.register_topic("t", 1, 1, config))
         await cluster.until(lambda: cluster.leader(topic, 0), what="somebody leads")
-        for name in "uv":  # what follows lets each disk know that the topic is committed
+        for name in "uv":  # the next entry tells each disk that the topic is committed
             await broker.process.run(broker.broker.registry.register_topic(name, 1, 3))
         await cluster.clock.sleep(1.0)
         await scenario(Bench(cluster, topic))
@@ -78,9 +77,10 @@ def run(scenario: Callable[[Bench], Awaitable[None]], seed: int = 1, **settings:
 
 
 @pytest.mark.parametrize("skew_us", WRONG_US)
-def test_it_removes_nothing_by_age_and_what_it_appends_is_as_old_as_it_is(skew_us: int) -> None:
-    """It is down for longer than records are kept. Its append clock cannot know that, and what it appends must not look
-    as old."""
+def test_an_isolated_leader_removes_nothing_by_age_and_stamps_true_ages(skew_us: int) -> None:
+    """The broker is down for longer than records are kept. Its append clock cannot know that, but its new records must
+    not look that old.
+    """
 
     async def scenario(bench: Bench) -> None:
         await bench.fill(20)
@@ -93,14 +93,14 @@ def test_it_removes_nothing_by_age_and_what_it_appends_is_as_old_as_it_is(skew_u
         await bench.sleep(8)
         assert abs(bench.late_s()) < 0.1
         now, then = await bench.kept_and_gone()
-        assert now == 20, "what was there before is too old by now, and what was appended meanwhile is not"
+        assert now == 20, "earlier records have expired by now, and records appended since have not"
         assert then == 25
 
     run(scenario)
 
 
-def test_ended_again_before_it_hears_anybody_it_still_tells_what_is_old() -> None:
-    """Its clock is ahead first, then behind, then ahead again."""
+def test_a_broker_restarted_in_isolation_still_knows_ages() -> None:
+    """The clock is first ahead, then behind, then ahead again."""
 
     async def scenario(bench: Bench) -> None:
         await bench.fill(3)
@@ -119,8 +119,8 @@ def test_ended_again_before_it_hears_anybody_it_still_tells_what_is_old() -> Non
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_hold_that_is_taken_meanwhile_ends_in_its_time(again: bool) -> None:
-    """Also where the clock jumps on when it hears the others, and where another leadership begins with that jump."""
+def test_a_hold_taken_in_isolation_ends_on_time(again: bool) -> None:
+    """The same when the clock jumps forward on hearing the others, and when a new leadership begins with that jump."""
 
     async def scenario(bench: Bench) -> None:
         await bench.fill(5)
@@ -133,7 +133,7 @@ def test_a_hold_that_is_taken_meanwhile_ends_in_its_time(again: bool) -> None:
             await bench.restart(0, 1)
         await bench.sleep(6)
         assert bench.partition.log_start == 2
-        await bench.sleep(10)  # another process counts from the last entry: 3 s longer
+        await bench.sleep(10)  # another process counts from the last entry, which is 3 s longer
         assert bench.partition.log_start == 5
 
     run(scenario)

@@ -1,4 +1,4 @@
-"""Commands and entries of a partition, made by hand."""
+"""Commands and entries of a partition for tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Reason = pb.MoveStart.Reason
 
 
 def request(number: int) -> bytes:
-    """A request id, or that of a hold."""
+    """The id of a request or a hold."""
     return number.to_bytes(16, "big")
 
 
@@ -64,7 +64,7 @@ def releases(number: int = 1) -> pb.Command:
 
 
 def takes_over(term: int, generation: int, offset: int = 0) -> Entry:
-    """The CONFIG of a take-over, or any other of its generation."""
+    """The CONFIG of a forced leadership, or another CONFIG of that recovery epoch."""
     group = GroupId(TopicId(b"t" * 16), 0)
     return make_entry(
         NewEntry(Kind.CONFIG, pack_membership(Membership(group, 2, (Replica(1, b"i" * 16),), generation))),
@@ -77,7 +77,7 @@ def takes_over(term: int, generation: int, offset: int = 0) -> Entry:
 
 
 class Applied:
-    """A state, and the entries that made it: batches of plain records, and commands."""
+    """A state, and the entries that led to it: batches of plain records, and commands."""
 
     def __init__(self) -> None:
         self.state = PartitionState()
@@ -96,7 +96,7 @@ class Applied:
         return self._apply(Kind.COMMAND, data, 0, 1)[1]
 
     def noop(self, known: bool = True, jump_us: int = 0, later_us: int = 1) -> None:
-        """A leader that knows the time, or not, begins or learns it."""
+        """A leader starts its term with or without the cluster's time, or learns it."""
         self._apply(Kind.NOOP, pack_noop(NoopNote(known, jump_us)), 0, later_us)
 
     def _apply(self, kind: Kind, data: bytes, count: int, later_us: int, version: int = 1) -> tuple[Entry, list]:  # type: ignore[type-arg]

@@ -28,11 +28,11 @@ ALL: dict[str, Callable[[int], None]] = {
     "raft.reads": test_read_index.test_reads_in_a_storm_are_never_stale_and_all_end,
     "raft.failed_sync": lambda seed: fails(seed=seed, how="sync"),
     "raft.full_disk": lambda seed: fails(seed=seed, how="full"),
-    "brokers.power_cut": test_power_cut_of_brokers.test_what_was_acknowledged_survives_once,
-    "brokers.memory": lambda seed: test_quorum_watch_storms.test_they_come_back_and_agree(
+    "brokers.power_cut": test_power_cut_of_brokers.test_acknowledged_batches_survive_once,
+    "brokers.memory": lambda seed: test_quorum_watch_storms.test_groups_recover_and_agree_after_storms(
         test_quorum_watch_storms.MEMORY, seed
     ),
-    "brokers.intervals": lambda seed: test_quorum_watch_storms.test_they_come_back_and_agree(
+    "brokers.intervals": lambda seed: test_quorum_watch_storms.test_groups_recover_and_agree_after_storms(
         test_quorum_watch_storms.LAZY, seed
     ),
 }

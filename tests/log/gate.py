@@ -1,4 +1,4 @@
-"""Disk work that a test holds up, and what logs report."""
+"""Disk work that a test can hold up, and the reports of logs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class GateRunner:
-    """Runs each call only when the test lets it, so that the loop goes on meanwhile."""
+    """Runs each call only when the test permits it, while the loop keeps running."""
 
     def __init__(self) -> None:
         self.open = True

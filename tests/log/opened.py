@@ -1,4 +1,4 @@
-"""Tests that are handed one open log."""
+"""Runs tests on one open log."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def with_log(test: Test, files: FaultyFiles | None = None, **limits: int) -> Non
 
 
 def reopened(test: Test, files: FaultyFiles, **limits: int) -> None:
-    """As `with_log`; nothing of what is there already is in memory."""
+    """Like `with_log`, but no present entry is in memory."""
     with_log(test, files, **limits)
 
 
 async def settle(store: Store, log: Log) -> None:
-    """Apply everything, and keep the state where each segment ends."""
+    """Apply everything, and store the state at the end of each segment."""
     for index in range(1, log.last_index + 1):
         log.note_applied(index)
         if log.segments.end_at(index):

@@ -1,7 +1,6 @@
-"""Logs whose `sync` is altered while they are written: a power cut never takes an acknowledged entry unnoticed.
-
-A replica may lose what it acknowledged before the sync, but then its incarnation count is raised. Under one count,
-everything that was acknowledged is there.
+"""Logs whose `sync` is altered while they are written: a power cut never loses an acknowledged entry unnoticed. A
+replica may lose entries that it acknowledged before the sync, but then its incarnation count rises. Under one count,
+every acknowledged entry is there.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ EVERY_MINUTE = replace(DISK, sync_interval_s=60.0)
 
 
 class Machine:
-    """A data folder on a disk that may lose what is not synced, and the process that has it open."""
+    """A data directory on a disk that may lose unsynced bytes, and the process that has it open."""
 
     def __init__(self, seed: int, mark_every_s: float = 0.0) -> None:
         self.files = faulty(seed)
@@ -53,7 +52,7 @@ class Machine:
         assert self.log.durable_index == self.log.last_index
 
     async def rounds_end(self) -> None:
-        """Until no round is under way or wanted at this moment. Raises Crash where the disk has stopped."""
+        """Wait until no sync batch is under way or requested. Raises Crash when the disk has stopped."""
         await until(lambda: self.store.writer._task is None)
         self.files.check_alive()
 
@@ -73,8 +72,10 @@ def on_machine(body: Callable[[Machine], Awaitable[None]], seed: int = 1, mark_e
 
 
 @pytest.mark.parametrize("seed", first_of(range(8), 2))
-def test_a_mark_noted_under_always_does_not_cover_what_follows_it(seed: int) -> None:
-    """5000 → always → 5000: the `always` round notes its mark, and a round after the next unsynced write flushes it."""
+def test_a_mark_created_under_always_does_not_cover_later_entries(seed: int) -> None:
+    """5000 → always → 5000: the `always` batch creates its mark, and a batch after the next unsynced write
+    stores it.
+    """
 
     async def body(machine: Machine) -> None:
         await machine.acknowledged(2)
@@ -92,7 +93,7 @@ def test_a_mark_noted_under_always_does_not_cover_what_follows_it(seed: int) -> 
 
 
 def test_the_mark_of_an_altered_log_still_rises() -> None:
-    """A mark that keeps saying LAZY is not one that stays where it is."""
+    """A mark that stays LAZY still rises."""
 
     async def body(machine: Machine) -> None:
         await machine.acknowledged(2)
@@ -106,8 +107,8 @@ def test_the_mark_of_an_altered_log_still_rises() -> None:
     on_machine(body)
 
 
-def test_a_shorter_interval_counts_for_what_comes_after_it() -> None:
-    """One minute → 100 ms: the first write after that is synced in 100 ms, not when the minute is over."""
+def test_a_shorter_interval_applies_to_later_writes() -> None:
+    """One minute → 100 ms: the first write after the change is synced in 100 ms, not at the end of the minute."""
 
     async def body(machine: Machine) -> None:
         machine.store.configure(GROUP, EVERY_MINUTE)
@@ -122,11 +123,11 @@ def test_a_shorter_interval_counts_for_what_comes_after_it() -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "raise_count", "barrier"])
-def test_what_was_appended_a_moment_before_is_synced_before_a_mark_covers_it(how: str) -> None:
-    """Closing, and taking another count, write a mark of the whole log: all of it has to be synced before."""
+def test_entries_are_synced_before_a_mark_covers_them(how: str) -> None:
+    """Closing, and taking another count, write a mark of the whole log: the log has to be synced before that."""
 
     async def body(machine: Machine) -> None:
-        append(machine.log, 3)  # no round has begun
+        append(machine.log, 3)  # no sync batch has begun
         if how == "close":
             await machine.store.close_log(GROUP)
         elif how == "raise_count":
@@ -146,8 +147,10 @@ SETTINGS = (DISK, EVERY_100_MS, LAZY_5_S)
 WAITS_S = (0.003, 0.06, 0.2, 6.0)
 
 
-def test_no_mark_claims_what_a_writer_that_has_failed_will_never_sync() -> None:
-    """The marks' own sync fails between two rounds. What is unsynced by then stays so, also when its log is closed."""
+def test_no_mark_covers_entries_of_a_failed_writer() -> None:
+    """The sync of the marks fails between two batches. Unsynced entries stay unsynced, even when their log
+    is closed.
+    """
 
     async def body(machine: Machine) -> None:
         await machine.acknowledged(3)
@@ -166,11 +169,11 @@ def test_no_mark_claims_what_a_writer_that_has_failed_will_never_sync() -> None:
 
 STEPS = {"append": 2, "acknowledge": 6, "alter": 10, "wait": 1, "other": 1, "cut": 1, "commit": 1}  # how often
 SEEDS = 60
-LIVES = 3  # of the process, until what is found is compared for the last time
+LIVES = 3  # of the process, until the last comparison
 
 
 async def live(machine: Machine, rng: random.Random, history: History) -> LogConfig:
-    """One process: writes, alterations, cuts, pauses. Returns the setting that is in force at its end."""
+    """Run one process: writes, changes of the setting, truncations, pauses. Returns its last setting."""
     config = machine.log.config
     other = (await machine.store.open_log(OTHER, first_entry(), DISK)).log
     for _ in range(rng.randrange(3, 10)):
@@ -184,7 +187,7 @@ async def live(machine: Machine, rng: random.Random, history: History) -> LogCon
         elif step == "wait":
             machine.clock.advance(rng.choice(WAITS_S))
             await machine.rounds_end()
-        elif step == "other":  # its round takes marks along
+        elif step == "other":  # its sync batch includes marks
             append(other, 1)
             await machine.rounds_end()
         elif step == "commit":
@@ -203,12 +206,13 @@ async def live(machine: Machine, rng: random.Random, history: History) -> LogCon
 def test_no_order_of_alterations_and_ends_loses_an_acknowledged_entry_unnoticed(
     every_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine may stop at any operation of its disk. Under the count that it had before, what it acknowledged and did
-    not cut since is there."""
+    """A machine may stop at any disk operation. Under its previous count, every entry that it acknowledged and did not
+    truncate is there.
+    """
 
     monkeypatch.setattr(
         "tinymq.log.broker_files.durability_marks.FILE_BYTES_MIN", 1 << 12
-    )  # else most of the time goes to zeros
+    )  # otherwise writing zeros takes most of the time
     monkeypatch.setattr("tinymq.log.broker_files.vote_store.FILE_BYTES_MIN", 1 << 12)
 
     async def body(machine: Machine, rng: random.Random) -> None:
@@ -232,7 +236,7 @@ def test_no_order_of_alterations_and_ends_loses_an_acknowledged_entry_unnoticed(
 
 
 class History:
-    """What one process acknowledged, as the checksums of its entries."""
+    """The entries that one process acknowledged, as checksums."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -240,12 +244,12 @@ class History:
         self._held = [machine.log.reader.crc_at(i) for i in range(1, machine.log.last_index + 1)]
 
     def look(self) -> None:
-        """What counts by now."""
+        """Return the entries that are acknowledged by now."""
         log = self._machine.log
         self._held += [log.reader.crc_at(i) for i in range(len(self._held) + 1, log.durable_index + 1)]
 
     def cut(self, index: int) -> None:
-        """What is cut may come back: it was acknowledged, and the disk follows later."""
+        """Truncated entries may come back: they were acknowledged, and the truncation reaches the disk later."""
         self.look()
         log = self._machine.log
         log.truncate_from(index)

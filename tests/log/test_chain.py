@@ -1,4 +1,4 @@
-"""Cold reads hold the chain: frames of another history are not served as what follows, sound as each of them is."""
+"""Cold reads verify the chain: a valid frame of another history is not served as the next one."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tinymq.log.segment.reads import (
 
 COUNT = 12
 ALL_BYTES = 1 << 20
-SIZES = [100, SENT_FRAME_BYTES_MIN]  # large ones are sent from their file, unread
+SIZES = [100, SENT_FRAME_BYTES_MIN]  # large frames are sent from their file without being read
 
 Read = Callable[[Files, Span], bytes]
 
 
 def chained(fill: bytes, size: int) -> list[Entry]:
-    """COUNT entries of a record each, one behind the other."""
+    """COUNT entries with one record each."""
     made: list[Entry] = []
     for index in range(1, COUNT + 1):
         crc = made[-1].header.header_crc if made else 0
@@ -67,7 +67,7 @@ READS: dict[str, Read] = {
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("how", READS)
-def test_frames_that_follow_one_another_are_read(tmp_path: Path, how: str, size: int) -> None:
+def test_frames_of_an_unbroken_chain_are_read(tmp_path: Path, how: str, size: int) -> None:
     entries = chained(b"a", size)
     read = READS[how](written(tmp_path, entries), Span("segment", 0, 1, COUNT))
     assert read == b"".join(entry.head + entry.payload for entry in entries)
@@ -76,9 +76,10 @@ def test_frames_that_follow_one_another_are_read(tmp_path: Path, how: str, size:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("how", READS)
 @pytest.mark.parametrize("whole", range(1, COUNT))
-def test_frames_of_another_history_are_not_read_on_into(tmp_path: Path, how: str, whole: int, size: int) -> None:
-    """Each is sound by itself, with the index, the term and the offset that are expected: the chain alone tells. So
-    it is when a sector that was written is not what a disk gives back, but what had been there before."""
+def test_a_read_stops_at_frames_of_another_history(tmp_path: Path, how: str, whole: int, size: int) -> None:
+    """Each frame is valid and has the expected index, term and offset; only the chain shows the difference. This
+    happens when a disk returns the old content of a sector that was rewritten.
+    """
     spliced = chained(b"a", size)[:whole] + chained(b"b", size)[whole:]
     files = written(tmp_path, spliced)
     with pytest.raises(CorruptData, match="does not follow the entry before") as caught:

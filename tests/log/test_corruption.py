@@ -1,6 +1,5 @@
-"""What is damaged, and what survives: flipped bits and lost files, as tables.
-
-Each folder was closed cleanly, so all of it was synced and marked: whatever is wrong with it is damage.
+"""Tables of flipped bits and lost files, and what survives them. Each data directory was closed cleanly, so everything
+was synced and marked, and every defect is damage.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ FRAME = HEADER_SIZE + 100
 
 
 class Folder:
-    """A data folder with one log of 45 entries in several segments, and what it held."""
+    """A data directory with one log of 45 entries in several segments, and its entries."""
 
     def __init__(self, *, trimmed: bool = False, reopened: bool = False) -> None:
         self.files = faulty()
@@ -70,7 +69,7 @@ class Folder:
         return [p for p in self.files.paths() if p.endswith(kind)]
 
     def frame(self, path: str, which: int) -> int:
-        """Where a segment's frame begins."""
+        """Return the position of a frame in its segment."""
         position = SEGMENT_HEADER_SIZE
         ends = []
         content = self.files.content(path).rstrip(b"\0")
@@ -94,7 +93,7 @@ def check(folder: Folder, *, damage: bool, tail_intact: bool = True, count: int 
     opened, found = run(look(folder.files))
     assert (opened.damage is not None, opened.tail_intact, opened.count) == (damage, tail_intact, count)
     if damage:
-        assert folder.logs() == folder.before, "nothing is cut, nothing is repaired behind anybody's back"
+        assert folder.logs() == folder.before, "nothing is truncated or repaired silently"
         with pytest.raises(CorruptData):
             append(opened.log, 1)
     else:
@@ -135,7 +134,7 @@ def test_a_frame_of_an_older_segment_is_found_when_it_is_read(field: str) -> Non
 
 
 @pytest.mark.parametrize("field", [field for field in FIELDS if field != "payload"])
-def test_the_first_frame_of_the_log_is_looked_at_whatever_segment_it_is_in(field: str) -> None:
+def test_the_first_frame_of_the_log_is_checked_in_any_segment(field: str) -> None:
     folder = Folder()
     path = folder.segments()[0]
     folder.files.flip_bit(path, folder.frame(path, 0) + FIELDS[field], 3)
@@ -154,7 +153,7 @@ def test_a_segments_header(which: int, position: int) -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1, -1])
-def test_a_segment_that_is_missing(which: int) -> None:
+def test_a_missing_segment(which: int) -> None:
     folder = Folder()
     folder.files.remove(folder.segments()[which])
     folder.files.sync_directory(group_directory(GROUP))
@@ -162,7 +161,7 @@ def test_a_segment_that_is_missing(which: int) -> None:
     check(folder, damage=True, tail_intact=which != -1, count=1 if which == -1 else 0)
 
 
-def test_a_segment_that_is_cut_short() -> None:
+def test_a_truncated_segment() -> None:
     for which in (1, -1):
         folder = Folder()
         path = folder.segments()[which]
@@ -171,7 +170,7 @@ def test_a_segment_that_is_cut_short() -> None:
         check(folder, damage=True, tail_intact=which != -1, count=1 if which == -1 else 0)
 
 
-def test_an_index_flipped_anywhere_or_missing_is_made_again() -> None:
+def test_a_damaged_or_missing_index_is_rebuilt() -> None:
     folder = Folder()
     path = folder.paths(".index")[1]
     good = folder.files.content(path)
@@ -184,7 +183,7 @@ def test_an_index_flipped_anywhere_or_missing_is_made_again() -> None:
     assert folder.files.content(path) == good
 
 
-def test_an_index_of_another_segment_is_not_believed() -> None:
+def test_an_index_of_another_segment_is_rebuilt() -> None:
     folder = Folder()
     one, two = folder.paths(".index")[:2]
     folder.files.put(one, folder.files.content(two))
@@ -205,8 +204,8 @@ def test_marks_flipped_anywhere_cost_nothing_when_the_log_is_whole(reopened: boo
 
 
 @pytest.mark.parametrize("position", [3, 30, 60, 100])
-def test_with_damaged_marks_a_bad_frame_is_damage_wherever_it_is(position: int) -> None:
-    """Nobody can tell any more whether it was durable: it is not cut away."""
+def test_with_damaged_marks_every_bad_frame_is_damage(position: int) -> None:
+    """It is unknown whether the frame was durable, so it is not truncated."""
     for frame in (2, -1):
         folder = Folder(reopened=True)
         folder.files.flip_bit("marks", position)
@@ -266,7 +265,7 @@ def flip(*paths: str) -> Callable[[FaultyFiles, int], None]:
 
 
 @pytest.mark.parametrize("path", ["ballots-a", "ballots-b"])
-def test_either_copy_of_the_ballots_flipped_anywhere_or_missing(path: str) -> None:
+def test_either_copy_of_the_hard_state_may_be_damaged_or_missing(path: str) -> None:
     for reopened in (False, True):
         folder = Folder(reopened=reopened)
         content = {p: folder.files.content(p) for p in ("ballots-a", "ballots-b")}
@@ -282,12 +281,12 @@ def test_either_copy_of_the_ballots_flipped_anywhere_or_missing(path: str) -> No
 @pytest.mark.parametrize(
     ("round_", "expected"),
     [
-        (0, (4, 1, 1)),  # the snapshot: what it held is lost, later ones are not
+        (0, (4, 1, 1)),  # the snapshot: its records are lost, later ones are not
         (1, (4, 1, 1)),  # the first ballot, with another one behind it: amnesia
         (2, (3, 2, 0)),  # the last one: taken for torn, a documented limit
     ],
 )
-def test_both_copies_of_the_ballots(round_: int, expected: tuple[int, int | None, int]) -> None:
+def test_both_copies_of_the_hard_state_damaged(round_: int, expected: tuple[int, int | None, int]) -> None:
     folder = Folder()
     starts = [0, 24, 24 + 56]
     flip("ballots-a", "ballots-b")(folder.files, starts[round_] + 5)
@@ -295,7 +294,7 @@ def test_both_copies_of_the_ballots(round_: int, expected: tuple[int, int | None
     assert run(ballot(folder.files)) == expected, "told once"
 
 
-def test_both_copies_of_the_ballots_missing() -> None:
+def test_both_copies_of_the_hard_state_missing() -> None:
     folder = Folder()
     folder.files.remove("ballots-a")
     folder.files.remove("ballots-b")
@@ -315,7 +314,7 @@ def test_copies_damaged_at_different_places_complete_each_other() -> None:
 # Lost folders
 
 
-def test_a_groups_lost_folder_is_told_from_one_never_made() -> None:
+def test_a_lost_group_directory_differs_from_one_never_created() -> None:
     folder = Folder()
     for lost in (1, 2):
         folder.files.remove_tree(group_directory(GROUP))
@@ -327,7 +326,7 @@ def test_a_groups_lost_folder_is_told_from_one_never_made() -> None:
         assert run(look(folder.files))[0].count == lost
 
 
-def test_logs_without_the_folders_identity_are_refused() -> None:
+def test_logs_without_the_data_directorys_identity_are_refused() -> None:
     folder = Folder()
     folder.files.remove("broker.json")
     with pytest.raises(CorruptData):

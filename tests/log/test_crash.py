@@ -1,4 +1,4 @@
-"""A crash at every operation of a life of a log: what was acknowledged is there, and nothing else is made up."""
+"""Crash at every disk operation of a log's life: all acknowledged entries are there, and none is invented."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tinymq.simulation.faulty_files import Crash, FaultyFiles
 
 
 async def life(files: FaultyFiles, witness: Witness, ballots: dict[str, tuple[int, int | None]]) -> None:
-    """Everything that a log does to a disk, in one short life."""
+    """Every disk operation of a log, in one short life."""
     witness.begin(first_entry())
     store = await open_store(files)
     await store.bind_cluster(b"c" * 16)
@@ -44,7 +44,7 @@ async def life(files: FaultyFiles, witness: Witness, ballots: dict[str, tuple[in
 
     await vote(1, 2)
     await add(3)
-    await add(40)  # several segments in one round
+    await add(40)  # several segments in one sync batch
     log.note_commit(22)
     log.note_applied(22)
     witness.truncated(25)
@@ -52,7 +52,7 @@ async def life(files: FaultyFiles, witness: Witness, ballots: dict[str, tuple[in
     await add(4, term=2)
     await vote(3, None)
     witness.truncated(28)
-    log.truncate_from(28)  # twice in one round, and back into an earlier segment
+    log.truncate_from(28)  # twice in one sync batch, and back into an earlier segment
     log.append(added := [following(log, b"short lived", term=3)])
     witness.appended(added)
     witness.truncated(24)
@@ -101,7 +101,7 @@ def crash_and_check(after: int, seed: int, how: str) -> None:
         run(life(files, witness, ballots))
     if how == "kill, then power_cut":
         files.kill()
-        run(reopen(files, witness, ballots))  # what it found counted, so it is on the disk now
+        run(reopen(files, witness, ballots))  # the entries that it found counted, so they are on the disk now
         files.power_cut()
     elif how == "kill":
         files.kill()
@@ -132,7 +132,7 @@ async def reopen(files: FaultyFiles, witness: Witness, ballots: dict[str, tuple[
 
 
 async def go_on(files: FaultyFiles) -> int:
-    """The log still works: append, close, reopen."""
+    """Check that the log still works: append, close, reopen."""
     store, opened = await open_both(files)
     append(opened.log, 3, term=9)
     await store.close()
@@ -144,8 +144,8 @@ async def go_on(files: FaultyFiles) -> int:
 
 
 @pytest.mark.parametrize("how", ["cut", "zeros", "old bytes"])
-def test_the_last_group_torn_at_every_byte(how: str) -> None:
-    """What was synced last is kept; of an unsynced group behind it, the whole frames."""
+def test_the_last_batch_is_torn_at_every_byte(how: str) -> None:
+    """The last synced batch survives, and the whole frames of the unsynced batch behind it."""
     files = faulty()
     witness = Witness()
 
@@ -170,7 +170,7 @@ def test_the_last_group_torn_at_every_byte(how: str) -> None:
     whole = files.content(path).rstrip(b"\0")
     marks = files.content("marks")
     files.power_cut()
-    one_mark_back = len(marks.rstrip(b"\0")) - 112  # of the second group: it was not durable yet
+    one_mark_back = len(marks.rstrip(b"\0")) - 112  # frames of the second batch, which was not durable yet
     frames = (len(whole) - kept) // 3
     for size in range(kept, len(whole) + 1, 1 if how == "cut" else 7):
         tail = {"cut": b"", "zeros": bytes(len(whole) - size), "old bytes": b"\xa5" * (len(whole) - size)}[how]
@@ -186,7 +186,7 @@ def test_the_last_group_torn_at_every_byte(how: str) -> None:
         run(check())
 
 
-def test_good_bad_good_frames_above_the_mark_are_torn_at_the_bad_one() -> None:
+def test_above_the_mark_the_log_ends_at_the_first_bad_frame() -> None:
     """A power cut may keep the first and the last of three unsynced sectors."""
     torn = 0
     for seed in range(60):

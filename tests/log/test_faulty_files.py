@@ -1,4 +1,4 @@
-"""The faults that FaultyFiles can make: a fault that never strikes would prove nothing."""
+"""The faults of FaultyFiles do occur: a test with a fault that never strikes would prove nothing."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def synced(files: FaultyFiles, path: str, content: bytes) -> None:
     files.sync_directory("")
 
 
-def test_a_power_cut_keeps_what_was_synced() -> None:
+def test_a_power_cut_keeps_synced_bytes() -> None:
     files = faulty()
     synced(files, "a", b"durable" * 500)
     files.power_cut()
     assert files.open("a").read(0, 1 << 20) == b"durable" * 500
 
 
-def test_a_power_cut_keeps_any_sectors_of_what_was_not() -> None:
+def test_a_power_cut_keeps_any_unsynced_sectors() -> None:
     outcomes = set()
     for seed in range(40):
         files = faulty(seed)
@@ -124,7 +124,7 @@ def test_after_a_kill_everything_written_is_still_seen() -> None:
         file.read(0, 1)
 
 
-def test_a_crash_strikes_at_the_operation_asked_for() -> None:
+def test_a_crash_strikes_at_the_requested_operation() -> None:
     files = faulty()
     file = files.open("a", create=True)
     files.crash_after(1, bytes_written=2)
@@ -137,7 +137,7 @@ def test_a_crash_strikes_at_the_operation_asked_for() -> None:
     assert files.content("a") == b"donemo"
 
 
-def test_a_full_disk_takes_what_fits() -> None:
+def test_a_full_disk_writes_the_bytes_that_fit() -> None:
     files = faulty()
     file = files.open("a", create=True)
     file.write(0, [b"1234"])
@@ -150,7 +150,7 @@ def test_a_full_disk_takes_what_fits() -> None:
     file.write(7, [b"89"])
 
 
-def test_unreadable_files_say_so() -> None:
+def test_unreadable_files_raise() -> None:
     files = FaultyFiles(random.Random(1))
     files.open("a", create=True)
     files.fail_read("a")
@@ -167,8 +167,8 @@ def test_a_flipped_bit_is_on_the_disk_and_in_the_cache() -> None:
     assert files.content("a") == b"\0\x10"
 
 
-def test_a_folder_made_again_is_another_folder() -> None:
-    """What is durable in it lives and dies with its own name, not with the removal of the one before."""
+def test_a_recreated_directory_is_another_directory() -> None:
+    """The new directory's durable content depends on its own name, not on the removal of the old directory."""
     for seed in range(40):
         files = faulty(seed)
         files.make_directory("x")
@@ -182,12 +182,12 @@ def test_a_folder_made_again_is_another_folder() -> None:
         file.write(0, [b"newer"])
         files.sync([file])
         files.rename("x/b", "x/a")
-        files.sync_directory("")  # the removal of the old folder, and the new one: not the rename
+        files.sync_directory("")  # the sync covers the removal of the old directory and the new one, but not the rename
         files.power_cut()
         assert files.content("x/a") in (b"new", b"newer")
 
 
-def test_a_folder_made_again_is_lost_with_its_name() -> None:
+def test_a_recreated_directory_is_lost_with_its_name() -> None:
     found = set()
     for seed in range(40):
         files = faulty(seed)
@@ -205,7 +205,7 @@ def test_a_folder_made_again_is_lost_with_its_name() -> None:
     assert found == {b"old", b"new", b""}
 
 
-def test_a_file_moved_to_another_folder_is_in_one_of_them() -> None:
+def test_a_moved_file_is_in_one_of_the_two_directories() -> None:
     places = set()
     for seed in range(40):
         files = faulty(seed)

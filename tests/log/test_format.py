@@ -1,4 +1,4 @@
-"""docs/on-disk-format.md draws what the code packs: every row of every drawing stands in both."""
+"""docs/on-disk-format.md and the packing code have the same drawings, row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random lives of a log beside a list that does the same: appends, truncations, trims, power cuts, kills."""
+"""Random runs of a log against a list: appends, truncations, trims, power cuts, kills."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_life(seed: int) -> None:
+def test_random_lives_of_a_log(seed: int) -> None:
     life = Life(seed)
     rng = life.rng
 
@@ -148,14 +148,14 @@ def test_a_life(seed: int) -> None:
     run(life.start())
 
 
-# ---- the same in steps that Hypothesis chooses, and makes few of when they fail ------------------------------------
+# ---- the same steps, chosen and shrunk by Hypothesis ------------------------------------
 
 KINDS = st.sampled_from([Kind.DATA, Kind.DATA, Kind.NOOP, Kind.COMMAND])
 HOW = st.sampled_from(["kill", "power_cut", "kill, then power_cut"])
 
 
 class LogLife(RuleBasedStateMachine):
-    """One log on one disk, through clean and other ends of its process; beside it a second log in the same files."""
+    """One log on one disk, through clean and unclean ends of its process; a second log shares its files."""
 
     @initialize(seed=st.integers(0, 1000))
     def begin(self, seed: int) -> None:
@@ -170,7 +170,7 @@ class LogLife(RuleBasedStateMachine):
         return self.loop.run_until_complete(call)
 
     def now(self, call: Callable[[], T]) -> T:
-        """On the loop, where logs live."""
+        """Run a step on the loop that the logs belong to."""
 
         async def inside() -> T:
             return call()
@@ -178,7 +178,7 @@ class LogLife(RuleBasedStateMachine):
         return self.do(inside())
 
     async def start(self) -> None:
-        """What the disk holds now is what was promised, and is what counts from here on."""
+        """Check the disk against the promises, and continue from its content."""
         self.store = await open_store(self.files)
         await self.open_logs()
 
@@ -197,7 +197,7 @@ class LogLife(RuleBasedStateMachine):
         self.beside, self.other = beside.log, beside.log.last_index
 
     def end_of_process(self) -> None:
-        """Nothing of it goes on."""
+        """No part of it keeps running."""
         for task in asyncio.all_tasks(self.loop):
             task.cancel()
         self.loop.run_until_complete(asyncio.sleep(0))
@@ -205,7 +205,7 @@ class LogLife(RuleBasedStateMachine):
         self.begin_process()
 
     def begin_process(self) -> None:
-        """The writer's task ends with the machine, and nobody asks it how."""
+        """The writer's task ends with the machine; its error is dropped."""
         self.loop = asyncio.new_event_loop()
 
         def unasked(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -214,7 +214,7 @@ class LogLife(RuleBasedStateMachine):
 
         self.loop.set_exception_handler(unasked)
 
-    # ---- what is done to a log -----------------------------------------------------------------------------------
+    # ---- operations -----------------------------------------------------------------------------------
 
     @rule(
         count=st.integers(1, 5), size=st.sampled_from([0, 1, 100, 600, 3000]), kind=KINDS, records=st.integers(1, 3),
@@ -263,13 +263,13 @@ class LogLife(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 3))
     def settle_and_remove(self, back: int) -> None:
-        """As retention does: what is applied is kept as states first."""
+        """Trim as retention does, after storing the applied states."""
         self.drain()
         self.commit(3)
         self.drain()
         self.remove(back)
 
-    # ---- ends, and new beginnings ----------------------------------------------------------------------------------
+    # ---- restarts ----------------------------------------------------------------------------------
 
     @rule()
     def close_and_open(self) -> None:
@@ -291,7 +291,7 @@ class LogLife(RuleBasedStateMachine):
         how=HOW, after=st.integers(0, 30), written=st.sampled_from([0, 1, 63, 64, 500, 5000]), count=st.integers(0, 12)
     )
     def crash(self, how: str, after: int, written: int, count: int) -> None:
-        """After so many changes of the disk, or, when there are not so many, right then."""
+        """Crash after so many disk operations, or at once if there are fewer."""
         self.files.crash_after(after, bytes_written=written)
         with suppress(Crash):
             self.witness.appended(self.now(lambda: append(self.log, count, size=200, term=self.term)))
@@ -309,7 +309,7 @@ class LogLife(RuleBasedStateMachine):
             self.files.power_cut()
         self.do(self.start())
 
-    # ---- what is read ---------------------------------------------------------------------------------
+    # ---- reads ---------------------------------------------------------------------------------
 
     @rule(from_=st.integers(0, 30), length=st.integers(1, 30), bytes_max=st.sampled_from([1, 300, 5000]))
     def read_offsets(self, from_: int, length: int, bytes_max: int) -> None:
@@ -328,7 +328,7 @@ class LogLife(RuleBasedStateMachine):
 
     @rule(time_us=st.integers(-1, 22), upto=st.integers(0, 40))
     def look_for_times(self, time_us: int, upto: int) -> None:
-        """Over what is durable, as everybody does who asks: only that is ever committed."""
+        """Look up durable entries, as all callers do: only these are ever committed."""
         self.drain()
         end = min(self.log.next_offset, self.log.log_start_offset + upto)
         with_records = [e for e in self.witness.model if e.header.record_count and e.header.base_offset < end]

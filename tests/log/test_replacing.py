@@ -1,5 +1,6 @@
-"""One log in the place of another: behind an applied state, or anew when the old one is damaged. A crash at every
-operation leaves the one or the other, whole, and never a count that came before."""
+"""Replacing a log: by a snapshot, or by an empty log when the old one is damaged. A crash at any operation leaves one
+of the two, complete, and never reuses a count.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def crash(files: FaultyFiles, how: str) -> None:
 
 
 async def old_log(files: FaultyFiles, entries: int) -> tuple[Store, Log]:
-    """Several segments, committed up to entry 10, the rest of an old term."""
+    """A log of several segments, committed up to entry 10; the rest is of an old term."""
     store, opened = await open_both(files)
     append(opened.log, entries - 1)
     opened.log.note_commit(10)
@@ -58,13 +59,13 @@ async def installed(store: Store) -> Log:
 
 
 def check_base(log: Log) -> None:
-    """What the log knows of the entry before its first."""
+    """The log's knowledge of the entry before its first."""
     assert (log.first_index, log.log_start_offset) == (INDEX + 1, APPLIED.next_offset)
     assert (log.term_at(INDEX), log.reader.crc_at(INDEX)) == (APPLIED.entry_term, APPLIED.entry_crc)
 
 
 @pytest.mark.parametrize("entries", [5, INDEX - 1, INDEX, INDEX + 1, 60])
-def test_an_empty_log_that_begins_behind_a_state(entries: int) -> None:
+def test_an_empty_log_starts_behind_a_snapshot(entries: int) -> None:
     files = faulty()
 
     async def body() -> None:
@@ -87,7 +88,7 @@ def test_an_empty_log_that_begins_behind_a_state(entries: int) -> None:
     run(body())
 
 
-def test_it_can_be_cut_down_to_nothing_and_goes_on() -> None:
+def test_a_log_truncated_to_nothing_accepts_entries() -> None:
     files = faulty()
 
     async def body() -> None:
@@ -117,8 +118,8 @@ def test_it_can_be_cut_down_to_nothing_and_goes_on() -> None:
     run(body())
 
 
-def test_a_trimmed_log_can_be_cut_at_its_first_entry() -> None:
-    """A leader sends the first entry behind what was removed, and the next one has another there."""
+def test_a_trimmed_log_can_be_truncated_at_its_first_entry() -> None:
+    """A leader sends the first entry behind the removed part, and the next leader has another entry there."""
 
     async def body() -> None:
         store, log = await old_log(faulty(), 60)
@@ -132,8 +133,8 @@ def test_a_trimmed_log_can_be_cut_at_its_first_entry() -> None:
     run(body())
 
 
-def test_a_state_of_another_entry_of_the_same_index_is_none() -> None:
-    """A truncation that no sync made durable may bring the old entry back, under a state that is not its own."""
+def test_a_snapshot_of_another_entry_at_the_same_index_is_refused() -> None:
+    """Without a sync a truncated entry may come back, below a state that does not include it."""
     files = faulty()
 
     async def body() -> None:
@@ -153,7 +154,7 @@ def test_a_state_of_another_entry_of_the_same_index_is_none() -> None:
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_base_that_is_not_as_marked_is_damage(whole: bool) -> None:
+def test_a_base_that_contradicts_its_mark_is_damage(whole: bool) -> None:
     files = faulty()
 
     async def body() -> None:
@@ -176,7 +177,7 @@ def test_a_base_that_is_not_as_marked_is_damage(whole: bool) -> None:
 
 async def install_life(files: FaultyFiles, facts: dict[str, int]) -> None:
     store, log = await old_log(files, 60)
-    facts["old"] = INDEX - 1  # what lies above never was committed
+    facts["old"] = INDEX - 1  # entries above it were never committed
     log = await installed(store)
     facts["new"] = INDEX
     added = append(log, 30, term=4)
@@ -200,7 +201,7 @@ async def check_install(files: FaultyFiles, facts: dict[str, int]) -> tuple[int,
         assert log.last_index >= facts.get("old", 0)
         assert opened.snapshot is None
         await store.abandon()
-        return 1, 0  # what was being cut away may come back; nobody was told of it
+        return 1, 0  # truncated entries may come back: the truncation was not acknowledged
     check_base(log)
     assert "old" in facts
     assert log.last_index >= facts.get("new", INDEX)
@@ -261,7 +262,7 @@ def kept(files: FaultyFiles) -> dict[str, bytes]:
     return {p.removeprefix(folder): files.content(p) for p in files.paths() if p.startswith(folder)}
 
 
-def test_a_damaged_log_is_kept_aside_and_begun_anew() -> None:
+def test_a_damaged_log_moves_to_quarantine_and_an_empty_one_starts() -> None:
     files = faulty()
 
     async def body() -> None:
@@ -271,7 +272,7 @@ def test_a_damaged_log_is_kept_aside_and_begun_anew() -> None:
         await store.quarantine(GROUP)
         opened = await store.open_log(GROUP, first_entry())
         assert (opened.damage, opened.count, opened.log.last_index, opened.log.recovered_commit) == (None, 1, 1, 0)
-        assert store.votes.get(GROUP) == (0, None), "another identity: no vote of the one before binds it"
+        assert store.votes.get(GROUP) == (0, None), "another identity: the previous one's votes do not bind it"
         assert before.items() <= kept(files).items()
         assert store.has_quarantined(GROUP)
         assert not await store.remove_quarantined(GROUP, commit=9)
@@ -289,7 +290,7 @@ def test_a_damaged_log_is_kept_aside_and_begun_anew() -> None:
 
 
 def test_of_two_damaged_logs_the_older_one_is_kept() -> None:
-    """The second one was no member's: it holds less."""
+    """The second log did not belong to a member, so it has less."""
     files = faulty()
 
     async def body() -> None:
@@ -331,7 +332,7 @@ def test_damage_that_a_read_found_is_known_after_a_restart() -> None:
 
 
 def test_counts_are_known_without_the_marks() -> None:
-    """One that came twice would let what a lost log acknowledged count for the one after it."""
+    """A reused count would let the acknowledgements of a lost log count for its successor."""
     files = faulty()
 
     async def body() -> None:
@@ -403,5 +404,5 @@ async def check_aside(files: FaultyFiles, facts: dict[str, int]) -> tuple[int, i
 
 
 @pytest.mark.parametrize("how", CRASHES[:2])
-def test_a_crash_after_every_operation_of_setting_aside(how: str) -> None:
+def test_a_crash_after_every_operation_of_a_quarantine(how: str) -> None:
     assert crash_everywhere(aside_life, check_aside, how) > 60

@@ -1,4 +1,4 @@
-"""When a segment is full, by size or by age, and what goes when everything below an offset may go."""
+"""When a segment is full, by size or by age, and which segments a trim below an offset removes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def opened(store: Store, config: LogConfig = HOURLY) -> Log:
     return (await store.open_log(GROUP, first_entry(), config)).log
 
 
-def test_an_entry_that_comes_too_late_begins_a_segment() -> None:
+def test_an_entry_that_arrives_too_late_starts_a_segment() -> None:
     async def body() -> None:
         store = await open_store(faulty(), limits=Limits())
         log = await opened(store)  # its first entry is of second 1
@@ -42,7 +42,7 @@ def test_an_entry_that_comes_too_late_begins_a_segment() -> None:
 
 
 @pytest.mark.parametrize("applied_first", [True, False])
-def test_the_state_where_a_segment_ended_late_is_kept_whenever_it_was_applied(applied_first: bool) -> None:
+def test_the_state_at_the_end_of_a_late_segment_is_stored(applied_first: bool) -> None:
     async def body() -> None:
         files = faulty()
         store = await open_store(files, limits=Limits())
@@ -68,7 +68,7 @@ def test_the_state_where_a_segment_ended_late_is_kept_whenever_it_was_applied(ap
     run(body())
 
 
-def test_a_log_opened_again_goes_on_with_its_segments_age() -> None:
+def test_a_reopened_log_continues_with_its_segments_age() -> None:
     async def body() -> None:
         files = faulty()
         store = await open_store(files, limits=Limits())
@@ -80,7 +80,7 @@ def test_a_log_opened_again_goes_on_with_its_segments_age() -> None:
         assert firsts(log) == [1]
         append(log, 1, time_us=3601)
         assert firsts(log) == [1, 5]
-        log.truncate_from(5)  # the segment that goes was the young one
+        log.truncate_from(5)  # the removed segment was the young one
         append(log, 1, time_us=3599, term=2)
         assert firsts(log) == [1, 5]
         await store.close()
@@ -88,7 +88,7 @@ def test_a_log_opened_again_goes_on_with_its_segments_age() -> None:
     run(body())
 
 
-def test_a_log_takes_other_bounds_while_it_is_open() -> None:
+def test_an_open_log_accepts_new_bounds() -> None:
     async def body() -> None:
         store = await open_store(faulty(), limits=Limits())
         log = await opened(store, DISK)
@@ -105,7 +105,7 @@ def test_a_log_takes_other_bounds_while_it_is_open() -> None:
     run(body())
 
 
-def test_a_segment_has_no_more_entries_than_a_start_can_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_entries_in_a_segment_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment, "ENTRIES_MAX", 8)
 
     async def body() -> None:
@@ -118,7 +118,7 @@ def test_a_segment_has_no_more_entries_than_a_start_can_look_at(monkeypatch: pyt
         assert firsts(log) == [1, 9, 17]
         await store.close()
 
-        monkeypatch.setattr(segment, "ENTRIES_MAX", 4)  # it was written when more were allowed
+        monkeypatch.setattr(segment, "ENTRIES_MAX", 4)  # it was written under a larger limit
         store = await open_store(files, limits=Limits())
         log = await opened(store, DISK)
         assert firsts(log) == [1, 9, 17]

@@ -1,4 +1,4 @@
-"""What is found for who sends frames from their file: the same bytes as are read; and when they are rather read."""
+"""Frames to send from their file: the same bytes as a read returns, and the cases that read instead."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COUNT = 6
 
 @pytest.fixture
 def open_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[RealFile]]:
-    """Those that are open, of all that were opened during the test; none are left at its end."""
+    """The open files of this test; none may be left at its end."""
     found: set[RealFile] = set()
     real_open, real_close = RealFiles.open, RealFile.close
 
@@ -46,7 +46,7 @@ def open_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[RealFile]]:
 
 
 def on_disk(tmp_path: Path, fill: Callable[[Log], object], check: Callable[[Log, Path], object]) -> None:
-    """Fill a log, and check it once nothing of it is in memory. All in one segment, whose path is told."""
+    """Fill a log of one segment, and run `check` once no entry is in memory, with the segment's path."""
 
     async def main() -> None:
         limits = replace(LIMITS, tail_cache_bytes_max=1, segment_bytes=8 << 20)
@@ -70,7 +70,7 @@ def records(log: Log) -> None:
 
 
 def sent(frames: Frames) -> bytes:
-    """As the system would send it."""
+    """Return the bytes as sendfile would send them."""
     assert isinstance(frames, StoredFrames)
     content = os.pread(frames.fileno(), len(frames), frames.position)
     frames.close()
@@ -79,7 +79,7 @@ def sent(frames: Frames) -> bytes:
 
 @pytest.mark.parametrize("bytes_max", [1, WHOLE, 3 * WHOLE, 1 << 20])
 @pytest.mark.parametrize(("offset", "end"), [(0, 60), (15, 60), (0, 31), (30, 30), (59, 60)])
-def test_what_is_sent_is_what_is_read(
+def test_sent_bytes_equal_read_bytes(
     tmp_path: Path, open_files: set[RealFile], offset: int, end: int, bytes_max: int
 ) -> None:
     async def check(log: Log, path: Path) -> None:
@@ -93,7 +93,7 @@ def test_what_is_sent_is_what_is_read(
     on_disk(tmp_path, records, check)
 
 
-def test_frames_in_memory_and_what_is_not_there_are_bytes(tmp_path: Path) -> None:
+def test_frames_in_memory_are_sent_as_bytes(tmp_path: Path) -> None:
     async def check(log: Log, path: Path) -> None:
         assert await log.reader.find_from_offset(log.next_offset, 100, 1 << 20) == b""
         append(log, 1, SIZE, records=10)
@@ -118,8 +118,8 @@ def test_small_frames_are_read(tmp_path: Path, open_files: set[RealFile]) -> Non
     on_disk(tmp_path, small, check)
 
 
-def test_an_entry_without_records_ends_what_is_sent_if_that_is_much(tmp_path: Path, open_files: set[RealFile]) -> None:
-    """Of a few frames between others all are read, in one answer: each would have one of its own."""
+def test_an_entry_without_records_ends_a_large_range(tmp_path: Path, open_files: set[RealFile]) -> None:
+    """A few small frames between others are read into one answer instead of one range each."""
 
     def mixed(log: Log) -> None:
         append(log, 2, SIZE, records=10)
@@ -138,7 +138,7 @@ def test_an_entry_without_records_ends_what_is_sent_if_that_is_much(tmp_path: Pa
     on_disk(tmp_path, mixed, check)
 
 
-def test_no_more_headers_are_looked_at_than_are_worth_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_examined_headers_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reads, "SENT_FRAMES_MAX", 2)
 
     async def check(log: Log, path: Path) -> None:
@@ -177,7 +177,7 @@ def position_of(path: Path, index: int) -> int:
 
 
 @pytest.mark.parametrize("field", [0, 12, 16, 40])
-def test_a_damaged_header_is_found_by_who_reads_instead(tmp_path: Path, open_files: set[RealFile], field: int) -> None:
+def test_a_damaged_header_is_found_by_the_fallback_read(tmp_path: Path, open_files: set[RealFile], field: int) -> None:
     async def check(log: Log, path: Path) -> None:
         flip(path, position_of(path, 4) + field)
         with pytest.raises(CorruptData) as raised:
@@ -188,7 +188,7 @@ def test_a_damaged_header_is_found_by_who_reads_instead(tmp_path: Path, open_fil
 
 
 @pytest.mark.parametrize("wrong", ["index", "chain"])
-def test_frames_that_do_not_follow_one_another_are_told_by_who_reads(
+def test_frames_that_break_the_chain_are_found_by_the_fallback_read(
     tmp_path: Path, open_files: set[RealFile], wrong: str
 ) -> None:
     """Each of them is a good one."""
@@ -202,7 +202,7 @@ def test_frames_that_do_not_follow_one_another_are_told_by_who_reads(
 
 
 def replace_fourth(path: Path, wrong: str) -> None:
-    """By the next one, or by its like with another predecessor."""
+    """Replace a frame by the next one, or by a copy with another predecessor."""
     content = bytearray(path.read_bytes())
     at = position_of(path, 4)
     if wrong == "index":
@@ -226,7 +226,7 @@ def replace_fourth(path: Path, wrong: str) -> None:
     path.write_bytes(content)
 
 
-def test_a_damaged_payload_is_sent_and_found_by_who_reads(tmp_path: Path, open_files: set[RealFile]) -> None:
+def test_a_damaged_payload_is_sent_and_found_by_the_reader(tmp_path: Path, open_files: set[RealFile]) -> None:
     async def check(log: Log, path: Path) -> None:
         flip(path, position_of(path, 4) + HEADER_SIZE + 5)
         found = await log.reader.find_from_offset(0, 60, 1 << 20)
@@ -240,7 +240,7 @@ def test_a_damaged_payload_is_sent_and_found_by_who_reads(tmp_path: Path, open_f
 
 
 @pytest.mark.parametrize("left", [0, HEADER_SIZE, WHOLE - 1])
-def test_a_file_that_is_cut_short_is_told_by_who_reads(tmp_path: Path, open_files: set[RealFile], left: int) -> None:
+def test_a_truncated_file_is_found_by_the_fallback_read(tmp_path: Path, open_files: set[RealFile], left: int) -> None:
     async def check(log: Log, path: Path) -> None:
         os.truncate(path, position_of(path, 7) + left)
         with pytest.raises(CorruptData):
@@ -249,7 +249,7 @@ def test_a_file_that_is_cut_short_is_told_by_who_reads(tmp_path: Path, open_file
     on_disk(tmp_path, records, check)
 
 
-def test_what_is_dropped_keeps_no_file_open(tmp_path: Path, open_files: set[RealFile]) -> None:
+def test_a_dropped_range_leaves_no_file_open(tmp_path: Path, open_files: set[RealFile]) -> None:
     async def check(log: Log, path: Path) -> None:
         before = len(open_files)
         found = await log.reader.find_from_offset(0, 60, 1 << 20)
@@ -261,7 +261,7 @@ def test_what_is_dropped_keeps_no_file_open(tmp_path: Path, open_files: set[Real
     on_disk(tmp_path, records, check)
 
 
-def test_loading_reads_what_the_system_does_not_have(tmp_path: Path) -> None:
+def test_loading_reads_pages_that_are_not_cached(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(os.urandom(1 << 20))
     fd = os.open(path, os.O_RDONLY)
@@ -269,7 +269,7 @@ def test_loading_reads_what_the_system_does_not_have(tmp_path: Path) -> None:
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     file.load(0, 1 << 20)
-    file.load(1 << 20, 100)  # nothing is there
+    file.load(1 << 20, 100)  # no frame is there
     for at in range(0, 1 << 20, 4096):
         assert os.preadv(fd, [bytearray(1)], at, os.RWF_NOWAIT) == 1
     file.close()

@@ -1,4 +1,4 @@
-"""Entries and data folders for the tests of the log room."""
+"""Entries and data directories for the tests of the log room."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 GROUP = GroupId(TopicId(b"0123456789abcdef"), 3)
 OTHER = GroupId(TopicId(b"0123456789abcdef"), 4)
-SEGMENT_BYTES = 2000  # so that a few entries fill one
+SEGMENT_BYTES = 2000  # a few entries fill one
 LIMITS = replace(Limits(), segment_bytes=SEGMENT_BYTES)
 
 
@@ -36,7 +36,7 @@ def first_entry() -> Entry:
 def following(
     log: Log, payload: bytes = b"payload", *, term: int = 1, records: int = 1, kind: Kind = Kind.DATA, time_us: int = 5
 ) -> Entry:
-    """The entry that continues `log`."""
+    """Return the entry that continues `log`."""
     return make_entry(
         NewEntry(kind, payload, record_count=records if kind == Kind.DATA else 0),
         index=log.last_index + 1,
@@ -58,7 +58,7 @@ def append(log: Log, count: int, size: int = 100, **values: Any) -> list[Entry]:
 
 
 async def everything(log: Log) -> list[Entry]:
-    """All entries, through cold reads where they are not in memory."""
+    """Return all entries, with cold reads for those not in memory."""
     found: list[Entry] = []
     index = log.first_index
     while entries := await log.reader.read(index, 1 << 16):

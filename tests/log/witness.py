@@ -1,4 +1,4 @@
-"""Remembers what a log promised, and checks a reopened one against it."""
+"""Records the promises of a log, and checks a reopened log against them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tinymq.log import Log, OpenedLog
 
 
 class Witness:
-    """One group's history as a caller sees it."""
+    """One group's history as its caller knows it."""
 
     def __init__(self) -> None:
         self.model: list[Entry] = []  # what the log holds, in memory's view; its first is entry `first_index`
@@ -44,8 +44,9 @@ class Witness:
         self.removed_below = max(self.removed_below, log.first_index)
 
     async def check(self, opened: OpenedLog) -> list[Entry]:
-        """Nothing acknowledged is missing or changed, nothing is there that was never appended, and it is one
-        chain. Returns what is there."""
+        """Check that no acknowledged entry is missing or changed, that every entry was appended once, and that the
+        chain holds. Returns the entries.
+        """
         assert opened.damage is None, opened.damage
         assert opened.count == 0
         log = opened.log
@@ -63,7 +64,7 @@ class Witness:
         at = {e.index: e.header.header_crc for e in found}
         for index, crc_acked in self.acked.items():
             if index >= self.removed_below:
-                assert at.get(index) == crc_acked, f"entry {index} was acknowledged and is gone"
+                assert at.get(index) == crc_acked, f"entry {index} was acknowledged and is missing"
         assert log.first_index - 1 <= opened.applied_index <= log.last_index
         if opened.applied_index:
             assert opened.snapshot == b"state at %d" % opened.applied_index

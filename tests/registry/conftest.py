@@ -1,4 +1,4 @@
-"""What the contract suite runs over here: every implementation."""
+"""Runs the contract suite over every implementation."""
 
 from __future__ import annotations
 

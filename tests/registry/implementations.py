@@ -1,6 +1,5 @@
-"""Every RegistryService, each opened as a broker opens it: what the contract suite runs over.
-
-Another implementation is one more function here, and one more name in IMPLEMENTATIONS.
+"""Every RegistryService, opened as a broker opens it, for the contract suite. A new implementation adds a function here
+and a name in IMPLEMENTATIONS.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tinymq.registry.zookeeper.registry import ZookeeperRegistry
 from tinymq.registry.zookeeper.session import ZookeeperSession
 
 Implementation = Callable[[ManualClock, Path], AbstractAsyncContextManager[Registry]]
-"""Started on this clock, with this empty folder for itself; stopped at the end."""
+"""Start the registry on this clock with an empty data directory of its own, and stop it at the end."""
 
 
 @asynccontextmanager
@@ -38,7 +37,7 @@ async def memory(clock: ManualClock, folder: Path) -> AsyncIterator[Registry]:
 
 @asynccontextmanager
 async def replicated(clock: ManualClock, folder: Path) -> AsyncIterator[Registry]:
-    """One broker that leads, over a group that commits in the loop's next turn."""
+    """One broker that leads a group, which commits in the loop's next turn."""
     machine = RegistryMachine()
     group = FakeGroup(machine, METADATA_GROUP, lambda: asyncio.get_running_loop().call_soon(group.commit) and None)
     machine.attach(group)
@@ -57,7 +56,7 @@ async def sqlite(clock: ManualClock, folder: Path) -> AsyncIterator[Registry]:
 
 @asynccontextmanager
 async def zookeeper(clock: ManualClock, folder: Path) -> AsyncIterator[Registry]:
-    """On a real server; the session with it goes by real time."""
+    """On a real server, whose sessions run on real time."""
     session = ZookeeperSession(parse_zookeeper(shared_server().url()), Timing().registration_lease_s, SystemClock())
     async with _started(ZookeeperRegistry(session, b"c" * 16, clock, random.Random(1), Timing())) as registry:
         yield registry

@@ -1,4 +1,4 @@
-"""One setting chooses the registry, and a broker whose registry is in memory serves until it stops."""
+"""One setting selects the registry, and a broker with a registry in memory serves until it stops."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALONE = BrokerConfig(1, "d", (PeerAddress(1, "127.0.0.1", 1),), SECRET)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("replicated", ReplicatedRegistry), ("memory", MemoryRegistry)])
-def test_the_setting_chooses(name: str, kind: type) -> None:
+def test_the_setting_selects_the_registry(name: str, kind: type) -> None:
     config = replace(ALONE, registry=name)
     machine, host = RegistryMachine(), FakeHosts().host(1)
     assert type(make_registry(config, machine, host, b"c" * 16, ManualClock(), random.Random(1))) is kind
@@ -47,7 +47,7 @@ def chosen(url: str) -> Registry:
 
 
 def opened(url: str, context: RegistryContext) -> Registry:
-    """What the entry point of the next test names."""
+    """The factory that the entry point of the next test names."""
     assert (url, context.broker_id, context.cluster_id) == ("entry://user:password@h/p?q", 1, b"c" * 16)
     return MemoryRegistry(context.clock, context.rng, context.timing)
 
@@ -86,7 +86,7 @@ def test_a_program_plugs_a_registry_in(tmp_path: Path, monkeypatch: pytest.Monke
             plug_in(scheme, sqlite_registry.open_registry)
 
 
-def test_a_registry_in_memory_is_of_one_broker() -> None:
+def test_a_registry_in_memory_serves_one_broker() -> None:
     three = tuple(PeerAddress(n, "127.0.0.1", n) for n in (1, 2, 3))
     with pytest.raises(InvalidConfig, match="more than one broker"):
         replace(ALONE, voters=three, registry="memory")
@@ -105,8 +105,8 @@ def no_transport(store: Store, session: int) -> Transport:
 UNHEARD = MachineEnv(transport=no_transport)
 
 
-def test_a_folder_of_another_registry_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    """Else it would have partitions that its registry knows nothing of, and say no word about it."""
+def test_a_data_directory_of_another_registry_is_refused_and_unchanged(tmp_path: Path) -> None:
+    """Otherwise it would silently have partitions that its registry does not know."""
     (port,) = free_ports(1)
     config = replace(
         ALONE, data_dir=str(tmp_path), voters=(PeerAddress(1, "127.0.0.1", port),), peer_listen=f"127.0.0.1:{port}"
@@ -132,7 +132,7 @@ def test_a_folder_of_another_registry_is_refused_and_left_as_it_is(tmp_path: Pat
         (tmp_path / "registry").write_bytes(b"\xff")
         with pytest.raises(CorruptData):
             await BrokerApp(config).start()
-        (tmp_path / "registry").unlink()  # as folders have it that are older than this file
+        (tmp_path / "registry").unlink()  # as in data directories older than this file
         again = BrokerApp(config)
         await again.start()
         async with AsyncClient(again.address) as mq:
@@ -143,7 +143,9 @@ def test_a_folder_of_another_registry_is_refused_and_left_as_it_is(tmp_path: Pat
 
 
 def test_a_broker_on_a_registry_in_memory(tmp_path: Path) -> None:
-    """It serves as any other; started again on what it left, it says that nobody knows whose data that is."""
+    """It serves like any other broker. Restarted on its data directory, it reports that the owner of the data is
+    unknown.
+    """
     (port,) = free_ports(1)
     config = replace(
         ALONE, data_dir=str(tmp_path), voters=(PeerAddress(1, "127.0.0.1", port),), peer_listen=f"127.0.0.1:{port}",

@@ -1,4 +1,4 @@
-"""The registry's feature level: raised in the very state that was looked at, gated, and kept."""
+"""The registry's feature level: raised only in the state that was examined, gated, and stored."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def raise_to(state: RegistryState, level: int, at_version: int) -> str:
     return state.apply(commands.raise_feature_level(level, at_version))[0].error_code
 
 
-def test_the_level_rises_only_in_the_state_that_was_looked_at() -> None:
+def test_the_level_rises_only_in_the_examined_state() -> None:
     state = RegistryState()
     register(state, 1, 2)
     seen = state.version
     register(state, 2, 1)
-    assert raise_to(state, 2, seen) == "VersionConflict", "a broker that announces less came in between"
+    assert raise_to(state, 2, seen) == "VersionConflict", "a broker with a lower level registered in between"
     assert state.feature_level == 1
     reply, effects = state.apply(commands.raise_feature_level(2, state.version))
     assert (reply.error_code, effects, state.feature_level) == ("", [FeatureLevelRaised(2)], 2)
@@ -54,7 +54,7 @@ def test_the_level_never_falls_and_rises_once() -> None:
         assert (reply.error_code, effects, state.feature_level) == ("", [], 2), "whoever was slower"
 
 
-def test_what_a_broker_announced_is_remembered_when_it_is_gone() -> None:
+def test_the_announced_level_of_a_dead_broker_is_kept() -> None:
     state = RegistryState()
     assert state.announced_level(1) == 1
     register(state, 1, 2)
@@ -68,7 +68,7 @@ def test_what_a_broker_announced_is_remembered_when_it_is_gone() -> None:
     assert state.announced_level(1) == 1, "it was started again as an older build"
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "ANNOUNCED_MAX", 2)
     state = RegistryState()
     for number in (1, 2, 3):
@@ -77,11 +77,13 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     register(state, 1, 2, session=2)
     for number in (1, 2, 3):
         state.apply(pb.Command(unregister_broker=pb.UnregisterBroker(broker_id=number)))
-    assert [state.announced_level(number) for number in (1, 2, 3)] == [2, 2, 1], "the least, where nothing is known"
+    assert [state.announced_level(number) for number in (1, 2, 3)] == [2, 2, 1], (
+        "the lowest level, where nothing is known"
+    )
 
 
-def test_an_older_build_passes_over_what_it_does_not_know() -> None:
-    """What brokers announce is no part of any decision of `apply`: states that differ in it decide alike."""
+def test_an_older_build_skips_unknown_fields() -> None:
+    """Announced levels do not influence `apply`: states that differ only in them decide alike."""
     knowing, passing = RegistryState(), RegistryState()
     for number in (1, 2):
         record = replace(broker(number), feature_level=2)
@@ -114,14 +116,14 @@ class Bench:
         self.group.commit()
 
 
-def test_nothing_above_the_level_is_proposed_and_what_raises_it_only_by_the_leader_itself() -> None:
+def test_only_the_leader_raises_the_level_and_nothing_above_it_is_proposed() -> None:
     async def main() -> None:
         b = Bench()
         raises = commands.raise_feature_level(2, 0).SerializeToString()
         put = commands.put_record("k", "n", b"v", 0, b"i" * 16).SerializeToString()
         length = len(b.group.log.entries)
         for payload in (raises, put, b"", b"\xff", pb.Command(command_id=b"x" * 16).SerializeToString()):
-            with pytest.raises(InvalidRequest):  # whoever asked for it
+            with pytest.raises(InvalidRequest):  # whichever broker asked for it
                 b.machine.propose(payload)
         with pytest.raises(UnsupportedVersion):
             await b.leader.put_record("k", "n", b"v", 0)
@@ -162,7 +164,7 @@ def test_a_stale_raise_is_refused() -> None:
     asyncio.run(main())
 
 
-def test_a_tree_in_zookeeper_says_by_its_format_that_an_older_build_may_not_read_it() -> None:
+def test_the_format_of_a_zookeeper_tree_keeps_older_builds_out() -> None:
     state = RegistryState()
     register(state, 1, 2)
     assert tree.unpack_version(tree.pack_version(state)).format == 1

@@ -1,7 +1,8 @@
-"""All that can come between the look at every member and the raise of the feature level, tried in every order.
+"""Every event that can occur between the check of all members and the raise of the feature level, in every order.
 
 A small model around the real `RegistryState`, `members_of` and `next_level`: two voters that are stopped, started as an
-older or a newer build, and registered; a log in which commands wait to be applied; a leader that looks. Docs: ADR 37.
+older or a newer build, and registered; a log in which commands wait to be applied; a leader that checks the members.
+Docs: ADR 37.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PENDING_MAX = 2
 
 @dataclass(frozen=True)
 class Process:
-    """One broker: the build that runs (0: none), its start, and whether its folder has seen level 2."""
+    """One broker: the running build (0: none), its start, and whether its data directory has seen level 2."""
 
     build: int = 0
     session: int = 0
@@ -35,7 +36,7 @@ class Process:
 
 @dataclass(frozen=True)
 class World:
-    state: bytes  # as applied, by whoever leads
+    state: bytes  # the applied state of the leader
     pending: tuple[bytes, ...] = ()  # appended, and not applied yet
     processes: tuple[Process, ...] = (Process(), Process())
 
@@ -53,7 +54,7 @@ class World:
 
 
 class View:
-    """What `members_of` reads of a registry."""
+    """The part of a registry that `members_of` reads."""
 
     def __init__(self, state: RegistryState) -> None:
         self._state = state
@@ -74,7 +75,7 @@ def raise_as_built(state: RegistryState, level: int) -> pb.Command:
 
 
 def steps(world: World, raised: Raise) -> Iterator[World]:
-    """Every world that may be next."""
+    """Yield every possible next world."""
     state = world.loaded()
     for number, process in zip(BROKERS, world.processes, strict=True):
         if process.build:
@@ -87,7 +88,7 @@ def steps(world: World, raised: Raise) -> Iterator[World]:
                 yield world.with_pending(pb.Command(register_broker=broker_to_wire(record)))
         else:
             for build in (1, 2):
-                if build == 2 or not process.noted:  # else its folder is refused
+                if build == 2 or not process.noted:  # otherwise its data directory is refused
                     yield world.with_process(number, replace(process, build=build, session=min(process.session + 1, 2)))
     if world.pending:
         state.apply_bytes(world.pending[0])
@@ -96,7 +97,7 @@ def steps(world: World, raised: Raise) -> Iterator[World]:
 
 
 def leader_steps(world: World, raised: Raise) -> Iterator[World]:
-    """What the leader does on what it has applied, whatever is on its way behind that."""
+    """The leader acts on its applied state, whichever commands follow in the log."""
     state = world.loaded()
     if len(world.pending) >= PENDING_MAX:
         return
@@ -112,7 +113,7 @@ def leader_steps(world: World, raised: Raise) -> Iterator[World]:
 
 
 def wrong(before: World, after: World) -> str:
-    """What must never come of a step."""
+    """Assert the invariant after a step."""
     was, state = before.loaded(), after.loaded()
     if state.feature_level < was.feature_level:
         return "the level fell"
@@ -123,7 +124,7 @@ def wrong(before: World, after: World) -> str:
 
 
 def upgraded() -> World:
-    """Both brokers run the newer build, and are registered as such; nobody has looked yet."""
+    """Both brokers run the newer build and are registered with it; the leader has not checked yet."""
     state = RegistryState()
     for number in BROKERS:
         record = replace(broker(number), feature_level=2)
@@ -156,11 +157,11 @@ def test_no_order_of_events_raises_the_level_over_an_older_build(first: World) -
     assert high > 0, "the level rises in none: nothing was shown"
 
 
-def test_the_model_finds_what_is_wrong_without_the_rule() -> None:
-    """A raise that does not say in which state its proposer looked."""
+def test_mutant_without_the_rule_the_model_finds_a_violation() -> None:
+    """A raise that does not name the state that its proposer examined."""
 
     def careless(state: RegistryState, level: int) -> pb.Command:
-        return commands.raise_feature_level(level, state.version + 1)  # one command is on its way: it is passed over
+        return commands.raise_feature_level(level, state.version + 1)  # a command that is not applied yet is ignored
 
     assert "the level rose over registered brokers" in explore(upgraded(), careless)[2]
 

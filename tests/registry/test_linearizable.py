@@ -1,6 +1,5 @@
-"""Metadata that was asked for is never of the past: whole brokers in virtual time, whose leader is cut off, or changes.
-
-What `refresh` promises: after it, a broker knows all that was acknowledged anywhere before. Or it raises, in time.
+"""Metadata reads are never stale: whole brokers in virtual time, whose leader is isolated or changes. The promise of
+`refresh`: after it, a broker knows everything that any broker acknowledged before, or it raises in time.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ TIMEOUT_S = 1.0
 
 
 class Topics:
-    """Topics that are made, one after the other, and refreshes that must not miss those that are there already."""
+    """Creates topics one by one, and runs refreshes that must not miss an existing topic."""
 
     def __init__(self, cluster: VirtualCluster) -> None:
         self.cluster = cluster
@@ -71,7 +70,7 @@ def isolate(cluster: VirtualCluster, broker: VirtualBroker) -> None:
 
 
 async def an_isolated_leader(cluster: VirtualCluster) -> Topics:
-    """The others have another one, and make topics; everybody is asked all the time."""
+    """The other brokers elect another leader and create topics; every broker is read all the time."""
     topics = Topics(cluster)
     await topics.make(cluster.brokers[1])
     old = leader(cluster)
@@ -92,7 +91,7 @@ async def an_isolated_leader(cluster: VirtualCluster) -> Topics:
 
 
 @pytest.mark.parametrize("seed", first_of(range(4), 1))
-def test_an_isolated_leader_never_answers_with_the_past(seed: int) -> None:
+def test_an_isolated_leader_never_answers_stale_reads(seed: int) -> None:
     async def scenario(cluster: VirtualCluster) -> None:
         topics = await an_isolated_leader(cluster)
         assert topics.stale == []
@@ -103,8 +102,10 @@ def test_an_isolated_leader_never_answers_with_the_past(seed: int) -> None:
     simulate(scenario, seed)
 
 
-def test_mutant_a_leader_that_asks_nobody_answers_with_the_past(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its step down it does so for ever; with it, whenever it comes later than the others' election."""
+def test_mutant_a_leader_without_a_quorum_check_answers_stale_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a step-down it answers stale reads without end; with one, until it steps down after the
+    others' election.
+    """
 
     def confirm_reads(self: Leadership) -> None:
         read_id = self.reads.begin(self.state.env.now())
@@ -121,7 +122,7 @@ def test_mutant_a_leader_that_asks_nobody_answers_with_the_past(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("seed", first_of(range(4), 1))
-def test_reads_while_leaders_change_end_in_time_and_hold_everything(seed: int) -> None:
+def test_reads_during_leader_changes_end_in_time_and_are_complete(seed: int) -> None:
     async def scenario(cluster: VirtualCluster) -> None:
         topics = Topics(cluster)
         asking = cluster.loop.create_task(topics.refresh_all_the_time())

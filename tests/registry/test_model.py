@@ -1,7 +1,6 @@
-"""The registry's state machine beside a plain model of it, in random lives that Hypothesis makes small.
-
-The model is written from what the registry promises: names, ids, counts and who is registered, in lists and
-dictionaries. Where replicas go is not copied but checked: enough, different, registered, even.
+"""The registry's state machine against a plain model, in random runs that Hypothesis shrinks. The model follows the
+registry's promises: names, ids, counts and registered brokers, in lists and dictionaries. It does not copy the
+placement of replicas, but checks that they are enough, different, registered and balanced.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ SETTINGS = st.sampled_from(
 )  # fmt: skip
 
 Answer = tuple[str, int]
-"""(error code, what the reply tells beside it: a first producer id, a partition or an epoch)"""
+"""(error code, the reply's value: a first producer id, a partition or an epoch)"""
 
 
 @dataclass
@@ -67,7 +66,7 @@ class ModelTopic:
 
 @dataclass
 class Model:
-    """What there is. Changed by `do` alone."""
+    """The model's state. Only `do` changes it."""
 
     version: int = 0
     brokers: dict[int, BrokerRecord] = field(default_factory=dict)
@@ -78,7 +77,7 @@ class Model:
     answers: list[tuple[bytes, Answer]] = field(default_factory=list)  # by command id, the newest last
 
     def do(self, command_id: bytes, call: Any) -> Answer:
-        """Once for each id that is remembered."""
+        """Apply a command, once for each remembered id."""
         for known, answer in self.answers:
             if known == command_id:
                 return answer
@@ -193,7 +192,7 @@ class Model:
 
 
 class RegistryLife(RuleBasedStateMachine):
-    """One registry, a replica of it that is checkpointed now and then, and the model."""
+    """A registry, a replica of it that takes checkpoints now and then, and the model."""
 
     @initialize()
     def begin(self) -> None:
@@ -232,7 +231,7 @@ class RegistryLife(RuleBasedStateMachine):
         assert command_id == command.command_id
         assert (reply.error_code, reply.first_producer_id or reply.partition or reply.epoch) == expected
         if self.model.version == version:
-            assert effects == [], "an answer that is remembered"
+            assert effects == [], "a remembered answer"
             return
         assert reply.version == self.model.version
         brokers_changed = self.state.brokers != before[0]
@@ -255,7 +254,9 @@ class RegistryLife(RuleBasedStateMachine):
         return asked and before != self.model.consumers
 
     def check_places(self, topic: TopicRecord) -> None:
-        """Enough replicas, on different registered brokers with their present folders, led by turns."""
+        """Check for enough replicas, on different registered brokers with their present incarnations, with leaders in
+        turn.
+        """
         live = self.model.brokers
         for number, queue in enumerate(topic.queues):
             assert (queue.topic, queue.topic_id, queue.partition) == (topic.name, topic.topic_id, number)
@@ -371,7 +372,7 @@ class RegistryLife(RuleBasedStateMachine):
 
     @rule(nonsense=st.binary(max_size=30))
     def nonsense(self, nonsense: bytes) -> None:
-        """Counted, refused. What parses by chance is no matter for the model."""
+        """Invalid commands are counted and refused. The model ignores bytes that parse by chance."""
         try:
             pb.Command.FromString(nonsense)
         except Exception:
@@ -384,13 +385,13 @@ class RegistryLife(RuleBasedStateMachine):
 
     @rule()
     def checkpoint(self) -> None:
-        """The replica starts again from what it dumped."""
+        """The replica restarts from its dump."""
         dumped = self.replica.dump()
         self.replica = RegistryState()
         self.replica.load(dumped)
         assert self.replica.dump() == dumped
 
-    # ---- what holds always ------------------------------------------------------------------------------------------
+    # ---- invariants ------------------------------------------------------------------------------------------
 
     @invariant()
     def as_the_model(self) -> None:

@@ -1,4 +1,4 @@
-"""Registries on one tree of a real ZooKeeper server, as brokers of a cluster have them."""
+"""The registries of several brokers on one tree of a real ZooKeeper server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHORT = Timing(registration_lease_s=1.0, registration_renew_s=0.4, command_timeo
 
 
 class ZookeeperBench:
-    """`registries[n]` is broker n + 1's; its effects are `effects[n]`."""
+    """`registries[n]` belongs to broker n + 1; `effects[n]` are its effects."""
 
     def __init__(self, server: ZookeeperServer) -> None:
         self.server = server
@@ -53,7 +53,7 @@ class ZookeeperBench:
         return registry
 
     async def start(self, count: int, timing: Timing = DEFAULT) -> list[ZookeeperRegistry]:
-        """So many more, each with its broker registered."""
+        """Add `count` registries, each with its broker registered."""
         for _ in range(count):
             registry = self.make(timing=timing)
             await registry.start([])
@@ -61,14 +61,14 @@ class ZookeeperBench:
         return self.registries
 
     def renew(self) -> None:
-        """Let brokers 1 and up renew their registrations, as they do."""
+        """Let all brokers renew their registrations."""
         for number, registry in enumerate(self.registries, 1):
             registration = Registration(registry, broker(number), SystemClock(), SHORT)
             registration.start()
             self.registrations.append(registration)
 
     async def check_same(self) -> bytes:
-        """The state that all show, who have come up to now."""
+        """Return the common state of all registries once they are up to date."""
         await asyncio.gather(*(registry.refresh(20.0) for registry in self.registries))
         newest = max(self.registries, key=lambda registry: registry.version)
         await asyncio.gather(*(registry.wait_version(newest.version, 20.0) for registry in self.registries))
@@ -85,7 +85,7 @@ class ZookeeperBench:
         await until(lambda: session.connected and session.session_id != ended)
 
     async def raw(self, call: Callable[[KazooClient], Any]) -> Any:
-        """What `call` of a plain client of this tree returns."""
+        """Return the result of `call` on a plain client of this tree."""
 
         def work() -> Any:
             client = KazooClient(f"{self.server.address}/{self.chroot}")

@@ -1,4 +1,4 @@
-"""A real ZooKeeper server for tests: one process on a free port, with a data folder of its own."""
+"""A real ZooKeeper server for tests: one process on a free port, with its own data directory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ admin.enableServer=false
 
 
 class ZookeeperServer:
-    """From `start` to `kill`, as often as one likes: sessions and nodes are those of the data folder."""
+    """The server may run from `start` to `kill` several times: its data directory keeps sessions and nodes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -47,11 +47,11 @@ class ZookeeperServer:
         return f"127.0.0.1:{self.port}"
 
     def url(self, chroot: str = "") -> str:
-        """Of a registry nobody else uses, unless it is named."""
+        """Return the URL of a fresh registry, unless `name` is given."""
         return f"zookeeper://{self.address}/{chroot or secrets.token_hex(8)}"
 
     def start(self) -> None:
-        """Return once it answers."""
+        """Return once the server answers."""
         self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "zoo.cfg"
         config.write_text(CONFIG.format(folder=self._folder / "data", port=self.port, tick_ms=TICK_MS))
@@ -78,17 +78,17 @@ class ZookeeperServer:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Its connections stay open, and nothing comes back."""
+        """Freeze the server: its connections stay open, and it answers nothing."""
         assert self._process is not None, "not started"
         os.kill(self._process.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # all of its threads: one might answer still
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # all of its threads: any one of them might still answer
         try:
             yield
         finally:
             os.kill(self._process.pid, signal.SIGCONT)
 
     def _answers(self) -> bool:
-        """Waits a moment for the answer: the loop around it is no busy one."""
+        """Waits a moment for the answer, so the loop around it does not spin."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=0.5) as connection:
                 connection.sendall(b"srvr")
@@ -102,7 +102,7 @@ class ZookeeperServer:
 
 @functools.cache
 def shared_server() -> ZookeeperServer:
-    """One for all tests of a process, until it ends."""
+    """One server for all tests of a process."""
     server = ZookeeperServer(Path(tempfile.mkdtemp(prefix="tinymq-zookeeper-")))
     atexit.register(server.remove)
     server.start()
@@ -110,7 +110,7 @@ def shared_server() -> ZookeeperServer:
 
 
 def _die_with_the_tests() -> None:
-    """In the child: a test run that is killed leaves no server behind."""
+    """Runs in the child: the kernel kills the server when the test run ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

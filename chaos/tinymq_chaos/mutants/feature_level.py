@@ -28,8 +28,7 @@ def levels_rise_over_older_members(p: Patches) -> None:
 
 @mutant(
     "a leader proposes only entries that all members know",
-    test="tests/registry/test_feature_level.py::"
-    "test_nothing_above_the_level_is_proposed_and_what_raises_it_only_by_the_leader_itself",
+    test="tests/registry/test_feature_level.py::test_only_the_leader_raises_the_level_and_nothing_above_it_is_proposed",
 )
 def leaders_propose_what_members_do_not_know(p: Patches) -> None:
     p.replace(feature_level.check, _nothing)

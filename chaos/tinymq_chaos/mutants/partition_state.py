@@ -166,7 +166,7 @@ def ages_count_without_the_time(p: Patches) -> None:
 
 @mutant(
     "time: leases last as long in spite of a jump of the append clock",
-    test="tests/broker/test_wrong_clocks.py::test_a_hold_that_is_taken_meanwhile_ends_in_its_time",
+    test="tests/broker/test_wrong_clocks.py::test_a_hold_taken_in_isolation_ends_on_time",
 )
 def leases_end_with_a_jump(p: Patches) -> None:
     p.replace(Holds.extend, lambda self, now_us, jump_us: None)
@@ -190,7 +190,7 @@ def the_last_bytes_are_removed(p: Patches) -> None:
 
 @mutant(
     "retention: records beyond retention_bytes go",
-    test="tests/broker/state/test_retention.py::test_by_bytes_what_stays_is_no_less",
+    test="tests/broker/state/test_retention.py::test_retention_by_bytes_keeps_at_least_the_limit",
 )
 def bytes_are_kept(p: Patches) -> None:
     real = retention.due_start
@@ -307,7 +307,7 @@ def starts_move_back(p: Patches) -> None:
 
 @mutant(
     "the commands of channels in a topic in memory have a bound",
-    test="tests/broker/partition/test_capacity.py::test_a_partition_in_memory_goes_by_what_its_log_comes_to",
+    test="tests/broker/partition/test_capacity.py::test_a_partition_in_memory_counts_the_size_of_its_log",
 )
 def commands_have_no_bound(p: Patches) -> None:
     p.replace(capacity.check_commands, lambda config, log_bytes, said: None)

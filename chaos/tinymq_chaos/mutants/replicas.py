@@ -120,7 +120,7 @@ def old_configs_count(p: Patches) -> None:
 
 @mutant(
     "the cause of a raised count is stored with it",
-    test="tests/log/broker_files/test_durability_marks.py::test_what_raised_a_count",
+    test="tests/log/broker_files/test_durability_marks.py::test_the_cause_of_a_raised_count",
 )
 def causes_are_forgotten(p: Patches) -> None:
     p.replace(
@@ -143,7 +143,7 @@ def the_damaged_are_not_waited_for(p: Patches) -> None:
 
 @mutant(
     "a reader of lost records is told of the loss, whatever replaced them",
-    test="tests/broker/serve/test_fetch.py::test_an_offset_of_what_was_lost_is_refused_on_every_replica",
+    test="tests/broker/serve/test_fetch.py::test_every_replica_refuses_a_lost_offset",
 )
 def readers_are_not_told_of_a_loss(p: Patches) -> None:
     p.replace(EpochCache.divergence_offset, lambda self, known: None)
@@ -151,7 +151,7 @@ def readers_are_not_told_of_a_loss(p: Patches) -> None:
 
 @mutant(
     "a replica that is behind a loss does not answer a reader that knows of it",
-    test="tests/broker/serve/test_fetch.py::test_an_offset_of_what_was_lost_is_refused_on_every_replica",
+    test="tests/broker/serve/test_fetch.py::test_every_replica_refuses_a_lost_offset",
 )
 def replicas_of_the_past_answer(p: Patches) -> None:
     real = fetch.divergence_error

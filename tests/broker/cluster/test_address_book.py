@@ -1,4 +1,6 @@
-"""Whom a broker dials: the voters where configuration says, the others where they and the registry say."""
+"""The brokers that a broker dials: voters at the configured addresses, others at the addresses that they and the
+registry name.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ VOTERS = [PeerAddress(n, "10.0.0.1", 7169 + n) for n in (1, 2, 3)]
 
 
 class Dialled:
-    """Where each broker is dialled."""
+    """The address at which each broker is dialled."""
 
     def __init__(self) -> None:
         self.peers: dict[int, str] = {}
@@ -46,7 +48,7 @@ class Topic:
 
 
 class Registry:
-    """What the mesh asks of a registry."""
+    """The part of a registry that AddressBook uses."""
 
     def __init__(self) -> None:
         self.brokers: dict[int, BrokerRecord] = {}
@@ -78,7 +80,7 @@ class Registry:
 
 
 def voter(alive: set[int] | None = None) -> tuple[AddressBook, Dialled, Registry]:
-    """The mesh of broker 1."""
+    """The address book of broker 1."""
     dialled, registry = Dialled(), Registry()
     mesh = AddressBook(1, dialled, lambda b: b in (alive or set()))
     mesh.configure(VOTERS)
@@ -86,7 +88,7 @@ def voter(alive: set[int] | None = None) -> tuple[AddressBook, Dialled, Registry
     return mesh, dialled, registry
 
 
-def test_the_voters_are_dialled_where_configuration_says_whatever_is_said() -> None:
+def test_voters_are_dialled_at_their_configured_addresses() -> None:
     mesh, dialled, registry = voter()
     registry.register(2, "elsewhere:1")
     mesh.learn_address(3, "elsewhere:1")
@@ -94,31 +96,31 @@ def test_the_voters_are_dialled_where_configuration_says_whatever_is_said() -> N
     assert mesh.voters == VOTERS
 
 
-def test_others_are_dialled_where_they_say_and_where_the_registry_says_the_newest_last() -> None:
+def test_other_brokers_are_dialled_at_their_newest_announced_address() -> None:
     mesh, dialled, registry = voter()
     mesh.learn_address(4, "10.0.0.4:7170")
     assert dialled.peers[4] == "10.0.0.4:7170"
     registry.register(5, "10.0.0.5:7170")
     registry.register(4, "10.0.0.4:7170")
     mesh.learn_address(4, "10.0.0.4:9999")
-    registry.register(5, "10.0.0.5:7171")  # of 4 it says nothing new
+    registry.register(5, "10.0.0.5:7171")  # the address of broker 4 is unchanged
     assert (dialled.peers[4], dialled.peers[5]) == ("10.0.0.4:9999", "10.0.0.5:7171")
 
 
-def test_one_that_has_joined_follows_the_voters_where_they_go() -> None:
+def test_a_joined_broker_follows_the_voters_addresses() -> None:
     dialled, registry = Dialled(), Registry()
     mesh = AddressBook(4, dialled, lambda b: True)
     mesh.learn(VOTERS)
     mesh.follow(registry)  # type: ignore[arg-type]
     registry.register(1, "10.0.0.9:7170")
     assert dialled.peers[1] == "10.0.0.9:7170"
-    assert mesh.voters[0] == PeerAddress(1, "10.0.0.9", 7170), "and says so to whom it lets in"
+    assert mesh.voters[0] == PeerAddress(1, "10.0.0.9", 7170), "and the callback gets every broker that is let in"
     registry.unregister(1)
-    assert 1 in dialled.peers, "voters are never forgotten"
+    assert 1 in dialled.peers, "voters are never removed"
 
 
 @pytest.mark.parametrize("where", ["", "nonsense", "0.0.0.0:7170", "[::]:7170", "10.0.0.4:0", "a b:1"])
-def test_what_cannot_be_dialled_is_passed_over(where: str) -> None:
+def test_an_invalid_address_is_skipped(where: str) -> None:
     mesh, dialled, _ = voter()
     mesh.learn_address(4, "10.0.0.4:7170")
     mesh.learn_address(4, where)
@@ -134,7 +136,7 @@ def test_nobody_dials_itself_and_nobody_twice() -> None:
     assert (sorted(dialled.peers), dialled.calls) == ([2, 3, 4], 3)
 
 
-def test_who_is_unregistered_silent_and_holds_nothing_is_forgotten() -> None:
+def test_an_unregistered_silent_broker_without_replicas_is_removed() -> None:
     alive = {4, 5, 6}
     _, dialled, registry = voter(alive)
     for broker_id in (4, 5, 6):
@@ -154,7 +156,7 @@ def test_who_is_unregistered_silent_and_holds_nothing_is_forgotten() -> None:
     assert 4 in dialled.peers, "it is back"
 
 
-def test_there_are_only_so_many() -> None:
+def test_the_number_of_addresses_is_bounded() -> None:
     mesh, dialled, registry = voter()
     for broker_id in range(4, 4 + OBSERVERS_MAX):
         assert mesh.has_room(broker_id)
@@ -166,4 +168,4 @@ def test_there_are_only_so_many() -> None:
     assert mesh.has_room(4)
     assert mesh.has_room(2)
     mesh.learn_address(4, "h:9999")
-    assert dialled.peers[4] == "h:9999", "who is known may move"
+    assert dialled.peers[4] == "h:9999", "a known broker may change its address"

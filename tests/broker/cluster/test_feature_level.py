@@ -1,4 +1,4 @@
-"""Who has a say in the feature level, when it rises, who holds it, and who is turned away."""
+"""Which brokers count for the feature level, when it rises, how an operator holds it, and which brokers are refused."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def member(broker_id: int, announced: int) -> MemberLevel:
         (1, [2, 2, 2], {3: 1}, 1),  # it was started again as an older build, and has not registered yet
         (1, [2, 2], {7: 1}, 1),  # one that joins
         (1, [2, 2], {7: 2}, 2),
-        (1, [9, 9], {1: 9}, KNOWN_LEVEL),  # no further than is known here
+        (1, [9, 9], {1: 9}, KNOWN_LEVEL),  # no higher than this build knows
         (2, [1, 2], {1: 1}, 2),  # it never falls
     ],
 )
-def test_the_level_is_the_least_that_any_member_knows(
+def test_the_level_is_the_lowest_of_all_members(
     level: int, announced: list[int], heard: dict[int, int], wanted: int
 ) -> None:
     members = [member(number, each) for number, each in enumerate(announced, 1)]
@@ -56,7 +56,7 @@ def test_what_a_broker_announces() -> None:
     identity = Identity(1, b"i" * 16)
     assert announced_level(identity) == KNOWN_LEVEL
     assert announced_level(replace(identity, held_level=1)) == 1
-    assert announced_level(replace(identity, feature_level=2, held_level=1)) == 2, "a hold that came too late"
+    assert announced_level(replace(identity, feature_level=2, held_level=1)) == 2, "a hold that comes too late"
     assert announced_level(replace(identity, held_level=9)) == KNOWN_LEVEL, "as a newer build was told"
 
 
@@ -112,7 +112,7 @@ def run(scenario: Callable[[Bench], Awaitable[None]]) -> None:
 def test_it_rises_once_the_last_voter_announces_it() -> None:
     async def scenario(b: Bench) -> None:
         await b.register(2, 1, 2)
-        assert b.level == 1, "broker 3 has never registered: nobody knows what it knows"
+        assert b.level == 1, "broker 3 has never registered, so its feature level is unknown"
         await b.register(2, 3)
         assert b.level == b.peers.feature_level == 2
         assert b.peers.entered == [2]
@@ -120,7 +120,7 @@ def test_it_rises_once_the_last_voter_announces_it() -> None:
     run(scenario)
 
 
-def test_a_broker_that_is_down_counts_with_what_it_announced() -> None:
+def test_a_broker_that_is_down_counts_with_its_announced_level() -> None:
     async def scenario(b: Bench) -> None:
         await b.register(1, 3)
         await b.registry.unregister_broker(3)
@@ -132,7 +132,7 @@ def test_a_broker_that_is_down_counts_with_what_it_announced() -> None:
     run(scenario)
 
 
-def test_a_broker_that_is_down_and_announced_enough_is_not_waited_for() -> None:
+def test_the_level_does_not_wait_for_a_down_broker_that_announced_it() -> None:
     async def scenario(b: Bench) -> None:
         await b.register(2, 3)
         await b.registry.unregister_broker(3)
@@ -142,7 +142,7 @@ def test_a_broker_that_is_down_and_announced_enough_is_not_waited_for() -> None:
     run(scenario)
 
 
-def test_a_broker_that_holds_a_replica_has_a_say_though_it_is_no_voter_and_down() -> None:
+def test_a_down_broker_with_a_replica_counts_even_if_it_is_not_a_voter() -> None:
     async def scenario(b: Bench) -> None:
         await b.register(1, 7)
         await b.registry.register_topic("t", 1, 1)
@@ -158,7 +158,7 @@ def test_a_broker_that_holds_a_replica_has_a_say_though_it_is_no_voter_and_down(
     run(scenario)
 
 
-def test_a_broker_that_is_connected_and_older_than_it_announced_is_waited_for() -> None:
+def test_the_level_waits_for_a_connected_broker_older_than_announced() -> None:
     async def scenario(b: Bench) -> None:
         b.peers.known = {3: 1}
         await b.register(2, 1, 2, 3)
@@ -191,8 +191,8 @@ def test_an_operator_holds_the_level_and_releases_it() -> None:
     run(scenario)
 
 
-def test_whoever_slipped_in_below_the_level_is_unregistered() -> None:
-    """Its registration was on its way to the log behind the command that raised the level."""
+def test_a_broker_registered_below_the_level_is_unregistered() -> None:
+    """Its registration entered the log behind the command that raised the level."""
 
     async def scenario(b: Bench) -> None:
         await b.register(2, 1, 2, 3)
@@ -205,7 +205,7 @@ def test_whoever_slipped_in_below_the_level_is_unregistered() -> None:
     run(scenario)
 
 
-def test_a_build_does_not_start_on_a_registry_above_what_it_knows() -> None:
+def test_a_build_does_not_start_on_a_registry_above_its_level() -> None:
     async def main() -> None:
         bench = Bench()
         bench.registry._state.feature_level = KNOWN_LEVEL + 1

@@ -1,4 +1,4 @@
-"""A crash at any operation of forming leaves a broker unformed or formed, and forming again completes it."""
+"""A crash at any disk operation leaves a broker without a cluster or with a complete one, and a retry completes it."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ def test_once_formed_it_stays() -> None:
     asyncio.run(main())
 
 
-def test_only_who_joins_may_come_with_another_folder() -> None:
+def test_only_a_joining_broker_may_have_another_data_directory() -> None:
     async def main() -> None:
         formation = await open_broker(FaultyFiles(random.Random(1)))
         entry = first_entry(formation, b"another folder's")
         with pytest.raises(WrongBroker, match="with this data directory") as refused:
             await formation.form(CLUSTER, packed(entry))
-        assert "joins a formed cluster by itself" in refused.value.hint
+        assert "a broker joins a formed cluster automatically" in refused.value.hint
         with pytest.raises(WrongBroker):
             await formation.join(CLUSTER, packed(first_entry(formation, broker_id=2)))
         with pytest.raises(InvalidRequest):
@@ -104,8 +104,8 @@ def test_only_who_joins_may_come_with_another_folder() -> None:
     asyncio.run(main())
 
 
-def test_who_is_gone_before_it_is_formed_leaves_no_half_of_it() -> None:
-    """Who forms it hangs up while the first entry is being written, and somebody else forms another cluster."""
+def test_a_client_that_disconnects_while_forming_leaves_no_partial_cluster() -> None:
+    """The client disconnects while the first entry is written, and another client forms another cluster."""
 
     class Slow(InlineRunner):
         def __init__(self) -> None:

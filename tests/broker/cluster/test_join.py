@@ -1,4 +1,4 @@
-"""Which cluster a broker with an empty folder joins, from what its voters say; and who is let in."""
+"""Which cluster a broker with an empty data directory joins, by its voters' answers; and which brokers are let in."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ OTHER = Invitation(b"o" * 16, FIRST)
         ({3: WrongSecret("no")}, WrongSecret),
     ],
 )
-def test_what_to_join(told: dict[int, Invitation | TinymqError], decided: object) -> None:
+def test_the_cluster_to_join(told: dict[int, Invitation | TinymqError], decided: object) -> None:
     decision = decide([2, 3], told)
     assert (decision if isinstance(decided, Invitation) else type(decision)) == decided
 
@@ -80,13 +80,15 @@ async def open_broker(broker_id: int, files: FaultyFiles | None = None, voters: 
 
 @pytest.fixture
 def logged(monkeypatch: pytest.MonkeyPatch) -> list[structlog.typing.EventDict]:
-    """What joining logs. A logger of its own: the module's may be bound for good by a test before this one."""
+    """Collect the log events of joining. Uses a logger of its own: an earlier test may have bound the module's logger
+    for good.
+    """
     capture = LogCapture()
     monkeypatch.setattr(join, "logger", structlog.wrap_logger(None, processors=[capture]))
     return capture.entries
 
 
-def test_asking_until_it_has_joined_and_why_not_before(logged: list[structlog.typing.EventDict]) -> None:
+def test_a_broker_asks_until_it_joins_and_reports_why_it_waits(logged: list[structlog.typing.EventDict]) -> None:
     async def main() -> None:
         formation = await open_broker(1)
         work: list[Coroutine[Any, Any, None]] = []
@@ -110,7 +112,7 @@ def test_asking_until_it_has_joined_and_why_not_before(logged: list[structlog.ty
     asyncio.run(main())
 
 
-def test_what_it_cannot_join_is_a_reason_not_the_end() -> None:
+def test_a_cluster_that_it_cannot_join_does_not_end_the_attempt() -> None:
     async def main() -> None:
         formation = await open_broker(4)
         work: list[Coroutine[Any, Any, None]] = []
@@ -119,7 +121,7 @@ def test_what_it_cannot_join_is_a_reason_not_the_end() -> None:
         await work.pop()
         assert asking.reason.startswith("WrongBroker: the first entry does not list broker 4")
         asking.heard(2, THIS)
-        assert len(work) == 1, "it goes on asking"
+        assert len(work) == 1, "it keeps asking"
         work[0].close()
 
     asyncio.run(main())
@@ -133,7 +135,7 @@ class Living:
         return broker_id in self._alive
 
 
-def test_who_is_let_in() -> None:
+def test_the_brokers_that_are_let_in() -> None:
     async def main() -> None:
         formation = await open_broker(1)
         new, old = PeerIdentity(2, b"n" * 16, 5), PeerIdentity(2, b"\x02" * 16, 4)
@@ -178,12 +180,14 @@ GONE = BrokerUnreachable("a:1: connection refused")
         ({"a:1": WrongBroker("this is broker 4")}, WrongBroker),
     ],
 )
-def test_what_to_join_of_what_addresses_say(told: dict[str, Invitation | TinymqError], chosen: object) -> None:
+def test_the_cluster_to_join_from_the_answers_of_addresses(
+    told: dict[str, Invitation | TinymqError], chosen: object
+) -> None:
     decision = choose(told)
     assert (decision if isinstance(chosen, Invitation) else type(decision)) == chosen
 
 
-def test_why_not_names_every_address_once_and_says_what_to_do() -> None:
+def test_the_reason_names_every_address_once_with_a_hint() -> None:
     decision = choose({"a:1": GONE, "b:1": DeadlineExceeded("silence")})
     assert isinstance(decision, TinymqError)
     assert decision.message == "no broker tells of its cluster: a:1: connection refused; b:1: silence"
@@ -194,7 +198,7 @@ def test_why_not_names_every_address_once_and_says_what_to_do() -> None:
 
 
 class Answers:
-    """Who is asked, one answer after the other; the last one for good."""
+    """Answers to `ask`, in order; the last answer repeats."""
 
     def __init__(self, *answers: Invitation | TinymqError) -> None:
         self.left = list(answers)
@@ -212,13 +216,13 @@ async def seek(formation: Formation, answers: Answers) -> tuple[PeerAddress, ...
     clock = ManualClock()
     work = asyncio.ensure_future(ClusterSearch(formation, answers.ask, ["a:1"], clock, patience_s=2.0).run())
     while not work.done():
-        for _ in range(5):  # until it waits for the clock, if it does
+        for _ in range(5):  # until it waits for the clock or ends
             await asyncio.sleep(0)
         clock.advance(0.5)
     return work.result()
 
 
-def test_one_beyond_the_voters_joins_and_knows_them_when_it_is_started_again() -> None:
+def test_a_broker_beyond_the_voters_joins_and_remembers_them() -> None:
     async def main() -> None:
         files = FaultyFiles(random.Random(4))
         formation = await open_broker(4, files, voters=())
@@ -248,9 +252,7 @@ def test_one_beyond_the_voters_joins_and_knows_them_when_it_is_started_again() -
         (GONE, BrokerUnreachable, 5),
     ],
 )
-def test_one_that_is_not_let_in_gives_up_when_it_should(
-    answer: TinymqError, error: type[TinymqError], asked: int
-) -> None:
+def test_a_refused_broker_gives_up_by_its_deadline(answer: TinymqError, error: type[TinymqError], asked: int) -> None:
     async def main() -> None:
         formation, answers = await open_broker(4, voters=()), Answers(answer)
         with pytest.raises(error):
@@ -260,7 +262,7 @@ def test_one_that_is_not_let_in_gives_up_when_it_should(
     asyncio.run(main())
 
 
-def test_a_folder_of_another_cluster_is_refused_and_stays_what_it_is() -> None:
+def test_a_data_directory_of_another_cluster_is_refused_and_unchanged() -> None:
     async def main() -> None:
         formation = await open_broker(4, voters=())
         await formation.observe(ALL)
@@ -271,7 +273,7 @@ def test_a_folder_of_another_cluster_is_refused_and_stays_what_it_is() -> None:
     asyncio.run(main())
 
 
-def test_no_voter_comes_in_this_way() -> None:
+def test_no_voter_joins_by_address() -> None:
     async def main() -> None:
         formation = await open_broker(3, voters=())
         with pytest.raises(WrongBroker, match="one of this cluster's voters"):
@@ -282,7 +284,7 @@ def test_no_voter_comes_in_this_way() -> None:
 
 
 @pytest.mark.parametrize("text", [b"1@127.0.0.1\n", b"\xff\n", b"one\n"])
-def test_a_damaged_list_of_voters_is_named_with_what_to_do(text: bytes) -> None:
+def test_a_damaged_list_of_voters_is_named_with_a_hint(text: bytes) -> None:
     async def main() -> None:
         files = FaultyFiles(random.Random(4))
         formation = await open_broker(4, files, voters=())

@@ -1,4 +1,4 @@
-"""A registration is renewed while the broker runs, through failures, and ended when it leaves."""
+"""A broker renews its registration while it runs, retries failures, and ends it when it leaves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_it_is_renewed_and_ended() -> None:
+def test_a_registration_is_renewed_and_ended() -> None:
     async def main() -> None:
         clock = ManualClock()
         registry = Flaky(clock, random.Random(1), TIMING)
@@ -69,7 +69,7 @@ def test_it_is_renewed_and_ended() -> None:
     asyncio.run(main())
 
 
-def test_leaving_a_registry_that_does_not_answer_is_given_up() -> None:
+def test_leaving_a_silent_registry_is_abandoned() -> None:
     class Stuck(MemoryRegistry):
         async def unregister_broker(self, broker_id: int, session: int = 0) -> None:
             raise DeadlineExceeded("no leader")
@@ -82,14 +82,14 @@ def test_leaving_a_registry_that_does_not_answer_is_given_up() -> None:
         registration.start()
         await settle()
         await registration.stop(leave=True)
-        assert registry.get_broker(1) is not None, "its lease will run out instead"
+        assert registry.get_broker(1) is not None, "its lease expires instead"
         registry.close()
 
     asyncio.run(main())
 
 
-def test_leaving_does_not_wait_for_a_registry_that_nobody_can_write() -> None:
-    """A cluster that stops as a whole: the majority is gone before, or while, the last broker leaves."""
+def test_leaving_does_not_wait_for_a_registry_without_a_majority() -> None:
+    """The whole cluster stops: the majority is gone before or while the last broker leaves."""
 
     class Silent(MemoryRegistry):
         async def unregister_broker(self, broker_id: int, session: int = 0) -> None:
@@ -107,7 +107,7 @@ def test_leaving_does_not_wait_for_a_registry_that_nobody_can_write() -> None:
         assert leaving.done() is not majority
         registration.peers_changed()
         await settle()
-        assert leaving.done() is not majority, "a majority is there still"
+        assert leaving.done() is not majority, "a majority is still up"
         alive[0] = False
         registration.peers_changed()
         await asyncio.wait_for(leaving, 10.0)

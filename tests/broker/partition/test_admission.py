@@ -1,4 +1,4 @@
-"""Bad input, line by line: each a typed error, before anything is appended."""
+"""Bad input, one case per line. Each raises a typed error before anything is appended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALL = dataclasses.replace(
 OTHER_SCHEMA = pa.record_batch({"a": pa.array([1], pa.int32())}).serialize()
 
 
-@functools.cache  # a quarter of a second without letting go of the interpreter
+@functools.cache  # unpacking it holds the interpreter's lock for a quarter of a second
 def zstd_bomb() -> bytes:
     message = encode(None, [b"\0" * (255 * MIB)], None, [0], Codec.ZSTD)
     assert message.size < 32 * 1024
@@ -41,12 +41,12 @@ BAD: dict[str, tuple[bytes, Limits, type[TinymqError]]] = {
     "another schema": (pack_batch(OTHER_SCHEMA, record_count=1), Limits(), InvalidBatch),
     "a wrong record count": (pack_batch(payload(3)[HEADER_SIZE:], record_count=4), Limits(), InvalidBatch),
     "a truncated frame": (payload(3)[:-8], Limits(), InvalidBatch),
-    "Arrow buffers that lie": (lying_offsets(), Limits(), InvalidBatch),
+    "Arrow buffers with false lengths": (lying_offsets(), Limits(), InvalidBatch),
     "a batch over its limit": (payload(40, value=b"x" * 200), SMALL, BatchTooLarge),
     "a record over its limit": (payload(1, value=b"x" * 1500), SMALL, BatchTooLarge),
     "too many records": (payload(51), SMALL, BatchTooLarge),
     "declares 255 MiB": (zstd_bomb(), Limits(), BatchTooLarge),
-    "declares more than it may": (payload(40, value=b"x" * 300, codec=Codec.ZSTD), SMALL, BatchTooLarge),
+    "declares more bytes than allowed": (payload(40, value=b"x" * 300, codec=Codec.ZSTD), SMALL, BatchTooLarge),
 }
 
 
@@ -73,8 +73,8 @@ def test_good_batches_pass() -> None:
         assert batch.max_timestamp_us == 14
 
 
-def test_what_leaves_the_loop_is_decided_by_what_the_metadata_declares() -> None:
-    """Not by the codec byte of the header, which is informative, nor by the packed size."""
+def test_the_declared_size_decides_which_batches_are_checked_off_the_loop() -> None:
+    """Neither the codec byte of the header, which is only informative, nor the packed size decides."""
 
     def heavy(data: bytes) -> bool:
         return is_heavy(declare(data, crc32c(data), Limits()), len(data))
@@ -86,13 +86,13 @@ def test_what_leaves_the_loop_is_decided_by_what_the_metadata_declares() -> None
         assert heavy(pack_batch(large, record_count=7, codec=said))
         assert heavy(pack_batch(small, record_count=1, codec=said))
         assert not heavy(payload(10, codec=said))
-    assert not heavy(payload(1, value=b"x" * 4 * MIB)), "not unpacked, and one value to look at"
+    assert not heavy(payload(1, value=b"x" * 4 * MIB)), "not unpacked, and only one value to check"
     assert heavy(payload(LIGHT_VALUES_MAX + 1))
     headers = encode(None, [b""], [[("k", None)] * LIGHT_VALUES_MAX], [0])
     assert heavy(pack_batch(headers, record_count=1))
 
 
-def test_a_damaged_batch_is_called_damaged_whatever_it_declares() -> None:
+def test_a_damaged_batch_is_corrupt_whatever_it_declares() -> None:
     good = payload(40, value=b"x" * 20)
     for at in range(0, len(good), 8):
         bad = bytearray(good)
@@ -102,6 +102,6 @@ def test_a_damaged_batch_is_called_damaged_whatever_it_declares() -> None:
 
 
 @pytest.mark.parametrize("topic_id", [b"", b"short", bytes(16), b"x" * 17])
-def test_what_is_no_topic_id(topic_id: bytes) -> None:
+def test_an_invalid_topic_id_is_refused(topic_id: bytes) -> None:
     with pytest.raises(InvalidName):
         check_topic_id(topic_id)

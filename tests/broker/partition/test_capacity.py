@@ -1,4 +1,6 @@
-"""Bounded partitions: full ones refuse, or drop what is oldest; never more than the bound, nothing that is held."""
+"""Bounded partitions: a full partition refuses or drops its oldest records. It never exceeds its bound, and never drops
+held records.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ DROP = OnFull.DROP_OLDEST
 
 
 class Bounded(Bench):
-    """What the whole log comes to, uncommitted or not, is looked at after each batch."""
+    """A partition whose whole log, committed or not, is checked after each batch."""
 
     def bound(self, **config: object) -> None:
         self.partition.configure(TopicConfig(retention_ms=None, **config))  # type: ignore[arg-type]
@@ -30,7 +32,7 @@ class Bounded(Bench):
 
     @property
     def whole(self) -> Applied:
-        """As it will be once everything is applied."""
+        """The state once everything is applied."""
         applied = Applied()
         for entry in self.group.log.entries:
             applied.state.apply(entry)
@@ -57,7 +59,7 @@ def bench() -> Bounded:
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("config", [{"max_records": 3}, {"max_bytes": 3 * SIZE}])
 def test_a_full_partition_refuses(bench: Bounded, config: dict[str, int], commit: bool) -> None:
-    """Whether what fills it is committed or on its way."""
+    """Is the partition filled with committed or with uncommitted records?"""
     bench.bound(**config)
     for _ in range(3):
         bench.send(1, acks=Acks.LEADER)
@@ -76,7 +78,7 @@ def test_a_full_partition_refuses(bench: Bounded, config: dict[str, int], commit
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("config", [{"max_records": 3}, {"max_bytes": 3 * SIZE}])
-def test_or_drops_what_is_oldest(bench: Bounded, config: dict[str, int], commit: bool) -> None:
+def test_a_full_partition_drops_its_oldest_records(bench: Bounded, config: dict[str, int], commit: bool) -> None:
     bench.bound(on_full=DROP, **config)
     for n in range(10):
         bench.send(1)
@@ -85,11 +87,11 @@ def test_or_drops_what_is_oldest(bench: Bounded, config: dict[str, int], commit:
         assert bench.kept == min(n + 1, 3)
         assert bench.whole.state.kept_bytes <= 3 * SIZE
     bench.group.commit()
-    assert bench.offsets == list(range(10)), "each of them was taken"
+    assert bench.offsets == list(range(10)), "each batch was accepted"
     assert bench.partition.log_start == 7
 
 
-def test_a_batch_that_fits_nowhere(bench: Bounded) -> None:
+def test_a_batch_larger_than_the_bound_is_refused(bench: Bounded) -> None:
     bench.bound(max_records=3, on_full=DROP)
     with pytest.raises(BatchTooLarge) as refused:
         bench.send(4)
@@ -101,7 +103,7 @@ def test_a_batch_that_fits_nowhere(bench: Bounded) -> None:
     assert len(bench.group.log.entries) == 1
 
 
-def test_what_is_held_is_not_dropped(bench: Bounded) -> None:
+def test_held_records_are_not_dropped(bench: Bounded) -> None:
     bench.bound(max_records=3, on_full=DROP)
     bench.send(3)
     bench.group.commit()
@@ -118,8 +120,8 @@ def test_what_is_held_is_not_dropped(bench: Bounded) -> None:
     assert (bench.start, bench.kept) == (2, 3)
 
 
-def test_a_hold_on_its_way_counts(bench: Bounded) -> None:
-    """Else the move behind it would come to less than the batch behind that needs."""
+def test_an_uncommitted_hold_counts(bench: Bounded) -> None:
+    """Otherwise the following trim would free less than the batch after it needs."""
     bench.bound(max_records=3, on_full=DROP)
     bench.send(3)
     bench.group.commit()
@@ -128,31 +130,31 @@ def test_a_hold_on_its_way_counts(bench: Bounded) -> None:
         bench.send(1)
     bench.command(releases())
     bench.group.commit()
-    bench.group.commit()  # the release was queued behind the hold
+    bench.group.commit()  # the release follows the hold in the queue
     bench.send(1)
     assert bench.kept == 3
 
 
-def test_a_move_on_its_way_makes_no_room_for_a_second_batch(bench: Bounded) -> None:
+def test_an_uncommitted_trim_makes_no_space_for_a_second_batch(bench: Bounded) -> None:
     bench.bound(max_bytes=4 * SIZE, max_records=100, on_full=DROP)
     for _ in range(20):
         bench.send(1)
         assert bench.whole.state.kept_bytes <= 4 * SIZE
     assert bench.moves == 16
-    assert bench.start == 16, "no more is dropped than has to be"
+    assert bench.start == 16, "no more is dropped than necessary"
 
 
-def test_a_large_bound_is_met_some_records_at_a_time(bench: Bounded) -> None:
+def test_a_large_partition_drops_in_steps(bench: Bounded) -> None:
     bound = 4 * SLACK
     bench.bound(max_records=bound, on_full=DROP)
     for _ in range(bound + 100):
         bench.send(1)
     bench.group.commit()
     assert bound - 5 <= bench.partition.state.kept_records <= bound
-    assert bench.moves == 20, "five records at a time"
+    assert bench.moves == 20, "in steps of five records"
 
 
-def test_the_slack_is_not_what_a_hold_stands_in_the_way_of(bench: Bounded) -> None:
+def test_a_hold_blocks_only_the_necessary_drop(bench: Bounded) -> None:
     bound = 4 * SLACK
     bench.bound(max_records=bound, on_full=DROP)
     for _ in range(bound):
@@ -177,13 +179,13 @@ def test_bounds_are_altered_live(bench: Bounded) -> None:
     bench.bound(max_records=4, on_full=DROP)
     bench.partition.retain()
     bench.group.commit()
-    assert bench.partition.log_start == 6, "without waiting for the next batch"
+    assert bench.partition.log_start == 6, "at once, not with the next batch"
     bench.bound(max_bytes=2 * SIZE, on_full=DROP)
     bench.send(1)
     assert bench.kept == 2
 
 
-def test_a_duplicate_needs_no_room(bench: Bounded) -> None:
+def test_a_duplicate_needs_no_space(bench: Bounded) -> None:
     bench.bound(max_records=2)
     bench.send(2, producer=9, sequence=0)
     bench.group.commit()
@@ -191,7 +193,7 @@ def test_a_duplicate_needs_no_room(bench: Bounded) -> None:
     assert [told.duplicate for told in bench.told if isinstance(told, Produced)] == [False, True]
 
 
-def test_a_leader_that_takes_over_counts_what_the_last_one_left(bench: Bounded) -> None:
+def test_a_new_leader_counts_its_predecessors_uncommitted_records(bench: Bounded) -> None:
     bench.bound(max_records=4)
     bench.send(3)
     bench.group.lose_leadership(keep_tail=True)
@@ -202,10 +204,10 @@ def test_a_leader_that_takes_over_counts_what_the_last_one_left(bench: Bounded) 
     bench.group.lose_leadership()
     bench.group.win()
     bench.send(1)
-    assert bench.kept == 4, "what was taken back takes no room"
+    assert bench.kept == 4, "truncated batches take no space"
 
 
-def test_a_leader_that_hands_over(bench: Bounded) -> None:
+def test_a_leader_that_transfers_its_leadership_drops_nothing(bench: Bounded) -> None:
     bench.bound(max_records=1, on_full=DROP)
     bench.send(1)
     bench.group._leads = False
@@ -224,9 +226,7 @@ FULL = 4 * 1000 + LOG_BYTES_MIN
         (moves(1), False), (deletes(), False), (releases(), False),
     ],
 )  # fmt: skip
-def test_a_log_in_memory_has_no_end_of_room_for_commands_but_for_those_that_make_it(
-    said: pb.Command, refused: bool
-) -> None:
+def test_a_full_log_in_memory_accepts_only_commands_that_free_space(said: pb.Command, refused: bool) -> None:
     check_commands(MEMORY, FULL, [said])
     check_commands(TopicConfig(max_bytes=1000), FULL + 1, [said])
     if not refused:
@@ -238,7 +238,7 @@ def test_a_log_in_memory_has_no_end_of_room_for_commands_but_for_those_that_make
         assert int(raised.value.detail["retry_after_ms"]) > 0
 
 
-def test_a_partition_in_memory_goes_by_what_its_log_comes_to(bench: Bounded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_in_memory_counts_the_size_of_its_log(bench: Bounded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "LOG_BYTES_MIN", 0)
     bench.bound(storage=Storage.MEMORY, max_bytes=SIZE)
     bench.send(1)
@@ -252,7 +252,7 @@ def test_a_partition_in_memory_goes_by_what_its_log_comes_to(bench: Bounded, mon
     with pytest.raises(QuotaExceeded):
         bench.command(opens("another"))
     generation = bench.partition.state.cursors["c0"].generation
-    bench.command(commits(0, "c0", generation=generation))  # moves nothing: it is answered, and not written
+    bench.command(commits(0, "c0", generation=generation))  # does not move the start: answered without an entry
     assert len(bench.group.log.entries) == written > 2
     bench.command(moves(1))
     bench.group.commit()

@@ -1,4 +1,4 @@
-"""Group commit: what travels together, what is not written at all, and what becomes of it when the leader changes."""
+"""Group commit: which commands share an entry, which need none, and what happens to them when the leader changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tinymq.proto import partition_pb2 as pb
 
 
 class Commander(Bench):
-    """A bench whose turns of the loop are taken by hand, with five records."""
+    """A partition with five records, in a loop whose turns the test runs one by one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,14 +53,14 @@ class Commander(Bench):
             call()
 
     def settle(self) -> None:
-        """Turns and commits until there is nothing to do."""
+        """Run turns and commits until nothing is left to do."""
         while self.soon or self.group.applied < len(self.group.log.entries):
             self.turn()
             self.group.commit()
 
     @property
     def entries(self) -> list[int]:
-        """How many commands each COMMAND entry has."""
+        """Return the number of commands in each COMMAND entry."""
         found = [e for e in self.group.log.entries if e.header.kind == Kind.COMMAND]
         return [len(pb.Commands.FromString(e.payload).commands) for e in found][1:]
 
@@ -78,19 +78,19 @@ def bench() -> Commander:
     return Commander()
 
 
-def test_what_comes_in_one_turn_is_one_entry(bench: Commander) -> None:
+def test_commands_of_one_turn_share_an_entry(bench: Commander) -> None:
     for n in range(5):
         bench.run(opens(f"c{n}"), opens(f"d{n}"))
     assert bench.entries == []
     bench.turn()
     assert bench.entries == [10]
-    assert bench.outcomes == [], "not before it is committed"
+    assert bench.outcomes == [], "no answer before the commit"
     bench.group.commit()
     assert [len(told) for told in bench.outcomes] == [2] * 5  # type: ignore[arg-type]
     assert len(bench.deadlines) == 0
 
 
-def test_what_comes_while_an_entry_is_on_its_way_is_the_next_entry(bench: Commander) -> None:
+def test_commands_during_an_uncommitted_entry_form_the_next_entry(bench: Commander) -> None:
     for offset in range(1, 6):
         bench.run(commits(offset))
         bench.turn()
@@ -137,7 +137,7 @@ def test_the_queue_is_bounded(bench: Commander, monkeypatch: pytest.MonkeyPatch)
     assert bench.errors == [list] * 3
 
 
-def test_commits_that_move_nothing_and_repeated_takes_write_nothing(bench: Commander) -> None:
+def test_commits_without_effect_and_repeated_takes_write_nothing(bench: Commander) -> None:
     bench.run(commits(3), consumes(1))
     bench.settle()
     for _ in range(10):
@@ -150,7 +150,7 @@ def test_commits_that_move_nothing_and_repeated_takes_write_nothing(bench: Comma
 
 
 @pytest.mark.parametrize("said", [[consumes(9)], [commits(9)], [deletes("none")], [opens()], [consumes(1, "none")]])
-def test_what_another_leader_could_know_better_asks_a_majority_and_writes_nothing(said: list[pb.Command]) -> None:
+def test_an_elided_command_asks_a_majority_and_writes_nothing(said: list[pb.Command]) -> None:
     async def scenario() -> None:
         bench = Commander()
         bench.run(commits(5))
@@ -170,8 +170,8 @@ def test_what_another_leader_could_know_better_asks_a_majority_and_writes_nothin
     asyncio.run(scenario())
 
 
-def test_what_came_while_a_majority_was_asked_is_not_missed() -> None:
-    """Nothing was there to take, but when the answer comes there is."""
+def test_records_that_arrive_during_a_quorum_check_are_not_missed() -> None:
+    """There were no records to take, but there are some when the answer comes."""
 
     async def scenario() -> None:
         bench = Commander()
@@ -189,7 +189,7 @@ def test_what_came_while_a_majority_was_asked_is_not_missed() -> None:
     asyncio.run(scenario())
 
 
-def test_a_majority_that_is_asked_for_too_long(bench: Commander) -> None:
+def test_a_quorum_check_ends_by_its_deadline(bench: Commander) -> None:
     async def scenario() -> None:
         bench = Commander()
         bench.run(consumes(1, "none"))
@@ -201,8 +201,8 @@ def test_a_majority_that_is_asked_for_too_long(bench: Commander) -> None:
     asyncio.run(scenario())
 
 
-def test_behind_commands_on_their_way_it_is_judged_after_them(bench: Commander) -> None:
-    """Of one client that does not wait for its answers, in order: it opens, then it takes."""
+def test_a_command_behind_uncommitted_ones_is_decided_after_them(bench: Commander) -> None:
+    """Commands of one client that does not wait for answers keep their order: open, then take."""
     bench.run(opens("new", start=4))
     bench.run(consumes(1, "new"))
     bench.settle()
@@ -212,7 +212,7 @@ def test_behind_commands_on_their_way_it_is_judged_after_them(bench: Commander) 
 
 
 def test_a_lost_leadership(bench: Commander) -> None:
-    """What is on its way is of unknown outcome; what was not yet appended was not done."""
+    """Appended commands have an unknown outcome; commands that were not appended were not done."""
     bench.run(commits(1))
     bench.turn()
     bench.run(commits(2))
@@ -221,14 +221,14 @@ def test_a_lost_leadership(bench: Commander) -> None:
     with pytest.raises(NotLeader):
         bench.run(commits(3))
     bench.group.win()
-    assert bench.partition.state.cursors["c"].position == 1, "it was committed after all"
+    assert bench.partition.state.cursors["c"].position == 1, "it was committed in the end"
     bench.turn()
     bench.run(commits(3))
     bench.settle()
     assert (bench.errors[2:], bench.entries) == ([list], [1, 1])
 
 
-def test_an_entry_of_another_leader_in_its_place_is_not_its_answer(bench: Commander) -> None:
+def test_another_leaders_entry_at_its_index_is_not_its_answer(bench: Commander) -> None:
     bench.run(commits(1))
     bench.turn()
     out = bench.group.log.entries.pop()
@@ -264,7 +264,7 @@ def test_a_closed_partition_tells_everyone(bench: Commander) -> None:
         bench.run(commits(1))
 
 
-def test_what_cannot_be_appended_is_answered(bench: Commander) -> None:
+def test_a_failed_append_is_answered(bench: Commander) -> None:
     bench.run(commits(1))
     bench.run(commits(2))
     bench.group._leads = False  # handing over
@@ -276,9 +276,9 @@ def test_what_cannot_be_appended_is_answered(bench: Commander) -> None:
     assert bench.errors[2:] == [list]
 
 
-def test_an_answer_that_raises_harms_nobody_else(bench: Commander) -> None:
+def test_a_callback_that_raises_affects_no_other(bench: Commander) -> None:
     def done(told: object) -> None:
-        raise ValueError("a bug of who waits")
+        raise ValueError("a bug in the waiter")
 
     bench.partition.command([commits(1)], 1.0, done)
     bench.run(commits(2))

@@ -1,7 +1,7 @@
 """Channels, holds, retention and capacity of a partition beside a naive replay of its log, in random lives.
 
-The replay (naive.py) works everything out anew from all entries, committed or not, so that it shares no state with
-the code that it judges: what a leader decides before a batch is held against what the whole log will come to.
+The replay (naive.py) computes everything from all entries, committed or not, so it shares no state with the code under
+test. Each decision of a leader before a batch is compared with the state of the whole log.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ config = st.builds(
 
 
 class Call:
-    """Commands that were taken."""
+    """Commands that were accepted."""
 
     def __init__(self, commands: list[pb.Command]) -> None:
         self.commands = commands
@@ -54,7 +54,7 @@ class Call:
 
 
 class CommandsLife(RuleBasedStateMachine):
-    """One replica: leads, loses, starts again, while batches and commands of all kinds come."""
+    """One replica that leads, loses its leadership and restarts, while batches and commands of all kinds arrive."""
 
     @initialize(topic=config)
     def begin(self, topic: TopicConfig) -> None:
@@ -63,7 +63,7 @@ class CommandsLife(RuleBasedStateMachine):
         self.leading = True
         self.calls: list[Call] = []
         self.replays: dict[tuple[int, int], Naive] = {}
-        self.said: list[pb.Command] = []  # of a call that is being put together
+        self.said: list[pb.Command] = []  # commands of the call under construction
         self.partition.configure(topic)
 
     @property
@@ -80,11 +80,11 @@ class CommandsLife(RuleBasedStateMachine):
 
     @property
     def whole(self) -> Naive:
-        """As it will be once everything is applied."""
+        """The state once everything is applied."""
         return self.replay(len(self.entries))
 
     def replay(self, upto: int) -> Naive:
-        """Not to be changed: it is worked out once."""
+        """Computed once: do not change the result."""
         key = (upto, self.entries[upto - 1].header.header_crc)
         if key not in self.replays:
             self.replays[key] = Naive(self.entries[:upto])
@@ -98,7 +98,7 @@ class CommandsLife(RuleBasedStateMachine):
 
         self.loop.run_until_complete(run())
 
-    # ---- what happens --------------------------------------------------------------------------------------------
+    # ---- steps --------------------------------------------------------------------------------------------
 
     @rule(count=st.integers(1, 4), batches=st.integers(1, 6))
     def fill(self, count: int, batches: int) -> None:
@@ -118,16 +118,18 @@ class CommandsLife(RuleBasedStateMachine):
         except QuotaExceeded:
             acknowledged = topic.retention is Retention.ACKNOWLEDGED and before.read_by_all > self.applied.start
             assert len(self.entries) <= length + acknowledged, "only the move that makes room by reading is written"
-            assert not before.fits(topic, self.applied.start, count, size), "there was room, whatever is on its way"
+            assert not before.fits(topic, self.applied.start, count, size), (
+                "the batch fits, even with the uncommitted ones"
+            )
             if topic.on_full is OnFull.DROP_OLDEST:
                 self.check_held(before, before.needed(topic, count, size))
         else:
             after = self.whole
             assert after.fits(topic, after.start, 0, 0), "over the bound"
-            assert after.start == before.needed(topic, count, size), "more was dropped than had to be"
+            assert after.start == before.needed(topic, count, size), "more was dropped than necessary"
 
     def check_held(self, before: Naive, needed: int) -> None:
-        """Something that is live now, or was on its way, is below what had to go."""
+        """A live or uncommitted hold lies below the records that had to go."""
         now_us = self.bench.group.append_time_now_us()
         holds = [offset for offset, until_us in before.holds.values() if until_us > now_us]
         tail = self.entries[self.bench.group.applied :]
@@ -138,7 +140,7 @@ class CommandsLife(RuleBasedStateMachine):
         live = [offset for offset, until_us in self.applied.holds.values() if until_us > now_us]
         assert min([*holds, *live], default=needed) < needed
 
-    # ---- commands, near to what could be asked for; with others in one call, or alone
+    # ---- commands with plausible arguments; alone or with others in one call
 
     together = st.sampled_from([False, False, True])
 
@@ -201,10 +203,10 @@ class CommandsLife(RuleBasedStateMachine):
 
         self.in_loop(do)
         if call.told:
-            assert len(self.entries) == length, "written, and answered before it is committed"
+            assert len(self.entries) == length, "written, but answered before the commit"
             assert isinstance(call.told[0], list)
             assert [Told.of(o) for o in call.told[0]] == [before.do(c) for c in commands]
-            assert self.same(before, self.applied), "something would have changed"
+            assert self.same(before, self.applied), "the command would have changed something"
             self.calls.remove(call)
 
     @staticmethod
@@ -241,7 +243,7 @@ class CommandsLife(RuleBasedStateMachine):
                 held = before.held(now_us)
                 assert before.start >= min(before.read_by_all, before.end if held is None else held)
                 return
-            assert before.due(topic, now_us) == before.start, "what is due does not go"
+            assert before.due(topic, now_us) == before.start, "expired records stay"
 
     @rule(count=st.integers(1, 4))
     def commit(self, count: int) -> None:
@@ -250,7 +252,7 @@ class CommandsLife(RuleBasedStateMachine):
         self.answers()
 
     def answers(self) -> None:
-        """The calls in the entries that are applied, in order, as the replay has it."""
+        """Return the calls in the applied entries, in order, as the replay sees them."""
         told = [t for told in self.applied.told.values() for t in told]
         for call in [c for c in self.calls if c.told]:
             self.calls.remove(call)
@@ -277,7 +279,7 @@ class CommandsLife(RuleBasedStateMachine):
     @precondition(lambda self: not self.leading)
     @rule()
     def start_again(self) -> None:
-        """A process that knows what the last one dumped."""
+        """Restart from the last dump."""
         bench, before = self.bench, self.partition
         bench.partition = Partition("t/0", bench.deadlines, lambda call: call(), {1: "h:1"}.get, PRODUCERS_MAX)
         bench.partition.load(before.dump())
@@ -285,7 +287,7 @@ class CommandsLife(RuleBasedStateMachine):
         bench.partition.configure(before.config)
         bench.group.machine = bench.partition
 
-    # ---- what holds always ------------------------------------------------------------------------------------------
+    # ---- invariants ------------------------------------------------------------------------------------------
 
     @invariant()
     def check_it_is_as_the_replay(self) -> None:
@@ -300,7 +302,7 @@ class CommandsLife(RuleBasedStateMachine):
         assert (None if lowest is None else lowest.offset) == naive.held(naive.now_us)
 
     def teardown(self) -> None:
-        """Every replica of this log holds the same bytes, wherever it took over."""
+        """Every replica of this log has the same bytes, from whichever snapshot it started."""
         if not hasattr(self, "bench"):
             return
         replica = PartitionState(PRODUCERS_MAX)
@@ -333,9 +335,10 @@ def some_config(rng: random.Random) -> TopicConfig:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_dense_life(seed: int) -> None:
-    """The same steps with weights of their own: what Hypothesis draws seldom meets, a full partition with a hold on its
-    way say, comes in each of these."""
+def test_many_commands_of_all_kinds(seed: int) -> None:
+    """The same steps with weights. Cases that Hypothesis rarely draws, such as a full partition with an uncommitted
+    hold, occur in each run.
+    """
     rng = random.Random(seed)
     life = CommandsLife()
     life.begin(topic=some_config(rng))

@@ -1,4 +1,4 @@
-"""Watchers of a partition: all are told of every change, few in one turn of the loop."""
+"""Watchers of a partition: every change wakes all of them, a few per turn of the loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tinymq.broker.partition.commit_watchers import WOKEN_MAX, CommitWatchers
 
 
 class Loop:
-    """Turns that the test makes by hand."""
+    """A loop whose turns the test runs one by one."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
@@ -34,7 +34,7 @@ def test_many_watchers_are_woken_in_slices() -> None:
         loop.turn()
         assert woken.total() == min(turn * WOKEN_MAX, many)
         if turn == 3:
-            watchers.wake()  # those that were woken before have to look again
+            watchers.wake()  # watchers that were woken before check again
             watchers.wake()
     while loop.calls:
         loop.turn()
@@ -44,7 +44,7 @@ def test_many_watchers_are_woken_in_slices() -> None:
     assert woken.total() == 2 * many + WOKEN_MAX
 
 
-def test_a_watcher_that_left_is_not_woken_and_one_that_came_waits_for_the_next_change() -> None:
+def test_only_present_watchers_are_woken() -> None:
     loop = Loop()
     watchers, woken = CommitWatchers(loop.soon), Counter[str]()
 

@@ -1,4 +1,4 @@
-"""Many waits, few timers; none ends early."""
+"""Many waits share few timers; no wait ends early."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_wait_ends_on_time_and_once() -> None:
     assert len(deadlines) == 0
 
 
-def test_a_wait_that_ends_another_in_the_same_bucket() -> None:
+def test_a_wait_may_end_another_in_the_same_bucket() -> None:
     clock = ManualClock()
     deadlines = Deadlines(clock)
     seen: list[int] = []

@@ -1,4 +1,4 @@
-"""What a partition decides about batches, with a group that commits by hand."""
+"""A partition's decisions about batches, with a group that commits when the test says so."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tinymq.broker.partition.partition import Acks, Partition, Produced
 
 
 class Bench:
-    """A partition, its group, and what its producers were told."""
+    """A partition, its group, and the answers to its producers."""
 
     def __init__(self, producers_max: int = 100) -> None:
         self.clock = ManualClock()
@@ -58,13 +58,13 @@ def test_a_batch_is_answered_when_it_is_committed_and_not_before(bench: Bench) -
     assert len(bench.deadlines) == 0
 
 
-def test_an_answer_that_raises_harms_nobody_else(bench: Bench) -> None:
-    """Hazard 9: what is applied stays applied, once, whatever becomes of who waited for it."""
+def test_a_callback_that_raises_affects_no_other(bench: Bench) -> None:
+    """Hazard 9: an applied batch is applied once and stays applied, even if its waiter is gone."""
     told: list[Produced | TinymqError] = []
 
     def done(outcome: Produced | TinymqError) -> None:
         told.append(outcome)
-        raise ValueError("a bug of who waits")
+        raise ValueError("a bug in the waiter")
 
     def send() -> None:
         bench.partition.produce(*checked(payload(2)), Acks.QUORUM, 1.0, done)
@@ -89,14 +89,14 @@ def test_acks_leader_answers_after_append_and_none_never(bench: Bench) -> None:
     assert bench.partition.high_watermark == 2
 
 
-def test_a_follower_refuses_and_says_who_leads(bench: Bench) -> None:
+def test_a_follower_refuses_and_names_the_leader(bench: Bench) -> None:
     bench.group.lose_leadership(to=2)
     with pytest.raises(NotLeader) as refused:
         bench.send()
     assert refused.value.detail == {"leader": "2", "leader_address": "h:2", "leader_epoch": "2"}
 
 
-def test_a_new_leader_refuses_until_it_may_accept() -> None:
+def test_a_new_leader_refuses_until_it_accepts_writes() -> None:
     partition = Partition("t/0", Deadlines(ManualClock()), lambda call: call(), {}.get)
     partition.attach(FakeGroup(partition, leads=False))
     with pytest.raises(NotLeader):
@@ -125,7 +125,7 @@ def test_an_uncommitted_duplicate_waits_for_the_first(bench: Bench) -> None:
     assert bench.offsets == [0, 0, 3]
 
 
-def test_sequences_are_checked_against_what_is_appended_but_not_committed(bench: Bench) -> None:
+def test_sequences_are_checked_against_uncommitted_appends(bench: Bench) -> None:
     bench.send(3, producer=9, sequence=0)
     bench.send(3, producer=9, sequence=3)
     with pytest.raises(OutOfOrderSequence) as gap:
@@ -191,7 +191,7 @@ def test_the_producer_that_appended_longest_ago_is_forgotten() -> None:
         bench.send(producer=2, sequence=1)
 
 
-def test_a_lost_leadership_leaves_the_outcome_unknown_and_forgets_what_was_not_committed(bench: Bench) -> None:
+def test_a_lost_leadership_leaves_outcomes_unknown_and_drops_uncommitted_producer_state(bench: Bench) -> None:
     bench.send(2, producer=9, sequence=0)
     bench.group.commit()
     bench.send(2, producer=9, sequence=2)
@@ -233,7 +233,7 @@ def test_a_closed_partition_tells_everyone(bench: Bench) -> None:
         bench.send()
 
 
-def test_replicas_of_one_log_hold_equal_bytes_wherever_they_took_over() -> None:
+def test_replicas_of_one_log_have_equal_states_from_any_snapshot() -> None:
     rng = random.Random(7)
     leader = Bench(producers_max=5)
     sequences: dict[int, int] = {}

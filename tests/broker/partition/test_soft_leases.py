@@ -1,4 +1,4 @@
-"""Light holds: what they keep away, what passes over them, and what bounds them."""
+"""Soft leases: what they block, what overrides them, and their bounds."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def commands_of(bench: Bench) -> list[pb.Command]:
     return [command for entry in entries for command in pb.Commands.FromString(entry.payload).commands]
 
 
-def test_a_promise_writes_nothing_and_keeps_retention_away() -> None:
+def test_a_soft_lease_writes_nothing_and_delays_retention() -> None:
     bench = filled(TopicConfig(retention_ms=10 * DAY_MS))
     promised = bench.partition.grant_soft_lease(hold(3))
     assert promised == Hold(3, bench.group.append_time_now_us() + HOUR_MS * 1000)
-    bench.partition.config = TopicConfig(retention_ms=1000)  # what is not told to `configure` meets the promise alone
+    bench.partition.config = TopicConfig(retention_ms=1000)  # settings that bypass `configure` meet only the soft lease
     bench.group.later_us = 5_000_000
     bench.partition.retain()
     bench.group.commit()
     assert [(c.WhichOneof("command"), c.move_start.offset) for c in commands_of(bench)] == [("move_start", 3)]
     assert bench.partition.log_start == 3
-    bench.group.later_us = 2 * HOUR_MS * 1000  # its lease is over
+    bench.group.later_us = 2 * HOUR_MS * 1000  # its lease has expired
     bench.partition.retain()
     bench.group.commit()
     assert bench.partition.log_start == 10
 
 
 @pytest.mark.parametrize("config", [TopicConfig(retention_bytes=1), TopicConfig(retention_ms=1000)])
-def test_a_light_hold_delays_retention_and_is_never_written(config: TopicConfig) -> None:
+def test_a_soft_hold_delays_retention_and_is_never_written(config: TopicConfig) -> None:
     bench = filled()
     assert bench.partition.grant_soft_lease(hold(3)) is not None
     bench.partition.configure(config)
@@ -63,8 +63,8 @@ def test_a_light_hold_delays_retention_and_is_never_written(config: TopicConfig)
     assert bench.partition.log_start == 3
 
 
-def test_a_light_hold_refuses_no_producer() -> None:
-    """Of a full partition that drops what is oldest; and one that is full and refuses does so as ever."""
+def test_a_soft_hold_refuses_no_producer() -> None:
+    """A full partition with the policy `drop_oldest` drops; one that refuses still refuses."""
     bench = filled(TopicConfig(max_records=10, on_full=OnFull.DROP_OLDEST))
     assert bench.partition.grant_soft_lease(hold(0)) is not None
     for _ in range(10):
@@ -73,13 +73,13 @@ def test_a_light_hold_refuses_no_producer() -> None:
     assert bench.partition.log_start == 10
 
 
-def test_a_light_hold_refuses_no_trim() -> None:
+def test_a_soft_hold_refuses_no_trim() -> None:
     bench = filled()
     assert bench.partition.grant_soft_lease(hold(3)) is not None
     assert _trimmed(bench, 8) == 8
 
 
-def test_a_light_hold_is_not_made_of_what_is_about_to_go() -> None:
+def test_no_soft_hold_covers_records_about_to_be_removed() -> None:
     bench = filled()
     bench.partition.command([_trim(5)], 1.0, lambda _: None)
     with pytest.raises(OffsetOutOfRange) as refused:
@@ -98,7 +98,7 @@ def _trim(offset: int) -> pb.Command:
 
 
 def _trimmed(bench: Bench, offset: int) -> int:
-    """Where the log starts after a trim."""
+    """Return the log start after a trim."""
     bench.partition.command([_trim(offset)], 1.0, lambda _: None)
     bench.group.commit()
     return bench.partition.log_start
@@ -115,7 +115,7 @@ def test_holds_are_bounded_together() -> None:
     assert 0 < int(refused.value.detail["retry_after_ms"]) <= HOUR_MS
 
 
-def test_promises_count_with_holds() -> None:
+def test_soft_leases_count_with_holds() -> None:
     bench = filled()
     for number in range(HOLDS_MAX):
         assert bench.partition.grant_soft_lease(hold(number % 9, hold_id=b"%16d" % number)) is not None
@@ -126,7 +126,7 @@ def test_promises_count_with_holds() -> None:
     assert bench.partition.grant_soft_lease(hold(3)) is not None
 
 
-def test_promises_end_with_the_leadership() -> None:
+def test_soft_leases_end_with_the_leadership() -> None:
     bench = filled()
     assert bench.partition.grant_soft_lease(hold(3)) is not None
     bench.group.lose_leadership(to=2)

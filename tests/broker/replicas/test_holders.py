@@ -1,4 +1,4 @@
-"""Which brokers hold a replica of anything: whatever happens to topics, as if all were counted anew."""
+"""The set of brokers with a replica: after any change of topics it equals a fresh count."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ async def _changes() -> None:
         registry.close()
 
 
-def test_who_holds_something_is_said_whenever_it_changes() -> None:
+def test_changes_of_the_set_of_holders_are_reported() -> None:
     asyncio.run(_changes())

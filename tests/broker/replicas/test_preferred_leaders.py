@@ -1,4 +1,4 @@
-"""Leaders come home, gently: what is given back, when, and what is left where it is."""
+"""Preferred-leader election: which leaderships return to the preferred broker, when, and which stay."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def given_back(away: Misplaced = AWAY, home: Target | None = HOME, now_s: float 
 
 
 @pytest.mark.parametrize("origin", [LeadershipOrigin.WON, LeadershipOrigin.TRANSFERRED, LeadershipOrigin.MANUAL])
-def test_to_a_broker_that_came_back_and_has_been_there_for_a_while(origin: LeadershipOrigin) -> None:
+def test_a_broker_that_has_been_back_for_a_while_gets_its_leadership(origin: LeadershipOrigin) -> None:
     assert given_back(replace(AWAY, origin=origin))
     assert not given_back(replace(AWAY, origin=origin), now_s=109.9)
 
 
-def test_not_before_it_has_led_here_for_as_long() -> None:
+def test_a_leadership_stays_for_a_while_before_it_returns() -> None:
     assert not given_back(replace(AWAY, since_s=105.0))
     assert given_back(replace(AWAY, since_s=105.0), now_s=115.0)
 
@@ -54,7 +54,9 @@ def test_not_before_it_has_led_here_for_as_long() -> None:
         (replace(AWAY, ready=False), HOME),
     ],
 )
-def test_not_to_one_that_is_gone_unregistered_left_alone_or_not_ready(away: Misplaced, home: Target | None) -> None:
+def test_no_leadership_returns_to_a_dead_unregistered_avoided_or_unready_broker(
+    away: Misplaced, home: Target | None
+) -> None:
     assert not given_back(away, home)
 
 
@@ -62,14 +64,12 @@ def test_not_to_one_that_is_gone_unregistered_left_alone_or_not_ready(away: Misp
     ("origin", "back"),
     [(LeadershipOrigin.WON, True), (LeadershipOrigin.TRANSFERRED, True), (LeadershipOrigin.MANUAL, False)],
 )
-def test_what_was_taken_by_hand_from_a_broker_that_has_been_there_since_stays(
-    origin: LeadershipOrigin, back: bool
-) -> None:
+def test_a_manual_transfer_stays_while_the_preferred_broker_is_up(origin: LeadershipOrigin, back: bool) -> None:
     away = replace(AWAY, origin=origin, since_s=100.5)
     assert given_back(away, now_s=1e6) is back
 
 
-def test_what_has_been_led_here_longest_goes_first() -> None:
+def test_the_longest_misplaced_leadership_returns_first() -> None:
     later = replace(AWAY, group=TWO, since_s=95.0)
     assert decide([later, AWAY], {1: HOME}, 110.0, RETURN_S) is AWAY
     same = replace(AWAY, group=TWO)
@@ -77,7 +77,7 @@ def test_what_has_been_led_here_longest_goes_first() -> None:
     assert decide([], {1: HOME}, 110.0, RETURN_S) is None
 
 
-def test_who_fails_again_is_left_alone_for_longer_up_to_a_bound_until_it_has_not_for_long() -> None:
+def test_the_backoff_grows_with_failures_up_to_a_bound_and_resets() -> None:
     strike = Backoff(0.0, BACKOFF_S_MIN)
     for _ in range(10):
         strike = strike.again(strike.at_s + strike.pause_s + 1.0)
@@ -89,7 +89,7 @@ def test_who_fails_again_is_left_alone_for_longer_up_to_a_bound_until_it_has_not
 
 
 class FakeGroup:
-    """A replica as giving back sees it: led here; `to` while it is handed over."""
+    """A replica as the election sees it: this broker leads it; `to` is set during a transfer."""
 
     def __init__(self, group_id: GroupId, preferred: int = 1, origin: LeadershipOrigin = LeadershipOrigin.WON) -> None:
         self.id = group_id
@@ -155,7 +155,7 @@ class Home2:
         return not any(timer.call is not None for _, _, timer in self.clock._timers)
 
 
-def test_one_at_a_time_with_a_pause_and_then_it_rests() -> None:
+def test_leaderships_return_one_at_a_time_with_a_pause() -> None:
     one, two = FakeGroup(ONE), FakeGroup(TWO)
     here = Home2(one, two)
     here.homecoming.peer_changed(1, True)
@@ -164,7 +164,7 @@ def test_one_at_a_time_with_a_pause_and_then_it_rests() -> None:
     here.pass_s(2.0)
     assert here.host.asked == [(ONE, 1, TRY_S)]
     here.pass_s(0.5)
-    assert here.asked == [ONE], "the first is under way"
+    assert here.asked == [ONE], "the first transfer is under way"
     here.gone_home(one)
     here.pass_s(0.1)
     assert here.asked == [ONE], "a pause"
@@ -175,12 +175,12 @@ def test_one_at_a_time_with_a_pause_and_then_it_rests() -> None:
     assert here.resting
 
 
-def test_one_that_is_not_taken_is_not_tried_again_soon_and_nor_are_its_peers() -> None:
+def test_a_failed_transfer_backs_off_for_all_groups_of_the_target() -> None:
     one, two = FakeGroup(ONE), FakeGroup(TWO)
     here = Home2(one, two)
     here.homecoming.peer_changed(1, True)
     here.pass_s(12.0)
-    one.is_transferring = False  # its time was up
+    one.is_transferring = False  # its deadline passed
     here.pass_s(BACKOFF_S_MIN - 3.0)
     assert here.asked == [ONE]
     here.pass_s(5.0)
@@ -189,13 +189,13 @@ def test_one_that_is_not_taken_is_not_tried_again_soon_and_nor_are_its_peers() -
     here.pass_s(2 * BACKOFF_S_MIN - 3.0)
     assert here.asked == [ONE, ONE]
     here.homecoming.peer_changed(1, False)
-    here.homecoming.peer_changed(1, True)  # another process: it is forgiven
+    here.homecoming.peer_changed(1, True)  # a restarted process starts without backoff
     here.pass_s(RETURN_S + 2.0)
     assert here.asked == [ONE, ONE, ONE]
 
 
-def test_what_a_living_preferred_broker_gave_away_is_left_here_for_a_while() -> None:
-    """Its disk hung, say."""
+def test_a_leadership_given_away_by_a_live_preferred_broker_stays_for_a_while() -> None:
+    """For example, its disk hung."""
     one = FakeGroup(ONE, origin=LeadershipOrigin.TRANSFERRED)
     here = Home2(one)
     here.pass_s(BACKOFF_S_MIN - 2.0)
@@ -212,13 +212,13 @@ def test_what_a_living_preferred_broker_gave_away_is_left_here_for_a_while() -> 
     assert here.asked == [ONE, ONE]
 
 
-def test_many_groups_given_away_at_once_are_one_strike() -> None:
+def test_many_groups_given_away_at_once_count_as_one_failure() -> None:
     here = Home2(*(FakeGroup(GroupId(ONE.topic_id, n), origin=LeadershipOrigin.TRANSFERRED) for n in range(20)))
     here.pass_s(BACKOFF_S_MIN + 2.0)
     assert len(here.asked) == 1
 
 
-def test_what_an_operator_moved_stays_until_the_preferred_broker_is_started_again() -> None:
+def test_a_manual_transfer_stays_until_the_preferred_broker_restarts() -> None:
     one = FakeGroup(ONE, origin=LeadershipOrigin.MANUAL)
     here = Home2(one)
     here.pass_s(100.0)
@@ -230,7 +230,7 @@ def test_what_an_operator_moved_stays_until_the_preferred_broker_is_started_agai
 
 
 @pytest.mark.parametrize("what", ["dead", "unregistered", "not ready"])
-def test_it_waits_for_what_is_missing_and_looks_again(what: str) -> None:
+def test_the_election_waits_for_missing_conditions_and_checks_again(what: str) -> None:
     one = FakeGroup(ONE)
     here = Home2(one)
     here.homecoming.peer_changed(1, True)
@@ -250,14 +250,14 @@ def test_it_waits_for_what_is_missing_and_looks_again(what: str) -> None:
     assert here.asked == [ONE]
 
 
-def test_the_registry_and_what_is_at_home_are_left_alone() -> None:
+def test_the_metadata_group_and_preferred_leaders_are_left_alone() -> None:
     here = Home2(FakeGroup(METADATA_GROUP), FakeGroup(ONE, preferred=2))
     assert here.resting
     here.pass_s(60.0)
     assert here.asked == []
 
 
-def test_a_group_that_is_closed_or_a_broker_that_stops_ends_it() -> None:
+def test_a_closed_group_or_a_stopping_broker_ends_the_election() -> None:
     one, two = FakeGroup(ONE), FakeGroup(TWO)
     here = Home2(one, two)
     here.pass_s(5.0)

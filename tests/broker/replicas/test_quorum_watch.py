@@ -1,4 +1,6 @@
-"""Topics in memory, and topics synced at intervals, on whole Raft hosts: what survives what, and who comes back how."""
+"""Topics in memory and topics synced at intervals, on whole Raft hosts: what survives each fault, and how groups
+recover.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ WRITES = [b"%d" % i for i in range(5)]
 
 
 class World:
-    """A cluster whose brokers revive their groups."""
+    """A cluster whose brokers recover their groups automatically."""
 
     def __init__(self, cluster: Cluster, config: LogConfig) -> None:
         cluster.log_config = config
@@ -39,7 +41,7 @@ class World:
             broker.process.do(lambda broker=broker: self.begin(broker))  # type: ignore[misc]
 
     def begin(self, broker: Broker) -> None:
-        """A process of it has its groups open."""
+        """The broker's process runs, with its groups open."""
         Recovery(broker.host, broker.clock, broker.rng.randbytes)
         self.revivals[broker.id] = QuorumWatch(broker.id, broker.host, broker.clock)
         self.revivals[broker.id].start()
@@ -54,7 +56,7 @@ class World:
 
     @property
     def counted(self) -> tuple[int, int]:
-        """(groups revived, groups of them that had nothing left), by all processes so far."""
+        """(recovered groups, recovered groups without any entry left), summed over all processes so far."""
         there = list(self.revivals.values())
         return self.recovered + sum(r.recovered for r in there), self.lost + sum(r.lost for r in there)
 
@@ -72,7 +74,7 @@ class World:
         )
 
     def new_history(self) -> None:
-        """What comes now may contradict what was committed before: everything was lost, as announced."""
+        """From here on entries may contradict earlier committed ones: everything was lost, as announced."""
         self.cluster.ledger = Ledger()
         for broker in self.cluster.brokers.values():
             broker.machines = {}
@@ -93,7 +95,7 @@ def brokers(world: World) -> tuple[Broker, ...]:
 
 
 @pytest.mark.parametrize("how", ["kill", "power_cut"])
-def test_in_memory_a_broker_that_comes_back_is_filled_and_votes_again(how: str) -> None:
+def test_in_memory_a_returning_broker_is_filled_and_votes_again(how: str) -> None:
     async def body(world: World) -> None:
         await world.write()
         for broker in brokers(world):
@@ -102,14 +104,14 @@ def test_in_memory_a_broker_that_comes_back_is_filled_and_votes_again(how: str) 
             await world.goes_on()
             assert broker.group().replica.state.me.count == 1
             assert broker.machine().payloads[:5] == WRITES
-        assert world.counted == (0, 0), "nobody had to be revived"
+        assert world.counted == (0, 0), "no recovery was needed"
 
     with_world(body, MEMORY)
 
 
 @pytest.mark.parametrize("seed", first_of(range(6), 1))
 @pytest.mark.parametrize("nodes", [1, 3, 5])
-def test_in_memory_a_full_stop_loses_everything_and_the_topic_goes_on_empty(seed: int, nodes: int) -> None:
+def test_in_memory_a_full_stop_loses_everything_and_the_topic_continues_empty(seed: int, nodes: int) -> None:
     async def body(world: World) -> None:
         for life in range(1, 4):
             await world.write()
@@ -125,8 +127,8 @@ def test_in_memory_a_full_stop_loses_everything_and_the_topic_goes_on_empty(seed
     with_world(body, MEMORY, seed, nodes)
 
 
-def test_in_memory_a_leader_that_can_commit_nothing_goes_on_with_what_it_has() -> None:
-    """It keeps hearing live brokers, and none of them is one that its CONFIG lists."""
+def test_in_memory_a_leader_without_a_majority_recovers_with_its_log() -> None:
+    """It keeps hearing live brokers, but its CONFIG lists none of them."""
 
     async def body(world: World) -> None:
         await world.write()
@@ -170,8 +172,8 @@ def test_in_memory_one_survivor_of_three_keeps_everything(seed: int, leader_stay
     with_world(body, MEMORY, seed)
 
 
-def test_in_memory_nobody_is_revived_while_somebody_is_silent() -> None:
-    """The silent one may hold everything, and know of CONFIGs that the others never heard of."""
+def test_in_memory_no_group_recovers_while_a_replica_is_silent() -> None:
+    """The silent broker may have everything, including CONFIGs that the others never saw."""
 
     async def body(world: World) -> None:
         await world.write()
@@ -190,8 +192,8 @@ def test_in_memory_nobody_is_revived_while_somebody_is_silent() -> None:
     with_world(body, MEMORY)
 
 
-def test_a_disk_that_was_replaced_is_waited_for() -> None:
-    """Its records may turn up again; a higher count in the same folder could not be told from that otherwise."""
+def test_recovery_waits_for_a_replaced_disk() -> None:
+    """Its records may come back. Without this rule a higher count in the same data directory would look the same."""
 
     async def body(world: World) -> None:
         await world.write()
@@ -205,13 +207,13 @@ def test_a_disk_that_was_replaced_is_waited_for() -> None:
     with_world(body, LAZY)
 
 
-def test_a_promise_is_durable_and_given_to_one() -> None:
-    """Who prepares a take-over knows what another one got done before, whatever either of them is told late."""
+def test_a_recovery_grant_is_durable_and_given_once() -> None:
+    """A broker that prepares a recovery knows what another broker completed before, whichever messages arrive late."""
 
     async def body(world: World) -> None:
         await world.write()
         world.end("kill")
-        await world.cluster.start()  # and nobody revives anything
+        await world.cluster.start()  # and no broker starts a recovery
         one, two, three = brokers(world)
         term = one.group().term + 100
         report = await two.process.run(two.group().promise_term(term, 1.0))
@@ -231,7 +233,7 @@ def test_a_promise_is_durable_and_given_to_one() -> None:
     with_world(body, MEMORY)
 
 
-def test_topics_on_the_disk_are_never_revived() -> None:
+def test_durable_topics_never_recover_automatically() -> None:
     async def body(world: World) -> None:
         await world.write()
         for broker in brokers(world)[1:]:
@@ -246,7 +248,7 @@ def test_topics_on_the_disk_are_never_revived() -> None:
 
 
 async def acknowledged_unsynced(world: World) -> None:
-    """The last writes are committed, and on no disk for certain."""
+    """The last writes are committed, but perhaps on no disk."""
     await world.write()
     await world.cluster.run_for(0.3)
     for write in WRITES:
@@ -269,7 +271,7 @@ def test_synced_at_intervals_a_kill_of_all_loses_nothing(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", first_of(range(10), 2))
 def test_synced_at_intervals_one_power_cut_loses_nothing(seed: int) -> None:
-    """The one that lost power may lack what it acknowledged; then another one dies."""
+    """The broker that lost power may lack entries that it acknowledged; then another broker dies."""
     with_world(check_one_power_cut_then_another_gone(random.Random(seed)), LAZY, seed)
 
 
@@ -281,13 +283,14 @@ def check_one_power_cut_then_another_gone(rng: random.Random) -> Callable[[World
         leader = cluster.leader()
         behind, holder = sorted(cluster.followers(), key=lambda b: rng.random())
         cluster.isolate(behind.id)
-        for write in WRITES:  # held by two of three, and synced by none
+        for write in WRITES:  # two of three have it, none has synced it
             await cluster.commit(write)
         world.end("power_cut", holder)
         world.end("kill", leader)
         cluster.heal()
         await world.start(holder)
-        await cluster.run_for(4.0)  # without the leader: who is behind must not lead with who forgot
+        # without the leader: a lagging broker must not lead with the vote of the broker that lost entries
+        await cluster.run_for(4.0)
         await world.start(leader)
         await world.goes_on()
         assert world.counted == (0, 0)
@@ -296,8 +299,8 @@ def check_one_power_cut_then_another_gone(rng: random.Random) -> Callable[[World
     return body
 
 
-def test_who_keeps_its_identity_over_a_power_cut_loses_what_was_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutant: the test above notices it."""
+def test_mutant_an_identity_kept_over_a_power_cut_loses_acknowledged_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutant that the test above notices."""
     monkeypatch.setattr("tinymq.log.engine.store.after_boot", lambda mark: mark)
     assert boot_id.after_boot is not None
     for seed in range(20):
@@ -318,8 +321,8 @@ def test_synced_at_intervals_a_power_cut_of_all_loses_an_interval_at_most(seed: 
         await world.goes_on()
         assert world.counted == (1, 0)
         payloads = brokers(world)[0].machine().payloads
-        assert payloads[:5] == WRITES, "what was synced is there"
-        assert payloads[5:-1] == WRITES[: len(payloads) - 6], "and of the rest a beginning"
+        assert payloads[:5] == WRITES, "synced records are there"
+        assert payloads[5:-1] == WRITES[: len(payloads) - 6], "and a prefix of the rest"
         assert all(b.machine().payloads == payloads for b in brokers(world))
 
     with_world(body, LAZY, seed)
@@ -339,8 +342,8 @@ def test_synced_at_intervals_two_power_cuts_lose_nothing_that_the_third_has(seed
     with_world(body, LAZY, seed)
 
 
-def test_synced_at_intervals_a_leader_whose_disk_hangs_hands_over() -> None:
-    """Nothing waits for its syncs; what is not even written is noticed all the same."""
+def test_synced_at_intervals_a_leader_with_a_hanging_disk_transfers_its_leadership() -> None:
+    """Nothing waits for its syncs, but entries that were never written are noticed."""
 
     async def body(world: World) -> None:
         cluster = world.cluster

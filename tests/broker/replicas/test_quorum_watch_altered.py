@@ -1,7 +1,6 @@
-"""Automatic quorum recovery where `sync` is altered: what counts is the setting under which entries were acknowledged.
-
-A group that lost what its topic put at risk goes on by itself, whatever the topic says by then. A group that lost what
-was promised to be safe does not, whatever the topic says by then.
+"""Automatic quorum recovery where `sync` is altered: the setting under which entries were acknowledged decides. A group
+that lost entries at risk recovers automatically, whatever the present setting is. A group that lost entries promised to
+be durable does not.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ STORM_S = 6.0
 
 
 def alter(world: World, config: LogConfig, *some: Broker) -> None:
-    """These brokers hear of it now, and whatever starts later."""
+    """These brokers learn the setting now, and every process that starts later does."""
     world.cluster.log_config = config
     for broker in some:
         broker.process.do(lambda broker=broker: broker.host.configure_group(GROUP, config))  # type: ignore[misc]
@@ -36,8 +35,8 @@ async def lose_files(world: World, *some: Broker) -> None:
 
 
 @pytest.mark.parametrize("away", [1, 2, 3])
-def test_a_group_is_revived_although_sync_was_altered_to_always_since(away: int) -> None:
-    """All lose power, two return, the operator alters the topic, the third returns."""
+def test_a_group_recovers_although_sync_was_altered_to_always_since(away: int) -> None:
+    """All brokers lose power, two return, the operator alters the topic, the third returns."""
 
     async def body(world: World) -> None:
         await acknowledged_unsynced(world)
@@ -59,7 +58,7 @@ def test_a_group_is_revived_although_sync_was_altered_to_always_since(away: int)
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.003])
-def test_a_group_is_revived_after_a_power_cut_right_behind_the_alteration(after_s: float) -> None:
+def test_a_group_recovers_after_a_power_cut_right_after_the_alteration(after_s: float) -> None:
     async def body(world: World) -> None:
         await acknowledged_unsynced(world)
         alter(world, DISK, *brokers(world))
@@ -76,15 +75,15 @@ def test_a_group_is_revived_after_a_power_cut_right_behind_the_alteration(after_
 
 @pytest.mark.parametrize("before", [DISK, LAZY], ids=["always", "intervals"])
 @pytest.mark.parametrize("now", [DISK, LAZY], ids=["always-now", "intervals-now"])
-def test_a_majority_that_lost_its_files_is_never_revived(before: LogConfig, now: LogConfig) -> None:
-    """No setting allows that. The third one has not got everything, for it was away."""
+def test_a_majority_that_lost_its_files_never_recovers_automatically(before: LogConfig, now: LogConfig) -> None:
+    """No setting allows this recovery: the third broker lacks entries because it was down."""
 
     async def body(world: World) -> None:
         behind, *others = sorted(brokers(world), key=lambda b: b.group().is_leader)
         world.cluster.isolate(behind.id)
         for write in WRITES:
             await world.cluster.commit(write)
-        await world.cluster.run_for(0.5)  # synced, also at intervals
+        await world.cluster.run_for(0.5)  # also topics synced at intervals reach the disk by now
         await lose_files(world, *others)
         world.cluster.heal()
         alter(world, now, behind)
@@ -111,8 +110,10 @@ def test_a_fault_and_a_risk_on_two_of_three_wait_for_an_operator() -> None:
     with_world(body, LAZY)
 
 
-def test_a_fault_that_was_repaired_is_not_held_against_the_group() -> None:
-    """The replica that lost its files is listed again. What it is now ends by a risk like every other."""
+def test_a_repaired_fault_does_not_block_recovery() -> None:
+    """The replica that lost its files is listed again. Its new identity is then lost to an allowed risk, like every
+    other.
+    """
 
     async def body(world: World) -> None:
         await world.write()
@@ -135,7 +136,7 @@ def test_a_fault_that_was_repaired_is_not_held_against_the_group() -> None:
 
 
 class SyncedStays(TermsAlone):
-    """What a majority had synced when it was applied somewhere is there for good, whatever is revived since."""
+    """An entry that a majority had synced when a replica applied it survives every later recovery."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__()
@@ -161,7 +162,7 @@ class SyncedStays(TermsAlone):
 
 
 def alter_sync(cluster: Cluster) -> None:
-    """One broker hears of it now, and the others when they are started, or never."""
+    """One broker learns the setting now; the others when they start, or never."""
     config = cluster.rng.choice((DISK, LAZY))
     broker = cluster.rng.choice(list(cluster.brokers.values()))
     if cluster.rng.random() < 0.5:
@@ -175,7 +176,7 @@ ALTERED: dict[Fault, int] = {**FAULTS, alter_sync: 3 * max(FAULTS.values())}
 
 
 @pytest.mark.parametrize("seed", first_of(range(2), 1))
-def test_they_come_back_and_keep_what_was_synced_whatever_is_altered(seed: int) -> None:
+def test_groups_recover_and_keep_synced_entries_whatever_is_altered(seed: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         world = World(cluster, LAZY)
         cluster.ledger = ledger = SyncedStays(cluster)

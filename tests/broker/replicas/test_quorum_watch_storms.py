@@ -1,7 +1,6 @@
-"""Everything that can happen to brokers, links and disks, at random, while groups are in memory or synced at intervals.
-
-Afterwards all replicas vote and agree. What was committed may contradict what was before a majority was lost, so the
-ledger holds only that no term has two leaders; where nothing may be lost, it holds everything.
+"""Random faults of brokers, links and disks while groups are in memory or synced at intervals. Afterwards all replicas
+vote and agree. Committed entries may contradict those from before the loss of a majority, so the ledger then checks
+only that no term has two leaders. Where nothing may be lost, it checks everything.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ NO_POWER_CUT = {fault: often for fault, often in FAULTS.items() if fault not in 
 
 
 class TermsAlone(Ledger):
-    """What is applied may be lost, as announced."""
+    """A ledger that lets applied entries be lost, as announced."""
 
     def applied(self, group: GroupId, broker_id: int, entry: Entry) -> None:
         """Whatever it is."""
 
 
 def with_revival(world: World, broker: Broker) -> None:
-    """Whoever starts it from now on."""
+    """Configures every process of the broker from now on."""
     start = broker.start
 
     async def start_all() -> None:
@@ -49,7 +48,7 @@ async def calm(cluster: Cluster) -> None:
         cluster.resume(broker.id)
         if broker.up:
             broker.disk.delay_s = (0.00005, 0.002)
-    await cluster.run_for(4.0)  # whoever is to be started again is, and disks are mended
+    await cluster.run_for(4.0)  # start every broker again, and repair the disks
     await cluster.until(cluster.all_up, 20.0, "all brokers are up")
     await cluster.until(lambda: cluster.leaders() and all(votes(b) for b in cluster.running), 20.0, "all vote")
     await cluster.run_for(1.0)
@@ -81,7 +80,7 @@ def check_a_storm(config: LogConfig, faults: dict[Fault, int], ledger: type[Ledg
 
 @pytest.mark.parametrize("seed", first_of(range(4), 1))
 @pytest.mark.parametrize("config", [MEMORY, LAZY], ids=["memory", "intervals"])
-def test_they_come_back_and_agree(config: LogConfig, seed: int) -> None:
+def test_groups_recover_and_agree_after_storms(config: LogConfig, seed: int) -> None:
     check_a_storm(config, FAULTS, TermsAlone, seed)
 
 

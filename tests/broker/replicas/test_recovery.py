@@ -1,4 +1,6 @@
-"""A broker that is ordered to take over decides itself: it asks around, and refuses unless it comes to the same."""
+"""A broker that is told to force a leadership checks the order: it asks the other brokers, and refuses unless it gets
+the same result.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ class OneGroup:
 
 
 class Brokers:
-    """What one broker sees: its own group, and the others, each alive, deaf (None) or gone."""
+    """One broker's view: its own group, and the other brokers, each alive, not answering (None) or dead."""
 
     def __init__(self, mine: ReplicaReport, others: dict[int, ReplicaReport | None]) -> None:
         self.group = OneGroup(mine)
@@ -91,7 +93,7 @@ def take_over(mine: ReplicaReport, others: dict[int, ReplicaReport | None], orde
     return brokers.group.took_over
 
 
-def test_an_order_that_it_would_give_itself() -> None:
+def test_an_order_that_matches_its_own_plan_is_accepted() -> None:
     assert take_over(SURVIVOR, {2: EMPTY[2], 3: EMPTY[3]}) == [(ORDER.term, ORDER.replicas)]
     gone = replace(ORDER, replicas=(OLD[1], NEW[2], Replica(3, NOBODY)))
     assert take_over(SURVIVOR, {2: EMPTY[2]}, gone) == [(ORDER.term, gone.replicas)]
@@ -108,7 +110,7 @@ BETTER = replace(EMPTY[2], last_term=4, last_index=901)
         (SURVIVOR, {2: LEADER, 3: EMPTY[3]}, "it has a leader"),
         (SURVIVOR, {2: LISTED, 3: EMPTY[3]}, "can elect one"),
         (SURVIVOR, {2: BETTER, 3: EMPTY[3]}, "has changed since it was examined"),
-        (SURVIVOR, {2: EMPTY[2]}, "has changed since it was examined"),  # broker 3 was there
+        (SURVIVOR, {2: EMPTY[2]}, "has changed since it was examined"),  # broker 3 was up
         (SURVIVOR, {2: EMPTY[2], 3: None}, "broker 3 is alive and does not report"),
         (replace(SURVIVOR, last_index=901), {2: EMPTY[2], 3: EMPTY[3]}, "has changed since it was examined"),
         (replace(SURVIVOR, healthy=False), {2: EMPTY[2], 3: EMPTY[3]}, "has changed since it was examined"),
@@ -120,19 +122,19 @@ def test_any_other_order_is_refused(mine: ReplicaReport, others: dict[int, Repli
         take_over(mine, others)
 
 
-def test_an_order_for_a_term_that_is_over_or_anothers_is_refused() -> None:
+def test_an_order_for_an_old_or_foreign_term_is_refused() -> None:
     for term in (4, 7, 8):
         with pytest.raises(NotReady, match="term"):
             take_over(SURVIVOR, {2: EMPTY[2], 3: EMPTY[3]}, replace(ORDER, term=UNSEEN_TERMS_MAX + term))
     assert take_over(SURVIVOR, {2: EMPTY[2], 3: EMPTY[3]}, replace(ORDER, term=UNSEEN_TERMS_MAX + 9))
 
 
-def test_an_order_to_lead_a_group_without_itself() -> None:
+def test_an_order_to_lead_a_group_without_itself_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="not among its replicas"):
         take_over(SURVIVOR, {2: EMPTY[2], 3: EMPTY[3]}, replace(ORDER, replicas=ORDER.replicas[1:]))
 
 
-def test_what_is_not_open_here() -> None:
+def test_an_order_for_a_group_that_is_not_open_is_refused() -> None:
     brokers = Brokers(SURVIVOR, {})
     brokers.groups = {}
     recovery = Recovery(brokers, ManualClock(), bytes)
@@ -142,7 +144,7 @@ def test_what_is_not_open_here() -> None:
         asyncio.run(recovery._answer(b"\xff"))
 
 
-def test_a_challenge_is_good_once_and_for_a_while() -> None:
+def test_a_challenge_is_valid_once_and_for_a_while() -> None:
     clock = ManualClock()
     numbers = iter(range(1000))
     recovery = Recovery(Brokers(SURVIVOR, {}), clock, lambda size: next(numbers).to_bytes(size, "little"))

@@ -1,4 +1,4 @@
-"""Which partitions a broker holds: as the registry says, and data goes only when the registry deleted it."""
+"""The replicas of a broker follow the registry, and data is removed only after the registry recorded the deletion."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tinymq.registry.state.values import QueueRecord
 
 
 class Bench:
-    """Brokers 1 to 3 are registered; broker 2's hosting is looked at."""
+    """Brokers 1 to 3 are registered; the tests check broker 2's replicas."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -104,7 +104,7 @@ def test_every_replica_begins_with_the_same_bytes() -> None:
     run(scenario)
 
 
-def test_a_deleted_topic_goes_with_its_data_and_tells_who_asks() -> None:
+def test_a_deleted_topic_is_removed_with_its_data_and_calls_get_an_error() -> None:
     async def scenario(b: Bench) -> None:
         topic = await b.registry.register_topic("t", 2, 3)
         await settle()
@@ -133,7 +133,7 @@ def test_a_topic_deleted_while_it_is_opened() -> None:
     run(scenario)
 
 
-def test_a_restart_opens_what_there_is_and_deletes_what_was_deleted_meanwhile() -> None:
+def test_a_restart_opens_present_replicas_and_removes_deleted_ones() -> None:
     async def scenario(b: Bench) -> None:
         kept = await b.registry.register_topic("kept", 2, 3)
         gone = await b.registry.register_topic("gone", 1, 3)
@@ -152,8 +152,10 @@ def test_a_restart_opens_what_there_is_and_deletes_what_was_deleted_meanwhile() 
     run(scenario)
 
 
-def test_a_registry_that_lags_behind_begins_nothing() -> None:
-    """All brokers restart shortly after a deletion: each replays that the topic was made, and hears the rest later."""
+def test_a_lagging_registry_starts_no_replica() -> None:
+    """All brokers restart shortly after a deletion: each replays the creation of the topic, and learns of the deletion
+    later.
+    """
 
     async def scenario(b: Bench) -> None:
         kept = await b.registry.register_topic("kept", 1, 3)
@@ -165,7 +167,7 @@ def test_a_registry_that_lags_behind_begins_nothing() -> None:
         b.replica_host = b.make(up_to_date=False)
         b.replica_host.start(list(b.groups.on_disk))
         await settle()
-        assert set(b.groups.open) == {kept.queues[0].group}, "what has data is open at once"
+        assert set(b.groups.open) == {kept.queues[0].group}, "partitions with data open at once"
         assert not b.replica_host.opened.is_set()
         await b.registry.unregister_topic("gone")
         late = await b.registry.register_topic("late", 1, 3)
@@ -179,7 +181,7 @@ def test_a_registry_that_lags_behind_begins_nothing() -> None:
     run(scenario)
 
 
-def test_a_replica_that_cannot_be_opened_says_why() -> None:
+def test_a_replica_that_cannot_be_opened_names_the_reason() -> None:
     async def scenario(b: Bench) -> None:
         b.groups.refuse = DiskFull("no room")
         topic = await b.registry.register_topic("t", 1, 3)
@@ -195,7 +197,7 @@ def test_a_replica_that_cannot_be_opened_says_why() -> None:
 
 
 @pytest.mark.parametrize("error", [OutOfDescriptors, DiskFull])
-def test_what_may_pass_is_tried_again_until_it_opens(error: type[TinymqError]) -> None:
+def test_a_temporary_failure_is_retried_until_the_replica_opens(error: type[TinymqError]) -> None:
     async def scenario(b: Bench) -> None:
         b.groups.refuse = error("not now")
         topic = await b.registry.register_topic("t", 3, 3)
@@ -214,7 +216,7 @@ def test_what_may_pass_is_tried_again_until_it_opens(error: type[TinymqError]) -
     run(scenario)
 
 
-def test_what_is_deleted_meanwhile_is_not_opened_by_a_later_try() -> None:
+def test_a_retry_does_not_open_a_deleted_replica() -> None:
     async def scenario(b: Bench) -> None:
         b.groups.refuse = OutOfDescriptors("not now")
         await b.registry.register_topic("t", 1, 3)
@@ -228,7 +230,7 @@ def test_what_is_deleted_meanwhile_is_not_opened_by_a_later_try() -> None:
     run(scenario)
 
 
-def test_damage_is_not_tried_again() -> None:
+def test_a_damaged_replica_is_not_retried() -> None:
     async def scenario(b: Bench) -> None:
         b.groups.refuse = StorageError("cannot read")
         await b.registry.register_topic("t", 1, 3)
@@ -307,7 +309,7 @@ def test_a_topic_is_altered_live() -> None:
     run(scenario)
 
 
-def test_settings_that_came_with_a_whole_state_are_followed() -> None:
+def test_settings_from_a_snapshot_take_effect() -> None:
     async def scenario(b: Bench) -> None:
         await b.registry.register_topic("t", 1, 3)
         await settle()
@@ -333,7 +335,7 @@ def test_many_at_once(count: int) -> None:
     run(scenario)
 
 
-def test_who_asks_a_stopping_broker_may_ask_again() -> None:
+def test_a_call_at_a_stopping_broker_is_retriable() -> None:
     async def scenario(b: Bench) -> None:
         await b.registry.register_topic("t", 1, 3)
         await settle()

@@ -1,4 +1,4 @@
-"""The broker's timer for retention: every partition in each round, some at a time, and none after the end."""
+"""The broker's retention timer visits every partition in each round, a few at a time, and none after the stop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Seen:
         self.times += 1
 
 
-def test_each_is_looked_at_once_per_round() -> None:
+def test_each_partition_is_visited_once_per_round() -> None:
     clock = ManualClock()
     seen = [Seen() for _ in range(2 * STEP + 3)]
     retaining = RetentionTimer(clock, lambda: seen, 5.0)
@@ -34,7 +34,7 @@ def test_each_is_looked_at_once_per_round() -> None:
     assert {s.times for s in seen} == {3}
 
 
-def test_one_that_is_in_the_middle_of_a_round_stops() -> None:
+def test_a_stop_ends_a_round_in_the_middle() -> None:
     clock = ManualClock()
     seen = [Seen() for _ in range(3 * STEP)]
     retaining = RetentionTimer(clock, lambda: seen, 5.0)
@@ -49,7 +49,7 @@ def moves_of(bench: Bench) -> int:
 
 
 def aged() -> Bench:
-    """Ten records, older than the topic keeps them."""
+    """Append ten records that are older than the topic's retention."""
     bench = Bench()
     bench.partition.configure(TopicConfig(retention_ms=1000))
     for _ in range(10):
@@ -59,21 +59,21 @@ def aged() -> Bench:
     return bench
 
 
-def test_a_move_is_proposed_once_and_then_the_segments_go() -> None:
+def test_a_trim_is_proposed_once_and_then_segments_are_removed() -> None:
     bench = aged()
     for _ in range(3):
         bench.partition.retain()
-        assert moves_of(bench) == 1, "it is on its way"
+        assert moves_of(bench) == 1, "the trim is under way"
         assert bench.group.log.log_start_offset == 0
     bench.group.commit()
     assert bench.partition.log_start == 10
     for _ in range(3):
         bench.partition.retain()
-    assert moves_of(bench) == 1, "nothing is left to go"
+    assert moves_of(bench) == 1, "no expired records are left"
     assert bench.group.log.log_start_offset == 10
 
 
-def test_a_move_that_was_taken_back_is_proposed_again() -> None:
+def test_a_truncated_trim_is_proposed_again() -> None:
     bench = aged()
     bench.partition.retain()
     bench.group.lose_leadership()
@@ -85,7 +85,7 @@ def test_a_move_that_was_taken_back_is_proposed_again() -> None:
     assert bench.partition.log_start == 10
 
 
-def test_a_follower_removes_what_it_was_told_to() -> None:
+def test_a_follower_removes_segments_after_the_leaders_trim() -> None:
     bench = aged()
     bench.partition.retain()
     bench.group.commit()
@@ -95,8 +95,8 @@ def test_a_follower_removes_what_it_was_told_to() -> None:
     assert bench.group.log.log_start_offset == 10
 
 
-def test_one_that_cannot_be_asked_is_left_alone() -> None:
-    """Not attached yet, its replica failed, handing over, or gone."""
+def test_an_unavailable_partition_is_skipped() -> None:
+    """The partition is not attached yet, its replica has failed, it transfers its leadership, or it is closed."""
     Partition("t/0", Deadlines(ManualClock()), lambda call: call(), {}.get).retain()
     for spoil in ("fail", "hand over", "close"):
         bench = aged()

@@ -1,4 +1,4 @@
-"""Moving a leadership by hand: who can take it, what is said when nobody can, and that it is waited for."""
+"""Manual leadership transfers: which broker can take over, the error when none can, and the wait for the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUEUE = QueueRecord("t", TopicId(ONE.topic_id), ONE.partition, tuple(ReplicaPlac
 
 
 class Host(FakeHost):
-    """Broker 2, and what it hears of leaders."""
+    """Broker 2, and the leader hints that it gets."""
 
     broker_id = 2
 
@@ -39,7 +39,7 @@ class Host(FakeHost):
 
 
 class Ready(FakeGroup):
-    """Of some brokers it says why they are not ready."""
+    """A group that names why some brokers are not ready."""
 
     def __init__(self, **why: str) -> None:
         super().__init__(ONE)
@@ -50,7 +50,7 @@ class Ready(FakeGroup):
 
 
 def transfer(host: Host, to: int, *then: object, timeout_s: float = 10.0) -> tuple[int, int]:
-    """What it comes to; `then`: what happens to the host, one after the other, while it waits."""
+    """Return the result of a transfer; `then` lists the events at the host while it waits, in order."""
     steps = list(then)
 
     async def main() -> tuple[int, int]:
@@ -79,7 +79,7 @@ def gives_up(host: Host) -> None:
     host.group.is_transferring = False
 
 
-def test_it_is_waited_for_and_said_to_be_by_hand() -> None:
+def test_a_transfer_is_awaited_and_marked_as_manual() -> None:
     host = Host(Ready())
     assert transfer(host, 3, steps_down, three_leads) == (3, 6)
     assert (host.asked, host.manual) == ([(ONE, 3, 5.0)], True)
@@ -92,13 +92,13 @@ def test_writers_wait_no_longer_than_the_caller() -> None:
 
 
 @pytest.mark.parametrize(("why", "successor"), [({}, 1), ({"b1": "broker 1 is not alive"}, 3)])
-def test_anybody_is_the_preferred_one_or_the_next_that_is_ready(why: dict[str, str], successor: int) -> None:
+def test_without_a_target_the_preferred_or_next_ready_broker_is_chosen(why: dict[str, str], successor: int) -> None:
     host = Host(Ready(**why))
     transfer(host, ANY, steps_down, three_leads)
     assert host.asked == [(ONE, successor, 5.0)]
 
 
-def test_who_leads_already_need_not_be_given_anything() -> None:
+def test_a_transfer_to_the_present_leader_does_nothing() -> None:
     host = Host(Ready())
     assert transfer(host, 2) == (2, 5)
     assert host.asked == []
@@ -112,7 +112,7 @@ def test_who_leads_already_need_not_be_given_anything() -> None:
         (Host(Ready(b1="a sync hangs", b3="a sync hangs")), ANY, NotReady, "handed over: a sync hangs .try"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_is_done(
+def test_an_impossible_transfer_is_refused_without_effect(
     host: Host, to: int, error: type[TinymqError], says: str
 ) -> None:
     with pytest.raises(error, match=says):
@@ -120,7 +120,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_done(
     assert host.asked == []
 
 
-def test_who_does_not_lead_says_who_does() -> None:
+def test_a_follower_names_the_leader_for_a_transfer() -> None:
     host = Host(Ready())
     host.group.origin, host.leader = None, (1, 6)
     with pytest.raises(NotLeader) as raised:
@@ -128,7 +128,7 @@ def test_who_does_not_lead_says_who_does() -> None:
     assert raised.value.detail["leader"] == "1"
 
 
-def test_a_successor_that_does_not_take_over_leaves_it_as_it_was() -> None:
+def test_a_successor_that_does_not_take_over_changes_nothing() -> None:
     with pytest.raises(DeadlineExceeded, match="broker 3 did not take over"):
         transfer(Host(Ready()), 3, lambda h: None, gives_up)
     host = Host(Ready())
@@ -137,12 +137,12 @@ def test_a_successor_that_does_not_take_over_leaves_it_as_it_was() -> None:
         transfer(host, 3)
 
 
-def test_when_nobody_is_known_to_lead_by_then_the_outcome_is_unknown() -> None:
+def test_without_a_known_leader_the_outcome_is_unknown() -> None:
     with pytest.raises(OutcomeUnknown):
         transfer(Host(Ready()), 3, steps_down)
 
 
-def test_a_leader_of_before_is_not_taken_for_the_next() -> None:
+def test_a_leader_of_an_earlier_term_is_not_the_successor() -> None:
     def old_news(host: Host) -> None:
         host.leader = (1, 4)
 

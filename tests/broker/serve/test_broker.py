@@ -1,4 +1,4 @@
-"""What a broker's services ask of it: replicas by number, and topics that are waited for."""
+"""Broker as its services use it: replicas by number, and waits for topics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tinymq.registry.state.values import QueueRecord
 
 
 class LaggingRegistry(MemoryRegistry):
-    """One whose keeper cannot be asked for a while."""
+    """A registry whose leader cannot be asked for a while."""
 
     asked = 0
     deaf = False
@@ -48,7 +48,7 @@ class LaggingRegistry(MemoryRegistry):
 
 
 class Bench:
-    """Broker 2 of three. Groups are led by broker 1 once a test says so."""
+    """Broker 2 of three. Broker 1 leads the groups once a test says so."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -128,14 +128,14 @@ def test_replicas_are_found_by_number() -> None:
         with pytest.raises(UnknownPartition):
             b.broker.find(topic.topic_id, 1)
         assert more.partition == 3
-        assert b.registry.asked == 0, "what is known to be deleted is not asked for"
+        assert b.registry.asked == 0, "no request for a topic that is known to be deleted"
         with pytest.raises(InvalidName):
             b.broker.find(b"short", 0)
 
     run(scenario)
 
 
-def test_what_is_held_elsewhere_is_said_to_be() -> None:
+def test_a_partition_on_other_brokers_is_named_as_such() -> None:
     async def scenario(b: Bench) -> None:
         topic = await b.registry.register_topic("t", 3, 1)
         await settle()
@@ -150,7 +150,7 @@ def test_what_is_held_elsewhere_is_said_to_be() -> None:
 
 
 @pytest.mark.parametrize("missing", ["topic", "partition"])
-def test_what_is_not_known_here_is_asked_for_before_it_is_denied(missing: str) -> None:
+def test_an_unknown_topic_is_looked_up_before_it_is_refused(missing: str) -> None:
     async def scenario(b: Bench) -> None:
         topic = await b.registry.register_topic("t", 1, 3)
         await settle()
@@ -162,7 +162,7 @@ def test_what_is_not_known_here_is_asked_for_before_it_is_denied(missing: str) -
             with pytest.raises(NotReady):
                 b.broker.find(*at)
             await settle()
-        assert b.registry.asked == 2, "one question at a time, and again when nobody answered"
+        assert b.registry.asked == 2, "one request at a time, and a retry when none was answered"
         b.registry.deaf = False
         with pytest.raises(NotReady):
             b.broker.find(*at)
@@ -178,7 +178,7 @@ def test_what_is_not_known_here_is_asked_for_before_it_is_denied(missing: str) -
     run(scenario)
 
 
-def test_a_new_partition_is_waited_for_until_it_is_led() -> None:
+def test_creation_waits_until_a_new_partition_has_a_leader() -> None:
     async def scenario(b: Bench) -> None:
         topic = await b.registry.register_topic("t", 1, 3)
         adding = asyncio.ensure_future(b.broker.add_partition("t", 5.0))
@@ -193,18 +193,18 @@ def test_a_new_partition_is_waited_for_until_it_is_led() -> None:
         for _ in range(600):
             b.clock.advance(0.01)
             await asyncio.sleep(0)
-        assert late.result().partition == 2, "made, whether led or not"
+        assert late.result().partition == 2, "created, with or without a leader"
         gone = asyncio.ensure_future(b.broker.add_partition("t", 5.0))
         await settle()
         await b.broker.delete_partition("t", 3, 5.0)
         b.clock.advance(0.02)
         await settle()
-        assert gone.result().partition == 3, "nobody waits for the leader of what is deleted"
+        assert gone.result().partition == 3, "no call waits for the leader of a deleted topic"
 
     run(scenario)
 
 
-def test_a_topic_waits_for_brokers_that_are_heard_and_not_registered_yet() -> None:
+def test_a_topic_waits_for_brokers_that_are_heard_but_not_registered() -> None:
     async def scenario(b: Bench) -> None:
         await b.registry.unregister_broker(3)
         making = asyncio.ensure_future(b.broker.create_topic("t", 1, 3, 30.0))
@@ -226,7 +226,7 @@ def test_a_topic_waits_for_brokers_that_are_heard_and_not_registered_yet() -> No
 
 
 def test_the_default_factor_waits_for_the_voters() -> None:
-    """They are neither heard nor registered: the cluster was formed a moment ago."""
+    """The others are neither heard nor registered: the cluster was formed a moment ago."""
 
     async def scenario(b: Bench) -> None:
         b.alive = 1
@@ -286,7 +286,7 @@ def test_the_default_factor_is_three_or_all_brokers(voters: int, registered: int
     run(scenario)
 
 
-def test_partitions_spread_over_brokers_that_are_heard_and_not_registered_yet() -> None:
+def test_partitions_spread_over_brokers_that_are_heard_but_not_registered() -> None:
     async def scenario(b: Bench) -> None:
         for number in (2, 3):
             await b.registry.unregister_broker(number)
@@ -305,7 +305,7 @@ def test_partitions_spread_over_brokers_that_are_heard_and_not_registered_yet() 
 
 @pytest.mark.parametrize(("wanted", "waits_s"), [(4, 0.0), (3, REGISTERED_S_MAX)])
 def test_a_topic_of_more_replicas_than_brokers_is_refused(wanted: int, waits_s: float) -> None:
-    """At once where no more are heard; else when who is heard has not been registered for long."""
+    """At once if no more brokers are heard; otherwise once a heard broker has not been registered for long."""
 
     async def scenario(b: Bench) -> None:
         await b.registry.unregister_broker(3)
@@ -322,7 +322,7 @@ def test_a_topic_of_more_replicas_than_brokers_is_refused(wanted: int, waits_s: 
     run(scenario)
 
 
-def test_a_new_topic_is_waited_for_and_has_its_settings() -> None:
+def test_creation_waits_for_a_new_topic_with_its_settings() -> None:
     async def scenario(b: Bench) -> None:
         making = asyncio.ensure_future(
             b.broker.create_topic("t", 2, 3, 5.0, config=make([("max_bytes", "1000"), ("on_full", "drop_oldest")]))

@@ -1,4 +1,4 @@
-"""What a replica shows, when it waits, and what it refuses."""
+"""What a fetch returns, when it waits, and what it refuses."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ def bench() -> Bench:
 def test_whole_frames_below_the_high_watermark(bench: Bench) -> None:
     bench.send(10)
     answer = Reader(bench, 15).answer
-    assert offsets(answer) == [10, 20], "the frame that holds the offset, and no uncommitted one"
+    assert offsets(answer) == [10, 20], "the frame with the offset, and no uncommitted frame"
     assert (answer.high_watermark, answer.log_start, answer.leader, answer.leader_epoch) == (30, 0, 1, 1)
 
 
 @pytest.mark.parametrize(
     ("end", "found"), [(0, [0, 10, 20]), (10, [0]), (11, [0, 10]), (30, [0, 10, 20]), (99, [0, 10, 20])]
 )
-def test_nothing_that_begins_behind_the_end_is_read(bench: Bench, end: int, found: list[int]) -> None:
+def test_nothing_behind_the_end_is_read(bench: Bench, end: int, found: list[int]) -> None:
     assert offsets(Reader(bench, 0, end=end).answer) == found
     reader = Reader(bench, 0, end=end, bytes_min=1 << 19, wait_s=5.0)
-    assert reader.ready == (0 < end < 30), "more than that will never be asked for"
+    assert reader.ready == (0 < end < 30), "no request asks for more than that"
 
 
 def test_a_batch_over_max_bytes_alone_is_still_answered(bench: Bench) -> None:
@@ -104,13 +104,13 @@ def test_a_fetch_waits_for_min_bytes_or_its_time(bench: Bench) -> None:
     assert len(offsets(patient.answer)) == 6
 
 
-def test_an_empty_answer_says_where_to_go_on(bench: Bench) -> None:
+def test_an_empty_answer_names_the_next_offset(bench: Bench) -> None:
     reader = Reader(bench, 30, wait_s=1.0)
     bench.clock.advance(1.1)
     assert (reader.answer.frames, reader.answer.next_offset, reader.error) == (b"", 30, None)
 
 
-def test_a_cancelled_fetch_says_nothing(bench: Bench) -> None:
+def test_a_cancelled_fetch_gives_no_answer(bench: Bench) -> None:
     reader = Reader(bench, 30, wait_s=1.0)
     reader.fetch.cancel()
     bench.send()
@@ -126,7 +126,7 @@ def test_beyond_the_end_on_the_leader(bench: Bench) -> None:
     assert not error.retriable
 
 
-def test_beyond_the_end_on_a_follower_waits_and_then_may_be_tried_again(bench: Bench) -> None:
+def test_a_fetch_beyond_the_end_of_a_follower_waits_and_may_be_retried(bench: Bench) -> None:
     bench.group.lose_leadership()
     reader = Reader(bench, 31, wait_s=1.0)
     assert reader.ready == 0
@@ -143,7 +143,7 @@ def test_below_the_log_start(bench: Bench) -> None:
     assert error.detail["log_start"] == "10"
 
 
-def test_a_replica_behind_the_readers_epoch_says_so(bench: Bench) -> None:
+def test_a_replica_behind_the_readers_epoch_refuses(bench: Bench) -> None:
     error = Reader(bench, 0, leader_epoch=5).error
     assert isinstance(error, NotReady)
     assert Reader(bench, 0, leader_epoch=1).error is None
@@ -156,7 +156,7 @@ def take_over(bench: Bench, term: int) -> None:
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_an_offset_of_what_was_lost_is_refused_on_every_replica(bench: Bench, leads: bool) -> None:
+def test_every_replica_refuses_a_lost_offset(bench: Bench, leads: bool) -> None:
     take_over(bench, 7)
     bench.send(10)
     bench.group.commit()
@@ -168,12 +168,12 @@ def test_an_offset_of_what_was_lost_is_refused_on_every_replica(bench: Bench, le
         assert isinstance(error, OffsetOutOfRange)
         assert error.detail == {"log_start": "35", "high_watermark": "40", "history_start": "30"}
     assert Reader(bench, 36, recovery_term=7).answer.recovery_term == 7
-    assert Reader(bench, 36).error is None, "who has no answer yet takes what is there"
+    assert Reader(bench, 36).error is None, "a fetch without frames yet takes the first one"
     assert isinstance(Reader(bench, 36, recovery_term=8).error, NotReady)
     assert look_up_end(bench).recovery_term == 7
 
 
-def test_what_was_read_before_the_loss_still_holds(bench: Bench) -> None:
+def test_offsets_read_before_the_loss_stay_valid(bench: Bench) -> None:
     waiting, beyond = (
         Reader(bench, 30, wait_s=5.0, recovery_term=0),
         Reader(bench, 30, wait_s=5.0, recovery_term=0, bytes_min=1 << 20),
@@ -186,7 +186,7 @@ def test_what_was_read_before_the_loss_still_holds(bench: Bench) -> None:
     assert offsets(Reader(bench, 15, recovery_term=0).answer) == [10, 20, 30]
 
 
-def test_frames_from_disk_are_of_the_history_in_which_the_reading_began(bench: Bench) -> None:
+def test_frames_from_disk_belong_to_the_history_at_the_start_of_the_read(bench: Bench) -> None:
     bench.group.log.cold = True
     read = bench.group.log.reader.read_from_offset
 
@@ -213,7 +213,7 @@ def test_the_topic_is_deleted_meanwhile(bench: Bench) -> None:
     assert isinstance(reader.error, UnknownTopic)
 
 
-def test_a_replica_that_stopped_shows_nothing(bench: Bench) -> None:
+def test_a_stopped_replica_returns_nothing(bench: Bench) -> None:
     waiting = Reader(bench, 30, wait_s=5.0)
     bench.group.failure = CorruptData("a flipped bit")
     bench.partition.look()
@@ -236,18 +236,20 @@ def trim(bench: Bench, offset: int) -> None:
     bench.group.commit()
 
 
-def test_what_is_below_the_log_start_is_not_shown_though_it_is_stored(bench: Bench) -> None:
+def test_stored_records_below_the_log_start_are_not_returned(bench: Bench) -> None:
     trim(bench, 15)
     assert bench.group.log.log_start_offset == 0
     error = Reader(bench, 14).error
     assert isinstance(error, OffsetOutOfRange)
     assert error.detail == {"log_start": "15", "high_watermark": "30"}
     answer = Reader(bench, 15).answer
-    assert (answer.log_start, offsets(answer)) == (15, [10, 20]), "whole batches: the reader passes over the first half"
+    assert (answer.log_start, offsets(answer)) == (15, [10, 20]), "whole batches: the reader skips the first half"
 
 
-def test_a_state_that_is_behind_its_log_is_not_believed_about_the_start(bench: Bench) -> None:
-    """A follower that was given the state where its log begins has not applied what moved the start over it."""
+def test_a_state_behind_its_log_does_not_decide_the_log_start(bench: Bench) -> None:
+    """A follower that installed a snapshot at the head of its log has not applied the entry that moved the start beyond
+    it.
+    """
     trim(bench, 5)
     bench.group.log.log_start_offset = 20
     assert bench.partition.log_start == 20
@@ -255,7 +257,7 @@ def test_a_state_that_is_behind_its_log_is_not_believed_about_the_start(bench: B
     assert Reader(bench, 20).answer.log_start == 20
 
 
-def test_one_that_waits_is_told_when_the_start_passes_it_by(bench: Bench) -> None:
+def test_a_waiting_fetch_ends_when_the_log_start_passes_it(bench: Bench) -> None:
     reader = Reader(bench, 25, wait_s=5.0, bytes_min=1 << 20)
     assert reader.ready == 0
     trim(bench, 26)
@@ -263,7 +265,7 @@ def test_one_that_waits_is_told_when_the_start_passes_it_by(bench: Bench) -> Non
     assert len(bench.deadlines) == 0
 
 
-def test_one_that_reads_from_disk_meanwhile_is_told_too(bench: Bench) -> None:
+def test_a_fetch_from_disk_ends_when_the_log_start_passes_it(bench: Bench) -> None:
     bench.group.log.cold = True
     for fails in (False, True):
 
@@ -291,7 +293,7 @@ def look_up(bench: Bench, timestamp_us: int) -> tuple[int, int, int]:
 
 
 def test_times_are_looked_up_from_the_log_start_on() -> None:
-    """Batches of 3 whose times overlap; the start within one of them, which has its greatest below."""
+    """Batches of 3 records with overlapping times. The start lies inside a batch whose latest time is below it."""
     bench = Bench()
     for time in (100, 0, 50):
         bench.send(3, time_us=TIME_US + time)
@@ -310,8 +312,8 @@ def test_times_are_looked_up_from_the_log_start_on() -> None:
     assert look_up(bench, TIME_US + 200)[0] == 9
 
 
-def test_the_greatest_below_the_start_is_not_the_greatest() -> None:
-    """In one batch, whose times go down."""
+def test_the_latest_time_below_the_log_start_does_not_count() -> None:
+    """One batch with descending times."""
     bench = Bench()
     message = encode(None, [b"v"] * 3, None, [TIME_US + 9, TIME_US + 5, TIME_US + 4])
     bench.partition.produce(*checked(pack_batch(message, record_count=3)), Acks.LEADER, 1.0, bench.told.append)
@@ -321,7 +323,7 @@ def test_the_greatest_below_the_start_is_not_the_greatest() -> None:
     assert look_up(bench, OF_MAX_TIMESTAMP) == (1, 5, 1)
     assert look_up(bench, TIME_US + 6)[0] == 5, "the end: it is below the start"
     trim(bench, 2)
-    assert look_up(bench, OF_MAX_TIMESTAMP) == (2, 4, 2), "the first of those that are as great"
+    assert look_up(bench, OF_MAX_TIMESTAMP) == (2, 4, 2), "the first record with the same time"
     bench.send(1, time_us=TIME_US + 8)
     bench.group.commit()
     assert look_up(bench, OF_MAX_TIMESTAMP) == (5, 8, 2)

@@ -1,4 +1,4 @@
-"""How the bound on waiting fetches is shared among streams."""
+"""Streams share the bound on waiting fetches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Wait:
         self._share.leave(self)
 
 
-def test_a_stream_that_waits_for_less_than_others_is_let_in() -> None:
+def test_a_stream_with_fewer_waits_than_others_is_admitted() -> None:
     waits = FetchWaits(10)
     greedy, modest = waits.share(), waits.share()
     old = [Wait(greedy) for _ in range(10)]

@@ -1,4 +1,6 @@
-"""A partition as a queue of single messages, with a group that commits by hand: who is woken, and by what."""
+"""A partition as a queue of single messages, with a group that commits when the test says so: which calls wake, and
+why.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ ID = b"%016d"
 
 
 class Queue:
-    """What stands for a broker, its partition, and calls that wait."""
+    """A stand-in for a broker, its partition, and waiting calls."""
 
     def __init__(self) -> None:
         self.bench = Bench()
@@ -57,7 +59,7 @@ class Queue:
         await self.commit()
 
     async def commit(self) -> None:
-        """Everything that is under way, and what comes of it."""
+        """Run everything that is under way to its end."""
         for _ in range(5):
             self.group.commit()
             await settle()
@@ -91,7 +93,7 @@ def test_one_message_wakes_one_taker() -> None:
         await q.push()
         done = [each for each in waiting if each.done()]
         assert len(done) == 1
-        assert q.commands() == before + 1, "nobody else asked in vain"
+        assert q.commands() == before + 1, "no other call was woken in vain"
         await q.push(19)
         got = [await each for each in waiting]
         assert sorted(record.offset for record in got if record) == list(range(1, 21))
@@ -99,7 +101,7 @@ def test_one_message_wakes_one_taker() -> None:
     run(scenario)
 
 
-def test_a_message_that_comes_while_another_is_being_taken_wakes_the_next() -> None:
+def test_a_message_during_a_take_wakes_the_next_consumer() -> None:
     async def scenario(q: Queue) -> None:
         await q.push()
         await q.commit()
@@ -117,7 +119,7 @@ def test_a_message_that_comes_while_another_is_being_taken_wakes_the_next() -> N
     run(scenario)
 
 
-def test_a_taker_that_goes_away_when_it_is_woken_leaves_the_message_to_the_next() -> None:
+def test_a_consumer_that_leaves_when_woken_leaves_the_message_to_the_next() -> None:
     async def scenario(q: Queue) -> None:
         await q.push()
         assert await asyncio.gather(q.take(), q.commit())
@@ -168,7 +170,7 @@ def test_a_wait_ends_with_its_time_and_with_the_leadership() -> None:
     run(scenario)
 
 
-def test_what_was_taken_and_is_trimmed_before_it_is_asked_for_again_is_out_of_range() -> None:
+def test_a_repeated_take_of_a_trimmed_record_is_out_of_range() -> None:
     async def scenario(q: Queue) -> None:
         await q.push(3)
         taking = q.take()
@@ -176,7 +178,7 @@ def test_what_was_taken_and_is_trimmed_before_it_is_asked_for_again_is_out_of_ra
         q.partition.state.log_start = 2
         taken = await taking
         assert taken is not None
-        assert taken.offset == 0, "it was read before it was taken"
+        assert taken.offset == 0, "it was read before a consumer took it"
         q._requests -= 1  # the same again
         with pytest.raises(OffsetOutOfRange):
             await q.take()
@@ -186,7 +188,7 @@ def test_what_was_taken_and_is_trimmed_before_it_is_asked_for_again_is_out_of_ra
     run(scenario)
 
 
-def test_putting_and_looking() -> None:
+def test_a_put_wakes_a_peek() -> None:
     async def scenario(q: Queue) -> None:
         broker: Any = q
         payload = pack_record(b"k", None, [("h", b"1"), ("h", None)], 1_000_000)
@@ -205,7 +207,7 @@ def test_putting_and_looking() -> None:
         q.partition.state.log_start = 4
         found = (await look(broker, q.partition, 1, 0.0)).record
         assert found is not None
-        assert (found.offset, found.value) == (4, b"v2"), "the first that is kept, and its row in the batch"
+        assert (found.offset, found.value) == (4, b"v2"), "the first kept record, and its row in the batch"
         assert (await read_record(broker, q.partition, 11)).value == b"v9"
         with pytest.raises(InvalidBatch):
             pack_record(None, None, [], 1 << 62 << 10)

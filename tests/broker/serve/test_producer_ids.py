@@ -1,4 +1,4 @@
-"""Producer ids come in blocks, each number once, however many ask together."""
+"""Producer ids come in blocks, and each number is given once, even to concurrent calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_blocks_are_shared_and_never_given_twice(monkeypatch: pytest.MonkeyPatch
     asyncio.run(main())
 
 
-def test_a_failure_reaches_those_who_wait_and_is_forgotten() -> None:
+def test_a_failure_reaches_all_waiters_and_is_not_repeated() -> None:
     class Refusing(MemoryRegistry):
         refuse = True
 
@@ -49,14 +49,14 @@ def test_a_failure_reaches_those_who_wait_and_is_forgotten() -> None:
     asyncio.run(main())
 
 
-def test_who_asks_while_a_block_arrives_gets_one_of_it() -> None:
-    """It took the whole broker with it: a task that is over was awaited again and again, without a pause."""
+def test_a_call_during_the_arrival_of_a_block_gets_an_id_from_it() -> None:
+    """This once stopped the whole broker: a finished task was awaited again and again without a pause."""
 
     class Busy(MemoryRegistry):
         later: asyncio.Task[int] | None = None
 
         async def take_producer_ids(self, count: int) -> range:
-            self.later = asyncio.ensure_future(ids.take())  # its turn comes right after this one's end
+            self.later = asyncio.ensure_future(ids.take())  # it runs right after this call ends
             return range(1, 1 + count)
 
     ids: ProducerIds

@@ -1,4 +1,4 @@
-"""Flow control by bytes: what each client has to wait, on a clock that is moved by hand."""
+"""Quotas in bytes: the delay for each client, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def test_one_huge_batch_waits_for_a_bounded_time() -> None:
     assert rate.owed_s("a") == 0.0
 
 
-def test_without_a_quota_nothing_is_remembered() -> None:
+def test_without_a_quota_no_client_is_stored() -> None:
     quotas = Quotas(ManualClock(), Limits())
     assert quotas.produce.charge("a", 1 << 40) == quotas.fetch.owed_s("a") == 0.0
     assert len(quotas.produce) == len(quotas.fetch) == 0
 
 
-def test_clients_that_are_remembered_are_bounded() -> None:
+def test_the_number_of_stored_clients_is_bounded() -> None:
     rate = Rate(ManualClock(), 1000)
     rate.charge("first", 5000)
     rate.charge("second", 5000)
@@ -75,7 +75,7 @@ def test_clients_that_are_remembered_are_bounded() -> None:
     assert rate.share("x" * 10_000)._client == "x" * CLIENT_CHARS_MAX
 
 
-def test_a_call_waits_or_is_told_how_long() -> None:
+def test_a_call_waits_or_gets_the_delay() -> None:
     async def main() -> None:
         clock = ManualClock()
         rate = Rate(clock, 1000)
@@ -94,7 +94,7 @@ def test_a_call_waits_or_is_told_how_long() -> None:
         clock.advance(0.2)
         await waiting
         assert told == [pytest.approx(2.0)]
-        assert rate.owed_s("a") == pytest.approx(0.4), "what was refused took nothing"
+        assert rate.owed_s("a") == pytest.approx(0.4), "a refused request uses no quota"
 
     asyncio.run(main())
 
@@ -107,7 +107,7 @@ def test_the_settings() -> None:
     assert quotas.fetch.charge("a", 30) == pytest.approx(0.5)
 
 
-def test_waits_are_told_with_their_direction() -> None:
+def test_delays_are_reported_with_their_direction() -> None:
     async def main() -> None:
         clock = ManualClock()
         quotas = Quotas(clock, Limits(client_produce_bytes_per_s=10, client_fetch_bytes_per_s=20))

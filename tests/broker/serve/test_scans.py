@@ -1,4 +1,4 @@
-"""What a broker remembers of scans: sums by partition and role, the latest ones, and never more than its bounds."""
+"""A broker's statistics of scans: sums by partition and role, the latest scans, and never more than the bounds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_bytes_and_records_are_summed_by_partition_and_role() -> None:
     assert totals == [("a", 157, 7, 16, 500), ("b", 1, 0, 1, 500)]
 
 
-def test_the_oldest_is_forgotten() -> None:
+def test_the_oldest_scan_is_dropped() -> None:
     scans = Scans(ManualClock(), scans_max=3, rows_max=2, all_rows_max=4)
 
     def known() -> dict[str, list[int]]:
@@ -38,7 +38,7 @@ def test_the_oldest_is_forgotten() -> None:
 
     for partition in (0, 1, 0, 2):
         scans.count("a", group(partition), False, 1, 1)
-    assert known() == {"a": [0, 2]}, "the partition that was sent nothing for longest"
+    assert known() == {"a": [0, 2]}, "the partition whose scan is the oldest"
     for scan_id in ("b", "c", "a"):
         scans.count(scan_id, group(0), False, 1, 1)
     assert known() == {"b": [0], "c": [0], "a": [2, 0]}
@@ -72,9 +72,9 @@ def frames(*batches: tuple[int, int]) -> bytes:
     ("offset", "end", "records"),
     [(10, 0, 30), (15, 0, 25), (15, 35, 20), (39, 0, 1), (10, 1000, 30), (10, 11, 1), (0, 0, 30)],
 )
-def test_records_are_those_that_were_asked_for(offset: int, end: int, records: int) -> None:
+def test_only_requested_records_are_counted(offset: int, end: int, records: int) -> None:
     assert count_records(frames((10, 10), (20, 1), (21, 19)), offset, end) == records
 
 
-def test_of_no_frames_there_are_none() -> None:
+def test_without_frames_nothing_is_counted() -> None:
     assert count_records(b"", 5, 0) == 0

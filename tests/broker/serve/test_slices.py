@@ -39,7 +39,7 @@ def test_large_requests_take_turns() -> None:
     assert [names[0] for names in by_turn.values()] == ["a", "b", "c"] * 2
 
 
-def test_a_request_that_is_cancelled_keeps_no_other_waiting() -> None:
+def test_a_cancelled_request_delays_no_other() -> None:
     async def main() -> None:
         slices = Slices()
         gone, stays = (asyncio.ensure_future(slices.next()) for _ in range(2))

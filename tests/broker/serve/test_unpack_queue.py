@@ -1,4 +1,4 @@
-"""So many jobs at a time and no more, whatever becomes of those who wait for them."""
+"""The number of concurrent jobs is bounded, even when their waiters are cancelled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tinymq.log.files.runner import ThreadRunner
 
 
 class Jobs:
-    """Jobs that last until they are let go."""
+    """Jobs that run until the test releases them."""
 
     def __init__(self) -> None:
         self.running = self.most = self.ended = 0
@@ -40,7 +40,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_jobs_of_callers_that_are_gone_count_until_they_end() -> None:
+def test_jobs_of_cancelled_callers_count_until_they_end() -> None:
     async def main() -> None:
         with ThreadPoolExecutor(8) as executor:
             queue, jobs = UnpackQueue(ThreadRunner(executor)), Jobs()
@@ -64,7 +64,7 @@ def test_jobs_of_callers_that_are_gone_count_until_they_end() -> None:
     asyncio.run(main())
 
 
-def test_what_a_job_raises_is_its_callers() -> None:
+def test_the_error_of_a_job_reaches_its_caller() -> None:
     def fails() -> None:
         raise InvalidBatch("no")
 

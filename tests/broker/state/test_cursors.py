@@ -1,4 +1,4 @@
-"""The rules of cursors, one by one: what each command comes to, and what it leaves behind."""
+"""The rules of cursors, one by one: the outcome of each command, and its effect on the state."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def error(at: Applied, command: pb.Command) -> type[TinymqError]:
 
 
 @pytest.mark.parametrize(("start", "position"), [(0, 2), (2, 2), (5, 5), (10, 10), (11, 10), ((1 << 64) - 1, 10)])
-def test_a_channel_is_made_within_the_log(at: Applied, start: int, position: int) -> None:
+def test_a_channel_starts_within_the_log(at: Applied, start: int, position: int) -> None:
     outcome = one(at, opens(start=start, epoch=7))
     assert (outcome.error, outcome.position, outcome.epoch, outcome.generation) == (None, position, 7, 1)
     cursor = at.state.cursors["c"]
     assert (cursor.position, cursor.moved_us) == (position, at.now_us)
 
 
-def test_opening_again_fences_who_came_before_and_nobody_with_epoch_0(at: Applied) -> None:
+def test_opening_again_fences_earlier_consumers_but_not_epoch_0(at: Applied) -> None:
     one(at, opens(epoch=5, start=4))
-    assert one(at, opens(epoch=6, start=9)).position == 4, "it is there already"
+    assert one(at, opens(epoch=6, start=9)).position == 4, "the channel exists already"
     assert error(at, opens(epoch=5)) is Fenced
     outcome = one(at, opens(epoch=0))
     assert (outcome.error, outcome.epoch) == (None, 6)
@@ -76,7 +76,7 @@ def test_a_commit_is_fenced_by_epoch_and_generation(at: Applied) -> None:
     one(at, opens(epoch=5, start=3))
     assert error(at, commits(7, epoch=4)) is Fenced
     assert error(at, commits(7, epoch=5, generation=2)) is Fenced
-    assert one(at, commits(2, epoch=6)).epoch == 6, "adopted, though it moves nothing"
+    assert one(at, commits(2, epoch=6)).epoch == 6, "adopted, although the cursor does not move"
     assert error(at, commits(7, epoch=5)) is Fenced
 
 
@@ -104,7 +104,7 @@ def test_each_consume_takes_the_next_record_and_a_repeat_the_same(at: Applied) -
     outcome = one(at, consumes(3))
     assert (outcome.taken, outcome.position) == (False, 10)
     at.batch(1)
-    assert one(at, consumes(3)).offset == 10, "nothing was remembered of a try that took nothing"
+    assert one(at, consumes(3)).offset == 10, "a take without records is not remembered"
     assert one(at, consumes(1)).offset == 8
 
 
@@ -118,18 +118,18 @@ def test_a_cursor_below_the_log_start_reads_from_there(at: Applied) -> None:
     assert one(at, opens()).position == 7
 
 
-def test_what_another_channel_or_one_that_was_deleted_took_is_another_matter(at: Applied) -> None:
+def test_takes_of_another_or_a_deleted_channel_do_not_count(at: Applied) -> None:
     one(at, opens("a", start=5))
     one(at, opens("b", start=5))
     assert [one(at, consumes(1, name)).offset for name in "ab"] == [5, 5]
     one(at, deletes("a"))
     assert error(at, deletes("a")) is UnknownChannel
     one(at, opens("a", start=7))
-    assert one(at, consumes(1, "a")).offset == 7, "a new channel of the old name"
+    assert one(at, consumes(1, "a")).offset == 7, "a new channel with the old name"
     assert one(at, consumes(1, "b")).offset == 5
 
 
-def test_a_commit_from_before_a_channel_was_made_anew_is_fenced(at: Applied) -> None:
+def test_a_commit_from_before_a_channel_was_recreated_is_fenced(at: Applied) -> None:
     generation = one(at, opens(start=3)).generation
     one(at, deletes())
     again = one(at, opens(start=3)).generation
@@ -153,12 +153,12 @@ def test_no_other_command_makes_a_channel(at: Applied, command: pb.Command) -> N
         (pb.Command(), InvalidRequest),
     ],
 )
-def test_nonsense(at: Applied, command: pb.Command, wrong: type[TinymqError]) -> None:
+def test_invalid_commands_are_refused(at: Applied, command: pb.Command, wrong: type[TinymqError]) -> None:
     one(at, opens())
     assert error(at, command) is wrong
 
 
-def test_a_partition_has_so_many_channels(at: Applied) -> None:
+def test_the_number_of_channels_is_bounded(at: Applied) -> None:
     outcomes = at.run(*[opens(f"c{n}") for n in range(CHANNELS_MAX)])
     assert not any(outcome.error for outcome in outcomes)
     assert error(at, opens("one-more")) is QuotaExceeded
@@ -167,7 +167,7 @@ def test_a_partition_has_so_many_channels(at: Applied) -> None:
     assert one(at, opens("one-more")).error is None
 
 
-def test_the_oldest_of_what_was_taken_is_forgotten(at: Applied, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_remembered_takes_are_dropped(at: Applied, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cursors, "TAKEN_MAX", 3)
     at.run(opens("a", start=2), opens("b", start=2))
     at.run(consumes(1, "a"), consumes(2, "b"), consumes(3, "b"), consumes(4, "b"))
@@ -176,7 +176,7 @@ def test_the_oldest_of_what_was_taken_is_forgotten(at: Applied, monkeypatch: pyt
     assert TAKEN_MAX == 10_000
 
 
-def test_generations_go_round(at: Applied) -> None:
+def test_generations_wrap_around(at: Applied) -> None:
     state = pb.State(last_number=(1 << 32) - 2)
     at.state._cursors = cursors.Cursors.load(state, 10)
     assert [one(at, opens(name)).generation for name in "abc"] == [(1 << 32) - 1, 0, 1]

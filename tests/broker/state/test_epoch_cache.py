@@ -1,4 +1,4 @@
-"""Which offsets still hold after a partition went on with less than it had acknowledged."""
+"""Which offsets are still valid after a recovery that lost acknowledged records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_recovery_epochs_start_again_with_a_log_in_memory_and_terms_do_not() -> 
     assert after.divergence_offset(before.newest_term) == 0
 
 
-def test_what_is_forgotten_is_taken_for_lost() -> None:
+def test_offsets_of_forgotten_epochs_count_as_lost() -> None:
     losses = [(10 * n, n, 100 * n) for n in range(1, EPOCHS_MAX + 4)]
     cache, state = noted(*losses), pb.State()
     cache.dump(state)
@@ -49,7 +49,7 @@ def test_what_is_forgotten_is_taken_for_lost() -> None:
     assert cache.divergence_offset(0) == 100
 
 
-def test_it_is_part_of_the_applied_state() -> None:
+def test_the_epoch_cache_is_part_of_the_applied_state() -> None:
     state, other = PartitionState(), PartitionState()
     state.apply(takes_over(5, 1 << 32, 3))
     state.apply(takes_over(8, 2 << 32, 7))

@@ -1,4 +1,4 @@
-"""Holds: what they are refused with, when they end, and how many there may be."""
+"""Holds: the errors that refuse them, their expiry, and their maximum number."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def error(at: Applied, command: pb.Command) -> TinymqError:
     return outcome.error
 
 
-def test_a_hold_says_until_when(at: Applied) -> None:
+def test_a_hold_names_its_deadline(at: Applied) -> None:
     (outcome,) = at.run(holds(5, lease_ms=700))
     assert (outcome.error, outcome.until_us, outcome.log_start) == (None, at.now_us + 700_000, 2)
     (outcome,) = at.run(holds(5, lease_ms=300), later_us=200_000)
@@ -36,15 +36,15 @@ def test_a_hold_says_until_when(at: Applied) -> None:
 
 
 @pytest.mark.parametrize("reason", [RETENTION, CAPACITY])
-def test_what_is_held_stays_until_the_lease_ends(at: Applied, reason: pb.MoveStart.Reason.ValueType) -> None:
+def test_held_records_stay_until_the_lease_ends(at: Applied, reason: pb.MoveStart.Reason.ValueType) -> None:
     at.run(holds(5, 1, lease_ms=1), holds(7, 2, lease_ms=2))
     assert at.run(moves(9, reason), later_us=999)[0].log_start == 5
-    assert at.run(moves(9, reason))[0].log_start == 7, "it holds no more when its time is there"
+    assert at.run(moves(9, reason))[0].log_start == 7, "it ends exactly at its deadline"
     assert len(at.state.holds) == 1
     assert at.run(moves(9, reason), later_us=1000)[0].log_start == 9
 
 
-def test_a_trim_of_what_is_held_is_refused(at: Applied) -> None:
+def test_a_trim_of_held_records_is_refused(at: Applied) -> None:
     at.run(holds(5))
     refused = error(at, moves(6))
     assert isinstance(refused, Held)
@@ -55,7 +55,7 @@ def test_a_trim_of_what_is_held_is_refused(at: Applied) -> None:
     assert at.run(moves(6))[0].log_start == 6
 
 
-def test_a_release_of_what_is_not_there_is_fine(at: Applied) -> None:
+def test_releasing_an_unknown_hold_succeeds(at: Applied) -> None:
     assert at.run(releases(9))[0].error is None
 
 
@@ -79,7 +79,7 @@ def test_both_ends_can_be_held(at: Applied, offset: int) -> None:
     assert at.run(holds(offset))[0].error is None
 
 
-def test_there_are_so_many_and_those_that_ended_do_not_count(at: Applied) -> None:
+def test_the_number_of_live_holds_is_bounded(at: Applied) -> None:
     outcomes = at.run(*[holds(5, n, lease_ms=10 + n) for n in range(HOLDS_MAX)])
     assert not any(outcome.error for outcome in outcomes)
     refused = error(at, holds(5, 99))
@@ -90,7 +90,7 @@ def test_there_are_so_many_and_those_that_ended_do_not_count(at: Applied) -> Non
     assert len(at.state.holds) == HOLDS_MAX
 
 
-def test_a_time_that_does_not_fit_is_the_greatest_that_does(at: Applied) -> None:
+def test_a_deadline_out_of_range_becomes_the_latest_time(at: Applied) -> None:
     at.now_us = (1 << 63) - 3
     (outcome,) = at.run(holds(5))
     assert outcome.until_us == (1 << 63) - 1
@@ -98,7 +98,7 @@ def test_a_time_that_does_not_fit_is_the_greatest_that_does(at: Applied) -> None
     assert request(1) in at.state.holds._holds
 
 
-def test_a_lease_that_was_given_without_the_time_goes_on_over_the_jump(at: Applied) -> None:
+def test_a_lease_given_without_cluster_time_survives_the_jump(at: Applied) -> None:
     at.run(holds(3, 1, lease_ms=1))
     at.noop(known=False, later_us=2_000)
     at.run(holds(5, 2, lease_ms=10))
@@ -108,8 +108,8 @@ def test_a_lease_that_was_given_without_the_time_goes_on_over_the_jump(at: Appli
     assert at.run(moves(9, RETENTION))[0].log_start == 9
 
 
-def test_a_jump_of_a_clock_that_was_right_all_along_extends_nothing(at: Applied) -> None:
-    """A leader begins later than the one before it ended: leases ran meanwhile."""
+def test_a_jump_of_a_correct_clock_extends_no_lease(at: Applied) -> None:
+    """A leader starts some time after its predecessor ended: leases ran in between."""
     at.run(holds(5, lease_ms=10))
     at.noop(jump_us=1_000_000, later_us=1_000_000)
     assert at.state.holds.live(at.now_us) == []

@@ -34,7 +34,7 @@ def start(at: Applied, upto: int = 1 << 40) -> int:
     return outcome.log_start
 
 
-def test_a_record_goes_when_every_channel_has_read_it(at: Applied) -> None:
+def test_a_record_is_removed_when_every_channel_has_read_it(at: Applied) -> None:
     assert start(at) == 0, "without a channel nobody has read anything"
     at.run(opens("a"), opens("b"), commits(7, "a"))
     assert start(at) == 0
@@ -47,7 +47,7 @@ def test_a_record_goes_when_every_channel_has_read_it(at: Applied) -> None:
     assert start(at) == 7
 
 
-def test_a_channel_that_goes_back_in_front_of_the_command_keeps_its_records(at: Applied) -> None:
+def test_a_channel_that_seeks_back_before_the_command_keeps_its_records(at: Applied) -> None:
     at.run(opens("a"), commits(8, "a"))
     at.run(seeks(3, channel="a"), acknowledged(8))
     assert at.state.log_start == 3
@@ -55,7 +55,7 @@ def test_a_channel_that_goes_back_in_front_of_the_command_keeps_its_records(at: 
     assert at.state.log_start == 4
 
 
-def test_what_is_held_stays(at: Applied) -> None:
+def test_held_records_stay(at: Applied) -> None:
     at.run(opens("a"), commits(8, "a"), holds(5))
     assert start(at) == 5
     at.run(releases())
@@ -107,7 +107,7 @@ def test_time_and_bytes_remove_nothing(bench: Bounded) -> None:
     assert bench.group.log.entries[-1].header.version == 2, "an older build stops instead of skipping it"
 
 
-def test_a_light_hold_keeps_what_is_read(bench: Bounded) -> None:
+def test_a_soft_hold_keeps_read_records(bench: Bounded) -> None:
     bench.send(4)
     bench.command(opens(), commits(3))
     bench.group.commit()
@@ -122,7 +122,7 @@ def test_dropping_the_oldest_contradicts_it() -> None:
         TopicConfig(retention=READ, on_full=OnFull.DROP_OLDEST, max_records=1)
 
 
-def test_the_promise_says_so() -> None:
+def test_the_soft_lease_covers_read_records() -> None:
     said = promise(TopicConfig(retention=READ))
     assert "once every channel of its partition has read it" in said
     assert "days" not in said

@@ -1,4 +1,4 @@
-"""What is due to go, and what a move of the log start comes to."""
+"""Which records have expired, and the effect of moving the log start."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def due(config: TopicConfig, state: PartitionState, now_us: int) -> int:
 
 @pytest.mark.parametrize(("seconds", "start"), [(0, 0), (5, 0), (6, 0), (7, 1), (11, 5), (15, 9), (16, 10), (99, 10)])
 def test_by_age(at: Applied, seconds: int, start: int) -> None:
-    """A record that is as old as `retention_ms` stays; at six seconds and a bit, the first one is older than five."""
+    """A record exactly as old as `retention_ms` stays; just after six seconds, the first record is older than five."""
     config = TopicConfig(retention_ms=5000)
     assert due(config, at.state, NOW_US + seconds * SECOND_US) == start
     if seconds:
@@ -39,7 +39,7 @@ def test_by_age(at: Applied, seconds: int, start: int) -> None:
 
 
 @pytest.mark.parametrize(("keep", "start"), [(1, 9), (100, 9), (101, 8), (200, 8), (950, 0), (1000, 0), (5000, 0)])
-def test_by_bytes_what_stays_is_no_less(at: Applied, keep: int, start: int) -> None:
+def test_retention_by_bytes_keeps_at_least_the_limit(at: Applied, keep: int, start: int) -> None:
     config = TopicConfig(retention_ms=None, retention_bytes=keep)
     assert due(config, at.state, NOW_US) == start
 
@@ -51,7 +51,7 @@ def test_by_both(at: Applied) -> None:
     assert due(TopicConfig(retention_ms=None), at.state, now_us + 10**15) == 0
 
 
-def test_what_is_held_is_not_due_and_the_start_never_goes_back(at: Applied) -> None:
+def test_held_records_do_not_expire_and_the_start_never_moves_back(at: Applied) -> None:
     config = TopicConfig(retention_ms=1000)
     at.run(holds(4, lease_ms=10_000))
     assert due(config, at.state, at.now_us + 9 * SECOND_US) == 4
@@ -61,18 +61,18 @@ def test_what_is_held_is_not_due_and_the_start_never_goes_back(at: Applied) -> N
     assert due(config, at.state, 0) == 4, "a clock that went back removes nothing"
 
 
-def test_without_the_time_nothing_goes_by_age(at: Applied) -> None:
+def test_without_cluster_time_nothing_expires_by_age(at: Applied) -> None:
     assert due_start(TopicConfig(retention_ms=1000), at.state, at.now_us + 10**15, None) == 0
     assert due_start(TopicConfig(retention_ms=1000, retention_bytes=100), at.state, at.now_us + 10**15, None) == 9
 
 
-def test_what_came_while_nobody_knew_the_time_is_as_old_as_the_moment_when_somebody_did(at: Applied) -> None:
+def test_records_appended_without_cluster_time_age_from_its_arrival(at: Applied) -> None:
     config = TopicConfig(retention_ms=5000)
     at.noop(known=False)
     at.batch(4, size=100, later_us=SECOND_US)
     at.noop(known=False)
     at.batch(2, size=100, later_us=SECOND_US)
-    assert due(config, at.state, at.now_us + 10**15) == 10, "it may be from just now"
+    assert due(config, at.state, at.now_us + 10**15) == 10, "its time may be the present"
     loaded = PartitionState()
     loaded.load(at.state.dump())
     at.state = loaded
@@ -84,7 +84,7 @@ def test_what_came_while_nobody_knew_the_time_is_as_old_as_the_moment_when_someb
 
 
 def test_a_leader_that_learns_the_time_at_once_changes_no_age(at: Applied) -> None:
-    """As after each restart of a broker that holds the only replica."""
+    """As after each restart of a broker with the only replica."""
     config = TopicConfig(retention_ms=5000)
     last_us = at.now_us
     at.noop(known=False)
@@ -94,24 +94,24 @@ def test_a_leader_that_learns_the_time_at_once_changes_no_age(at: Applied) -> No
 
 
 @pytest.mark.parametrize("reason", [pb.MoveStart.RETENTION, pb.MoveStart.CAPACITY, pb.MoveStart.TRIM])
-def test_a_move_goes_forward_and_no_further_than_the_end(at: Applied, reason: pb.MoveStart.Reason.ValueType) -> None:
+def test_a_trim_moves_forward_and_not_beyond_the_end(at: Applied, reason: pb.MoveStart.Reason.ValueType) -> None:
     starts = [at.run(moves(to, reason))[0].log_start for to in (4, 3, 4, 0, 7, (1 << 64) - 1, 1)]
     assert starts == [4, 4, 4, 4, 7, 10, 10]
     assert (at.state.kept_records, at.state.kept_bytes) == (0, 0)
 
 
-def test_a_reason_that_is_not_known_moves_nothing(at: Applied) -> None:
+def test_an_unknown_reason_moves_nothing(at: Applied) -> None:
     (outcome,) = at.run(pb.Command(move_start=pb.MoveStart(offset=4, reason=9)))  # type: ignore[arg-type]
     assert isinstance(outcome.error, InvalidRequest)
     assert at.state.log_start == 0
 
 
-def test_what_is_kept_is_counted_in_records_exactly_and_in_bytes_by_batches() -> None:
+def test_kept_records_are_counted_exactly_and_bytes_by_batches() -> None:
     at = Applied()
     for _ in range(3):
         at.batch(10, size=1000)
     at.run(moves(5))
-    assert (at.state.kept_records, at.state.kept_bytes) == (25, 3000), "the batch that holds the start is kept whole"
+    assert (at.state.kept_records, at.state.kept_bytes) == (25, 3000), "the batch with the start is kept whole"
     at.run(moves(10))
     assert (at.state.kept_records, at.state.kept_bytes) == (20, 2000)
 

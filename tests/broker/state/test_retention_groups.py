@@ -1,7 +1,7 @@
 """Retention, channels and capacity on real groups: three whole brokers in virtual time, on real logs.
 
-The head of the log goes on every replica alike, readers and a far-behind follower survive that, and what a channel
-took is taken once, whatever becomes of the leader.
+Every replica removes the same head of the log, readers and a lagging follower survive that, and each record of a
+channel is taken once, whatever happens to the leader.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def replicas(cluster: VirtualCluster, topic: TopicRecord) -> list[Partition]:
 async def command(
     cluster: VirtualCluster, topic: TopicRecord, *said: pb.Command
 ) -> list[CommandOutcome] | TinymqError | None:
-    """One attempt; None: the process may be gone."""
+    """Try once. Returns None when the process may be gone."""
     leader = cluster.leader(topic, 0)
     if leader is None:
         await cluster.clock.sleep(0.01)
@@ -88,24 +88,27 @@ async def check_expiry(cluster: VirtualCluster) -> None:
     await cluster.clock.sleep(15)
     await fill(cluster, topic, 10)
     held = replicas(cluster, topic)
-    assert [p.log_start for p in held] == [0, 0, 0], "nothing is as old yet"
+    assert [p.log_start for p in held] == [0, 0, 0], "no record has expired yet"
     await cluster.clock.sleep(12)
     await cluster.until(equal_states(cluster, topic))
     assert all(60 - 3 <= p.log_start <= 60 for p in held), [p.log_start for p in held]
-    await cluster.until(lambda: all(first_kept(p) > 30 for p in held), 6, "whole segments go, on every replica")
+    await cluster.until(lambda: all(first_kept(p) > 30 for p in held), 6, "every replica removes whole segments")
     assert all(first_kept(p) <= p.state.log_start for p in held)
     await cluster.clock.sleep(20)
     await cluster.until(equal_states(cluster, topic))
-    assert [p.log_start for p in held] == [70, 70, 70], "an idle partition empties"
-    await cluster.until(lambda: [first_kept(p) for p in held] == [70, 70, 70], what="the active segment goes, too")
+    assert [p.log_start for p in held] == [70, 70, 70], "an idle partition becomes empty"
+    await cluster.until(
+        lambda: [first_kept(p) for p in held] == [70, 70, 70], what="the active segment is removed as well"
+    )
     last = [p.group.log.last_index for p in held]  # type: ignore[attr-defined]
     await cluster.clock.sleep(60)
-    assert [p.group.log.last_index for p in held] == last, "and then nothing is written"  # type: ignore[attr-defined]
+    # type: ignore[attr-defined]
+    assert [p.group.log.last_index for p in held] == last, "and afterwards nothing is written"
     await fill(cluster, topic, 1)
     assert held[0].high_watermark == 71
 
 
-def test_what_is_too_old_goes_on_every_replica_and_an_idle_partition_empties() -> None:
+def test_every_replica_removes_expired_records_and_an_idle_partition_becomes_empty() -> None:
     simulate(check_expiry, 1)
 
 
@@ -121,7 +124,7 @@ async def check_altering(cluster: VirtualCluster) -> None:
     assert 20_000 <= state.kept_bytes < 24_000
 
 
-def test_a_topic_that_is_altered_keeps_less_within_a_check() -> None:
+def test_an_altered_topic_keeps_less_after_the_next_check() -> None:
     simulate(check_altering, 2)
 
 
@@ -147,12 +150,12 @@ async def check_who_was_left_behind(cluster: VirtualCluster) -> None:
 
 
 @pytest.mark.parametrize("seed", first_of(range(3), 1))
-def test_a_follower_behind_the_head_is_given_the_state(seed: int) -> None:
+def test_a_follower_behind_the_head_gets_a_snapshot(seed: int) -> None:
     simulate(check_who_was_left_behind, seed)
 
 
 class Follow:
-    """A reader of one replica that goes on from the log start when what it wants is gone."""
+    """A reader of one replica that continues at the log start when its offset was removed."""
 
     def __init__(self, cluster: VirtualCluster, broker: VirtualBroker, partition: Partition) -> None:
         self.offset = 0
@@ -172,7 +175,7 @@ class Follow:
                 self.offset, self.jumps = start, self.jumps + 1
                 continue
             assert answer.error is None, answer.error
-            assert answer.log_start <= self.offset, "shown, and gone already"
+            assert answer.log_start <= self.offset, "returned, although it is below the start"
             for entry in iter_entries(answer.frames):
                 if entry.header.kind == Kind.DATA:
                     assert entry.header.base_offset <= self.offset < entry.header.next_offset
@@ -189,7 +192,7 @@ class Follow:
 
 
 async def check_reading_while_it_goes(cluster: VirtualCluster) -> None:
-    """Slow readers, on every replica: the head passes them all the time."""
+    """Slow readers on every replica, which the log start overtakes again and again."""
     topic = await make_topic(cluster, retention_ms=None, max_bytes=40_000, on_full=OnFull.DROP_OLDEST)
     await fill(cluster, topic, 20)
     readers = []
@@ -219,7 +222,7 @@ def test_readers_survive_a_head_that_moves_under_them(seed: int) -> None:
 
 
 async def check_taking_through_failovers(cluster: VirtualCluster) -> None:
-    """Workers that ask again under the same id until they are answered."""
+    """Workers that retry under the same id until they get an answer."""
     topic = await make_topic(cluster)
     await fill(cluster, topic, 60, b"v")
     await until_it_is_done(cluster, topic, opens("c"))
@@ -250,5 +253,5 @@ async def check_taking_through_failovers(cluster: VirtualCluster) -> None:
 
 
 @pytest.mark.parametrize("seed", first_of(range(5), 2))
-def test_what_is_taken_is_taken_once_whatever_becomes_of_the_leader(seed: int) -> None:
+def test_each_record_is_taken_once_whatever_happens_to_the_leader(seed: int) -> None:
     simulate(check_taking_through_failovers, seed)

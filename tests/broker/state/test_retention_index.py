@@ -1,4 +1,6 @@
-"""Milestones against a list of every batch: what they say is true, near enough, bounded, and the same after a load."""
+"""The retention index against a list of every batch: its marks are true, close enough, bounded, and the same after a
+load.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from tinymq.proto import partition_pb2 as pb
 
 
 class Batches:
-    """Every batch that there was, and the retention marks of them."""
+    """All batches so far, and their retention marks."""
 
     def __init__(self, marks: RetentionIndex | None = None) -> None:
         self.marks = marks or RetentionIndex()
@@ -40,7 +42,7 @@ class Batches:
         self.marks = RetentionIndex.load(pb.State.FromString(state.SerializeToString()), self.end[0], self.end[1])
 
     def check(self) -> None:
-        """Each mark is true."""
+        """Check that each mark is true."""
         known = {(offset, below): time_us for offset, below, time_us in self.ends}
         assert len(self.marks.marks) <= MARKS_MAX
         for mark in self.marks.marks[1:]:
@@ -58,7 +60,7 @@ class Batches:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_against_every_batch(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bursts, silences and sizes of all kinds."""
+    """Draw bursts, pauses and sizes of all kinds."""
     if seed % 2:
         monkeypatch.setattr(retention_index, "MARKS_MAX", 40)
         monkeypatch.setattr(retention_index, "RUNS", 10)
@@ -86,7 +88,7 @@ def test_against_every_batch(seed: int, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_runs_are_short() -> None:
-    """In bytes and in time, against what is kept."""
+    """The distance in bytes and in time, relative to the kept part."""
     batches = Batches()
     for n in range(20_000):
         batches.add(1, 100, 1_000_000 + 10 * n)
@@ -100,7 +102,7 @@ def test_runs_are_short() -> None:
     assert 0 <= exact - batches.marks.older_than(cutoff_us, 20_000) <= 20_000 / RUNS
 
 
-def test_ten_million_batches_take_no_more_room() -> None:
+def test_ten_million_batches_need_no_more_memory() -> None:
     marks = RetentionIndex()
     at = 0
     for step in (1, 100, 10_000, 1_000_000):
@@ -111,7 +113,7 @@ def test_ten_million_batches_take_no_more_room() -> None:
     assert at > 3_000_000_000
 
 
-def test_what_came_before_a_silence_can_go_before_what_came_after() -> None:
+def test_records_before_a_pause_can_expire_first() -> None:
     batches = Batches()
     for n in range(5000):
         batches.add(1, 100, 1_000_000 + n)

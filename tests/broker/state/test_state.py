@@ -1,4 +1,4 @@
-"""The applied state as bytes: what is damaged is refused, and then nothing has changed."""
+"""The applied state as bytes: damaged bytes are refused and change nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GOLDEN = (
 
 
 def with_everything() -> Applied:
-    """A channel that was moved, one that took, retention marks, a start that moved, and a hold."""
+    """A moved channel, a channel that took records, retention marks, a moved start, and a hold."""
     applied = Applied()
     applied.batch(2, size=20)
     applied.batch(3, size=30)
@@ -55,7 +55,7 @@ def filled() -> PartitionState:
     return state
 
 
-def test_what_is_dumped_comes_back() -> None:
+def test_a_dump_is_loaded_unchanged() -> None:
     state, other = filled(), PartitionState()
     other.load(state.dump())
     assert other.dump() == state.dump()
@@ -63,8 +63,8 @@ def test_what_is_dumped_comes_back() -> None:
     assert len(other.producers) == 3
 
 
-def test_the_bytes_are_those_that_were_written_down() -> None:
-    """Brokers of this version have them on their disks."""
+def test_the_bytes_of_the_first_release_stay() -> None:
+    """Brokers of that version have these bytes on their disks."""
     data = with_everything().state.dump()
     assert data.hex() == GOLDEN
     state = PartitionState()
@@ -74,8 +74,8 @@ def test_the_bytes_are_those_that_were_written_down() -> None:
     assert state.dump() == data
 
 
-def test_states_that_came_about_otherwise_are_equal_bytes_when_they_are_equal() -> None:
-    """Names and ids in another order; what was deleted, released or moved over leaves nothing but its numbers."""
+def test_equal_states_have_equal_bytes_whatever_their_history() -> None:
+    """Names and ids in another order; deleted, released and overtaken items leave only their counters."""
     one, two = Applied(), Applied()
     for applied, order in ((one, "abc"), (two, "abc")):
         applied.batch(5, size=10)
@@ -85,7 +85,7 @@ def test_states_that_came_about_otherwise_are_equal_bytes_when_they_are_equal() 
     assert one.state.dump() == two.state.dump()
 
 
-def test_what_is_replayed_and_what_is_loaded_go_on_alike() -> None:
+def test_a_replayed_and_a_loaded_state_behave_alike() -> None:
     rng = random.Random(3)
     one, other = Applied(), PartitionState()
     for n in range(600):
@@ -114,7 +114,7 @@ def test_every_flipped_bit_and_every_cut_is_refused() -> None:
     assert state.dump() == empty
 
 
-def test_a_newer_version_and_nonsense_producers_are_refused() -> None:
+def test_a_newer_version_and_invalid_producers_are_refused() -> None:
     body = bytearray(filled().dump()[4:])
     body[0] = 3
     with pytest.raises(CorruptData, match="version 3"):
@@ -138,11 +138,11 @@ def test_apply_is_total() -> None:
             append_time_us=0,
         )
         state.apply(entry)
-    assert (state.applied_index, state.high_watermark) == (4, 0), "an entry's own offsets count, whatever it holds"
+    assert (state.applied_index, state.high_watermark) == (4, 0), "every kind of entry counts its own offsets"
 
 
 def sealed(state: pb.State, *, end: int = 6, record_bytes: int = 90) -> bytes:
-    """A dump that holds this, whatever it is, under a good checksum."""
+    """A dump with this content, valid or not, under a valid checksum."""
     body = struct.pack("<HHQQQQ", 2, 0, 5, end, record_bytes, 0) + state.SerializeToString(deterministic=True)
     return crc32c(body).to_bytes(4, "little") + body
 
@@ -159,7 +159,7 @@ LIES = {
     "no name": lambda s: s.channels[0].MergeFrom(pb.Cursor(channel="a b")),
     "half a request id": lambda s: s.channels[0].MergeFrom(pb.Cursor(last_seek=b"1234")),
     "too many cursors": lambda s: s.channels.extend([pb.Cursor(channel=f"c{n:05}") for n in range(CURSORS_MAX)]),
-    "half of what was taken": lambda s: s.MergeFrom(pb.State(taken=s.taken[:30])),
+    "half of a taken range": lambda s: s.MergeFrom(pb.State(taken=s.taken[:30])),
     "taken twice": lambda s: s.MergeFrom(pb.State(taken=s.taken * 2)),
     "too much taken": lambda s: s.MergeFrom(
         pb.State(taken=b"".join(n.to_bytes(20, "little") + bytes(8) for n in range(TAKEN_MAX + 1)))
@@ -180,7 +180,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_what_lies_under_a_good_checksum_is_refused(lie: str) -> None:
+def test_invalid_content_under_a_valid_checksum_is_refused(lie: str) -> None:
     state, target = parsed(), with_everything().state
     before = target.dump()
     assert sealed(state)[8:] == before[8:]
@@ -225,8 +225,8 @@ def test_an_empty_table_is_loaded() -> None:
     PartitionState().load(PartitionState().dump())
 
 
-def test_the_largest_state_there_is_takes_little_room() -> None:
-    """It is made at the end of each segment, on the loop: benchmarks/README.md says how long it takes."""
+def test_the_largest_state_is_small() -> None:
+    """The loop dumps it at the end of each segment; benchmarks/README.md says how long that takes."""
     applied = Applied()
     for n in range(3000):
         applied.batch(10, size=10, later_us=n)

@@ -75,7 +75,7 @@ def test_a_flipped_bit_is_found(
     assert says in end["problem"]
 
 
-def test_a_segment_that_is_cut_short(segment: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_truncated_segment(segment: Path, capfd: pytest.CaptureFixture[str]) -> None:
     segment.write_bytes(segment.read_bytes()[: SEGMENT_HEADER_SIZE + 164 + 100])
     assert run(["log", "dump", str(segment)]) == Exit.FAILED
     out, err = capfd.readouterr()

@@ -33,7 +33,7 @@ async def with_clock() -> tuple[Any, ManualClock, Store, Log]:
     return files, clock, store, (await store.open_log(GROUP, first_entry())).log
 
 
-def test_marks_go_along_with_a_sync_now_and_then() -> None:
+def test_marks_join_a_sync_now_and_then() -> None:
     async def body() -> None:
         files, clock, store, log = await with_clock()
         for _ in range(10):
@@ -46,7 +46,7 @@ def test_marks_go_along_with_a_sync_now_and_then() -> None:
     run(body())
 
 
-def test_marks_lag_a_round_and_are_synced_after_idling() -> None:
+def test_marks_lag_one_batch_and_are_synced_when_idle() -> None:
     async def body() -> None:
         files, clock, store, log = await with_clock()
         append(log, 5)
@@ -66,7 +66,7 @@ def test_marks_lag_a_round_and_are_synced_after_idling() -> None:
     run(body())
 
 
-def test_a_commit_index_that_came_last_is_marked_after_idling_and_then_all_is_quiet() -> None:
+def test_the_last_commit_index_is_marked_when_idle_and_then_nothing_is_written() -> None:
     async def body() -> None:
         files, clock, store, log = await with_clock()
         append(log, 5)
@@ -103,7 +103,7 @@ def test_a_clean_stop_syncs_the_marks() -> None:
     run(body())
 
 
-def test_marks_go_on_in_a_new_file_when_one_is_full() -> None:
+def test_marks_continue_in_a_new_file_when_one_is_full() -> None:
     async def body() -> None:
         files, clock, store, log = await with_clock()
         made = sum(t.startswith("rename marks.new") for t in files.trace)
@@ -118,7 +118,7 @@ def test_marks_go_on_in_a_new_file_when_one_is_full() -> None:
     run(body())
 
 
-def test_why_a_count_was_raised_is_kept_beside_the_flags() -> None:
+def test_the_reason_for_a_raised_count_is_stored_beside_the_flags() -> None:
     """Where earlier versions have flags that they do not know, so they read everything else as before."""
     for mark in (
         DurabilityMark(GROUP, 0),
@@ -134,13 +134,13 @@ def test_why_a_count_was_raised_is_kept_beside_the_flags() -> None:
     assert list(unpack_marks(bytes(without))) == [DurabilityMark(GROUP, 7, LAZY, fault_count=None)]
 
 
-def test_more_risks_than_can_be_counted_are_taken_for_fewer() -> None:
+def test_the_number_of_counted_risks_saturates() -> None:
     (mark,) = unpack_marks(pack_mark(DurabilityMark(GROUP, 1 << 30)))
     assert mark.fault_count == (1 << 30) - (1 << 24) + 1
 
 
 @pytest.mark.parametrize(("config", "faults"), [(DISK, 4), (replace(DISK, sync_interval_s=1.0), 0)])
-def test_of_an_earlier_version_the_setting_at_the_first_opening_decides(config: LogConfig, faults: int) -> None:
+def test_for_an_earlier_version_the_setting_at_the_first_opening_decides(config: LogConfig, faults: int) -> None:
     """As that version would have decided. From then on it is known."""
 
     async def body() -> None:
@@ -173,7 +173,7 @@ def test_of_an_earlier_version_the_setting_at_the_first_opening_decides(config: 
         ("repair", (1, 0)),
     ],
 )
-def test_what_raised_a_count(how: str, counts: tuple[int, int]) -> None:
+def test_the_cause_of_a_raised_count(how: str, counts: tuple[int, int]) -> None:
     """(count, count at the last fault), for all that raises a count."""
 
     async def body() -> None:

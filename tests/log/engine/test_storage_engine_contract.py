@@ -1,6 +1,6 @@
 """What an engine promises (tinymq/log/engine/storage_engine.py), for logs on the disk and in memory alike.
 
-They differ in one capability, `outlives`: whether logs are there when the process has ended and another one begins.
+They differ in one capability, `outlives`: whether logs survive the process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def durable(log: Log) -> None:
 
 
 async def trimmed(store: Store, log: Log) -> None:
-    """Everything is applied, and what may go goes."""
+    """Apply everything, and remove the segments that may be removed."""
     await settle(store, log)
     await until(lambda: log.segments.bounds()[-2][1] in log.snapshots.durable)
     log.remove_before_offset(log.next_offset)
@@ -58,7 +58,7 @@ def with_store(body: Callable[[Store], Awaitable[None]], files: FaultyFiles | No
     run(whole())
 
 
-def test_what_is_appended_is_durable_after_a_while_and_never_at_once(config: LogConfig) -> None:
+def test_appends_become_durable_after_a_while_and_never_at_once(config: LogConfig) -> None:
     async def body(store: Store) -> None:
         log = (await opened(store, config)).log
         heard: list[int] = []
@@ -73,7 +73,7 @@ def test_what_is_appended_is_durable_after_a_while_and_never_at_once(config: Log
     with_store(body)
 
 
-def test_what_is_cut_is_gone_and_what_is_before_it_is_not(config: LogConfig) -> None:
+def test_a_truncation_removes_the_tail_and_keeps_the_rest(config: LogConfig) -> None:
     async def body(store: Store) -> None:
         log = (await opened(store, config)).log
         kept = append(log, 60)[:20]
@@ -89,7 +89,7 @@ def test_what_is_cut_is_gone_and_what_is_before_it_is_not(config: LogConfig) -> 
     with_store(body)
 
 
-def test_a_log_that_is_closed_and_opened_again_is_the_same_one(config: LogConfig) -> None:
+def test_a_reopened_log_keeps_its_identity(config: LogConfig) -> None:
     async def body(store: Store) -> None:
         first = await opened(store, config)
         entries = append(first.log, 30)
@@ -110,7 +110,7 @@ def test_a_log_that_is_closed_and_opened_again_is_the_same_one(config: LogConfig
     with_store(body)
 
 
-def test_removed_segments_free_what_they_took(config: LogConfig) -> None:
+def test_removed_segments_free_their_space(config: LogConfig) -> None:
     async def body(store: Store) -> None:
         log = (await opened(store, config)).log
         append(log, 100)
@@ -129,7 +129,7 @@ def test_removed_segments_free_what_they_took(config: LogConfig) -> None:
     with_store(body)
 
 
-def test_an_applied_state_takes_the_place_of_a_log(config: LogConfig) -> None:
+def test_a_snapshot_replaces_a_log(config: LogConfig) -> None:
     async def body(store: Store) -> None:
         log = (await opened(store, config)).log
         append(log, 20)
@@ -171,13 +171,13 @@ def test_another_count_keeps_what_the_log_holds(config: LogConfig) -> None:
     with_store(body)
 
 
-def test_what_is_set_aside_counts_no_more(config: LogConfig) -> None:
+def test_a_quarantined_log_does_not_count(config: LogConfig) -> None:
     async def body(store: Store) -> None:
         first = await opened(store, config)
         append(first.log, 5)
         await durable(first.log)
         store.votes.set(GROUP, 4, 2)
-        await store.mark_damaged(first.log, CorruptData("a read said so"))
+        await store.mark_damaged(first.log, CorruptData("a read found the damage"))
         assert first.log.failed is not None
         await store.quarantine(GROUP)
         assert store.votes.get(GROUP) == (0, None)
@@ -190,12 +190,12 @@ def test_what_is_set_aside_counts_no_more(config: LogConfig) -> None:
     with_store(body)
 
 
-def test_damage_that_a_read_found_is_found_again(config: LogConfig) -> None:
+def test_damage_found_by_a_read_is_remembered(config: LogConfig) -> None:
     async def body(store: Store) -> None:
         first = await opened(store, config)
         append(first.log, 5)
         await durable(first.log)
-        await store.mark_damaged(first.log, CorruptData("a read said so"))
+        await store.mark_damaged(first.log, CorruptData("a read found the damage"))
         await store.close_log(GROUP)
         again = await opened(store, config)
         assert again.damage is not None
@@ -240,14 +240,14 @@ def test_the_end_of_the_process(config: LogConfig, end: str) -> None:
         else:
             assert (counts, ends) == ([0, 1, 2], [1, 1, 1])
         again = await open_store(files)
-        assert again.votes.get(GROUP) == (3, 1), "votes are on the disk, whatever the log is"
+        assert again.votes.get(GROUP) == (3, 1), "votes are on the disk with either engine"
         await again.close()
 
     run(body())
 
 
-def test_a_count_never_comes_twice_wherever_the_machine_stops() -> None:
-    """In memory. What one log acknowledged would count for another."""
+def test_a_count_is_never_reused_wherever_the_machine_stops() -> None:
+    """In memory: otherwise the acknowledgements of one log would count for another."""
     for crash_at in count():
         acknowledged: list[int] = []
 
@@ -293,7 +293,7 @@ def test_counts_of_logs_in_memory_survive_the_loss_of_the_marks() -> None:
     run(body())
 
 
-def test_memory_is_full_for_records_alone_and_trimming_makes_room() -> None:
+def test_a_full_memory_refuses_only_records_and_a_trim_frees_space() -> None:
     async def body() -> None:
         limits = replace(LIMITS, memory_storage_bytes_max=20_000)
         store = await open_store(faulty(), limits=limits)
@@ -307,7 +307,7 @@ def test_memory_is_full_for_records_alone_and_trimming_makes_room() -> None:
         with pytest.raises(QuotaExceeded) as raised:
             fill()
         assert raised.value.detail["retry_after_ms"] == str(FULL_RETRY_MS)
-        assert 10 < full.next_offset <= 20, "also of what one turn of the loop appends"
+        assert 10 < full.next_offset <= 20, "also the appends of one turn of the loop"
         await durable(full)
         with pytest.raises(QuotaExceeded):
             beside.check_quota(1000)

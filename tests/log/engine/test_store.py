@@ -1,4 +1,4 @@
-"""A broker's data folder: whose it is, which groups it knows, and what is refused."""
+"""A broker's data directory: its owner, its groups, and the errors that refuse it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tinymq.log.broker_files.durability_marks import load_marks
 from tinymq.log.files.layout import group_directory
 
 
-def test_a_folder_has_a_random_incarnation_for_good() -> None:
+def test_a_data_directory_has_a_permanent_random_incarnation() -> None:
     async def body() -> None:
         files = faulty()
         store = await open_store(files, seed=5)
@@ -36,7 +36,7 @@ def test_a_folder_has_a_random_incarnation_for_good() -> None:
     run(body())
 
 
-def test_a_folder_belongs_to_one_cluster() -> None:
+def test_a_data_directory_belongs_to_one_cluster() -> None:
     async def body() -> None:
         files = faulty()
         store = await open_store(files)
@@ -52,7 +52,7 @@ def test_a_folder_belongs_to_one_cluster() -> None:
     run(body())
 
 
-def test_another_brokers_folder_is_refused_and_left_as_it_is() -> None:
+def test_another_brokers_data_directory_is_refused_and_unchanged() -> None:
     async def body() -> None:
         files = faulty()
         first = await open_store(files)
@@ -67,8 +67,8 @@ def test_another_brokers_folder_is_refused_and_left_as_it_is() -> None:
     run(body())
 
 
-def test_a_folder_that_came_into_no_cluster_may_be_another_brokers() -> None:
-    """What a start leaves that was told the wrong number, or joined nobody."""
+def test_a_data_directory_without_a_cluster_may_change_its_broker_id() -> None:
+    """The directory of a start with the wrong broker number, or without a cluster."""
 
     async def body() -> None:
         files = faulty()
@@ -84,7 +84,7 @@ def test_a_folder_that_came_into_no_cluster_may_be_another_brokers() -> None:
     run(body())
 
 
-def test_a_folder_in_use_is_refused() -> None:
+def test_a_data_directory_in_use_is_refused() -> None:
     async def body() -> None:
         files = faulty()
         store = await open_store(files)
@@ -96,7 +96,7 @@ def test_a_folder_in_use_is_refused() -> None:
     run(body())
 
 
-def test_a_folder_of_a_newer_format_is_refused() -> None:
+def test_a_data_directory_of_a_newer_format_is_refused() -> None:
     async def body() -> None:
         files = faulty()
         await (await open_store(files)).close()
@@ -112,8 +112,8 @@ def test_a_folder_of_a_newer_format_is_refused() -> None:
     run(body())
 
 
-def test_a_folder_remembers_the_feature_level_and_a_hold() -> None:
-    """Durably, and by a format that builds refuse which know no levels."""
+def test_a_data_directory_stores_the_feature_level_and_a_hold() -> None:
+    """The level is stored durably, in a format that builds without feature levels refuse."""
 
     async def body() -> None:
         files = faulty()
@@ -196,7 +196,7 @@ def test_a_closed_log_opens_again() -> None:
     run(body())
 
 
-def test_after_closing_nothing_is_taken() -> None:
+def test_a_closed_log_accepts_nothing() -> None:
     async def body() -> None:
         store, _ = await open_both(faulty())
         await store.close()
@@ -206,7 +206,7 @@ def test_after_closing_nothing_is_taken() -> None:
     run(body())
 
 
-def test_what_was_not_written_at_an_abrupt_end_is_gone_and_nothing_else() -> None:
+def test_an_abrupt_end_loses_only_unwritten_bytes() -> None:
     async def body() -> None:
         files = faulty()
         store, opened = await open_both(files)
@@ -240,7 +240,7 @@ def test_votes_are_remembered_and_never_changed_within_a_term() -> None:
         for term, vote in ((5, 2), (5, None), (4, 3), (0, None)):
             with pytest.raises(AssertionError):
                 store.votes.set(GROUP, term, vote)
-        for term in range(6, 9000):  # more than one file takes
+        for term in range(6, 9000):  # more than one file holds
             store.votes.set(GROUP, term, term % 3 or None)
             await store.writer.drain()
         await store.abandon()

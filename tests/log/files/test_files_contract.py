@@ -1,4 +1,4 @@
-"""What `Files` promises, for real files, faulty ones, faulty ones over real ones, and those in memory alike."""
+"""The contract of `Files`, for real files, faulty files, faulty files over real ones, and files in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
     return RealFiles(tmp_path) if request.param == "real" else FaultyFiles(random.Random(1))
 
 
-def test_what_was_written_is_read(files: Files) -> None:
+def test_written_bytes_are_read(files: Files) -> None:
     file = files.open("a", create=True)
     file.write(0, [b"hello ", b"", b"world"])
     assert file.read(0, 100) == b"hello world"
@@ -58,7 +58,7 @@ def test_truncate_cuts_and_extends(files: Files) -> None:
     assert file.read(0, 10) == b"ab\0\0"
 
 
-def test_opening_a_missing_file_raises_and_create_keeps_what_is_there(files: Files) -> None:
+def test_opening_a_missing_file_raises_and_create_keeps_the_content(files: Files) -> None:
     with pytest.raises(FileNotFoundError):
         files.open("a")
     with pytest.raises(FileNotFoundError):
@@ -73,7 +73,7 @@ def test_two_open_files_see_each_other(files: Files) -> None:
     assert two.read(0, 10) == b"seen"
 
 
-def test_folders_list_sorted_names(files: Files) -> None:
+def test_directories_list_sorted_names(files: Files) -> None:
     assert files.list("groups") == []
     files.make_directory("groups/x/y")
     files.make_directory("groups/x/y")
@@ -86,7 +86,7 @@ def test_folders_list_sorted_names(files: Files) -> None:
     assert not files.exists("groups/z")
 
 
-def test_remove_and_remove_tree_take_what_is_not_there(files: Files) -> None:
+def test_remove_and_remove_tree_accept_missing_names(files: Files) -> None:
     files.remove("a")
     files.remove_tree("groups")
     files.make_directory("groups/x")
@@ -126,7 +126,7 @@ def test_sync_takes_any_number_of_files(files: Files) -> None:
     assert [file.read(0, 2) for file in opened] == [b"x"] * 40
 
 
-def test_a_folder_that_cannot_be_synced_is_named(files: Files) -> None:
+def test_a_directory_that_cannot_be_synced_is_named(files: Files) -> None:
     with pytest.raises(SyncFailed) as raised:
         files.sync_directory("nowhere")
     assert failed_paths(raised.value) == {"nowhere"}
@@ -146,7 +146,7 @@ def test_a_lock_is_held_until_it_is_closed(files: Files) -> None:
 
 
 @pytest.mark.parametrize("seed", first_of(range(20), 5))
-def test_any_writes_and_cuts_leave_what_they_say(files: Files, seed: int) -> None:
+def test_any_writes_and_truncations_have_their_effect(files: Files, seed: int) -> None:
     rng, model = random.Random(seed), bytearray()
     file = files.open("a", create=True)
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""Calls off the loop: results, errors, several at once, and threads that end by themselves."""
+"""Calls off the loop: results, errors, concurrent calls, and idle threads that end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_many_calls_at_once_all_come_back(runner: Runner) -> None:
     run(body())
 
 
-def test_a_call_that_hangs_holds_up_no_other() -> None:
+def test_a_hanging_call_delays_no_other() -> None:
     with ThreadPoolExecutor(2) as executor:
 
         async def body() -> None:
@@ -57,7 +57,7 @@ def test_a_call_that_hangs_holds_up_no_other() -> None:
         run(body())
 
 
-def test_whoever_waits_may_be_cancelled() -> None:
+def test_a_waiting_caller_may_be_cancelled() -> None:
     with ThreadPoolExecutor(2) as executor:
 
         async def body() -> None:

@@ -1,4 +1,4 @@
-"""A commit index that a disk is to know soon: when it does, and what a crash leaves of it."""
+"""A commit index that must reach the disk soon: when it is durable, and what a crash leaves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tinymq.log.replica_log.commit_progress import CommitProgress
 
 
 async def filled(place: Place, config: LogConfig = DISK) -> Log:
-    """Entries up to 6, of which 5 is known to be committed, and no mark says so yet."""
+    """A log of entries up to 6. Entry 5 is known to be committed, but no mark has stored that yet."""
     log = await place.log(config)
     append(log, 5)
     await place.written(log)
@@ -27,14 +27,14 @@ async def filled(place: Place, config: LogConfig = DISK) -> Log:
 
 
 def known(place: Place, log: Log) -> int:
-    """By the file, as it is read."""
+    """Return the commit index in the file."""
     mark = place.store._marks.get(log.group)
     assert mark is not None
     return mark.commit
 
 
 async def again(place: Place, config: LogConfig = DISK) -> int:
-    """How far the log is known to be committed when it is opened after a power cut."""
+    """Return the commit index that the log knows when it opens after a power cut."""
     await place.store.abandon()
     place.files.power_cut()
     await place.start()
@@ -42,7 +42,7 @@ async def again(place: Place, config: LogConfig = DISK) -> int:
 
 
 @pytest.mark.parametrize("config", [DISK, EVERY_SECOND, replace(DISK, storage=Storage.MEMORY)])
-def test_it_presses_from_when_it_is_known_until_it_is_kept(config: LogConfig) -> None:
+def test_a_commit_stays_urgent_until_it_is_stored(config: LogConfig) -> None:
     async def body(place: Place) -> None:
         log = await filled(place, config)
         heard: list[int] = []
@@ -62,8 +62,8 @@ def test_it_presses_from_when_it_is_known_until_it_is_kept(config: LogConfig) ->
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("config", [DISK, EVERY_SECOND])
-def test_a_power_cut_leaves_it(config: LogConfig, seed: int) -> None:
-    """Also of a log that would be synced a second later."""
+def test_a_stored_commit_survives_a_power_cut(config: LogConfig, seed: int) -> None:
+    """Also for a log that is due for a sync a second later."""
 
     async def body(place: Place) -> None:
         log = await filled(place, config)
@@ -74,15 +74,15 @@ def test_a_power_cut_leaves_it(config: LogConfig, seed: int) -> None:
     placed(body, seed)
 
 
-def test_others_that_write_all_the_time_do_not_keep_it_from_the_disk() -> None:
-    """They keep marks that wait for a quiet moment from it: the clock stands still."""
+def test_busy_logs_do_not_delay_an_urgent_commit() -> None:
+    """The clock stands still, so marks that wait for an idle moment are not written."""
 
     async def body(place: Place) -> None:
         log = await filled(place)
         other = await place.log(DISK, OTHER)
         append(other, 1)
         await place.store.writer.drain()
-        assert known(place, log) == 0, "else this shows nothing"
+        assert known(place, log) == 0, "otherwise the test proves nothing"
         log.sync_commit(5)
         append(other, 1)
         await place.store.writer.drain()
@@ -91,11 +91,11 @@ def test_others_that_write_all_the_time_do_not_keep_it_from_the_disk() -> None:
     placed(body)
 
 
-def test_it_says_no_more_than_is_durable() -> None:
+def test_the_stored_commit_never_exceeds_the_durable_index() -> None:
     async def body(place: Place) -> None:
         log = await filled(place)
         append(log, 3)
-        log.note_commit(9)  # a leader says so, of what is not synced here
+        log.note_commit(9)  # a leader announces the commit of entries that are not synced here
         log.sync_commit(9)
         works = place.store.writer._batches
         works.marks.note_commits({log.group: 9})
@@ -106,7 +106,7 @@ def test_it_says_no_more_than_is_durable() -> None:
     placed(body)
 
 
-def test_a_sync_that_fails_keeps_nothing_and_ends_the_broker() -> None:
+def test_a_failed_sync_stores_nothing_and_stops_the_broker() -> None:
     async def body(place: Place) -> None:
         log = await filled(place)
         place.files.fail_sync(MARKS)
@@ -119,7 +119,7 @@ def test_a_sync_that_fails_keeps_nothing_and_ends_the_broker() -> None:
     placed(body)
 
 
-def test_without_room_for_marks_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_space_for_marks_the_write_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(place: Place) -> None:
         log = await filled(place)
         write, tries = DurabilityMarks.write, 0
@@ -146,7 +146,7 @@ def test_without_room_for_marks_it_is_tried_again(monkeypatch: pytest.MonkeyPatc
     placed(body)
 
 
-def test_who_is_closed_presses_no_more() -> None:
+def test_a_closed_log_has_no_urgent_commit() -> None:
     async def body(place: Place) -> None:
         log = await filled(place)
         log.sync_commit(5)
@@ -157,7 +157,7 @@ def test_who_is_closed_presses_no_more() -> None:
     placed(body)
 
 
-def test_what_is_known_only_rises() -> None:
+def test_the_known_commit_only_rises() -> None:
     commit = CommitProgress(4)
     assert [commit.advance(3), commit.advance(6), commit.advance(6)] == [False, True, False]
     commit.require(5)

@@ -21,7 +21,7 @@ from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
 from tinymq.log import Log, Store
 
 
-def test_a_new_log_holds_its_first_entry() -> None:
+def test_a_new_log_has_its_first_entry() -> None:
     async def test(store: Store, log: Log) -> None:
         assert (log.first_index, log.last_index, log.durable_index) == (1, 1, 1)
         assert (log.last_term, log.next_offset, log.log_start_offset) == (0, 0, 0)
@@ -32,7 +32,7 @@ def test_a_new_log_holds_its_first_entry() -> None:
     with_log(test)
 
 
-def test_what_is_appended_is_read_at_once_and_durable_after_a_sync() -> None:
+def test_an_append_is_readable_at_once_and_durable_after_a_sync() -> None:
     async def test(store: Store, log: Log) -> None:
         heard: list[int] = []
         log.on_durable = lambda: heard.append(log.durable_index)
@@ -86,7 +86,7 @@ def test_an_append_that_does_not_continue_the_log_is_a_broken_invariant() -> Non
     with_log(test)
 
 
-def test_tail_and_read_give_about_as_much_as_asked_for_and_at_least_one() -> None:
+def test_tail_and_read_return_about_the_requested_bytes_and_at_least_one_entry() -> None:
     async def test(store: Store, log: Log) -> None:
         append(log, 10, size=100)
         assert [e.index for e in log.reader.tail(3, 164 * 3) or ()] == [3, 4, 5]
@@ -105,7 +105,7 @@ def test_tail_and_read_give_about_as_much_as_asked_for_and_at_least_one() -> Non
     reopened(cold, files, segment_bytes=1 << 20)
 
 
-def test_the_tail_keeps_what_is_not_durable_or_not_applied_and_little_else() -> None:
+def test_the_tail_keeps_unsynced_and_unapplied_entries_and_few_others() -> None:
     async def test(store: Store, log: Log) -> None:
         append(log, 20, size=1000)
         assert log.reader.tail(2, 1) is not None
@@ -127,7 +127,7 @@ def test_the_tail_keeps_what_is_not_durable_or_not_applied_and_little_else() -> 
 
 @pytest.mark.parametrize("index", [2, 3, 12, 13, 14, 24, 25, 41])
 @pytest.mark.parametrize("cold", [False, True])
-def test_truncation_leaves_what_is_before_and_takes_another_end(index: int, cold: bool) -> None:
+def test_truncation_keeps_the_head_and_accepts_another_tail(index: int, cold: bool) -> None:
     files = faulty()
     kept: list[Entry] = []
 
@@ -143,7 +143,7 @@ def test_truncation_leaves_what_is_before_and_takes_another_end(index: int, cold
         assert (log.last_index, log.last_crc) == (index - 1, kept[-1].header.header_crc)
         assert (log.durable_index, log.next_offset) == (index - 1, max(0, index - 2))
         assert await everything(log) == kept
-        log.truncate_from(index)  # nothing left to cut
+        log.truncate_from(index)  # nothing left to truncate
         kept.extend(append(log, 15, term=5, time_us=7))
         assert (log.term_at(index - 1), log.term_at(index)) == (kept[index - 2].term, 5)
         assert log.durable_index == index - 1
@@ -182,7 +182,7 @@ def test_a_truncation_before_anything_was_written_reaches_the_disk_in_order() ->
     reopened(check, files)
 
 
-def test_what_is_committed_is_never_truncated() -> None:
+def test_committed_entries_are_never_truncated() -> None:
     async def test(store: Store, log: Log) -> None:
         append(log, 10)
         log.note_commit(5)
@@ -233,7 +233,7 @@ def test_a_state_waits_until_its_entries_are_durable() -> None:
         append(log, 30)
         end = log.segments.bounds()[0][1]
         log.save_snapshot(end, b"early")
-        log.truncate_from(end)  # it was not committed, after all
+        log.truncate_from(end)  # entry 3 was not committed
         await store.writer.drain()
         assert not any(p.endswith(".state") for p in files.paths())
         append(log, 30)
@@ -245,7 +245,7 @@ def test_a_state_waits_until_its_entries_are_durable() -> None:
     with_log(test, files)
 
 
-def test_segments_go_only_when_the_next_ones_state_is_durable() -> None:
+def test_segments_are_removed_only_when_the_next_ones_state_is_durable() -> None:
     files = faulty()
 
     async def fill(store: Store, log: Log) -> None:
@@ -260,7 +260,7 @@ def test_segments_go_only_when_the_next_ones_state_is_durable() -> None:
         assert log.first_index == 1, "not durable yet"
         await store.writer.drain()
         log.remove_before(bounds[1][1])
-        assert log.first_index == 1, "the second segment holds the entry that is kept"
+        assert log.first_index == 1, "the second segment has an entry that must stay"
         log.remove_before(bounds[1][1] + 1)
         assert log.first_index == bounds[2][0]
         assert log.log_start_offset == bounds[2][0] - 2
@@ -287,7 +287,7 @@ def test_the_last_segment_stays_even_when_it_is_full() -> None:
         assert log.first_index == 1
         append(log, 1)
         log.remove_before(1000)
-        assert log.first_index == 1, "nothing durable behind it yet"
+        assert log.first_index == 1, "no durable entry behind it yet"
         await store.writer.drain()
         log.remove_before(1000)
         assert log.first_index == log.last_index
@@ -318,7 +318,7 @@ def test_cold_reads_never_return_damaged_entries() -> None:
     reopened(check, files, segment_bytes=1 << 20)
 
 
-def test_a_log_of_another_first_entry_is_not_taken_for_this_one() -> None:
+def test_a_log_with_another_first_entry_is_refused() -> None:
     files = faulty()
 
     async def body() -> None:

@@ -20,7 +20,7 @@ def frames(data: bytes) -> list[int]:
 
 @pytest.mark.parametrize("cold", [False, True])
 def test_frames_by_offset(cold: bool) -> None:
-    """Entries 2 … 31 hold three records each, but for every fifth, which holds none."""
+    """Entries 2 … 31 have three records each, except every fifth, which has none."""
     files = faulty()
 
     async def fill(store: Store, log: Log) -> None:

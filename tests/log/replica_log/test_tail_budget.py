@@ -52,17 +52,17 @@ def test_the_tail_that_was_appended_to_least_recently_drops_its_oldest_entries_f
     assert budget.bytes == 10 * ENTRY_BYTES
     fill(c, 1)
     assert (kept(a), kept(b), kept(c)) == (range(2, 5), range(1, 5), range(1, 4))
-    fill(a, 1)  # now b is the oldest
+    fill(a, 1)  # now b is the least recently appended
     fill(c, 2)
     assert (kept(a), kept(b), kept(c)) == (range(2, 6), range(4, 5), range(1, 6))
     fill(c, 1)
     assert kept(b) == range(5, 5)
     fill(c, 9)
-    assert (kept(a), kept(c)) == (range(6, 6), range(6, 16)), "in the end one tail has it all"
+    assert (kept(a), kept(c)) == (range(6, 6), range(6, 16)), "in the end one tail has the whole budget"
     assert budget.bytes == 10 * ENTRY_BYTES
 
 
-def test_entries_that_are_not_released_stay_and_others_make_room() -> None:
+def test_unreleased_entries_stay_and_others_are_dropped() -> None:
     budget = TailBudget(4 * ENTRY_BYTES)
     held, free = Tail(1, budget), Tail(1, budget)
     fill(held, 6, released=False)
@@ -70,14 +70,14 @@ def test_entries_that_are_not_released_stay_and_others_make_room() -> None:
     assert kept(held) == range(1, 7)
     assert kept(free) == range(4, 4)
     held.release(4)
-    assert kept(held) == range(3, 7), "as many as the bound allows, not all that may go"
+    assert kept(held) == range(3, 7), "as many as the bound requires, not all that may be dropped"
     held.release(7)
     assert kept(held) == range(3, 7)
     fill(free, 1)
     assert (kept(held), kept(free)) == (range(4, 7), range(4, 5))
 
 
-def test_what_is_cut_or_closed_counts_no_more() -> None:
+def test_truncated_or_closed_tails_do_not_count() -> None:
     budget = TailBudget(100 * ENTRY_BYTES)
     a, b = Tail(1, budget), Tail(1, budget)
     fill(a, 10)
@@ -89,14 +89,14 @@ def test_what_is_cut_or_closed_counts_no_more() -> None:
     assert (a.bytes, budget.bytes) == (0, 10 * ENTRY_BYTES)
     b.close()
     assert budget.bytes == 0
-    assert b.slice(1, 1) is not None, "who reads it still may"
+    assert b.slice(1, 1) is not None, "a reader of it may continue"
     fill(a, 200)
     assert budget.bytes == 100 * ENTRY_BYTES
 
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1 << 16))
-def test_the_sum_is_exact_and_bounded_by_what_must_stay(seed: int) -> None:
+def test_the_sum_is_exact_and_bounded_by_unreleased_entries(seed: int) -> None:
     rng = random.Random(seed)
     budget = TailBudget(rng.randrange(1, 30) * ENTRY_BYTES)
     tails = [Tail(1, budget) for _ in range(rng.randrange(1, 6))]
@@ -114,7 +114,7 @@ def test_the_sum_is_exact_and_bounded_by_what_must_stay(seed: int) -> None:
         assert budget.bytes == sum(each.bytes for each in tails)
         assert all(each.first_index <= max(each.first_index, released[each]) <= each.next_index for each in tails)
         held = [each.slice(released[each], 1 << 30) for each in tails]
-        assert None not in held, "what may not go is there"
+        assert None not in held, "entries that must stay are there"
         for other in tails:
             entries = other.slice(other.first_index, 1 << 30) or []
             assert other.bytes == sum(map(cost, entries))
@@ -134,7 +134,7 @@ def test_an_entry_costs_what_its_objects_take(size: int) -> None:
     assert 0.9 < (after - before) / budget.bytes < 1.1
 
 
-def test_logs_of_one_broker_share_it_those_in_memory_too() -> None:
+def test_all_logs_of_a_broker_share_the_budget() -> None:
     async def test(store: Store, log: Log) -> None:
         append(log, 20, size=1000)
         await store.writer.drain()

@@ -52,7 +52,7 @@ def test_a_whole_segment(tmp_path: Path) -> None:
     assert "5 entries, all whole" in lines[-1]
 
 
-def test_a_damaged_frame_is_said_with_its_place(tmp_path: Path) -> None:
+def test_a_damaged_frame_is_reported_with_its_position(tmp_path: Path) -> None:
     path = segment_file(tmp_path)
     content = bytearray(path.read_bytes())
     entry = [d for d in dump_segment(path) if isinstance(d, DumpedEntry)][2]
@@ -79,7 +79,7 @@ def strip(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"not a segment at all, but long enough to be one's header" * 2])
-def test_what_is_no_segment_is_said(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_segment_is_reported(tmp_path: Path, content: bytes) -> None:
     (end,) = dump_segment(segment_file(tmp_path, content))
     assert isinstance(end, DumpedEnd)
     assert end.problem

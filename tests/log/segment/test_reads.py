@@ -1,4 +1,4 @@
-"""What is read from a segment for a fetch: whole frames, verified, and hardly more than those."""
+"""Reads of a segment for a fetch: whole, verified frames, and few other bytes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tinymq.simulation.faulty_files import FaultyFile, FaultyFiles
 
 PAYLOAD = 100_000
 COUNT = 8
-BYTES = 1 << 20  # of them all, and more
+BYTES = 1 << 20  # of all of them, and more
 
 
 def filled() -> FaultyFiles:
-    """A log of a first entry, and COUNT with a record and PAYLOAD bytes each."""
+    """A log with a first entry, and COUNT entries with one record of PAYLOAD bytes each."""
     files = faulty()
 
     async def fill(store: Store, log: Log) -> None:
@@ -29,7 +29,7 @@ def filled() -> FaultyFiles:
 
 
 @pytest.mark.parametrize("bytes_max", [1, PAYLOAD, 250_000, 399_999, 1_000_000])
-def test_hardly_more_is_read_than_is_served(bytes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_bytes_are_read_beyond_the_served_ones(bytes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
     read = 0
     real = FaultyFile.read
 
@@ -46,14 +46,14 @@ def test_hardly_more_is_read_than_is_served(bytes_max: int, monkeypatch: pytest.
         served = await log.reader.read_from_offset(2, log.next_offset, bytes_max)
         assert next(iter_entries(served)).header.base_offset == 2
         assert len(served) <= max(bytes_max, PAYLOAD + 1000)
-        assert read - len(served) < 70_000, "a look at the headers, and no frame that is not served"
+        assert read - len(served) < 70_000, "the headers, and only frames that are served"
 
     reopened(check, filled(), tail_cache_bytes_max=1, segment_bytes=BYTES)
 
 
 @pytest.mark.parametrize("field", [0, 12, 16, 70])
-def test_damage_behind_a_large_frame_is_told_where_it_is(field: int) -> None:
-    """Of the header, of a length that it tells, and of the payload; in the fourth frame of the segment."""
+def test_damage_behind_a_large_frame_is_reported_at_its_position(field: int) -> None:
+    """Damage the header, a length in it, or the payload of the fourth frame of the segment."""
     files = filled()
 
     async def check(store: Store, log: Log) -> None:

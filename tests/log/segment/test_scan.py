@@ -1,4 +1,4 @@
-"""Frames are read back as they were written, whatever their sizes: small ones out of slabs, large ones alone."""
+"""Frames of all sizes are read back as written: small ones from shared slabs, large ones alone."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_first_frame_that_is_cut_or_flipped_is_named(tmp_path: Path, seed: i
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_entries_are_read_in_pieces_of_about_so_many_bytes(tmp_path: Path, seed: int) -> None:
+def test_entries_are_read_in_pieces_of_bounded_size(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     made = entries(rng, 20)
     files = RealFiles(tmp_path)

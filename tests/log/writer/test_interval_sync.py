@@ -1,4 +1,4 @@
-"""Logs that are synced at intervals: what counts when, what a crash leaves, and when a replica is another one."""
+"""Logs synced at intervals: when entries count, what a crash leaves, and when a replica gets another identity."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVERY_SECOND = replace(DISK, sync_interval_s=1.0)
 
 
 class Place:
-    """A data folder, its clock, and the process that has it open."""
+    """A data directory, its clock, and the process that has it open."""
 
     def __init__(self, seed: int = 1) -> None:
         self.files = faulty(seed)
@@ -38,7 +38,7 @@ class Place:
         return (await self.store.open_log(group, first_entry(), config)).log  # type: ignore[arg-type]
 
     async def written(self, log: Log) -> None:
-        """Until what was appended may be acknowledged."""
+        """Wait until the appended entries may be acknowledged."""
         await until(lambda: log.durable_index == log.last_index)
 
     def syncs(self) -> int:
@@ -54,7 +54,7 @@ def placed(body: Callable[[Place], Awaitable[None]], seed: int = 1) -> None:
     run(whole())
 
 
-def test_what_is_written_counts_and_is_synced_within_the_interval() -> None:
+def test_written_entries_count_and_are_synced_within_the_interval() -> None:
     async def body(place: Place) -> None:
         log = await place.log()
         heard: list[int] = []
@@ -70,15 +70,15 @@ def test_what_is_written_counts_and_is_synced_within_the_interval() -> None:
         assert log.synced_index == 1
         place.clock.advance(0.051)
         await until(lambda: log.synced_index == 6)
-        assert place.syncs() == before + 1, "one sync for both rounds"
+        assert place.syncs() == before + 1, "one sync for both batches"
         place.clock.advance(5.0)
-        assert place.syncs() == before + 1, "and none when there is nothing to sync"
+        assert place.syncs() == before + 1, "and no sync without new entries"
         await place.store.close()
 
     placed(body)
 
 
-def test_groups_that_are_always_synced_do_not_take_them_along() -> None:
+def test_logs_with_sync_always_do_not_sync_interval_logs() -> None:
     async def body(place: Place) -> None:
         lazy, always = await place.log(), await place.log(DISK, OTHER)
         append(lazy, 2)
@@ -108,7 +108,7 @@ def test_one_timer_serves_all_and_each_in_time() -> None:
     placed(body)
 
 
-def test_a_kill_loses_nothing_and_changes_nobody() -> None:
+def test_a_kill_loses_nothing_and_changes_no_identity() -> None:
     async def body(place: Place) -> None:
         log = await place.log()
         append(log, 5)
@@ -124,8 +124,8 @@ def test_a_kill_loses_nothing_and_changes_nobody() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_after_a_power_cut_it_is_another_replica(seed: int) -> None:
-    """It may lack what it acknowledged, so nobody may count on it, also when it lacks nothing by chance."""
+def test_after_a_power_cut_the_replica_has_another_identity(seed: int) -> None:
+    """It may lack acknowledged entries, so it must not count, even when by chance it lacks none."""
 
     async def body(place: Place) -> None:
         log = await place.log()
@@ -144,14 +144,14 @@ def test_after_a_power_cut_it_is_another_replica(seed: int) -> None:
         await place.store.abandon()
         place.files.kill()
         await place.start()
-        assert (await place.store.open_log(GROUP, first_entry(), EVERY_100_MS)).count == 1, "once for one power cut"
+        assert (await place.store.open_log(GROUP, first_entry(), EVERY_100_MS)).count == 1, "once per power cut"
         await place.store.close()
 
     placed(body, seed)
 
 
 @pytest.mark.parametrize("how", ["closed", "folder closed", "always from then on"])
-def test_after_a_clean_end_a_power_cut_changes_nobody(how: str) -> None:
+def test_after_a_clean_stop_a_power_cut_changes_no_identity(how: str) -> None:
     async def body(place: Place) -> None:
         log = await place.log()
         append(log, 5)
@@ -159,7 +159,7 @@ def test_after_a_clean_end_a_power_cut_changes_nobody(how: str) -> None:
         if how == "closed":
             await place.store.close_log(GROUP)
             await place.store.writer.barrier()
-            append(await place.log(DISK, OTHER), 1)  # whose round takes the marks along
+            append(await place.log(DISK, OTHER), 1)  # whose sync batch includes the marks
             await place.store.writer.drain()
         elif how == "always from then on":
             place.store.configure(GROUP, DISK)
@@ -179,11 +179,11 @@ def test_after_a_clean_end_a_power_cut_changes_nobody(how: str) -> None:
     placed(body)
 
 
-def test_its_mark_says_so_before_the_first_write_counts() -> None:
+def test_the_mark_is_stored_before_the_first_write_counts() -> None:
     async def body(place: Place) -> None:
         log = await place.log()
         assert not load_marks(place.files).marks[GROUP].flags
-        assert read_boot(place.files) == b"", "nobody needs it yet"
+        assert read_boot(place.files) == b"", "not needed yet"
         append(log, 1)
         await place.written(log)
         place.files.power_cut()
@@ -194,9 +194,10 @@ def test_its_mark_says_so_before_the_first_write_counts() -> None:
 
 
 @pytest.mark.parametrize("end", [FaultyFiles.kill, FaultyFiles.power_cut])
-def test_a_log_that_was_never_written_so_stays_the_same(end: Callable[[FaultyFiles], None]) -> None:
-    """Nothing that it acknowledged was ever unsynced, though its commit index was marked. `boot` is not there, or is of
-    an earlier start."""
+def test_a_log_without_interval_writes_keeps_its_identity(end: Callable[[FaultyFiles], None]) -> None:
+    """It never acknowledged an unsynced entry, although its commit index was marked. `boot` is missing, or from an
+    earlier start.
+    """
 
     async def body(place: Place) -> None:
         log = await place.log()
@@ -214,8 +215,10 @@ def test_a_log_that_was_never_written_so_stays_the_same(end: Callable[[FaultyFil
     placed(body)
 
 
-def test_a_failed_sync_is_told_of_the_acknowledged_too() -> None:
-    """The machine goes on, but what it calls clean need not be there: the replica is another one."""
+def test_a_failed_sync_stops_acknowledged_logs_too() -> None:
+    """The machine keeps running, but pages that it calls clean may not be on the disk, so the replica gets another
+    identity.
+    """
 
     async def body(place: Place) -> None:
         log = await place.log()
@@ -234,7 +237,7 @@ def test_a_failed_sync_is_told_of_the_acknowledged_too() -> None:
     placed(body)
 
 
-def test_a_machine_that_cannot_tell_its_starts_apart_is_another_one_each_time() -> None:
+def test_a_machine_without_boot_ids_counts_as_new_each_time() -> None:
     async def body(place: Place) -> None:
         log = await place.log()
         append(log, 3)
@@ -253,7 +256,7 @@ def test_a_machine_that_cannot_tell_its_starts_apart_is_another_one_each_time() 
         placed(body)
 
 
-def test_segments_go_only_when_what_follows_is_synced() -> None:
+def test_segments_are_removed_only_when_later_entries_are_synced() -> None:
     async def body(place: Place) -> None:
         log = await place.log()
         append(log, 40)
@@ -275,8 +278,8 @@ def test_segments_go_only_when_what_follows_is_synced() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_any_history_of_appends_cuts_and_power_cuts_leaves_one_chain(seed: int) -> None:
-    """Whatever is left is whole, holds all that was synced and not cut since, and nothing that never was."""
+def test_any_history_of_appends_truncations_and_power_cuts_leaves_one_chain(seed: int) -> None:
+    """The remaining log is complete: it has every synced entry that was not truncated, and no invented one."""
 
     async def body(place: Place) -> None:
         rng = random.Random(seed)
@@ -307,7 +310,7 @@ def test_any_history_of_appends_cuts_and_power_cuts_leaves_one_chain(seed: int) 
             await place.start()
             found = (await place.store.open_log(GROUP, first_entry(), EVERY_100_MS)).log
             assert found.last_index >= at
-            assert found.reader.crc_at(at) == kept, "what was synced is there"
+            assert found.reader.crc_at(at) == kept, "synced entries are there"
             await everything(found)
             await place.store.close_log(GROUP)
         await place.store.close()

@@ -1,4 +1,4 @@
-"""The writer job's chores: what becomes of them when the folder is closed."""
+"""Background work of the writer: what happens to it when the data directory is closed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Takes(InlineRunner):
         return call()
 
 
-def test_a_folder_is_closed_although_somebody_who_waited_for_its_disk_is_gone() -> None:
+def test_a_data_directory_closes_although_a_waiting_caller_is_cancelled() -> None:
     files = faulty()
 
     async def body() -> None:
@@ -63,7 +63,7 @@ def test_a_folder_is_closed_although_somebody_who_waited_for_its_disk_is_gone() 
     run(body())
 
 
-def test_each_round_is_told_of_with_its_time_and_its_logs() -> None:
+def test_each_sync_batch_is_reported_with_its_time_and_logs() -> None:
     files = faulty()
 
     async def body() -> None:
@@ -84,7 +84,7 @@ def test_each_round_is_told_of_with_its_time_and_its_logs() -> None:
         append(logs[1], 1)
         await store.writer.drain()
         assert logs[1].failed is not None
-        assert told[2:] == [(pytest.approx(0.25), 1)], "one that failed took its time, too"
+        assert told[2:] == [(pytest.approx(0.25), 1)], "the failed sync took time as well"
         await store.abandon()
 
     run(body())

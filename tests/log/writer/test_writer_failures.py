@@ -1,4 +1,4 @@
-"""Syncs that fail, full disks, logs that go away: who stops, who goes on, and what is on the disk then."""
+"""Failed syncs, full disks and deleted logs: which logs stop, which continue, and what the disk has then."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_failed_sync_ends_every_log_that_took_part_and_is_never_repeated() -> 
         assert store.writer.failed is None
         store.votes.set(GROUP, 5, 1)
         await store.writer.drain()
-        assert store.votes.durable(GROUP), "the ballots are as good as before"
+        assert store.votes.durable(GROUP), "the hard state is unchanged"
         assert len(reports.failed) == 2
         await store.close()
         files.power_cut()
@@ -50,8 +50,8 @@ def test_a_failed_sync_ends_every_log_that_took_part_and_is_never_repeated() -> 
     run(body())
 
 
-def test_what_a_failed_sync_left_in_the_page_cache_is_written_again_at_opening() -> None:
-    """The kernel calls the failed pages clean: they read well and are not on the disk."""
+def test_entries_left_in_the_page_cache_by_a_failed_sync_are_written_again_at_opening() -> None:
+    """The kernel marks the failed pages clean: reads return them, but they are not on the disk."""
 
     async def body() -> None:
         files = faulty()
@@ -99,7 +99,7 @@ def test_an_applied_state_left_in_the_page_cache_is_written_again_before_it_coun
     run(body())
 
 
-def test_a_ballot_left_in_the_page_cache_is_written_again_before_it_counts() -> None:
+def test_hard_state_left_in_the_page_cache_is_written_again_before_it_counts() -> None:
     async def body() -> None:
         files = faulty()
         store, _ = await open_both(files)
@@ -122,7 +122,7 @@ def test_a_ballot_left_in_the_page_cache_is_written_again_before_it_counts() -> 
 
 
 @pytest.mark.parametrize("path", ["ballots-a", "ballots-b", "marks"])
-def test_a_failed_sync_of_ballots_or_marks_ends_the_broker(path: str) -> None:
+def test_a_failed_sync_of_the_hard_state_or_marks_stops_the_broker(path: str) -> None:
     async def body() -> None:
         files = faulty()
         store, opened = await open_both(files)
@@ -148,7 +148,7 @@ def test_a_failed_sync_of_ballots_or_marks_ends_the_broker(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["ballots-a.new", "ballots-b.new"])
-def test_ballots_that_cannot_go_on_in_a_new_file_are_not_durable(path: str) -> None:
+def test_hard_state_that_cannot_continue_in_a_new_file_is_not_durable(path: str) -> None:
     async def body() -> None:
         files = faulty()
         store, opened = await open_both(files)
@@ -204,7 +204,7 @@ def test_more_logs_than_files_may_be_open(monkeypatch: pytest.MonkeyPatch) -> No
     run(body())
 
 
-def test_a_full_disk_ends_the_log_that_met_it_and_loses_nothing() -> None:
+def test_a_full_disk_stops_only_its_log_and_loses_nothing() -> None:
     async def body() -> None:
         files = faulty()
         store, opened = await open_both(files)
@@ -231,7 +231,7 @@ def test_a_full_disk_ends_the_log_that_met_it_and_loses_nothing() -> None:
     run(body())
 
 
-def test_a_log_that_took_more_in_while_its_sync_failed_writes_none_of_it() -> None:
+def test_a_log_writes_no_entry_that_arrived_during_its_failed_sync() -> None:
     async def body() -> None:
         files = faulty()
         runner = GateRunner()
@@ -251,7 +251,7 @@ def test_a_log_that_took_more_in_while_its_sync_failed_writes_none_of_it() -> No
     run(body())
 
 
-def test_whoever_waits_for_the_writer_may_be_cancelled() -> None:
+def test_a_caller_that_waits_for_the_writer_may_be_cancelled() -> None:
     async def body() -> None:
         runner = GateRunner()
         store = await open_store(faulty(), runner=runner)
@@ -269,7 +269,7 @@ def test_whoever_waits_for_the_writer_may_be_cancelled() -> None:
     run(body())
 
 
-def test_a_log_deleted_in_the_middle_of_a_round_hears_nothing_more() -> None:
+def test_a_log_deleted_during_a_sync_batch_gets_no_callback() -> None:
     async def body() -> None:
         runner = GateRunner()
         store = await open_store(faulty(), runner=runner)
@@ -296,7 +296,7 @@ def test_a_log_deleted_in_the_middle_of_a_round_hears_nothing_more() -> None:
     run(body())
 
 
-def test_a_broken_invariant_in_the_job_ends_all_and_is_heard() -> None:
+def test_a_broken_invariant_in_the_writer_stops_all_logs_and_is_reported() -> None:
     async def body() -> None:
         files = faulty()
         store, opened = await open_both(files)

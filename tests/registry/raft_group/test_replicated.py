@@ -1,4 +1,4 @@
-"""Commands on their way to the metadata leader: forwarded, sent again, ended by a deadline, applied once."""
+"""Commands to the metadata leader: forwarded, retried, ended by a deadline, applied once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTHING = pb.Command(unregister_broker=pb.UnregisterBroker(broker_id=9)).Seriali
 
 
 class Follower(FakeGroup):
-    """Applies what the leader's group committed, when told to."""
+    """Applies the committed entries of the leader's group when the test says so."""
 
     def follow_up(self, leader: FakeGroup) -> None:
         for entry in leader.log.entries[self.applied : leader.applied]:
@@ -77,7 +77,7 @@ def test_a_follower_forwards_and_then_shows_the_change() -> None:
     asyncio.run(main())
 
 
-def test_a_lost_reply_is_asked_for_again_and_applies_once() -> None:
+def test_a_command_with_a_lost_reply_is_retried_and_applied_once() -> None:
     async def main() -> None:
         b = Bench()
         await b.end(b.leader.register_broker(broker(1)))
@@ -90,7 +90,7 @@ def test_a_lost_reply_is_asked_for_again_and_applies_once() -> None:
     asyncio.run(main())
 
 
-def test_without_a_leader_nothing_was_done() -> None:
+def test_without_a_leader_the_command_was_not_done() -> None:
     async def main() -> None:
         b = Bench()
         del b.hosts.leaders[METADATA_GROUP]
@@ -100,7 +100,7 @@ def test_without_a_leader_nothing_was_done() -> None:
     asyncio.run(main())
 
 
-def test_a_leader_that_does_not_commit_leaves_it_unknown() -> None:
+def test_a_leader_that_does_not_commit_leaves_the_outcome_unknown() -> None:
     async def main() -> None:
         b = Bench()
         b.commits = False
@@ -111,8 +111,10 @@ def test_a_leader_that_does_not_commit_leaves_it_unknown() -> None:
     asyncio.run(main())
 
 
-def test_a_leader_that_leads_no_more_leaves_it_unknown() -> None:
-    """The next leader may have the command, and keep it: "not leader" would say that nothing was done (hazard 13)."""
+def test_a_deposed_leader_leaves_the_outcome_unknown() -> None:
+    """The next leader may have the command and keep it, so NotLeader would wrongly mean that nothing was done (hazard
+    13).
+    """
 
     async def main() -> None:
         b = Bench()
@@ -124,7 +126,7 @@ def test_a_leader_that_leads_no_more_leaves_it_unknown() -> None:
     asyncio.run(main())
 
 
-def test_a_change_that_does_not_reach_this_broker_is_not_called_undone() -> None:
+def test_a_change_that_has_not_reached_this_broker_is_not_reported_as_undone() -> None:
     async def main() -> None:
         b = Bench()
         b.follower.follow_up = lambda leader: None  # type: ignore[method-assign]
@@ -181,7 +183,7 @@ def test_a_new_leader_gives_every_registration_a_whole_lease() -> None:
 
 
 def test_a_refresh_asks_the_leader_and_the_leader_a_majority() -> None:
-    """Hazard 13, wherever it is asked for: on the leader itself, too."""
+    """Hazard 13, on every broker, the leader included."""
 
     async def main() -> None:
         b = Bench()
@@ -200,7 +202,7 @@ def test_a_refresh_asks_the_leader_and_the_leader_a_majority() -> None:
     asyncio.run(main())
 
 
-def test_a_leader_that_cannot_prove_it_lets_nobody_read() -> None:
+def test_a_leader_that_cannot_prove_its_leadership_refuses_reads() -> None:
     async def main() -> None:
         b = Bench()
         b.group.proves = False
@@ -219,7 +221,7 @@ def test_a_leader_that_cannot_prove_it_lets_nobody_read() -> None:
     asyncio.run(main())
 
 
-def test_a_read_whose_answer_is_lost_is_no_change_of_unknown_outcome() -> None:
+def test_a_lost_read_answer_is_not_an_unknown_outcome() -> None:
     async def main() -> None:
         b = Bench()
         b.hosts.lose_replies = 1000
@@ -229,7 +231,7 @@ def test_a_read_whose_answer_is_lost_is_no_change_of_unknown_outcome() -> None:
     asyncio.run(main())
 
 
-def test_nonsense_from_a_peer_is_a_typed_error() -> None:
+def test_invalid_bytes_from_a_peer_raise_a_typed_error() -> None:
     async def main() -> None:
         b = Bench()
         for nonsense in (b"", b"\xff\xff\xff"):

@@ -1,4 +1,4 @@
-"""The registry's machine after a take-over with less than there was: nothing that it gives away is given twice."""
+"""The registry's state machine after a recovery that lost entries: no epoch and no producer id is given twice."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ LOST = 5  # of each
 
 
 class Metadata:
-    """A machine, and what it applies."""
+    """A state machine, and its applied entries."""
 
     def __init__(self) -> None:
         self.machine = RegistryMachine()
-        self.told: list[int] = []  # the version, each time that somebody heard of another one
+        self.told: list[int] = []  # the version, at each notification of a change
         self.machine.on_applied = lambda effects: self.told.append(self.machine.state.version)
         self._count = 0
 
@@ -35,7 +35,7 @@ class Metadata:
                 append_time_us=NOW_US,
             )
         )
-        return self.machine.state.apply(command)[0]  # what it was answered
+        return self.machine.state.apply(command)[0]  # the answers
 
     def epoch(self) -> int:
         """Of another consumer."""
@@ -46,7 +46,7 @@ class Metadata:
 
 
 def survivor_of(metadata: Metadata) -> tuple[Metadata, list[int], list[int]]:
-    """Who lacks the last epochs and producer ids that were given, and those."""
+    """The replica that lacks the last epochs and producer ids, and these."""
     metadata.run(register_broker=broker_to_wire(broker(1)))
     metadata.run(create_topic=pb.CreateTopic(name="t", topic_id=b"t" * 16, partitions=1, replication_factor=1))
     metadata.epoch()
@@ -59,7 +59,7 @@ def survivor_of(metadata: Metadata) -> tuple[Metadata, list[int], list[int]]:
     return survivor, *lost
 
 
-def test_after_a_take_over_no_epoch_and_no_producer_id_is_given_again() -> None:
+def test_after_a_recovery_no_epoch_or_producer_id_is_reused() -> None:
     before = Metadata()
     survivor, epochs, producer_ids = survivor_of(before)
     survivor.machine.apply(takes_over(term=9, generation=1 << 32 | 3))
@@ -68,8 +68,9 @@ def test_after_a_take_over_no_epoch_and_no_producer_id_is_given_again() -> None:
     assert survivor.producer_id() > max(producer_ids) + 1000
     version = survivor.machine.state.version
     survivor.machine.apply(takes_over(term=10, generation=1 << 32 | 3))
-    assert survivor.machine.state.version == version, "another CONFIG of that generation changes nothing"
-    for generation in (1 << 32 | 4, 2 << 32 | 1, 3 << 32, (1 << 64) - 1):  # another one, at the same time; later ones
+    assert survivor.machine.state.version == version, "another CONFIG of that recovery epoch changes nothing"
+    # another recovery at the same time; later ones
+    for generation in (1 << 32 | 4, 2 << 32 | 1, 3 << 32, (1 << 64) - 1):
         survivor.machine.apply(takes_over(term=11, generation=generation))
         assert survivor.machine.state.version >= version + (1 << 31)
         version = survivor.machine.state.version
@@ -78,7 +79,7 @@ def test_after_a_take_over_no_epoch_and_no_producer_id_is_given_again() -> None:
     assert again.dump() == survivor.machine.dump()
 
 
-def test_what_is_no_membership_changes_nothing() -> None:
+def test_an_invalid_membership_changes_nothing() -> None:
     survivor, _, _ = survivor_of(Metadata())
     there = survivor.machine.dump()
     survivor.machine.apply(

@@ -1,4 +1,4 @@
-"""Placement is even, over brokers, leaders and racks, and the same wherever it is computed."""
+"""Placement is balanced over brokers, leaders and racks, and every broker computes the same."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_six_partitions_on_three_brokers() -> None:
 
 
 @given(st.integers(1, 7), st.integers(1, 40), st.data())
-def test_even_in_itself(brokers: int, partitions: int, data: st.DataObject) -> None:
+def test_placement_is_balanced(brokers: int, partitions: int, data: st.DataObject) -> None:
     factor = data.draw(st.integers(1, brokers))
     placed = place([broker(n) for n in range(1, brokers + 1)], [], partitions, factor)
     assert all(len({r.broker_id for r in p}) == factor for p in placed)
@@ -36,7 +36,7 @@ def test_even_in_itself(brokers: int, partitions: int, data: st.DataObject) -> N
 
 
 @pytest.mark.parametrize(("brokers", "factor"), [(1, 1), (2, 2), (3, 1), (3, 2), (3, 3), (5, 3), (7, 3)])
-def test_partitions_that_are_added_one_by_one_lie_as_those_of_a_topic_made_whole(brokers: int, factor: int) -> None:
+def test_partitions_added_one_by_one_are_placed_like_those_of_a_new_topic(brokers: int, factor: int) -> None:
     live = [broker(n, rack=f"r{n % 3}") for n in range(1, brokers + 1)]
     other = [QueueRecord("o", TopicId(b"o" * 16), n, at, 0) for n, at in enumerate(place(live, [], 4, factor))]
     own: list[QueueRecord] = []
@@ -46,7 +46,7 @@ def test_partitions_that_are_added_one_by_one_lie_as_those_of_a_topic_made_whole
     assert [queue.replicas for queue in own] == place(live, other, 20, factor)
 
 
-def test_small_topics_even_out_over_the_cluster() -> None:
+def test_small_topics_balance_over_the_cluster() -> None:
     brokers = [broker(n) for n in (1, 2, 3)]
     queues: list[QueueRecord] = []
     for _ in range(30):

@@ -1,4 +1,4 @@
-"""A topic's settings in messages and in stored bytes: the bytes of the first release, and fields that they lack."""
+"""A topic's settings in messages and stored bytes: the bytes of the first release, and the fields that it lacks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ BOUND = Number(Unit.BYTES, 1, 100, none_word="none")
         (Setting(Choice(Storage), "", absent=Storage.DISK), {"": Storage.DISK, "memory": Storage.MEMORY}),
     ],
 )
-def test_a_new_setting_says_what_its_absence_in_stored_bytes_means(setting: Setting, values: dict[Any, Any]) -> None:
+def test_a_new_setting_defines_its_absence_in_stored_bytes(setting: Setting, values: dict[Any, Any]) -> None:
     added = setting.declared("added")
     for stored, value in values.items():
         assert added.from_wire(stored) == value

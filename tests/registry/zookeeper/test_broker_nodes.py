@@ -1,4 +1,4 @@
-"""Whose node is wanted, and whose registration runs out, as the broker's end of a session sees it. No server."""
+"""The broker's end of a session: whether it creates its node, and which registrations expire. No server."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_a_lease_runs_out_only_while_it_could_be_renewed(nodes: BrokerNodes, ses
     assert not nodes.holds(broker(1))
 
 
-def test_who_stands(nodes: BrokerNodes, session: FakeSession, state: RegistryState) -> None:
-    """Registered as it says, by a node of the present session."""
+def test_which_registrations_expire(nodes: BrokerNodes, session: FakeSession, state: RegistryState) -> None:
+    """A broker that is registered, with a node of the present session."""
     nodes.renew(broker(1), 0.0)
     nodes.stood(broker(1), 7)
     assert not nodes.stands(broker(1)), "not registered"
@@ -59,21 +59,21 @@ def test_who_stands(nodes: BrokerNodes, session: FakeSession, state: RegistrySta
     assert nodes.stands(broker(1))
     assert not nodes.stands(broker(1, session=2))
     session.session_id = 8
-    assert not nodes.stands(broker(1)), "the node is an earlier session's"
+    assert not nodes.stands(broker(1)), "the node belongs to an earlier session"
     session.session_id, session.connected = 7, False
     assert not nodes.stands(broker(1)), "nobody can tell"
 
 
-def test_what_is_seen_of_the_nodes(nodes: BrokerNodes, session: FakeSession, state: RegistryState) -> None:
+def test_the_view_of_the_nodes(nodes: BrokerNodes, session: FakeSession, state: RegistryState) -> None:
     for number in (1, 2, 3):
         state.brokers[number] = broker(number)
     nodes.renew(broker(1), 0.0)
     nodes.stood(broker(1), 7)
     assert nodes.seen({"1", "2", "3", "what"}) == ([], [])
     assert nodes.seen({"1", "3"}) == ([], [broker(2)])
-    assert nodes.seen({"2", "3"}) == ([broker(1)], []), "its own it makes again"
+    assert nodes.seen({"2", "3"}) == ([broker(1)], []), "it creates its own node again"
     state.brokers[1] = broker(1, session=2)
-    assert nodes.seen({"1", "2", "3"}) == ([], []), "another process registered under this number"
+    assert nodes.seen({"1", "2", "3"}) == ([], []), "another process has this broker id"
     del state.brokers[1]
     assert nodes.seen({"2", "3"}) == ([broker(1)], [])
     nodes.release(1, session=9)

@@ -1,4 +1,6 @@
-"""The registry in ZooKeeper, on a real server: many brokers, one state; what a lost answer was; what starts at all."""
+"""The registry in ZooKeeper, on a real server: many brokers, one state; the outcome of a lost answer;
+refused starts.
+"""
 
 from __future__ import annotations
 
@@ -59,11 +61,12 @@ def test_brokers_that_change_at_once_end_in_one_state(zookeeper_server: Zookeepe
     asyncio.run(main())
 
 
-def test_what_is_read_whole_is_what_was_followed(
+def test_a_complete_read_equals_the_followed_state(
     zookeeper_server: ZookeeperServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In random lives, over small bounds: commands of every kind, by either of two brokers; a third one reads the
-    tree anew every now and then."""
+    """Random runs with small bounds: two brokers send commands of every kind, and a third rereads the tree now and
+    then.
+    """
     monkeypatch.setattr(bounds, "ANSWERED_MAX", 8)
     monkeypatch.setattr(bounds, "DELETED_MAX", 2)
 
@@ -107,7 +110,7 @@ async def _something(rng: random.Random, registry: ZookeeperRegistry, number: in
     await rng.choice(do)()  # type: ignore[misc]
 
 
-def test_who_was_away_for_long_reads_all_anew(
+def test_a_broker_that_was_away_for_long_reads_everything_again(
     zookeeper_server: ZookeeperServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -115,7 +118,7 @@ def test_who_was_away_for_long_reads_all_anew(
             first, second = await b.start(2)
             await b.check_same()
             monkeypatch.setattr(replica, "FOLLOWED_MAX", 3)
-            async with second._replica._reading:  # it follows nothing meanwhile
+            async with second._replica._reading:  # it follows no changes meanwhile
                 for n in range(6):
                     await first.register_topic(f"t{n}", 1, 1)
                 b.effects[1].clear()
@@ -126,7 +129,7 @@ def test_who_was_away_for_long_reads_all_anew(
     asyncio.run(main())
 
 
-def test_what_changes_while_it_is_read_is_read_again(zookeeper_server: ZookeeperServer) -> None:
+def test_a_tree_that_changes_during_a_read_is_read_again(zookeeper_server: ZookeeperServer) -> None:
     async def main() -> None:
         async with bench(zookeeper_server) as b:
             (first,) = await b.start(1)
@@ -147,17 +150,17 @@ def test_what_changes_while_it_is_read_is_read_again(zookeeper_server: Zookeeper
     asyncio.run(main())
 
 
-def test_what_was_decided_on_an_old_state_is_decided_anew(
+def test_a_decision_on_an_old_state_is_repeated(
     zookeeper_server: ZookeeperServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when nothing else would be in its way: the changes that came in between are forgotten."""
+    """Even without a conflict: the changes in between are no longer remembered."""
     monkeypatch.setattr(bounds, "ANSWERED_MAX", 2)
 
     async def main() -> None:
         async with bench(zookeeper_server) as b:
             first, second = await b.start(2)
             await b.check_same()
-            async with second._replica._reading:  # it follows nothing meanwhile
+            async with second._replica._reading:  # it follows no changes meanwhile
                 blocks = [await first.take_producer_ids(10) for _ in range(6)]
                 late = asyncio.ensure_future(second.take_producer_ids(10))
                 commits = Counted(b.sessions[1])
@@ -184,7 +187,7 @@ class Counted:
 
 
 class Lossy:
-    """Stands in for a session's `commit`: loses answers, before or after the transaction is made."""
+    """Stands in for a session's `commit`, and loses answers before or after the transaction."""
 
     def __init__(self, session: ZookeeperSession, *, made: bool, times: int = 1) -> None:
         self._commit = session.commit
@@ -226,8 +229,10 @@ def test_a_lost_answer_is_settled(zookeeper_server: ZookeeperServer, made: bool)
     asyncio.run(main())
 
 
-def test_what_the_deadline_leaves(zookeeper_server: ZookeeperServer) -> None:
-    """Never sent: nothing was done. Sent, and never answered: unknown. In both cases by the deadline."""
+def test_outcomes_at_the_deadline(zookeeper_server: ZookeeperServer) -> None:
+    """An unsent command was not done; a sent but unanswered command has an unknown outcome. Both end by the
+    deadline.
+    """
 
     async def main() -> None:
         async with bench(zookeeper_server) as b:
@@ -244,7 +249,7 @@ def test_what_the_deadline_leaves(zookeeper_server: ZookeeperServer) -> None:
     asyncio.run(main())
 
 
-def test_a_node_that_somebody_else_removed_stops_nothing(zookeeper_server: ZookeeperServer) -> None:
+def test_a_node_removed_by_another_client_stops_nothing(zookeeper_server: ZookeeperServer) -> None:
     async def main() -> None:
         async with bench(zookeeper_server) as b:
             registry, other = await b.start(2)
@@ -259,7 +264,9 @@ def test_a_node_that_somebody_else_removed_stops_nothing(zookeeper_server: Zooke
     asyncio.run(main())
 
 
-def test_what_does_not_fit_is_refused(zookeeper_server: ZookeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_is_too_large_is_refused(
+    zookeeper_server: ZookeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def main() -> None:
         async with bench(zookeeper_server) as b:
             (registry,) = await b.start(1)
@@ -273,8 +280,8 @@ def test_what_does_not_fit_is_refused(zookeeper_server: ZookeeperServer, monkeyp
     asyncio.run(main())
 
 
-def test_the_largest_topic_is_made_and_deleted(zookeeper_server: ZookeeperServer) -> None:
-    """As large as the bounds allow: ZooKeeper takes a megabyte at once."""
+def test_the_largest_topic_is_created_and_deleted(zookeeper_server: ZookeeperServer) -> None:
+    """The largest topic that the bounds allow: ZooKeeper accepts a megabyte per request."""
 
     async def main() -> None:
         async with bench(zookeeper_server) as b:
@@ -314,7 +321,7 @@ def test_without_a_server_each_address_is_named(zookeeper_server: ZookeeperServe
     asyncio.run(main())
 
 
-def test_a_frozen_server_is_told_from_none(zookeeper_server: ZookeeperServer) -> None:
+def test_a_frozen_server_differs_from_a_missing_one(zookeeper_server: ZookeeperServer) -> None:
     async def main() -> None:
         async with bench(zookeeper_server) as b:
             registry = b.make(timing=Timing(command_timeout_s=0.3))
@@ -324,7 +331,7 @@ def test_a_frozen_server_is_told_from_none(zookeeper_server: ZookeeperServer) ->
     asyncio.run(main())
 
 
-def test_a_registry_is_of_one_cluster(zookeeper_server: ZookeeperServer) -> None:
+def test_a_registry_belongs_to_one_cluster(zookeeper_server: ZookeeperServer) -> None:
     async def main() -> None:
         async with bench(zookeeper_server) as b:
             await b.start(1)
@@ -334,7 +341,7 @@ def test_a_registry_is_of_one_cluster(zookeeper_server: ZookeeperServer) -> None
     asyncio.run(main())
 
 
-def test_brokers_that_start_at_once_make_one_registry(zookeeper_server: ZookeeperServer) -> None:
+def test_brokers_that_start_together_create_one_registry(zookeeper_server: ZookeeperServer) -> None:
     async def main() -> None:
         async with bench(zookeeper_server) as b:
             await asyncio.gather(*(b.make().start([]) for _ in range(5)))
@@ -364,9 +371,7 @@ NOT_ITS_OWN = [b'{"unknown": 1}', b'{"name": "u"}']
     [(path, data) for path in ("/cluster", "/version", "/topics/t", "/changes") for data in NO_JSON + NOT_ITS_OWN]
     + [("/consumers", data) for data in NO_JSON],
 )
-def test_what_no_broker_wrote_is_not_taken_for_a_registry(
-    zookeeper_server: ZookeeperServer, path: str, data: bytes
-) -> None:
+def test_foreign_nodes_are_not_a_registry(zookeeper_server: ZookeeperServer, path: str, data: bytes) -> None:
     async def main() -> None:
         async with bench(zookeeper_server) as b:
             (registry,) = await b.start(1)
@@ -380,7 +385,7 @@ def test_what_no_broker_wrote_is_not_taken_for_a_registry(
             await b.raw(damage)
             with pytest.raises(CorruptData, match=path):
                 await b.make().start([])
-            assert registry.get_topic("t") is not None, "who runs goes on with what it knows"
+            assert registry.get_topic("t") is not None, "a running broker continues with the metadata that it knows"
 
     asyncio.run(main())
 
@@ -396,8 +401,8 @@ def test_a_tree_of_another_format_is_not_read(zookeeper_server: ZookeeperServer)
     asyncio.run(main())
 
 
-def test_what_a_newer_build_adds_is_passed_over(zookeeper_server: ZookeeperServer) -> None:
-    """As on any wire: brokers are upgraded one by one."""
+def test_fields_of_a_newer_build_are_skipped(zookeeper_server: ZookeeperServer) -> None:
+    """Brokers are upgraded one by one, so an older build must skip unknown fields."""
 
     async def main() -> None:
         async with bench(zookeeper_server) as b:
@@ -417,7 +422,7 @@ def test_what_a_newer_build_adds_is_passed_over(zookeeper_server: ZookeeperServe
     asyncio.run(main())
 
 
-def test_nodes_of_a_user_are_that_users(zookeeper_server: ZookeeperServer) -> None:
+def test_nodes_of_a_user_belong_to_that_user(zookeeper_server: ZookeeperServer) -> None:
     async def main() -> None:
         async with bench(zookeeper_server) as b:
             registry = b.make(login="me:secret@")

@@ -1,4 +1,4 @@
-"""Three broker processes whose metadata is in ZooKeeper: one loses its session on the way, and comes back by itself."""
+"""Three broker processes with their metadata in ZooKeeper: one loses its session, and recovers on its own."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Dev:
         assert found.signal(how)
 
     def registered(self) -> list[int]:
-        """By the state; a broker's node tells of its session only."""
+        """Read from the state: a broker's node shows only its session."""
         data, _ = self.zookeeper.get("/version")
         return [broker["broker_id"] for broker in json.loads(data)["brokers"]]
 
     def session(self, number: int) -> int | None:
-        """Whose node broker `number` has."""
+        """Return the session that owns the node of broker `number`."""
         stat = self.zookeeper.exists(f"/brokers/{number}")
         return None if stat is None else int(stat.ephemeralOwner)
 
@@ -58,7 +58,7 @@ def server() -> ZookeeperServer:
 
 @pytest.fixture(scope="module")
 def dev(tmp_path_factory: pytest.TempPathFactory, server: ZookeeperServer) -> Iterator[Dev]:
-    """One for both tests that have it: the one that kills a broker comes last."""
+    """One cluster for both tests: the test that kills a broker runs last."""
     path = tmp_path_factory.mktemp("zookeeper") / "dev"
     chroot = f"{CHROOT}/{path.parent.name}"
     lay_out(path, server.url(chroot))
@@ -87,7 +87,7 @@ def lay_out(path: Path, registry: str, brokers: int = 3) -> None:
 
 
 def until(holds: Callable[[], Any], what: str) -> None:
-    """Each look asks a server: nothing turns idly."""
+    """Each check sends a request to a server, so this is not a busy loop."""
     deadline_s = time.monotonic() + DEADLINE_S
     while not holds():
         assert time.monotonic() < deadline_s, what
@@ -101,7 +101,7 @@ def send(client: Client, topic: str, numbers: range) -> None:
 
 
 def is_made(client: Client, topic: str) -> bool:
-    """Brokers hear of one another's registration a moment after ZooKeeper does."""
+    """Brokers learn of each other's registration a moment after ZooKeeper."""
     try:
         client.admin.create_topic(topic, partitions=3, replication_factor=3)
     except InvalidRequest as refused:
@@ -118,11 +118,11 @@ def read(client: Client, topic: str) -> list[int]:
 def test_while_zookeeper_is_away_records_are_written_and_read(
     dev: Dev, server: ZookeeperServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """For longer than any session lasts. It is said, and afterwards all is as before."""
+    """Longer than any session. The status reports it, and afterwards everything works as before."""
     folder = dev_folder.load(dev.path)
     with dev.client() as client, client.producer() as producer:
         client.admin.create_topic("while", partitions=3, replication_factor=3)
-        producer.send("while", b"0", partition=0).result()  # it has its id, which the registry gives out
+        producer.send("while", b"0", partition=0).result()  # the producer has its id, which comes from the registry
         count = 1
         with server.frozen():
             end_s = time.monotonic() + 2 * SESSION_S
@@ -147,13 +147,13 @@ def test_while_zookeeper_is_away_records_are_written_and_read(
         assert read(client, "while") == list(range(count + 30))
 
 
-def test_a_broker_that_loses_its_session_comes_back_by_itself(dev: Dev, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_that_loses_its_session_recovers(dev: Dev, capfd: pytest.CaptureFixture[str]) -> None:
     assert dev.registered() == [1, 2, 3]
     with dev.client() as client:
         client.admin.create_topic("t", partitions=3, replication_factor=3)
         send(client, "t", range(300))
         before = dev.session(1)
-        dev.signal(1, signal.SIGSTOP)  # longer than its session may be silent
+        dev.signal(1, signal.SIGSTOP)  # longer than its session's timeout
         until(lambda: dev.session(1) is None, "the session does not end")
         until(lambda: dev.registered() == [2, 3], "nobody unregisters it")
         send(client, "t", range(300, 600))
@@ -161,12 +161,12 @@ def test_a_broker_that_loses_its_session_comes_back_by_itself(dev: Dev, capfd: p
         client.admin.create_topic("meanwhile", partitions=3, replication_factor=2)
         dev.signal(1, signal.SIGCONT)
         until(lambda: dev.registered() == [1, 2, 3], "it does not come back")
-        # A busy machine may keep it silent for a session once more: then it comes back once more.
+        # On a busy machine it may lose its session again: then it recovers again.
         until(lambda: dev.session(1) not in (None, before), "it comes back without a session of its own")
         until(lambda: is_made(client, "after"), "a broker does not hear that there are three")
         send(client, "after", range(30))
         until(lambda: run(["cluster", "status", "-s", dev_folder.load(dev.path).servers]) == Exit.OK, "not healthy")
-        dev.signal(2, signal.SIGKILL)  # from now on every majority needs the one that was away
+        dev.signal(2, signal.SIGKILL)  # from now on every majority needs the broker that was away
         send(client, "t", range(600, 900))
         assert read(client, "t") == list(range(900))
         assert read(client, "after") == list(range(30))
@@ -176,7 +176,7 @@ def test_a_broker_that_loses_its_session_comes_back_by_itself(dev: Dev, capfd: p
     capfd.readouterr()
 
 
-def test_without_zookeeper_a_broker_says_so_and_does_not_start(tmp_path: Path) -> None:
+def test_without_zookeeper_a_broker_refuses_to_start_with_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "dev"
     lay_out(path, "zookeeper://127.0.0.1:1/x", brokers=1)
     config = dev_folder.load(path).config(1)

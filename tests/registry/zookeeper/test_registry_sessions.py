@@ -1,4 +1,4 @@
-"""Sessions with ZooKeeper that end, stall or are replaced: who counts as registered, and that everything goes on."""
+"""ZooKeeper sessions that end, stall or are replaced: which brokers count as registered, and that all keep working."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def node_of(b: ZookeeperBench, number: int, asked: int = 1) -> Node | None
 
 
 def test_a_broker_whose_session_ends_is_unregistered_by_the_others(server: ZookeeperServer) -> None:
-    """Once, whoever of them is first."""
+    """Once, by the first of them."""
 
     async def main() -> None:
         async with bench(server) as b:
@@ -44,8 +44,8 @@ def test_a_broker_whose_session_ends_is_unregistered_by_the_others(server: Zooke
     asyncio.run(main())
 
 
-def test_a_session_that_expired_is_followed_by_another(server: ZookeeperServer) -> None:
-    """The broker registers again by itself, sees what happened meanwhile, and what happens from then on."""
+def test_an_expired_session_is_replaced(server: ZookeeperServer) -> None:
+    """The broker registers again, and sees the changes from the time in between and all later ones."""
 
     async def main() -> None:
         async with bench(server) as b:
@@ -65,19 +65,20 @@ def test_a_session_that_expired_is_followed_by_another(server: ZookeeperServer) 
     asyncio.run(main())
 
 
-def test_what_an_earlier_session_left_is_not_what_counts(server: ZookeeperServer) -> None:
-    """A broker that is started again finds the node of the process before; when that session ends at last, the broker
-    stays registered, with a node of its own."""
+def test_nodes_of_an_earlier_session_do_not_count(server: ZookeeperServer) -> None:
+    """A restarted broker finds the node of its previous process. When that session ends, the broker stays registered,
+    with a node of its own.
+    """
 
     async def main() -> None:
         async with bench(server) as b:
             (earlier,) = await b.start(1)
             watching = b.make()
             await watching.start([])
-            earlier.close()  # as a process that hangs: its session lives on
+            earlier.close()  # like a process that hangs: its session stays alive
             again = b.make()
             await again.start([])
-            await again.register_broker(broker(1))  # the very same registration
+            await again.register_broker(broker(1))  # the same registration
             node = await node_of(b, 1, asked=2)
             assert node is not None
             assert node.owner == b.sessions[2].session_id
@@ -91,8 +92,8 @@ def test_what_an_earlier_session_left_is_not_what_counts(server: ZookeeperServer
     asyncio.run(main())
 
 
-def test_who_is_back_in_the_last_moment_is_not_unregistered(server: ZookeeperServer) -> None:
-    """Between the look at its node and the command that ends the registration."""
+def test_a_broker_that_returns_at_the_last_moment_stays_registered(server: ZookeeperServer) -> None:
+    """The broker returns between the check of its node and the command that ends its registration."""
 
     async def main() -> None:
         async with bench(server) as b:
@@ -111,7 +112,7 @@ def test_who_is_back_in_the_last_moment_is_not_unregistered(server: ZookeeperSer
     asyncio.run(main())
 
 
-def test_a_node_that_somebody_removed_is_made_again(server: ZookeeperServer) -> None:
+def test_a_removed_node_is_created_again(server: ZookeeperServer) -> None:
     async def main() -> None:
         async with bench(server) as b:
             first, second = await b.start(2)
@@ -128,7 +129,7 @@ def test_a_node_that_somebody_removed_is_made_again(server: ZookeeperServer) -> 
 
 
 def test_two_processes_with_one_broker_id_do_not_fight_without_end(server: ZookeeperServer) -> None:
-    """Each renewal registers anew, and nothing in between does."""
+    """Each renewal registers again, and nothing else does."""
 
     async def main() -> None:
         async with bench(server) as b:
@@ -149,7 +150,7 @@ def test_a_lease_that_is_not_renewed_ends_though_the_session_lives(server: Zooke
     async def main() -> None:
         async with bench(server) as b:
             first, _ = await b.start(2, SHORT)
-            await until(lambda: first.get_all_brokers() == [])  # nobody renews here: both expire
+            await until(lambda: first.get_all_brokers() == [])  # neither is renewed, so both expire
             assert await node_of(b, 1) is None
             await first.register_broker(broker(1))
             assert first.get_broker(1) == broker(1)
@@ -157,8 +158,8 @@ def test_a_lease_that_is_not_renewed_ends_though_the_session_lives(server: Zooke
     asyncio.run(main())
 
 
-def test_while_zookeeper_is_frozen_reads_go_on(server: ZookeeperServer) -> None:
-    """Longer than the session may last: whether it has survived or not, all is as before afterwards."""
+def test_reads_continue_while_zookeeper_is_frozen(server: ZookeeperServer) -> None:
+    """Longer than the session's timeout: everything works afterwards, whether the session survived or not."""
 
     async def main() -> None:
         async with bench(server) as b:
@@ -182,8 +183,8 @@ def test_while_zookeeper_is_frozen_reads_go_on(server: ZookeeperServer) -> None:
     asyncio.run(main())
 
 
-def test_a_server_that_is_started_again_has_it_all(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Sessions outlive a restart, or do not, if it takes long: all is as before in both cases."""
+def test_a_restarted_server_has_all_metadata(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Sessions survive a restart unless it takes long. Everything works afterwards in both cases."""
 
     async def main(server: ZookeeperServer) -> None:
         async with bench(server) as b:

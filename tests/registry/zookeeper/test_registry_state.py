@@ -1,4 +1,4 @@
-"""The registry's state: pure, total, applied once, equal bytes everywhere."""
+"""The registry's state: `apply` is pure and total, applies each command once, and gives equal bytes on every broker."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ def test_a_command_applies_once(three: RegistryState, rng: random.Random) -> Non
     ],
     ids=str,
 )
-def test_what_no_caller_sends_is_refused_too(
+def test_commands_that_no_caller_sends_are_refused(
     three: RegistryState, rng: random.Random, kind: dict[str, object], code: str
 ) -> None:
-    """A command comes from any broker, of any build: `apply` takes nothing on trust."""
+    """A command may come from any broker with any build, so `apply` checks everything."""
     three.apply(create(rng, "t"))
     before = three.dump()
     reply, effects = three.apply(command(rng, **kind))
@@ -104,7 +104,7 @@ def test_what_no_caller_sends_is_refused_too(
 
 
 def test_a_topic_without_settings_has_the_usual_ones(three: RegistryState, rng: random.Random) -> None:
-    """Commands from before there were any lie in logs."""
+    """Logs have commands from before topics had settings."""
     three.apply(create(rng, "t"))
     assert three.topics["t"].config == TopicConfig()
 
@@ -140,7 +140,7 @@ def test_the_cluster_has_a_bound(three: RegistryState, rng: random.Random, monke
     assert three.apply(create(rng, "b", 2))[0].error_code == "InvalidRequest"
 
 
-def test_a_topic_made_again_is_another(three: RegistryState, rng: random.Random) -> None:
+def test_a_recreated_topic_is_another_topic(three: RegistryState, rng: random.Random) -> None:
     first = create(rng, "t")
     three.apply(first)
     _, effects = three.apply(command(rng, delete_topic=pb.DeleteTopic(name="t")))
@@ -176,7 +176,7 @@ def test_apply_is_total(three: RegistryState, rng: random.Random) -> None:
     assert three.version == 7, "counted all the same"
 
 
-def test_what_is_remembered_is_bounded(
+def test_remembered_answers_are_bounded(
     three: RegistryState, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "ANSWERED_MAX", 5)
@@ -230,7 +230,7 @@ def test_damage_is_refused(three: RegistryState) -> None:
     assert fresh.version == 0
 
 
-def test_what_is_applied_to_a_fork_does_not_show_in_the_state(three: RegistryState, rng: random.Random) -> None:
+def test_a_fork_does_not_change_the_state(three: RegistryState, rng: random.Random) -> None:
     three.apply(create(rng, "t"))
     wanted = pb.SetConsumer(topic="t", partition=0, channel="c", consumer="x")
     three.apply(command(rng, set_consumer=wanted))

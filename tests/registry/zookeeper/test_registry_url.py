@@ -1,4 +1,4 @@
-"""Where a registry in ZooKeeper lies: what is read from the one setting that says so, and what is refused."""
+"""The URL of a registry in ZooKeeper: its parts, and the values that are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_urls(text: str, url: ZookeeperUrl) -> None:
     ["", "a", "a:", "a:0", ":1", "a:1,", ",a:1", "a:1,b", "a:1 ,b:1", "a:1/x/", "a:1//x", "a:1/../x", "a:1/.", "a:1/é",
      "a:1/x y", "a:1/zookeeper", "a:1/zookeeper/x", "a:99999/x", "@a:1", "me@a:1", "me:@a:1", ":hidden@a:1"],
 )  # fmt: skip
-def test_what_is_no_url(place: str) -> None:
+def test_invalid_urls_are_refused(place: str) -> None:
     with pytest.raises(InvalidConfig) as refused:
         _config(f"zookeeper://{place}")
     assert "zookeeper://host:port" in refused.value.hint
@@ -40,7 +40,7 @@ def test_no_password_is_shown() -> None:
     assert "hidden" not in repr(parse_zookeeper(config.registry))
 
 
-def test_what_is_no_registry() -> None:
+def test_an_entry_point_without_a_registry_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="'etcd'"):
         _config("etcd")
 

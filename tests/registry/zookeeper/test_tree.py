@@ -1,4 +1,4 @@
-"""What a command writes in ZooKeeper, and how large that can become. No server."""
+"""The writes of a command to ZooKeeper, and their largest size. No server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME = "n" * 249
 
 
 class Written:
-    """A state, and the transactions that its commands make."""
+    """A state, and the transactions of its commands."""
 
     def __init__(self) -> None:
         self.state = RegistryState()
@@ -46,7 +46,7 @@ class Written:
         return self.do(create_topic=wanted)
 
     def fill(self, name: str, partition: int, channel: str, consumer: str) -> None:
-        """As `consume`, and nothing is asked of what it writes."""
+        """Like `consume`, but without a check of the writes."""
         wanted = pb.SetConsumer(topic=name, partition=partition, channel=channel, consumer=consumer)
         reply, _ = self.state.apply(pb.Command(set_consumer=wanted))
         assert not reply.error_code
@@ -70,7 +70,7 @@ def paths(ops: list[Op], kind: type[Op]) -> list[str]:
     return [op.path for op in ops if isinstance(op, kind)]
 
 
-def test_a_change_writes_what_became_different_and_no_more(written: Written) -> None:
+def test_a_change_writes_only_the_differences(written: Written) -> None:
     assert paths(written.create("a", 2, 3), Create) == ["/changes/00000000000000000006", "/topics/a"]
     made = written.consume("a", 1, "c")
     group = written.state.queue("a", 1).group
@@ -95,7 +95,7 @@ def test_a_change_writes_what_became_different_and_no_more(written: Written) -> 
     assert all(isinstance(op, Put) and op.version == 7 for ops in (made, gone, ids) for op in ops[:1])
 
 
-def test_what_is_remembered_is_bounded(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_answers_are_bounded(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "ANSWERED_MAX", 4)
     monkeypatch.setattr(bounds, "DELETED_MAX", 1)
     written.create("a", 1, 1)

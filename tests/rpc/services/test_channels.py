@@ -225,7 +225,7 @@ def test_what_is_wrong_is_said_of_each_command(tinymq_cluster: Cluster) -> None:
     run(tinymq_cluster, "wrong", 1, scenario)
 
 
-def test_who_does_not_lead_says_who_does(tinymq_cluster: Cluster) -> None:
+def test_a_follower_names_the_leader_for_a_transfer(tinymq_cluster: Cluster) -> None:
     async def scenario(led: Led) -> None:
         leader = tinymq_cluster.leader_of("elsewhere")
         assert leader is not None
