@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from tinymq.log.replica_log import creation, recovery
 from tinymq.log.segment import reads, scan, snapshot_files
 from tinymq.log.writer.disk import LogDisk
 from tinymq.log.writer.sync_batch import SyncBatch, SyncBatches, SyncOutcome
-from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
+from tinymq_chaos.mutants.mutant import Focus, Patches, mutant, replaces
 
 CRASHES = ("kill", "power_cut", "power_cut_all")
 POWER = Focus(faults=("power_cut_all", "slow_disk"), segment_bytes=16 << 10, pace=0.5)
@@ -47,50 +48,34 @@ class _NeverSynced:
 
 
 @mutant("7: logs are synced", POWER)
-def logs_are_not_synced(p: Patches) -> None:
-    real = LogDisk.sync
-
-    def sync(self: LogDisk, also: Any) -> None:
-        self._touched = {}
-        real(self, also)
-
-    p.replace(LogDisk.sync, sync)
+@replaces(LogDisk.sync)
+def logs_are_not_synced(real: Any, self: LogDisk, also: Any) -> None:
+    self._touched = {}
+    real(self, also)
 
 
 @mutant("7: votes are synced", POWER)
-def votes_are_not_synced(p: Patches) -> None:
-    real = vote_store.VoteFile.write
-
-    def write(self: vote_store.VoteFile, changes: Any) -> list[File]:
-        real(self, changes)
-        return []
-
-    p.replace(vote_store.VoteFile.write, write)
+@replaces(vote_store.VoteFile.write)
+def votes_are_not_synced(real: Any, self: vote_store.VoteFile, changes: Any) -> list[File]:
+    real(self, changes)
+    return []
 
 
 @mutant("a failed sync stops its replica and acknowledges nothing", Focus(faults=("fail_sync", "power_cut_all")))
-def failed_syncs_are_ignored(p: Patches) -> None:
-    real = LogDisk.sync
-
-    def sync(self: LogDisk, also: Any) -> None:
-        with suppress(SyncFailed):
-            real(self, also)
-
-    p.replace(LogDisk.sync, sync)
+@replaces(LogDisk.sync)
+def failed_syncs_are_ignored(real: Any, self: LogDisk, also: Any) -> None:
+    with suppress(SyncFailed):
+        real(self, also)
 
 
 @mutant("a mark is written after the sync that it reports", POWER)
-def marks_before_the_sync(p: Patches) -> None:
-    real = SyncBatches.carry_out
-
-    def carry_out(self: SyncBatches, batch: SyncBatch) -> SyncOutcome:
-        for work in batch.works:
-            self.marks.note(work.mark)
-        self.marks.flush()
-        self.marks.sync()
-        return real(self, batch)
-
-    p.replace(SyncBatches.carry_out, carry_out)
+@replaces(SyncBatches.carry_out)
+def marks_before_the_sync(real: Callable[..., SyncOutcome], self: SyncBatches, batch: SyncBatch) -> SyncOutcome:
+    for work in batch.works:
+        self.marks.note(work.mark)
+    self.marks.flush()
+    self.marks.sync()
+    return real(self, batch)
 
 
 @mutant("a mark is lowered before the entries that it covers are cut", CUT)
@@ -136,16 +121,11 @@ def the_page_cache_is_taken_for_the_disk(p: Patches) -> None:
 
 
 @mutant("votes found at a start are written again and synced", Focus(faults=("crash_at_ballots", "kill", "isolate")))
-def stored_votes_are_trusted(p: Patches) -> None:
+@replaces(vote_store.VoteFile.__init__)
+def stored_votes_are_trusted(real: Any, self: vote_store.VoteFile, files: Any, loaded: Any) -> None:
     """The votes may be in the page cache only, and messages that rest on them leave at once."""
-
-    real: Any = vote_store.VoteFile.__init__
-
-    def init(self: vote_store.VoteFile, files: Any, loaded: Any) -> None:
-        real(self, _NeverSynced(files), loaded)
-        self._files = files
-
-    p.replace(vote_store.VoteFile.__init__, init)
+    real(self, _NeverSynced(files), loaded)
+    self._files = files
 
 
 @mutant("12 of reliability: a record of marks or votes is read whole or not at all", TORN)
@@ -154,14 +134,10 @@ def torn_records_are_read(p: Patches) -> None:
 
 
 @mutant("a group's missing data directory is noticed", Focus(faults=("kill", "remove_group", "isolate")))
-def lost_directories_are_recreated(p: Patches) -> None:
-    real = durability_marks.load_marks
-
-    def load(files: Any) -> Any:
-        loaded = real(files)
-        return durability_marks.LoadedMarks({}, loaded.number, loaded.complete)
-
-    p.replace(durability_marks.load_marks, load)
+@replaces(durability_marks.load_marks)
+def lost_directories_are_recreated(real: Any, files: Any) -> Any:
+    loaded = real(files)
+    return durability_marks.LoadedMarks({}, loaded.number, loaded.complete)
 
 
 @mutant("a snapshot with a wrong checksum is not used", STATES)
@@ -171,33 +147,21 @@ def checkpoints_are_not_verified(p: Patches) -> None:
 
 
 @mutant("a log that begins behind a snapshot counts once its file names are synced", TRANSFERS)
-def installed_logs_count_before_their_names(p: Patches) -> None:
-    real = creation.begin_behind
-
-    def begin(files: Any, group: Any, applied: Any) -> Any:
-        return real(_NeverSynced(files), group, applied)
-
-    p.replace(creation.begin_behind, begin)
+@replaces(creation.begin_behind)
+def installed_logs_count_before_their_names(real: Any, files: Any, group: Any, snapshot: Any) -> Any:
+    return real(_NeverSynced(files), group, snapshot)
 
 
 @mutant("a log that begins behind a snapshot counts once its mark is synced", INSTALLS)
-def installed_logs_count_before_their_mark(p: Patches) -> None:
-    real = SyncBatches.put_mark
-
-    def put_mark(self: SyncBatches, mark: durability_marks.DurabilityMark) -> None:
-        self.marks.write([mark]) if mark.index and mark.snapshot_index == mark.index else real(self, mark)
-
-    p.replace(SyncBatches.put_mark, put_mark)
+@replaces(SyncBatches.put_mark)
+def installed_logs_count_before_their_mark(real: Any, self: SyncBatches, mark: durability_marks.DurabilityMark) -> None:
+    self.marks.write([mark]) if mark.index and mark.snapshot_index == mark.index else real(self, mark)
 
 
 @mutant("22: the log that replaces a quarantined one has a higher count", REPAIRS)
-def repaired_replicas_keep_their_count(p: Patches) -> None:
-    real = SyncBatches.put_mark
-
-    def put_mark(self: SyncBatches, mark: durability_marks.DurabilityMark) -> None:
-        real(self, replace(mark, count=mark.count - 1) if mark.flags & durability_marks.QUARANTINING else mark)
-
-    p.replace(SyncBatches.put_mark, put_mark)
+@replaces(SyncBatches.put_mark)
+def repaired_replicas_keep_their_count(real: Any, self: SyncBatches, mark: durability_marks.DurabilityMark) -> None:
+    real(self, replace(mark, count=mark.count - 1) if mark.flags & durability_marks.QUARANTINING else mark)
 
 
 # Two rules have no mutant, because no run can show them:

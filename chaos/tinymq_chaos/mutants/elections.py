@@ -20,11 +20,12 @@ from tinymq.raft.roles.followers import Followers
 from tinymq.raft.roles.replication import Replication
 from tinymq.raft.rules import commit, configs
 from tinymq.raft.rules.commit import leader_commit
+from tinymq.raft.rules.configs import Configs
 from tinymq.raft.rules.election import LeadershipOrigin, VoteAnswer, Voter, answer_vote
 from tinymq.raft.rules.membership import Membership, Replica
 from tinymq.raft.rules.messages import RequestVote
 from tinymq.raft.state.pysyncobj_state import NEVER
-from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
+from tinymq_chaos.mutants.mutant import Focus, Patches, mutant, replaces
 
 CUTS = ("cut_link", "isolate", "partition", "chain", "reset", "pause", "kill")
 LEADERLESS = Focus(faults=("isolate", "kill", "partition"))
@@ -36,12 +37,10 @@ LONG = Focus(faults=("isolate", "chain"), seconds=20.0)
 
 
 @mutant("4: votes are attributed to voters", DOUBLED)
-def votes_are_counted(p: Patches) -> None:
-    def record(self: Candidacy, voter: int) -> None:
-        free = [b for b in (voter, *range(1, 10)) if b not in self.voters]
-        self.voters.add(free[0])
-
-    p.replace(Candidacy.record, record)
+@replaces(Candidacy.record)
+def votes_are_counted(_: Any, self: Candidacy, voter: int) -> None:
+    free = [b for b in (voter, *range(1, 10)) if b not in self.voters]
+    self.voters.add(free[0])
 
 
 @mutant("4: a vote counts in the candidacy that asked for it", LEADERLESS)
@@ -70,11 +69,9 @@ def votes_given_twice(p: Patches) -> None:
 
 
 @mutant("a vote is given to a log that holds as much as one's own", LAGGING)
-def votes_for_any_log(p: Patches) -> None:
-    def answer(voter: Voter, candidate: int, request: RequestVote) -> VoteAnswer:
-        return answer_vote(Voter(voter.term, voter.voted_for, 0, 0, voter.hears_leader), candidate, request)
-
-    p.replace(answer_vote, answer)
+@replaces(answer_vote)
+def votes_for_any_log(_: Any, voter: Voter, candidate: int, request: RequestVote) -> VoteAnswer:
+    return answer_vote(Voter(voter.term, voter.voted_for, 0, 0, voter.hears_leader), candidate, request)
 
 
 @mutant(
@@ -82,7 +79,7 @@ def votes_for_any_log(p: Patches) -> None:
 )
 def membership_of_the_first_entry(p: Patches) -> None:
     """Fall back to the first entry's members, as stock PySyncObj falls back to its constructor's peers."""
-    p.replace(configs.Configs.apply, lambda self, entry: None)
+    p.replace(Configs.apply, lambda self, entry: None)
 
 
 @mutant("13: a leader that a majority no longer hears steps down", ISOLATED)
@@ -129,22 +126,21 @@ AMNESIA = Focus(faults=("wipe", "kill"), seconds=16.0)
 
 
 @mutant("22: only listed incarnations vote, stand and count", AMNESIA)
-def any_incarnation_is_a_member(p: Patches) -> None:
-    def lists(self: Membership, broker_id: int, incarnation: bytes | None, count: int) -> bool:
-        return self.replica(broker_id) is not None
-
-    p.replace(Membership.lists, lists)
+@replaces(Membership.lists)
+def any_incarnation_is_a_member(
+    _: Any, self: Membership, broker_id: int, incarnation: bytes | None, count: int
+) -> bool:
+    return self.replica(broker_id) is not None
 
 
 @mutant("22: a repaired replica has another identity, on the same disk", DAMAGE)
-def repaired_replicas_are_members(p: Patches) -> None:
+@replaces(Membership.lists)
+def repaired_replicas_are_members(
+    _: Any, self: Membership, broker_id: int, incarnation: bytes | None, count: int
+) -> bool:
     """Check the incarnation of a replica's data directory, and not its count."""
-
-    def lists(self: Membership, broker_id: int, incarnation: bytes | None, count: int) -> bool:
-        replica = self.replica(broker_id)
-        return replica is not None and replica.incarnation == incarnation
-
-    p.replace(Membership.lists, lists)
+    replica = self.replica(broker_id)
+    return replica is not None and replica.incarnation == incarnation
 
 
 @mutant("22: a replica votes when its applied CONFIG lists it, not before", AMNESIA)
@@ -155,7 +151,7 @@ def learners_vote(p: Patches) -> None:
 
 @mutant("22: acknowledgements of a learner do not count for a commit", AMNESIA)
 def learners_count(p: Patches) -> None:
-    p.replace(configs.Configs.counts, lambda self, replica: replica is not None)
+    p.replace(Configs.counts, lambda self, replica: replica is not None)
 
 
 @mutant("a broker that no CONFIG lists observes: its acknowledgements do not count", OBSERVED)
@@ -174,7 +170,7 @@ def observers_count(p: Patches) -> None:
         return held[membership.quorum - 1] if len(held) >= membership.quorum else 0
 
     p.replace(Followers.observe, observe)
-    p.replace(configs.Configs.counts, lambda self, replica: replica is not None)
+    p.replace(Configs.counts, lambda self, replica: replica is not None)
     p.set(commit, "quorum_index", index)
 
 
@@ -191,7 +187,7 @@ def unlisted_replicas_stay_who_they_are(p: Patches) -> None:
 )
 def what_is_listed_is_a_member(p: Patches) -> None:
     """Report a listed replica as a member: the next disk may then be replaced once the replica follows."""
-    p.replace(configs.Configs.has_kept, configs.Configs.lists)
+    p.replace(Configs.has_kept, Configs.lists)
 
 
 @mutant(
@@ -206,31 +202,24 @@ def repairs_do_not_wait_for_who_was_listed(p: Patches) -> None:
     "8: a CONFIG is undone with the entry that a truncation takes",
     Focus(faults=("lost_config",), nodes=5, seconds=20.0),
 )
-def truncated_configs_stay(p: Patches) -> None:
-    real: Any = configs.Configs.after
-
-    def after(self: configs.Configs, cut_from: int | None, entries: Any) -> Any:
-        return real(self, None, entries)
-
-    p.replace(configs.Configs.after, after)
+@replaces(Configs.after)
+def truncated_configs_stay(real: Any, self: Configs, cut_from: int | None, entries: Any) -> Any:
+    return real(self, None, entries)
 
 
 @mutant(
     "8: nothing behind a CONFIG that is not committed commits by its word alone",
     Focus(faults=("lost_config",), seconds=16.0),
 )
-def configs_count_when_appended(p: Patches) -> None:
+@replaces(Replication.commit)
+def configs_count_when_appended(_: Any, self: Replication, configs: Configs, me: Replica, commit: int) -> int:
     """Let a CONFIG count when it is appended, as in the Raft paper: a new identity counts at once, and the commit index
     jumps over the CONFIG that lists it.
     """
-
-    def commit_index(self: Replication, known: configs.Configs, me: Replica, commit: int) -> int:
-        present = self.followers.present_replica
-        match = {peer: g.match for peer, g in self.progress.items() if (r := present(peer)) and known.newest.has(r)}
-        match[me.broker_id] = self.log.durable_index
-        return leader_commit(known.newest, match, commit, self.first_of_term)
-
-    p.replace(Replication.commit, commit_index)
+    present = self.followers.present_replica
+    match = {peer: g.match for peer, g in self.progress.items() if (r := present(peer)) and configs.newest.has(r)}
+    match[me.broker_id] = self.log.durable_index
+    return leader_commit(configs.newest, match, commit, self.first_of_term)
 
 
 @mutant("13: how long a silence must be is measured, and bounded", ISOLATED)
@@ -242,14 +231,10 @@ def silences_are_long(p: Patches) -> None:
     "a group at rest wakes when its leader is gone",
     Focus(faults=("isolate", "power_cut"), workloads=("metadata",), seconds=16.0),
 )
-def sleepers_do_not_wake(p: Patches) -> None:
-    real = Elections.leader_gone
-
-    def leader_gone(self: Elections, broker_id: int) -> None:
-        if self.state.election_deadline != NEVER:
-            real(self, broker_id)
-
-    p.replace(Elections.leader_gone, leader_gone)
+@replaces(Elections.leader_gone)
+def sleepers_do_not_wake(real: Any, self: Elections, broker_id: int) -> None:
+    if self.state.election_deadline != NEVER:
+        real(self, broker_id)
 
 
 @mutant(

@@ -1,20 +1,27 @@
 """A mutant: the product without one of its rules, by patches that last as long as a `with` block.
 
-A patch names the rule that it replaces by reference (`p.replace(channels.check_epoch, ...)`), so that mypy finds a rule
-that was renamed or removed. Rules that mutants replace are public: tests/chaos/test_mutants.py holds that.
+A mutant of one rule is the function that takes the rule's place, under `@mutant` and `@replaces(channels.sought)`. Any
+other mutant is a function of Patches. Both name a rule by reference: mypy finds a rule that was renamed or removed, and
+with `@replaces` a rule whose signature has changed. Rules that mutants replace are public: tests/chaos/test_mutants.py
+holds that.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tinymq.base.errors import InvalidRequest
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 ABSENT = object()
 PRODUCT = "tinymq"
@@ -166,6 +173,34 @@ def mutant(
         return patch
 
     return enter
+
+
+def replaces(rule: Callable[P, R]) -> Callable[[Callable[Concatenate[Any, P], R]], Patch]:
+    """Turn a function into the patch that puts it in the place of `rule`.
+
+    The function gets the rule as its first argument, and then the arguments of the rule. A class method is called
+    without its class.
+    """
+
+    def patch_of(function: Callable[Concatenate[Any, P], R]) -> Patch:
+        @functools.wraps(function)
+        def patch(patches: Patches) -> None:
+            present: Any = getattr(*_home(rule))  # another mutant may have replaced the rule already
+            real = present.fget if isinstance(present, property) else present
+
+            def replacement(*args: P.args, **kwargs: P.kwargs) -> R:
+                return function(real, *args, **kwargs)
+
+            if isinstance(present, property):
+                patches.replace(present, property(replacement))
+            elif inspect.ismethod(present):  # bound to its class
+                patches.replace(present, classmethod(lambda cls, *args, **kwargs: replacement(*args, **kwargs)))
+            else:
+                patches.replace(present, replacement)
+
+        return patch
+
+    return patch_of
 
 
 def find(name: str) -> Mutant:

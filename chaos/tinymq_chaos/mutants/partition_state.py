@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from tinymq.broker.state.state import PartitionState
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.peers import cluster_time
 from tinymq.raft.roles.leader_log import LeaderLog
-from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
+from tinymq_chaos.mutants.mutant import Focus, Patches, mutant, replaces
 
 LOST_ANSWERS = ("client_reset", "kill", "isolate", "latency")
 RUSH = Focus(faults=LOST_ANSWERS, workloads=("rush",), pace=0.5)
@@ -39,13 +40,10 @@ ROOM = Focus(faults=("kill", "slow_disk"), workloads=("room",), pace=0.3)
 
 
 @mutant("a commit moves a cursor forward only", RUSH)
-def commits_move_back(p: Patches) -> None:
-    def committed(cursor: Any, said: Any, at: Any) -> Any:
-        real(cursor, said, at)
-        return cursor._replace(epoch=max(cursor.epoch, said.epoch), position=said.offset, moved_us=at.now_us)
-
-    real = cursor.committed
-    p.replace(cursor.committed, committed)
+@replaces(cursor.committed)
+def commits_move_back(real: Any, cursor: Any, command: Any, bounds: Any) -> Any:
+    real(cursor, command, bounds)
+    return cursor._replace(epoch=max(cursor.epoch, command.epoch), position=command.offset, moved_us=bounds.now_us)
 
 
 @mutant("a replaced consumer moves no cursor", RUSH)
@@ -54,26 +52,18 @@ def consumers_are_not_fenced(p: Patches) -> None:
 
 
 @mutant("a commit from before a seek is refused", RUSH)
-def commits_outlive_seeks(p: Patches) -> None:
-    real = cursor.committed
-
-    def committed(cursor: Any, said: Any, at: Any) -> Any:
-        told = type(said)(
-            channel=said.channel, epoch=said.epoch, offset=said.offset, generation=cursor.generation
-        )  # fmt: skip
-        return real(cursor, told, at)
-
-    p.replace(cursor.committed, committed)
+@replaces(cursor.committed)
+def commits_outlive_seeks(real: Any, cursor: Any, command: Any, bounds: Any) -> Any:
+    current = type(command)()
+    current.CopyFrom(command)
+    current.generation = cursor.generation
+    return real(cursor, current, bounds)
 
 
 @mutant("a seek that is sent again changes nothing", RUSH)
-def seeks_are_done_again(p: Patches) -> None:
-    real = cursor.sought
-
-    def sought(cursor: Any, said: Any, at: Any, number: int) -> Any:
-        return real(cursor._replace(last_seek=b""), said, at, number)
-
-    p.replace(cursor.sought, sought)
+@replaces(cursor.sought)
+def seeks_are_done_again(real: Any, cursor: Any, command: Any, bounds: Any, number: int) -> Any:
+    return real(cursor._replace(last_seek=b""), command, bounds, number)
 
 
 @mutant("no cursor is put behind the end", RUSH)
@@ -87,54 +77,41 @@ def requests_take_again(p: Patches) -> None:
 
 
 @mutant("the snapshot restores the cursors", RESTARTS)
-def cursors_are_forgotten(p: Patches) -> None:
-    real = Cursors.load.__func__  # type: ignore[attr-defined]
-
-    def load(cls: Any, state: Any, end: int) -> Any:
-        made = real(cls, state, end)
-        made._cursors = {name: cursor._replace(position=0) for name, cursor in made._cursors.items()}
-        return made
-
-    p.replace(Cursors.load, classmethod(load))
+@replaces(Cursors.load)
+def cursors_are_forgotten(real: Any, state: Any, end: int) -> Any:
+    made = real(state, end)
+    made._cursors = {name: cursor._replace(position=0) for name, cursor in made._cursors.items()}
+    return made
 
 
 @mutant("the snapshot restores the taken records", RESTARTS)
-def requests_are_forgotten(p: Patches) -> None:
-    real = Cursors.load.__func__  # type: ignore[attr-defined]
-
-    def load(cls: Any, state: Any, end: int) -> Any:
-        made = real(cls, state, end)
-        made._taken.clear()
-        return made
-
-    p.replace(Cursors.load, classmethod(load))
+@replaces(Cursors.load)
+def requests_are_forgotten(real: Any, state: Any, end: int) -> Any:
+    made = real(state, end)
+    made._taken.clear()
+    return made
 
 
 @mutant("a cursor's move is an entry of the log", Focus(faults=LOST_ANSWERS, workloads=("cursors",), pace=0.3))
-def cursors_are_not_replicated(p: Patches) -> None:
+@replaces(Partition.command)
+def cursors_are_not_replicated(real: Any, self: Partition, commands: Any, timeout_s: float, done: Any) -> None:
     """The leader moves the cursor and tells no other broker."""
-
-    def command(self: Partition, said: Any, timeout_s: float, done: Any) -> None:
-        names = [each.WhichOneof("command") for each in said]
-        if not MOVES.issuperset(names):
-            real(self, said, timeout_s, done)
-            return
-        self.check_leading()
-        at = self.state.offset_bounds(self.group.append_time_now_us())
-        done([self.state._cursors.apply(name, getattr(each, name), at) for name, each in zip(names, said, strict=True)])
-
-    real = Partition.command
-    p.replace(Partition.command, command)
+    names = [each.WhichOneof("command") for each in commands]
+    if not MOVES.issuperset(names):
+        real(self, commands, timeout_s, done)
+        return
+    self.check_leading()
+    at = self.state.offset_bounds(self.group.append_time_now_us())
+    cursors = self.state._cursors
+    done([cursors.apply(name, getattr(each, name), at) for name, each in zip(names, commands, strict=True)])
 
 
 @mutant("retention: records younger than retention_ms stay", KEEPS)
-def the_young_are_removed(p: Patches) -> None:
-    real = retention.due_start
-
-    def due_start(config: TopicConfig, kept: Any, now_us: int, expiry_us: int | None) -> int:
-        return real(config, kept, now_us, None if expiry_us is None else expiry_us + 3_000_000)
-
-    p.replace(retention.due_start, due_start)
+@replaces(retention.due_start)
+def the_young_are_removed(
+    real: Callable[..., int], config: TopicConfig, kept: Any, now_us: int, expiry_us: int | None
+) -> int:
+    return real(config, kept, now_us, None if expiry_us is None else expiry_us + 3_000_000)
 
 
 @mutant("time: a majority of the brokers that hold any replica determines it", ALONE)
@@ -178,40 +155,29 @@ def the_old_are_kept(p: Patches) -> None:
 
 
 @mutant("retention: retention_bytes of records stay", SIZED)
-def the_last_bytes_are_removed(p: Patches) -> None:
-    real = retention.due_start
-
-    def due_start(config: TopicConfig, *rest: Any) -> int:
-        size = config.retention_bytes
-        return real(config if size is None else replace(config, retention_bytes=size // 2), *rest)
-
-    p.replace(retention.due_start, due_start)
+@replaces(retention.due_start)
+def the_last_bytes_are_removed(real: Callable[..., int], config: TopicConfig, *rest: Any, **named: Any) -> int:
+    size = config.retention_bytes
+    return real(config if size is None else replace(config, retention_bytes=size // 2), *rest, **named)
 
 
 @mutant(
     "retention: records beyond retention_bytes go",
     test="tests/broker/state/test_retention.py::test_retention_by_bytes_keeps_at_least_the_limit",
 )
-def bytes_are_kept(p: Patches) -> None:
-    real = retention.due_start
-
-    def due_start(config: TopicConfig, *rest: Any) -> int:
-        return real(replace(config, retention_bytes=None), *rest)
-
-    p.replace(retention.due_start, due_start)
+@replaces(retention.due_start)
+def bytes_are_kept(real: Callable[..., int], config: TopicConfig, *rest: Any, **named: Any) -> int:
+    return real(replace(config, retention_bytes=None), *rest, **named)
 
 
 @mutant(
     "altered settings apply to open partitions",
     Focus(faults=("kill",), workloads=("altered",), pace=0.3),
 )
-def alterations_are_not_heard(p: Patches) -> None:
-    def configure(self: Partition, config: TopicConfig) -> None:
-        if self.config == TopicConfig():  # the settings with which the topic was created
-            real(self, config)
-
-    real = Partition.configure
-    p.replace(Partition.configure, configure)
+@replaces(Partition.configure)
+def alterations_are_not_heard(real: Any, self: Partition, config: TopicConfig) -> None:
+    if self.config == TopicConfig():  # the settings with which the topic was created
+        real(self, config)
 
 
 @mutant("held records stay", Focus(faults=("kill",), workloads=("room", "retained"), seconds=18.0, pace=0.3))
@@ -220,14 +186,10 @@ def holds_hold_nothing(p: Patches) -> None:
 
 
 @mutant("the snapshot restores the holds", BEGUN)
-def holds_are_forgotten(p: Patches) -> None:
-    real = Holds.load.__func__  # type: ignore[attr-defined]
-
-    def load(cls: Any, state: Any, end: int) -> Any:
-        real(cls, state, end)
-        return cls()
-
-    p.replace(Holds.load, classmethod(load))
+@replaces(Holds.load)
+def holds_are_forgotten(real: Any, state: Any, end: int) -> Any:
+    real(state, end)
+    return Holds()
 
 
 @mutant("a hold ends with its lease", test=f"{HELD}what_is_held_stays_until_the_lease_ends")
@@ -240,12 +202,11 @@ def holds_never_end(p: Patches) -> None:
 
 
 @mutant("a trim of held records is refused", TRIMMED)
-def trims_take_what_is_held(p: Patches) -> None:
-    def new_start(said: pb.MoveStart, at: OffsetBounds, lowest: Hold | None) -> int:
-        return real(said, at, None if said.reason == pb.MoveStart.TRIM else lowest)
-
-    real = retention.new_start
-    p.replace(retention.new_start, new_start)
+@replaces(retention.new_start)
+def trims_take_what_is_held(
+    real: Callable[..., int], move: pb.MoveStart, bounds: OffsetBounds, lowest: Hold | None
+) -> int:
+    return real(move, bounds, None if move.reason == pb.MoveStart.TRIM else lowest)
 
 
 @mutant(
@@ -257,24 +218,19 @@ def soft_leases_keep_nothing(p: Patches) -> None:
 
 
 @mutant("a light hold refuses no producer and no trim", test=f"{PROMISED}a_light_hold_refuses_no_producer")
-def light_holds_bind(p: Patches) -> None:
-    def promise(self: Partition, said: pb.Hold) -> Hold:
-        self._propose_commands([pb.Command(hold=said)])
-        return real(self, said)
-
-    real = Partition.grant_soft_lease
-    p.replace(Partition.grant_soft_lease, promise)
+@replaces(Partition.grant_soft_lease)
+def light_holds_bind(real: Callable[..., Hold], self: Partition, request: pb.Hold) -> Hold:
+    self._propose_commands([pb.Command(hold=request)])
+    return real(self, request)
 
 
 @mutant(
     "a light hold of records that are about to be removed is refused",
     test=f"{PROMISED}a_light_hold_is_not_made_of_what_is_about_to_go",
 )
-def light_holds_come_too_late(p: Patches) -> None:
-    def promise(self: Partition, said: pb.Hold) -> Hold:
-        return self.soft_leases.grant(said, self.state.holds, self.state.offset_bounds(self.group.append_time_now_us()))
-
-    p.replace(Partition.grant_soft_lease, promise)
+@replaces(Partition.grant_soft_lease)
+def light_holds_come_too_late(_: Any, self: Partition, request: pb.Hold) -> Hold:
+    return self.soft_leases.grant(request, self.state.holds, self.state.offset_bounds(self.group.append_time_now_us()))
 
 
 @mutant(
@@ -297,12 +253,10 @@ def cursors_count_when_the_leader_looked(p: Patches) -> None:
 
 
 @mutant("the log start never moves back", TRIMMED)
-def starts_move_back(p: Patches) -> None:
-    def move_start(self: PartitionState, said: pb.MoveStart, at: OffsetBounds) -> CommandOutcome:
-        self.log_start = min(said.offset, at.end)
-        return CommandOutcome(log_start=self.log_start, high_watermark=at.end)
-
-    p.replace(PartitionState.move_start, move_start)
+@replaces(PartitionState.move_start)
+def starts_move_back(_: Any, self: PartitionState, move: pb.MoveStart, bounds: OffsetBounds) -> CommandOutcome:
+    self.log_start = min(move.offset, bounds.end)
+    return CommandOutcome(log_start=self.log_start, high_watermark=bounds.end)
 
 
 @mutant(
@@ -322,32 +276,21 @@ def the_uncommitted_take_no_room(p: Patches) -> None:
     "capacity: a full partition refuses writes, unless its topic drops records",
     Focus(faults=("kill",), workloads=("full",), pace=0.2),
 )
-def full_partitions_take_more(p: Patches) -> None:
-    real = capacity.room
-
-    def room(config: TopicConfig, *args: Any) -> Any:
-        return None if config.on_full is OnFull.REJECT else real(config, *args)
-
-    p.replace(capacity.room, room)
+@replaces(capacity.room)
+def full_partitions_take_more(real: Any, config: TopicConfig, *rest: Any, **named: Any) -> Any:
+    return None if config.on_full is OnFull.REJECT else real(config, *rest, **named)
 
 
 @mutant("capacity: no more records go than necessary", ROOM)
-def everything_makes_room(p: Patches) -> None:
-    def room(config: Any, applied: Any, uncommitted: Any, *args: Any) -> Any:
-        found = real(config, applied, uncommitted, *args)
-        ends = uncommitted.ends(applied)
-        return None if found is None else (ends.end, ends.end_bytes)
-
-    real = capacity.room
-    p.replace(capacity.room, room)
+@replaces(capacity.room)
+def everything_makes_room(real: Any, config: Any, applied: Any, uncommitted: Any, *rest: Any, **named: Any) -> Any:
+    found = real(config, applied, uncommitted, *rest, **named)
+    ends = uncommitted.ends(applied)
+    return None if found is None else (ends.end, ends.end_bytes)
 
 
 @mutant("the snapshot restores the log start", BEGUN)
-def the_start_is_forgotten(p: Patches) -> None:
-    real = PartitionState.load
-
-    def load(self: PartitionState, data: bytes) -> None:
-        real(self, data)
-        self.log_start = 0
-
-    p.replace(PartitionState.load, load)
+@replaces(PartitionState.load)
+def the_start_is_forgotten(real: Any, self: PartitionState, data: bytes) -> None:
+    real(self, data)
+    self.log_start = 0

@@ -15,7 +15,7 @@ from tinymq.raft import Group
 from tinymq.registry.base_registry import BaseRegistry
 from tinymq.registry.raft_group.replicated import ReplicatedRegistry
 from tinymq.registry.state.state import RegistryState
-from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
+from tinymq_chaos.mutants.mutant import Focus, Patches, mutant, replaces
 
 LOSES = ("isolate", "kill", "cut_link", "reset", "client_reset", "latency")
 NUMBERED = ("idempotent", "lone", "batches")
@@ -66,34 +66,26 @@ def producers_are_forgotten(p: Patches) -> None:
 
 
 @mutant("dedupe: an idempotent producer skips no sequence", OUT_OF_ORDER)
-def sequences_may_be_skipped(p: Patches) -> None:
-    real: Any = producers.judge
-
-    def judge(known: Any, header: Any) -> Any:
-        if known is None or (header.producer_epoch == known.epoch and header.first_sequence > known.next_sequence):
-            return None
-        return real(known, header)
-
-    p.replace(producers.judge, judge)
+@replaces(producers.judge)
+def sequences_may_be_skipped(real: Any, producer: Any, header: Any) -> Any:
+    if producer is None or (header.producer_epoch == producer.epoch and header.first_sequence > producer.next_sequence):
+        return None
+    return real(producer, header)
 
 
 @mutant("a duplicate is answered when the first one is committed", SLOWED)
-def duplicates_are_answered_early(p: Patches) -> None:
-    def answer(self: Partition, producer_id: int, found: Any, acks: Acks, timeout_s: float, done: Any) -> None:
-        done(Produced(found.base_offset, found.append_time_us, self.group.term, True))
-
-    p.replace(Partition.answer_duplicate, answer)
+@replaces(Partition.answer_duplicate)
+def duplicates_are_answered_early(
+    _: Any, self: Partition, producer_id: int, duplicate: Any, acks: Acks, timeout_s: float, done: Any
+) -> None:
+    done(Produced(duplicate.base_offset, duplicate.append_time_us, self.group.term, True))
 
 
 @mutant("a batch is answered when it is committed", Focus(faults=("isolate", "kill", "power_cut")))
-def answers_when_appended(p: Patches) -> None:
-    real: Any = Partition.produce
-
-    def produce(self: Partition, *args: Any) -> None:
-        *rest, acks, timeout_s, done = args
-        real(self, *rest, Acks.LEADER if acks is Acks.QUORUM else acks, timeout_s, done)
-
-    p.replace(Partition.produce, produce)
+@replaces(Partition.produce)
+def answers_when_appended(real: Any, self: Partition, *args: Any, **named: Any) -> None:
+    *rest, acks, timeout_s, done = args
+    real(self, *rest, Acks.LEADER if acks is Acks.QUORUM else acks, timeout_s, done, **named)
 
 
 @mutant("a batch is answered by the entry that was appended for it", Focus(faults=("isolate", "partition", "kill")))
@@ -133,42 +125,31 @@ def high_watermark_beyond_the_commit(p: Patches) -> None:
 
 
 @mutant("followers show only what they know to be committed", Focus(faults=("isolate", "kill", "pause")))
-def followers_show_their_whole_log(p: Patches) -> None:
-    def high_watermark(self: Partition) -> int:
-        return self.state.high_watermark if self.leading else int(self.group.log.next_offset)  # type: ignore[attr-defined]
-
-    p.replace(Partition.high_watermark, property(high_watermark))
+@replaces(Partition.high_watermark)
+def followers_show_their_whole_log(_: Any, self: Partition) -> int:
+    return self.state.high_watermark if self.leading else int(self.group.log.next_offset)  # type: ignore[attr-defined]
 
 
 @mutant("metadata reads: the registry's leader is asked", METADATA)
-def metadata_of_the_past(p: Patches) -> None:
-    async def refresh(self: Broker) -> None:
-        return None
-
-    p.replace(Broker.refresh, refresh)
+@replaces(Broker.refresh)
+async def metadata_of_the_past(_: Any, self: Broker) -> None:
+    return None
 
 
 @mutant("13: a leader answers for the cluster once a majority has confirmed its leadership", METADATA)
-def reads_without_confirmation(p: Patches) -> None:
+@replaces(Group.read_index)
+async def reads_without_confirmation(_: Any, self: Group, timeout_s: float) -> int:
     """Answer at once if this broker believes that it leads."""
-
-    async def read_index(self: Group, timeout_s: float) -> int:
-        if not self.is_leader:
-            raise NotLeader("this broker does not lead")
-        return self.applied_index
-
-    p.replace(Group.read_index, read_index)
+    if not self.is_leader:
+        raise NotLeader("this broker does not lead")
+    return self.applied_index
 
 
 @mutant("a change of topics that is sent again takes effect once", METADATA)
-def commands_apply_again(p: Patches) -> None:
-    real: Any = RegistryState.apply
-
-    def apply(self: RegistryState, command: Any) -> Any:
-        self._answered.clear()
-        return real(self, command)
-
-    p.replace(RegistryState.apply, apply)
+@replaces(RegistryState.apply)
+def commands_apply_again(real: Any, self: RegistryState, command: Any) -> Any:
+    self._answered.clear()
+    return real(self, command)
 
 
 @mutant("a change of topics returns when it is committed", METADATA)
@@ -187,8 +168,6 @@ def changes_are_answered_early(p: Patches) -> None:
 
 
 @mutant("each producer id is given once", Focus(faults=("client_reset",), workloads=("lone", "idempotent")))
-def producer_ids_are_given_twice(p: Patches) -> None:
-    async def take(self: BaseRegistry, count: int) -> range:
-        return range(1, count + 1)
-
-    p.replace(BaseRegistry.take_producer_ids, take)
+@replaces(BaseRegistry.take_producer_ids)
+async def producer_ids_are_given_twice(_: Any, self: BaseRegistry, count: int) -> range:
+    return range(1, count + 1)

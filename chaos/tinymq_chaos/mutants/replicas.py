@@ -6,7 +6,7 @@ unwelcome moves of a leader. A simulated run shows neither for certain, so tests
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from tinymq.raft.rules import automatic_recovery
 from tinymq.raft.rules.election import LeadershipOrigin
 from tinymq.raft.rules.membership import Replica
 from tinymq.raft.rules.quorum_loss import QuorumLost, ReplicaReport, can_win, lost
-from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
+from tinymq_chaos.mutants.mutant import Focus, Patches, mutant, replaces
 
 REVIVAL = "tests/broker/replicas/test_quorum_watch.py::test_"
 ALTERED = "tests/broker/replicas/test_quorum_watch_altered.py::test_"
@@ -73,12 +73,10 @@ def electable_groups_recover(p: Patches) -> None:
     "22: a recovering replica promises durably to take part in no lower term",
     test=f"{REVIVAL}a_promise_is_durable_and_given_to_one",
 )
-def promises_are_forgotten(p: Patches) -> None:
-    def promise_term(self: ForcedLeadership, term: int, promised: Any) -> None:
-        self.promised_term = term
-        promised()
-
-    p.replace(ForcedLeadership.promise_term, promise_term)
+@replaces(ForcedLeadership.promise_term)
+def promises_are_forgotten(_: Any, self: ForcedLeadership, term: int, promised: Any) -> None:
+    self.promised_term = term
+    promised()
 
 
 @mutant(
@@ -101,13 +99,11 @@ def the_present_setting_decides(p: Patches) -> None:
     "a group that lost entries by a fault waits for an operator: they were promised to be safe",
     test=f"{ALTERED}a_majority_that_lost_its_files_is_never_revived",
 )
-def faults_are_risks(p: Patches) -> None:
-    real = automatic_recovery.is_present_or_risked
-
-    def is_present_or_risked(listed: Replica, present: dict[int, ReplicaReport], risky_now: bool) -> bool:
-        return real(listed, {b: replace(r, fault_count=0) for b, r in present.items()}, risky_now)
-
-    p.replace(automatic_recovery.is_present_or_risked, is_present_or_risked)
+@replaces(automatic_recovery.is_present_or_risked)
+def faults_are_risks(
+    real: Callable[..., bool], listed: Replica, present: dict[int, ReplicaReport], risky_now: bool
+) -> bool:
+    return real(listed, {b: replace(r, fault_count=0) for b, r in present.items()}, risky_now)
 
 
 @mutant(
@@ -133,12 +129,11 @@ def causes_are_forgotten(p: Patches) -> None:
     "a recovery waits for damaged and failed replicas",
     test=f"{DECISION}a_damaged_or_failed_member_may_know_of_a_majority",
 )
-def the_damaged_are_not_waited_for(p: Patches) -> None:
-    def plan_recovery(reports: Sequence[ReplicaReport], members: Sequence[int], **rest: Any) -> QuorumLost | None:
-        return real([replace(report, healthy=True) for report in reports], members, **rest)
-
-    real = automatic_recovery.plan_recovery
-    p.replace(automatic_recovery.plan_recovery, plan_recovery)
+@replaces(automatic_recovery.plan_recovery)
+def the_damaged_are_not_waited_for(
+    real: Callable[..., QuorumLost | None], reports: Sequence[ReplicaReport], members: Sequence[int], **rest: Any
+) -> QuorumLost | None:
+    return real([replace(report, healthy=True) for report in reports], members, **rest)
 
 
 @mutant(
@@ -153,13 +148,9 @@ def readers_are_not_told_of_a_loss(p: Patches) -> None:
     "a replica that is behind a loss does not answer a reader that knows of it",
     test="tests/broker/serve/test_fetch.py::test_every_replica_refuses_a_lost_offset",
 )
-def replicas_of_the_past_answer(p: Patches) -> None:
-    real = fetch.divergence_error
-
-    def of_another_history(partition: Any, offset: int, known: int) -> TinymqError | None:
-        return None if known > partition.state.epoch_cache.newest_term else real(partition, offset, known)
-
-    p.replace(fetch.divergence_error, of_another_history)
+@replaces(fetch.divergence_error)
+def replicas_of_the_past_answer(real: Any, partition: Any, offset: int, recovery_term: int) -> TinymqError | None:
+    return None if recovery_term > partition.state.epoch_cache.newest_term else real(partition, offset, recovery_term)
 
 
 # Mutants of broker/replicas: automatic quorum recovery, preferred leaders, and errors that report a loss. | Most of
@@ -197,13 +188,11 @@ def backoff_is_ignored(p: Patches) -> None:
     "a leadership that an operator moved stays",
     test=f"{HOME}what_an_operator_moved_stays_until_the_preferred_broker_is_started_again",
 )
-def operator_moves_are_undone(p: Patches) -> None:
-    real = preferred_leaders.may_return
-
-    def may_return(away: preferred_leaders.Misplaced, *rest: Any) -> bool:
-        return real(replace(away, origin=LeadershipOrigin.TRANSFERRED), *rest)
-
-    p.replace(preferred_leaders.may_return, may_return)
+@replaces(preferred_leaders.may_return)
+def operator_moves_are_undone(
+    real: Callable[..., bool], misplaced: preferred_leaders.Misplaced, *rest: Any, **named: Any
+) -> bool:
+    return real(replace(misplaced, origin=LeadershipOrigin.TRANSFERRED), *rest, **named)
 
 
 @mutant(
@@ -226,14 +215,13 @@ def anybody_is_ready(p: Patches) -> None:
     "a requested transfer is answered when another broker leads",
     Focus(faults=("pause", "isolate", "latency"), workloads=("moved",), pace=0.3),
 )
-def moves_are_answered_early(p: Patches) -> None:
-    async def transfer(self: Transfers, queue: Any, to: int, timeout_s: float) -> tuple[int, int]:
-        group = self._host.groups.get(queue.group)
-        if group is None or not group.is_leader or to == self._host.broker_id:
-            return await real(self, queue, to, timeout_s)
-        successor = self._successor(queue, group, to, queue.topic)
-        self._host.transfer(group.id, successor, within_s=self._within_s, manual=True)
-        return successor, group.term
-
-    real = Transfers.transfer
-    p.replace(Transfers.transfer, transfer)
+@replaces(Transfers.transfer)
+async def moves_are_answered_early(
+    real: Callable[..., Awaitable[tuple[int, int]]], self: Transfers, queue: Any, to: int, timeout_s: float
+) -> tuple[int, int]:
+    group = self._host.groups.get(queue.group)
+    if group is None or not group.is_leader or to == self._host.broker_id:
+        return await real(self, queue, to, timeout_s)
+    successor = self._successor(queue, group, to, queue.topic)
+    self._host.transfer(group.id, successor, within_s=self._within_s, manual=True)
+    return successor, group.term

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,11 +21,12 @@ from tinymq.raft.rules import log_matching
 from tinymq.raft.rules.commit import leader_commit
 from tinymq.raft.rules.configs import Configs
 from tinymq.raft.rules.election import LeadershipOrigin
+from tinymq.raft.rules.log_matching import Conflict, Match
 from tinymq.raft.rules.membership import Membership, Replica
 from tinymq.raft.rules.messages import Append, AppendAck, CommitNotice
 from tinymq.raft.rules.progress import Progress
 from tinymq.raft.state.replica_state import ReplicaState
-from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
+from tinymq_chaos.mutants.mutant import Focus, Patches, mutant, replaces
 
 DIVERGING = Focus(faults=("seesaw",), workloads=("idempotent",), latency_s=0.015, pace=0.5)
 OVERTAKEN = Focus(faults=("seesaw",), workloads=("metadata", "churn", "lone"), latency_s=0.015, seconds=20.0)
@@ -60,40 +61,33 @@ def commit_not_clamped(p: Patches) -> None:
 
 
 @mutant("1: a state transfer moves the commit index no further than the state", STATES)
-def states_vouch_for_the_whole_log(p: Patches) -> None:
-    real = Following.vouch
-
-    def vouch(self: Following, index: int) -> None:
-        self.learn_commit(self.state.log.last_index, self.state.log.last_index)
-        real(self, index)
-
-    p.replace(Following.vouch, vouch)
+@replaces(Following.vouch)
+def states_vouch_for_the_whole_log(real: Any, self: Following, index: int) -> None:
+    self.learn_commit(self.state.log.last_index, self.state.log.last_index)
+    real(self, index)
 
 
 @mutant("2: entries that match are skipped, only a conflict truncates")
-def matching_entries_truncated(p: Patches) -> None:
-    real = log_matching.receive
-
-    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Match:
-        decision = real(log, commit, message)
-        if isinstance(decision, log_matching.Conflict) or message.prev_index < log.first_index:
-            return decision
-        cut = message.prev_index + 1 if message.prev_index < log.last_index else None
-        return log_matching.Match(cut, message.entries, message.prev_index + len(message.entries))
-
-    p.replace(log_matching.receive, receive)
+@replaces(log_matching.receive)
+def matching_entries_truncated(
+    real: Callable[..., Conflict | Match],
+    log: log_matching.LogView,
+    commit: int,
+    message: Append,
+) -> Conflict | Match:
+    decision = real(log, commit, message)
+    if isinstance(decision, Conflict) or message.prev_index < log.first_index:
+        return decision
+    cut = message.prev_index + 1 if message.prev_index < log.last_index else None
+    return Match(cut, message.entries, message.prev_index + len(message.entries))
 
 
 @mutant("3: acknowledgements of another term are dropped", STALE)
-def acks_of_other_terms_count(p: Patches) -> None:
-    real = RaftReplica.on_append_ack
-
-    def on_append_ack(self: RaftReplica, peer: int, ack: AppendAck) -> None:
-        if ack.term < self.state.term and not ack.conflict and self.current.leadership is not None:
-            ack = replace(_clipped(ack, self.state.log.last_index), term=self.state.term, next=0, next_term=0)
-        real(self, peer, ack)
-
-    p.replace(RaftReplica.on_append_ack, on_append_ack)
+@replaces(RaftReplica.on_append_ack)
+def acks_of_other_terms_count(real: Any, self: RaftReplica, peer: int, ack: AppendAck) -> None:
+    if ack.term < self.state.term and not ack.conflict and self.current.leadership is not None:
+        ack = replace(_clipped(ack, self.state.log.last_index), term=self.state.term, next=0, next_term=0)
+    real(self, peer, ack)
 
 
 @mutant("3: a follower acknowledges only entries verified in this term", OVERTAKEN)
@@ -158,18 +152,16 @@ class AllDurableLog:
 
 
 @mutant("7: the leader counts itself once it has synced", Focus(faults=("power_cut", "slow_disk", "isolate", "kill")))
-def leader_counts_itself_early(p: Patches) -> None:
-    real = Replication.commit
-
-    def commit(self: Replication, configs: Any, me: Replica, known: int) -> int:
-        log = self.log
-        self.log = AllDurableLog(log)  # type: ignore[assignment]
-        try:
-            return real(self, configs, me, known)
-        finally:
-            self.log = log
-
-    p.replace(Replication.commit, commit)
+@replaces(Replication.commit)
+def leader_counts_itself_early(
+    real: Callable[..., int], self: Replication, configs: Any, me: Replica, commit: int
+) -> int:
+    log = self.log
+    self.log = AllDurableLog(log)  # type: ignore[assignment]
+    try:
+        return real(self, configs, me, commit)
+    finally:
+        self.log = log
 
 
 @mutant(
@@ -179,9 +171,9 @@ def leader_counts_itself_early(p: Patches) -> None:
 def conflicts_back_off_by_one(p: Patches) -> None:
     real = log_matching.receive
 
-    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Match:
+    def receive(log: log_matching.LogView, commit: int, message: Append) -> Conflict | Match:
         decision = real(log, commit, message)
-        if isinstance(decision, log_matching.Conflict):
+        if isinstance(decision, Conflict):
             return log_matching.Conflict(message.prev_index, log.term_at(message.prev_index - 1) or 0)
         return decision
 
@@ -235,13 +227,9 @@ def slices_are_not_bounded(p: Patches) -> None:
 
 
 @mutant("18: the bytes in flight to one follower of one group are bounded", BACKLOG)
-def followers_are_not_waited_for(p: Patches) -> None:
-    real = Progress.may_send
-
-    def may_send(self: Progress, window_bytes: int) -> bool:
-        return real(self, 1 << 40)
-
-    p.replace(Progress.may_send, may_send)
+@replaces(Progress.may_send)
+def followers_are_not_waited_for(real: Callable[..., bool], self: Progress, window_bytes: int) -> bool:
+    return real(self, 1 << 40)
 
 
 @mutant("15: events take effect at once")
@@ -259,11 +247,11 @@ def ticks_come_in_turns(p: Patches) -> None:
 
 
 @mutant("entries of earlier terms are committed with one of the leader's own (paper, 5.4.2)", SEESAW)
-def earlier_terms_committed_by_counting(p: Patches) -> None:
-    def commit(membership: Membership, match: Mapping[int, int], known: int, first_of_term: int) -> int:
-        return leader_commit(membership, match, known, 0)
-
-    p.replace(leader_commit, commit)
+@replaces(leader_commit)
+def earlier_terms_committed_by_counting(
+    _: Any, membership: Membership, match: Mapping[int, int], commit: int, first_of_term: int
+) -> int:
+    return leader_commit(membership, match, commit, 0)
 
 
 @mutant("a majority commits", Focus(faults=CUTS))
@@ -272,14 +260,11 @@ def a_minority_commits(p: Patches) -> None:
 
 
 @mutant("a majority commits, not a single replica", Focus(faults=CUTS))
-def one_replica_commits(p: Patches) -> None:
+@replaces(Replication.commit)
+def one_replica_commits(_: Any, self: Replication, configs: Configs, me: Replica, commit: int) -> int:
     """Commit what one replica holds. Elections still need a majority."""
-
-    def commit(self: Replication, configs: Configs, me: Replica, known: int) -> int:
-        reached = max(self.log.durable_index, *(self.progress[m].match for m in self.followers.members))
-        return reached if reached >= self.first_of_term and reached > known else known
-
-    p.replace(Replication.commit, commit)
+    reached = max(self.log.durable_index, *(self.progress[m].match for m in self.followers.members))
+    return reached if reached >= self.first_of_term and reached > commit else commit
 
 
 @mutant(

@@ -8,7 +8,7 @@ from typing import Any
 from tinymq.broker.serve import messages, quotas
 from tinymq.broker.serve.quotas import Rate
 from tinymq.gateway import queue_service as queue
-from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
+from tinymq_chaos.mutants.mutant import Focus, Patches, mutant, replaces
 
 QUOTAS = "tests/broker/serve/test_quotas.py::test_"
 ASKED = Focus(faults=("client_reset", "kill", "isolate"), workloads=("queues",), pace=0.3)
@@ -44,9 +44,7 @@ def sizes_count_what_was_taken(p: Patches) -> None:
     "13: QueueService: a leader counts a size after it has proved its leadership",
     test="tests/chaos/test_stale_sizes.py::test_only_a_leader_that_a_majority_confirms_counts_a_size",
 )
-def sizes_are_of_the_past(p: Patches) -> None:
-    async def prove_leading(partition: Any, timeout_s: float) -> None:
-        if not partition.leading:
-            raise partition.closed or partition.not_leader()
-
-    p.replace(messages.prove_leading, prove_leading)
+@replaces(messages.prove_leading)
+async def sizes_are_of_the_past(_: Any, partition: Any, timeout_s: float) -> None:
+    if not partition.leading:
+        raise partition.closed or partition.not_leader()

@@ -11,7 +11,7 @@ from tinymq.log.engine.disk_engine import DiskIncarnationCounts
 from tinymq.log.replica_log.log import Log
 from tinymq.log.writer import interval_sync
 from tinymq.log.writer.writer import Writer
-from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
+from tinymq_chaos.mutants.mutant import Focus, Patches, mutant, replaces
 
 VOLATILE = Focus(faults=("kill", "kill_all"), workloads=("volatile",), pace=0.3)
 DELAYED = Focus(faults=("power_cut",), workloads=("delayed",), pace=0.2)
@@ -20,11 +20,9 @@ CUT = Focus(faults=("power_cut_all",), workloads=("delayed",), pace=0.2)
 
 
 @mutant("22: a restarted replica in memory is another one", VOLATILE)
-def memory_replicas_stay_the_same(p: Patches) -> None:
-    async def next_count(self: DiskIncarnationCounts, group: Any) -> int:
-        return 0
-
-    p.replace(DiskIncarnationCounts.next, next_count)
+@replaces(DiskIncarnationCounts.next)
+async def memory_replicas_stay_the_same(_: Any, self: DiskIncarnationCounts, group: Any) -> int:
+    return 0
 
 
 @mutant("22: after a power cut a replica that is synced at intervals is another one", DELAYED)
@@ -69,9 +67,7 @@ def logs_are_closed_unsynced(p: Patches) -> None:
     "a shortened interval applies to all later writes",
     test=f"{ALTERED}a_shorter_interval_counts_for_what_comes_after_it",
 )
-def the_first_interval_counts(p: Patches) -> None:
-    def wrote(self: interval_sync.IntervalSync, log: Log, now_s: float) -> None:
-        due_s = self._due_s.setdefault(log, now_s + log.config.sync_interval_s)
-        self.next_s = min(self.next_s, due_s)
-
-    p.replace(interval_sync.IntervalSync.wrote, wrote)
+@replaces(interval_sync.IntervalSync.wrote)
+def the_first_interval_counts(_: Any, self: interval_sync.IntervalSync, log: Log, now_s: float) -> None:
+    due_s = self._due_s.setdefault(log, now_s + log.config.sync_interval_s)
+    self.next_s = min(self.next_s, due_s)
