@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from tinymq_chaos.checkers.bounds.retention import anomaly_of, logs
+from tinymq_chaos.checkers.bounds.retention import logs
 from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.checkers.common.settings import SettingsHistory
@@ -31,12 +31,12 @@ def over_capacity(facts: Facts) -> Iterator[Anomaly]:
         most = bounded[log].bounds("max_records", since_s, until_s)[1]
         if end - log_start > most:
             what = f"{end - log_start} records, and there is room for {most:g}"
-            yield anomaly_of(AnomalyKind.OVER_CAPACITY, what, log, (log_start, end), look)
+            yield Anomaly.of(AnomalyKind.OVER_CAPACITY, what, log, look, offsets=(log_start, end))
         heaviest = bounded[log].bounds("max_bytes", since_s, until_s)[1]
         weight = facts.weight(log, log_start, end)
         if weight is not None and weight > heaviest:
             what = f"{weight} bytes of records, and there is room for {heaviest:g}"
-            yield anomaly_of(AnomalyKind.OVER_CAPACITY, what, log, (log_start, end), look)
+            yield Anomaly.of(AnomalyKind.OVER_CAPACITY, what, log, look, offsets=(log_start, end))
 
 
 def _appended(facts: Facts, bounded: dict[Log, SettingsHistory]) -> dict[tuple[Log, int], tuple[float, float]]:
@@ -70,7 +70,7 @@ def dropped_too_much(facts: Facts) -> Iterator[Anomaly]:
         if (few or most == math.inf) and (light or heaviest == math.inf):
             left = f"{end - log_start} are left" + ("" if weight is None else f", of {weight} bytes,")
             what = f"{log_start} records were dropped, and {left} where {most:g}, or {heaviest:g} bytes, have room"
-            yield anomaly_of(AnomalyKind.REMOVED_EARLY, what, log, (log_start, end), look)
+            yield Anomaly.of(AnomalyKind.REMOVED_EARLY, what, log, look, offsets=(log_start, end))
 
 
 def _at_once(facts: Facts, look: Call, log: Log) -> int:
@@ -111,7 +111,7 @@ def refused_with_room(facts: Facts) -> Iterator[Anomaly]:
             what = (
                 f"{call.args['records'][0]} is refused, and there were {most} records at most where {room:g} have room"
             )
-            yield anomaly_of(AnomalyKind.REFUSED, what, log, (start, end), call)
+            yield Anomaly.of(AnomalyKind.REFUSED, what, log, call, offsets=(start, end))
 
 
 def _on_their_way(facts: Facts, log: Log, refused: Call) -> int:

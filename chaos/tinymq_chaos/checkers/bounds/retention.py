@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.checkers.common.settings import SettingsHistory
 from tinymq_chaos.checkers.records.writes import acknowledged, place_of
@@ -39,7 +39,7 @@ def removed_early(facts: Facts) -> Iterator[Anomaly]:
             kept_s = aged[log].bounds("retention_ms", call.invoked_s, ended_s)[0] / 1000
             if (age_s := ended_s - call.invoked_s) < kept_s * (1 - CLOCKS) - SLACK_S:
                 what = f"removed after {age_s:.3f} s at most, and the topic keeps records for {kept_s:g} s"
-                yield anomaly_of(AnomalyKind.REMOVED_EARLY, what, log, (base, log_start), call, look)
+                yield Anomaly.of(AnomalyKind.REMOVED_EARLY, what, log, call, look, offsets=(base, log_start))
                 break
 
 
@@ -63,7 +63,7 @@ def kept_too_long(facts: Facts) -> Iterator[Anomaly]:
             due_s = max(max(call.ended_s or end_s, counted_s) + retention_s, calm_s, settings.settled_s, *holds_s)
             if where == log and base >= log_start and end_s - due_s > GONE_S:
                 what = f"not removed {end_s - due_s:.3f} s after its time"
-                yield anomaly_of(AnomalyKind.KEPT_TOO_LONG, what, log, (base,), call)
+                yield Anomaly.of(AnomalyKind.KEPT_TOO_LONG, what, log, call, offsets=(base,))
                 break
 
 
@@ -79,7 +79,7 @@ def removed_of_the_last_bytes(facts: Facts) -> Iterator[Anomaly]:
         least = sized[log].bounds("retention_bytes", 0.0, look.ended_s or math.inf)[0]
         if kept < least:
             what = f"{kept} bytes of records are left, and the topic keeps {least:g}"
-            yield anomaly_of(AnomalyKind.REMOVED_EARLY, what, log, (log_start, end), look)
+            yield Anomaly.of(AnomalyKind.REMOVED_EARLY, what, log, look, offsets=(log_start, end))
 
 
 def kept_too_much(facts: Facts) -> Iterator[Anomaly]:
@@ -122,7 +122,9 @@ def broken_holds(facts: Facts) -> Iterator[Anomaly]:
             ended_s = look.ended_s or 0.0
             if where == log and log_start > hold.args["offset"] and ended_s < until_s and ended_s > (hold.ended_s or 0):
                 what = f"begins at {log_start}, and {hold.args['offset']} was held"
-                yield anomaly_of(AnomalyKind.BROKEN_HOLD, what, log, (hold.args["offset"], log_start), hold, look)
+                yield Anomaly.of(
+                    AnomalyKind.BROKEN_HOLD, what, log, hold, look, offsets=(hold.args["offset"], log_start)
+                )
                 break
 
 
@@ -146,8 +148,3 @@ def _clocks_were_wrong(facts: Facts) -> bool:
 
 def _brokers(facts: Facts) -> set[int]:
     return {replica.broker for replica in facts.history.replicas}
-
-
-def anomaly_of(kind: AnomalyKind, what: str, log: Log, offsets: tuple[int, ...], *calls: Call) -> Anomaly:
-    processes = tuple(dict.fromkeys(call.process for call in calls))
-    return Anomaly(kind, what, log, records=(), offsets=offsets, processes=processes, times_s=times(*calls))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tinymq_chaos.checkers.bounds.stale_reads import end_at, ends_of
 from tinymq_chaos.checkers.bounds.trims import log_of
-from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.checkers.common.settings import BOUNDS, SettingsHistory
 from tinymq_chaos.history import Call, Log, Outcome
@@ -34,7 +34,7 @@ def miscounted(facts: Facts) -> Iterator[Anomaly]:
         if call.result < least or (most is not None and call.result > most - gone):
             upto = "" if most is None else f", and at most {most - gone}"
             what = f"reported as {call.result}, and at least {max(0, least)} were left{upto}"
-            yield Anomaly(AnomalyKind.MISCOUNTED, what, log, processes=(call.process,), times_s=times(call))
+            yield Anomaly.of(AnomalyKind.MISCOUNTED, what, log, call)
 
 
 def _something_went(facts: Facts, log: Log) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from tinymq_chaos.checkers.bounds.trims import log_of
-from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.checkers.common.settings import BOUNDS, SettingsHistory
 from tinymq_chaos.checkers.records.writes import acknowledged, place_of
@@ -100,4 +100,4 @@ def _takings(facts: Facts) -> dict[Channel, list[float]]:
 
 
 def _anomaly(what: str, call: Call) -> Anomaly:
-    return Anomaly(AnomalyKind.STALE, what, log_of(call), processes=(call.process,), times_s=times(call))
+    return Anomaly.of(AnomalyKind.STALE, what, log_of(call), call)

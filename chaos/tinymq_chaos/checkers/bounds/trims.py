@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from tinymq_chaos.checkers.bounds.retention import anomaly_of
 from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.checkers.common.settings import SettingsHistory
@@ -29,7 +28,9 @@ def trimmed_reads(facts: Facts) -> Iterator[Anomaly]:
             asked = shown.call if shown.call.kind == "fetch" else opened.get((shown.reader, log[0]))
             if asked is not None and _knows(facts, trim, asked, shown.call):
                 what = f"{shown.names[0]} was shown at offset {shown.base}, which was trimmed to {trim.result}"
-                yield anomaly_of(AnomalyKind.TRIMMED_READ, what, log, (shown.base, trim.result), trim, shown.call)
+                yield Anomaly.of(
+                    AnomalyKind.TRIMMED_READ, what, log, trim, shown.call, offsets=(shown.base, trim.result)
+                )
                 break
 
 
@@ -55,7 +56,7 @@ def removed_untrimmed(facts: Facts) -> Iterator[Anomaly]:
         asked = [c.args["before"] for c in trims if log_of(c) == log and c.invoked_s <= (look.ended_s or 0.0)]
         if log_start > max(asked, default=0):
             what = f"begins at {log_start}, and the requested trims end at {max(asked, default=0)}"
-            yield anomaly_of(AnomalyKind.REMOVED_EARLY, what, log, (log_start,), look)
+            yield Anomaly.of(AnomalyKind.REMOVED_EARLY, what, log, look, offsets=(log_start,))
             break
 
 

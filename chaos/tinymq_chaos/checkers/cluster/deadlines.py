@@ -8,7 +8,7 @@ from statistics import median
 
 from tinymq_chaos.checkers.bounds.capacity import QUOTA
 from tinymq_chaos.checkers.bounds.retention import CLOCKS, hold_of
-from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.history import METADATA, Call, Log, Outcome
 
@@ -64,11 +64,11 @@ def no_progress(facts: Facts, within_s: float = PROGRESS_S) -> Iterator[Anomaly]
         if waiting and not served and end_s >= until and not facts.is_gone(log):
             how = waiting[0]
             what = f"nothing was done within {within_s:g} s of the last fault, at {calm_s:.3f} s: {how}"
-            yield Anomaly(AnomalyKind.NO_PROGRESS, what, log, processes=(how.process,), times_s=times(how))
+            yield Anomaly.of(AnomalyKind.NO_PROGRESS, what, log, how)
     for call in facts.of("drain"):
         if call.outcome is not Outcome.OK:
             what = f"could not be read to the end: {call}"
-            yield Anomaly(AnomalyKind.NO_PROGRESS, what, None, processes=(call.process,), times_s=times(call))
+            yield Anomaly.of(AnomalyKind.NO_PROGRESS, what, None, call)
 
 
 def _held(facts: Facts, log: Log) -> list[tuple[float, float]]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.checkers.common.linearizability import Operation, check_linearizable
 from tinymq_chaos.history import METADATA, Call, Outcome
@@ -158,7 +158,7 @@ def _judge(ops: list[tuple[Call, Op]], known: frozenset[str], of_what: str) -> I
     what = f"{of_what}: no order of the calls explains {call}{answer}"
     if overlapping:
         what += f"; it overlaps {'; '.join(str(c) for c in overlapping[:3])}"
-    yield Anomaly(AnomalyKind.NOT_LINEARIZABLE, what, METADATA, processes=(call.process,), times_s=times(call))
+    yield Anomaly.of(AnomalyKind.NOT_LINEARIZABLE, what, METADATA, call)
 
 
 def _end(call: Call) -> float:

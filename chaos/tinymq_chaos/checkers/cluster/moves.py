@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tinymq_chaos.checkers.bounds.retention import anomaly_of
 from tinymq_chaos.checkers.bounds.trims import log_of
 from tinymq_chaos.checkers.cluster.deadlines import SETTLED_S
 from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
@@ -27,10 +26,10 @@ def moved_elsewhere(facts: Facts) -> Iterator[Anomaly]:
         if terms and call.result not in {led.broker for led in then}:
             leading = sorted({led.broker for led in then})
             what = f"broker {call.result} is reported as the leader, and the leaders were {leading}"
-            yield anomaly_of(AnomalyKind.NOT_MOVED, what, log, (), call)
+            yield Anomaly.of(AnomalyKind.NOT_MOVED, what, log, call)
         elif _quiet(facts, call) and call.args["to"] not in (None, call.result):
             what = f"broker {call.result} leads, and broker {call.args['to']} was requested"
-            yield anomaly_of(AnomalyKind.NOT_MOVED, what, log, (), call)
+            yield Anomaly.of(AnomalyKind.NOT_MOVED, what, log, call)
 
 
 def slow_moves(facts: Facts) -> Iterator[Anomaly]:
@@ -39,7 +38,7 @@ def slow_moves(facts: Facts) -> Iterator[Anomaly]:
     for call in facts.of("transfer"):
         took_s = (call.ended_s or call.deadline_s) - call.invoked_s
         if _quiet(facts, call) and call.outcome is not Outcome.FAILED and took_s > most_s:
-            yield anomaly_of(AnomalyKind.NOT_MOVED, f"it takes {took_s:.3f} s: {call}", log_of(call), (), call)
+            yield Anomaly.of(AnomalyKind.NOT_MOVED, f"it takes {took_s:.3f} s: {call}", log_of(call), call)
 
 
 def _done(facts: Facts) -> Iterator[Call]:

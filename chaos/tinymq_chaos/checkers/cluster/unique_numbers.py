@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.history import Call, Outcome
 
@@ -22,8 +22,7 @@ def given_twice(facts: Facts) -> Iterator[Anomaly]:
         if before is not None and number <= before[0] and (number == before[0] or _earlier(before[1], call)):
             message = f"{what[0]} {number} is given, and {before[0]} was given before"
             log = (call.args["topic"], call.args.get("partition", number))
-            processes = (before[1].process, call.process)
-            yield Anomaly(AnomalyKind.GIVEN_TWICE, message, log, processes=processes, times_s=times(before[1], call))
+            yield Anomaly.of(AnomalyKind.GIVEN_TWICE, message, log, before[1], call)
         if before is None or number > before[0]:
             newest[what] = number, call
 

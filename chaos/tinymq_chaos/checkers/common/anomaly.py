@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -85,6 +86,22 @@ class Anomaly:
     times_s: tuple[float, ...] = ()
     brokers: tuple[int, ...] = ()
 
+    @classmethod
+    def of(
+        cls,
+        kind: AnomalyKind,
+        what: str,
+        log: Log | None,
+        *calls: Call,
+        records: Iterable[str] = (),
+        offsets: tuple[int, ...] = (),
+        processes: tuple[str, ...] = (),
+    ) -> Anomaly:
+        """Return an anomaly that these calls show, with their times, and by their processes unless others are named."""
+        times_s = tuple(call.invoked_s if call.ended_s is None else call.ended_s for call in calls)
+        by = processes or tuple(dict.fromkeys(call.process for call in calls))
+        return cls(kind, what, log, tuple(records), offsets=offsets, processes=by, times_s=times_s)
+
     def __str__(self) -> str:
         where = "" if self.log is None else f"{log_name(self.log)}: "
         parts = [
@@ -104,11 +121,6 @@ def log_name(log: Log) -> str:
         return "metadata"
     name, _, topic_id = log[0].partition("#")
     return f"{name}#{topic_id[:6]}/{log[1]}" if topic_id else f"{name}/{log[1]}"
-
-
-def times(*calls: Call) -> tuple[float, ...]:
-    """Return when these calls ended, or began if they have not ended."""
-    return tuple(call.invoked_s if call.ended_s is None else call.ended_s for call in calls)
 
 
 def _list(word: str, values: object) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.history import METADATA, Call, Outcome
 
@@ -81,6 +81,4 @@ def settings_of_the_past(facts: Facts) -> Iterator[Anomaly]:
             possible = history.between(name, call.invoked_s, call.ended_s or math.inf, heard=True)
             if value not in possible and None not in possible:
                 what = f"{name} is reported as {value}, and may be {', '.join(sorted(map(str, possible)))}"
-                yield Anomaly(
-                    AnomalyKind.NOT_LINEARIZABLE, what, METADATA, processes=(call.process,), times_s=times(call)
-                )
+                yield Anomaly.of(AnomalyKind.NOT_LINEARIZABLE, what, METADATA, call)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.history import Call, Log, Outcome
 
@@ -40,7 +40,7 @@ def moved_back(facts: Facts) -> Iterator[Anomaly]:
             if bad is not None:
                 kind = AnomalyKind.LOST_COMMIT if bad.call.kind == "commit" else AnomalyKind.CURSOR_BACK
                 what = f"channel {cursor[1]} is at {now.position}, and was at {bad.position}"
-                yield _anomaly(kind, what, cursor[0], (bad.position, now.position), bad.call, now.call)
+                yield Anomaly.of(kind, what, cursor[0], bad.call, now.call, offsets=(bad.position, now.position))
                 break
 
 
@@ -64,7 +64,7 @@ def strayed(facts: Facts) -> Iterator[Anomaly]:
             places = {c.args["offset"] for c in moves if c.invoked_s < seen.until_s} | {0}
             if seen.position not in places:
                 what = f"channel {cursor[1]} is at {seen.position}, where no call put it"
-                yield _anomaly(AnomalyKind.CURSOR_STRAYED, what, cursor[0], (seen.position,), seen.call)
+                yield Anomaly.of(AnomalyKind.CURSOR_STRAYED, what, cursor[0], seen.call, offsets=(seen.position,))
                 break
 
 
@@ -81,7 +81,7 @@ def not_fenced(facts: Facts) -> Iterator[Anomaly]:
         before = next((c for c in others if c.ended_s is not None and c.ended_s <= call.invoked_s), None)
         if before is not None:
             what = f"channel {cursor[1]} had another consumer, or a newer seek, and an earlier commit succeeded"
-            yield _anomaly(AnomalyKind.NOT_FENCED, what, cursor[0], (call.args["offset"],), before, call)
+            yield Anomaly.of(AnomalyKind.NOT_FENCED, what, cursor[0], before, call, offsets=(call.args["offset"],))
 
 
 def taken_twice(facts: Facts) -> Iterator[Anomaly]:
@@ -93,11 +93,11 @@ def taken_twice(facts: Facts) -> Iterator[Anomaly]:
         first = requests.setdefault((cursor, offset), call)
         if first.args["request"] != call.args["request"]:
             what = f"channel {cursor[1]} gave one record to two requests"
-            yield _anomaly(AnomalyKind.TAKEN_TWICE, what, cursor[0], (offset,), first, call)
+            yield Anomaly.of(AnomalyKind.TAKEN_TWICE, what, cursor[0], first, call, offsets=(offset,))
         before = records.setdefault((cursor, call.args["request"]), call)
         if before.result[0] != offset:
             what = f"channel {cursor[1]} answered a repeated request with a different record"
-            yield _anomaly(AnomalyKind.TAKEN_TWICE, what, cursor[0], (before.result[0], offset), before, call)
+            yield Anomaly.of(AnomalyKind.TAKEN_TWICE, what, cursor[0], before, call, offsets=(before.result[0], offset))
 
 
 def taken_by_nobody(facts: Facts) -> Iterator[Anomaly]:
@@ -135,7 +135,7 @@ def taken_as_stored(facts: Facts) -> Iterator[Anomaly]:
         there = final.at(offset)
         if name and there != name:
             what = f"{name} was given at offset {offset}, where the log has {there}"
-            yield _anomaly(AnomalyKind.DIRTY_READ, what, cursor[0], (offset,), call)
+            yield Anomaly.of(AnomalyKind.DIRTY_READ, what, cursor[0], call, offsets=(offset,))
 
 
 def _may_take(call: Call, cursor: Cursor) -> bool:
@@ -166,8 +166,3 @@ def _positions(call: Call) -> Iterable[tuple[Cursor, int]]:
 
 def _cursor(call: Call) -> Cursor:
     return (call.args["topic"], call.args["partition"]), call.args["channel"]
-
-
-def _anomaly(kind: AnomalyKind, what: str, log: Log, offsets: tuple[int, ...], *calls: Call) -> Anomaly:
-    processes = tuple(dict.fromkeys(call.process for call in calls))
-    return Anomaly(kind, what, log, records=(), offsets=offsets, processes=processes, times_s=times(*calls))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.checkers.records.writes import acknowledged, place_of
 from tinymq_chaos.history import Call, Log
@@ -17,15 +17,7 @@ def early_answers(facts: Facts) -> Iterator[Anomaly]:
         end = facts.committed_by(log, call)
         if end is not None and base + len(names) > end:
             what = f"acknowledged at offset {base}, when {end} was the end of the committed records"
-            yield Anomaly(
-                AnomalyKind.UNCOMMITTED,
-                what,
-                log,
-                records=tuple(names),
-                offsets=(base,),
-                processes=(call.process,),
-                times_s=times(call),
-            )
+            yield Anomaly.of(AnomalyKind.UNCOMMITTED, what, log, call, records=names, offsets=(base,))
 
 
 def early_reads(facts: Facts) -> Iterator[Anomaly]:
@@ -42,12 +34,4 @@ def _shown(facts: Facts, call: Call, log: Log, shown: int) -> Iterator[Anomaly]:
     end = facts.committed_by(log, call)
     if end is not None and shown > end:
         what = f"shown up to offset {shown}, when {end} was the end of the committed records"
-        yield Anomaly(
-            AnomalyKind.UNCOMMITTED,
-            what,
-            log,
-            records=(),
-            offsets=(end, shown),
-            processes=(call.process,),
-            times_s=times(call),
-        )
+        yield Anomaly.of(AnomalyKind.UNCOMMITTED, what, log, call, offsets=(end, shown))

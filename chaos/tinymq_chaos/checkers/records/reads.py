@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts, FinalPartition, ShownRecords
 from tinymq_chaos.checkers.records.writes import acknowledged, place_of
 from tinymq_chaos.history import Call, Log, Outcome
@@ -21,7 +21,7 @@ def shown_records(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _not_in_the_log(facts: Facts, shown: ShownRecords, final: FinalPartition) -> Iterator[Anomaly]:
-    log, at = shown.log, times(shown.call)
+    log = shown.log
     taken_back: list[tuple[int, str]] = []
     for offset, name in enumerate(shown.names, shown.base):
         there = final.at(offset)
@@ -35,7 +35,8 @@ def _not_in_the_log(facts: Facts, shown: ShownRecords, final: FinalPartition) ->
         else:
             taken_back.append((offset, name))
             continue
-        yield Anomaly(kind, what, log, records=(name,), offsets=(offset,), processes=(shown.reader,), times_s=at)
+        by = (shown.reader,)
+        yield Anomaly.of(kind, what, log, shown.call, records=(name,), offsets=(offset,), processes=by)
     if taken_back:
         yield _taken_back(shown, final, taken_back)
 
@@ -49,9 +50,7 @@ def _taken_back(shown: ShownRecords, final: FinalPartition, records: list[tuple[
     what = f"{name} was shown at offset {offset}, where {instead}"
     names = tuple(name for _, name in records)
     offsets = tuple(offset for offset, _ in records)
-    return Anomaly(
-        kind, what, shown.log, records=names, offsets=offsets, processes=(shown.reader,), times_s=times(shown.call)
-    )
+    return Anomaly.of(kind, what, shown.log, shown.call, records=names, offsets=offsets, processes=(shown.reader,))
 
 
 def shown_ends(facts: Facts) -> Iterator[Anomaly]:
@@ -60,26 +59,10 @@ def shown_ends(facts: Facts) -> Iterator[Anomaly]:
         final = facts.finals.get(log)
         if final is not None and final.certain and not facts.is_gone(log) and high_watermark > final.end:
             what = f"its end was reported as {high_watermark}, and is {final.end} at the end of the run"
-            yield Anomaly(
-                AnomalyKind.DIRTY_READ,
-                what,
-                log,
-                records=(),
-                offsets=(high_watermark,),
-                processes=(call.process,),
-                times_s=times(call),
-            )
+            yield Anomaly.of(AnomalyKind.DIRTY_READ, what, log, call, offsets=(high_watermark,))
         if log_start > high_watermark:
             what = "a log that begins after its end"
-            yield Anomaly(
-                AnomalyKind.GAP,
-                what,
-                log,
-                records=(),
-                offsets=(log_start, high_watermark),
-                processes=(call.process,),
-                times_s=times(call),
-            )
+            yield Anomaly.of(AnomalyKind.GAP, what, log, call, offsets=(log_start, high_watermark))
 
 
 def skipped_fetches(facts: Facts) -> Iterator[Anomaly]:
@@ -93,15 +76,7 @@ def skipped_fetches(facts: Facts) -> Iterator[Anomaly]:
         if got != due and not (message is None and due >= end):
             what = f"asked for offset {call.args['offset']} of {log_start} to {end}, and shown {message}"
             log = (call.args["topic"], call.args["partition"])
-            yield Anomaly(
-                AnomalyKind.SKIPPED_POLL,
-                what,
-                log,
-                records=(),
-                offsets=(due, got),
-                processes=(call.process,),
-                times_s=times(call),
-            )
+            yield Anomaly.of(AnomalyKind.SKIPPED_POLL, what, log, call, offsets=(due, got))
 
 
 def steady_readers(facts: Facts) -> Iterator[Anomaly]:
@@ -122,15 +97,7 @@ def steady_readers(facts: Facts) -> Iterator[Anomaly]:
                 back = base < due
                 kind = AnomalyKind.NONMONOTONIC_POLL if back else AnomalyKind.SKIPPED_POLL
                 what = f"a reader was shown offset {base} after {due - 1}" if due else f"it began at {base}, not at 0"
-                yield Anomaly(
-                    kind,
-                    what,
-                    log,
-                    records=tuple(names[:1]),
-                    offsets=(due, base),
-                    processes=(reader,),
-                    times_s=times(call),
-                )
+                yield Anomaly.of(kind, what, log, call, records=names[:1], offsets=(due, base), processes=(reader,))
             expected[reader, log] = base + len(names)
 
 
@@ -148,15 +115,7 @@ def unseen_writes(facts: Facts) -> Iterator[Anomaly]:
                 if call.ended_s > drain.invoked_s:
                     continue
                 what = f"acknowledged, and never shown to {_reader(drain)}, which read up to the end, {end}"
-                yield Anomaly(
-                    AnomalyKind.UNSEEN_WRITE,
-                    what,
-                    log,
-                    records=tuple(names),
-                    offsets=(base,),
-                    processes=(call.process,),
-                    times_s=times(call, drain),
-                )
+                yield Anomaly.of(AnomalyKind.UNSEEN_WRITE, what, log, call, drain, records=names, offsets=(base,))
 
 
 def _reader(call: Call) -> str:

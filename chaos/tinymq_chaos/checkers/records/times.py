@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import WELL, Facts
 from tinymq_chaos.checkers.records.writes import acknowledged
 from tinymq_chaos.history import Call, Log, Outcome
@@ -42,10 +42,8 @@ def wrong_append_times(facts: Facts) -> Iterator[Anomaly]:
         stored_us = appended.get(log, {}).get(offset)
         if rest and stored_us is not None and rest[0] != stored_us:
             what = f"answered with append time {rest[0]}, and the log has {stored_us}"
-            yield Anomaly(
-                AnomalyKind.WRONG_TIME, what, log, records=tuple(call.args["records"]), offsets=(offset,),
-                processes=(call.process,), times_s=times(call),
-            )  # fmt: skip
+            records = call.args["records"]
+            yield Anomaly.of(AnomalyKind.WRONG_TIME, what, log, call, records=records, offsets=(offset,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +67,8 @@ def wrong_look_ups(facts: Facts) -> Iterator[Anomaly]:
             continue
         what = _wrong(found, facts.timestamps(found.log), _kept_from(facts, found))
         if what:
-            yield Anomaly(
-                AnomalyKind.WRONG_TIME, f"looked up {found.time_us}: {what}", found.log, offsets=(found.offset,),
-                processes=(found.call.process,), times_s=times(found.call),
-            )  # fmt: skip
+            what = f"looked up {found.time_us}: {what}"
+            yield Anomaly.of(AnomalyKind.WRONG_TIME, what, found.log, found.call, offsets=(found.offset,))
 
 
 def _look_ups(facts: Facts) -> Iterator[FoundTime]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind, times
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts, FinalPartition
 from tinymq_chaos.history import Call, Log, Outcome
 from tinymq_chaos.records import CHANGED
@@ -39,11 +39,9 @@ def _misplaced(facts: Facts, call: Call, final: FinalPartition) -> Iterator[Anom
         if there == name or (there is None and not final.certain):
             continue
         if name in places:
-            yield Anomaly(
-                AnomalyKind.INCONSISTENT_OFFSET,
-                f"acknowledged at offset {offset}, and lies at {places[name]}",
-                log, records=(name,), offsets=(offset, places[name]), processes=(call.process,), times_s=times(call),
-            )  # fmt: skip
+            offsets = (offset, places[name])
+            what = f"acknowledged at offset {offset}, and lies at {places[name]}"
+            yield Anomaly.of(AnomalyKind.INCONSISTENT_OFFSET, what, log, call, records=(name,), offsets=offsets)
         else:
             lost.append((offset, name, there))
     if lost:
@@ -54,9 +52,7 @@ def _misplaced(facts: Facts, call: Call, final: FinalPartition) -> Iterator[Anom
 
 
 def _lost(call: Call, log: Log, records: tuple[str, ...], what: str) -> Anomaly:
-    return Anomaly(
-        AnomalyKind.LOST_WRITE, what, log, records=records, offsets=(), processes=(call.process,), times_s=times(call)
-    )
+    return Anomaly.of(AnomalyKind.LOST_WRITE, what, log, call, records=records)
 
 
 def aborted_reads(facts: Facts) -> Iterator[Anomaly]:
@@ -71,15 +67,7 @@ def aborted_reads(facts: Facts) -> Iterator[Anomaly]:
     for name, (log, offset, how) in sorted(found.items()):
         call = failed[name]
         what = f"its send failed with {call.error}, and it {how}"
-        yield Anomaly(
-            AnomalyKind.ABORTED_READ,
-            what,
-            log,
-            records=(name,),
-            offsets=(offset,),
-            processes=(call.process,),
-            times_s=times(call),
-        )
+        yield Anomaly.of(AnomalyKind.ABORTED_READ, what, log, call, records=(name,), offsets=(offset,))
 
 
 def changed_records(facts: Facts) -> Iterator[Anomaly]:
@@ -112,15 +100,7 @@ def duplicates(facts: Facts) -> Iterator[Anomaly]:
                 at = [(log, o) for log, f in facts.finals.items() if log[0] == topic for o in _offsets(f, name)]
                 what = f"sent once, and there {count} times"
                 offsets = tuple(offset for _, offset in at)
-                yield Anomaly(
-                    AnomalyKind.DUPLICATE,
-                    what,
-                    at[0][0],
-                    records=(name,),
-                    offsets=offsets,
-                    processes=(call.process,),
-                    times_s=times(call),
-                )
+                yield Anomaly.of(AnomalyKind.DUPLICATE, what, at[0][0], call, records=(name,), offsets=offsets)
 
 
 def _offsets(final: FinalPartition, name: str) -> list[int]:
@@ -144,14 +124,15 @@ def reordered(facts: Facts) -> Iterator[Anomaly]:
             elif call.number < before.number:
                 first = before.args["records"][0]
                 what = f"lies after {first}, which {producer} sent later"
-                yield Anomaly(
+                yield Anomaly.of(
                     AnomalyKind.REORDERED,
                     what,
                     log,
+                    call,
+                    before,
                     records=(str(name),),
                     offsets=(offset,),
                     processes=(producer,),
-                    times_s=times(call, before),
                 )
         yield from _inside_batches(facts, log, final)
         yield from _skipped(facts, log, final)
@@ -174,15 +155,7 @@ def _skipped(facts: Facts, log: Log, final: FinalPartition) -> Iterator[Anomaly]
             before = missing.pop(row)
             what = f"is there, and {before.args['records'][0]}, which comes before it in row {row}, is not"
             names = tuple(call.args["records"])
-            yield Anomaly(
-                AnomalyKind.REORDERED,
-                what,
-                log,
-                records=names,
-                offsets=(offset,),
-                processes=(call.process,),
-                times_s=times(before, call),
-            )
+            yield Anomaly.of(AnomalyKind.REORDERED, what, log, before, call, records=names, offsets=(offset,))
 
 
 def _inside_batches(facts: Facts, log: Log, final: FinalPartition) -> Iterator[Anomaly]:
@@ -196,15 +169,7 @@ def _inside_batches(facts: Facts, log: Log, final: FinalPartition) -> Iterator[A
             continue
         if final.certain and final.slice(offset, len(names)) != names:
             what = "a batch that is not in a row, or not whole"
-            yield Anomaly(
-                AnomalyKind.REORDERED,
-                what,
-                log,
-                records=tuple(names),
-                offsets=(offset,),
-                processes=(call.process,),
-                times_s=times(call),
-            )
+            yield Anomaly.of(AnomalyKind.REORDERED, what, log, call, records=names, offsets=(offset,))
 
 
 def nonmonotonic_sends(facts: Facts) -> Iterator[Anomaly]:
@@ -218,14 +183,15 @@ def nonmonotonic_sends(facts: Facts) -> Iterator[Anomaly]:
             end, other = before
             records = (other.args["records"][-1], names[0])
             what = "a later send got the same or an earlier offset"
-            yield Anomaly(
+            yield Anomaly.of(
                 AnomalyKind.NONMONOTONIC_SEND,
                 what,
                 log,
+                other,
+                call,
                 records=records,
                 offsets=(end, base),
                 processes=(who,),
-                times_s=times(other, call),
             )
         else:
             last[log, who] = (base + len(names) - 1, call)
