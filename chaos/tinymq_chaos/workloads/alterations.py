@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tinymq.client import AsyncClient
 from tinymq_chaos.workloads.capacity import KEPT, Company, load, make_room
-from tinymq_chaos.workloads.context import CALL_S, Context, begin, pause, recorded
+from tinymq_chaos.workloads.context import CALL_S, Context, pause, recording
 from tinymq_chaos.workloads.producers import lone
 
 AGES_MS = ("1500", "4000", "none")
@@ -39,12 +39,10 @@ def altering(name: str, values: Sequence[str], *, twice: bool = False) -> Compan
             await pause(context, 0.5, 2.5)
             for _ in range(2 if twice and context.rng.random() < 0.5 else 1):
                 settings = {name: context.rng.choice(values)}
-                call = begin(context, process, "alter_topic", topic=key, settings=settings)
-                with recorded(call):
+                with recording(context, process, "alter_topic", topic=key, settings=settings) as call:
                     await client.admin.alter_topic(topic, {name: _read(settings[name])}, timeout=CALL_S)
                     call.ok()
-            call = begin(context, process, "settings", topic=key)
-            with recorded(call):
+            with recording(context, process, "settings", topic=key) as call:
                 found = (await client.admin.describe_topic(topic, timeout=CALL_S)).settings
                 call.ok({known: found[known] for known in (name, "on_full", "segment_ms")})
 

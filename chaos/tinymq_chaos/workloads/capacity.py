@@ -13,7 +13,7 @@ from tinymq.base.types import Offset
 from tinymq.client import AsyncClient
 from tinymq_chaos.history import Outcome
 from tinymq_chaos.workloads import readers
-from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, recorded
+from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, recorded, recording
 from tinymq_chaos.workloads.producers import NumberedProducer, batches, lone
 from tinymq_chaos.workloads.trims import trim
 
@@ -110,8 +110,7 @@ async def _hold(context: Context, client: AsyncClient, topic: str, key: str) -> 
             call.ok()
         if call.outcome is Outcome.OK:
             await pause(context, 0.2, LEASE_S / 2)
-        release = begin(context, process, "release", **place)
-        with recorded(release):
+        with recording(context, process, "release", **place) as release:
             await hold.release()
             release.ok()
         await pause(context, 0.5, 2.0)

@@ -19,7 +19,7 @@ from tinymq.client.consume.cursors import ChannelId, change
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.history import Call, Outcome
 from tinymq_chaos.records import name_of
-from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, key_of, pause, recorded
+from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, key_of, pause, recording
 from tinymq_chaos.workloads.producers import NumberedProducer, lone
 from tinymq_chaos.workloads.readers import drain
 
@@ -58,8 +58,7 @@ async def _consume(context: Context, process: str, topic: str, key: str, channel
         place: dict[str, Any] = {"topic": key, "partition": partition, "channel": channel}
         queue = client.queue(topic, partition, channel, consumer=process.replace(" ", "-"), **QUEUE)
         try:
-            call = begin(context, process, "open_channel", **place)
-            with recorded(call):
+            with recording(context, process, "open_channel", **place) as call:
                 await queue.open()
                 call.ok(await queue.position())
             while call.outcome is Outcome.OK and not context.stop.is_set() and context.rng.random() > 0.08:
@@ -74,8 +73,7 @@ async def _turn(context: Context, process: str, queue: Any, place: dict[str, Any
     """Read some records and commit them; or, now and then, go back."""
     if context.rng.random() < 0.1:
         target = context.rng.randrange(await queue.position() + 1)
-        call = begin(context, process, "seek", **place, offset=target)
-        with recorded(call):
+        with recording(context, process, "seek", **place, offset=target) as call:
             call.ok(await queue.seek(Offset(target)))
         return call
     try:
@@ -85,8 +83,7 @@ async def _turn(context: Context, process: str, queue: Any, place: dict[str, Any
         fail(call, error)
         return call
     upto = found[-1].offset + 1 if found else await queue.position()
-    call = begin(context, process, "commit", **place, offset=upto)
-    with recorded(call):
+    with recording(context, process, "commit", **place, offset=upto) as call:
         await queue.commit()
         call.ok(upto)
     return call
@@ -105,8 +102,7 @@ async def _look(context: Context, client: AsyncClient, topic: str, key: str) -> 
 
 
 async def _look_once(context: Context, client: AsyncClient, process: str, topic: str, key: str) -> None:
-    call = begin(context, process, "channels", topic=key)
-    with recorded(call):
+    with recording(context, process, "channels", topic=key) as call:
         found = await client.admin.list_channels(topic)
         call.ok([[c.partition, c.channel, c.position] for c in found])
 
@@ -145,8 +141,7 @@ async def _take(context: Context, process: str, topic: str, key: str) -> None:
     place: dict[str, Any] = {"topic": key, "partition": 0, "channel": CHANNELS[0]}
     for request in _requests(context):
         for _ in range(TRIES):
-            call = begin(context, process, "consume", **place, request=request.hex())
-            with recorded(call):
+            with recording(context, process, "consume", **place, request=request.hex()) as call:
                 known = await cluster.topic(topic, CALL_S)
                 taken = await _ask(cluster, known, request)
                 call.ok(None if taken is None else [taken, await _read(client, topic, taken)])

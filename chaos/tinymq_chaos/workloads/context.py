@@ -99,6 +99,13 @@ def begin(context: Context, process: str, kind: str, within_s: float = CALL_S, *
     return context.history.invoke(process, kind, context.history.now() + within_s, **args)
 
 
+@contextmanager
+def recording(context: Context, process: str, kind: str, within_s: float = CALL_S, **args: Any) -> Iterator[Call]:
+    """Begin a call, which the block ends, by its result or by its error."""
+    with recorded(begin(context, process, kind, within_s, **args)) as call:
+        yield call
+
+
 async def pause(context: Context, least_s: float, most_s: float) -> None:
     """Pause for a random time; return at once when the workload has to stop."""
     if not context.stop.is_set():

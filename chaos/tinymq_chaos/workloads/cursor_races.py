@@ -17,7 +17,7 @@ from tinymq.client.consume import cursors
 from tinymq.client.consume.cursors import ChannelId
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.history import Outcome
-from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, recorded
+from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, recorded, recording
 from tinymq_chaos.workloads.producers import NumberedProducer, lone
 
 CHANNEL = "rush"
@@ -83,8 +83,7 @@ class Consumer:
 
     async def _open(self) -> ConsumerCursor | None:
         held: ConsumerCursor | None = None
-        call = begin(self._context, self._process, "open_channel", **self._place)
-        with recorded(call):
+        with recording(self._context, self._process, "open_channel", **self._place) as call:
             channel = await self._channel()
             command_id = self._context.rng.randbytes(16)
             epoch = await cursors.set_consumer(self._cluster, channel, "rush", command_id, CALL_S / 4)
@@ -99,8 +98,9 @@ class Consumer:
         rng = self._context.rng
         before = ConsumerCursor(held.epoch, held.generation, held.position)
         sought = SentSeek(held.epoch, rng.randbytes(16), rng.randrange(held.position + 1))
-        call = begin(self._context, self._process, "seek", **self._place, offset=sought.offset, epoch=held.epoch)
-        with recorded(call):
+        with recording(
+            self._context, self._process, "seek", **self._place, offset=sought.offset, epoch=held.epoch
+        ) as call:
             outcome = await self._send_seek(sought)
             call.args["generation"] = outcome.generation
             held.generation, held.position = outcome.generation, int(outcome.position)
@@ -113,8 +113,7 @@ class Consumer:
         """Send an answered seek again: it changes nothing, unless another seek came between."""
         sought, self._sought = self._sought, None
         if sought is not None:
-            call = begin(self._context, self._process, "seek_again", **self._place, offset=sought.offset)
-            with recorded(call):
+            with recording(self._context, self._process, "seek_again", **self._place, offset=sought.offset) as call:
                 outcome = await self._send_seek(sought)
                 call.ok([int(outcome.position), outcome.generation])
 

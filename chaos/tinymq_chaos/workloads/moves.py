@@ -6,7 +6,7 @@ import asyncio
 
 from tinymq.base.errors import TinymqError
 from tinymq_chaos.workloads import readers
-from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, recorded
+from tinymq_chaos.workloads.context import CALL_S, Context, key_of, pause, recording
 from tinymq_chaos.workloads.producers import NumberedProducer, lone, stream
 
 PARTITIONS = 2
@@ -41,6 +41,5 @@ async def _move(context: Context, topic: str, key: str, partition: int) -> None:
         except TinymqError:
             continue
         to = None if context.rng.random() < ANY else context.rng.choice(found.replicas)
-        call = begin(context, process, "transfer", MOVE_S, topic=key, partition=partition, to=to)
-        with recorded(call):
+        with recording(context, process, "transfer", MOVE_S, topic=key, partition=partition, to=to) as call:
             call.ok(await client.admin.transfer_leader(topic, partition, to, timeout=MOVE_S))

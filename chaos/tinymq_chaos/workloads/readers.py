@@ -12,7 +12,7 @@ from tinymq.base.types import Offset
 from tinymq.client import AsyncClient
 from tinymq.client.admin.partition_offsets import find_place
 from tinymq_chaos.records import name_of
-from tinymq_chaos.workloads.context import CALL_S, Context, begin, pause, recorded
+from tinymq_chaos.workloads.context import CALL_S, Context, pause, recording
 
 POLL_S = 0.5
 DRAIN_S = 10.0
@@ -50,8 +50,7 @@ async def drain(
 ) -> None:
     """Read these partitions, or (None) all, from the beginning to the end that the leader knows, when all is quiet."""
     name = f"{context.name} {replica} end"
-    call = begin(context, name, "drain", DRAIN_S, reader=name, topic=key, replica=replica)
-    with recorded(call):
+    with recording(context, name, "drain", DRAIN_S, reader=name, topic=key, replica=replica) as call:
         until_s = context.clock.monotonic() + DRAIN_S
         ends = await _ends(client, topic, partitions)
         start: dict[int, Any] = dict.fromkeys(ends, "earliest")
@@ -99,8 +98,7 @@ async def _ends(client: AsyncClient, topic: str, partitions: Sequence[int] | Non
 
 
 async def _open(context: Context, reader: Any, name: str, key: str, replica: str) -> bool:
-    call = begin(context, name, "open", CALL_S, reader=name, topic=key, replica=replica)
-    with recorded(call):
+    with recording(context, name, "open", CALL_S, reader=name, topic=key, replica=replica) as call:
         await reader.open()
         call.ok([[p, offset] for p, offset in reader.position().items()])
         return True
@@ -109,8 +107,7 @@ async def _open(context: Context, reader: Any, name: str, key: str, replica: str
 
 async def _poll(context: Context, reader: Any, name: str, key: str, replica: str) -> bool:
     """Poll once; return False if the reader is at its end."""
-    call = begin(context, name, "poll", POLL_S, reader=name, topic=key, replica=replica)
-    with recorded(call):
+    with recording(context, name, "poll", POLL_S, reader=name, topic=key, replica=replica) as call:
         call.ok(runs(await reader.poll(timeout=POLL_S)))
         return True
     return False
@@ -135,8 +132,7 @@ async def look_up_times(context: Context, client: AsyncClient, topic: str, key: 
         ago_us = context.rng.randrange(-1_000_000, 15_000_000)
         time_us = max(0, context.clock.wall_us() - ago_us)
         ask = context.rng.choice((_as_wire_answers, _as_admin_finds, _as_reader_begins))
-        call = begin(context, process, "find_time", topic=key, time_us=time_us)
-        with recorded(call):
+        with recording(context, process, "find_time", topic=key, time_us=time_us) as call:
             call.ok(await ask(client, topic, EPOCH + timedelta(microseconds=time_us)))
         await pause(context, 0.3, 2.0)
 
@@ -168,8 +164,7 @@ async def look_at_ends(context: Context, client: AsyncClient, topic: str, key: s
     """Ask any broker for the bounds of the log now and then."""
     process = f"{context.name} ends"
     while not context.stop.is_set():
-        call = begin(context, process, "offsets", topic=key)
-        with recorded(call):
+        with recording(context, process, "offsets", topic=key) as call:
             found = await client.admin.offsets(topic, timeout=CALL_S)
             call.ok([[p, o.log_start, o.high_watermark] for p, o in found.items()])
         await pause(context, 0.3, 2.0)

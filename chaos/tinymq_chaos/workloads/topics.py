@@ -6,7 +6,7 @@ import asyncio
 
 from tinymq.client import AsyncClient
 from tinymq_chaos.history import Outcome, topic_key
-from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, recorded
+from tinymq_chaos.workloads.context import CALL_S, Context, key_of, pause, recording
 from tinymq_chaos.workloads.producers import NumberedProducer, lone
 from tinymq_chaos.workloads.readers import drain
 
@@ -45,13 +45,11 @@ async def partitions(context: Context) -> None:
     while not context.stop.is_set():
         if added and context.rng.random() < 0.6:
             number = added.pop()
-            call = begin(context, process, "delete_partition", topic=key, partition=number)
-            with recorded(call):
+            with recording(context, process, "delete_partition", topic=key, partition=number) as call:
                 await client.admin.delete_partition(name, number, timeout=CALL_S)
                 call.ok()
         else:
-            call = begin(context, process, "add_partition", topic=key)
-            with recorded(call):
+            with recording(context, process, "add_partition", topic=key) as call:
                 number = (await client.admin.add_partition(name, timeout=CALL_S)).partition
                 call.ok(number)
             if call.outcome is Outcome.OK:
@@ -102,28 +100,24 @@ class _Until:
 
 async def create(context: Context, client: AsyncClient, process: str, name: str, partitions: int) -> str | None:
     """Return the new topic's id, in hex; None: refused, or unknown."""
-    call = begin(context, process, "create_topic", name=name, partitions=partitions)
-    with recorded(call):
+    with recording(context, process, "create_topic", name=name, partitions=partitions) as call:
         call.ok((await client.admin.create_topic(name, partitions, 3, timeout=CALL_S)).topic_id.hex())
     return call.result if call.outcome is Outcome.OK else None
 
 
 async def delete(context: Context, client: AsyncClient, process: str, name: str) -> None:
-    call = begin(context, process, "delete_topic", name=name)
-    with recorded(call):
+    with recording(context, process, "delete_topic", name=name) as call:
         await client.admin.delete_topic(name, timeout=CALL_S)
         call.ok()
 
 
 async def get(context: Context, client: AsyncClient, process: str, name: str) -> None:
-    call = begin(context, process, "get_topic", name=name)
-    with recorded(call):
+    with recording(context, process, "get_topic", name=name) as call:
         call.ok((await client.admin.describe_topic(name, timeout=CALL_S)).topic_id.hex())
 
 
 async def list_all(context: Context, client: AsyncClient, process: str) -> None:
     """List the topics of this workload: other workloads create topics, too."""
-    call = begin(context, process, "list_topics", prefix=f"{context.name}-")
-    with recorded(call):
+    with recording(context, process, "list_topics", prefix=f"{context.name}-") as call:
         found = await client.admin.list_topics(timeout=CALL_S)
         call.ok({t.name: t.topic_id.hex() for t in found if t.name.startswith(f"{context.name}-")})

@@ -10,7 +10,7 @@ from tinymq.base.types import Offset
 from tinymq.client import AsyncClient
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.workloads import readers
-from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, recorded
+from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, recorded, recording
 from tinymq_chaos.workloads.producers import NumberedProducer, batches, lone
 
 BEYOND = 0.1  # how often a trim asks for more than there is
@@ -54,8 +54,7 @@ async def trim(context: Context, client: AsyncClient, process: str, topic: str, 
         return
     beyond = context.rng.random() < BEYOND
     before = ends.high_watermark + 1000 if beyond else context.rng.randint(ends.log_start, ends.high_watermark)
-    call = begin(context, process, "trim", topic=key, partition=0, before=before)
-    with recorded(call):
+    with recording(context, process, "trim", topic=key, partition=0, before=before) as call:
         timeout_s = context.rng.choice((CALL_S / 10, CALL_S))  # how long a trim waits for a hold
         call.ok(await client.admin.trim(topic, 0, Offset(before), timeout=timeout_s))
 
@@ -78,8 +77,7 @@ async def _hold(context: Context, client: AsyncClient, topic: str, key: str) -> 
             await hold.acquire()
             call.ok()
         await pause(context, 0.5, 3.0)
-        release = begin(context, f"{context.name} holds", "release", **place)
-        with recorded(release):
+        with recording(context, f"{context.name} holds", "release", **place) as release:
             await hold.release()
             release.ok()
 
@@ -88,8 +86,7 @@ async def _count(context: Context, topic: str, key: str) -> None:
     """Ask a majority for the size: it knows of every trim that was answered."""
     caller = context.caller()
     while not context.stop.is_set():
-        call = begin(context, f"{context.name} counts", "size", topic=key, partition=0, channel="")
-        with recorded(call):
+        with recording(context, f"{context.name} counts", "size", topic=key, partition=0, channel="") as call:
             request = pb.GetQueueSizeRequest(topic=topic, queue=0)
             call.ok(int((await caller.ask("tinymq.v1.QueueService/GetQueueSize", request, CALL_S)).messages))
         await pause(context, 0.2, 1.0)
