@@ -1,6 +1,6 @@
 """Retry until a deadline: the pauses as a value, and the one loop that makes the pauses.
 
-No module of the client has a retry loop of its own. A caller iterates over `retry_until`, makes one attempt in each
+No other module has such a loop (docs/adr/0052). A caller iterates over `retry_until`, makes one attempt in each
 pass, and leaves the loop with the result or with an error that no further attempt can change. When the iteration ends,
 the time is up, and the caller raises an error that names what it tried:
 

@@ -17,8 +17,7 @@ from tinymq.raft.net.handshake import ANYBODY, Credentials
 from tinymq.raft.net.transport import (
     HANDSHAKE_TIMEOUT_S,
     JOIN_RETRY_S,
-    REDIAL_MAX_S,
-    REDIAL_MIN_S,
+    REDIAL,
     UNFORMED_POLL_S,
     Channel,
     Invitation,
@@ -72,7 +71,7 @@ class MemoryTransport:
         self._outgoing: dict[Key, Pipe] = {}
         self._incoming: dict[Key, Pipe] = {}
         self._redials: dict[Key, Timer] = {}  # attempts that wait, or that a cut has swallowed
-        self._delays_s: dict[Key, float] = {}  # before the next redial but one
+        self._failures: dict[Key, int] = {}  # to connect, in a row
         self._waits: set[Key] = set()  # the last attempt has failed, and the next one has not begun
         self._ask_s: dict[int, float] = {}  # a peer may be asked for its cluster again from then on
         self._proven: dict[int, PeerIdentity] = {}  # identities of peers, from the last handshake with each
@@ -269,7 +268,7 @@ class MemoryTransport:
         raise answer if isinstance(answer, TinymqError) else DeadlineExceeded(f"{host}:{port} did not answer")
 
     def _opened(self, key: Key, pipe: Pipe) -> None:
-        self._delays_s.pop(key, None)
+        self._failures.pop(key, None)
         self._outgoing[key] = pipe
         assert pipe.shake.peer is not None
         self._prove(pipe.shake.peer)
@@ -277,9 +276,8 @@ class MemoryTransport:
             self.on_connected(*key, pipe.shake.peer)
 
     def _refused(self, key: Key, error: TinymqError) -> None:
-        delay_s = self._delays_s.get(key, REDIAL_MIN_S)
-        self._delays_s[key] = min(delay_s * 2, REDIAL_MAX_S)
-        self._dial_after(key, delay_s * self._network.rng.uniform(0.75, 1.25))
+        self._failures[key] = self._failures.get(key, 0) + 1
+        self._dial_after(key, REDIAL.pause_s(self._failures[key]) * self._network.rng.uniform(0.75, 1.25))
         self._waits.add(key)
         if self.on_refused is not None:
             self.on_refused(key[0], error)

@@ -10,10 +10,9 @@ import pytest
 from tests.fakes.manual_clock import ManualClock
 from tinymq.base.types import METADATA_GROUP, GroupId, TopicId
 from tinymq.broker.replicas.preferred_leaders import (
-    BACKOFF_S_MAX,
-    BACKOFF_S_MIN,
+    BACKOFF,
     TRY_S,
-    Backoff,
+    Failures,
     Misplaced,
     PreferredLeaders,
     Target,
@@ -78,11 +77,12 @@ def test_the_longest_misplaced_leadership_returns_first() -> None:
 
 
 def test_the_backoff_grows_with_failures_up_to_a_bound_and_resets() -> None:
-    strike = Backoff(0.0, BACKOFF_S_MIN)
+    failures = Failures(0.0)
     for _ in range(10):
-        strike = strike.again(strike.at_s + strike.pause_s + 1.0)
-    assert strike.pause_s == BACKOFF_S_MAX
-    assert strike.again(strike.at_s + 3 * BACKOFF_S_MAX).pause_s == BACKOFF_S_MIN
+        failures = failures.again(failures.until_s + 1.0)
+    assert failures.until_s - failures.at_s == BACKOFF.pause_s_max
+    later_s = failures.at_s + 3 * BACKOFF.pause_s_max
+    assert failures.again(later_s).until_s - later_s == BACKOFF.pause_s_min
 
 
 # ---- looking, on a clock -----------------------------------------------------------------------------------------
@@ -181,12 +181,12 @@ def test_a_failed_transfer_backs_off_for_all_groups_of_the_target() -> None:
     here.homecoming.peer_changed(1, True)
     here.pass_s(12.0)
     one.is_transferring = False  # its deadline passed
-    here.pass_s(BACKOFF_S_MIN - 3.0)
+    here.pass_s(BACKOFF.pause_s_min - 3.0)
     assert here.asked == [ONE]
     here.pass_s(5.0)
     assert here.asked == [ONE, ONE]
     one.is_transferring = False
-    here.pass_s(2 * BACKOFF_S_MIN - 3.0)
+    here.pass_s(2 * BACKOFF.pause_s_min - 3.0)
     assert here.asked == [ONE, ONE]
     here.homecoming.peer_changed(1, False)
     here.homecoming.peer_changed(1, True)  # a restarted process starts without backoff
@@ -198,7 +198,7 @@ def test_a_leadership_given_away_by_a_live_preferred_broker_stays_for_a_while() 
     """For example, its disk hung."""
     one = FakeGroup(ONE, origin=LeadershipOrigin.TRANSFERRED)
     here = Home2(one)
-    here.pass_s(BACKOFF_S_MIN - 2.0)
+    here.pass_s(BACKOFF.pause_s_min - 2.0)
     assert here.asked == []
     here.pass_s(4.0)
     assert here.asked == [ONE]
@@ -206,7 +206,7 @@ def test_a_leadership_given_away_by_a_live_preferred_broker_stays_for_a_while() 
     here.pass_s(5.0)
     one.origin, one.term = LeadershipOrigin.TRANSFERRED, 7
     here.changed(one)
-    here.pass_s(2 * BACKOFF_S_MIN - 2.0)
+    here.pass_s(2 * BACKOFF.pause_s_min - 2.0)
     assert here.asked == [ONE], "longer each time"
     here.pass_s(4.0)
     assert here.asked == [ONE, ONE]
@@ -214,7 +214,7 @@ def test_a_leadership_given_away_by_a_live_preferred_broker_stays_for_a_while() 
 
 def test_many_groups_given_away_at_once_count_as_one_failure() -> None:
     here = Home2(*(FakeGroup(GroupId(ONE.topic_id, n), origin=LeadershipOrigin.TRANSFERRED) for n in range(20)))
-    here.pass_s(BACKOFF_S_MIN + 2.0)
+    here.pass_s(BACKOFF.pause_s_min + 2.0)
     assert len(here.asked) == 1
 
 

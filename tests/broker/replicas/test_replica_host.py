@@ -25,7 +25,7 @@ from tinymq.base.topic_config import make
 from tinymq.base.types import GroupId, TopicId
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.partition import Partition
-from tinymq.broker.replicas.replica_host import RETRY_S_MAX, ReplicaHost
+from tinymq.broker.replicas.replica_host import BACKOFF, ReplicaHost
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.state.state import RegistryState, Reloaded
@@ -204,11 +204,11 @@ def test_a_temporary_failure_is_retried_until_the_replica_opens(error: type[Tiny
         await settle()
         for _ in range(4):
             assert isinstance(b.replica_host.failure(topic.queues[0].group), error)
-            b.clock.advance(RETRY_S_MAX)
+            b.clock.advance(BACKOFF.pause_s_max)
             await settle()
         b.groups.refuse = None
         assert not b.replica_host.partitions
-        b.clock.advance(RETRY_S_MAX)
+        b.clock.advance(BACKOFF.pause_s_max)
         await settle()
         assert {p for _, p in b.replica_host.partitions} == {0, 1, 2}
         assert b.replica_host.failure(topic.queues[0].group) is None
@@ -223,7 +223,7 @@ def test_a_retry_does_not_open_a_deleted_replica() -> None:
         await settle()
         b.groups.refuse = None
         await b.registry.unregister_topic("t")
-        b.clock.advance(RETRY_S_MAX)
+        b.clock.advance(BACKOFF.pause_s_max)
         await settle()
         assert not b.replica_host.partitions
 
@@ -236,7 +236,7 @@ def test_a_damaged_replica_is_not_retried() -> None:
         await b.registry.register_topic("t", 1, 3)
         await settle()
         b.groups.refuse = None
-        b.clock.advance(100 * RETRY_S_MAX)
+        b.clock.advance(100 * BACKOFF.pause_s_max)
         await settle()
         assert not b.replica_host.partitions
 

@@ -33,6 +33,7 @@ from tinymq.base.errors import (
     WrongCluster,
 )
 from tinymq.base.quantity import named
+from tinymq.base.retry import Backoff, retry_until
 from tinymq.base.types import PeerAddress
 from tinymq.broker.cluster.formation import Formation
 from tinymq.raft.net.transport import JOIN_RETRY_S, Invitation, PeerIdentity
@@ -169,7 +170,7 @@ class ClusterSearch:
         Raises at once an error that a person has to correct, and any other error when the time is up.
         """
         deadline_s = self._clock.monotonic() + self._patience_s
-        while True:
+        async for _ in retry_until(deadline_s, self._clock, Backoff(JOIN_RETRY_S, JOIN_RETRY_S)):
             answers = await asyncio.gather(*map(self._ask_one, self._addresses))
             decision = choose(dict(zip(self._addresses, answers, strict=True)))
             if isinstance(decision, Invitation):
@@ -179,9 +180,10 @@ class ClusterSearch:
             if self._reason is None or self._reason.code != decision.code:
                 logger.warning("join_pending", code=decision.code, reason=decision.message, hint=decision.hint)
             self._reason = decision
-            if not isinstance(decision, Unavailable) or self._clock.monotonic() >= deadline_s:
-                raise decision
-            await self._clock.sleep(JOIN_RETRY_S)
+            if not isinstance(decision, Unavailable):
+                break
+        assert self._reason is not None, "the first attempt is always made"
+        raise self._reason
 
     async def _ask_one(self, address: str) -> Answer:
         try:

@@ -17,6 +17,7 @@ from typing import Protocol
 import structlog
 
 from tinymq.base.clock import Clock, Timer
+from tinymq.base.retry import Backoff
 from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.raft import Group, LeadershipOrigin
 
@@ -24,8 +25,7 @@ LOOK_S = 1.0  # between two checks
 WATCH_S = 0.02  # between two checks while a leadership is being transferred
 PAUSE_S = (0.2, 0.6)  # after a transfer, at random, so that brokers with the same target do not act in step
 TRY_S = 1.0  # after this a transfer is given up, because writers wait for it
-BACKOFF_S_MIN = 30.0  # pause for a broker that did not keep a leadership; doubles each time
-BACKOFF_S_MAX = 900.0
+BACKOFF = Backoff(30.0, 900.0)  # for a broker that did not keep a leadership
 
 logger = structlog.get_logger("tinymq.broker")
 
@@ -71,16 +71,21 @@ def may_return(misplaced: Misplaced, target: Target | None, now_s: float, return
 
 
 @dataclass(frozen=True, slots=True)
-class Backoff:
-    """A pause for a broker that did not keep a leadership."""
+class Failures:
+    """How often in a row a broker did not keep a leadership."""
 
-    at_s: float  # monotonic time of the last failure
-    pause_s: float
+    at_s: float  # monotonic time of the last one
+    count: int = 1
 
-    def again(self, now_s: float) -> Backoff:
+    @property
+    def until_s(self) -> float:
+        """The end of the pause for this broker, in monotonic time."""
+        return self.at_s + BACKOFF.pause_s(self.count)
+
+    def again(self, now_s: float) -> Failures:
         # A failure long after the last pause is a new one, and starts with the shortest pause.
-        lately = now_s - self.at_s < self.pause_s + BACKOFF_S_MAX
-        return Backoff(now_s, min(BACKOFF_S_MAX, 2 * self.pause_s) if lately else BACKOFF_S_MIN)
+        lately = now_s < self.until_s + BACKOFF.pause_s_max
+        return Failures(now_s, self.count + 1 if lately else 1)
 
 
 class LeadershipHost(Protocol):
@@ -112,7 +117,7 @@ class PreferredLeaders:
         self._since_s: dict[GroupId, tuple[int, float]] = {}  # misplaced: (term, monotonic time since when)
         self._began_s = clock.monotonic()
         self._alive_since_s: dict[int, float] = {}  # of brokers that came alive after `_began_s`
-        self._backoffs: dict[int, Backoff] = {}
+        self._failures: dict[int, Failures] = {}
         self._trying: tuple[GroupId, int] | None = None  # the transfer under way: (group, target)
         self._timer: Timer | None = None
         self._stopped = False
@@ -127,7 +132,7 @@ class PreferredLeaders:
 
     def peer_changed(self, broker_id: int, alive: bool) -> None:
         """Note that a broker came alive or is gone. Either ends its backoff."""
-        self._backoffs.pop(broker_id, None)
+        self._failures.pop(broker_id, None)
         if alive:
             self._alive_since_s[broker_id] = self._clock.monotonic()
         else:
@@ -156,9 +161,9 @@ class PreferredLeaders:
     def back_off(self, broker_id: int) -> None:
         """Pause transfers to a broker that did not keep a leadership. The pause doubles each time."""
         now_s = self._clock.monotonic()
-        before = self._backoffs.get(broker_id)
+        before = self._failures.get(broker_id)
         if before is None or before.at_s < now_s:  # many groups of one broker at one moment are one failure
-            self._backoffs[broker_id] = Backoff(now_s, BACKOFF_S_MIN) if before is None else before.again(now_s)
+            self._failures[broker_id] = Failures(now_s) if before is None else before.again(now_s)
 
     # ---- looking -------------------------------------------------------------------------------------------
 
@@ -209,7 +214,7 @@ class PreferredLeaders:
         for broker_id in {self._host.groups[g].membership.replicas[0].broker_id: None for g in self._since_s}:
             if self._host.alive(broker_id):
                 since_s = self._alive_since_s.get(broker_id, self._began_s)
-                backoff = self._backoffs.get(broker_id)
-                until_s = 0.0 if backoff is None else backoff.at_s + backoff.pause_s
+                failures = self._failures.get(broker_id)
+                until_s = 0.0 if failures is None else failures.until_s
                 targets[broker_id] = Target(since_s, self._registered(broker_id), until_s)
         return targets

@@ -17,6 +17,7 @@ import structlog
 from tinymq.base.clock import Clock, SystemClock, Timer
 from tinymq.base.config import Limits
 from tinymq.base.errors import NotReady, TinymqError, UnknownPartition, UnknownTopic
+from tinymq.base.retry import Backoff
 from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.broker.partition.partition import Partition, RaftGroup
 from tinymq.format.entry import Entry
@@ -35,8 +36,7 @@ from tinymq.registry.state.state import (
 from tinymq.registry.state.values import QueueRecord, TopicRecord
 
 OPENING_MAX = 16  # groups opened or deleted side by side
-RETRY_S_MIN = 1.0  # the first pause after a retriable failure; each further one is twice as long
-RETRY_S_MAX = 30.0  # the longest pause
+BACKOFF = Backoff(1.0, 30.0)  # after retriable failures of one group
 
 logger = structlog.get_logger("tinymq.broker")
 
@@ -81,7 +81,7 @@ class ReplicaHost:
         self._open: dict[tuple[bytes, int], Partition] = {}
         self._failed: dict[GroupId, TinymqError] = {}  # not open, with the newest error
         self._pending: dict[GroupId, QueueRecord | None] = {}  # work that is due: the record to open; None: delete
-        self._retries: dict[GroupId, tuple[float, Timer]] = {}  # (last pause in seconds, its timer)
+        self._retries: dict[GroupId, tuple[int, Timer]] = {}  # (failures in a row, the timer of the next attempt)
         self._up_to_date = False  # the registry is: replicas without data may be created
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -226,9 +226,9 @@ class ReplicaHost:
         if before is None or before.code != error.code:
             logger.error("partition_failed", group=str(group), error=error.code, reason=str(error))
         if error.retriable and not self._stopping:
-            waited_s, _ = self._retries.get(group, (RETRY_S_MIN / 2, None))
-            delay_s = min(RETRY_S_MAX, waited_s * 2)
-            self._retries[group] = delay_s, self._clock.call_later(delay_s, lambda: self._retry(group, queue))
+            failures = self._retries[group][0] + 1 if group in self._retries else 1
+            pause_s = BACKOFF.pause_s(failures)
+            self._retries[group] = failures, self._clock.call_later(pause_s, lambda: self._retry(group, queue))
 
     def _retry(self, group: GroupId, queue: QueueRecord | None) -> None:
         if group not in self._pending and (group.topic_id, group.partition) not in self._open:  # no newer work is due

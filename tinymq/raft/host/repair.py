@@ -14,6 +14,7 @@ import structlog
 
 from tinymq.base.clock import Clock
 from tinymq.base.errors import InvalidRequest, NotLeader, NotReady, StorageError, TinymqError
+from tinymq.base.retry import Backoff
 from tinymq.base.types import GroupId, TopicId
 from tinymq.log.engine.store import Store
 from tinymq.raft.peers.peers import Peers
@@ -27,9 +28,7 @@ METHOD = "raft.repair"
 ASK_AGAIN_S = 1.0
 ANSWER_S = 2.0  # how long the confirmation of the leadership may take
 GRANTED_S = 30.0  # for this long, a repair that was granted and is not finished keeps other replicas from theirs
-PAUSE_S_MAX = (
-    60.0  # between two repairs of one replica; it doubles from 1 s on while the replica is not listed in between
-)
+BACKOFF = Backoff(1.0, 60.0)  # between two repairs of one replica that is not listed in between
 _GROUP_BYTES = 16
 
 
@@ -84,7 +83,7 @@ class Repairs:
         """
         tries = self._tries.get(group.id, 0)
         if tries:
-            await self._clock.sleep(min(PAUSE_S_MAX, 2.0 ** min(tries - 1, 10)))
+            await self._clock.sleep(BACKOFF.pause_s(tries))
         while not await self._may_go(group):
             await self._clock.sleep(ASK_AGAIN_S)
         self._tries[group.id] = tries + 1
@@ -122,7 +121,7 @@ class Repairs:
             return False
 
     async def pause(self) -> None:
-        await self._clock.sleep(PAUSE_S_MAX)
+        await self._clock.sleep(BACKOFF.pause_s_max)
 
     # ---- the leader ----------------------------------------------------------------------------------------
 

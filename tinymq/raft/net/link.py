@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from tinymq.base.clock import Clock
 from tinymq.base.errors import Closed
 from tinymq.raft.net.connection import Connection
-from tinymq.raft.net.transport import REDIAL_MAX_S, REDIAL_MIN_S, UNFORMED_POLL_S, Channel, PeerAddress
+from tinymq.raft.net.transport import REDIAL, UNFORMED_POLL_S, Channel, PeerAddress
 
 Dial = Callable[["Link"], Awaitable[bool | None]]
 """One attempt, until the end of the connection that it opens.
@@ -71,17 +71,19 @@ class Link:
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        delay_s = REDIAL_MIN_S
+        failures = 0  # in a row
         while True:
             started = self._clock.monotonic()
             opened = await self._dial(self)
             if opened is None:
                 await self._clock.sleep(UNFORMED_POLL_S)
-            elif opened and self._clock.monotonic() - started > delay_s:
-                delay_s = REDIAL_MIN_S
+                continue
+            pause_s = REDIAL.pause_s(failures + 1)
+            if opened and self._clock.monotonic() - started > pause_s:
+                failures = 0
             else:
-                await self._wait(delay_s * self._rng.uniform(0.75, 1.25))
-                delay_s = min(delay_s * 2, REDIAL_MAX_S)
+                failures += 1
+                await self._wait(pause_s * self._rng.uniform(0.75, 1.25))
 
     async def _wait(self, delay_s: float) -> None:
         self._waiting = asyncio.Event()

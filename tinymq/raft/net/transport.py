@@ -16,6 +16,7 @@ from typing import Protocol
 
 from tinymq.base.config import Limits
 from tinymq.base.errors import TinymqError
+from tinymq.base.retry import Backoff
 from tinymq.base.types import PeerAddress
 from tinymq.base.value import value
 from tinymq.format.feature_level import FIRST_LEVEL
@@ -27,8 +28,7 @@ __all__ = [
     "HANDSHAKE_TIMEOUT_S",
     "HEAD_BYTES_MAX",
     "JOIN_RETRY_S",
-    "REDIAL_MAX_S",
-    "REDIAL_MIN_S",
+    "REDIAL",
     "UNFORMED_POLL_S",
     "Channel",
     "Invitation",
@@ -50,8 +50,7 @@ HEAD_BYTES_MAX = 1 << 20  # the protobuf part of a frame; a body is bounded by L
 CONTROL_BUFFER_BYTES_MAX = 8 << 20  # unsent on a control connection: far more than its peer would read in time
 HANDSHAKES_MAX = 64  # strangers at once; one more, and the oldest is dropped
 HANDSHAKE_TIMEOUT_S = 5.0  # from dialling or accepting to the end of the handshake
-REDIAL_MIN_S = 0.02  # after a failed attempt; doubles up to
-REDIAL_MAX_S = 1.0
+REDIAL = Backoff(0.02, 1.0)  # after failed attempts to connect, and a quarter more or less at random
 UNFORMED_POLL_S = 0.05  # a broker without a cluster checks at this interval whether it has joined one
 JOIN_RETRY_S = 0.5  # a broker without a cluster asks each peer for its cluster at this interval
 

@@ -24,6 +24,7 @@ from tinymq.base.errors import (
     TinymqError,
     Unavailable,
 )
+from tinymq.base.retry import Backoff, retry_until
 from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.base_registry import BaseRegistry
@@ -34,7 +35,7 @@ from tinymq.registry.state.values import BrokerRecord
 from tinymq.registry.state.wire import broker_from_wire, broker_to_wire
 
 METHOD = "registry"
-RETRY_S = 0.03  # between two attempts; a change of leader takes a few of them
+BACKOFF = Backoff(0.03, 0.03)  # a change of leader takes a few attempts
 TRY_S = 2.0  # of one attempt, at most: a leader that hangs costs no more than this
 
 
@@ -108,21 +109,20 @@ class ReplicatedRegistry(BaseRegistry):
 
     async def _ask(self, ask: pb.Ask, timeout_s: float) -> pb.Reply:
         """The leader's reply to `ask`, after as many attempts as the deadline permits."""
-        deadline_s = self._clock.monotonic() + timeout_s
         # Once one attempt may have reached a leader, the outcome stays uncertain, whatever later attempts say.
         uncertain = False
         changes = ask.WhichOneof("ask") != "barrier"
-        while True:
-            left_s = deadline_s - self._clock.monotonic()
+        failed: TinymqError | None = None
+        deadline_s = self._clock.monotonic() + timeout_s
+        async for attempt in retry_until(deadline_s, self._clock, BACKOFF, stop_s=BACKOFF.pause_s_min):
             try:
-                return await self._attempt(ask, max(0.001, min(left_s, TRY_S)))
+                return await self._attempt(ask, max(0.001, min(attempt.left_s, TRY_S)))
             except (Unavailable, OutcomeUnknown) as error:
-                failed: TinymqError = error
+                failed = error
                 uncertain = uncertain or (changes and not isinstance(error, NotLeader | NotReady))
-            if self._clock.monotonic() + RETRY_S >= deadline_s:
-                kind = OutcomeUnknown if uncertain else DeadlineExceeded
-                raise kind(f"the metadata leader did not answer in {timeout_s:.1f} s: {failed.message}") from failed
-            await self._clock.sleep(RETRY_S)
+        assert failed is not None, "the first attempt is always made"
+        kind = OutcomeUnknown if uncertain else DeadlineExceeded
+        raise kind(f"the metadata leader did not answer in {timeout_s:.1f} s: {failed.message}") from failed
 
     async def _attempt(self, ask: pb.Ask, timeout_s: float) -> pb.Reply:
         if self._machine.leading:
