@@ -143,6 +143,11 @@ def parse_batch_header(payload: bytes | memoryview) -> BatchHeader:
     return BatchHeader(version, codec, count, producer, epoch, sequence)
 
 
+def read_producer_id(payload: bytes) -> int:
+    """Read the producer's id alone, of a batch that was checked before."""
+    return int.from_bytes(payload[8:16], "little")
+
+
 def read_declared(payload: bytes | memoryview, limits: BatchLimits) -> Declared:
     """The first half of `check_batch`: read the header and Arrow's metadata, without unpacking anything.
 

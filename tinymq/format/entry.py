@@ -27,10 +27,11 @@ import struct
 from collections.abc import Iterator
 from enum import IntEnum
 from operator import attrgetter
+from typing import TypeVar
 
 import google_crc32c
 
-from tinymq.base.errors import CorruptData
+from tinymq.base.errors import CorruptData, UnsupportedVersion
 from tinymq.base.types import PAYLOAD_BYTES_MAX
 from tinymq.base.value import value
 
@@ -38,6 +39,8 @@ HEADER = struct.Struct("<IIIIBBHQQQIqq")
 HEADER_SIZE = 64
 ENTRY_VERSION = 1
 assert HEADER.size == HEADER_SIZE
+
+Buffer = TypeVar("Buffer", bytes, memoryview)
 
 _COVERED = struct.Struct("<IIIBBHQQQIqq")  # all of HEADER but header_crc
 
@@ -129,6 +132,21 @@ class Entry:
     @property
     def size(self) -> int:
         return HEADER_SIZE + self.header.length
+
+    @property
+    def batch(self) -> bytes:
+        """The record batch of a DATA entry, as `batch_in` finds it."""
+        return batch_in(self.header, self.payload)
+
+
+def batch_in(header: EntryHeader, payload: Buffer) -> Buffer:
+    """Return the record batch in a DATA entry's payload. All code that reads records gets them here.
+
+    A payload of version 1 is the batch. Raises UnsupportedVersion for an entry that this build cannot read.
+    """
+    if header.kind != Kind.DATA or header.version != 1:
+        raise UnsupportedVersion(f"an entry of kind {header.kind}, version {header.version}")
+    return payload
 
 
 def make_entry(new: NewEntry, *, index: int, term: int, prev_crc: int, base_offset: int, append_time_us: int) -> Entry:

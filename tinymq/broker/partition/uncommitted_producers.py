@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tinymq.base.types import Position
 from tinymq.broker.state.producers import Producer, Producers, RememberedBatch, extend
-from tinymq.format.batch import BatchHeader
+from tinymq.format.batch import BatchHeader, read_producer_id
 from tinymq.format.entry import Entry
 
 
@@ -57,7 +57,7 @@ class UncommittedProducers:
 
     def settle(self, entry: Entry) -> None:
         """Forget a batch that is applied."""
-        producer_id = int.from_bytes(entry.payload[8:16], "little")  # drawn in tinymq/format/batch.py
+        producer_id = read_producer_id(entry.batch)
         ahead = self._ahead.get(producer_id)
         if ahead is None:
             return

@@ -326,14 +326,14 @@ async def read_record(broker: Broker, partition: Partition, offset: int) -> Stor
     for entry in iter_entries(answer.frames):
         header = entry.header
         if header.kind == Kind.DATA and header.base_offset <= offset < header.next_offset:
-            unpack = partial(_unpack, entry.payload, header.base_offset, offset)
-            heavy = is_heavy(read_declared(entry.payload, STORED), len(entry.payload))
+            unpack = partial(_unpack, entry.batch, header.base_offset, offset)
+            heavy = is_heavy(read_declared(entry.batch, STORED), len(entry.payload))
             return await broker.unpack_queue.run(unpack) if heavy else unpack()
     raise CorruptData(f"{partition}: offset {offset} is not in what the log has for it")
 
 
-def _unpack(payload: bytes, base_offset: int, offset: int) -> StoredMessage:
-    batch = decode_batch(payload, STORED)
+def _unpack(data: bytes, base_offset: int, offset: int) -> StoredMessage:
+    batch = decode_batch(data, STORED)
     key, value, headers, time = (column[offset - base_offset] for column in batch.columns)
     pairs = tuple((pair["key"], pair["value"]) for pair in headers.as_py() or ())
     return StoredMessage(offset, key.as_py(), value.as_py(), pairs, time.value)

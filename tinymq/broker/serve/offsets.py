@@ -96,7 +96,7 @@ async def _greatest(log: RecordLog, start: int, end: int, offload: BlockingRunne
 
 def _times(entry: Entry) -> pa.ChunkedArray | pa.Array:
     try:
-        return decode_batch(entry.payload, STORED).column(3).cast(pa.int64())
+        return decode_batch(entry.batch, STORED).column(3).cast(pa.int64())
     except InvalidBatch as error:
         raise CorruptData(f"a stored batch does not decode: {error.message}", index=entry.index) from error
 

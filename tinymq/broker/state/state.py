@@ -242,8 +242,6 @@ def _parse(data: bytes) -> pb.State:
 
 def _batch_header(entry: Entry) -> BatchHeader | None:
     try:
-        return parse_batch_header(entry.payload)
-    except (
-        InvalidBatch
-    ):  # a committed entry takes its offsets even if its batch is not readable, and it names no producer
+        return parse_batch_header(entry.batch)
+    except InvalidBatch:  # the entry takes its offsets even if its batch is not readable, and it names no producer
         return None

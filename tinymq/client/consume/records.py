@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tinymq.base.errors import CorruptData, InvalidBatch, UnsupportedVersion
+from tinymq.base.errors import CorruptData, InvalidBatch
 from tinymq.base.value import value
 from tinymq.client.common.rows import rows_of
 from tinymq.client.common.values import as_datetime
 from tinymq.format.batch import SCHEMA, BatchLimits, decode_batch
-from tinymq.format.entry import HEADER_SIZE, EntryHeader, Kind, crc32c_of, parse_header
+from tinymq.format.entry import HEADER_SIZE, EntryHeader, Kind, batch_in, crc32c_of, parse_header
 
 TABLE_SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), *SCHEMA])
 """The schema of the tables that `to_arrow` returns, and of the batches of a scan."""
@@ -141,16 +141,15 @@ def read_chunks(
     for position, header in frame_headers(frames):
         if header.kind in _SILENT:
             continue
-        if header.kind != Kind.DATA or header.version != 1:
-            raise UnsupportedVersion(f"an entry of kind {header.kind}, version {header.version}")
-        if header.next_offset <= offset or (end is not None and header.base_offset >= end):
-            continue
         start = position + HEADER_SIZE
         payload = frames[start : start + header.length]
+        data = batch_in(header, payload)
+        if header.next_offset <= offset or (end is not None and header.base_offset >= end):
+            continue
         if crc32c_of(payload) != header.payload_crc:
             raise CorruptData("a payload's checksum does not match", index=header.index, partition=partition)
         try:
-            batch = decode_batch(payload, limits)
+            batch = decode_batch(data, limits)
         except InvalidBatch as error:
             raise CorruptData(f"a stored batch is not one: {error.message}", partition=partition) from error
         if batch.num_rows != header.record_count:

@@ -70,7 +70,7 @@ class ReplicaReader:
     def _records(self, entry: Entry) -> Records:
         if entry.header.kind != Kind.DATA:
             return (), ()
-        batch = decode_batch(entry.payload, self._limits)
+        batch = decode_batch(entry.batch, self._limits)
         keys, values, headers = (batch.column(name).to_pylist() for name in ("key", "value", "headers"))
         times = batch.column("timestamp").cast(pa.int64()).to_pylist()
         rows = zip(keys, values, map(_pairs, headers), times, strict=True)

@@ -54,7 +54,7 @@ class Watcher:
     def applied(self, group: GroupId, entry: Entry) -> None:
         """A replica applies an entry."""
         if entry.header.kind == Kind.DATA and not self._seen.is_deleted(group):
-            batch = parse_batch_header(entry.payload)
+            batch = parse_batch_header(entry.batch)
             if batch.producer_id:
                 self._world.ledger.numbered(
                     self._seen.log_of(group), entry.index, batch.producer_id, batch.producer_epoch,
