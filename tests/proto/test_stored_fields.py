@@ -34,6 +34,7 @@ NEW = {
     "tinymq.registry.v1.Command.raise_feature_level": (2, "it is another command"),
     "tinymq.registry.v1.Command.put_record": (2, "it is another command"),
     "tinymq.registry.v1.TopicConfig.retention": (2, "records go by time and by bytes"),
+    "tinymq.registry.v1.TopicConfig.dedupe_window_ms": (2, "no record is recognised by its message id"),
     "tinymq.partition.v1.Command.remove_acknowledged": (2, "it is another command"),
     "tinymq.partition.v1.OpenChannel.kind": (2, "the cursor is a channel's"),
     "tinymq.partition.v1.OpenChannel.group_id": (2, "the cursor belongs to no group"),
@@ -47,6 +48,10 @@ NEW = {
     "tinymq.partition.v1.Cursor.session": (2, "no session of a stream group has the cursor"),
     "tinymq.partition.v1.Command.make": (2, "it is another command"),
     "tinymq.partition.v1.Command.drop": (2, "it is another command"),
+    "tinymq.partition.v1.Command.note_message_id": (2, "it is another command"),
+    "tinymq.partition.v1.Command.skip_duplicate": (2, "it is another command"),
+    "tinymq.partition.v1.State.message_ids": (2, "no message id is remembered"),
+    "tinymq.partition.v1.State.awaited_message": (2, "the last entry noted no message id"),
 }
 """By field that the base build does not have, of a message that it has: (feature level, what its absence means)."""
 
@@ -54,6 +59,9 @@ NEW_MESSAGES = {
     "tinymq.registry.v1.RaiseFeatureLevel": 2,
     "tinymq.registry.v1.PutRecord": 2,
     "tinymq.partition.v1.RemoveAcknowledged": 2,
+    "tinymq.partition.v1.NoteMessageId": 2,
+    "tinymq.partition.v1.SkipDuplicate": 2,
+    "tinymq.partition.v1.AwaitedMessage": 2,
     "tinymq.registry.v1.Record": 2,
     "tinymq.registry.v1.Announced": 1,
     "tinymq.partition.v1.MakeCursor": 2,

@@ -53,6 +53,8 @@ class Number:
     most: int
     zero_word: str = ""  # how 0 is written; "": as a digit
     none_word: str = ""  # how None is written, which is no bound; "": None is no value of this setting
+    usual_word: str = ""  # how the number that most users want is written; "": as digits only
+    usual: int = 0
 
     def parse(self, name: str, text: str) -> int | None:
         """Raises InvalidConfig for text that is no number. Does not check the range."""
@@ -60,6 +62,8 @@ class Number:
             return None
         if text and text == self.zero_word:
             return 0
+        if text and text == self.usual_word:
+            return self.usual
         if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_CHARS_MAX):
             raise InvalidConfig(f"{name} is {text[:TEXT_CHARS_MAX]!r}", hint=f"{name} is a whole number")
         number = int(text)

@@ -137,6 +137,19 @@ class TopicConfig:
         ),
     ] = Retention.TIME
 
+    dedupe_window_ms: Annotated[
+        int | None,
+        Setting(
+            Number(Unit.MILLISECONDS, 1000, DAY_MS, none_word="off", usual_word="on", usual=120_000),
+            "or `on`, which is 2 minutes, or a number of milliseconds: "
+            "how long a record's `message_id` is remembered, among the last 100,000",
+            name="dedupe_window",
+            example="on",
+            absent=None,
+            level=2,
+        ),
+    ] = None
+
     def __post_init__(self) -> None:
         for setting in SETTINGS:
             setting.check(getattr(self, setting.field))

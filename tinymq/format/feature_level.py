@@ -58,6 +58,8 @@ PARTITION_COMMANDS: Mapping[str, int] = {
     "remove_acknowledged": 2,
     "make": 2,
     "drop": 2,
+    "note_message_id": 2,
+    "skip_duplicate": 2,
 }
 """By the command's name in partition.proto's Command."""
 

@@ -24,51 +24,57 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctinymq/proto/partition.proto\x12\x13tinymq.partition.v1\":\n\x08\x43ommands\x12.\n\x08\x63ommands\x18\x01 \x03(\x0b\x32\x1c.tinymq.partition.v1.Command\"\xc3\x04\n\x07\x43ommand\x12\x30\n\x04open\x18\x01 \x01(\x0b\x32 .tinymq.partition.v1.OpenChannelH\x00\x12-\n\x06\x63ommit\x18\x02 \x01(\x0b\x32\x1b.tinymq.partition.v1.CommitH\x00\x12)\n\x04seek\x18\x03 \x01(\x0b\x32\x19.tinymq.partition.v1.SeekH\x00\x12\x34\n\x06\x64\x65lete\x18\x04 \x01(\x0b\x32\".tinymq.partition.v1.DeleteChannelH\x00\x12/\n\x07\x63onsume\x18\x05 \x01(\x0b\x32\x1c.tinymq.partition.v1.ConsumeH\x00\x12\x34\n\nmove_start\x18\x06 \x01(\x0b\x32\x1e.tinymq.partition.v1.MoveStartH\x00\x12)\n\x04hold\x18\x07 \x01(\x0b\x32\x19.tinymq.partition.v1.HoldH\x00\x12/\n\x07release\x18\x08 \x01(\x0b\x32\x1c.tinymq.partition.v1.ReleaseH\x00\x12\x46\n\x13remove_acknowledged\x18\t \x01(\x0b\x32\'.tinymq.partition.v1.RemoveAcknowledgedH\x00\x12/\n\x04make\x18\n \x01(\x0b\x32\x1f.tinymq.partition.v1.MakeCursorH\x00\x12/\n\x04\x64rop\x18\x0b \x01(\x0b\x32\x1f.tinymq.partition.v1.DropCursorH\x00\x42\t\n\x07\x63ommand\"\x8e\x01\n\x0bOpenChannel\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\r\n\x05start\x18\x03 \x01(\x04\x12-\n\x04kind\x18\x04 \x01(\x0e\x32\x1f.tinymq.partition.v1.CursorKind\x12\x10\n\x08group_id\x18\x05 \x01(\x04\x12\x0f\n\x07session\x18\x06 \x01(\x0c\"\x8d\x01\n\x06\x43ommit\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x12\n\ngeneration\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12-\n\x04kind\x18\x05 \x01(\x0e\x32\x1f.tinymq.partition.v1.CursorKind\x12\x10\n\x08group_id\x18\x06 \x01(\x04\"\x8b\x01\n\x04Seek\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x12\n\nrequest_id\x18\x03 \x01(\x0c\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12-\n\x04kind\x18\x05 \x01(\x0e\x32\x1f.tinymq.partition.v1.CursorKind\x12\x10\n\x08group_id\x18\x06 \x01(\x04\"j\n\nMakeCursor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\x04kind\x18\x02 \x01(\x0e\x32\x1f.tinymq.partition.v1.CursorKind\x12\x10\n\x08group_id\x18\x03 \x01(\x04\x12\r\n\x05start\x18\x04 \x01(\x04\",\n\nDropCursor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\x04\" \n\rDeleteChannel\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\".\n\x07\x43onsume\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\x0c\"\x83\x01\n\tMoveStart\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x35\n\x06reason\x18\x02 \x01(\x0e\x32%.tinymq.partition.v1.MoveStart.Reason\"/\n\x06Reason\x12\r\n\tRETENTION\x10\x00\x12\x0c\n\x08\x43\x41PACITY\x10\x01\x12\x08\n\x04TRIM\x10\x02\"\"\n\x12RemoveAcknowledged\x12\x0c\n\x04upto\x18\x01 \x01(\x04\"9\n\x04Hold\x12\x0f\n\x07hold_id\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x10\n\x08lease_ms\x18\x03 \x01(\r\"\x1a\n\x07Release\x12\x0f\n\x07hold_id\x18\x01 \x01(\x0c\"\xbc\x02\n\x05State\x12\x11\n\tlog_start\x18\x01 \x01(\x04\x12\x13\n\x0blast_number\x18\x02 \x01(\r\x12-\n\x08\x63hannels\x18\x03 \x03(\x0b\x32\x1b.tinymq.partition.v1.Cursor\x12;\n\x0fretention_marks\x18\x04 \x03(\x0b\x32\".tinymq.partition.v1.RetentionMark\x12-\n\x05holds\x18\x05 \x03(\x0b\x32\x1e.tinymq.partition.v1.HeldRange\x12\x16\n\x0elast_append_us\x18\x06 \x01(\x03\x12\r\n\x05taken\x18\x07 \x01(\x0c\x12\x31\n\nrecoveries\x18\x08 \x03(\x0b\x32\x1d.tinymq.partition.v1.Recovery\x12\x16\n\x0erecovery_epoch\x18\t \x01(\x04\"\xd5\x01\n\x06\x43ursor\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\x10\n\x08position\x18\x02 \x01(\x04\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x12\n\ngeneration\x18\x04 \x01(\r\x12\x10\n\x08moved_us\x18\x05 \x01(\x03\x12\x0e\n\x06number\x18\x06 \x01(\r\x12\x11\n\tlast_seek\x18\x07 \x01(\x0c\x12-\n\x04kind\x18\x08 \x01(\x0e\x32\x1f.tinymq.partition.v1.CursorKind\x12\x10\n\x08group_id\x18\t \x01(\x04\x12\x0f\n\x07session\x18\n \x01(\x0c\"\'\n\x08Recovery\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\r\n\x05start\x18\x02 \x01(\x04\"A\n\rRetentionMark\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x11\n\tappend_us\x18\x03 \x01(\x03\">\n\tHeldRange\x12\x0f\n\x07hold_id\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x10\n\x08until_us\x18\x03 \x01(\x03*0\n\nCursorKind\x12\x0b\n\x07\x43HANNEL\x10\x00\x12\n\n\x06STREAM\x10\x01\x12\t\n\x05QUEUE\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctinymq/proto/partition.proto\x12\x13tinymq.partition.v1\":\n\x08\x43ommands\x12.\n\x08\x63ommands\x18\x01 \x03(\x0b\x32\x1c.tinymq.partition.v1.Command\"\xc0\x05\n\x07\x43ommand\x12\x30\n\x04open\x18\x01 \x01(\x0b\x32 .tinymq.partition.v1.OpenChannelH\x00\x12-\n\x06\x63ommit\x18\x02 \x01(\x0b\x32\x1b.tinymq.partition.v1.CommitH\x00\x12)\n\x04seek\x18\x03 \x01(\x0b\x32\x19.tinymq.partition.v1.SeekH\x00\x12\x34\n\x06\x64\x65lete\x18\x04 \x01(\x0b\x32\".tinymq.partition.v1.DeleteChannelH\x00\x12/\n\x07\x63onsume\x18\x05 \x01(\x0b\x32\x1c.tinymq.partition.v1.ConsumeH\x00\x12\x34\n\nmove_start\x18\x06 \x01(\x0b\x32\x1e.tinymq.partition.v1.MoveStartH\x00\x12)\n\x04hold\x18\x07 \x01(\x0b\x32\x19.tinymq.partition.v1.HoldH\x00\x12/\n\x07release\x18\x08 \x01(\x0b\x32\x1c.tinymq.partition.v1.ReleaseH\x00\x12\x46\n\x13remove_acknowledged\x18\t \x01(\x0b\x32\'.tinymq.partition.v1.RemoveAcknowledgedH\x00\x12/\n\x04make\x18\n \x01(\x0b\x32\x1f.tinymq.partition.v1.MakeCursorH\x00\x12/\n\x04\x64rop\x18\x0b \x01(\x0b\x32\x1f.tinymq.partition.v1.DropCursorH\x00\x12=\n\x0fnote_message_id\x18\x0c \x01(\x0b\x32\".tinymq.partition.v1.NoteMessageIdH\x00\x12<\n\x0eskip_duplicate\x18\r \x01(\x0b\x32\".tinymq.partition.v1.SkipDuplicateH\x00\x42\t\n\x07\x63ommand\"\x8e\x01\n\x0bOpenChannel\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\r\n\x05start\x18\x03 \x01(\x04\x12-\n\x04kind\x18\x04 \x01(\x0e\x32\x1f.tinymq.partition.v1.CursorKind\x12\x10\n\x08group_id\x18\x05 \x01(\x04\x12\x0f\n\x07session\x18\x06 \x01(\x0c\"\x8d\x01\n\x06\x43ommit\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x12\n\ngeneration\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12-\n\x04kind\x18\x05 \x01(\x0e\x32\x1f.tinymq.partition.v1.CursorKind\x12\x10\n\x08group_id\x18\x06 \x01(\x04\"\x8b\x01\n\x04Seek\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x12\n\nrequest_id\x18\x03 \x01(\x0c\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12-\n\x04kind\x18\x05 \x01(\x0e\x32\x1f.tinymq.partition.v1.CursorKind\x12\x10\n\x08group_id\x18\x06 \x01(\x04\"j\n\nMakeCursor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\x04kind\x18\x02 \x01(\x0e\x32\x1f.tinymq.partition.v1.CursorKind\x12\x10\n\x08group_id\x18\x03 \x01(\x04\x12\r\n\x05start\x18\x04 \x01(\x04\",\n\nDropCursor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\x04\" \n\rDeleteChannel\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\".\n\x07\x43onsume\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\x0c\"\x83\x01\n\tMoveStart\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x35\n\x06reason\x18\x02 \x01(\x0e\x32%.tinymq.partition.v1.MoveStart.Reason\"/\n\x06Reason\x12\r\n\tRETENTION\x10\x00\x12\x0c\n\x08\x43\x41PACITY\x10\x01\x12\x08\n\x04TRIM\x10\x02\"\"\n\x12RemoveAcknowledged\x12\x0c\n\x04upto\x18\x01 \x01(\x04\"[\n\rNoteMessageId\x12\x12\n\nmessage_id\x18\x01 \x01(\x0c\x12\x13\n\x0bpayload_crc\x18\x02 \x01(\x07\x12\x0e\n\x06length\x18\x03 \x01(\r\x12\x11\n\twindow_ms\x18\x04 \x01(\x04\"d\n\rSkipDuplicate\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x04\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\r\x12\x16\n\x0e\x66irst_sequence\x18\x03 \x01(\x03\x12\x0e\n\x06offset\x18\x04 \x01(\x04\"9\n\x04Hold\x12\x0f\n\x07hold_id\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x10\n\x08lease_ms\x18\x03 \x01(\r\"\x1a\n\x07Release\x12\x0f\n\x07hold_id\x18\x01 \x01(\x0c\"\x8f\x03\n\x05State\x12\x11\n\tlog_start\x18\x01 \x01(\x04\x12\x13\n\x0blast_number\x18\x02 \x01(\r\x12-\n\x08\x63hannels\x18\x03 \x03(\x0b\x32\x1b.tinymq.partition.v1.Cursor\x12;\n\x0fretention_marks\x18\x04 \x03(\x0b\x32\".tinymq.partition.v1.RetentionMark\x12-\n\x05holds\x18\x05 \x03(\x0b\x32\x1e.tinymq.partition.v1.HeldRange\x12\x16\n\x0elast_append_us\x18\x06 \x01(\x03\x12\r\n\x05taken\x18\x07 \x01(\x0c\x12\x31\n\nrecoveries\x18\x08 \x03(\x0b\x32\x1d.tinymq.partition.v1.Recovery\x12\x16\n\x0erecovery_epoch\x18\t \x01(\x04\x12\x13\n\x0bmessage_ids\x18\n \x01(\x0c\x12<\n\x0f\x61waited_message\x18\x0b \x01(\x0b\x32#.tinymq.partition.v1.AwaitedMessage\"X\n\x0e\x41waitedMessage\x12\x12\n\nmessage_id\x18\x01 \x01(\x0c\x12\r\n\x05index\x18\x02 \x01(\x04\x12\x13\n\x0bpayload_crc\x18\x03 \x01(\x07\x12\x0e\n\x06length\x18\x04 \x01(\r\"\xd5\x01\n\x06\x43ursor\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\x10\n\x08position\x18\x02 \x01(\x04\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x12\n\ngeneration\x18\x04 \x01(\r\x12\x10\n\x08moved_us\x18\x05 \x01(\x03\x12\x0e\n\x06number\x18\x06 \x01(\r\x12\x11\n\tlast_seek\x18\x07 \x01(\x0c\x12-\n\x04kind\x18\x08 \x01(\x0e\x32\x1f.tinymq.partition.v1.CursorKind\x12\x10\n\x08group_id\x18\t \x01(\x04\x12\x0f\n\x07session\x18\n \x01(\x0c\"\'\n\x08Recovery\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\r\n\x05start\x18\x02 \x01(\x04\"A\n\rRetentionMark\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x11\n\tappend_us\x18\x03 \x01(\x03\">\n\tHeldRange\x12\x0f\n\x07hold_id\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x10\n\x08until_us\x18\x03 \x01(\x03*0\n\nCursorKind\x12\x0b\n\x07\x43HANNEL\x10\x00\x12\n\n\x06STREAM\x10\x01\x12\t\n\x05QUEUE\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tinymq.proto.partition_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CURSORKIND']._serialized_start=2326
-  _globals['_CURSORKIND']._serialized_end=2374
+  _globals['_CURSORKIND']._serialized_start=2819
+  _globals['_CURSORKIND']._serialized_end=2867
   _globals['_COMMANDS']._serialized_start=53
   _globals['_COMMANDS']._serialized_end=111
   _globals['_COMMAND']._serialized_start=114
-  _globals['_COMMAND']._serialized_end=693
-  _globals['_OPENCHANNEL']._serialized_start=696
-  _globals['_OPENCHANNEL']._serialized_end=838
-  _globals['_COMMIT']._serialized_start=841
-  _globals['_COMMIT']._serialized_end=982
-  _globals['_SEEK']._serialized_start=985
-  _globals['_SEEK']._serialized_end=1124
-  _globals['_MAKECURSOR']._serialized_start=1126
-  _globals['_MAKECURSOR']._serialized_end=1232
-  _globals['_DROPCURSOR']._serialized_start=1234
-  _globals['_DROPCURSOR']._serialized_end=1278
-  _globals['_DELETECHANNEL']._serialized_start=1280
-  _globals['_DELETECHANNEL']._serialized_end=1312
-  _globals['_CONSUME']._serialized_start=1314
-  _globals['_CONSUME']._serialized_end=1360
-  _globals['_MOVESTART']._serialized_start=1363
-  _globals['_MOVESTART']._serialized_end=1494
-  _globals['_MOVESTART_REASON']._serialized_start=1447
-  _globals['_MOVESTART_REASON']._serialized_end=1494
-  _globals['_REMOVEACKNOWLEDGED']._serialized_start=1496
-  _globals['_REMOVEACKNOWLEDGED']._serialized_end=1530
-  _globals['_HOLD']._serialized_start=1532
-  _globals['_HOLD']._serialized_end=1589
-  _globals['_RELEASE']._serialized_start=1591
-  _globals['_RELEASE']._serialized_end=1617
-  _globals['_STATE']._serialized_start=1620
-  _globals['_STATE']._serialized_end=1936
-  _globals['_CURSOR']._serialized_start=1939
-  _globals['_CURSOR']._serialized_end=2152
-  _globals['_RECOVERY']._serialized_start=2154
-  _globals['_RECOVERY']._serialized_end=2193
-  _globals['_RETENTIONMARK']._serialized_start=2195
-  _globals['_RETENTIONMARK']._serialized_end=2260
-  _globals['_HELDRANGE']._serialized_start=2262
-  _globals['_HELDRANGE']._serialized_end=2324
+  _globals['_COMMAND']._serialized_end=818
+  _globals['_OPENCHANNEL']._serialized_start=821
+  _globals['_OPENCHANNEL']._serialized_end=963
+  _globals['_COMMIT']._serialized_start=966
+  _globals['_COMMIT']._serialized_end=1107
+  _globals['_SEEK']._serialized_start=1110
+  _globals['_SEEK']._serialized_end=1249
+  _globals['_MAKECURSOR']._serialized_start=1251
+  _globals['_MAKECURSOR']._serialized_end=1357
+  _globals['_DROPCURSOR']._serialized_start=1359
+  _globals['_DROPCURSOR']._serialized_end=1403
+  _globals['_DELETECHANNEL']._serialized_start=1405
+  _globals['_DELETECHANNEL']._serialized_end=1437
+  _globals['_CONSUME']._serialized_start=1439
+  _globals['_CONSUME']._serialized_end=1485
+  _globals['_MOVESTART']._serialized_start=1488
+  _globals['_MOVESTART']._serialized_end=1619
+  _globals['_MOVESTART_REASON']._serialized_start=1572
+  _globals['_MOVESTART_REASON']._serialized_end=1619
+  _globals['_REMOVEACKNOWLEDGED']._serialized_start=1621
+  _globals['_REMOVEACKNOWLEDGED']._serialized_end=1655
+  _globals['_NOTEMESSAGEID']._serialized_start=1657
+  _globals['_NOTEMESSAGEID']._serialized_end=1748
+  _globals['_SKIPDUPLICATE']._serialized_start=1750
+  _globals['_SKIPDUPLICATE']._serialized_end=1850
+  _globals['_HOLD']._serialized_start=1852
+  _globals['_HOLD']._serialized_end=1909
+  _globals['_RELEASE']._serialized_start=1911
+  _globals['_RELEASE']._serialized_end=1937
+  _globals['_STATE']._serialized_start=1940
+  _globals['_STATE']._serialized_end=2339
+  _globals['_AWAITEDMESSAGE']._serialized_start=2341
+  _globals['_AWAITEDMESSAGE']._serialized_end=2429
+  _globals['_CURSOR']._serialized_start=2432
+  _globals['_CURSOR']._serialized_end=2645
+  _globals['_RECOVERY']._serialized_start=2647
+  _globals['_RECOVERY']._serialized_end=2686
+  _globals['_RETENTIONMARK']._serialized_start=2688
+  _globals['_RETENTIONMARK']._serialized_end=2753
+  _globals['_HELDRANGE']._serialized_start=2755
+  _globals['_HELDRANGE']._serialized_end=2817
 # @@protoc_insertion_point(module_scope)

@@ -84,6 +84,8 @@ class Command(_message.Message):
     REMOVE_ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     MAKE_FIELD_NUMBER: _builtins.int
     DROP_FIELD_NUMBER: _builtins.int
+    NOTE_MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    SKIP_DUPLICATE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___OpenChannel: ...
     @_builtins.property
@@ -110,6 +112,10 @@ class Command(_message.Message):
     def drop(self) -> Global___DropCursor:
         """feature level 2"""
 
+    @_builtins.property
+    def note_message_id(self) -> Global___NoteMessageId: ...
+    @_builtins.property
+    def skip_duplicate(self) -> Global___SkipDuplicate: ...
     def __init__(
         self,
         *,
@@ -124,12 +130,14 @@ class Command(_message.Message):
         remove_acknowledged: Global___RemoveAcknowledged | None = ...,
         make: Global___MakeCursor | None = ...,
         drop: Global___DropCursor | None = ...,
+        note_message_id: Global___NoteMessageId | None = ...,
+        skip_duplicate: Global___SkipDuplicate | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "hold", b"hold", "make", b"make", "move_start", b"move_start", "open", b"open", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "hold", b"hold", "make", b"make", "move_start", b"move_start", "note_message_id", b"note_message_id", "open", b"open", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek", "skip_duplicate", b"skip_duplicate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "hold", b"hold", "make", b"make", "move_start", b"move_start", "open", b"open", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "hold", b"hold", "make", b"make", "move_start", b"move_start", "note_message_id", b"note_message_id", "open", b"open", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek", "skip_duplicate", b"skip_duplicate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "seek", "delete", "consume", "move_start", "hold", "release", "remove_acknowledged", "make", "drop"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "seek", "delete", "consume", "move_start", "hold", "release", "remove_acknowledged", "make", "drop", "note_message_id", "skip_duplicate"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -418,6 +426,70 @@ class RemoveAcknowledged(_message.Message):
 Global___RemoveAcknowledged: _TypeAlias = RemoveAcknowledged  # noqa: Y015
 
 @_typing.final
+class NoteMessageId(_message.Message):
+    """Forgets message ids from before the window, and notes the id of the record that is the next entry."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    PAYLOAD_CRC_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    WINDOW_MS_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.bytes
+    """16 bytes; none: only forget"""
+    payload_crc: _builtins.int
+    """of the next entry's payload, whose length is `length`: another entry has not this id"""
+    length: _builtins.int
+    window_ms: _builtins.int
+    """ids that were appended longer ago are forgotten"""
+    def __init__(
+        self,
+        *,
+        message_id: _builtins.bytes = ...,
+        payload_crc: _builtins.int = ...,
+        length: _builtins.int = ...,
+        window_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["length", b"length", "message_id", b"message_id", "payload_crc", b"payload_crc", "window_ms", b"window_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NoteMessageId: _TypeAlias = NoteMessageId  # noqa: Y015
+
+@_typing.final
+class SkipDuplicate(_message.Message):
+    """Uses up the sequence number of a batch that has one record, because a record with its message id is stored already."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
+    FIRST_SEQUENCE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    producer_epoch: _builtins.int
+    first_sequence: _builtins.int
+    offset: _builtins.int
+    """of the record that is stored"""
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        producer_epoch: _builtins.int = ...,
+        first_sequence: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_sequence", b"first_sequence", "offset", b"offset", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SkipDuplicate: _TypeAlias = SkipDuplicate  # noqa: Y015
+
+@_typing.final
 class Hold(_message.Message):
     """Keeps the records from `offset` on until `lease_ms` after the append of this entry. The same id again renews the hold."""
 
@@ -479,6 +551,8 @@ class State(_message.Message):
     TAKEN_FIELD_NUMBER: _builtins.int
     RECOVERIES_FIELD_NUMBER: _builtins.int
     RECOVERY_EPOCH_FIELD_NUMBER: _builtins.int
+    MESSAGE_IDS_FIELD_NUMBER: _builtins.int
+    AWAITED_MESSAGE_FIELD_NUMBER: _builtins.int
     log_start: _builtins.int
     last_number: _builtins.int
     """the newest number or generation of a cursor"""
@@ -488,6 +562,8 @@ class State(_message.Message):
     """28 bytes each, oldest first, bounded: drawn in tinymq/broker/state/cursors.py"""
     recovery_epoch: _builtins.int
     """of the newest CONFIG entry that is a recovery"""
+    message_ids: _builtins.bytes
+    """32 bytes each, oldest first, bounded: drawn in tinymq/broker/state/message_ids.py"""
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___Cursor]:
         """by name; of all kinds"""
@@ -504,6 +580,10 @@ class State(_message.Message):
     def recoveries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Recovery]:
         """oldest first, bounded; none unless acknowledged records may have been lost"""
 
+    @_builtins.property
+    def awaited_message(self) -> Global___AwaitedMessage:
+        """noted by the entry at applied_index"""
+
     def __init__(
         self,
         *,
@@ -516,14 +596,46 @@ class State(_message.Message):
         taken: _builtins.bytes = ...,
         recoveries: _abc.Iterable[Global___Recovery] | None = ...,
         recovery_epoch: _builtins.int = ...,
+        message_ids: _builtins.bytes = ...,
+        awaited_message: Global___AwaitedMessage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["awaited_message", b"awaited_message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "holds", b"holds", "last_append_us", b"last_append_us", "last_number", b"last_number", "log_start", b"log_start", "recoveries", b"recoveries", "recovery_epoch", b"recovery_epoch", "retention_marks", b"retention_marks", "taken", b"taken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited_message", b"awaited_message", "channels", b"channels", "holds", b"holds", "last_append_us", b"last_append_us", "last_number", b"last_number", "log_start", b"log_start", "message_ids", b"message_ids", "recoveries", b"recoveries", "recovery_epoch", b"recovery_epoch", "retention_marks", b"retention_marks", "taken", b"taken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___State: _TypeAlias = State  # noqa: Y015
+
+@_typing.final
+class AwaitedMessage(_message.Message):
+    """A message id whose record has to be the entry at `index`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    PAYLOAD_CRC_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.bytes
+    index: _builtins.int
+    payload_crc: _builtins.int
+    length: _builtins.int
+    def __init__(
+        self,
+        *,
+        message_id: _builtins.bytes = ...,
+        index: _builtins.int = ...,
+        payload_crc: _builtins.int = ...,
+        length: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "length", b"length", "message_id", b"message_id", "payload_crc", b"payload_crc"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitedMessage: _TypeAlias = AwaitedMessage  # noqa: Y015
 
 @_typing.final
 class Cursor(_message.Message):

@@ -235,6 +235,7 @@ class TopicConfig(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     ON_FULL_FIELD_NUMBER: _builtins.int
     RETENTION_FIELD_NUMBER: _builtins.int
+    DEDUPE_WINDOW_MS_FIELD_NUMBER: _builtins.int
     storage: _builtins.str
     sync_interval_ms: _builtins.int
     retention_ms: _builtins.int
@@ -246,6 +247,8 @@ class TopicConfig(_message.Message):
     on_full: _builtins.str
     retention: _builtins.str
     """"": time"""
+    dedupe_window_ms: _builtins.int
+    """0: off"""
     def __init__(
         self,
         *,
@@ -259,10 +262,11 @@ class TopicConfig(_message.Message):
         max_bytes: _builtins.int = ...,
         on_full: _builtins.str = ...,
         retention: _builtins.str = ...,
+        dedupe_window_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_bytes", b"max_bytes", "max_records", b"max_records", "on_full", b"on_full", "retention", b"retention", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segment_bytes", b"segment_bytes", "segment_ms", b"segment_ms", "storage", b"storage", "sync_interval_ms", b"sync_interval_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dedupe_window_ms", b"dedupe_window_ms", "max_bytes", b"max_bytes", "max_records", b"max_records", "on_full", b"on_full", "retention", b"retention", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segment_bytes", b"segment_bytes", "segment_ms", b"segment_ms", "storage", b"storage", "sync_interval_ms", b"sync_interval_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

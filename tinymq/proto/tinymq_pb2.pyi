@@ -556,6 +556,7 @@ class ProduceBatch(_message.Message):
     PAYLOAD_FIELD_NUMBER: _builtins.int
     ACKS_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     """chosen by the client, unique on its stream"""
     topic_id: _builtins.bytes
@@ -567,6 +568,8 @@ class ProduceBatch(_message.Message):
     acks: Global___Acks.ValueType
     timeout_ms: _builtins.int
     """after this the answer is OutcomeUnknown"""
+    message_id: _builtins.bytes
+    """of the batch's one record, up to 256 bytes, for a topic with a dedupe_window; none: no id"""
     def __init__(
         self,
         *,
@@ -577,10 +580,11 @@ class ProduceBatch(_message.Message):
         payload: _builtins.bytes = ...,
         acks: Global___Acks.ValueType = ...,
         timeout_ms: _builtins.int = ...,
+        message_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "partition", b"partition", "payload", b"payload", "payload_crc", b"payload_crc", "request_id", b"request_id", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "message_id", b"message_id", "partition", b"partition", "payload", b"payload", "payload_crc", b"payload_crc", "request_id", b"request_id", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

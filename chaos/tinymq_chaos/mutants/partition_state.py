@@ -8,11 +8,13 @@ from typing import Any
 
 from tinymq.base.topic_config import OnFull, TopicConfig
 from tinymq.broker.partition import capacity
+from tinymq.broker.partition.message_ids import UncommittedIds
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.partition.soft_leases import SoftLeases
-from tinymq.broker.state import cursor, cursors, retention
+from tinymq.broker.state import cursor, cursors, message_ids, retention
 from tinymq.broker.state.cursors import Cursors
 from tinymq.broker.state.holds import Hold, Holds
+from tinymq.broker.state.message_ids import MessageIds
 from tinymq.broker.state.outcome import CommandOutcome, OffsetBounds
 from tinymq.broker.state.retention_index import RetentionIndex
 from tinymq.broker.state.state import PartitionState
@@ -35,6 +37,7 @@ SIZED = Focus(faults=("kill",), workloads=("sized",), pace=0.15)
 HELD = "tests/broker/state/test_holds.py::test_"
 PROMISED = "tests/broker/partition/test_soft_leases.py::test_"
 READ = "tests/broker/state/test_remove_acknowledged.py::test_"
+IDS = "tests/broker/partition/test_message_ids.py::test_"
 MOVES = frozenset(("commit", "seek", "consume"))
 ROOM = Focus(faults=("kill", "slow_disk"), workloads=("room",), pace=0.3)
 
@@ -250,6 +253,29 @@ def cursors_count_when_the_leader_looked(p: Patches) -> None:
         return self.move_start(pb.MoveStart(offset=said.upto, reason=pb.MoveStart.RETENTION), at)
 
     p.replace(PartitionState.remove_acknowledged, remove)
+
+
+@mutant(
+    "a message id counts only with its record", test=f"{IDS}another_record_in_the_place_of_the_noted_one_has_not_its_id"
+)
+def ids_count_without_their_records(p: Patches) -> None:
+    p.replace(message_ids.is_record_of, lambda awaited, header: header.record_count == 1)
+
+
+@mutant("an uncommitted record counts for the next one of its id", test=f"{IDS}no_id_is_stored_twice_in_random_lives")
+def uncommitted_ids_do_not_count(p: Patches) -> None:
+    p.replace(UncommittedIds.appended, lambda self, message_id, position: None)
+
+
+@mutant("the snapshot restores the message ids", test=f"{IDS}no_id_is_stored_twice_in_random_lives")
+def ids_are_forgotten(p: Patches) -> None:
+    real = MessageIds.load.__func__  # type: ignore[attr-defined]
+
+    def load(cls: Any, state: Any, end: int) -> Any:
+        real(cls, state, end)
+        return cls()
+
+    p.replace(MessageIds.load, classmethod(load))
 
 
 @mutant("the log start never moves back", TRIMMED)

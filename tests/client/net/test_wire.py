@@ -19,16 +19,17 @@ u32 = st.integers(0, (1 << 32) - 1)
 
 
 @given(
-    st.lists(st.tuples(u64, st.binary(max_size=20), u32, st.binary(max_size=300), st.integers(0, 2), u32), max_size=5)
+    st.lists(st.tuples(u64, st.binary(max_size=20), u32, st.binary(max_size=300), st.integers(0, 2), u32), max_size=5),
+    st.binary(max_size=256),
 )
 @settings(deadline=None)
-def test_produce_requests(batches: list[tuple[int, bytes, int, bytes, int, int]]) -> None:
+def test_produce_requests(batches: list[tuple[int, bytes, int, bytes, int, int]], message_id: bytes) -> None:
     packed: list[PackedBatch] = []
     total = 0
     for request_id, topic_id, partition, message, acks, timeout_ms in batches:
         one, size = produce_batch(
             request_id=request_id, topic_id=topic_id, partition=partition, head=b"h" * 32,
-            message=pa.py_buffer(message), acks=acks, timeout_ms=timeout_ms,
+            message=pa.py_buffer(message), acks=acks, timeout_ms=timeout_ms, message_id=message_id,
         )  # fmt: skip
         packed.append(one)
         total += size
@@ -42,7 +43,7 @@ def test_produce_requests(batches: list[tuple[int, bytes, int, bytes, int, int]]
         payload = b"h" * 32 + message
         assert (batch.request_id, batch.topic_id, batch.partition) == (request_id, topic_id, partition)
         assert (batch.payload, batch.payload_crc) == (payload, crc32c(payload))
-        assert (batch.acks, batch.timeout_ms) == (acks, timeout_ms)
+        assert (batch.acks, batch.timeout_ms, batch.message_id) == (acks, timeout_ms, message_id)
 
 
 @given(u64, u64, u64, u64, u32, st.binary(max_size=300), st.booleans())

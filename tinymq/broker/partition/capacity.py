@@ -61,18 +61,21 @@ class Uncommitted:
         """A move of the start by capacity is appended."""
         self._moves.append((index, start))
 
-    def start_proposed(self, index: int, offset: int) -> None:
-        """A move of the start for any reason is appended."""
-        self._newest_start = index, offset
+    def proposed(self, index: int, commands: Iterable[pb.Command]) -> None:
+        """Commands are appended. Decisions until their commit have to know of some of them: a batch must not drop
+        records that a hold among them keeps, and a soft lease must not cover records that they remove."""
+        for command in commands:
+            if command.HasField("hold"):
+                self._holds.append((index, command.hold.offset))
+            elif command.HasField("move_start"):
+                self._newest_start = index, command.move_start.offset
+            elif command.HasField("remove_acknowledged"):
+                self._newest_start = index, command.remove_acknowledged.upto
 
     def proposed_start(self, applied_index: int) -> int | None:
         """The offset to which the newest move of the start goes, unless that move is applied."""
         index, offset = self._newest_start
         return offset if index > applied_index else None
-
-    def held(self, index: int, offset: int) -> None:
-        """A hold is appended."""
-        self._holds.append((index, offset))
 
     def settle(self, index: int) -> None:
         """Forget the entries up to `index`, which are applied."""

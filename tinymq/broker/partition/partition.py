@@ -18,17 +18,25 @@ from tinymq.broker.partition.commands import Done as CommandsDone
 from tinymq.broker.partition.commit_watchers import CommitWatchers
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.group_port import RaftGroup, RecordLog
+from tinymq.broker.partition.message_ids import (
+    FirstRecord,
+    UncommittedIds,
+    check_message_id,
+    note_record,
+    skip_duplicate,
+    stored_id,
+)
 from tinymq.broker.partition.noop_elision import NoopElision
 from tinymq.broker.partition.pending_acks import Acks, Done, PendingAcks, Produced
+from tinymq.broker.partition.retention import acknowledged_move, due_forgetting, due_move
 from tinymq.broker.partition.soft_leases import SoftLeases
 from tinymq.broker.partition.uncommitted_producers import UncommittedProducers
 from tinymq.broker.state.cursors import CursorVerdict
 from tinymq.broker.state.holds import Hold
 from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.broker.state.producers import PRODUCERS_MAX, Producer, RememberedBatch, judge
-from tinymq.broker.state.retention import acknowledged_start, clamped, due_start
 from tinymq.broker.state.state import PartitionState
-from tinymq.format.batch import CheckedBatch
+from tinymq.format.batch import BatchHeader, CheckedBatch
 from tinymq.format.entry import Entry, Kind, NewEntry
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.rules.noop import parse_noop
@@ -64,6 +72,7 @@ class Partition:
         self._address_of = address_of
         # What this leader has appended and not applied yet. Invariant: both are empty on a follower.
         self._uncommitted_producers = UncommittedProducers()
+        self._uncommitted_ids = UncommittedIds()
         self._uncommitted = Uncommitted()
         self._pending_acks = PendingAcks(name, deadlines)
         self._command_queue = CommandQueue(name, deadlines, soon, self._propose_commands)
@@ -121,9 +130,18 @@ class Partition:
     # ---- produce: decide and append ---------------------------------------------------------------
 
     def produce(
-        self, batch: CheckedBatch, payload: bytes, payload_crc: int, acks: Acks, timeout_s: float, done: Done
+        self,
+        batch: CheckedBatch,
+        payload: bytes,
+        payload_crc: int,
+        acks: Acks,
+        timeout_s: float,
+        done: Done,
+        message_id: bytes = b"",
     ) -> None:
         """Append a batch that passed `admission`, or find that it is a duplicate. Calls `done` once `acks` holds.
+
+        With `message_id`, the batch has one record, and is a duplicate if the partition remembers a record of this id.
 
         Raises, before anything is appended and without a call of `done`: NotLeader, Fenced, OutOfOrderSequence,
         UnknownProducer, BatchTooLarge, QuotaExceeded (too many uncommitted bytes, or the partition is full), DiskFull.
@@ -137,10 +155,22 @@ class Partition:
             if duplicate is not None:
                 self.answer_duplicate(header.producer_id, duplicate, acks, timeout_s, done)
                 return
+        if message_id:
+            check_message_id(message_id, header.record_count, self.config.dedupe_window_ms)
+            message_id = stored_id(message_id)
+            since_us = self.group.append_time_now_us() - (self.config.dedupe_window_ms or 0) * 1000
+            first = self._uncommitted_ids.find(self.state.message_ids, message_id, since_us)
+            if first is not None:
+                self._skip_duplicate(header, producer, first, acks, timeout_s, done)
+                return
         try:
             # The command that makes room goes first. It takes effect even if the batch is then refused, which
             # `drop_oldest` permits.
             self._make_room(header.record_count, len(payload))
+            if message_id:
+                # The id counts only with the record behind it (tinymq/broker/state/message_ids.py).
+                window_ms = self.config.dedupe_window_ms or 0
+                self._propose_commands([note_record(message_id, payload_crc, len(payload), window_ms)])
             position = self.group.propose(
                 NewEntry(Kind.DATA, payload, header.record_count, batch.max_timestamp_us, payload_crc)
             )
@@ -151,6 +181,8 @@ class Partition:
         if header.producer_id:
             # The producer's next batch is judged against this one, whether or not it is committed by then.
             self._uncommitted_producers.appended(header, producer, position)
+        if message_id:
+            self._uncommitted_ids.appended(message_id, position)
         if acks is Acks.NONE:
             return
         produced = Produced(position.base_offset, position.append_time_us, position.term, False)
@@ -167,15 +199,36 @@ class Partition:
         self, producer_id: int, duplicate: RememberedBatch, acks: Acks, timeout_s: float, done: Done
     ) -> None:
         """Answer a batch that this partition has already, with the place of the first copy."""
-        if acks is Acks.NONE:
-            return
-        produced = Produced(duplicate.base_offset, duplicate.append_time_us, self.group.term, True)
         index = self._uncommitted_producers.index_of(producer_id, duplicate)
+        produced = Produced(duplicate.base_offset, duplicate.append_time_us, self.group.term, True)
+        self._answer_stored(index, produced, acks, timeout_s, done)
+
+    def _answer_stored(self, index: int, produced: Produced, acks: Acks, timeout_s: float, done: Done) -> None:
+        """Answer a duplicate. `index`: of the entry on which the answer depends; 0: it is applied."""
         if index and acks is Acks.QUORUM:
             # The first copy may still be lost, so the duplicate waits for the same commit.
             self._pending_acks.add(index, produced, timeout_s, done)
-        else:
+        elif acks is not Acks.NONE:
             done(produced)
+
+    def _skip_duplicate(
+        self,
+        header: BatchHeader,
+        producer: Producer | None,
+        first: FirstRecord,
+        acks: Acks,
+        timeout_s: float,
+        done: Done,
+    ) -> None:
+        """Answer a record whose message id is there already, with the place of the first record of that id."""
+        index = first.index
+        if header.producer_id:
+            # The batch used a sequence number. Without this entry the producer's next batch would be out of order.
+            position = self._propose_commands([skip_duplicate(header, first.offset)])
+            self._uncommitted_producers.skipped(header, producer, position, first.offset)
+            index = position.index
+        produced = Produced(first.offset, first.append_time_us, self.group.term, True)
+        self._answer_stored(index, produced, acks, timeout_s, done)
 
     def _make_room(self, records: int, size: int) -> None:
         """Move the log start so that a batch of this size fits. Raises QuotaExceeded where the topic refuses that."""
@@ -186,7 +239,8 @@ class Partition:
             # Room that is made by reading counts when the move is applied, because a channel that seeks back in front
             # of the move keeps its records. So the move is proposed before the partition is full.
             with suppress(TinymqError):
-                self._remove_acknowledged(self.group.append_time_now_us())
+                now_us = self.group.append_time_now_us()
+                self._propose_if(acknowledged_move(state, self._uncommitted, self.soft_leases, now_us))
         now_us = self.group.append_time_now_us() if len(state.holds) else 0  # only leases of holds need the time
         start = room(config, state, self._uncommitted, records, size, now_us)
         if start is not None:
@@ -222,15 +276,7 @@ class Partition:
             position = self.group.propose(NewEntry(Kind.COMMAND, payload, version=version))
         except NotLeader:
             raise _transferring(self) from None
-        # Decisions between now and the commit have to know of these: a batch must not drop records that a hold in this
-        # entry keeps, and a soft lease must not cover records that this entry removes.
-        for command in commands:
-            if command.HasField("hold"):
-                self._uncommitted.held(position.index, command.hold.offset)
-            elif command.HasField("move_start"):
-                self._uncommitted.start_proposed(position.index, command.move_start.offset)
-            elif command.HasField("remove_acknowledged"):
-                self._uncommitted.start_proposed(position.index, command.remove_acknowledged.upto)
+        self._uncommitted.proposed(position.index, commands)
         return position
 
     def _move_start(self, offset: int, reason: pb.MoveStart.Reason.ValueType) -> Position:
@@ -256,29 +302,23 @@ class Partition:
             return
         # Errors are ignored, because the next call tries again.
         with suppress(TinymqError):
-            if self.leading and self.state.log_start < self.state.high_watermark:
+            if self.leading:
                 self._retain(group.append_time_now_us(), group.expiry_now_us())
         with suppress(TinymqError):
             group.log.remove_before_offset(self.state.log_start)
 
     def _retain(self, now_us: int, expiry_us: int | None) -> None:
-        if self.config.retention is Retention.ACKNOWLEDGED:
-            self._remove_acknowledged(now_us)
-            return
-        start = clamped(due_start(self.config, self.state, now_us, expiry_us), self.soft_leases.lowest(now_us))
-        # One move at a time: a slow commit must not fill the log with moves to the same offset.
-        idle = self._uncommitted.proposed_start(self.state.applied_index) is None
-        if start > self.state.log_start and idle:
-            self._move_start(start, pb.MoveStart.RETENTION)
-        if self.config.on_full is OnFull.DROP_OLDEST:
-            self._make_room(0, 0)  # the bounds may have been lowered since the last batch
+        state = self.state
+        if state.log_start < state.high_watermark:
+            self._propose_if(due_move(self.config, state, self._uncommitted, self.soft_leases, now_us, expiry_us))
+            if self.config.on_full is OnFull.DROP_OLDEST:
+                self._make_room(0, 0)  # the bounds may have been lowered since the last batch
+        if not len(self._uncommitted_ids):
+            self._propose_if(due_forgetting(self.config, state.message_ids, now_us))
 
-    def _remove_acknowledged(self, now_us: int) -> None:
-        """Remove what every cursor has read. Raises as `propose`."""
-        upto = clamped(acknowledged_start(self.state, now_us), self.soft_leases.lowest(now_us))
-        idle = self._uncommitted.proposed_start(self.state.applied_index) is None
-        if upto > self.state.log_start and idle:
-            self._propose_commands([pb.Command(remove_acknowledged=pb.RemoveAcknowledged(upto=upto))])
+    def _propose_if(self, command: pb.Command | None) -> None:
+        if command is not None:
+            self._propose_commands([command])
 
     # ---- StateMachine: called by the Raft host --------------------------------------------------------
 
@@ -298,8 +338,12 @@ class Partition:
         if entry.header.kind == Kind.NOOP and (jump_us := parse_noop(entry.payload).jump_us):
             # The append clock jumped. A lease lasts as long as it would have without the jump.
             self.soft_leases.extend(entry.header.append_time_us - jump_us, jump_us)
-        if len(self._uncommitted_producers) and entry.header.kind == Kind.DATA:
-            self._uncommitted_producers.settle(entry)
+        if len(self._uncommitted_producers):
+            if entry.header.kind == Kind.DATA:
+                self._uncommitted_producers.settle(entry)
+            elif entry.header.kind == Kind.COMMAND:
+                self._uncommitted_producers.settle_skipped(entry.index)
+        self._uncommitted_ids.settle(entry.index)
 
     def lead(self, term: int) -> None:
         """Accept writes. Every entry of earlier terms is applied, so only this leader's own entries are uncommitted
@@ -312,6 +356,7 @@ class Partition:
         """Stop leading. The next leader may keep or discard the uncommitted entries, so their outcome is unknown."""
         self.leading = False
         self._uncommitted_producers.clear()
+        self._uncommitted_ids.clear()
         self._uncommitted.clear()
         self.soft_leases.clear()
         self._pending_acks.lost()

@@ -22,10 +22,11 @@ class _Ahead:
 class UncommittedProducers:
     """What is laid over the applied producers of one partition, for one term."""
 
-    __slots__ = ("_ahead",)
+    __slots__ = ("_ahead", "_skipped")
 
     def __init__(self) -> None:
         self._ahead: dict[int, _Ahead] = {}
+        self._skipped: dict[int, int] = {}  # by index of a command: the producer whose duplicate it skips
 
     def __len__(self) -> int:
         return len(self._ahead)
@@ -47,6 +48,12 @@ class UncommittedProducers:
             ahead.producer, ahead.last_index = producer, position.index
             ahead.uncommitted.append(batch)
 
+    def skipped(self, header: BatchHeader, before: Producer | None, position: Position, offset: int) -> None:
+        """Note the command at `position` that skips a batch: its record is stored at `offset` already."""
+        place = Position(position.index, position.term, offset, position.append_time_us)
+        self._skipped[position.index] = header.producer_id
+        self.appended(header, before, place)
+
     def index_of(self, producer_id: int, found: RememberedBatch) -> int:
         """The index of this very batch if it is not applied yet, otherwise 0."""
         ahead = self._ahead.get(producer_id)
@@ -57,14 +64,23 @@ class UncommittedProducers:
 
     def settle(self, entry: Entry) -> None:
         """Forget a batch that is applied."""
-        producer_id = read_producer_id(entry.batch)
+        self._settle(read_producer_id(entry.batch), entry.index)
+
+    def settle_skipped(self, index: int) -> None:
+        """Forget a duplicate that the command at `index`, which is applied, has skipped."""
+        producer_id = self._skipped.pop(index, None)
+        if producer_id is not None:
+            self._settle(producer_id, index)
+
+    def _settle(self, producer_id: int, index: int) -> None:
         ahead = self._ahead.get(producer_id)
         if ahead is None:
             return
-        if ahead.last_index <= entry.index:
+        if ahead.last_index <= index:
             del self._ahead[producer_id]
-        elif ahead.uncommitted[0][0] == entry.index:
+        elif ahead.uncommitted[0][0] == index:
             ahead.uncommitted.pop(0)
 
     def clear(self) -> None:
         self._ahead.clear()
+        self._skipped.clear()

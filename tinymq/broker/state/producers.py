@@ -12,8 +12,9 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tinymq.base.errors import CorruptData, Fenced, OutOfOrderSequence, UnknownProducer
-from tinymq.format.batch import BatchHeader
+from tinymq.base.errors import CorruptData, Fenced, InvalidRequest, OutOfOrderSequence, UnknownProducer
+from tinymq.format.batch import BATCH_VERSION, BatchHeader, Codec
+from tinymq.proto import partition_pb2 as pb
 
 # Part of the replicated behaviour, not settings: replicas with different values would compute different states.
 PRODUCERS_MAX = 10_000
@@ -78,6 +79,21 @@ def extend(producer: Producer | None, header: BatchHeader, base_offset: int, app
     if producer is None or producer.epoch != header.producer_epoch:
         return Producer(header.producer_epoch, append_time_us, [batch])
     return Producer(producer.epoch, append_time_us, [*producer.batches[1 - BATCHES_MAX :], batch])
+
+
+def skipped_header(skip: pb.SkipDuplicate) -> BatchHeader:
+    """The header of a batch that was not stored, because its record's message id was there already. Raises
+    InvalidRequest."""
+    if not skip.producer_id or not 0 <= skip.first_sequence < (1 << 63) - 1:
+        raise InvalidRequest("a skipped batch has a producer and a sequence")
+    return BatchHeader(
+        version=BATCH_VERSION,
+        codec=Codec.NONE,
+        record_count=1,
+        producer_id=skip.producer_id,
+        producer_epoch=skip.producer_epoch,
+        first_sequence=skip.first_sequence,
+    )
 
 
 class Producers:

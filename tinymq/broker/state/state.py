@@ -27,8 +27,9 @@ from tinymq.broker.state.cursor import Cursor
 from tinymq.broker.state.cursors import CURSOR_COMMANDS, Cursors, CursorVerdict, cursors_max
 from tinymq.broker.state.epoch_cache import EpochCache
 from tinymq.broker.state.holds import Holds
+from tinymq.broker.state.message_ids import MessageIds
 from tinymq.broker.state.outcome import CommandOutcome, OffsetBounds
-from tinymq.broker.state.producers import PRODUCERS_MAX, Producers
+from tinymq.broker.state.producers import PRODUCERS_MAX, Producers, skipped_header
 from tinymq.broker.state.retention import acknowledged_start, new_start
 from tinymq.broker.state.retention_index import RetentionIndex
 from tinymq.format.batch import BatchHeader, parse_batch_header
@@ -50,6 +51,7 @@ class PartitionState:
         "high_watermark",
         "holds",
         "log_start",
+        "message_ids",
         "producers",
         "record_bytes",
         "retention_index",
@@ -65,6 +67,7 @@ class PartitionState:
         self.holds = Holds()
         self.epoch_cache = EpochCache()
         self._cursors = Cursors()
+        self.message_ids = MessageIds()
 
     @property
     def cursors(self) -> Mapping[str, Cursor]:
@@ -98,6 +101,7 @@ class PartitionState:
         header = entry.header
         self.applied_index = header.index
         self.high_watermark = header.next_offset
+        self.message_ids.applied(header)
         if header.kind != Kind.DATA:
             if header.kind == Kind.COMMAND:
                 return self._apply_commands(entry)
@@ -157,6 +161,13 @@ class PartitionState:
                 return self.move_start(command.move_start, bounds)
             if name == "remove_acknowledged":
                 return self.remove_acknowledged(command.remove_acknowledged, bounds)
+            if name == "note_message_id":
+                self.message_ids.note(command.note_message_id, header.index, bounds)
+                return CommandOutcome(log_start=bounds.log_start, high_watermark=bounds.end)
+            if name == "skip_duplicate":
+                skip = command.skip_duplicate
+                self.producers.add(skipped_header(skip), skip.offset, bounds.now_us)
+                return CommandOutcome(log_start=bounds.log_start, high_watermark=bounds.end)
             if name == "hold":
                 until_us = self.holds.hold(command.hold, bounds).until_us
                 return CommandOutcome(log_start=bounds.log_start, high_watermark=bounds.end, until_us=until_us)
@@ -194,6 +205,7 @@ class PartitionState:
         self.retention_index.dump(state)
         self.holds.dump(state)
         self.epoch_cache.dump(state)
+        self.message_ids.dump(state)
         crc_later = reserved = 0
         numbers = (self.applied_index, self.high_watermark, self.record_bytes, len(producers))
         head = _HEAD.pack(crc_later, STATE_VERSION, reserved, *numbers)
@@ -220,11 +232,12 @@ class PartitionState:
         retention_index = RetentionIndex.load(state, high_watermark, record_bytes)
         holds = Holds.load(state, high_watermark)
         epoch_cache = EpochCache.load(state, high_watermark)
+        message_ids = MessageIds.load(state, high_watermark)
         self.producers.load(data[_HEAD.size : end])
         self.applied_index, self.high_watermark, self.record_bytes = applied_index, high_watermark, record_bytes
         self.log_start = state.log_start
         self._cursors, self.retention_index, self.holds = cursors, retention_index, holds
-        self.epoch_cache = epoch_cache
+        self.epoch_cache, self.message_ids = epoch_cache, message_ids
 
 
 def _parse(data: bytes) -> pb.State:

@@ -17,6 +17,7 @@ Timestamp = datetime | int
 HEADERS_HINT = 'pass a mapping, such as {"trace": b"..."}, or a list of (name, value)'
 TIME_HINT = "pass a datetime with a zone, or an int of microseconds since 1970 UTC"
 HEADER_OVERHEAD_BYTES = 12  # that Arrow needs beside each header's name and value
+MESSAGE_ID_BYTES_MAX = 256  # a broker refuses more
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -37,6 +38,20 @@ def check_key(key: object) -> bytes:
     if isinstance(key, bytes | bytearray | memoryview):
         return bytes(key)
     raise InvalidRequest(f"a key is bytes or None, not {type(key).__name__}", hint="encode it first")
+
+
+def check_message_id(message_id: object) -> bytes:
+    """Return `message_id`, text or bytes, as bytes. Raises InvalidRequest."""
+    if isinstance(message_id, str):
+        try:
+            message_id = message_id.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(f"the message id is not text: {error.reason}", hint="pass bytes instead") from None
+    if not isinstance(message_id, bytes):
+        raise InvalidRequest(f"a message id is text or bytes, not {type(message_id).__name__}")
+    if not 1 <= len(message_id) <= MESSAGE_ID_BYTES_MAX:
+        raise InvalidRequest(f"a message id of {len(message_id)} bytes", hint=f"1 to {MESSAGE_ID_BYTES_MAX} bytes")
+    return message_id
 
 
 def check_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:

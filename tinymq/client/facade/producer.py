@@ -31,6 +31,7 @@ class Producer(ProducerCalls):
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncProducer) -> None:
         super().__init__(loop_thread, asynchronous)
         self._append: Callable[..., Delivery | None] = asynchronous.append
+        self._append_identified: Callable[..., Delivery | None] = asynchronous.append_identified
         weakref.finalize(self, exit.close_unused, asynchronous).atexit = False
         _PRODUCERS.add(self)
 
@@ -43,15 +44,30 @@ class Producer(ProducerCalls):
         headers: HeadersLike | None = None,
         timestamp: Timestamp | None = None,
         partition: int | None = None,
+        message_id: str | bytes | None = None,
     ) -> Delivery:
         """Give one record its place in the buffer. Waits for room up to block_ms_max, then raises BufferFull.
 
         The Delivery ends when the record is acknowledged (`delivery.result()`), or fails for good. `timestamp` is a
         datetime with a zone or microseconds; now, if not given. Raises UnknownTopic, InvalidRequest, BatchTooLarge.
+
+        With `message_id`, the topic needs a `dedupe_window`: if its partition has stored a record of this id within the
+        window, the Delivery has that record's offset, and `duplicate` is True. Such a record is a batch of its own.
         """
-        delivery = self._append(topic, value, key, headers, timestamp, partition)
+        if message_id is None:
+            delivery = self._append(topic, value, key, headers, timestamp, partition)
+        else:
+            delivery = self._append_identified(topic, value, key, headers, timestamp, partition, message_id)
         if delivery is None:
-            work = self._async.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
+            work = self._async.send(
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                timestamp=timestamp,
+                partition=partition,
+                message_id=message_id,
+            )
             delivery = self._loop_thread.run(work)
         return delivery
 
@@ -74,7 +90,7 @@ class Producer(ProducerCalls):
             error.add_note(f"and {undelivered}")
 
     def _forked(self) -> None:
-        self._append = _refuse
+        self._append = self._append_identified = _refuse
 
 
 _PRODUCERS: weakref.WeakSet[Producer] = weakref.WeakSet()

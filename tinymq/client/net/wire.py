@@ -30,6 +30,7 @@ _PAYLOAD_CRC = bytes([4 << 3 | _FIXED32])
 _PAYLOAD = bytes([5 << 3 | _LENGTH])
 _ACKS = bytes([6 << 3 | _VARINT])
 _TIMEOUT_MS = bytes([7 << 3 | _VARINT])
+_MESSAGE_ID = bytes([8 << 3 | _LENGTH])
 
 
 def varint(value: int) -> bytes:
@@ -45,7 +46,15 @@ def varint(value: int) -> bytes:
 
 
 def produce_batch(
-    *, request_id: int, topic_id: bytes, partition: int, head: bytes, message: pa.Buffer, acks: int, timeout_ms: int
+    *,
+    request_id: int,
+    topic_id: bytes,
+    partition: int,
+    head: bytes,
+    message: pa.Buffer,
+    acks: int,
+    timeout_ms: int,
+    message_id: bytes = b"",
 ) -> tuple[PackedBatch, int]:
     """Pack one batch. Returns (the batch, the bytes of its fields and its payload)."""
     crc = int(google_crc32c.extend(int(google_crc32c.value(head)), message))
@@ -56,6 +65,8 @@ def produce_batch(
             _TIMEOUT_MS, varint(timeout_ms),
         )
     )  # fmt: skip
+    if message_id:
+        fields += _MESSAGE_ID + varint(len(message_id)) + message_id
     return PackedBatch(fields, head, message), len(fields) + len(head) + message.size
 
 

@@ -24,12 +24,14 @@ import pyarrow as pa
 
 from tinymq.base.config import Limits
 from tinymq.base.errors import BatchTooLarge, Closed, InvalidConfig, InvalidRequest
+from tinymq.client.common.argument_checks import check_topic
 from tinymq.client.common.config import COMPRESSION, ProducerConfig
 from tinymq.client.common.values import (
     HeadersLike,
     Timestamp,
     check_headers,
     check_key,
+    check_message_id,
     check_timestamp,
     check_value,
     header_bytes,
@@ -155,6 +157,55 @@ class Batcher:
             self._wake()  # the interrupt may have struck just before the loop was woken
             raise
         return Delivery(batch, row)
+
+    def append_identified(
+        self, topic: str, value: bytes | None, key: bytes | None, headers: HeadersLike | None,
+        timestamp: Timestamp | None, partition: int | None, message_id: str | bytes,
+    ) -> Delivery | None:  # fmt: skip
+        """Append one record with a message id, as a batch of its own. None and errors: as `append`.
+
+        A partition recognises the ids of its own records only. A record without a key or a partition therefore goes to
+        the partition that its id chooses, so that another attempt of another program goes there, too.
+        """
+        identity = check_message_id(message_id)
+        buffer = self._buffer_of(check_topic(topic))
+        if buffer is None or self.pool.taken_bytes >= self.pool.bytes_max:
+            return None
+        value, key = check_value(value), None if key is None else check_key(key)
+        pairs = check_headers(headers or ())
+        size = RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b"") + header_bytes(pairs)
+        if size > self._record_bytes_max:
+            raise BatchTooLarge(f"record of {size} bytes with its framing; at most {self._record_bytes_max}")
+        time_us, full = self._wall_us() if timestamp is None else check_timestamp(timestamp), None
+        try:
+            with self.lock:
+                if partition is not None:
+                    queue = buffer.queue(partition)
+                elif self._partitioner is not None:
+                    queue = buffer.pick(self._partitioner(key or identity, len(buffer.queues)))
+                else:
+                    queue = buffer.queues[crc32(key or identity) % len(buffer.queues)]
+                if queue is None:
+                    return None
+                if self._closed:
+                    raise Closed("the producer is closed")
+                if queue.open is not None and queue.open.count:
+                    full = self._seal(queue)
+                now_s = self._monotonic()
+                batch = ProducerBatch(queue, now_s, now_s + self._delivery_s)
+                batch.message_id, batch.bound, batch.count, batch.bytes = identity, True, 1, size
+                batch.cells, batch.headers = [value, key, time_us], {0: pairs} if pairs else {}
+                # From here on only the last statement is a call, so that an interrupt leaves all of it or nothing.
+                self.pool.taken_bytes += size
+                self._unfinished[batch] = now_s + UNFINISHED_S
+                queue.sealed.append(batch)
+            if full is not None:
+                self._finish(full)
+            self._finish(batch)
+        except BaseException:
+            self._wake()
+            raise
+        return Delivery(batch, 0)
 
     def append_batch(self, buffer: TopicBuffer, partition: int | None, batch: pa.RecordBatch) -> ProducerBatch | None:
         """Append a record batch of SCHEMA as one batch, behind everything appended before. None: not now."""

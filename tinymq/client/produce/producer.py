@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -54,6 +55,7 @@ class AsyncProducer:
             loop_ended=cluster.loop.is_closed,
         )
         self._sender = Sender(cluster, config, self._batcher)
+        self.append_identified = self._batcher.append_identified  # the same for a record with a message id
         self._soon = wake
         self._direct: BlockingSender | None = None
         self.append = self._batcher.append  # the synchronous half of send; the facade's threads call it
@@ -69,22 +71,30 @@ class AsyncProducer:
         headers: HeadersLike | None = None,
         timestamp: Timestamp | None = None,
         partition: int | None = None,
+        message_id: str | bytes | None = None,
     ) -> Delivery:
         """Append one record to the buffer. Waits for room up to block_ms_max, then raises BufferFull.
 
         The Delivery ends when the record is acknowledged (`await delivery`) or has failed. `timestamp` is a datetime
         with a time zone, or microseconds since 1970 UTC; now, if not given. Raises UnknownTopic, InvalidRequest,
         BatchTooLarge.
+
+        With `message_id`, the topic needs a `dedupe_window`: if its partition has stored a record of this id within the
+        window, the Delivery has that record's offset, and `duplicate` is True. Such a record is a batch of its own.
         """
         if asyncio.get_running_loop() is not self.loop:
             raise wrong_loop(self.loop)
-        delivery = self.append(topic, value, key, headers, timestamp, partition)
+        if message_id is None:
+            append = partial(self.append, topic, value, key, headers, timestamp, partition)
+        else:
+            append = partial(self.append_identified, topic, value, key, headers, timestamp, partition, message_id)
+        delivery = append()
         if delivery is not None:
             return delivery
         started_s = self._cluster.clock.monotonic()
         while delivery is None:
             await self.ready(topic, started_s, partition)
-            delivery = self.append(topic, value, key, headers, timestamp, partition)
+            delivery = append()
         delivery.hasten(started_s + self.config.delivery_timeout_ms / 1000)
         return delivery
 

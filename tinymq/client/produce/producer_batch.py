@@ -61,6 +61,7 @@ class ProducerBatch:
         "first_sequence",
         "headers",
         "message",
+        "message_id",
         "opened_s",
         "process",
         "queue",
@@ -81,6 +82,7 @@ class ProducerBatch:
         # records have headers: they are kept by row.
         self.cells: list[Any] = []
         self.headers: dict[int, Headers] = {}
+        self.message_id = b""  # of its one record; b"": the records have none
         self.bound = False  # some record must go to this partition, because it has a key or names the partition
         self.count = 0  # of records
         self.bytes = 0  # what the buffer pool counts

@@ -377,4 +377,5 @@ def pack(queue: SendQueue, batch: ProducerBatch, producer_id: int, acks: int) ->
         message=batch.message,
         acks=acks,
         timeout_ms=max(1, int(left_s * 1000)),
+        message_id=batch.message_id,
     )

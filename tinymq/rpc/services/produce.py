@@ -173,7 +173,8 @@ class ProduceStream:
             self._inflight += 1
             self._inflight_bytes += size
         try:
-            partition.produce(checked, payload, batch.payload_crc, acks, timeout_s, partial(self._done, taken))
+            done = partial(self._done, taken)
+            partition.produce(checked, payload, batch.payload_crc, acks, timeout_s, done, batch.message_id)
         except TinymqError:
             if acks is not Acks.NONE:
                 self._answered(size)

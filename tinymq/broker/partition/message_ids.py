@@ -1,0 +1,98 @@
+"""The leader's half of deduplication by message id: ids whose records are appended and not applied yet."""
+
+from __future__ import annotations
+
+from collections import deque
+from hashlib import blake2b
+from typing import NamedTuple
+
+from tinymq.base.errors import InvalidRequest
+from tinymq.base.types import Position
+from tinymq.broker.state.message_ids import ID_BYTES, MessageIds
+from tinymq.format.batch import BatchHeader
+from tinymq.proto import partition_pb2 as pb
+
+MESSAGE_ID_BYTES_MAX = 256
+_USERS = b"tinymq user"  # ids of other kinds, which tinymq makes for itself, are never equal to a user's
+
+
+def stored_id(message_id: bytes) -> bytes:
+    """The id under which a partition remembers a user's message id."""
+    return blake2b(message_id, digest_size=ID_BYTES, person=_USERS).digest()
+
+
+def check_message_id(message_id: bytes, records: int, window_ms: int | None) -> None:
+    """Raises InvalidRequest for a batch that cannot be recognised by its message id."""
+    if window_ms is None:
+        hint = "alter the topic: dedupe_window=on, or a number of milliseconds"
+        raise InvalidRequest("a record has a message id, and its topic has no dedupe_window", hint=hint)
+    if len(message_id) > MESSAGE_ID_BYTES_MAX:
+        raise InvalidRequest(f"a message id has at most {MESSAGE_ID_BYTES_MAX} bytes, not {len(message_id)}")
+    if records != 1:
+        raise InvalidRequest(f"a batch of {records} records has a message id", hint="send the record by itself")
+
+
+class FirstRecord(NamedTuple):
+    """The first record of a message id."""
+
+    offset: int
+    append_time_us: int
+    index: int  # of its entry, if that is not applied yet; 0: it is committed
+
+
+class UncommittedIds:
+    """The ids that one leader has appended, and the records that it has found to be stored already, for one term."""
+
+    __slots__ = ("_by_id", "_in_order")
+
+    def __init__(self) -> None:
+        self._by_id: dict[bytes, Position] = {}
+        self._in_order: deque[tuple[int, bytes]] = deque()  # (index of the record's entry, id)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def find(self, applied: MessageIds, message_id: bytes, since_us: int) -> FirstRecord | None:
+        """The first record of this id, committed or not; None: there is none that was appended since `since_us`."""
+        position = self._by_id.get(message_id)
+        if position is not None:
+            return FirstRecord(position.base_offset, position.append_time_us, position.index)
+        found = applied.find(message_id, since_us)
+        return None if found is None else FirstRecord(found.offset, found.append_us, 0)
+
+    def appended(self, message_id: bytes, position: Position) -> None:
+        """Note that the record of this id is appended at `position`."""
+        self._by_id[message_id] = position
+        self._in_order.append((position.index, message_id))
+
+    def settle(self, index: int) -> None:
+        """Forget the entries up to `index`, which are applied."""
+        while self._in_order and self._in_order[0][0] <= index:
+            applied, message_id = self._in_order.popleft()
+            if self._by_id[message_id].index == applied:
+                del self._by_id[message_id]
+
+    def clear(self) -> None:
+        self._by_id.clear()
+        self._in_order.clear()
+
+
+def note_record(message_id: bytes, payload_crc: int, length: int, window_ms: int) -> pb.Command:
+    """The command in front of the record of an id."""
+    return pb.Command(
+        note_message_id=pb.NoteMessageId(
+            message_id=message_id, payload_crc=payload_crc, length=length, window_ms=window_ms
+        )
+    )
+
+
+def skip_duplicate(header: BatchHeader, offset: int) -> pb.Command:
+    """The command in the place of a duplicate of an idempotent producer: it uses up the batch's sequence number."""
+    return pb.Command(
+        skip_duplicate=pb.SkipDuplicate(
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            first_sequence=header.first_sequence,
+            offset=offset,
+        )
+    )
