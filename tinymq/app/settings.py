@@ -74,6 +74,8 @@ class BrokerSettings(BaseSettings):
     forward: list[str] = []
     metrics_listen: str = "127.0.0.1:9470"
     rack: str = ""
+    auto_create_topics: bool = False
+    default_partitions: int = 6
     registry: str = "replicated"
     limits: LimitsSection = LimitsSection()  # type: ignore[valid-type]
     timing: TimingSection = TimingSection()  # type: ignore[valid-type]

@@ -205,6 +205,8 @@ class BrokerConfig:
     forward: tuple[PeerAddress, ...] = ()  # the same for clients' calls that it forwards to a leader
     metrics_listen: str = ""  # metrics over HTTP; "": none
     rack: str = ""
+    auto_create_topics: bool = False  # a topic is made when a client first sends to it, or reads it
+    default_partitions: int = 6  # of such a topic
     registry: str = field(default="replicated", repr=False)  # tinymq/registry/factory.py; its URL may have a password
     limits: Limits = field(default_factory=Limits)
     timing: Timing = field(default_factory=Timing)
@@ -214,6 +216,7 @@ class BrokerConfig:
         _require(bool(self.data_dir), "data_dir is empty")
         _require("\0" not in self.data_dir, "data_dir is no path")
         _require(len(self.secret) >= SECRET_BYTES_MIN, f"the secret has fewer than {SECRET_BYTES_MIN} bytes")
+        _require(1 <= self.default_partitions <= 1024, f"default_partitions {self.default_partitions} is not 1 to 1024")
         self._check_place()
         _check_elsewhere("dial", self.dial, self.broker_id)
         _check_elsewhere("forward", self.forward, self.broker_id)

@@ -113,6 +113,7 @@ class MetadataMember:
             loss_counts=self._loss_counts,
             upgrade=self.upgrade,
             voters=self._voters,
+            auto_create_partitions=config.default_partitions if config.auto_create_topics else 0,
             metadata_known=self._metadata_known,
         )
         self.broker = Broker(broker_env)

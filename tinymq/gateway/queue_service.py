@@ -129,6 +129,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
             await self._quotas.produce.share(call.client).admit(request.ByteSize(), call.left_s())
         if not request.HasField("timestamp_us"):
             request.timestamp_us = call.broker.env.clock.wall_us()
+        await call.broker.create_missing(request.topic, call.left_s())
         here = partial(self._put, call, request, acks)
         if request.HasField("queue"):
             return await self._leaders.at_leader(call, method, request, here, repeatable=False)

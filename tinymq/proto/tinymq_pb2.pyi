@@ -778,9 +778,12 @@ class MetadataRequest(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     ALL_FIELD_NUMBER: _builtins.int
     FRESH_FIELD_NUMBER: _builtins.int
+    CREATE_MISSING_FIELD_NUMBER: _builtins.int
     all: _builtins.bool
     fresh: _builtins.bool
     """as of a moment after this was asked: the registry's leader is asked first"""
+    create_missing: _builtins.bool
+    """make the one topic that is asked for, if it does not exist and the broker's settings allow it"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """empty and all=false: brokers only"""
@@ -791,10 +794,11 @@ class MetadataRequest(_message.Message):
         topics: _abc.Iterable[_builtins.str] | None = ...,
         all: _builtins.bool = ...,
         fresh: _builtins.bool = ...,
+        create_missing: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "fresh", b"fresh", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "create_missing", b"create_missing", "fresh", b"fresh", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -58,12 +58,13 @@ class Cluster:
         form: bool = True,
         metrics: bool = False,
         racks: Mapping[int, str] | None = None,
+        auto_create_topics: bool = False,
     ) -> None:
         """Prepare a cluster. Brokers start when you enter it.
 
         `files_factory` returns the disk of a broker, by broker id, at each of its starts. Without `form`, the brokers
         come up unformed. With `metrics`, each broker serves its metrics (see `metrics_address`). `racks` maps broker
-        ids to racks.
+        ids to racks. With `auto_create_topics`, topics are made when they are first used.
         """
         assert nodes in (1, 3, 5), "the metadata group has 1, 3 or 5 voters"
         self.nodes = nodes  # the number of voters: brokers 1 to `nodes` replicate the metadata
@@ -73,6 +74,7 @@ class Cluster:
         self._files_factory = files_factory
         self._form = form
         self._racks = racks or {}
+        self._auto_create_topics = auto_create_topics
         self._metrics_listen = f"{HOST}:0" if metrics else ""
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._loop = asyncio.new_event_loop()
@@ -231,6 +233,7 @@ class Cluster:
             peer_listen=f"{HOST}:{self._peer_ports[broker_id]}",
             metrics_listen=self._metrics_listen,
             rack=self._racks.get(broker_id, ""),
+            auto_create_topics=self._auto_create_topics,
             limits=self._limits,
             timing=self._timing,
         )

@@ -82,6 +82,7 @@ class Bench:
                 every_s=2.0,
             ),
             voters=self.voters,
+            auto_create_partitions=0,
             metadata_known=lambda: True,
         )
         self.broker = Broker(env)

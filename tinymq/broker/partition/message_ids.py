@@ -37,7 +37,7 @@ class FirstRecord(NamedTuple):
 
     offset: int
     append_time_us: int
-    index: int  # of its entry, if that is not applied yet; 0: it is committed
+    entry_index: int  # of its entry, if that is not applied yet; 0: it is committed
 
 
 class UncommittedIds:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from tinymq.base.errors import DiskFull, NotLeader, TinymqError
+from tinymq.base.errors import NotLeader, TinymqError
 from tinymq.base.topic_config import OnFull, Retention, TopicConfig
 from tinymq.base.types import Position
 from tinymq.broker.partition.capacity import Uncommitted, check_commands, is_nearly_full, room
@@ -28,6 +28,7 @@ from tinymq.broker.partition.message_ids import (
 )
 from tinymq.broker.partition.noop_elision import NoopElision
 from tinymq.broker.partition.pending_acks import Acks, Done, PendingAcks, Produced
+from tinymq.broker.partition.refusals import refusal, transferring
 from tinymq.broker.partition.retention import acknowledged_move, due_forgetting, due_move
 from tinymq.broker.partition.soft_leases import SoftLeases
 from tinymq.broker.partition.uncommitted_producers import UncommittedProducers
@@ -125,7 +126,7 @@ class Partition:
     def check_leading(self) -> None:
         """Raises NotLeader, DiskFull, or the error that the replica was closed with, unless this replica leads."""
         if self.closed is not None or not self.leading:
-            raise self.closed or _refusal(self)
+            raise self.closed or refusal(self.name, self.group, self.not_leader())
 
     # ---- produce: decide and append ---------------------------------------------------------------
 
@@ -156,10 +157,7 @@ class Partition:
                 self.answer_duplicate(header.producer_id, duplicate, acks, timeout_s, done)
                 return
         if message_id:
-            check_message_id(message_id, header.record_count, self.config.dedupe_window_ms)
-            message_id = stored_id(message_id)
-            since_us = self.group.append_time_now_us() - (self.config.dedupe_window_ms or 0) * 1000
-            first = self._uncommitted_ids.find(self.state.message_ids, message_id, since_us)
+            message_id, first = self._find_message(message_id, header.record_count)
             if first is not None:
                 self._skip_duplicate(header, producer, first, acks, timeout_s, done)
                 return
@@ -175,7 +173,7 @@ class Partition:
                 NewEntry(Kind.DATA, payload, header.record_count, batch.max_timestamp_us, payload_crc)
             )
         except NotLeader:
-            raise _transferring(self) from None
+            raise transferring(self.name, self.group.term) from None
         end_bytes = self._uncommitted.end_bytes(self.state.record_bytes) + len(payload)
         self._uncommitted.appended(position.index, position.base_offset + header.record_count, end_bytes)
         if header.producer_id:
@@ -211,6 +209,14 @@ class Partition:
         elif acks is not Acks.NONE:
             done(produced)
 
+    def _find_message(self, message_id: bytes, records: int) -> tuple[bytes, FirstRecord | None]:
+        """The id as it is stored, and the first record of it. Raises InvalidRequest, as `check_message_id`."""
+        window_ms = self.config.dedupe_window_ms
+        check_message_id(message_id, records, window_ms)
+        since_us = self.group.append_time_now_us() - (window_ms or 0) * 1000
+        stored = stored_id(message_id)
+        return stored, self._uncommitted_ids.find(self.state.message_ids, stored, since_us)
+
     def _skip_duplicate(
         self,
         header: BatchHeader,
@@ -221,7 +227,7 @@ class Partition:
         done: Done,
     ) -> None:
         """Answer a record whose message id is there already, with the place of the first record of that id."""
-        index = first.index
+        index = first.entry_index
         if header.producer_id:
             # The batch used a sequence number. Without this entry the producer's next batch would be out of order.
             position = self._propose_commands([skip_duplicate(header, first.offset)])
@@ -275,7 +281,7 @@ class Partition:
         try:
             position = self.group.propose(NewEntry(Kind.COMMAND, payload, version=version))
         except NotLeader:
-            raise _transferring(self) from None
+            raise transferring(self.name, self.group.term) from None
         self._uncommitted.proposed(position.index, commands)
         return position
 
@@ -390,16 +396,3 @@ class Partition:
         stops."""
         self.closed = error
         self.follow()
-
-
-def _refusal(partition: Partition) -> TinymqError:
-    """The error of a replica that does not lead: DiskFull if that is why there is no leader, because an operator has
-    to make room."""
-    failure = partition.group.failure
-    if isinstance(failure, DiskFull) and not partition.group.leader:
-        return DiskFull(f"{partition}: this replica stopped: {failure.message}")
-    return partition.not_leader()
-
-
-def _transferring(partition: Partition) -> NotLeader:
-    return NotLeader(f"{partition}: the leadership is being transferred", leader_epoch=partition.group.term)

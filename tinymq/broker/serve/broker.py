@@ -12,7 +12,7 @@ import structlog
 
 from tinymq.base.clock import Clock
 from tinymq.base.config import Limits, Timing
-from tinymq.base.errors import NotLeader, NotReady, TinymqError, UnknownPartition, UnknownTopic
+from tinymq.base.errors import NotLeader, NotReady, TinymqError, TopicExists, UnknownPartition, UnknownTopic
 from tinymq.base.quantity import named, quantity
 from tinymq.base.topic_config import TopicConfig
 from tinymq.base.types import GroupId, TopicId, check_topic_name
@@ -71,6 +71,7 @@ class BrokerEnv:
     loss_counts: Callable[[], LossCounts]
     upgrade: FeatureLevelControl
     voters: Callable[[], Collection[int]]  # of the metadata group
+    auto_create_partitions: int  # of a topic that is made when it is first used; 0: none is
     metadata_known: Callable[[], bool]  # False while the registry here is empty, being filled, or damaged
 
 
@@ -219,6 +220,21 @@ class Broker:
         logger.info("topic_created", topic=name, partitions=partitions, replication_factor=replication_factor)
         await self._wait_leaders(topic.queues, deadline_s)
         return topic
+
+    async def create_missing(self, name: str, timeout_s: float) -> None:
+        """Create a topic that does not exist, if this broker's settings allow that. Raises as `create_topic`."""
+        if not self.env.auto_create_partitions or self.registry.get_topic(name) is not None:
+            return
+        deadline_s = self.env.clock.monotonic() + timeout_s
+        check_topic_name(name)
+        await self.refresh()
+        if self.registry.get_topic(name) is not None:
+            return
+        try:
+            left_s = deadline_s - self.env.clock.monotonic()
+            await self.create_topic(name, self.env.auto_create_partitions, None, left_s)
+        except TopicExists:  # another broker has just made it
+            await self.refresh()
 
     async def _default_factor(self, deadline_s: float) -> int:
         """Wait until the default number of replicas is known, and return it. In a cluster that has just started, some

@@ -40,7 +40,7 @@ class AwaitedRecord(NamedTuple):
     """An id whose record has to be in the next entry."""
 
     message_id: bytes
-    index: int  # of that entry
+    entry_index: int  # of that entry
     payload_crc: int
     length: int
 
@@ -100,7 +100,7 @@ class MessageIds:
             state.awaited_message.CopyFrom(
                 pb.AwaitedMessage(
                     message_id=awaited.message_id,
-                    index=awaited.index,
+                    index=awaited.entry_index,
                     payload_crc=awaited.payload_crc,
                     length=awaited.length,
                 )
@@ -131,7 +131,7 @@ def is_record_of(awaited: AwaitedRecord, header: EntryHeader) -> bool:
     another producer's batch, or the first entry of the next leader.
     """
     return (
-        header.index == awaited.index
+        header.index == awaited.entry_index
         and header.record_count == 1
         and header.payload_crc == awaited.payload_crc
         and header.length == awaited.length

@@ -280,12 +280,31 @@ class Cluster:
         self._refreshed_s = self.clock.monotonic()
         return self.view
 
-    async def topic(self, name: str, timeout_s: float) -> Topic:
-        """Return a topic, looked up if the view lacks it. Raises UnknownTopic if no broker that answers knows it."""
+    async def topic(self, name: str, timeout_s: float, *, create: bool = False) -> Topic:
+        """Return a topic, looked up if the view lacks it. Raises UnknownTopic if no broker that answers knows it.
+
+        With `create`, the brokers make a topic that does not exist, if their settings allow that.
+        """
         known = self.view.topics.get(name)
         if known is None:
-            known = await self._look_up(name, timeout_s)
+            left = self.countdown(timeout_s)
+            try:
+                known = await self._look_up(name, timeout_s)
+            except UnknownTopic:
+                if not create:
+                    raise
+                known = await self._create(name, left())
         self._names.add(name)
+        return known
+
+    async def _create(self, name: str, timeout_s: float) -> Topic:
+        """Have a broker make the topic. Raises UnknownTopic if its settings do not allow that, or why it failed."""
+        request = pb.MetadataRequest(topics=[name], create_missing=True)
+        reply = await self.ask(request, timeout_s=timeout_s)
+        self.update(routing.merge(self.view, reply, [name]))
+        known = self.view.topics.get(name)
+        if known is None:
+            raise next((read_error(topic.error) for topic in reply.topics), UnknownTopic(f"there is no topic {name!r}"))
         return known
 
     async def _look_up(self, name: str, timeout_s: float) -> Topic:

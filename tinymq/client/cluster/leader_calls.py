@@ -29,9 +29,9 @@ LAST_ATTEMPT_S = 0.1  # no attempt begins with less time left, if there was any 
 REFUSED_ATTEMPT_S = 0.5  # the same after a leader's refusal, or half of the call's time if that is less
 
 
-async def topic_with(cluster: Cluster, name: str, partition: int, timeout_s: float) -> Topic:
+async def topic_with(cluster: Cluster, name: str, partition: int, timeout_s: float, *, create: bool = False) -> Topic:
     """Return a topic that has this partition, as tinymq.client.cluster.lookups.topic_with."""
-    return await lookups.topic_with(cluster, name, (partition,), timeout_s)
+    return await lookups.topic_with(cluster, name, (partition,), timeout_s, create=create)
 
 
 def no_refusal(_reply: Any) -> TinymqError | None:

@@ -13,15 +13,23 @@ LOG = logging.getLogger("tinymq.client")
 
 
 async def topic_with(
-    cluster: Cluster, name: str, partitions: Iterable[int], timeout_s: float, topic_id: bytes = b""
+    cluster: Cluster,
+    name: str,
+    partitions: Iterable[int],
+    timeout_s: float,
+    topic_id: bytes = b"",
+    *,
+    create: bool = False,
 ) -> Topic:
     """Return the topic, which has all of `partitions`. A partition that the view does not have may be new, so the
     brokers are asked again. With `topic_id`, only the topic of that id will do, even if another one has its name now.
 
+    `create`: as in `Cluster.topic`.
+
     Raises as `Cluster.topic`; UnknownTopic if the topic has another id; UnknownPartition.
     """
     left = cluster.countdown(timeout_s)
-    topic = await cluster.topic(name, left())
+    topic = await cluster.topic(name, left(), create=create)
     missing = [number for number in partitions if topic.partition(number) is None]
     if missing or (topic_id and topic.topic_id != topic_id):
         view = await cluster.refresh([name], timeout_s=left(), fresh=True)

@@ -191,7 +191,7 @@ class AsyncReader:
 
     async def _open(self) -> None:
         left = self._cluster.countdown(self._cluster.config.request_timeout_ms / 1000)
-        topic = await topic_with(self._cluster, self.topic, self._partitions or (), left())
+        topic = await topic_with(self._cluster, self.topic, self._partitions or (), left(), create=True)
         partitions = self._partitions if self._partitions is not None else topic.numbers
         starts = by_partition(self._start, partitions)
         # Every partition is asked, even if its start is a known offset: the answers also have the ends, the leader

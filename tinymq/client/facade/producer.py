@@ -57,7 +57,9 @@ class Producer(ProducerCalls):
         if message_id is None:
             delivery = self._append(topic, value, key, headers, timestamp, partition)
         else:
-            delivery = self._append_identified(topic, value, key, headers, timestamp, partition, message_id)
+            delivery = self._append_identified(
+                topic, value, key, headers, timestamp=timestamp, partition=partition, message_id=message_id
+            )
         if delivery is None:
             work = self._async.send(
                 topic,

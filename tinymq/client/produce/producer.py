@@ -85,9 +85,10 @@ class AsyncProducer:
         if asyncio.get_running_loop() is not self.loop:
             raise wrong_loop(self.loop)
         if message_id is None:
-            append = partial(self.append, topic, value, key, headers, timestamp, partition)
+            append = partial(self.append, topic, value, key, headers, timestamp=timestamp, partition=partition)
         else:
-            append = partial(self.append_identified, topic, value, key, headers, timestamp, partition, message_id)
+            identified = partial(self.append_identified, message_id=message_id)
+            append = partial(identified, topic, value, key, headers, timestamp=timestamp, partition=partition)
         delivery = append()
         if delivery is not None:
             return delivery
@@ -219,7 +220,7 @@ class AsyncProducer:
             check_topic(topic)
             partitions = () if partition is None else (partition,)
             look_up_s = self._look_up_s(deadline_s - clock.monotonic())
-            known = await topic_with(self._cluster, topic, partitions, look_up_s)
+            known = await topic_with(self._cluster, topic, partitions, look_up_s, create=True)
             if self._closed:
                 raise Closed("the producer is closed")
             self._batcher.buffers.open(topic, known.topic_id, known.numbers, known.bounds)

@@ -45,7 +45,7 @@ class PartitionLog:
 
     async def known_topic(self, timeout_s: float) -> Topic:
         """The topic, with its id. Raises UnknownTopic, UnknownPartition."""
-        return await topic_with(self._cluster, self.topic, self.partition, timeout_s)
+        return await topic_with(self._cluster, self.topic, self.partition, timeout_s, create=True)
 
     def reader(self, start: int, end: int | None, config: ReaderConfig) -> AsyncReader:
         """A reader of the offsets from `start` up to, and not including, `end`."""

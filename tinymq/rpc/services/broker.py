@@ -25,6 +25,7 @@ from tinymq.rpc.services.fetch import FetchStream
 from tinymq.rpc.services.produce import Batch, ProduceStream, unpacked
 
 DESCRIBED_MAX = 256  # topics, partitions or replicas that one slice describes
+CREATE_S = 5.0  # to make a topic that is first used now, and to wait for its leaders
 
 
 class BrokerService(pb_grpc.BrokerServicer):
@@ -91,6 +92,12 @@ class BrokerService(pb_grpc.BrokerServicer):
             return reply
         if request.fresh:
             await broker.refresh()
+        if request.create_missing and len(names) == 1:
+            try:
+                await broker.create_missing(names[0], CREATE_S)
+            except TinymqError as error:
+                await self._add_topics(reply, [pb.TopicInfo(name=names[0], error=to_wire(error))])
+                return reply
         if request.all:
             answers = (topic_to_wire(broker, topic) for topic in broker.registry.get_all_topics())
         else:

@@ -174,7 +174,8 @@ class ProduceStream:
             self._inflight_bytes += size
         try:
             done = partial(self._done, taken)
-            partition.produce(checked, payload, batch.payload_crc, acks, timeout_s, done, batch.message_id)
+            crc, message_id = batch.payload_crc, batch.message_id
+            partition.produce(checked, payload, crc, acks, timeout_s, done, message_id=message_id)
         except TinymqError:
             if acks is not Acks.NONE:
                 self._answered(size)

@@ -1,0 +1,20 @@
+"""The errors of a replica that accepts no writes."""
+
+from __future__ import annotations
+
+from tinymq.base.errors import DiskFull, NotLeader, TinymqError
+from tinymq.broker.partition.group_port import RaftGroup
+
+
+def refusal(name: str, group: RaftGroup, not_leader: NotLeader) -> TinymqError:
+    """The error of a replica that does not lead: DiskFull if that is why there is no leader, because an operator has
+    to make room."""
+    failure = group.failure
+    if isinstance(failure, DiskFull) and not group.leader:
+        return DiskFull(f"{name}: this replica stopped: {failure.message}")
+    return not_leader
+
+
+def transferring(name: str, term: int) -> NotLeader:
+    """The error of a leader whose leadership is being transferred."""
+    return NotLeader(f"{name}: the leadership is being transferred", leader_epoch=term)
