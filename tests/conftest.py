@@ -1,12 +1,11 @@
-"""Workers of one run take the ports of their clusters from ranges of their own, and whole files of tests.
+"""Each worker of a run takes the ports of its clusters from a range of its own, and runs whole files of tests. Between
+the check that a port is free and the start of its broker, and while the broker is down, no process holds the port. Two
+workers with a common range could therefore draw the same port.
 
-Nobody holds a port between the look whether it is free and the start of the broker that is to listen on it, nor while
-that broker is down: clusters of two workers could have drawn the same.
-
-Spark's tests come first, which keep more than one core busy; beside them what lives in virtual time, and minds no
-load; then the others. In both parts the files that take long are first, so that no worker begins one while the others
-have nothing left to do. How long each took is in durations.json, which `make durations` writes; a file that is not in
-it yet comes before those that are. test_budget.py holds that file against the share of each room.
+Spark's tests come first, because they keep more than one core busy. Beside them run the tests in virtual time, which do
+not depend on the load, and then the others. In both parts the longest files come first, so that no worker starts one
+when the others have finished. durations.json, which `make durations` writes, has the time of each file; a file that is
+not in it comes first. test_budget.py compares it with the share of each room.
 
 A test that is marked `long` runs in `make test-long` only.
 """
@@ -35,30 +34,32 @@ VIRTUAL = ("raft/", "chaos/test_", "broker/", "log/")  # but for some files in t
 
 
 def worker() -> str | None:
-    """None: there are none, or this process only tells them what to do. It is known once pytest is configured."""
+    """None: there are no workers, or this process only controls them. Known once pytest is configured."""
     return os.environ.get("PYTEST_XDIST_WORKER")
 
 
 def group_of(path: Path) -> str:
-    """What stays in one worker: a file, for its fixtures are shared; and all of Spark's, which have one session."""
+    """The tests that stay in one worker: those of a file, which share fixtures, and all of Spark's, which share a
+    session.
+    """
     home = path.relative_to(TESTS)
     return SPARK if home.parts[0] == SPARK else home.as_posix()
 
 
 def group_of_test(root: Path, nodeid: str) -> str:
-    """The same by a test's name. Its place would not do: a library's test lies in the library."""
+    """The same by a test's name, not its path: a library's test lies in the library."""
     return group_of(root / nodeid.partition("::")[0])
 
 
 class Groups(LoadScopeScheduling):
-    """Gives each worker whole groups. xdist's own groups rest on names that pytest 9.2 gives no more."""
+    """Gives each worker whole groups. xdist's own groups need names that pytest 9.2 no longer has."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of_test(self.config.rootpath, nodeid)
 
 
 class Stopwatch:
-    """A plug-in that writes how long each group of this run took. Other groups keep what an earlier run wrote."""
+    """A plug-in that writes the time of each group of this run. Other groups keep the times of earlier runs."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -86,7 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Workers are given groups in the order of their first tests (--no-loadscope-reorder)."""
+    """Workers get groups in the order of their first tests (--no-loadscope-reorder)."""
     if worker() is None:
         return
     took_s: dict[str, float] = json.loads(DURATIONS.read_text())
@@ -105,6 +106,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 def pytest_collection_finish() -> None:
-    """What is there now stays. The simulator collects garbage before and after a run, and would walk over all that."""
+    """Freeze the present objects: the simulator collects garbage before and after a run, and would visit
+    all of them.
+    """
     gc.collect()
     gc.freeze()

@@ -1,6 +1,5 @@
-"""Damage batches at random and read all that is believed: `python tests/fuzz_batch.py CASES SEED`.
-
-Prints the case before it is tried when VERBOSE is set, so that a case that ends the process can be found again.
+"""Damage batches at random and read the accepted ones: `python tests/fuzz_batch.py CASES SEED`. With VERBOSE it prints
+each case first, so that a case that ends the process can be found.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def seeds(rng: random.Random) -> list[bytes]:
 def damage(rng: random.Random, payload: bytes) -> bytes:
     data = bytearray(payload)
     for _ in range(rng.choice((1, 1, 2, 5))):
-        # most of the lies that matter are in the metadata: the first kilobyte
+        # most damage that matters is in the metadata: the first kilobyte
         reach = min(len(data), rng.choice((64, 1000, len(data))))
         at = rng.randrange(reach)
         match rng.randrange(6):

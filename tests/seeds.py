@@ -1,6 +1,5 @@
-"""Seeds of random lives: `make test` lives a few of them, and `make test-long` the others, which show the same rule.
-
-`make fuzz` draws fresh ones.
+"""Seeds of random runs: `make test` uses a few, and `make test-long` the others, which test the same rule. `make fuzz`
+draws fresh ones.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import pytest
 
 
 def first_of(seeds: Iterable[Any], count: int) -> list[Any]:
-    """All of `seeds`, for `parametrize`: those behind the first `count` are `long`. A tuple is several values."""
+    """All of `seeds` for `parametrize`; those after the first `count` are marked `long`. A tuple is several values."""
     return [seed if at < count else _long(seed) for at, seed in enumerate(seeds)]
 
 

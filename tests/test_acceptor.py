@@ -1,4 +1,4 @@
-"""A port that accepts within its bounds, over real sockets; and what it does when no file descriptor is left."""
+"""A port that accepts within its bounds, over real sockets, also when no file descriptor is left."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Port:
         self.number = 0
 
     def dial(self, host: str = HOSTS[0]) -> socket.socket:
-        """A connection as the system takes it, accepted or not."""
+        """Open a connection; the kernel completes it, accepted or not."""
         sock = socket.socket()
         sock.bind((host, 0))
         sock.connect((HOSTS[0], self.number))
@@ -89,7 +89,7 @@ def on_port(scenario: Callable[[Port], Awaitable[None]], connections_max: int = 
 def test_so_many_connections_so_many_of_one_host_and_no_more(logs: LogCapture) -> None:
     async def scenario(port: Port) -> None:
         first = [port.dial() for _ in range(5)]
-        assert await ended(first[-1]), "one more than a host may have"
+        assert await ended(first[-1]), "one more than the bound per host"
         others = [port.dial(host) for host in (HOSTS[1], HOSTS[2], HOSTS[2])]
         assert await ended(others[-1]), "the port is full"
         await until(lambda: len(port.lines) == 6)
@@ -133,10 +133,10 @@ def test_without_descriptors_it_waits_says_so_once_and_goes_on(
             while port.places.refused[Refusal.DESCRIPTORS] < 3:
                 turns += 1
                 await asyncio.sleep(0)
-            assert turns > 20, "it does not try in each turn of the loop"
+            assert turns > 20, "it does not retry in each turn of the loop"
             assert not port.lines
         await until(lambda: len(port.lines) == 3)
-        assert not broken, "asyncio was told of nothing"
+        assert not broken, "asyncio got no exception"
         for sock in callers:
             sock.close()
 

@@ -1,4 +1,4 @@
-"""Starting and stopping a broker: what is in the way is a typed error, and then nothing is left open."""
+"""Starting and stopping a broker: each obstacle raises a typed error, and nothing is left open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches: what comes out is what went in, and nothing that lies is believed. The fuzzer runs in a process of
+"""Batches survive packing, and false headers are refused. The fuzzer runs in a process of
 its own, because what it looks for ends the process."""
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def test_limits_hold() -> None:
 
 
 def test_a_corrupt_offset_in_the_middle_is_refused() -> None:
-    """It passes shallow validation, and reading it ends the process (architecture.md, decision 2)."""
+    """The batch passes shallow validation, but reading it ends the process."""
     payload = bytearray(payload_of(1000, headers=False))
     offsets = struct.pack("<4i", *(sum(len(b"value %d" % i * 5) for i in range(n)) for n in (500, 501, 502, 503)))
     at = payload.index(offsets)
@@ -241,10 +241,10 @@ def test_slices_are_cut_to_what_they_show() -> None:
         assert decode_batch(payload, LIMITS).equals(part)
 
 
-# More cases are a matter of luck: long. The fuzz target arrow.produce (tests/fuzz) has another thousand.
+# More cases run in the long tests. The fuzz target arrow.produce (tests/fuzz) has another thousand.
 @pytest.mark.parametrize("cases", ["1500", pytest.param("6000", marks=pytest.mark.long)])
 def test_the_fuzzer_finds_nothing(cases: str) -> None:
-    """Byte flips, cuts and lying integers, many of them: a value or a typed error, and the process lives."""
+    """Many byte flips, truncations and wrong integers: a value or a typed error, and the process survives."""
     child = subprocess.run(
         [sys.executable, str(Path(__file__).parent / "fuzz_batch.py"), cases, "1"],
         capture_output=True, text=True, timeout=100, check=False,
@@ -258,7 +258,7 @@ def test_errors_are_typed() -> None:
 
 
 def test_metadata_seen_before_is_not_walked_again_and_vouches_for_nothing_else() -> None:
-    """What it says was checked against as many rows and a body as long: every other batch is looked at itself."""
+    """A cached check holds only for the same number of rows and the same length; every other batch is checked."""
     payload = payload_of(1, headers=False)
     check_batch(payload, LIMITS)
     before = ipc._declared_cached.cache_info()

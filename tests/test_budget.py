@@ -1,7 +1,6 @@
-"""The time that `make test` may take: a share for each room, held against what `make durations` measured.
-
-No test has a stopwatch, for machines are shared. durations.json is measured on a quiet machine with two cores, and is
-part of the repository: this test compares that file with the shares.
+"""The time budget of `make test`: a share for each room, compared with the measurements of `make durations`. No test
+measures time itself, because machines are shared. durations.json is measured on a quiet machine with two cores and is
+part of the repository; this test compares it with the shares.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def test_every_file_was_measured() -> None:
 
 @pytest.mark.parametrize("room", SHARES_S)
 def test_a_room_takes_no_more_than_its_share(room: str) -> None:
-    """More than its share: make tests cheaper, mark tests `long`, or take from the share of another room."""
+    """A room over its share: make its tests cheaper, mark tests `long`, or reduce the share of another room."""
     took_s = Counter[str]()
     for group, s in TOOK_S.items():
         took_s[room_of(group)] += s  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""What of a process's file descriptors connections may take, and what becomes of a broker that has none left."""
+"""The share of file descriptors that connections may take, and a broker that has none left."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_usual_shares() -> None:
 
 @contextlib.contextmanager
 def nothing_left(free: int) -> Iterator[None]:
-    """All but `free` descriptors of a lower limit are taken."""
+    """Use all but `free` descriptors of a lowered limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken: list[int] = []
     lowest = os.open(os.devnull, os.O_RDONLY)
@@ -72,8 +72,8 @@ def test_files_have_a_reserve_when_nothing_is_left(tmp_path: Path) -> None:
         for file in opened:
             file.close()
         files.open("a/again", create=True).close()
-    files.sync_directory("a")  # what it needs is there again, and what was lent is taken back
-    assert len(files._reserve._kept) == descriptors.RESERVE, "it is filled again"
+    files.sync_directory("a")  # the broker has its reserve again, and connections return the excess
+    assert len(files._reserve._kept) == descriptors.RESERVE, "the reserve is filled again"
 
 
 def test_the_limit_is_raised_as_far_as_it_may_be() -> None:

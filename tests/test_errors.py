@@ -1,4 +1,4 @@
-"""What every error owes to whoever meets it: a code, whether trying again helps, and what to do."""
+"""Every error has a code, a retriable flag, and a hint."""
 
 from __future__ import annotations
 

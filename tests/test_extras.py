@@ -1,4 +1,4 @@
-"""The base install: what needs an extra names it, and nothing dies with a traceback. Packages are blocked."""
+"""The base install, with other packages blocked: features that need an extra name it, without a traceback."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ sys.meta_path.insert(0, Base())
 
 
 def run(program: str, *arguments: str, missing: set[str] | None = None) -> subprocess.CompletedProcess[str]:
-    """`program` in a process of its own, in which these packages are not installed; by default, those of all extras."""
+    """Run `program` in a process without these packages; by default, those of all extras."""
     block = BLOCK.format(missing=set(EXTRAS) if missing is None else missing)
     return subprocess.run(
         [sys.executable, "-c", block + program, *arguments], capture_output=True, text=True, check=False, timeout=60

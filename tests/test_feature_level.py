@@ -1,4 +1,4 @@
-"""The tables of the feature level name all that can be proposed or sent, and the gate that they stand for."""
+"""The tables of the feature level name everything that can be proposed or sent, and the gate uses them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tinymq.proto import partition_pb2, peer_pb2, registry_pb2
 
 RESERVED = {Kind.STAGED, Kind.PUBLISH, Kind.DISCARD}  # nothing proposes them yet
 
-# What the base build has, and every build since: a thing of level 1 is never added, for that build does not know it.
+# Everything of the base build. Nothing is ever added to level 1, because that build does not know it.
 FIRST = {
     "REGISTRY_COMMANDS": """register_broker unregister_broker create_topic delete_topic take_producer_ids alter_topic
         create_queue delete_queue set_consumer unset_consumer""",

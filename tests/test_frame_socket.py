@@ -1,4 +1,4 @@
-"""Frames over a socket that blocks: whole ones, in order, or the reason why there are no more."""
+"""Frames over a blocking socket: complete and in order, or the reason why there are no more."""
 
 from __future__ import annotations
 
@@ -137,6 +137,6 @@ def test_who_waits_hears_of_its_end(both: Both) -> None:
     framed.shut()
     waiting.join(10)
     assert raised
-    assert theirs.recv(1) == b"", "the other end, too"
+    assert theirs.recv(1) == b"", "as is the other end"
     with pytest.raises(Closed, match=r"Broken pipe|reset|closed"):
         framed.send(b"head", (), 1)

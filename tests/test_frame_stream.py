@@ -1,5 +1,6 @@
-"""Frames over a real connection: in order and whole, held back by who does not take them, and ended once, with a reason
-that everybody who waits is told."""
+"""Frames over a real connection: complete and in order, with backpressure, and ended once with a reason that every
+waiting call gets.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ def test_frames_arrive_whole_and_in_order_both_ways(size: int) -> None:
 
 @pytest.mark.parametrize(("size", "frames"), [(256 << 10, 400), (100, 120_000)])
 def test_what_nobody_receives_is_not_read_and_holds_its_sender_back(size: int, frames: int) -> None:
-    """However much is sent: what one end holds is bounded, and so is what the other has unsent."""
+    """The buffers of both ends are bounded, however much is sent."""
     body = b"x" * size
     sent = 0
 
@@ -124,10 +125,10 @@ def test_what_was_sent_before_the_end_is_received_before_it() -> None:
 
 
 def test_nothing_is_written_to_who_has_gone(caplog: pytest.LogCaptureFixture) -> None:
-    """Of that asyncio warns, where the user sees it: socket.send() raised exception."""
+    """asyncio would print a warning that the user sees: socket.send() raised exception."""
 
     async def scenario(a: FrameStream, b: FrameStream) -> None:
-        wire(a).abort()  # as asyncio does when the system says that the other end has gone; a is told later
+        wire(a).abort()  # like asyncio when the other end has closed; `a` learns it later
         for _ in range(10):
             await a.send(b"x")
         with pytest.raises(Closed):
@@ -142,7 +143,7 @@ def test_who_waits_is_told_of_the_end(who: str) -> None:
     async def scenario(a: FrameStream, b: FrameStream) -> None:
         async def send() -> None:
             while True:
-                await a.send(b"", (b"x" * (1 << 20),))  # nobody receives: it waits before long
+                await a.send(b"", (b"x" * (1 << 20),))  # without a receiver the sender soon waits
 
         waiting = [asyncio.ensure_future(a.receive()), asyncio.ensure_future(send())]
         while a._taken is None or a._arrived is None:
@@ -151,7 +152,7 @@ def test_who_waits_is_told_of_the_end(who: str) -> None:
         for each in waiting:
             with pytest.raises(Closed):
                 await each
-        assert a._outbox.unsent_bytes == 0, "what is unsent is let go"
+        assert a._outbox.unsent_bytes == 0, "unsent bytes are dropped"
 
     between(scenario)
 
@@ -218,7 +219,7 @@ SENT_BYTES = 24 << 20  # more than a connection holds
 
 
 class Part:
-    """Of a file of SENT_BYTES."""
+    """A file of SENT_BYTES."""
 
     def __init__(self, file: int, position: int, length: int, loaded_s: float | None = None) -> None:
         self.file = file
@@ -239,7 +240,7 @@ class Part:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[int]:
-    """Of SENT_BYTES, each page another one."""
+    """SENT_BYTES with different pages."""
     path = tmp_path / "file"
     path.write_bytes(b"".join(number.to_bytes(8, "little") * 512 for number in range(SENT_BYTES // 4096)))
     opened = os.open(path, os.O_RDONLY)
@@ -248,7 +249,7 @@ def file(tmp_path: Path) -> Iterator[int]:
 
 
 async def stuck(sending: asyncio.Future[None]) -> None:
-    """The system takes no more."""
+    """The kernel accepts no more bytes."""
     for _ in range(300):
         await asyncio.sleep(0)
     assert not sending.done()
@@ -256,7 +257,7 @@ async def stuck(sending: asyncio.Future[None]) -> None:
 
 @pytest.mark.parametrize("before", [1 << 20, SENT_BYTES])
 def test_a_body_from_a_file_arrives_whole_between_others(file: int, before: int) -> None:
-    """Also behind one that waits in asyncio's own buffer."""
+    """Also behind a frame in asyncio's own buffer."""
     length = FRAME_BYTES_MAX - 10_000
     pieces = before // (1 << 20)
 
@@ -288,14 +289,14 @@ def test_a_body_from_a_file_arrives_whole_between_others(file: int, before: int)
 
 @pytest.mark.parametrize("left", [1, 2, 5])
 def test_the_last_bytes_of_a_head_are_not_overtaken(file: int, left: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """asyncio keeps what the system does not take at once, and says nothing of a single byte."""
+    """asyncio buffers the bytes that the kernel does not accept, even a single one, without a notice."""
 
     async def scenario(a: FrameStream, b: FrameStream) -> None:
         transport = wire(a)
         real = transport._sock  # type: ignore[attr-defined]
 
         class Short:
-            """Takes all but the last bytes, the first time."""
+            """Accepts all but the last bytes at the first call."""
 
             def __init__(self) -> None:
                 self.first = True
@@ -367,7 +368,7 @@ def test_a_body_from_a_file_that_is_not_taken_ends_with_its_connection(file: int
         assert all(fd >= 0 for fd in loop._selector.get_map())  # type: ignore[attr-defined]
         numbers = set(os.listdir("/proc/self/fd"))
         waited_for = {str(fd) for fd in loop._selector.get_map()}  # type: ignore[attr-defined]
-        assert waited_for <= numbers, "nothing is waited for that is closed"
+        assert waited_for <= numbers, "no call waits for a closed connection"
 
     between(scenario)
 

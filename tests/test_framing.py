@@ -1,4 +1,4 @@
-"""Frames come out as they went in, however the bytes are cut, and lies about lengths are refused early."""
+"""Frames arrive unchanged, however the bytes are split, and wrong lengths are refused early."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEAD_BYTES_MAX = 1 << 20
 
 
 def feed(reader: FrameReader, data: bytes, steps: list[int]) -> list[tuple[bytes, bytes]]:
-    """Receive `data` in pieces of at most `steps` bytes, cycling through them; all frames that came out."""
+    """Receive `data` in pieces of `steps` bytes, cycling through `steps`. Returns all frames."""
     frames = []
     position = turn = 0
     while position < len(data):
@@ -122,7 +122,7 @@ def test_a_large_body_is_received_where_it_stays() -> None:
     reader.received(len(buffer))
     assert reader.next_frame() is None
     rest = reader.get_buffer()
-    assert len(rest) == len(data) - len(buffer), "one read may take all that is missing, and nothing else"
+    assert len(rest) == len(data) - len(buffer), "one read takes exactly the missing bytes"
     rest[:] = data[len(buffer) :]
     reader.received(len(rest))
     frame = reader.next_frame()

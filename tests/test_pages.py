@@ -1,4 +1,4 @@
-"""What the pages say of the repository is so: rooms, chores, and every command line of ours that they show."""
+"""The pages are true: rooms, make targets, and every command line of ours that they show."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _chores() -> set[str]:
 
 
 def _commands() -> set[str]:
-    """What stands behind `tinymq` in blocks, and in code within lines."""
+    """The arguments of `tinymq` in code blocks and inline code."""
     found = set()
     for page in PAGES:
         text = page.read_text()
@@ -65,14 +65,14 @@ def test_the_commands_that_pages_show_can_be_given() -> None:
         try:
             app.parse_args(shlex.split(re.sub(r"[][]", "", command)), exit_on_error=False, print_error=False)
         except MissingArgumentError:
-            continue  # it is named, and not given what it needs
+            continue  # it is only named, without its arguments
         except CycloptsError as error:
             wrong[command] = str(error)
     assert wrong == {}
 
 
 def test_lines_of_pages_fit_a_screen() -> None:
-    """Tables, code, headings and links that are longer by themselves excepted."""
+    """Except tables, code, headings, and links that are longer on their own."""
     long = []
     for page in PAGES:
         text = FENCED.sub(lambda block: "\n" * block[0].count("\n"), page.read_text())

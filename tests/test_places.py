@@ -1,4 +1,4 @@
-"""Places on a port: so many, so many of one host, and each given back once."""
+"""Places on a port: bounded in all and per host, and each returned once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of this user alone: a name that was planted beforehand is refused, and what is made is for nobody else."""
+"""Files for this user only: a planted name is refused, and new files are not readable by others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def victim(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _umask() -> object:
-    """The usual one: what is private is so by its own mode."""
+    """The usual umask: a private file is private by its own mode."""
     before = os.umask(0o022)
     yield
     os.umask(before)
@@ -94,7 +94,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, victim: Path, monke
         check_own_directory(victim)
     if os.geteuid() == 0:
         os.chown(theirs, 4711, 4711)
-    else:  # whoever owns it is somebody else then
+    else:  # it then belongs to another user
         monkeypatch.setattr(os, "geteuid", lambda: 4711)
     for name in ("theirs", "ours"):
         with pytest.raises(UnsafePath, match="another user"):

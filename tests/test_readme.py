@@ -1,4 +1,4 @@
-"""What the README shows does what it says, pasted from top to bottom, and leaves nothing behind."""
+"""The README's commands work, pasted from top to bottom, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PASTING_S_MAX = 300.0  # some thirty processes, one after the other, beside what
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Where it is pasted; no broker runs there afterwards."""
+    """The directory in which the test pastes; no broker runs there afterwards."""
     yield tmp_path
     with contextlib.suppress(NotFound):  # as the README leaves it
         dev_cluster.down(tmp_path / dev_folder.DEFAULT, purge=True)
@@ -55,7 +55,7 @@ def _run(command: list[str], folder: Path, timeout_s: float = COMMAND_S_MAX, pyt
 
 
 def _give_up(running: subprocess.Popen[str]) -> None:
-    """End a command and all that it started but brokers: it would go on, and start more of them."""
+    """End a command and its children except brokers: otherwise it would continue and start more of them."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         os.killpg(running.pid, how)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -64,7 +64,7 @@ def _give_up(running: subprocess.Popen[str]) -> None:
 
 
 def _commands(block: str) -> list[str]:
-    """The lines of a block, as they run here: the environment is there, and ports are free ones."""
+    """The lines of a block, adapted to the test: the environment exists, and ports are free ones."""
     lines = [line.split("  #")[0].strip() for line in block.splitlines()]
     ours = [line for line in lines if not line.startswith((". ", "make "))]
     return [line.replace("dev up", f"dev up --port {dev_folder.ANY_PORT}") for line in ours]
@@ -103,7 +103,7 @@ def test_a_command_that_takes_too_long_ends_with_what_it_started(folder: Path) -
     with pytest.raises(subprocess.TimeoutExpired):
         _run(["bash", "-c", "sleep 1000 & echo $! > sleeper; wait"], folder, timeout_s=1.0)
     sleeper, deadline, pause = int((folder / "sleeper").read_text()), time.monotonic() + END_S_MAX, threading.Event()
-    while process.start_time(sleeper) is not None:  # it was told to; it may not have got round to it
+    while process.start_time(sleeper) is not None:  # its brokers may still be stopping
         assert time.monotonic() < deadline
         pause.wait(0.01)
 

@@ -1,4 +1,4 @@
-"""Settings from a file and the environment; whatever is wrong says so in words."""
+"""Settings from a file and the environment; each wrong value raises a readable error."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_metrics_are_on_for_a_process_and_off_for_a_library(tmp_path: Path, secr
 
 @pytest.mark.parametrize("section", [Limits, Timing])
 def test_every_bound_and_delay_is_used(section: type[Limits] | type[Timing]) -> None:
-    """A setting that nobody reads would be obeyed in silence by nobody."""
+    """A setting that no code reads would silently have no effect."""
     root = Path(tinymq.__file__).parent
     code = "".join(path.read_text() for path in root.rglob("*.py") if path.name != "config.py")
     assert not [f.name for f in fields(section) if not re.search(rf"\.{f.name}\b", code)]

@@ -1,4 +1,4 @@
-"""What a connection is told: between machines, how it is paced is the system's business."""
+"""Socket options of a connection: between machines, the kernel chooses the congestion control."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tinymq.net.socket_options import prepare
 
 
 class Between:
-    """A socket from one machine to another, as far as it says."""
+    """A socket that claims to connect two machines."""
 
     family = socket.AF_INET
 

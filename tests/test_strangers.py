@@ -1,6 +1,5 @@
-"""Whole brokers that do not belong together: each refusal is typed and logged with what to do, and changes nothing.
-
-The stranger takes broker 3's place at a cluster of three; the two others go on without it.
+"""Brokers that do not belong to one cluster: each refusal is typed, logged with a hint, and changes nothing. The
+stranger takes broker 3's place in a cluster of three; the other two keep working.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def logs(monkeypatch: pytest.MonkeyPatch) -> LogCapture:
-    """What the connections between brokers log, of all brokers in this process."""
+    """The log events of broker connections, of all brokers in this process."""
     capture = LogCapture()
     for module in (tcp, listener):
         monkeypatch.setattr(module, "logger", structlog.wrap_logger(None, processors=[capture]))
@@ -47,7 +46,7 @@ def logs(monkeypatch: pytest.MonkeyPatch) -> LogCapture:
 
 
 class Newer(TcpTransport):
-    """Of a build that speaks later versions alone."""
+    """A build that knows only later versions."""
 
     def _credentials(self) -> Credentials:
         return dataclasses.replace(super()._credentials(), protocol_min=KNOWN_LEVEL + 1, protocol_max=KNOWN_LEVEL + 2)
@@ -70,7 +69,7 @@ def _newer(config: BrokerConfig) -> MachineEnv:
 
 
 def _of_another_cluster(config: BrokerConfig, folder: Path) -> BrokerConfig:
-    """The same broker id and addresses, on the data folder of a broker that another cluster formed."""
+    """The same broker id and addresses, on the data directory of another cluster's broker."""
     with Cluster(nodes=3) as other:
         origin = Path(other.brokers[STRANGER].config.data_dir)
         other.stop(STRANGER)
@@ -79,7 +78,7 @@ def _of_another_cluster(config: BrokerConfig, folder: Path) -> BrokerConfig:
 
 
 def _mistaken_about_addresses(config: BrokerConfig, folder: Path) -> BrokerConfig:
-    """Takes broker 1 for broker 2, and 2 for 1."""
+    """Confuses brokers 1 and 2."""
     one, two, three = config.voters
     swapped = (PeerAddress(1, two.host, two.port), PeerAddress(2, one.host, one.port), three)
     return dataclasses.replace(config, voters=swapped)
@@ -95,7 +94,7 @@ STRANGERS: dict[str, tuple[Make, Callable[[BrokerConfig], MachineEnv] | None, st
 
 
 def _kept(config: BrokerConfig) -> dict[str, bytes]:
-    """Whose folder it is, and every log in it. (Marks and ballots are written anew whenever a folder is opened.)"""
+    """The owner of the data directory, and every log in it. (Marks and hard state are rewritten at each opening.)"""
     folder = Path(config.data_dir)
     names = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
     kept = [name for name in names if name.parts[0] in ("groups", "broker.json", "metadata-first-entry")]
@@ -106,7 +105,7 @@ def _kept(config: BrokerConfig) -> dict[str, bytes]:
 def test_a_stranger_is_refused(cluster: Cluster, logs: LogCapture, tmp_path: Path, who: str) -> None:
     make, outside, code = STRANGERS[who]
     config = make(cluster._config(STRANGER), tmp_path / "data")
-    logs.entries.clear()  # of another cluster's brokers while they were formed
+    logs.entries.clear()  # of another cluster's brokers during its formation
     before = _kept(config)
     terms = [cluster.brokers[n].host.groups[METADATA_GROUP].term for n in OTHERS]
     app = BrokerApp(config, outside(config) if outside is not None else None)
@@ -133,7 +132,7 @@ def test_a_stranger_is_refused(cluster: Cluster, logs: LogCapture, tmp_path: Pat
 
 
 def test_the_right_one_is_let_in(cluster: Cluster) -> None:
-    """What a stranger left behind keeps nobody out."""
+    """Traces of a stranger keep no broker out."""
     cluster.start(STRANGER)
     assert cluster.call(lambda: cluster.registry(OTHERS[0]).get_broker(STRANGER)) is not None
     cluster.stop(STRANGER)

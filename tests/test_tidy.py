@@ -64,7 +64,7 @@ KINDS = (
     ast.AsyncFunctionDef, ast.Call, ast.ClassDef, ast.ExceptHandler, ast.FunctionDef, ast.Import, ast.ImportFrom,
     ast.While,
 )  # fmt: skip
-# Of PYTHON, while these tests run. Each file is parsed once, and each tree walked once.
+# The nodes of PYTHON: each file is parsed once, and each tree walked once.
 TREES: dict[Path, ast.Module] = {}
 NODES: dict[tuple[Path, type[ast.AST]], list[ast.AST]] = defaultdict(list)  # of KINDS
 N = TypeVar("N", bound=ast.AST)
@@ -72,7 +72,7 @@ N = TypeVar("N", bound=ast.AST)
 
 @pytest.fixture(scope="module", autouse=True)
 def _trees() -> Iterator[None]:
-    """No garbage is collected meanwhile: a collection would visit each of a million nodes, and trees have no cycles."""
+    """Garbage collection is off: it would visit each of a million nodes, and trees have no cycles."""
     gc.disable()
     try:
         for path in PYTHON:
@@ -111,7 +111,7 @@ def _lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def _imports(paths: list[Path]) -> Iterator[tuple[Path, ast.AST, str]]:
-    """What is imported by its whole name."""
+    """Yield imports by their full names."""
     for path, node in _nodes(paths, ast.Import):
         for alias in node.names:
             yield path, node, alias.name
@@ -135,14 +135,14 @@ def test_files_are_short() -> None:
 
 
 def test_no_folder_is_a_shelf_to_be_searched() -> None:
-    """A folder of more modules becomes rooms. Programs for spark-submit lie side by side: a path starts each."""
+    """A larger folder must become rooms. Programs for spark-submit lie side by side, because a path starts each."""
     folders = Counter(path.parent.relative_to(ROOT).as_posix() for path in PRODUCT if path.name != "__init__.py")
     del folders["spark/pipelines"]
     assert {folder: modules for folder, modules in folders.items() if modules > FOLDER_MODULES_MAX} == {}
 
 
 def test_every_room_says_what_belongs_there() -> None:
-    """And what does not: the docstring of a package inside of another one has at least two sentences."""
+    """And what does not belong: the docstring of a sub-package has at least two sentences."""
     rooms = [path for path in PRODUCT if path.name == "__init__.py" and len(path.relative_to(ROOT).parts) > 3]
     assert len(rooms) > 40
     assert not [_where(path) for path in rooms if (ast.get_docstring(TREES[path]) or "").count(".") < 2]
@@ -158,7 +158,7 @@ def test_files_that_texts_cite_are_there() -> None:
 
 
 def test_decisions_are_cited_by_their_names() -> None:
-    """A number would be another decision's after the next one that is added."""
+    """A number would change when another decision is added."""
     decisions = re.findall(r"^\d+\. \*\*(.+?)\*\*", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
     cited = [
         (path, name)
@@ -188,7 +188,7 @@ def test_functions_are_short() -> None:
 
 
 def test_long_functions_of_hard_rooms_give_reasons() -> None:
-    """A comment in the middle of the function, where a reader is lost."""
+    """A comment in the middle of the function, where a reader would be lost."""
     without = []
     for path, node in _functions():
         if path not in SOURCE or path.relative_to(ROOT).parts[1] not in HARD_ROOMS:
@@ -227,8 +227,9 @@ def test_names_say_something() -> None:
 
 
 def test_tests_never_sleep() -> None:
-    """They wait for a condition with a deadline, or move a manual clock. Between two looks at a condition, in a
-    loop, asyncio.sleep lets the others run."""
+    """Tests wait for a condition with a deadline, or move a manual clock. Only a loop that checks a condition may call
+    asyncio.sleep, which lets other tasks run.
+    """
     sleeps = []
     for path in TESTS:
         looping = {id(n) for _, loop in _nodes([path], ast.While) for n in ast.walk(loop)}
@@ -251,7 +252,7 @@ def test_no_test_is_skipped() -> None:
 
 
 def test_nothing_is_unpickled() -> None:
-    """Unpickling what a peer sent runs what the peer likes."""
+    """Unpickling a peer's bytes would run the peer's code."""
     forbidden = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve"}
     found = [(p, n, name) for p, n, name in _imports(SOURCE) if name.split(".")[0] in forbidden]
     assert not [f"{_where(p, n)} {name}" for p, n, name in found]
@@ -277,7 +278,7 @@ def test_pysyncobj_is_pinned_in_one_place() -> None:
 
 
 def test_no_error_is_dropped_unseen() -> None:
-    """Whoever catches everything must do something about it."""
+    """A broad except clause must handle the error."""
     dropped = []
     for path, node in _nodes(PYTHON, ast.ExceptHandler):
         broad = node.type is None or (isinstance(node.type, ast.Name) and node.type.id.endswith("Exception"))
@@ -346,7 +347,7 @@ def test_generated_code_is_not_stale(name: str, tmp_path: Path) -> None:
 
 
 def test_the_generated_code_runs_with_the_oldest_allowed_libraries() -> None:
-    """It refuses an older runtime at import, so the floors in pyproject.toml must say the same."""
+    """Generated code refuses an older runtime at import, so pyproject.toml must require that version."""
     project = (ROOT / "pyproject.toml").read_text()
     grpc_code = (ROOT / "tinymq" / "proto" / "tinymq_pb2_grpc.py").read_text()
     grpc_version = re.search(r"GRPC_GENERATED_VERSION = '([\d.]+)'", grpc_code)

@@ -1,4 +1,4 @@
-"""A topic's settings: what is refused, what can be altered, and what is said of them to people."""
+"""A topic's settings: refusals, alterations, and their description for people."""
 
 from __future__ import annotations
 

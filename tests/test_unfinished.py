@@ -1,4 +1,4 @@
-"""Frames that have not arrived whole: bounded in bytes, fair between hosts, and never for ever."""
+"""Incomplete frames: bounded in bytes, fair between hosts, and with a deadline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tinymq.net.unfinished_frames import FRAME_BYTES_PER_S_MIN, FRAME_S, Claim, 
 
 
 class Claims:
-    """Claims on one room, and which of them were granted later."""
+    """Claims on one buffer, and which of them were granted later."""
 
     def __init__(self, bytes_max: int) -> None:
         self.room = FrameRoom(bytes_max)
@@ -54,7 +54,7 @@ def test_one_host_has_half_and_keeps_no_other_waiting() -> None:
     other = claims.make("other")
     assert other.ask(50)
     greedy[0].give_back()
-    assert claims.granted == [greedy[2]], "as much as it has given back"
+    assert claims.granted == [greedy[2]], "as much as was released"
 
 
 def test_a_frame_larger_than_the_room_waits_until_it_is_alone() -> None:
@@ -184,7 +184,7 @@ Dial = Callable[[], Awaitable[FrameStream]]
 
 
 def served(room: FrameRoom, scenario: Callable[[Dial, list[FrameStream]], Awaitable[None]]) -> None:
-    """Run `scenario` with what dials a port of frame streams that share `room`, and their accepted ends."""
+    """Run `scenario` with a dialler for a port of frame streams that share `room`, and the accepted ends."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -227,7 +227,7 @@ def test_large_frames_take_turns_and_all_arrive() -> None:
         await until(lambda: room.waiting == 5)
         assert room.bytes == SIZE
         held = sum(each._reader._large is not None for each in accepted)
-        assert held == 1, "nothing is kept for the others"
+        assert held == 1, "no share is reserved for the other connections"
         for n, stream in enumerate(streams):
             raw(stream).write(bytes([n]))
         for n, each in enumerate(accepted):
@@ -250,7 +250,7 @@ def test_one_that_leaves_in_the_middle_gives_its_room_back() -> None:
         await until(lambda: room.waiting == 1)
         rude.abort()
         assert (await accepted[1].receive())[0] == b"h"
-        assert accepted[0]._reader._large is None, "its memory does not wait for the collector"
+        assert accepted[0]._reader._large is None, "its memory is freed at once, not at the next garbage collection"
         await sending
 
     served(room, scenario)

@@ -1,4 +1,4 @@
-"""What `make bench` computes from its rounds, and that the bare limit answers what it is given."""
+"""The figures that `make bench` computes from its rounds, and the echo of the bare limit."""
 
 from __future__ import annotations
 

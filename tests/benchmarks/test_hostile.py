@@ -1,4 +1,4 @@
-"""The attacks of `benchmarks.hostile` are what they say: beyond a bound, or just within it."""
+"""The attacks of `benchmarks.hostile` are beyond a bound, or just within it, as they claim."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VICTIM = Victim("h:1", "h:2", b"t" * 16)
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What the attacks on produce streams send."""
+    """The requests of the attacks on produce streams."""
     requests: list[bytes] = []
 
     async def send_requests(victim: Victim, request: bytes, results: int) -> None:

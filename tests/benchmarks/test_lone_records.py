@@ -1,4 +1,4 @@
-"""What the comparison of the two paths of a lone record computes, and that both paths are taken."""
+"""The figures of the comparison of the two paths of a lone record, and that both paths are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limit that `make bench-spark` compares with: every row that is asked for, of the bytes that are sent."""
+"""The limit for `make bench-spark`: it returns every requested row of the sent bytes."""
 
 from __future__ import annotations
 

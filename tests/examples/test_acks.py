@@ -1,4 +1,4 @@
-"""What times say: percentiles, and the silence around a failover."""
+"""Figures from times: percentiles, and the pause around a failover."""
 
 from __future__ import annotations
 

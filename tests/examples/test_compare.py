@@ -1,4 +1,4 @@
-"""Each way in which what was read can differ from what was sent, as a table."""
+"""A table of every difference between the records read and sent."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Ctrl-C in the middle of `make run` leaves no process behind. Its flights are made up: to read the real ones takes
-longer than the rest."""
+"""Ctrl-C in the middle of `make run` leaves no process behind. Its flights are invented: reading the real ones takes
+longer than the rest.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def test_no_broker_outlives_an_interrupt(tmp_path: Path) -> None:
         said += read
     cluster = dev_folder.load(tmp_path / FOLDER)
     brokers = [cluster.process(broker.id) for broker in cluster.brokers]
-    # As a terminal does it: everybody in the foreground hears it, and some people press twice.
+    # Like a terminal: the whole foreground group gets the signal, perhaps twice.
     os.killpg(job.pid, signal.SIGINT)
     os.killpg(job.pid, signal.SIGINT)
     rest, _ = job.communicate(timeout=DEADLINE_S)

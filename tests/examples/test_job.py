@@ -1,4 +1,4 @@
-"""The whole job on few flights: it says ok when all is well, and what differs when something is not."""
+"""The whole job on few flights: it prints ok, or the differences."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_all_is_well(job: Job) -> None:
 
 
 def test_what_differs_is_said_and_nothing_is_left_running(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody else writes a flight a second time, and a bit flips on a stopped broker's disk."""
+    """Another client writes a flight a second time, and a bit flips on a stopped broker's disk."""
     produce_all = produce.produce
 
     def and_one_again(client: Client, topic: str, *args: object) -> produce.Production:

@@ -43,7 +43,9 @@ def test_brokers_on_one_file_have_one_registry(tmp_path: Path, monkeypatch: pyte
         taken = [await registry.take_producer_ids(2) for registry in (first, second, first)]
         assert [list(ids) for ids in taken] == [[1, 2], [3, 4], [5, 6]]
         again = await second.register_topic("u", 1, 1, command_id=b"c" * 16)
-        assert await first.register_topic("u", 1, 1, command_id=b"c" * 16) == again, "done once, whoever sends it"
+        assert await first.register_topic("u", 1, 1, command_id=b"c" * 16) == again, (
+            "applied once, whichever broker sends it"
+        )
         busy = sqlite3.connect(file, isolation_level=None)
         busy.execute("BEGIN IMMEDIATE")
         with pytest.raises(DeadlineExceeded):

@@ -19,7 +19,7 @@ def payload(
     time_us: int = TIME_US,
     codec: Codec = Codec.NONE,
 ) -> bytes:
-    """`count` records whose timestamps are `time_us`, `time_us + 1`, ..."""
+    """`count` records with the timestamps `time_us`, `time_us + 1`, ..."""
     values = [value + b"%d" % i for i in range(count)]
     message = encode(None, values, None, [time_us + i for i in range(count)], codec)
     return pack_batch(

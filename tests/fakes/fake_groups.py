@@ -1,4 +1,4 @@
-"""The Raft host as hosting sees it: opens fake groups, remembers what has data."""
+"""A fake Raft host for ReplicaHost: opens fake groups, and remembers which have data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FakeGroups:
         self.on_disk: dict[GroupId, Entry] = {}
         self.configs: dict[GroupId, LogConfig] = {}
         self.refuse: TinymqError | None = None
-        self.gate = asyncio.Event()  # openings and deletions wait for it
+        self.gate = asyncio.Event()  # openings and deletions wait for this event
         self.gate.set()
 
     async def open_group(self, group_id: GroupId, first_entry: Entry, machine: object, config: LogConfig) -> FakeGroup:

@@ -1,4 +1,4 @@
-"""What `Upgrade` stands on, without a Raft host and a disk."""
+"""Stand-ins for the parts that `Upgrade` uses, without a Raft host and a disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tinymq.log.broker_files.identity import Identity
 
 
 class FakePeers:
-    """Other brokers, as they announce themselves on connections."""
+    """The other brokers, by their announcements on connections."""
 
     def __init__(self) -> None:
         self.feature_level = FIRST_LEVEL
@@ -26,7 +26,7 @@ class FakePeers:
 
 
 class FakeStore:
-    """A data folder that keeps nothing but who it is."""
+    """A data directory that stores only its identity."""
 
     def __init__(self, broker_id: int) -> None:
         self.identity = Identity(broker_id, bytes([broker_id]) * 16)

@@ -1,4 +1,4 @@
-"""A clock that a test moves by hand: it is public, for the contract suite of registries runs on it."""
+"""A clock that a test moves. It is public because the contract suite of registries needs it."""
 
 from __future__ import annotations
 

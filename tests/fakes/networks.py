@@ -1,4 +1,4 @@
-"""Two networks with one face, TCP over loopback and memory, and a recorder of what a transport tells."""
+"""Two networks with one interface, TCP over loopback and memory, and a recorder of a transport's callbacks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Identity:
 
 
 class Recorder:
-    """What one transport told, in order; `until` waits for a condition on it."""
+    """The callbacks of one transport, in order; `until` waits for a condition on them."""
 
     def __init__(self, transport: TcpTransport | MemoryTransport) -> None:
         self.messages: list[tuple[int, peer_pb2.Peer, bytes]] = []
@@ -52,7 +52,7 @@ class Recorder:
         transport.on_rejected = lambda where, error: self._note(self.rejected, error)
 
     async def until(self, holds: Callable[[], object]) -> None:
-        """Return when `holds` does; it is asked again after each callback."""
+        """Return when `holds` is true; it is checked after each callback."""
         async with asyncio.timeout(DEADLINE_S):
             while not holds():
                 self._changed.clear()
@@ -77,7 +77,7 @@ class Recorder:
 
 @dataclass(slots=True)
 class End:
-    """One broker of a test: its transport, and what it told."""
+    """One broker of a test: its transport, and the recorded callbacks."""
 
     broker_id: int
     transport: Any  # TcpTransport or MemoryTransport: mypy sees Transport where it matters
@@ -157,7 +157,7 @@ async def started(network: TcpNetwork, *broker_ids: int) -> list[End]:
 
 
 async def connected(end: End, *others: End) -> None:
-    """Both channels from `end` to each of `others` are open."""
+    """Check that both channels from `end` to each of `others` are open."""
     await end.told.until(
         lambda: all(end.transport.connected(other.broker_id, channel) for other in others for channel in Channel)
     )

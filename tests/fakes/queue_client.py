@@ -1,4 +1,4 @@
-"""QueueService as any gRPC client sees it: over every broker, and again where a status says that nothing was done."""
+"""A plain gRPC client of QueueService: calls any broker, and retries where a status says that nothing was done."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ AGAIN = {
 
 
 class QueueClient:
-    """Stubs of some brokers. Not the project's client: nothing here knows who leads."""
+    """Stubs of some brokers. Unlike the project's client, it does not look for leaders."""
 
     def __init__(self, addresses: Sequence[str], client_id: str = "", receives: str = "") -> None:
-        """`receives`: bytes that the client takes in one answer, other than gRPC does as it comes."""
+        """`receives` is the largest answer in bytes, if it differs from gRPC's default."""
         options = [("grpc.use_local_subchannel_pool", 1)]
         if receives.isdigit():
             options.append(("grpc.max_receive_message_length", int(receives)))
@@ -48,12 +48,12 @@ class QueueClient:
         await asyncio.gather(*(channel.close() for channel in self._channels))
 
     async def call(self, name: str, request: Any, at: int | None = None, timeout_s: float = WAIT_S) -> Any:
-        """One call of the broker at that place, or of any."""
+        """Make one call to the broker with that index, or to any."""
         stub = self._stubs[self._rng.randrange(len(self._stubs)) if at is None else at]
         return await getattr(stub, name)(request, timeout=timeout_s, metadata=self._metadata)
 
     async def refused(self, name: str, request: Any, **how: Any) -> tuple[grpc.StatusCode, TinymqError]:
-        """How a call ended that had to fail: its status, and the error in the trailer."""
+        """Return the status of a call that must fail, and the error in its trailer."""
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await self.call(name, request, **how)
         trailers: dict[str, Any] = dict(failed.value.trailing_metadata())
@@ -76,7 +76,7 @@ class QueueClient:
         return reply.message if reply.HasField("message") else None
 
     async def consume_surely(self, topic: str, channel: str, queue: int, request_id: bytes) -> pb.QueueMessage | None:
-        """Asked of one broker after the other until it is answered, always for the same message."""
+        """Ask the brokers in turn until one answers; all attempts name the same request."""
         request = pb.ConsumeMessageRequest(topic=topic, queue=queue, channel=channel, request_id=request_id)
         while True:
             try:

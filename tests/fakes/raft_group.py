@@ -1,4 +1,4 @@
-"""A Raft group of one replica that commits when it is told to: entries, offsets and terms are real."""
+"""A Raft group of one replica that commits when a test says so. Entries, offsets and terms are real."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOW_US = 1_700_000_000_000_000
 
 
 class FakeLog:
-    """All entries in memory, or none (`cold`)."""
+    """A log with all entries in memory, or none (`cold`)."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -50,7 +50,7 @@ class FakeLog:
         return max(self._data(end_offset, start_offset), key=lambda e: e.header.max_timestamp_us, default=None)
 
     def remove_before_offset(self, offset: int) -> None:
-        """What is gone can be seen from where the log starts; the entries stay, for the test to look at."""
+        """A trim only moves the start; the entries stay, so that the test can check them."""
         bases = [e.header.base_offset for e in self.entries if e.header.next_offset > offset]
         self.log_start_offset = max(self.log_start_offset, min([*bases, offset]))
 
@@ -72,7 +72,7 @@ class FakeLog:
 
 
 class FakeGroup:
-    """Leads from the start unless told otherwise. `commit()` applies what was proposed."""
+    """Leads from the start by default. `commit()` applies the proposed entries."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class FakeGroup:
         self.applied = 0
         self.next_offset = 0
         self.on_proposed = on_proposed
-        self.proves = True  # a majority says that there is no later leader
+        self.proves = True  # a majority confirms that there is no later leader
         self.reads = 0
         self.knows_time = True  # a majority's clocks are heard
         self.later_us = 0  # how much more time has passed than entries tell
@@ -152,7 +152,7 @@ class FakeGroup:
             self.machine.apply(entry)  # type: ignore[attr-defined]
 
     def lose_leadership(self, to: int | None = 2, keep_tail: bool = False) -> None:
-        """Another broker leads in the next term; the uncommitted tail is taken back unless kept."""
+        """Let another broker lead in the next term; the uncommitted tail is truncated unless `keep` is set."""
         self._leads = False
         self.leader = to
         self.term += 1
@@ -162,7 +162,7 @@ class FakeGroup:
         self.machine.follow()  # type: ignore[attr-defined]
 
     def win(self) -> None:
-        """Lead again, in a new term: whatever the log holds is committed first."""
+        """Lead again in a new term: all entries in the log are committed first."""
         self.term += 1
         self.leader = 1
         self._leads = True

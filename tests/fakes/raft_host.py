@@ -1,4 +1,4 @@
-"""Raft hosts of several brokers in one place: who leads is said by the test, requests go straight across."""
+"""Raft hosts of several brokers in one process. The test names the leader; requests are direct calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class FakeHosts:
     def __init__(self) -> None:
         self.leaders: dict[GroupId, tuple[int, int]] = {}
         self.hosts: dict[int, FakeHost] = {}
-        self.lose_replies = 0  # the next so many requests are done, and their replies lost
+        self.lose_replies = 0  # so many of the next requests are done, but their replies lost
 
     def host(self, broker_id: int) -> FakeHost:
         return self.hosts.setdefault(broker_id, FakeHost(self))

@@ -1,4 +1,4 @@
-"""The wire itself: stubs and streams without the client's cleverness, for tests of what brokers answer."""
+"""Stubs and streams without the client's logic, for tests of the brokers' answers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ WAIT_S = 20.0
 OPTIONS = [
     ("grpc.max_receive_message_length", Limits().grpc_message_bytes_max),
     ("grpc.max_send_message_length", 64 << 20),
-    ("grpc.use_local_subchannel_pool", 1),  # an earlier channel's back-off is not this one's
+    ("grpc.use_local_subchannel_pool", 1),  # do not share the backoff of an earlier channel
 ]
 
 
 class Raw:
-    """One broker's port, from one test's loop."""
+    """A client of one broker's port, on one test's loop."""
 
     def __init__(self, address: str) -> None:
         self.channel = grpc.aio.insecure_channel(address, options=OPTIONS)
@@ -85,7 +85,7 @@ def entries(reply: pb.FetchReply) -> list[Entry]:
 
 
 async def until(holds: Callable[[], object], timeout_s: float = WAIT_S) -> None:
-    """Return once it holds: looked at whenever the loop has nothing better to do."""
+    """Return once `holds` is true, checked at each turn of the loop."""
     async with asyncio.timeout(timeout_s):
         while not holds():
             await asyncio.sleep(0.002)

@@ -1,4 +1,4 @@
-"""A gRPC client that knows nothing of tinymq: it asks a server for its descriptors, and makes messages of those."""
+"""A gRPC client without tinymq's code: it fetches the descriptors from the server, and builds messages from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAIT_S = 30.0
 
 
 class Reflecting:
-    """One server, seen through its reflection."""
+    """One server, through its reflection service."""
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])

@@ -1,12 +1,12 @@
-"""`python -m tests.fuzz`: damaged inputs and random lives, for as long as it is told.
+"""`python -m tests.fuzz`: damaged inputs and random runs, for a given time.
 
     python -m tests.fuzz --seconds 600              all targets and state machines in turn, with a fresh seed
-    python -m tests.fuzz arrow peer --seconds 60    those whose names begin so; a beginning of none is an error
+    python -m tests.fuzz arrow peer --seconds 60    the targets with these prefixes; an unknown prefix is an error
     python -m tests.fuzz arrow.produce --case 5:17  one case again, in this process
     python -m tests.fuzz --quick                    the cases of the quick tier: a fixed seed
 
-Each target runs in a process of its own with a bound on its memory. What is found is printed with the command that
-shows it again; the exit code is 1. When the time was too short for some of the targets, the last line names them.
+Each target runs in a process of its own with a bound on its memory. A finding is printed with the command that
+reproduces it, and the exit code is 1. If the time was too short for some targets, the last line names them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _parse() -> argparse.Namespace:
 
 
 def _unknown(name: str) -> str:
-    """Nearest is what begins nearly so: a beginning is compared with others of its length."""
+    """The nearest name has the most similar prefix of the same length."""
     begun = {known: known[: len(name)] for known in KNOWN}
     close = difflib.get_close_matches(name, set(begun.values()), n=1)
     if near := [known for known, beginning in begun.items() if beginning in close]:
@@ -134,7 +134,7 @@ def _all(options: argparse.Namespace) -> int:
 
 
 def _process(names: list[str], arguments: list[str]) -> int:
-    """Run these in another process, and say what ended it."""
+    """Run these targets in another process, and report how it ended."""
     with tempfile.TemporaryDirectory(prefix="tinymq-fuzz-") as folder:
         case = Path(folder) / "case"
         command = [sys.executable, "-m", "tests.fuzz", *names, *arguments, "--here", str(case)]

@@ -1,7 +1,6 @@
-"""Arrow batches down to their buffers, on every way that they take: produced, fetched, looked at for a time.
-
-What is believed is read to the last byte, by all code that readers use. A lie that gets through ends the process with
-a segmentation fault, so these targets run in a process of their own.
+"""Arrow batches down to their buffers, on every path: produce, fetch, lookup of a time. Accepted batches are read to
+the last byte by all code that readers use. An undetected defect ends the process with a segmentation fault, so these
+targets run in a process of their own.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from tinymq.format.batch import check_batch, decode_batch
 from tinymq.format.entry import Entry, Kind, NewEntry, crc32c, iter_entries, make_entry
 
 LIMITS = Limits(record_bytes_max=MIB, batch_bytes_max=MIB, batch_uncompressed_bytes_max=MIB)
-ARROW_BYTES_MAX = 16 * MIB  # all that is believed is read several times over; unpacked on trust it would be GiBs
-METADATA_BYTES = 640  # where most of what lies is
+ARROW_BYTES_MAX = 16 * MIB  # accepted data is read several times; unpacked unchecked it would be GiBs
+METADATA_BYTES = 640  # the most interesting bytes are there
 
 
 @cache
@@ -47,7 +46,7 @@ def payloads() -> list[bytes]:
 
 
 def produce(data: bytes) -> object:
-    """A broker takes it; then a reader reads it."""
+    """A broker accepts the batch; then a reader reads it."""
     _pool()
     try:
         declared = declare(data, crc32c(data), LIMITS)
@@ -86,7 +85,7 @@ def fetched_frames() -> list[bytes]:
 
 
 def fetch(data: bytes) -> object:
-    """A client unpacks what a broker answered, as messages and as tables."""
+    """A client unpacks a broker's answer, as messages and as tables."""
     _pool()
     try:
         chunks = list(read_chunks(0, memoryview(data), 8, None, LIMITS))
@@ -104,7 +103,7 @@ def fetch(data: bytes) -> object:
 
 
 def find_time(data: bytes) -> object:
-    """A broker looks for a time in what it stored."""
+    """A broker looks up a time in its stored batches."""
     _pool()
     entries: list[Entry] = list(iter_entries(data))
     found = []

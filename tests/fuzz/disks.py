@@ -1,7 +1,6 @@
-"""Whole data folders with one spoilt file: opened, read, written to, and opened again.
-
-The folder was closed cleanly, so all of it was synced and marked. Whatever is done to one of its files, nothing that
-comes out may differ from what went in: it is there as it was, or the damage is told.
+"""Data directories with one damaged file: opened, read, written, and opened again. The directory was closed cleanly, so
+everything was synced and marked. Whatever the damage, no read may return wrong data: it returns the original, or
+reports the damage.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from tinymq.log.broker_files import durability_marks, vote_store
 from tinymq.simulation.faulty_files import FaultyFiles
 
 BALLOT = (4, 1)
-ROUND_FILE_BYTES = 1 << 12  # of marks and ballots: zeros of a megabyte would be most of what is spoilt
+ROUND_FILE_BYTES = 1 << 12  # small files of marks and hard state: otherwise most damage would hit a megabyte of zeros
 RECOVERY_BYTES_MAX = 8 << 20
 
 Image = dict[str, bytes]
 
 
 def small_round_files() -> None:
-    """For the whole process: marks and ballots begin small."""
+    """For the whole process: files of marks and hard state start small."""
     durability_marks.FILE_BYTES_MIN = vote_store.FILE_BYTES_MIN = ROUND_FILE_BYTES
 
 
 @cache
 def folder(trimmed: bool = False) -> tuple[Image, tuple[Entry, ...]]:
-    """The files of a folder with one log in several segments, and what the log held."""
+    """The files of a data directory with one log in several segments, and the log's entries."""
     small_round_files()
     files = faulty()
 
@@ -67,7 +66,7 @@ def folder(trimmed: bool = False) -> tuple[Image, tuple[Entry, ...]]:
 
 
 def disk(image: Image) -> FaultyFiles:
-    """A disk with these files, all of it durable."""
+    """A disk with these files, all durable."""
     files = FaultyFiles(random.Random(1))
     for path, content in image.items():
         parent = path.rpartition("/")[0]
@@ -83,7 +82,7 @@ def disk(image: Image) -> FaultyFiles:
 
 
 async def _look(files: FaultyFiles, held: Sequence[Entry] | None) -> OpenedLog:
-    """Open the folder, and hold what it gives against what it held (None: it may lie, and must only not break)."""
+    """Open the directory, and compare it with its entries (None: it may return wrong data, but must not crash)."""
     store, opened = await open_both(files)
     try:
         log = opened.log
@@ -118,7 +117,7 @@ async def _check(store: Store, opened: OpenedLog, held: Sequence[Entry]) -> None
     assert opened.applied_index == 0 or opened.snapshot == b"state at %d" % opened.applied_index
     known = {entry.index: entry for entry in held}
     index = log.first_index
-    with suppress(CorruptData):  # of an older segment, found when it is read
+    with suppress(CorruptData):  # damage in an older segment is found when it is read
         while index <= log.last_index and (entries := await log.reader.read(index, 1 << 16)):
             assert all(known[entry.index] == entry for entry in entries), "damage is served"
             index = entries[-1].index + 1
@@ -126,7 +125,7 @@ async def _check(store: Store, opened: OpenedLog, held: Sequence[Entry]) -> None
 
 
 def parse(path: str, trimmed: bool, strict: bool, data: bytes) -> str:
-    """Open a folder whose file at `path` is `data`; twice, for the first may have written."""
+    """Open a directory whose file at `path` is `data`, twice: the first time may have written."""
     image, held = folder(trimmed)
     files = disk({**image, path: data})
     opened = asyncio.run(_look(files, held if strict else None))

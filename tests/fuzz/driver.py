@@ -1,8 +1,7 @@
-"""Runs a target on many damaged inputs: each within a time, all within a bound of memory, every one repeatable.
-
-A case is (target, seed, number). What it raises but TinymqError is a finding: it is printed with the fewest steps
-that show it, and with what runs it again. The number of the case is kept in a file, so that one that ends the process
-can be named by whoever started it.
+"""Runs a target on many damaged inputs, with bounds on time and memory; every case is repeatable. A case is (target,
+seed, number). An exception other than TinymqError is a finding: it is printed with the fewest steps that show it and
+the command that repeats it. A file has the number of the running case, so that the parent process can name a case that
+ends the process.
 """
 
 from __future__ import annotations
@@ -28,15 +27,14 @@ from tinymq.base.errors import TinymqError
 
 CASE_S_MAX = 5.0
 MEASURE_EVERY = 50  # cases; measuring costs several times the case
-ADDRESS_SPACE_BYTES = 2 << 30  # beyond what the process has when it starts
+ADDRESS_SPACE_BYTES = 2 << 30  # in addition to the process's memory at the start
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One way in. `parse` returns a value or raises TinymqError; anything else is a finding.
-
-    `reseals` put checksums right again; each is tried in turn with no reseal at all. `sealed` parses what passed one:
-    promises that hold for disks need not hold there. Python's allocations per case stay below `bytes_max`.
+    """One entry point. `parse` returns a value or raises TinymqError; anything else is a finding. `reseals` repair
+    checksums; cases alternate between each of them and none. `sealed` parses resealed input, for which the promises
+    about disks need not hold. Python's allocations per case stay below `bytes_max`.
     """
 
     name: str
@@ -60,16 +58,16 @@ class Case:
 
 
 class TooSlow(BaseException):
-    """A case went on for longer than CASE_S_MAX. Not an Exception: nothing may handle it and go on."""
+    """A case ran longer than CASE_S_MAX. Not an Exception, so that no handler swallows it."""
 
 
 class Finding(AssertionError):
-    """A case that raised what no input may raise; the message says how to run it again."""
+    """A case raised a forbidden exception; the message has the command that repeats it."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What came of the cases of one target."""
+    """The results of the cases of one target."""
 
     cases: int = 0
     values: int = 0
@@ -83,7 +81,7 @@ class Tally:
 
 
 class Loaded:
-    """A target with its inputs made once."""
+    """A target with its inputs, created once."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -101,7 +99,7 @@ class Loaded:
         return self.target.reseals[reseal - 1](data) if reseal else data
 
     def run(self, case: Case, data: bytes | None = None) -> str:
-        """ "" for a value, else the code of the error. Raises what is a finding."""
+        """Return "" for a value, or the code of the error. Raises a finding."""
         target = self.target
         data = self.input_of(case) if data is None else data
         sealed = case.reseal % (len(target.reseals) + 1) and target.sealed
@@ -112,7 +110,7 @@ class Loaded:
         return ""
 
     def measured(self, case: Case) -> str:
-        """As `run`, and what Python allocates meanwhile is within the target's bound."""
+        """Like `run`, and check Python's allocations against the target's bound."""
         data = self.input_of(case)
         with allocating(self.target.bytes_max, f"an input of {len(data)}"):
             return self.run(case, data)
@@ -120,8 +118,9 @@ class Loaded:
 
 @contextmanager
 def allocating(bytes_max: int, what: str) -> Iterator[None]:
-    """What Python allocates in the block, in any thread, is within the bound; `what` it is for, for who reads that it
-    is not. An error that leaves the block says more, and is left alone."""
+    """Check that Python's allocations in the block, in any thread, are within the bound; `what` names the purpose in
+    the message. An error that leaves the block says more, and passes through.
+    """
     tracemalloc.start()
     try:
         yield
@@ -132,7 +131,7 @@ def allocating(bytes_max: int, what: str) -> Iterator[None]:
 
 
 def shrink(loaded: Loaded, case: Case, run: Callable[[Case], object], kind: type[BaseException]) -> Case:
-    """The case with the fewest steps of its own that still raises `kind`."""
+    """Return the case with the fewest steps that still raises `kind`."""
     steps = list(case.steps)
     for at in range(len(steps) - 1, -1, -1):
         fewer = Case(case.which, case.reseal, tuple(steps[:at] + steps[at + 1 :]))
@@ -148,7 +147,7 @@ def shrink(loaded: Loaded, case: Case, run: Callable[[Case], object], kind: type
 
 
 def sweep(loaded: Loaded, seed: int, numbers: Iterator[int], note: Callable[[int], None] = lambda _: None) -> Tally:
-    """Run cases until `numbers` ends. Raises Finding at the first that is one."""
+    """Run cases until `numbers` ends. Raises the first Finding."""
     tally = Tally()
     began = time.monotonic()
     with _watch() as again:
@@ -196,7 +195,7 @@ def _explained(
 
 @contextmanager
 def _watch() -> Iterator[Callable[[], None]]:
-    """Raise TooSlow when CASE_S_MAX pass without a call of what it gives."""
+    """Raise TooSlow when CASE_S_MAX pass without a call of the yielded function."""
 
     def late(number: int, frame: FrameType | None) -> None:
         raise TooSlow(f"still running after {CASE_S_MAX} s")
@@ -210,7 +209,7 @@ def _watch() -> Iterator[Callable[[], None]]:
 
 
 def until(seconds: float, first: int = 0) -> Iterator[int]:
-    """Numbers of cases for so long."""
+    """Yield numbers of cases for `seconds`."""
     end = time.monotonic() + seconds
     number = first
     while time.monotonic() < end:
@@ -219,13 +218,13 @@ def until(seconds: float, first: int = 0) -> Iterator[int]:
 
 
 def be_quiet() -> None:
-    """Nothing is logged from now on: refusals by the thousand would be most of the work."""
+    """Switch logging off: thousands of refusals would take most of the time."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     logging.disable(logging.CRITICAL)
 
 
 def limit_memory(bytes_more: int = ADDRESS_SPACE_BYTES) -> None:
-    """From now on, this process gets at most so much more: an allocation on trust is a MemoryError."""
+    """Bound the further memory of this process: an unchecked allocation becomes a MemoryError."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + bytes_more, hard))
@@ -233,7 +232,7 @@ def limit_memory(bytes_more: int = ADDRESS_SPACE_BYTES) -> None:
 
 @contextmanager
 def limited_memory() -> Iterator[None]:
-    """As `limit_memory`, where the process goes on: a missing bound is a MemoryError, and not its end."""
+    """Like `limit_memory`, for a process that continues: a missing bound raises MemoryError instead of ending it."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     limit_memory()
     try:
@@ -243,7 +242,7 @@ def limited_memory() -> Iterator[None]:
 
 
 class CaseFile:
-    """The number of the case that runs, in a file that outlives the process."""
+    """The number of the running case, in a file that outlives the process."""
 
     def __init__(self, path: Path) -> None:
         path.write_bytes(bytes(8))

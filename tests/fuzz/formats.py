@@ -1,4 +1,4 @@
-"""Stored and sent formats one by one: entries, segment dumps, small files, the registry's and partitions' states."""
+"""Each stored or sent format: entries, segment dumps, small files, the states of the registry and of partitions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def parse_entries(data: bytes) -> object:
     parsed = list(iter_entries(data))
     assert frames(parsed) == data
     for entry in parsed:
-        assert entry.header.next_offset < 1 << 63, "it goes on as a signed number"
+        assert entry.header.next_offset < 1 << 63, "Arrow stores it as a signed number"
         assert parse_header(entry.head) == entry.header
     return parsed
 
@@ -123,7 +123,7 @@ def registry(upto: int = 10) -> RegistryState:
 
 
 def apply_command(data: bytes) -> object:
-    """Total, counted, and the same from a copy of the state."""
+    """`apply` is total, counts each command, and a copy of the state behaves the same."""
     state, copy = registry(), RegistryState()
     copy.load(state.dump())
     before = state.version
@@ -138,7 +138,7 @@ def apply_command(data: bytes) -> object:
 
 
 def load_registry(data: bytes) -> object:
-    """What is believed is dumped as it was, and takes every command."""
+    """An accepted state is dumped unchanged, and applies every command."""
     state = RegistryState()
     state.load(data)
     again = RegistryState()
@@ -187,7 +187,7 @@ def partition_states() -> list[bytes]:
 
 
 def commanded() -> Applied:
-    """With channels, what they took, retention marks, a start that moved, and holds."""
+    """With channels, their takes, retention marks, a moved start, and holds."""
     applied = Applied()
     for n in range(6):
         applied.batch(2, size=20 + n)
@@ -205,7 +205,7 @@ def command_calls() -> list[list[part.Command]]:
 
 
 def apply_commands(data: bytes) -> object:
-    """Total, nothing is changed by what fails, and all is the same from a copy of the state."""
+    """`apply` is total, a failed command changes nothing, and a copy of the state behaves the same."""
     applied = commanded()
     state, copy = applied.state, PartitionState()
     copy.load(state.dump())
@@ -225,7 +225,7 @@ def _said(outcome: CommandOutcome) -> object:
 
 
 def load_partition(data: bytes) -> object:
-    """What is believed is dumped as it was, within its bound, and takes what comes next."""
+    """An accepted state is dumped unchanged, within its bound, and applies the next entries."""
     state = PartitionState(5)
     state.load(data)
     assert state.dump() == data

@@ -1,4 +1,4 @@
-"""State machines and properties that Hypothesis drives, by name, for longer than the tests run them."""
+"""State machines and properties for Hypothesis, by name, for longer runs than in the tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.log.test_model import LogLife
 from tests.registry.test_model import RegistryLife
 
 ROUND = 100
-"""Examples before a look at the clock."""
+"""Examples between two readings of the clock."""
 
 LONG = settings(
     max_examples=ROUND,
@@ -43,7 +43,7 @@ ALL: dict[str, Life] = {**MACHINES, **_properties(test_words), **_properties(tes
 
 
 def run(name: str, seed: int, seconds: float) -> int:
-    """Rounds of examples until the time is over. 1 when one failed, which Hypothesis has then made small."""
+    """Run rounds of examples until the time is over. Returns 1 when one failed; Hypothesis has then shrunk it."""
     life: Any = ALL[name]
     end = time.monotonic() + seconds
     began, rounds = time.monotonic(), 0

@@ -1,6 +1,5 @@
-"""Damage as values: a list of small steps that spoil bytes, drawn by Hypothesis or by a random source alike.
-
-Pure. A step is four numbers, so that it shrinks; whatever they are, it means something for any bytes.
+"""Damage as values: a list of small steps that change bytes, drawn by Hypothesis or a random source. Pure. A step is
+four numbers, so that it shrinks; any four numbers are a valid step for any bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable, Sequence
 from hypothesis import strategies as st
 
 Step = tuple[int, int, int, int]
-"""Which change, where, two numbers for it."""
+"""The kind of change, its position, and two arguments."""
 
 LIES_U32 = (0, 1, 0xFFFFFFFF, 0xFFFFFFFE, 0x7FFFFFFF, 0x80000000, 2, 7, 8, 255, 1 << 16, 1 << 20, 1 << 26, 1 << 30)
 LIES_U64 = (*LIES_U32, (1 << 64) - 1, (1 << 63) - 1, 1 << 63, 1 << 40, 1 << 62, (1 << 64) - 8)
@@ -104,9 +103,9 @@ steps = st.lists(
 
 
 def random_steps(rng: random.Random) -> list[Step]:
-    """The same from a random source: a hundred times as fast, and nothing shrinks by itself."""
+    """The same from a random source: a hundred times as fast, but without shrinking."""
     bits = rng.getrandbits
-    kinds = len(CHANGES) - (rng.random() < 0.97)  # nonsense throughout finds little
+    kinds = len(CHANGES) - (rng.random() < 0.97)  # fully random input finds little
     return [(rng.randrange(kinds), bits(32), bits(32), bits(32)) for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 5)))]
 
 
@@ -116,7 +115,7 @@ def mutate(data: bytes, changes: Sequence[Step], pool: Sequence[bytes], head_byt
     for kind, where, a, b in changes:
         if not spoilt:
             spoilt += b"\0"
-        # an even draw is near the beginning, where headers and metadata are
+        # even draws are near the beginning, where headers and metadata are
         reach = len(spoilt) if where % 2 else min(len(spoilt), head_bytes)
         CHANGES[kind](spoilt, (where >> 1) % reach, a, b, pool)
     return bytes(spoilt)

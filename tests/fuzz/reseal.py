@@ -1,7 +1,6 @@
-"""Checksums put right again after damage, so that what stands behind them is tried, too.
-
-Each function takes bytes that may be anything and fixes the checksums of whatever looks like its format. What it
-gives is what a disk never does: bytes that lie under a good checksum.
+"""Repairs checksums after damage, so that the code behind them is tested too. Each function accepts any bytes, and
+fixes the checksums of everything that looks like its format. The result never comes from a disk: wrong bytes under a
+valid checksum.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def index(data: bytes) -> bytes:
 
 
 def rounds(data: bytes) -> bytes:
-    """A file of rounds (marks, ballots), one after the other, whatever they hold."""
+    """A file of records (marks, hard state) in a row, whatever their content."""
     fixed = bytearray(data)
     at = 0
     while at + 24 <= len(fixed):

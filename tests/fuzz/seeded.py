@@ -1,6 +1,5 @@
-"""Storms and power cuts in virtual time, by name: each with fresh seeds, where the tests run a few fixed ones.
-
-A life that fails has raised what was broken; its seed alone shows it again.
+"""Storms and power cuts in virtual time, by name, with fresh seeds; the tests run a few fixed ones. The seed of a
+failed run repeats it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from tests.raft import test_observers, test_power_cut, test_read_index, test_sto
 from tests.raft.test_disk_failures import test_a_replica_that_failed_under_load_comes_back_as_a_member as fails
 from tests.raft.test_rejoining import test_any_minority_may_be_lost_repeatedly as minority
 
-SEEDS_OF_A_TURN = 1000  # a turn of the driver begins so many further on
+SEEDS_OF_A_TURN = 1000  # distance between the first seeds of two turns
 
 ALL: dict[str, Callable[[int], None]] = {
     "raft.power_cut": test_power_cut.test_acknowledged_records_survive,
@@ -39,7 +38,7 @@ ALL: dict[str, Callable[[int], None]] = {
 
 
 def run(name: str, turn: int, seconds: float) -> int:
-    """Seeds one after the other until the time is over, at least one. 1 when one failed."""
+    """Run seeds in order until the time is over, at least one. Returns 1 when one failed."""
     began_s, number = time.monotonic(), 0
     while number == 0 or time.monotonic() < began_s + seconds:
         if once(name, turn, number):
@@ -50,7 +49,7 @@ def run(name: str, turn: int, seconds: float) -> int:
 
 
 def once(name: str, turn: int, number: int) -> int:
-    """One seed; 1 when it failed, which is said with what runs it again."""
+    """Run one seed. Returns 1 when it failed, and prints the command that repeats it."""
     try:
         ALL[name](turn * SEEDS_OF_A_TURN + number)
     except Exception:

@@ -11,5 +11,5 @@ ALL: dict[str, Target] = {
 
 
 def named(prefixes: list[str]) -> list[Target]:
-    """Those whose names begin with one of `prefixes`; all, without any."""
+    """The targets with one of the prefixes; all if none is given."""
     return [t for t in ALL.values() if not prefixes or any(t.name.startswith(prefix) for prefix in prefixes)]

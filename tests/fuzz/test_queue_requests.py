@@ -1,4 +1,4 @@
-"""Requests of QueueService and Channels at random: a reply, or a status with a typed error; never a bug's own words."""
+"""Random requests of QueueService and Channels: a reply, or a status with a typed error, never an internal error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["_running"]
 
 
 def refusal(failed: Any) -> pb.Error:
-    """The error of a call that ended with a status, which is that of the error."""
+    """Return the typed error of a call, after a check that its status is that of the error."""
     trailers: dict[str, Any] = dict(failed.trailing_metadata() or ())
     assert TRAILER in trailers, failed
     error = pb.Error.FromString(trailers[TRAILER])
@@ -42,7 +42,7 @@ def refusal(failed: Any) -> pb.Error:
 
 
 def code_of(method: Method, request: Any) -> str:
-    """The code of the error that the call ends with; "" if there is none."""
+    """Return the code of the call's error; "" if it succeeds."""
     try:
         call(method, request)
     except grpc.RpcError as failed:

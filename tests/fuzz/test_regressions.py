@@ -1,4 +1,4 @@
-"""What fuzzing found, each as the smallest input that showed it."""
+"""The findings of the fuzzers, each as its smallest input."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tinymq.registry.state.state import RegistryState
     ids=lambda field: next(iter(field)),
 )
 def test_numbers_of_an_entry_are_positive_when_they_are_signed(field: dict[str, int]) -> None:
-    """They go on as signed numbers: into Arrow columns, and one more of each into the next header."""
+    """They become signed numbers in Arrow columns, and are increased by one in the next header."""
     values = {"index": 1, "term": 1, "base_offset": 0} | field
     entry = make_entry(
         NewEntry(Kind.DATA, b"", record_count=1, max_timestamp_us=1), prev_crc=0, append_time_us=1, **values
@@ -66,7 +66,7 @@ def test_an_identity_that_is_odd_json_is_damaged(text: str) -> None:
 
 
 def test_an_index_whose_rows_are_out_of_order_is_not_believed() -> None:
-    """A row beyond the segment would be an assertion when somebody reads there."""
+    """A row beyond the segment would fail an assertion in a later read."""
     good = next(content for path, content in folder()[0].items() if path.endswith(".index"))
     parse_index(good)
     row = 120
@@ -87,7 +87,7 @@ def test_a_partitions_state_is_what_dump_makes(position: int) -> None:
 
 
 def test_a_partitions_state_remembers_no_more_producers_than_it_may() -> None:
-    """One more for each entry that brings a new one: it would never come back below its bound."""
+    """Each entry with a new one would add another: the table would never return below its bound."""
     producer = (1).to_bytes(8, "little") + bytes(4) + (1).to_bytes(4, "little") + bytes(8) + bytes(28)
     many = b"".join((n + 1).to_bytes(8, "little") + producer[8:] for n in range(6))
     empty = PartitionState().dump()
@@ -110,7 +110,7 @@ def test_a_group_that_is_none_does_not_end_the_reading_of_a_connection(nonsense:
 
 
 def test_an_answer_that_lacks_a_partition_is_not_believed() -> None:
-    """Partitions are looked up by their number: records would have gone to another one than was meant."""
+    """Partitions are looked up by their number: records would have gone to the wrong partition."""
     numbered = [pb.PartitionInfo(partition=number) for number in (2, 0, 2)]
     with pytest.raises(CorruptData):
         read_topic(pb.TopicInfo(name="t", topic_id=b"t" * 16, partitions=numbered))
@@ -121,7 +121,7 @@ def test_an_answer_that_lacks_a_partition_is_not_believed() -> None:
 @pytest.mark.parametrize(
     ("text", "environment"),
     [
-        ("", {"TINYMQ_VOTERS": "1@h:1"}),  # JSON is asked for: pydantic's own error
+        ("", {"TINYMQ_VOTERS": "1@h:1"}),  # asking for JSON raised pydantic's own error
         ("", {"TINYMQ_LIMITS": "{"}),
         ("", {"TINYMQ_VOTERS": "[" * 5000}),
         (

@@ -1,7 +1,5 @@
-"""Requests of clients, made at random from the messages' own descriptions, to a broker that runs.
-
-Each ends in time with a reply; what is wrong with it is an error by a known code. Anything else that a service raises
-would come back as a status of gRPC's.
+"""Random client requests, built from the messages' descriptors, to a running broker. Each ends in time with a reply,
+and a wrong request gets an error with a known code. Any other exception of a service would come back as a gRPC status.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ QUICK = settings(
 )  # fmt: skip
 CALL_S_MAX = 20.0
 CALL_BYTES_MAX = 32 * MIB  # of this process, the broker and the client: three new logs of segments of 1 MiB take 12
-PARTITIONS_MAX = 3  # a topic that is really made takes files
+PARTITIONS_MAX = 3  # creating a topic for real takes files
 LIMITS = Limits(batch_bytes_max=MIB, record_bytes_max=MIB, batch_uncompressed_bytes_max=2 * MIB, segment_bytes=MIB)
 TIMING = Timing(fetch_wait_s_max=0.05)
 
@@ -62,7 +60,7 @@ _RUNNING: list[Bench] = []
 
 @cache
 def _kept() -> Cluster:
-    """Of a process that runs no tests: it ends with the process."""
+    """A bench for a process without tests, which ends with the process."""
     return Cluster(nodes=1, limits=LIMITS, timing=TIMING).__enter__()
 
 
@@ -98,7 +96,7 @@ NUMBERS: dict[int, st.SearchStrategy[Any]] = {
     FieldDescriptor.TYPE_STRING: TEXTS,
 }
 TOPIC_IDS = st.sampled_from([b"THE TOPIC", b"", bytes(16), b"u" * 16, b"short", b"l" * 100])
-SETTLED = frozenset({"max_wait_ms", "payload_crc"})  # left out, or put right: else most of what is drawn ends there
+SETTLED = frozenset({"max_wait_ms", "payload_crc"})  # omitted or corrected: otherwise most drawn requests end there
 
 
 def field_values(field: FieldDescriptor) -> st.SearchStrategy[Any]:
@@ -113,7 +111,7 @@ def field_values(field: FieldDescriptor) -> st.SearchStrategy[Any]:
 
 @cache
 def messages(kind: Any) -> st.SearchStrategy[dict[str, Any]]:
-    """Any message of this kind, as a dictionary."""
+    """Draw any message of this type, as a dictionary."""
     optional = {}
     for field in kind.fields:
         values = field_values(field)
@@ -122,7 +120,7 @@ def messages(kind: Any) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def made(kind: type[Message], values: dict[str, Any]) -> Any:
-    """The message, about the topic that there is."""
+    """Return the message, changed to name the existing topic."""
 
     def there(value: Any) -> Any:
         if isinstance(value, dict):
@@ -167,7 +165,7 @@ def calls(*services: str) -> st.SearchStrategy[tuple[Method, dict[str, Any]]]:
 
 
 def harmless(method: Method, values: dict[str, Any]) -> dict[str, Any]:
-    """The same fields, but the topic of the bench stays as it is, and few partitions are made."""
+    """The same fields, changed so that the bench keeps its topic and creates few partitions."""
     if method.name.startswith(("Delete", "Alter")):
         values |= {name: "a" for name in ("name", "topic") if values.get(name) == "t"}
     if method.name == "CreateTopic" and values.get("partitions", 0) <= 1024:
@@ -224,7 +222,7 @@ LARGEST = {
 
 
 def with_one_number_at_its_largest(message: Any) -> Iterator[tuple[str, Any]]:
-    """(which, a copy) for each number in it, and in what it repeats."""
+    """Yield (name, copy of the request) for each number in it and its repeated messages."""
     for field in message.DESCRIPTOR.fields:
         copy = type(message).FromString(message.SerializeToString())
         if field.type in LARGEST and not field.is_repeated:
@@ -237,7 +235,7 @@ def with_one_number_at_its_largest(message: Any) -> Iterator[tuple[str, Any]]:
 
 
 def test_no_number_makes_a_broker_allocate_what_it_says() -> None:
-    """The rest of each request is right, so that the number is believed if anything ever is."""
+    """The rest of each request is valid, so that the number reaches the service."""
     bench().still_serves()
     topic_id, data = bench().topic_id, payload(2)
     good: dict[str, Any] = {
@@ -262,7 +260,7 @@ def test_no_number_makes_a_broker_allocate_what_it_says() -> None:
 
 
 def test_a_small_request_gets_no_huge_reply() -> None:
-    """Every empty item takes two bytes in the request, and hundreds in an answer that says what is wrong with it."""
+    """Every empty item takes two bytes in the request, and hundreds in the error of the answer."""
     many = 300_000
     asked = pb.ListOffsetsRequest(topic_id=bench().topic_id, queries=[pb.OffsetQuery(partition=9)] * many)
     reply = bench().broker.ListOffsets(asked, timeout=CALL_S_MAX)

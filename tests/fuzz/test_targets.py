@@ -1,6 +1,5 @@
-"""Every target with some dozens of damaged inputs: a value or a typed error, in time, within its bound of memory.
-
-Those that end the process when they fail run in another one. `make fuzz` runs all of them for longer.
+"""Every target with dozens of damaged inputs: a value or a typed error, in time, within its bound of memory. Targets
+that may end the process run in another one. `make fuzz` runs all of them for longer.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def test_damage(name: str) -> None:
 
 @pytest.mark.parametrize("name", IN_PROCESS)
 def test_undamaged_inputs_are_taken(name: str) -> None:
-    """Else the damage is looked for in what is refused at the first byte."""
+    """Otherwise the fuzzer would damage inputs that are refused at the first byte anyway."""
     target = loaded(name)
     for data in target.seeds:
         target.target.parse(data)
@@ -83,7 +82,7 @@ def test_every_kind_of_step_changes_something() -> None:
 
 
 def _naive(data: bytes) -> object:
-    """Reads what it is told to, as parsers do before they have met a fuzzer."""
+    """Trusts its input, like a parser that was never fuzzed."""
     if data[:2] != b"ok":
         raise CorruptData("no")
     return data[2 : 2 + data[2]] + bytes([data[5]])
@@ -100,7 +99,7 @@ def test_the_driver_finds_what_is_wrong_and_says_how_to_see_it_again() -> None:
 
 
 def test_a_bound_that_is_missing_is_a_finding_and_does_not_end_the_process() -> None:
-    """With room left, so that what is behind it can go on."""
+    """Leaves some memory, so that the code behind it can run."""
     trusting = Loaded(Target("trusting", lambda: [b"\1"], lambda data: bytes(64 << 30)))
     with limited_memory(), pytest.raises(Finding, match="trusting case 1:0: MemoryError"):
         sweep(trusting, 1, iter(range(3)))
@@ -149,7 +148,7 @@ def test_a_name_of_nothing_is_answered_in_one_line_and_nothing_is_run(
 
 
 def test_a_reason_that_nobody_reads_is_no_finding() -> None:
-    """The proof covers what a Hello says of its sender. A changed proof, or a changed number, is turned away."""
+    """The proof covers the sender's identity in the Hello. A changed proof or number is refused."""
     answer = ALL["peer.answer"]
     hello = peer_pb2.Hello.FromString(answer.seeds()[0])
     hello.reason = "x"

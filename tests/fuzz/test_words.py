@@ -1,4 +1,4 @@
-"""What people write: configuration files and environments, addresses, places to start. A value, or InvalidConfig."""
+"""Text that people write: configuration files, environments, addresses, start positions. A value, or InvalidConfig."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def section(name: str) -> st.SearchStrategy[Any]:
 
 
 def toml(value: object) -> str:
-    """`value` as TOML; numbers as they are, out of range or not."""
+    """`value` as TOML; numbers unchanged, in range or not."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -94,7 +94,7 @@ def toml(value: object) -> str:
 
 
 def check_loaded(text: str, environment: dict[str, str]) -> BrokerConfig | None:
-    """Load it, and hold what is believed to what the rest of a broker relies on."""
+    """Load the configuration, and check accepted values against the assumptions of the broker."""
     with tempfile.TemporaryDirectory() as folder:
         secret, path = Path(folder) / "secret", Path(folder) / "broker.toml"
         secret.write_text(SECRET)
@@ -114,7 +114,7 @@ def check_loaded(text: str, environment: dict[str, str]) -> BrokerConfig | None:
         least = 0 if limit.name.endswith("_per_s") else 1  # 0: no such bound
         assert least <= getattr(config.limits, limit.name) < 1 << 63, limit.name
     assert 0 < config.limits.grpc_message_bytes_max < 1 << 31, "what gRPC takes"
-    assert config.limits.peer_frame_bytes_max < 1 << 32, "what a frame's prefix holds"
+    assert config.limits.peer_frame_bytes_max < 1 << 32, "the largest number in a frame's prefix"
     for voter in config.voters:
         assert 0 < voter.broker_id < 1 << 32
     assert "\0" not in config.data_dir

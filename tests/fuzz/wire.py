@@ -1,4 +1,4 @@
-"""What arrives over connections: frames and messages between brokers, handshakes, replies that a client reads."""
+"""Bytes from connections: frames and messages between brokers, handshakes, replies that a client reads."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def streams() -> list[bytes]:
 
 
 def read_frames(data: bytes) -> object:
-    """In pieces of any size, and the same frames as a look at all bytes at once finds."""
+    """Receive in pieces of any size: the frames equal those of all bytes at once."""
     expected, bad = _frames_at_once(data)
     reader = FrameReader(FRAME_BYTES_MAX, HEAD_BYTES_MAX)
     found, at = [], 0
@@ -81,7 +81,7 @@ def read_frames(data: bytes) -> object:
 
 
 def _frames_at_once(data: bytes) -> tuple[list[tuple[bytes, bytes]], bool]:
-    """(whole frames, whether what follows them is a frame over a bound)."""
+    """(whole frames, whether a frame over a bound follows)."""
     found, at = [], 0
     while at + PREFIX_BYTES <= len(data):
         frame_bytes, head_bytes = PREFIX.unpack_from(data, at)
@@ -123,14 +123,14 @@ def _spoken() -> tuple[bytes, bytes, bytes]:
 
 
 def _same(kind: type[Message], spoilt: bytes, good: bytes) -> bool:
-    """Do both say the same? Bytes may differ where protobuf does not mind."""
+    """Have both messages the same meaning? Bytes may differ where protobuf permits it."""
     known = kind.FromString(spoilt)
     cast(Any, known).DiscardUnknownFields()
     return known == kind.FromString(good)
 
 
 def _without_reason(hello: bytes) -> bytes:
-    """What is proven of it: `reason` is read beside `refused` alone, and a Hello with that is taken for no proof."""
+    """The proven part: `reason` is read only beside `refused`, and such a Hello is not proven."""
     known = peer_pb2.Hello.FromString(hello)
     known.ClearField("reason")
     return known.SerializeToString()
@@ -164,7 +164,7 @@ def take_proof(data: bytes) -> object:
 
 
 class _Wire:
-    """Stands for a socket, and for the transport behind it: what is sent goes nowhere."""
+    """Stands in for a socket and the transport behind it: sent bytes are dropped."""
 
     def __init__(self) -> None:
         self.on_message: Callable[[int, peer_pb2.Peer, Any], None] | None = None
@@ -180,7 +180,7 @@ class _Wire:
 
 
 class _Socket(asyncio.Transport):
-    """Takes everything at once."""
+    """Accepts all bytes at once."""
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
@@ -215,8 +215,9 @@ def _router() -> Router:
 
 
 async def _deliver(data: bytes) -> TinymqError | None:
-    """An open connection receives these bytes; why it closed, if it did. What is raised ends the reading of a real
-    connection with nothing but a line of asyncio's in the log."""
+    """Let an open connection receive these bytes. Returns the reason if it closed. On a real connection, an exception
+    here would end the reading with only a line of asyncio in the log.
+    """
     inbound = _router()
     raised: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: raised.append(context))
@@ -256,7 +257,7 @@ def deliver(data: bytes) -> object:
 
 
 def peer_streams() -> list[bytes]:
-    """Every message that brokers send one another."""
+    """Every message between brokers."""
     heads: list[tuple[peer_pb2.Peer, list[bytes]]] = [to_wire(GROUP, message) for message in MESSAGES]
     beats = Heartbeats(FailureDetector(1.0))
     beats.stepped_down(1, GROUP, 5)
@@ -270,7 +271,7 @@ def peer_streams() -> list[bytes]:
 
 
 def reframe(data: bytes) -> bytes:
-    """Put the lengths of one frame right, and the checksums of entries in its body."""
+    """Repair the lengths of one frame, and the checksums of entries in its body."""
     if len(data) < PREFIX_BYTES:
         return data
     head_bytes = min(PREFIX.unpack_from(data)[1], len(data) - PREFIX_BYTES)
@@ -292,7 +293,7 @@ def fetch_replies() -> list[bytes]:
 def read_reply(data: bytes) -> object:
     """Read a reply of the gRPC stream, or refuse it."""
     fetched = read_fetched(data)
-    reply = pb.FetchReply.FromString(data)  # what we read, it reads, too
+    reply = pb.FetchReply.FromString(data)  # protobuf reads it as well
     assert bytes(fetched.frames) == reply.frames
     assert (fetched.request_id, fetched.high_watermark, fetched.next_offset, fetched.leader) == (
         reply.request_id, reply.high_watermark, reply.next_offset, reply.leader,
@@ -316,7 +317,7 @@ def _view() -> tuple[pb.MetadataReply, View]:
 
 
 def take_metadata(data: bytes) -> object:
-    """What any answer leaves behind can be asked for the partitions that it names."""
+    """The metadata after any answer has the partitions that the answer names."""
     try:
         reply = pb.MetadataReply.FromString(data)
     except DecodeError:

@@ -1,4 +1,4 @@
-"""A mark is good for one call, at one broker, once; and nothing but the cluster's secret makes one."""
+"""A mark is valid for one call at one broker, once, and only the cluster's secret can create it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REQUEST = pb.ProduceMessageRequest(topic="t", value=b"v")
 
 
 class Registered:
-    """Stands for a Broker whose registry knows brokers and their sessions."""
+    """Stands in for a Broker whose registry knows brokers and their sessions."""
 
     def __init__(self, broker_id: int, cluster_id: bytes = b"c" * 16, **sessions: int) -> None:
         self.env = SimpleNamespace(broker_id=broker_id, cluster_id=cluster_id)
@@ -81,9 +81,10 @@ def test_a_mark_holds_once_and_calls_may_overtake_one_another(monkeypatch: pytes
     assert held(given[2])
     assert not held(given[5])
     assert all(held(mark) for mark in given[6:])
-    assert not any(held(mark) for mark in given[2:]), "each of them came before, or is too old to tell"
+    assert not any(held(mark) for mark in given[2:]), "each mark came before, or is too old to check"
     again = ForwardMarks(SECRET).sign(Registered(1, b1=12), 2, "M", "me", REQUEST)  # type: ignore[arg-type]
-    assert seen.holds(Registered(2, b1=12), again, "M", "me", REQUEST), "a new start counts from the beginning"  # type: ignore[arg-type]
+    # type: ignore[arg-type]
+    assert seen.holds(Registered(2, b1=12), again, "M", "me", REQUEST), "a restarted process counts from the beginning"
     assert not held(given[-1].replace(given[-1].split(".")[1], "1", 1))
 
 

@@ -1,4 +1,4 @@
-"""Who asks whom, how often, and what it comes to: one broker that leads nothing, in virtual time."""
+"""Which broker a call is forwarded to, how often, and its result: one broker that leads nothing, in virtual time."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ REPLY = pb.FetchMessageReply(high_watermark=7)
 
 
 class Elsewhere:
-    """A broker that knows that broker 2 leads, and its links to brokers. A link gives `answers` in turn: the last one
-    again and again."""
+    """A broker that knows that broker 2 leads, and its links to brokers. A link returns `answers` in turn, and repeats
+    the last one.
+    """
 
     def __init__(self, loop: VirtualLoop, answers: Sequence[object]) -> None:
         self.clock = VirtualClock(loop)
@@ -56,7 +57,7 @@ class Elsewhere:
         self.serving = Serving()
         self.serving.state = State.RUNNING
         self._answers = list(answers)
-        self._gone = False  # a broker said that the topic is
+        self._gone = False  # a broker reported that the topic is deleted
 
     def check_metadata_known(self) -> None:
         pass
@@ -125,7 +126,7 @@ class ScriptedLink:
 
 
 def outcome(answers: Sequence[object], deadline_s: float = 5.0, **how: Any) -> tuple[object, Elsewhere, float]:
-    """(the reply or the code of the error, the broker, how long it took)."""
+    """(the reply or the code of the error, the broker, the seconds that it took)."""
 
     async def main(loop: VirtualLoop) -> tuple[object, Elsewhere, float]:
         broker: Any = Elsewhere(loop, answers)
@@ -176,7 +177,7 @@ def test_it_looks_again_until_somebody_answers() -> None:
     ],
 )
 def test_what_it_comes_to(answers: list[object], how: dict[str, Any], code: str, asked: int | None) -> None:
-    """A message may have been taken by the attempt that nobody answered: no later refusal may deny that."""
+    """The unanswered attempt may have taken a message, so a later refusal must not deny that."""
     came, broker, took_s = outcome(answers, **how)
     assert came == code
     assert took_s <= 5.0

@@ -1,4 +1,4 @@
-"""Calls that one broker passes on to another: one hop, bounded, ended with the broker, and gone with their client."""
+"""Calls that one broker forwards to another: one hop, bounded, ended with the broker, cancelled with their client."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CALLS_MAX = 2  # on one link
 
 
 class Silent:
-    """A broker that answers nothing, and counts who waits."""
+    """A broker that answers nothing, and counts the waiting calls."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -79,7 +79,7 @@ def test_calls_that_wait_are_bounded_and_end_with_the_broker() -> None:
         await until(lambda: server.calls == room + 1)
         await pool.close()
         ended = await asyncio.gather(*waiting, return_exceptions=True)
-        assert {type(each) for each in ended} == {OutcomeUnknown}, "they may have been heard"
+        assert {type(each) for each in ended} == {OutcomeUnknown}, "the broker may have received them"
         with pytest.raises(Closed):
             await pool.call(server.address, FETCH, ASK, 60)
 
@@ -110,7 +110,7 @@ def test_hosts_of_peers() -> None:
 
 
 async def made(cluster: Cluster, client: QueueClient, topic: str) -> tuple[int, int]:
-    """A topic with one queue: (the place of its leader among the brokers, that of another one)."""
+    """A topic with one queue: (index of its leader among the brokers, index of another broker)."""
     await client.call("CreateQueue", pb.CreateQueueRequest(topic=topic))
     leader = await asyncio.to_thread(cluster.wait_leader, topic)
     return leader - 1, leader % 3
@@ -134,7 +134,7 @@ async def ended(call: Awaitable[Any]) -> tuple[StatusCode, TinymqError]:
 
 
 def test_a_call_is_passed_on_once() -> None:
-    """Two brokers that take each other for the leader would otherwise play for as long as the deadline allows."""
+    """Otherwise two brokers that believe each other to be the leader would forward a call until its deadline."""
 
     async def scenario(cluster: Cluster, client: QueueClient) -> None:
         leader, other = await made(cluster, client, "once")
@@ -185,14 +185,14 @@ def test_a_client_that_goes_away_leaves_nobody_waiting() -> None:
         assert (await client.produce("leaving", b"x", 0)).offset == 0
         message = await client.consume("leaving", "c", 0)
         assert message is not None
-        assert message.offset == 0, "nobody who has gone has taken it"
+        assert message.offset == 0, "no cancelled call has taken it"
 
     on_cluster(scenario)
 
 
 @pytest.mark.parametrize("queue", [0, None])
 def test_those_who_wait_do_not_keep_others_from_being_passed_on(queue: int | None) -> None:
-    """More wait than one connection carries calls at a time."""
+    """More calls wait than one connection carries at a time."""
     streams_max, count = 32, 40
 
     async def scenario(cluster: Cluster, client: QueueClient) -> None:
@@ -214,7 +214,7 @@ def test_those_who_wait_do_not_keep_others_from_being_passed_on(queue: int | Non
 
 
 def _waiting(cluster: Cluster, topic: str) -> int:
-    """How many watch the topic's queue, over all replicas."""
+    """The number of watchers of the topic's queue, over all replicas."""
 
     def count() -> int:
         watching = 0

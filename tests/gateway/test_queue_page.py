@@ -1,4 +1,4 @@
-"""docs/queue-service.md: what it shows is what happens, to a client that has nothing but reflection."""
+"""The examples of docs/queue-service.md, run by a client that uses only reflection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OWN_SIDE = {"NotDelivered", "WrongEventLoop", "UnknownError", "RetriableUnknownE
 
 
 def run(client: Reflecting, words: list[str]) -> str:
-    """What grpcurl prints for these arguments."""
+    """Return the output of grpcurl for these arguments."""
     if words[-1] == "list":
         return "\n".join(client.services())
     request = words[words.index("-d") + 1]

@@ -1,4 +1,4 @@
-"""QueueService on a real cluster: each call at each broker, what comes back, and what is refused with which status."""
+"""QueueService on a real cluster: each call at each broker, its replies, and the statuses of refusals."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_same_request_gets_the_same_message_over_any_broker(tinymq_cluster: 
             assert len(offsets) == 1, request_id
         left = await client.consume("repeats", "c", 0)
         assert left is not None
-        assert left.offset == 4, "ids that begin alike are different ids"
+        assert left.offset == 4, "ids with a common prefix are different ids"
 
     run(tinymq_cluster, scenario)
 
@@ -113,7 +113,7 @@ def test_a_consumer_waits_for_a_message(tinymq_cluster: Cluster) -> None:
             for number in range(6):
                 await client.produce(topic, b"%d" % number, queue or 0)
             got = [await each for each in waiting]
-            assert len({(m.queue, m.offset) for m in got if m}) == 6, "each gets another one"
+            assert len({(m.queue, m.offset) for m in got if m}) == 6, "each gets another message"
             assert (await looked).message.value == b"0"
             assert await client.consume(topic, "c", queue, wait_ms=30) is None
 
@@ -130,7 +130,7 @@ def test_keys_have_their_queue_and_others_take_turns(tinymq_cluster: Cluster) ->
             for at in range(3):
                 request = pb.ProduceMessageRequest(topic="spread", key=key, value=b"x")
                 reply = await client.call("ProduceMessage", request, at=at)
-                assert reply.queue == left[keyed(key, 3)], "as the client has it"
+                assert reply.queue == left[keyed(key, 3)], "as the client received it"
         turns = [
             (await client.call("ProduceMessage", pb.ProduceMessageRequest(topic="spread", value=b"x"), at=0)).queue
             for _ in range(9)
@@ -162,7 +162,9 @@ def test_queues_come_and_go_and_a_topic_with_them(tinymq_cluster: Cluster) -> No
         for number in (1, 3):
             await client.call("DeleteQueue", pb.DeleteQueueRequest(topic="grown", queue=number))
         status, error = await client.refused("DeleteQueue", pb.DeleteQueueRequest(topic="grown", queue=3))
-        assert (status, error.code) == (StatusCode.NOT_FOUND, "UnknownTopic"), "the last one took the topic with it"
+        assert (status, error.code) == (StatusCode.NOT_FOUND, "UnknownTopic"), (
+            "deleting the last queue deleted the topic"
+        )
 
     run(tinymq_cluster, scenario)
 
@@ -170,7 +172,7 @@ def test_queues_come_and_go_and_a_topic_with_them(tinymq_cluster: Cluster) -> No
 def test_the_last_queue_is_deleted_and_one_is_made_meanwhile(
     tinymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A deletion that races with a new queue keeps what the new queue has acknowledged."""
+    """A deletion that races with a new queue keeps the messages that the new queue acknowledged."""
     real, made = BaseRegistry._change, list[int]()
 
     async def overtaken(self: BaseRegistry, command: Command, timeout_s: float | None = None) -> Reply:
@@ -258,8 +260,8 @@ def test_a_broker_without_a_cluster_says_so() -> None:
 
 
 def test_takers_of_any_queue_share_what_is_there() -> None:
-    """Over three brokers, the queues with different leaders, while a leader dies: nothing is handed out twice. What the
-    dead broker had taken for a client that it could not answer any more is not seen again: these calls name no request.
+    """Three brokers lead the queues, and one of them dies: no message is delivered twice. A message that the dead
+    broker took without answering its client is lost, because these calls name no request id.
     """
     with Cluster(nodes=3) as cluster:
 
@@ -289,13 +291,13 @@ def test_takers_of_any_queue_share_what_is_there() -> None:
             assert len(taken) == len(set(taken))
             assert 100 - 12 <= len(taken) <= 100
             left = pb.GetQueueSizeRequest(topic="any", channel="c")
-            assert (await client.call("GetQueueSize", left, at=0)).messages == 0, "nothing was left out"
+            assert (await client.call("GetQueueSize", left, at=0)).messages == 0, "no message was skipped"
 
         run(cluster, scenario)
 
 
 def test_without_a_key_queues_of_a_dead_broker_are_passed_over() -> None:
-    """One replica each: nobody leads the dead broker's queue instead."""
+    """One replica each: no other broker can lead the dead broker's queue."""
     with Cluster(nodes=3) as cluster:
 
         async def scenario(client: QueueClient) -> None:
@@ -311,7 +313,7 @@ def test_without_a_key_queues_of_a_dead_broker_are_passed_over() -> None:
             assert set(taken) == {0, 1, 2} - {dead}
             bound = pb.ProduceMessageRequest(topic="single", queue=dead, value=b"v", timeout_ms=300)
             status, _ = await client.refused("ProduceMessage", bound, at=0)
-            assert status is StatusCode.DEADLINE_EXCEEDED, "a queue that is named is waited for"
+            assert status is StatusCode.DEADLINE_EXCEEDED, "the call waits for a named queue"
 
         run(cluster, scenario)
 
@@ -330,7 +332,7 @@ def test_a_call_that_nobody_can_answer_ends_in_time_with_what_is_certain() -> No
                 client.refused("ConsumeMessage", consume, at=0, timeout_s=2.0),
             )
             assert (produced, error.code) in {
-                (StatusCode.UNKNOWN, "OutcomeUnknown"),  # it led, and appended
+                (StatusCode.UNKNOWN, "OutcomeUnknown"),  # it leads and has appended
                 (StatusCode.DEADLINE_EXCEEDED, "DeadlineExceeded"),
             }
             assert consumed in (StatusCode.UNKNOWN, StatusCode.DEADLINE_EXCEEDED)
@@ -340,7 +342,9 @@ def test_a_call_that_nobody_can_answer_ends_in_time_with_what_is_certain() -> No
 
 @pytest.mark.parametrize("kill", [pytest.param(False, marks=pytest.mark.long), True])
 def test_fifty_takers_of_one_channel_get_every_message_once(kill: bool) -> None:
-    """Over three brokers; with `kill`, the leader dies in the middle, and whoever got no answer asks another broker."""
+    """Over three brokers. With `kill` the leader dies in the middle, and clients without an answer ask
+    another broker.
+    """
     messages = 150
     with Cluster(nodes=3) as cluster:
 
@@ -386,7 +390,9 @@ def test_a_lost_answer_is_asked_for_again_after_the_leader_is_gone() -> None:
 
 
 def test_a_message_that_the_client_could_not_be_sent_stays_the_next_one(tinymq_cluster: Cluster) -> None:
-    """gRPC clients take 4 MiB unless told otherwise: nothing larger is made here, and none made elsewhere is lost."""
+    """By default gRPC clients accept 4 MiB: QueueService creates no larger message, and loses none that another client
+    wrote.
+    """
     large = b"x" * (5 << 20)
 
     async def scenario(client: QueueClient) -> None:
@@ -418,7 +424,7 @@ def test_a_message_that_the_client_could_not_be_sent_stays_the_next_one(tinymq_c
                 assert (await roomy.call("FetchMessage", fetch, at=at)).message.value == large
             taken = await roomy.consume("large", "c", 0)
         assert taken is not None
-        assert (taken.offset, taken.value) == (1, large), "its place was kept"
+        assert (taken.offset, taken.value) == (1, large), "the consumer keeps its position"
         last = await client.consume("large", "c", 0)
         assert last is not None
         assert last.value == b"last"

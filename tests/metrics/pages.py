@@ -1,4 +1,4 @@
-"""What a broker's /metrics and /status are asked with, and read with the Prometheus client's own parsers."""
+"""Requests of a broker's /metrics and /status, read with the Prometheus client's own parsers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tinymq.testing import Cluster
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 TIMEOUT_S = 10.0
-PATIENT = Timing(gone_after_s=10.0, sync_hang_s=30.0)  # no leader changes because the machine is busy
+PATIENT = Timing(gone_after_s=10.0, sync_hang_s=30.0)  # a busy machine must not change a leader
 
 Families = dict[str, Metric]
 
@@ -45,7 +45,7 @@ def scrape(cluster: Cluster, broker_id: int) -> Families:
 
 
 def status_of(cluster: Cluster, broker_id: int) -> dict[str, Any]:
-    """What a running broker says of itself."""
+    """Return the metrics page of a running broker."""
     status, content_type, body = get(cluster.metrics_address(broker_id), "/status")
     assert (status, content_type) == (200, "application/json; charset=utf-8")
     document: dict[str, Any] = json.loads(body)
@@ -53,7 +53,7 @@ def status_of(cluster: Cluster, broker_id: int) -> dict[str, Any]:
 
 
 def value(families: Families, name: str, **labels: str) -> float:
-    """Of the one sample with this name and these labels, others besides or not."""
+    """Return the value of the only sample with this name and these labels; it may have other labels."""
     found = [
         sample.value
         for family in families.values()

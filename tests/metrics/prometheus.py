@@ -1,4 +1,6 @@
-"""A real Prometheus, as Debian has it (tests/tools/prometheus.sh unpacks it): started on a free port, asked, ended."""
+"""A real Prometheus, as Debian has it (tests/tools/prometheus.sh unpacks it): started on a free port,
+queried, stopped.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +29,20 @@ Sample = tuple[dict[str, str], float]
 
 
 def find(name: str) -> str:
-    """The path of `prometheus` or `promtool`; whoever lacks it is told how to get it."""
+    """Return the path of `prometheus` or `promtool`. Fails with the command that installs it."""
     found = shutil.which(name, path=f"{TOOLS}{os.pathsep}{os.environ.get('PATH', '')}")
     assert found is not None, MISSING.format(name)
     return found
 
 
 def promtool(*arguments: str, given: str = "") -> str:
-    """What it complains of, everything it says; "" when all is well."""
+    """Return promtool's complaints; empty if there are none."""
     done = subprocess.run([find("promtool"), *arguments], input=given, capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 and not done.stderr else f"exit {done.returncode}\n{done.stdout}{done.stderr}"
 
 
 class Prometheus:
-    """Scrapes `targets` from entering to leaving."""
+    """Scrapes `targets` while the block runs."""
 
     def __init__(self, folder: Path, targets: Sequence[str], interval: str = "500ms") -> None:
         self._address = f"127.0.0.1:{free_ports(1)[0]}"
@@ -70,7 +72,7 @@ class Prometheus:
         self._process.wait()
 
     def query(self, expression: str) -> list[Sample]:
-        """The result of a PromQL expression now. Raises AssertionError for one that is wrong."""
+        """Return the present result of a PromQL expression. Raises AssertionError for an invalid one."""
         url = f"http://{self._address}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
         try:
             with urllib.request.urlopen(url, timeout=REQUEST_S) as reply:
@@ -82,7 +84,7 @@ class Prometheus:
         return [(sample["metric"], float(sample["value"][1])) for sample in found["result"]]
 
     def until(self, expression: str, values: Sequence[float] | None = None) -> list[Sample]:
-        """The result, once it has these values in any order (None: once there is one)."""
+        """Return the result once it has these values in any order (None: once it is not empty)."""
         deadline, found = time.monotonic() + DEADLINE_S, None
         while time.monotonic() < deadline:
             assert self._process is not None

@@ -1,4 +1,4 @@
-"""Brokers scraped over HTTP: what they say of themselves, of one another, and of what happens to them."""
+"""Brokers scraped over HTTP: their metrics of themselves, of each other, and of events."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RECORDS = 25
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Three brokers, and a topic of one partition that was written, read, and is read by a channel."""
+    """Three brokers, and a topic of one partition with records, a reader and a channel."""
     with Cluster(3, metrics=True, timing=PATIENT) as made:
         client = made.client()
         client.admin.create_topic(TOPIC, partitions=1, replication_factor=3)
@@ -105,7 +105,7 @@ def test_what_every_replica_is(cluster: Cluster) -> None:
         assert value(page, "tinymq_synced_logs_total") > 0
         lags = [s.labels for s in page["tinymq_follower_lag_entries"].samples if s.labels["topic"] == TOPIC]
         assert [labels["follower"] for labels in lags] == ([str(b) for b in (1, 2, 3) if b != leader] if leads else [])
-        assert len(page["tinymq_channel_lag_records"].samples) == leads, "counted once, where it is led"
+        assert len(page["tinymq_channel_lag_records"].samples) == leads, "counted once, at its leader"
         roles = {s.labels["role"]: s.value for s in page["tinymq_replicas"].samples}
         assert sum(roles.values()) == len(cluster.call(lambda b=broker: cluster.brokers[b].host.groups))  # type: ignore[misc]
         assert {s.labels["peer"]: s.value for s in page["tinymq_peer_alive"].samples} == {

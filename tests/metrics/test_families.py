@@ -1,4 +1,4 @@
-"""Families in slices, and pages that are made of them."""
+"""Families rendered in slices, and the pages that they form."""
 
 from __future__ import annotations
 
@@ -56,4 +56,4 @@ def test_slices_are_one_family_on_the_page(monkeypatch: pytest.MonkeyPatch, acce
     assert {s.labels["n"]: s.value for s in found["many"].samples} == {str(n): n for n in range(count)}
     assert found["none"].samples == []
     steps = [min(count, 10 * slice_) for slice_ in range(1, 2 + max(0, count - 1) // 10)]
-    assert read == [0, *steps, count], "each is read when it is its turn, and the loop goes on in between"
+    assert read == [0, *steps, count], "each sample is read in its turn, and the loop runs in between"

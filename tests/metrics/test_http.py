@@ -1,4 +1,4 @@
-"""The HTTP server alone, over real sockets: what it answers, what it refuses, whom it waits for and for how long."""
+"""The HTTP server alone, over real sockets: its answers, its refusals, and how long it waits for clients."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tinymq.metrics.http import ANSWER_S, REQUEST_BYTES_MAX, REQUEST_S, Answer, 
 
 HOST = "127.0.0.1"
 DEADLINE_S = 10.0
-LARGE = b"0123456789abcdef" * (1 << 20)  # more than the sockets of both ends take in
+LARGE = b"0123456789abcdef" * (1 << 20)  # more than the sockets of both ends buffer
 
 
 class Server:
-    """A server with three routes, and how to reach it."""
+    """A server with three routes, and its address."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -44,7 +44,7 @@ class Server:
         return await asyncio.open_connection(HOST, self.port)
 
     async def ask(self, request: str | bytes) -> bytes:
-        """All that is answered until the connection is closed."""
+        """Return all bytes until the connection is closed."""
         reader, writer = await self.open()
         writer.write(request if isinstance(request, bytes) else request.replace("\n", "\r\n").encode())
         answer = await asyncio.wait_for(reader.read(), DEADLINE_S)
@@ -71,7 +71,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def closed(reader: asyncio.StreamReader) -> bool:
-    """It was cut off, with nothing said."""
+    """The connection was closed without an answer."""
     try:
         return await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
     except ConnectionResetError:
@@ -84,7 +84,7 @@ def test_an_answer_and_the_end_of_the_connection() -> None:
         assert head.splitlines()[0] == b"HTTP/1.1 200 OK"
         assert {b"content-length: 8", b"connection: close"} <= {line.lower() for line in head.splitlines()}
         assert body == b"hello me"
-        assert (await server.ask("GET /hello HTTP/1.0\n\n")).endswith(b"hello you"), "without a Host, as it was then"
+        assert (await server.ask("GET /hello HTTP/1.0\n\n")).endswith(b"hello you"), "HTTP/1.0 needs no Host"
 
     run(scenario)
 
@@ -128,7 +128,7 @@ def test_what_is_not_there_or_not_right_is_said(request_: str | bytes, status: i
         assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer
         assert (b"allow: GET, HEAD" in answer) == (status == 405)
         assert b"ZeroDivision" not in answer
-        assert (await server.ask("GET /hello HTTP/1.1\nHost: x\n\n")).endswith(b"hello you"), "nothing is left behind"
+        assert (await server.ask("GET /hello HTTP/1.1\nHost: x\n\n")).endswith(b"hello you"), "no connection is left"
 
     run(scenario)
 
@@ -153,7 +153,7 @@ def test_who_says_nothing_or_says_it_slowly_is_cut_off() -> None:
         writer.write(b"GET /hello HTTP/1.1\r\n")
         await until(lambda: len(server.http._open) == 2)
         server.clock.advance(REQUEST_S - 0.1)
-        writer.write(b"Host: x\r\n")  # one more header gives no more time
+        writer.write(b"Host: x\r\n")  # another header extends no deadline
         await writer.drain()
         assert len(server.http._open) == 2
         server.clock.advance(0.2)
@@ -189,9 +189,11 @@ def test_who_opens_many_connections_and_says_nothing_keeps_nobody_out() -> None:
         idle = [await server.open() for _ in range(server.http.connections_max + 5)]
         await until(lambda: len(server.http._open) == server.http.connections_max)
         assert (await server.ask("GET /hello HTTP/1.1\nHost: x\n\n")).endswith(b"hello you")
-        assert await closed(idle[0][0]), "the oldest one gave way"
+        assert await closed(idle[0][0]), "the oldest connection gave way"
         server.slow.set()
-        assert (await asyncio.wait_for(first.read(), DEADLINE_S)).endswith(b"at last"), "who is answered is left alone"
+        assert (await asyncio.wait_for(first.read(), DEADLINE_S)).endswith(b"at last"), (
+            "a connection with a request under way stays"
+        )
         for _, each in idle:
             each.close()
 

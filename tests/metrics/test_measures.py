@@ -1,4 +1,4 @@
-"""What is counted and timed, on a clock that is moved by hand."""
+"""Counters and timings, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUP = GroupId(TopicId(T), 0)
 
 
 class Bench:
-    """Measures of a broker that does what a test says."""
+    """The metrics of a broker that a test drives."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -31,7 +31,7 @@ class Bench:
         return parsed(generate_latest(self.registry).decode())
 
     def seen(self, name: str, **labels: str) -> tuple[float, float]:
-        """How many a histogram has seen, and their sum."""
+        """Return the count and the sum of a histogram."""
         families = self.families
         return value(families, f"{name}_count", **labels), pytest.approx(value(families, f"{name}_sum", **labels))
 
@@ -43,7 +43,7 @@ def bench() -> Bench:
 
 @dataclass
 class Replica:
-    """What a group says of itself."""
+    """Return the status of a group."""
 
     role: Role = Role.FOLLOWER
     term: int = 1
@@ -113,11 +113,11 @@ def test_only_so_many_topics_have_numbers_of_their_own(bench: Bench, monkeypatch
     bench.measures.forget({topics[1]}, {})
     assert list(bench.measures.tallies) == [topics[1]]
     bench.measures.appended(topics[3], 10, 1)
-    assert list(bench.measures.tallies) == [topics[1], topics[3]], "there is room for another one"
+    assert list(bench.measures.tallies) == [topics[1], topics[3]], "another one fits"
 
 
 def elections(bench: Bench) -> tuple[float, ...]:
-    """Started, won, and changes of leaders."""
+    """Elections started, elections won, and leader changes."""
     names = ("elections_started", "elections_won", "leader_changes")
     return tuple(value(bench.families, f"tinymq_{name}_total") for name in names)
 

@@ -1,4 +1,4 @@
-"""docs/metrics.md names what a broker shows, all of it and nothing else."""
+"""docs/metrics.md names exactly the metrics that a broker shows."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tinymq.testing import Cluster
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "metrics.md"
 ROW = re.compile(r"^\| `(tinymq_\w+)` \| (\w+) \|([^|]*)\|[^|]+\|[^|]*\|$", re.MULTILINE)
-UNITS = ("seconds", "bytes", "entries", "records")  # that are said last in a name
+UNITS = ("seconds", "bytes", "entries", "records")  # that come last in a name
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One metric, as the page or a broker has it."""
+    """One metric, as the page or a broker names it."""
 
     name: str
     type: str
@@ -37,7 +37,7 @@ def documented() -> list[Shown]:
 
 @pytest.fixture(scope="module")
 def exposed() -> Iterator[list[Shown]]:
-    """What brokers show that have done a little of everything."""
+    """The metrics of brokers that have done a little of everything."""
     limits = Limits(client_produce_bytes_per_s=1000, segment_bytes=64 << 20)
     with Cluster(3, metrics=True, limits=limits, timing=PATIENT) as cluster:
         client = cluster.client()

@@ -1,4 +1,4 @@
-"""How the page is made: in the format that is asked for, one family at a time."""
+"""The metrics page is rendered in the requested format, one family at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real cluster: what it takes in, what can be asked of it, and what wakes somebody."""
+"""A real Prometheus scrapes a real cluster: its samples, the page's queries, and the page's alerts."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ GONE, REPLICA, LEADER, SLOW, CHANNEL = range(5)
 
 
 def watching() -> str:
-    """That section of the page."""
+    """Return a section of the page."""
     return OPERATIONS.read_text().partition("\n## Watching\n")[2].partition("\n## ")[0]
 
 
 def alerts() -> list[str]:
-    """The expressions of its table; a bar within code is written with a backslash there."""
+    """Return the expressions of its table, which escapes a bar within code."""
     rows = re.findall(r"^\| [^|`]+ \| `(.+?)` \| \d+[sm] \| ", watching(), re.MULTILINE)
     return [row.replace("\\|", "|") for row in rows]
 
@@ -53,7 +53,7 @@ def test_the_page_is_as_prometheus_wants_pages(cluster: Cluster) -> None:
     for broker in (1, 2, 3):
         page = get(cluster.metrics_address(broker), "/metrics")[2]
         assert promtool("check", "metrics", given=page) == ""
-    assert promtool("check", "metrics", given=page.replace("counter", "gauge")) != "", "it would have complained"
+    assert promtool("check", "metrics", given=page.replace("counter", "gauge")) != "", "a wrong rule would have failed"
 
 
 def test_what_was_written_is_counted_once_over_all_brokers(prometheus: Prometheus) -> None:
@@ -67,7 +67,7 @@ def test_what_was_written_is_counted_once_over_all_brokers(prometheus: Prometheu
 
 
 def test_quantiles_of_the_histograms(cluster: Cluster, prometheus: Prometheus) -> None:
-    """Of what is written while it looks, for a rate needs two scrapes."""
+    """Query rates while records are written: a rate needs two scrapes."""
     client = cluster.client()
     slow, (limit_s,) = alerts()[SLOW], re.findall(r" > (\d)$", alerts()[SLOW])
     quantiles = [slow.removesuffix(f" > {limit_s}").replace("produce", name) for name in ("produce", "commit", "sync")]
@@ -82,7 +82,7 @@ def test_quantiles_of_the_histograms(cluster: Cluster, prometheus: Prometheus) -
 
 
 def test_openmetrics_is_understood_by_a_scraper_that_asks_for_it(cluster: Cluster, prometheus: Prometheus) -> None:
-    """Prometheus asks for it by itself, and says which of the targets' pages it could not read."""
+    """Prometheus negotiates the format itself, and reports the targets whose pages it could not read."""
     assert get(cluster.metrics_address(1), "/metrics", OPENMETRICS)[2].endswith("# EOF\n")
     assert prometheus.query("scrape_samples_scraped > 100") != []
     prometheus.until('up{job="tinymq"} == 1', [1, 1, 1])

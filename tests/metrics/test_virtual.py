@@ -1,4 +1,4 @@
-"""Measuring changes nothing: a simulated run with it is the run without it, step by step."""
+"""Metrics change no behaviour: a simulated run with them equals the run without, step by step."""
 
 from __future__ import annotations
 

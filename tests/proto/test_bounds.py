@@ -1,4 +1,4 @@
-"""Repeated fields of requests: each has a bound, and what is over it is refused before it is parsed."""
+"""Repeated fields of requests: each has a bound, and a request over it is refused before it is parsed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def repeated(kind: Descriptor) -> Iterator[str]:
 
 
 def item(name: str) -> Any:
-    """An empty one, to repeat in a field."""
+    """An empty item, to repeat in a field."""
     kind, field = name.split(".")
     found = pb.DESCRIPTOR.message_types_by_name[kind].fields_by_name[field]
     if found.message_type is not None:
@@ -42,7 +42,7 @@ def item(name: str) -> Any:
 
 
 def test_every_repeated_field_of_a_request_has_a_bound() -> None:
-    """A new field without one fails here, and at the start of every broker."""
+    """A new field without a bound fails here, and at the start of every broker."""
     assert {name for kind in REQUESTS.values() for name in repeated(kind)} == set(REPEATED_MAX)
     for kind in REQUESTS.values():
         bounds_of(kind)
@@ -64,7 +64,7 @@ def test_as_many_as_the_bound_and_no_more(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(REPEATED_MAX))
 def test_an_empty_occurrence_counts_as_one(name: str) -> None:
-    """Otherwise 8 MiB of them are within every bound, and are scanned to their end."""
+    """Otherwise 8 MiB of them are within every bound, and are scanned completely."""
     message, field = name.split(".")
     descriptor = pb.DESCRIPTOR.message_types_by_name[message]
     empty = bytes((descriptor.fields_by_name[field].number << 3 | 2, 0))

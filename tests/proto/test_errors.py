@@ -1,4 +1,4 @@
-"""Every typed error crosses the wire and comes back as itself."""
+"""Every typed error crosses the wire unchanged."""
 
 from __future__ import annotations
 

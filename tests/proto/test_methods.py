@@ -1,4 +1,4 @@
-"""The table of RPCs is read from the descriptors, and a request says which RPC takes it."""
+"""The table of RPCs comes from the descriptors, and the type of a request names its RPC."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_every_rpc_is_in_the_table() -> None:
 
 
 def test_a_type_of_request_names_one_rpc() -> None:
-    """Only QueueService's two ways to produce share a type. They differ in what an answer promises."""
+    """Only QueueService's two produce RPCs share a type. They differ in the promise of their answers."""
     shared = [kind for kind, count in Counter(method.request for method in METHODS.values()).items() if count > 1]
     assert shared == [pb.ProduceMessageRequest]
     assert method_of(pb.ProduceMessageRequest()).name == "ProduceMessage"

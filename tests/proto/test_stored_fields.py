@@ -1,7 +1,6 @@
-"""Fields of stored messages: those of the base build are as they were, and each new one says what its absence means.
-
-A field that is absent reads as 0, "" or empty. What was stored before the field was there has to mean the same as ever,
-and 0 is seldom "no bound". tests/upgrade/test_stored_bytes.py loads what the base build wrote.
+"""Fields of stored messages: those of the base build are unchanged, and each new one defines its absence. An absent
+field reads as 0, "" or empty. Messages stored before the field existed must keep their meaning, and 0 seldom means "no
+bound". tests/upgrade/test_stored_bytes.py loads what the base build wrote.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/wire-protocol.md leaves nothing of the client's protocol out, and its numbers are those of the code."""
+"""docs/wire-protocol.md covers the whole client protocol, and its numbers are those of the code."""
 
 from __future__ import annotations
 

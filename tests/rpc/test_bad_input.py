@@ -1,4 +1,4 @@
-"""Bad input over the wire: each a typed error with code, retriable and hint, and nothing changes on any disk."""
+"""Bad input over the wire: each case raises a typed error with code, retriable and hint, and changes no disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from tinymq.testing.cluster import Cluster
 LIMITS = dataclasses.replace(
     Limits(), batch_bytes_max=MIB, record_bytes_max=64 * KIB, batch_uncompressed_bytes_max=4 * MIB, segment_bytes=MIB
 )
-PATIENT = Timing(gone_after_s=30.0, sync_hang_s=30.0)  # a slow machine is no reason for an election, and its entry
+# a slow machine must not cause an election, which would add an entry
+PATIENT = Timing(gone_after_s=30.0, sync_hang_s=30.0)
 COUNT = 4  # records in the topic before anything bad is sent
 
 
@@ -44,12 +45,12 @@ class Bench:
         self.cluster.wait_until(lambda: all(s is not None and s.high_watermark == COUNT for s in states))
 
     def groups(self) -> list[str]:
-        """The folders of all groups on all brokers, and the files in them."""
+        """The directories of all groups on all brokers, with their files."""
         folders = [Path(app.config.data_dir) / "groups" for app in self.cluster.brokers.values()]
         return sorted(str(path) for folder in folders for path in folder.rglob("*"))
 
     def logs(self) -> list[tuple[str, bytes]]:
-        """Every byte that the partition's logs hold, on all brokers."""
+        """Every byte of the partition's logs, on all brokers."""
         folders = [Path(app.config.data_dir) / "groups" for app in self.cluster.brokers.values()]
         paths = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
         return [(str(path), path.read_bytes()) for path in paths if self.topic.topic_id.hex() in str(path)]
@@ -162,7 +163,7 @@ def test_topics_that_cannot_be_made(bench: Bench) -> None:
             check((await raw.admin.DeleteTopic(pb.DeleteTopicRequest(name="u"))).error, "UnknownTopic")
             kept = await raw.topic("t")
             assert (kept.topic_id, kept.created_us) == (bench.topic.topic_id, bench.topic.created_us)
-        assert bench.groups() == before, "nothing was made, and nothing of the topic that exists was touched"
+        assert bench.groups() == before, "nothing was created, and the existing topic is unchanged"
 
     asyncio.run(main())
 

@@ -1,4 +1,4 @@
-"""Scans and many holds on a real cluster: who served what, and what hostile clients may not do."""
+"""Scans and many holds on a real cluster: which broker served what, and the bounds for hostile clients."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def mq(tinymq_cluster: Cluster) -> Client:
 
 
 def topic_of(cluster: Cluster, mq: Client, name: str, partitions: int = 1, records: int = 50) -> dict[int, int]:
-    """A new topic; who leads each partition, once every replica shows all records."""
+    """Create a topic. Returns the leader of each partition once every replica returns all records."""
     described = mq.admin.create_topic(name, partitions=partitions)
     with mq.producer(batch_bytes_max=2000) as producer:
         for number in range(records * partitions):
@@ -56,8 +56,9 @@ def topic_of(cluster: Cluster, mq: Client, name: str, partitions: int = 1, recor
 
 
 def scanned_from_followers(cluster: Cluster, mq: Client, leaders: dict[int, int]) -> str:
-    """The id of a scan of offsets 5 to 45 of "counted". Who leads does not change during it: on a busy machine it may,
-    and then it is another scan that counts."""
+    """Return the id of a scan of offsets 5 to 45 of "counted" during which no leader changed. On a busy machine a
+    leader may change; then the scan is repeated.
+    """
     while True:
         scan_id = f"q-{secrets.token_hex(4)}"
         for partition, leader in leaders.items():
@@ -137,7 +138,7 @@ def held(mq: Client, topic: str) -> dict[int, tuple[bytes, int]]:
 
 
 def indexes(cluster: Cluster, topic: str) -> dict[int, int]:
-    """The last entry of each partition, as its leader has it."""
+    """The last entry of each partition at its leader."""
     found: dict[int, int] = {}
     for app in cluster.brokers.values():
         for status in cluster.call(app.replica_statuses):
@@ -161,10 +162,10 @@ def test_many_partitions_are_held_renewed_moved_and_released(tinymq_cluster: Clu
     with pytest.raises(OffsetOutOfRange, match="12") as raised:
         mq.admin.hold_many("held", {0: 3, 1: 12, 2: 8}, hold_id=ID, lease=1000)
     assert raised.value.detail["partition"] == "1"
-    assert (held(mq, "held")[0], held(mq, "held")[2]) == ((ID, 3), (ID, 8)), "the others are held all the same"
+    assert (held(mq, "held")[0], held(mq, "held")[2]) == ((ID, 3), (ID, 8)), "the other holds succeed"
     written = indexes(tinymq_cluster, "held")
     assert mq.admin.hold_many("held", {0: 7, 2: 9}, hold_id=ID, lease=900) == {0: 0, 2: 0}
-    assert held(mq, "held")[2] == (ID, 8), "it keeps more than that, and for long enough"
+    assert held(mq, "held")[2] == (ID, 8), "the partition keeps more than that, for long enough"
     assert indexes(tinymq_cluster, "held") == written
     mq.admin.hold_many("held", {2: 7}, hold_id=ID, lease=900)
     assert held(mq, "held")[2] == (ID, 7), "it kept less"
@@ -210,7 +211,7 @@ def test_holds_that_cannot_be(tinymq_cluster: Cluster, mq: Client) -> None:
 
 
 def test_offsets_go_on_while_a_leader_is_away_and_holds_wait_for_the_next(tinymq_cluster: Cluster) -> None:
-    """Two of three brokers are gone: nobody leads, and whoever is left says what it knows."""
+    """Two of three brokers are down: no broker leads, and the last one reports its own scans."""
     with tinymq_cluster.client(attempt_timeout_ms=300, request_timeout_ms=5_000) as mq:
         leaders = topic_of(tinymq_cluster, mq, "away", partitions=3, records=9)
         mq.admin.offsets("away")
@@ -220,7 +221,7 @@ def test_offsets_go_on_while_a_leader_is_away_and_holds_wait_for_the_next(tinymq
             found = mq.admin.offsets("away")
             assert {p: at.high_watermark for p, at in found.items()} == dict.fromkeys(leaders, 9)
             assert mq.admin.find_offsets("away", "latest") == dict.fromkeys(leaders, 9)
-            with pytest.raises((DeadlineExceeded, OutcomeUnknown)):  # one may lead still, and hear from nobody
+            with pytest.raises((DeadlineExceeded, OutcomeUnknown)):  # it may still lead without hearing the others
                 mq.admin.hold_many("away", dict.fromkeys(leaders, 0), hold_id=ID, lease=60, timeout=0.5)
         finally:
             for broker in (2, 3):

@@ -1,5 +1,6 @@
-"""What brokers send from their files on the stream port: the same frames as they read, a few at a time; and what
-becomes of a replica that sends damage without having looked at it."""
+"""Frames that brokers send from their files on the stream port: equal to those that a read returns, a few at a time. A
+replica that sends damaged bytes without reading them is found out.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from tinymq.testing.cluster import Cluster
 
 RECORDS = 40
 VALUE_BYTES = 100_000
-LIMITS = Limits(segment_bytes=64 << 20, tail_cache_bytes_max=1)  # all is on disk, and nothing in memory
+LIMITS = Limits(segment_bytes=64 << 20, tail_cache_bytes_max=1)  # all records are on disk, none in memory
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def mq(cluster: Cluster) -> Client:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes brokers of this process have sent from files, call by call."""
+    """The bytes that brokers of this process have sent from files, one number per call."""
     found: list[int] = []
     real = frame_stream.send_file
 
@@ -61,7 +62,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 class Held:
-    """Which StoredFrames there are, in all brokers: they are in this process."""
+    """All live StoredFrames of the brokers in this process."""
 
     def __init__(self) -> None:
         self.now: set[int] = set()
@@ -88,7 +89,9 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
 
 
 def filled(cluster: Cluster, mq: Client, name: str) -> tuple[bytes, int, list[bytes]]:
-    """A topic with RECORDS in frames of their own: (its id, a follower that shows all of them, their values)."""
+    """Create a topic with RECORDS frames of one record. Returns its id, a follower that has all of them, and their
+    values.
+    """
     topic_id = mq.admin.create_topic(name, partitions=1).topic_id
     values = [random.Random(f"{name}{n}").randbytes(VALUE_BYTES) for n in range(RECORDS)]
     for value in values:
@@ -145,7 +148,7 @@ def test_who_asks_for_much_and_takes_nothing_keeps_few_files_open(cluster: Clust
             assert sorted(pb.FetchReply.FromString(head).request_id for head, _ in answers) == list(range(60))
             assert len({bytes(frames) for _, frames in answers}) == 1
             cluster.wait_until(lambda: not held.now)  # the broker closes the last one after the client has it
-            assert held.most <= fetch.FILES_MAX + 1, "and the one that is being sent"
+            assert held.most <= fetch.FILES_MAX + 1, "and the frame in transmission"
 
     run(main())
 
@@ -163,8 +166,8 @@ def test_a_replica_that_sends_damage_learns_of_it_and_is_repaired(
     with mq.scan("damaged", 0, 0, RECORDS, replicas=((follower,), (leader,))) as scan:
         got = [value.as_py() for batch in scan for value in batch.column("value")]
     assert got == values
-    assert sent, "it had not looked"
-    assert scan.served.get(leader), "once it has, another one serves"
+    assert sent, "the broker has not read the frame"
+    assert scan.served.get(leader), "once it has, another replica serves"
 
     def whole() -> bool:
         group = cluster.brokers[follower].host.groups[GroupId(TopicId(topic_id), 0)]
@@ -178,13 +181,15 @@ def test_a_replica_that_sends_damage_learns_of_it_and_is_repaired(
 def test_who_leaves_while_one_of_its_fetches_waits_leaves_no_file_open(
     cluster: Cluster, mq: Client, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the collector of cycles, which may not come by for hours."""
+    """Garbage collection is off: its next run may be hours away."""
     topic_id, follower, _ = filled(cluster, mq, "left")
     began: list[int] = []
     enough, read = asyncio.Event(), fetch.FetchStream._read
 
     async def together(self: fetch.FetchStream, number: int, *how: Any) -> None:
-        """One by one, each would be sent before the next is read, until one does not fit into the sockets."""
+        """If read one by one, each frame would be sent before the next is read, until one does not fit into the
+        sockets.
+        """
         began.append(number)
         if len(began) == fetch.FILES_MAX:
             enough.set()
@@ -216,7 +221,7 @@ def test_who_leaves_while_one_of_its_fetches_waits_leaves_no_file_open(
 
 
 def test_who_has_a_quota_is_sent_what_was_read(sent: list[int]) -> None:
-    """What waits for it would lie open for as long, and leave the system's memory meanwhile."""
+    """Waiting frames would keep their files open, and their pages might leave the page cache."""
     limits = dataclasses.replace(LIMITS, client_fetch_bytes_per_s=100 << 20)
     with Cluster(nodes=1, limits=limits) as cluster, cluster.client() as client:
         client.admin.create_topic("t", partitions=1)

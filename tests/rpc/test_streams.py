@@ -1,4 +1,4 @@
-"""The two streams without a network: what they bound, what they coalesce, what a broken stream leaves behind."""
+"""The two streams without a network: their bounds, their coalescing, and what a broken stream leaves."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T = b"t" * 16
 
 
 class OneTopic:
-    """Stands for a Broker that holds partition 0 of topic T."""
+    """Stands in for a Broker with partition 0 of topic T."""
 
     def __init__(self, partition: Partition, deadlines: Deadlines, limits: Limits) -> None:
         self.partition = partition
@@ -57,7 +57,7 @@ class OneTopic:
 
 
 class Line:
-    """Requests that a test sends, and replies that it reads when it likes."""
+    """Requests that a test sends, and replies that it reads at any time."""
 
     def __init__(self, room: int = 1000) -> None:
         self.requests: asyncio.Queue[Any] = asyncio.Queue()
@@ -144,7 +144,7 @@ def test_a_stream_ends_when_everything_is_answered() -> None:
         line.send(pb.ProduceRequest(batches=[batch(T, payload(), 1), batch(T, payload(), 2, partition=1)]))
         line.end()
         await settle()
-        assert results(line) == [2], "the refusal does not wait for the other"
+        assert results(line) == [2], "the refusal does not wait for the other request"
         assert not stream.done()
         s.bench.group.commit()
         await stream
@@ -229,12 +229,12 @@ def test_a_stream_that_breaks_leaves_no_waiters_that_matter() -> None:
 
 
 def appended(s: Streams) -> int:
-    """Batches; the log's first entry is the leader's own."""
+    """Batches in the log; its first entry is the leader's NOOP."""
     return len(s.bench.group.log.entries) - 1
 
 
 class Turns:
-    """Counts the turns of the loop, and what had been taken in at the end of each."""
+    """Counts the turns of the loop, and the accepted requests at the end of each turn."""
 
     def __init__(self, count: Callable[[], int]) -> None:
         self.counts = [0]
@@ -327,7 +327,7 @@ def test_what_came_before_a_refused_request_is_answered_first() -> None:
 
 
 def test_what_unpacks_to_much_is_not_unpacked_on_the_loop() -> None:
-    """Whatever its codec byte says, and in the order of the stream."""
+    """Whatever the codec byte claims; answers keep the order of the stream."""
 
     async def scenario(s: Streams) -> None:
         calls: list[object] = []
@@ -382,7 +382,7 @@ def test_a_bug_of_a_writer_is_logged() -> None:
 
 
 def test_a_client_that_leaves_in_the_middle_of_an_answer_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    """Neither of its writer, nor of gRPC's own."""
+    """Neither a task of its writer nor one of gRPC is left."""
 
     async def scenario(s: Streams) -> None:
         problems: list[object] = []
@@ -435,7 +435,7 @@ def test_a_slow_reader_holds_few_answers(cold: bool) -> None:
         for number in range(30):
             line.send(ask(number, number, max_bytes=10_000))
         await settle()
-        assert len(reads) == (3 if cold else 1), "as many as fit into the bound, or the one that is being written"
+        assert len(reads) == (3 if cold else 1), "the replies that fit into the bound, or the reply in transmission"
         for _ in range(30):
             line.room.release()
             await settle()
@@ -464,7 +464,7 @@ def test_too_many_fetches_and_two_under_one_number() -> None:
         assert [(r.request_id, r.error.code) for r in line.replies] == [(1, "QuotaExceeded"), (3, "QuotaExceeded")]
         stream.cancel()
         await asyncio.gather(stream, return_exceptions=True)
-        assert len(s.bench.deadlines) == 0, "nothing waits for a reader that is gone"
+        assert len(s.bench.deadlines) == 0, "nothing waits for a reader that has left"
 
     run(scenario, stream_requests_max=2)
 
@@ -509,7 +509,7 @@ def test_answers_and_cancellations_while_the_writer_is_busy() -> None:
 
 
 def test_a_broker_has_so_many_waiting_fetches_and_no_more() -> None:
-    """The stream that has most of them makes room for the others."""
+    """The stream with the most waits gives way to the others."""
 
     async def scenario(s: Streams) -> None:
         greedy, modest = Line(), Line()

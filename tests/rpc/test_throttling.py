@@ -1,4 +1,4 @@
-"""Streams of a client that is over its quota: what it is told, how long it waits, and that nobody else does."""
+"""Streams of a client over its quota: its answers and delays, and that no other client is delayed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_produce_stream_is_read_at_the_clients_rate() -> None:
         modest.send(pb.ProduceRequest(batches=[batch(T, DATA, 0)]))
         await pass_time(s, 0.0)
         told = [result for reply in greedy.replies for result in reply.results]
-        assert [result.throttled_ms for result in told] == [0, 1000], "the burst, and one that went into debt"
+        assert [result.throttled_ms for result in told] == [0, 1000], "the burst, and one batch on credit"
         assert len(modest.replies) == 1
         assert greedy.requests.qsize() == 3, "not read"
         for left in (2, 1, 0):
@@ -152,8 +152,9 @@ def test_a_single_message_waits_or_is_refused_with_the_time_to_wait() -> None:
 def test_a_limited_client_gets_its_rate_and_its_neighbour_what_it_asks_for(
     direction: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Real brokers and clients in virtual time: bytes are counted, nothing is timed by a watch. The limited one is an
-    impatient client: it waits longer than its patience, for it was told."""
+    """Real brokers and clients in virtual time: the test counts bytes. The limited client waits longer than its
+    patience, because the broker announced the delay.
+    """
     caplog.set_level(logging.INFO, "tinymq")
     rate, seconds = 40_000, 15.0
     counted: dict[str, int] = {}
@@ -177,9 +178,10 @@ def test_a_limited_client_gets_its_rate_and_its_neighbour_what_it_asks_for(
     transcript = Transcript()
     with transcript.listening(), no_collection():
         run_virtually(main)
-    most = rate * (seconds + 1) + 2 * PUSHED * len(VALUE)  # a second at once, and what is under way at both ends
+    # a second's worth at once, and the bytes in flight at both ends
+    most = rate * (seconds + 1) + 2 * PUSHED * len(VALUE)
     assert rate * seconds * 0.85 <= counted["greedy"] <= most
-    assert counted["late"] == 0, "the neighbour never waited"
+    assert counted["late"] == 0, "the other client never waited"
     assert counted["modest"] == CALLS
     assert not [record.getMessage() for record in caplog.records if "silent" in record.getMessage()]
 
@@ -205,7 +207,7 @@ async def _produce(world: World, greedy: Any, modest: Any, seconds: float, count
 
 
 async def _fetch(world: World, greedy: Any, modest: Any, seconds: float, counted: dict[str, int]) -> None:
-    for _ in range(150):  # more than the rate lets pass
+    for _ in range(150):  # more than the rate permits
         await modest.send("t", VALUE, partition=0)
     end_s = world.loop.time() + seconds
 
@@ -222,7 +224,7 @@ async def _fetch(world: World, greedy: Any, modest: Any, seconds: float, counted
 
 
 async def _beside(world: World, call: Callable[[], Coroutine[Any, Any, Any]]) -> dict[str, int]:
-    """Small calls in turn: how many there were, and how many took longer than a broker needs."""
+    """Make small calls in turn. Returns their number, and how many took longer than a broker needs."""
     late = 0
     for _ in range(CALLS):
         began_s = world.loop.time()
@@ -233,7 +235,7 @@ async def _beside(world: World, call: Callable[[], Coroutine[Any, Any, Any]]) ->
 
 
 def test_a_reader_waits_on_where_brokers_have_no_room_for_its_waiting_fetches() -> None:
-    """Its idle partitions are refused for longer than it takes for a silent broker to fail a reader."""
+    """Its idle partitions are refused for longer than the timeout that fails a reader of a silent broker."""
     read: list[bytes] = []
 
     async def main(loop: VirtualLoop) -> None:

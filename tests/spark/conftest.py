@@ -1,4 +1,4 @@
-"""One Spark session for the whole run, and a cluster for each module: both cost seconds to start."""
+"""One Spark session for the whole run, and one cluster per module: both take seconds to start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # short runs: compiling well c
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Two cores, three attempts per task: plain `local[2]` never tries a task again."""
+    """Two cores, three attempts per task: plain `local[2]` never retries a task."""
     folder = tmp_path_factory.mktemp("spark")
     os.environ |= {
         "JAVA_HOME": str(java_setup.home()),
@@ -36,7 +36,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.adaptive.enabled", "false")
-        .config("spark.sql.codegen.wholeStage", "false")  # each query of a few rows would be compiled first
+        .config("spark.sql.codegen.wholeStage", "false")  # otherwise each query of a few rows is compiled first
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.local.dir", str(folder / "local"))
@@ -62,6 +62,6 @@ def mq(cluster: Cluster) -> Client:
 
 @pytest.fixture(scope="module", autouse=True)
 def clients() -> Iterator[None]:
-    """Those of the data source that readers in this process made are closed behind each module."""
+    """Close the clients that readers in this process opened, after each module."""
     yield
     close_all()

@@ -1,7 +1,6 @@
-"""Python environments as users make them, at the price of a second: the wheel of this tree, and links for the rest.
-
-What the wheel asks for is linked from the environment that runs the tests: exactly what its metadata names and what
-those name in turn, so that something missing there is missing here, too.
+"""Python environments like those of users, in a second: the wheel of this tree, and links for its dependencies. They
+link exactly the distributions that the wheel's metadata names, directly or indirectly, from the environment of the
+tests. A dependency missing in the metadata is therefore missing here too.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def build(folder: Path) -> Path:
 
 
 def make(folder: Path, wheel: Path, extras: Iterable[str] = ()) -> Path:
-    """A fresh virtual environment with the wheel and what it asks for. Its Python."""
+    """Create a virtual environment with the wheel and its dependencies. Returns its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
@@ -40,7 +39,7 @@ def make(folder: Path, wheel: Path, extras: Iterable[str] = ()) -> Path:
 
 
 def _asked(requirements: list[str], extras: frozenset[str]) -> set[str]:
-    """Names of the distributions that these requirements come to, with theirs."""
+    """Return the names of the distributions that these requirements need, directly or indirectly."""
     seen: dict[tuple[str, frozenset[str]], None] = {}
     todo = _direct(requirements, extras)
     while todo:
@@ -60,7 +59,9 @@ def _direct(requirements: list[str], extras: frozenset[str]) -> list[tuple[str, 
 
 
 def _link(distribution: metadata.Distribution, packages: Path) -> None:
-    """Its top folders and files, side by side. One that several share (`google`) is a folder with links of its own."""
+    """Link its top directories and files. A directory that several share (`google`) is created with links
+    of its own.
+    """
     for path in distribution.files or []:
         if path.parts[0] in ("..", "__pycache__"):
             continue
@@ -74,15 +75,15 @@ def _link(distribution: metadata.Distribution, packages: Path) -> None:
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """As `tar -czf ARCHIVE -C FOLDER .` does, with what links lead to in their place; compressed as fast as can be."""
+    """Like `tar -czhf ARCHIVE -C FOLDER .`, which follows links, but with the fastest compression."""
     with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
         tar.add(folder / "pyvenv.cfg", "pyvenv.cfg")
-        tar.add(folder / "bin", "bin")  # its links lead to the Python that made it, on each machine
+        tar.add(folder / "bin", "bin")  # its links point to the Python that created it
         tar.dereference = True
         tar.add(folder / "lib", "lib", filter=_needed)
 
 
 def _needed(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Nobody runs what pyarrow brings for compilers and for its own tests: half of it."""
+    """Half of pyarrow is for compilers and its own tests, and is not needed here."""
     left_out = ("pyarrow/include", "pyarrow/tests", "pyarrow/src")
     return None if entry.name.endswith(left_out) else entry

@@ -2,8 +2,8 @@
 
     python -m tests.spark.java_setup
 
-Looked at in this order: JAVA_HOME, `java` on PATH, what lies where Debian puts Java. If none of them will do, one is
-installed (as root alone: nobody is asked for a password). Done once: the second time it only follows the link.
+The order is JAVA_HOME, `java` on PATH, the place where Debian installs Java. If none is suitable, it installs one (only
+as root, and without asking for a password). The second run only follows the link.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ VERSIONS = (17, 21)  # Spark 4.3's
 MODULE = "jdk.incubator.vector"  # Spark does not start without it; cut-down runtimes leave it out
 PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")  # a Debian has one of them or both
 OTHERS = {"dnf": "dnf install java-21-openjdk-headless", "apk": "apk add openjdk17-jre-headless"}
-LOOK = ("-XshowSettings:properties", "--list-modules")  # one run tells the home, the version and the modules
+LOOK = ("-XshowSettings:properties", "--list-modules")  # one run prints the home, the version and the modules
 LOOK_S_MAX = 60.0
 COMMAND = "make test, or: .venv/bin/python -m tests.spark.java_setup"
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """What a program called java told about itself."""
+    """The output of a `java` program about itself."""
 
     program: str
     home: str  # "": it told none
@@ -38,16 +38,16 @@ class Java:
     modules: frozenset[str]
 
 
-def read(program: str, told: str) -> Java:
-    """`told`: what it printed when it was run with `LOOK`, on both streams."""
-    home = re.search(r"^ *java\.home = (.+)$", told, re.MULTILINE)
-    version = re.search(r"^java\.base@(\d+)", told, re.MULTILINE)
-    modules = frozenset(re.findall(r"^([a-z][\w.]*)@\d", told, re.MULTILINE))
+def read(program: str, output: str) -> Java:
+    """Parse `output`, which it printed on both streams when it was run with `LOOK`."""
+    home = re.search(r"^ *java\.home = (.+)$", output, re.MULTILINE)
+    version = re.search(r"^java\.base@(\d+)", output, re.MULTILINE)
+    modules = frozenset(re.findall(r"^([a-z][\w.]*)@\d", output, re.MULTILINE))
     return Java(program, home[1].strip() if home else "", int(version[1]) if version else 0, modules)
 
 
 def why_not(java: Java) -> str:
-    """Why Spark cannot run on it, in words; "" if it can."""
+    """The reason why Spark cannot run on it; empty if it can."""
     wanted = " or ".join(map(str, VERSIONS))
     if not java.version or not java.home:
         return f"{java.program} does not say what it has, as a Java from 9 on does: Spark needs {wanted}"
@@ -59,7 +59,7 @@ def why_not(java: Java) -> str:
 
 
 def candidates(env: Mapping[str, str], on_path: str | None, homes: list[str]) -> list[str]:
-    """Programs to ask, the one that Spark would take by itself first; none of them twice."""
+    """The programs to try, without repeats; first the one that Spark itself would use."""
     own = [str(Path(env["JAVA_HOME"]) / "bin" / "java")] if env.get("JAVA_HOME") else []
     return list(dict.fromkeys([*own, *([on_path] if on_path else []), *(f"{home}/bin/java" for home in homes)]))
 
@@ -69,14 +69,14 @@ def may_install(root: bool, tools: frozenset[str]) -> bool:
 
 
 def command(tools: frozenset[str]) -> str:
-    """The one command that a person with the right to install is to run."""
+    """The command that a user with root access runs."""
     if "apt-get" in tools:
         return f"apt-get install {PACKAGES[0]}"
     return next((line for tool, line in OTHERS.items() if tool in tools), "")
 
 
 def refusal(tools: frozenset[str], reasons: list[str]) -> str:
-    """The last words, where Java is not to be had: what was found, and what to do."""
+    """The error when no suitable Java can be had: what was found, and what to do."""
     found = "; ".join(reasons) or "no Java here"
     line = command(tools)
     todo = f"As root, run: {line}" if line else f"Install Java {VERSIONS[0]} with {MODULE} and set JAVA_HOME to it"
@@ -84,14 +84,14 @@ def refusal(tools: frozenset[str], reasons: list[str]) -> str:
 
 
 def home(link: Path = LINK) -> Path:
-    """JAVA_HOME for whoever starts Spark. Raises RuntimeError that names the command to run."""
+    """Return JAVA_HOME for Spark. Raises a RuntimeError that names the command to run."""
     if not (link / "bin" / "java").exists():
         raise RuntimeError(f"Spark needs Java: run {COMMAND}")
     return link.resolve()
 
 
 def get(link: Path = LINK) -> None:
-    """Make the link, unless it leads to a Java that is there. Raises SystemExit that says what is missing."""
+    """Create the link, unless it leads to an existing Java. Raises a SystemExit that names what is missing."""
     if (link / "bin" / "java").exists():
         return
     print(f"make: looking for a Java that Spark runs on ({' or '.join(map(str, VERSIONS))})")
@@ -107,12 +107,12 @@ def get(link: Path = LINK) -> None:
         sys.exit(refusal(tools, reasons))
     print(f"make: Spark runs on Java {chosen.version}, {chosen.home}")
     link.parent.mkdir(parents=True, exist_ok=True)
-    link.unlink(missing_ok=True)  # one whose Java has gone
+    link.unlink(missing_ok=True)  # a link whose Java was removed
     link.symlink_to(chosen.home)
 
 
 def _first(reasons: list[str]) -> Java | None:
-    """The first that will do; `reasons` gets why those before it will not."""
+    """Return the first suitable Java; `reasons` gets the reasons against those before it."""
     for java in _asked():
         reason = why_not(java)
         if not reason:
@@ -122,7 +122,7 @@ def _first(reasons: list[str]) -> Java | None:
 
 
 def _asked() -> Iterator[Java]:
-    """Each answers when it is its turn: a start of Java costs a quarter of a second."""
+    """Run each program only in its turn: a start of Java takes a quarter of a second."""
     homes = sorted(str(path) for path in HOMES.glob("*") if (path / "bin" / "java").exists())
     seen = set()
     for program in candidates(os.environ, shutil.which("java"), homes):
@@ -144,7 +144,7 @@ def _ask(program: str) -> Java:
 
 
 def _install(reasons: list[str]) -> None:
-    """What went wrong is put to `reasons`."""
+    """Failures are added to `reasons`."""
     print("make: reading Debian's lists of packages")
     _apt(reasons, "update")
     for package in PACKAGES:

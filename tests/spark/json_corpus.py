@@ -1,4 +1,4 @@
-"""Values and schemas that JsonValues is compared with from_json over: every value is read with every schema."""
+"""Values and schemas for the comparison of JsonValues with from_json: every value is read with every schema."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ SCHEMAS = {
     "maps": _four(_map(pa.int32()), _map(pa.string()), _map(_list(pa.int32())), _map(pa.struct([("a", pa.int32())]))),
     "mixed": _four(pa.int64(), pa.string(), _TIME, pa.decimal128(20, 6)),
 }
-"""As Arrow's types; Spark's are their equals."""
+"""The types in Arrow; Spark's types correspond."""
 
 DIFFERENCES = {
     "a syntax error within a field": (b"\\u12", b"{k:1}", b'{"k":1,}', b'{"k"}', b"[1 2]", b"[1,]"),
     "bytes that are not UTF-8, in the field of malformed values": (b"\xff", b'"\xc3"', b"\xf0\x9d\x84"),
     "half a surrogate pair, as UTF-8 bytes": (b"\xed\xa0\x80",),
 }
-"""By the titles of the page's rows: what the values have in them that are read otherwise than by from_json."""
+"""Titles of the page's rows, with the content of values that JsonValues reads differently from from_json."""
 
 
 def difference(value: bytes | None) -> str | None:
-    """The known difference that a value is an example of."""
+    """Return the known difference that a value shows."""
     for title, parts in DIFFERENCES.items():
         if value is not None and any(part in value for part in parts):
             return title
@@ -122,7 +122,7 @@ _WHOLE = (
 
 
 def values() -> list[bytes | None]:
-    """All of them, in an order that puts unlike ones beside each other."""
+    """All values, in an order that mixes their kinds."""
     made = [(template % token).encode() for token in _TOKENS for template in _TEMPLATES]
     mixed = [*made, *_WHOLE]
     random.Random(7).shuffle(mixed)
@@ -130,7 +130,7 @@ def values() -> list[bytes | None]:
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """`kind` with times as whole numbers and texts as bytes: what Python cannot show compares, too."""
+    """Return `kind` with times as integers and texts as bytes, so that values without a Python form compare too."""
     if pa.types.is_string(kind):
         return pa.binary()
     if pa.types.is_timestamp(kind):

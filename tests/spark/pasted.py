@@ -18,7 +18,7 @@ FIRST = ["1", "10", "100", "1000", "101"]  # lines, in the order of their texts
 
 
 def fill(cluster: Cluster) -> str:
-    """Make what the README leaves, and the topics that the page writes to. The servers."""
+    """Create the README's topics and those that the page writes to. Returns the servers."""
     client = cluster.client()
     for topic, partitions in (("lines", 6), ("loud", 1), ("numbers", 1)):
         client.admin.create_topic(topic, partitions=partitions, replication_factor=3)
@@ -31,7 +31,7 @@ def fill(cluster: Cluster) -> str:
 def run(
     blocks: list[str], servers: str, capsys: pytest.CaptureFixture[str], folder: Path = Path("checkpoints")
 ) -> tuple[dict[str, Any], list[str]]:
-    """(the names that they leave, what each prints); one after the other, as a reader would paste them."""
+    """Run the blocks in order, as a reader pastes them. Returns the names that they define, and the output of each."""
     known: dict[str, Any] = {}
     shown = []
     for block in blocks:

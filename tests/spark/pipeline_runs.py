@@ -1,4 +1,4 @@
-"""flight_delays under spark-submit, killed where it hurts: in the middle of a micro-batch."""
+"""flight_delays under spark-submit, killed in the middle of a micro-batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONF = {"spark.sql.shuffle.partitions": "2"}
 
 @dataclass(slots=True)
 class Runs:
-    """Runs of one pipeline, with the same folders."""
+    """Runs of one pipeline with the same directories."""
 
     folder: Path
     servers: str
@@ -50,19 +50,21 @@ class Runs:
         return run
 
     def planned(self, query: str) -> set[int]:
-        """Micro-batches that were planned: some of them are under way, or were when their query ended."""
+        """The planned micro-batches: some are under way, or were when their query ended."""
         return self._numbers(query, "offsets")
 
     def committed(self, query: str) -> set[int]:
-        """Micro-batches that are done for good."""
+        """The committed micro-batches."""
         return self._numbers(query, "commits")
 
     def under_way(self, query: str) -> set[int]:
         return self.planned(query) - self.committed(query)
 
     def kill_within(self, run: Submitted, query: str, batch: int, timeout_s: float, *, also: Callable[[], bool]) -> int:
-        """Kill it, kill -9, in the middle of micro-batch `batch` of `query` or of a later one, when `also` holds; which
-        one it was. It is stopped (SIGSTOP) to look: what is under way then is under way when it is killed."""
+        """Kill it, kill -9, in the middle of micro-batch `batch` of `query` or of a later one, when `also` holds;
+        returns its number. SIGSTOP stops the process for the check, so a batch that is under way then is under way at
+        the kill.
+        """
         deadline = time.monotonic() + timeout_s
         while True:
             self.wait(run, lambda: any(each >= batch for each in self.under_way(query)) and also(), deadline)
@@ -76,14 +78,14 @@ class Runs:
             os.killpg(run.session, signal.SIGCONT)
 
     def finish(self, run: Submitted, timeout_s: float) -> list[Progress]:
-        """Wait until it ends by itself, well; all reports of all runs."""
+        """Wait until it ends successfully. Returns the reports of all runs."""
         code = run.wait(timeout_s)
         assert code == 0, self.said(run)
         list(self.reports.news())
         return self.reports.seen
 
     def wait(self, run: Submitted, holds: Callable[[], bool], deadline: float) -> None:
-        """Return when `holds()`. Fails when the run ends first, or the time is up."""
+        """Return when `holds()` is true. Fails when the run ends first, or at the deadline."""
         while not holds():
             assert time.monotonic() < deadline, f"it did not come true: {self.said(run)}"
             try:
@@ -93,7 +95,7 @@ class Runs:
             raise AssertionError(f"it ended with {code} before that: {self.said(run)}")
 
     def said(self, run: Submitted) -> str:
-        """The end of what it said."""
+        """The end of its output."""
         return run.log.read_text(errors="replace")[-4000:]
 
     def _numbers(self, query: str, kind: str) -> set[int]:
@@ -102,12 +104,12 @@ class Runs:
 
 
 def left_of(session: int) -> list[str]:
-    """The command lines of processes of a session that still run: 0 and more."""
+    """The command lines of the running processes of a session."""
     return [name for name, sid, state in _processes() if sid == session and state != "Z"]
 
 
 def _states(group: int) -> list[str]:
-    """Of the processes of a process group."""
+    """The command lines of a process group."""
     states = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -1,4 +1,4 @@
-"""Readers as Spark makes them, in this process: planned and read without a JVM, against real brokers."""
+"""Readers like Spark's, in this process: planned and read without a JVM, against real brokers."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ def rows(batches: Iterable[pa.RecordBatch]) -> list[Row]:
 
 
 def read(reader: BatchReader | StreamReader, partitions: Sequence[InputPartition]) -> list[Row]:
-    """What the tasks of a plan read, in order."""
+    """The rows that the tasks of a plan read, in order."""
     return [row for part in partitions for row in rows(reader.read(part))]
 
 
 def send(cluster: Cluster, topic: str, count: int, *, partition: int = 0, first: int = 0, **settings: Any) -> None:
-    """Records whose values are their numbers, acknowledged when this returns."""
+    """Send records whose values are their numbers. Returns when all are acknowledged."""
     with cluster.client() as mq, mq.producer(**settings) as producer:
         for number in range(first, first + count):
             producer.send(topic, b"%d" % number, partition=partition)
 
 
 def numbers(found: Iterable[Row]) -> list[int]:
-    """The values of what `send` sent."""
+    """The values of the records of `send`."""
     return [int(value) for _, _, _, value in found]

@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark's on loopback: a master and workers in processes of their own, and programs for it."""
+"""A standalone Spark cluster on loopback: a master and workers in processes of their own, and programs for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOK_S = 0.1
 
 
 def environment(**more: str) -> dict[str, str]:
-    """What a shell of a user's gives spark-submit: nothing of this tree is on any path."""
+    """The environment of a user's shell for spark-submit: no path leads to this tree."""
     return {
         "PATH": os.environ["PATH"],
         "HOME": os.environ.get("HOME", "/"),
@@ -44,7 +44,7 @@ def environment(**more: str) -> dict[str, str]:
 def submit(
     program: Path | str, *words: str, folder: Path, python: str, master: str, log: Path, options: tuple[str, ...] = ()
 ) -> subprocess.Popen[bytes]:
-    """`spark-submit` of a program, or of `spark-internal`, in `folder`, where paths begin; its words go to `log`."""
+    """Run `spark-submit` of a program, or of `spark-internal`, in `folder`; `log` gets its output."""
     small = ("--driver-memory", "512m", "--driver-java-options", JVM)
     for name, value in {
         "spark.ui.enabled": "false",
@@ -65,7 +65,7 @@ def _start(command: list[str], folder: Path, env: dict[str, str], log: Path) -> 
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """It and all it started."""
+    """End it and all its children."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, how)
@@ -84,10 +84,10 @@ def wait_until(holds: Callable[[], bool], what: str, timeout_s: float = READY_S)
 
 
 class Standalone:
-    """A master and workers with one core each; all of them end with the block."""
+    """Run a master and workers with one core each until the block ends."""
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
-        """`folder` gets logs, and one folder for each worker (`works`), where its executors run."""
+        """`folder` gets the logs, and one directory per worker (`works`), where its executors run."""
         self._folder = folder
         self.works = [folder / f"work{number}" for number in range(1, workers + 1)]
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -125,7 +125,7 @@ class Standalone:
         return self._alive() is not None
 
     def _alive(self) -> int | None:
-        """How many workers the master counts; None: it does not answer yet."""
+        """The number of workers that the master counts; None if it does not answer yet."""
         for process in self._processes:
             assert process.poll() is None, "a process of the standalone cluster has ended"
         try:
@@ -136,7 +136,7 @@ class Standalone:
 
 
 def _parents() -> list[tuple[int, int]]:
-    """(process, parent) of all that run."""
+    """(process, parent) of all running processes."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has just ended
@@ -146,7 +146,7 @@ def _parents() -> list[tuple[int, int]]:
 
 
 def _command(pid: int) -> bytes:
-    """Empty if it has ended, whoever may still have to be told so."""
+    """Empty if it has ended, even if its parent has not waited for it yet."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""

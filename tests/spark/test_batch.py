@@ -1,4 +1,4 @@
-"""Batches, planned and read against real brokers; what Spark itself does with them is in test_session.py."""
+"""Batches, planned and read against real brokers; test_session.py has Spark's own part."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ NOON_MS = int(NOON.timestamp() * 1000)
 
 @pytest.fixture(scope="module")
 def mq(cluster: Cluster) -> Client:
-    """With topics: `flights` of three partitions with 40, 20 and no records, one a second from noon on; `trimmed`, of
-    which offsets 30 to 49 are kept."""
+    """A cluster with topics: `flights`, three partitions with 40, 20 and no records, one per second from noon on;
+    `trimmed`, which keeps offsets 30 to 49.
+    """
     client = cluster.client()
     client.admin.create_topic("flights", partitions=3)
     client.admin.create_topic("trimmed")
@@ -119,7 +120,7 @@ def test_what_cannot_be_planned(
 
 
 def test_columns(cluster: Cluster, mq: Client) -> None:
-    """To the letter what Spark expects; it takes nothing else."""
+    """Exactly the schema that Spark expects: it accepts no other."""
     mq.admin.create_topic("headed")
     mq.send("headed", b"v", headers=[("a", b"1"), ("a", None)], timestamp=NOON)
     mq.send("headed", None, key=b"k", timestamp=NOON)
@@ -151,7 +152,7 @@ def test_an_empty_plan_reads_nothing(cluster: Cluster, mq: Client) -> None:
 
 
 class Trimming(Lookup):
-    """The head of a topic goes as soon as it was looked at, some times."""
+    """Remove the head of a topic right after the first few lookups of it."""
 
     def __init__(self, client: Client, reader: BatchReader, topic: str, times: int) -> None:
         super().__init__(client, reader._source)
@@ -168,7 +169,7 @@ class Trimming(Lookup):
 def test_earliest_never_fails_while_the_head_is_trimmed(
     cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between two looks, between looking and holding, and before the task begins, when nothing is held any more."""
+    """Between two lookups, between lookup and hold, and before the task begins, when the hold has ended."""
     mq.admin.create_topic("melting")
     send(cluster, "melting", 40)
     reader = batch(cluster, subscribe="melting", holdMs=0, replica="leader")
@@ -199,7 +200,7 @@ def test_explicit_offsets_that_go_before_the_task_begins(cluster: Cluster, mq: C
 
 
 def test_follower_reads_leave_leaders_alone(cluster: Cluster, mq: Client) -> None:
-    """And with replica=leader it is the other way round; the brokers say so."""
+    """With replica=leader it is the other way round; the brokers' scan statistics show it."""
     reader = batch(cluster, subscribe="flights", scanId="from-followers")
     assert len(read(reader, reader.partitions())) == 60
     served = mq.admin.describe_scan("from-followers").served
@@ -216,7 +217,7 @@ def test_a_task_waits_for_what_its_replica_does_not_show_yet(cluster: Cluster, m
     send(cluster, "late", 10)
     reader = batch(cluster, subscribe="late", maxReplicaWaitMs=10_000)
     (task,) = planned(reader)
-    task.end = 12  # as if the driver had seen more than any replica shows
+    task.end = 12  # as if the driver had seen more than any replica has
     sending = threading.Timer(0.3, lambda: send(cluster, "late", 2, first=10))
     sending.start()
     assert numbers(rows(reader.read(task))) == list(range(12))
@@ -250,7 +251,7 @@ def test_small_batches_are_joined_and_large_ones_left() -> None:
 
 
 def test_a_task_asks_as_it_was_told(cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a later attempt begins with another replica."""
+    """A later attempt begins with another replica."""
     asked: list[dict[str, Any]] = []
     scan = Client.scan
 

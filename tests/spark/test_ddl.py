@@ -1,4 +1,4 @@
-"""Schemas as text: what Spark's own parser makes of them, and errors that say where."""
+"""Schemas as text: the same results as Spark's own parser, and errors with their position."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ REFUSED = [
 
 
 def test_what_sparks_parser_reads_is_what_is_read(spark: SparkSession) -> None:
-    """But that all fields may be null; and what Spark's JSON says of a schema is read as the same schema."""
+    """Except that all fields may be null; and Spark's JSON of a schema parses to the same schema."""
     parse = spark._jvm.org.apache.spark.sql.types.DataType.fromDDL  # type: ignore[union-attr]
     for text in TAKEN:
         theirs = str(parse(text).json())

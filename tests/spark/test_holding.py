@@ -1,4 +1,4 @@
-"""What reading holds, and what it lets go of: producers, others' holds and retention are there, too."""
+"""The holds of readers, beside producers, other holds and retention."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAIT_S = 20.0
 
 
 def held(mq: Client, topic: str) -> dict[int, int]:
-    """From where on, by partition."""
+    """The held offset, by partition."""
     return {hold.partition: hold.offset for hold in mq.admin.list_holds(topic)}
 
 
@@ -34,7 +34,7 @@ def test_a_ledger_says_what_is_due() -> None:
     ledger.note({A: 5, B: 0}, {A: 3}, 0.0)  # B could not be held
     assert (ledger.holds(A, 5), ledger.holds(A, 4), ledger.holds(B, 0)) == (True, False, False)
     assert ledger.due({A: 5, B: 0}, 19.0) == {}
-    assert ledger.due({A: 6, B: 1}, 19.0) == {A: 6}, "moved at once; what was refused is left for a while"
+    assert ledger.due({A: 6, B: 1}, 19.0) == {A: 6}, "moved at once; a refused hold is not retried for a while"
     assert ledger.due({A: 5, B: 1}, 20.0) == {A: 5, B: 1}
     ledger.note({B: 1}, [B], 20.0)
     assert ledger.holds(B, 1)
@@ -59,12 +59,12 @@ def fill(cluster: Cluster, topic: str, count: int) -> None:
 
 
 def test_a_stream_that_keeps_up_stops_no_producer(cluster: Cluster, mq: Client) -> None:
-    """Of a full topic that drops what is oldest: only what is not read yet is in the way."""
+    """A full topic that drops its oldest records: only unread records block the drop."""
     mq.admin.create_topic("ring", settings={"max_bytes": 1 << 19, "on_full": "drop_oldest"})
     fill(cluster, "ring", 600)
     query = Query(stream(cluster, subscribe="ring", startingOffsets="latest"))
     assert query.begins()
-    for _ in range(6):  # three times what the topic holds
+    for _ in range(6):  # three times the topic's bound
         fill(cluster, "ring", 250)
         assert query.begins()
         start, end = query.log[-2:]
@@ -105,7 +105,7 @@ def test_a_stream_that_ends_lets_go(cluster: Cluster, mq: Client) -> None:
 
 
 def test_a_first_micro_batch_of_nothing_is_held_too(cluster: Cluster, mq: Client) -> None:
-    """It says where the query begins, so what lies there comes next."""
+    """It names the query's start, so those records come next."""
     mq.admin.create_topic("nothing")
     send(cluster, "nothing", 5)
     query = Query(stream(cluster, subscribe="nothing"))
@@ -130,12 +130,12 @@ def test_holds_that_are_used_up_are_told_at_once_and_reading_goes_on(
     assert time.monotonic() - began < holding.HOLD_TIMEOUT_S
     assert "at most 64 holds" in caplog.text
     assert [task.holding.offsets for task in tasks] == [{"many": {1: 0}}] * 2
-    assert [task.lenient for task in tasks] == [False, False], "what was planned is read, or ends the query"
+    assert [task.lenient for task in tasks] == [False, False], "planned records are read, or the query ends"
     assert numbers(read(reader, tasks)) == [0, 1, 2] * 2
 
 
 def test_a_plan_refuses_no_trim_and_what_it_lost_ends_the_query(cluster: Cluster, mq: Client) -> None:
-    """And with failOnDataLoss=false it goes on. A plan with holdMs refuses the trim."""
+    """With failOnDataLoss=false the query continues. A plan with holdMs refuses the trim."""
     mq.admin.create_topic("twice")
     send(cluster, "twice", 10)
     binding = batch(cluster, subscribe="twice", replica="leader", holdMs=60_000)
@@ -159,7 +159,7 @@ def test_a_plan_refuses_no_trim_and_what_it_lost_ends_the_query(cluster: Cluster
 
 
 def test_a_plan_refuses_no_producer_unless_holdms_says_so(cluster: Cluster, mq: Client) -> None:
-    """Of a full topic that drops what is oldest."""
+    """A full topic that drops its oldest records."""
     mq.admin.create_topic("full", settings={"max_records": 64, "on_full": "drop_oldest"})
     send(cluster, "full", 64)
     reader = batch(cluster, subscribe="full", replica="leader")
@@ -186,7 +186,7 @@ def test_a_task_renews_all_that_was_planned_with_its_range(cluster: Cluster, mq:
     reader = batch(cluster, subscribe="waiting", holdMs=1_500)
     tasks = planned(reader)
     reading = reader.read(tasks[0])
-    found = rows([next(reading)])  # and whoever takes it takes its time
+    found = rows([next(reading)])  # and the consumer is slow
     deadline_s = time.monotonic() + WAIT_S
     left, renewed = 1.5, 0
     while renewed < 3:  # more than the lease, for a third of it lies between two

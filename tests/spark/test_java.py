@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: which one is taken, what is said of the others, and when one is installed."""
+"""The choice of Spark's Java: which one is taken, the reasons against the others, and when one is installed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHOLE = frozenset({"java.base", MODULE})
 
 @dataclass
 class Machine:
-    """Folders of this machine's Javas, programs on its PATH, and the link that the set-up makes."""
+    """A fake machine: directories of Javas, programs on its PATH, and the link that the set-up creates."""
 
     homes: Path
     programs: Path
@@ -24,7 +24,7 @@ class Machine:
     asked: Path
 
     def java(self, name: str, version: int, modules: frozenset[str] = WHOLE) -> Path:
-        """A Java's home. Its program answers as the real one does, and keeps count of how often it was asked."""
+        """Create a Java's home. Its program answers like the real one, and counts its runs."""
         home = self.homes / name
         words = "".join(f"echo {module}@{version}.0.1\n" for module in sorted(modules))
         _program(home / "bin" / "java", f"echo x >> {self.asked}\necho '    java.home = {home}' >&2\n{words}")
@@ -45,7 +45,7 @@ def _program(path: Path, script: str) -> None:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """No Java, no apt, nobody's root."""
+    """No Java, no apt, no root."""
     made = Machine(tmp_path / "jvm", tmp_path / "bin", tmp_path / "venv" / "tools" / "java", tmp_path / "asked")
     made.programs.mkdir()
     monkeypatch.setattr(java_setup, "HOMES", made.homes)
@@ -147,7 +147,7 @@ def test_who_may_not_install_is_told_the_one_command(machine: Machine) -> None:
 
 
 def test_root_gets_the_newer_one_where_debian_has_no_17(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Debian 13: apt-get knows one of the two packages, and puts it where Debian puts Java."""
+    """Like Debian 13: apt-get knows one of the two packages, and installs it where Debian puts Java."""
     kept = machine.java("model", 21)
     model = kept / "bin" / "java"
     script, installed = machine.homes.parent / "script", machine.homes / "java-21-openjdk-amd64"
@@ -175,7 +175,7 @@ def test_what_apt_says_is_told_where_it_fails(machine: Machine, monkeypatch: pyt
 
 
 def test_the_java_of_this_run_will_do() -> None:
-    """The real one: what Spark's tests here run on."""
+    """The real Java on which Spark's tests run here."""
     chosen = java_setup._ask(str(java_setup.home() / "bin" / "java"))
     assert isinstance(chosen, Java)
     assert why_not(chosen) == ""

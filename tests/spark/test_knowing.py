@@ -1,4 +1,4 @@
-"""Drivers that are not told everything: a partition that nobody serves, records of which there is only a mean size."""
+"""Drivers without full knowledge: a partition without a serving replica, records with only a mean size."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_partitions_that_nobody_serves_wait_and_the_others_go_on(
 def test_a_range_is_planned_though_its_partition_went_away_meanwhile(
     cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task that fails is tried again; a plan is not."""
+    """Spark retries a failed task, but not a failed plan."""
     monkeypatch.setattr("pyspark_tinymq.plan.lookup.PATIENCE_S", 1.0)
     mq.admin.create_topic("going", replication_factor=1)
     send(cluster, "going", 3)
@@ -83,7 +83,7 @@ def test_a_range_is_planned_though_its_partition_went_away_meanwhile(
 def test_a_stream_goes_on_without_a_majority_of_the_brokers(
     cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody can say then which topics there are: it has been told, and goes on with those."""
+    """No broker can list the topics then: the driver continues with those that it knows."""
     monkeypatch.setattr("pyspark_tinymq.plan.lookup.PATIENCE_S", 0.5)
     monkeypatch.setattr("pyspark_tinymq.plan.lookup.AGAIN_S", 0.5)
     mq.admin.create_topic("left")
@@ -102,7 +102,7 @@ def test_a_stream_goes_on_without_a_majority_of_the_brokers(
         cluster.kill(broker)
     try:
         assert query.batch() == [3, 4]
-        assert not query.begins(), "there is no more, which is no failure"
+        assert not query.begins(), "no more records, which is not a failure"
         with pytest.raises((DeadlineExceeded, BrokerUnreachable)):
             Query(stream(cluster, subscribe="left", requestTimeoutMs=300)).begins()
     finally:

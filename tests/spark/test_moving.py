@@ -1,4 +1,4 @@
-"""Readers of topics that move: what comes, goes or is made anew between two looks, or between a look and a read."""
+"""Readers of changing topics: partitions appear, disappear or are recreated between two lookups, or before the read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tinymq.testing.cluster import Cluster
 
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_a_plan_never_reads_another_topic_of_that_name(cluster: Cluster, mq: Client, fails: str) -> None:
-    """In a process that knows neither: the offsets are there, and are those of other records."""
+    """In a process that knows neither topic: the offsets exist, but belong to other records."""
     topic = f"remade-{fails}"
     mq.admin.create_topic(topic)
     send(cluster, topic, 5)
@@ -39,7 +39,7 @@ def test_a_plan_never_reads_another_topic_of_that_name(cluster: Cluster, mq: Cli
 
 
 class Arriving(Lookup):
-    """Records come as soon as it was looked where partitions end, once."""
+    """Records arrive right after the first lookup of the partitions' ends."""
 
     def __init__(self, client: Client, source: Any, arrive: Callable[[], None]) -> None:
         super().__init__(client, source)
@@ -59,7 +59,7 @@ FUTURE_MS = 1 << 45
 def test_records_that_come_while_a_time_is_looked_up_are_no_loss(
     cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """A time that no record is as late as means the end, which is further on by then."""
+    """A time later than every record means the end, which has moved by then."""
     topic = f"busy-{where}"
     mq.admin.create_topic(topic)
     send(cluster, topic, 3)
@@ -97,7 +97,7 @@ def test_a_stream_from_a_time_in_the_future_begins_behind_what_comes_meanwhile(
 def test_a_restart_in_the_first_batch_does_not_look_again_where_to_begin(
     cluster: Cluster, mq: Client, place: str
 ) -> None:
-    """Its end in the checkpoint says where that was; by now there is another partition, which nobody gave a place."""
+    """The checkpoint has the end from then; since then a partition without an offset was added."""
     topic = f"begun-{place}" if place == "times" else "begun"
     mq.admin.create_topic(topic)
     send(cluster, topic, 3)
@@ -115,7 +115,7 @@ def test_a_restart_in_the_first_batch_does_not_look_again_where_to_begin(
 
 
 def test_a_pattern_that_matches_nothing_yet(cluster: Cluster, mq: Client) -> None:
-    """The first micro-batch is empty, names no partition, and is gone on from, also after a restart."""
+    """The first micro-batch is empty and names no partition. The query continues from it, also after a restart."""
     options: dict[str, object] = {"subscribePattern": "unborn-.*"}
     query = Query(stream(cluster, **options))
     assert query.batch() == []
@@ -131,7 +131,7 @@ def test_a_pattern_that_matches_nothing_yet(cluster: Cluster, mq: Client) -> Non
 
 @pytest.mark.parametrize("remade", [False, True])
 def test_when_all_is_gone_a_stream_that_may_lose_goes_on(cluster: Cluster, mq: Client, remade: bool) -> None:
-    """The only topic was deleted, or made again and is empty: also after a restart it waits for what comes."""
+    """The only topic was deleted, or recreated and is empty. The query waits for records, also after a restart."""
     topic = f"mortal-{remade}"
     mq.admin.create_topic(topic)
     send(cluster, topic, 3)
@@ -153,7 +153,7 @@ def test_when_all_is_gone_a_stream_that_may_lose_goes_on(cluster: Cluster, mq: C
 
 
 def test_another_subscription_on_an_old_checkpoint_is_said(cluster: Cluster, mq: Client) -> None:
-    """What the checkpoint has, and nobody asks for any more, is not gone."""
+    """A partition in the checkpoint that is no longer subscribed is not lost."""
     for topic in ("kept-a", "kept-b"):
         mq.admin.create_topic(topic)
         send(cluster, topic, 2)
@@ -171,13 +171,13 @@ def test_another_subscription_on_an_old_checkpoint_is_said(cluster: Cluster, mq:
 def test_an_end_below_the_checkpoint_is_said_once(
     cluster: Cluster, mq: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever answered may only lag: the stream stays where it is, and goes on from there."""
+    """The answering replica may only lag: the stream keeps its position, and continues from there."""
     mq.admin.create_topic("low")
     send(cluster, "low", 5)
     first = Query(stream(cluster, subscribe="low", startingOffsets="earliest"))
     assert first.batch() == [0, 1, 2, 3, 4]
     further = json.loads(first.log[-1])
-    further["low"]["0"] = 7  # as if it had read more than is there
+    further["low"]["0"] = 7  # as if it had read more records than exist
     again = Query(stream(cluster, subscribe="low"), [json.dumps(further)])
     logging.getLogger("pyspark_tinymq").addHandler(caplog.handler)
     try:

@@ -1,4 +1,4 @@
-"""Offsets as text: what is written is canonical, and what is read was written."""
+"""Offsets as text: the written form is canonical, and only that form is read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_what_spark_keeps_is_read_back(offset: StreamOffset) -> None:
 
 
 def test_the_first_batch_says_where_it_began() -> None:
-    """The next one does not; and what is no further is the same text."""
+    """A later offset differs; an equal offset is the same text."""
     begin = initial({A0: 3}, {"a": "01"})
     end = begin.following({A0: 9}, {"a": "01"})
     assert end == StreamOffset({A0: 9}, {"a": "01"}, first={A0: 3})
@@ -48,14 +48,14 @@ def test_the_first_batch_says_where_it_began() -> None:
 
 
 def test_a_streams_offset_can_be_started_from() -> None:
-    """As it stands in a query's progress."""
+    """The form in a query's progress."""
     text = json.dumps(StreamOffset({A0: 9}, {"a": "01"}, first={A0: 3}).write())
     assert offsets.read_place(text) == {A0: 9}
     assert offsets.read_place(offsets.write_offsets({A0: 9, A10: 2})) == {A0: 9, A10: 2}
 
 
 def test_an_offset_without_partitions_is_none_to_start_from() -> None:
-    """A stream has one while nothing matches its pattern, or when all is gone."""
+    """A stream has an empty offset while no topic matches its pattern, or all are deleted."""
     with pytest.raises(ValueError, match="no partition is named"):
         offsets.read_place("{}")
 

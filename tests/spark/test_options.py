@@ -1,4 +1,4 @@
-"""Every option: what it takes, what it refuses and with which words, and that the page has them all."""
+"""Every option: its valid values, the errors for others, and its row on the page."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_values_of_json() -> None:
     ],
 )
 def test_what_no_read_takes_is_refused_as_it_is_loaded(given: dict[str, str], says: str) -> None:
-    """Before Spark says whether it is a batch or a stream."""
+    """Before Spark says whether the read is a batch or a stream."""
     with pytest.raises(InvalidConfig, match=says):
         settings.read_schema_options(given)
 
@@ -273,14 +273,14 @@ def _row(option: options.Option) -> str:
 
 
 def test_the_page_has_every_option() -> None:
-    """As a table, in this order."""
+    """The page's table has the options in this order."""
     table = PAGE.read_text().partition("\n## ")[0]
     shown = [line for line in table.splitlines() if line.startswith("| `")]
     assert shown == [_row(option) for option in OPTIONS]
 
 
 def test_finding_the_name_loads_neither_grpc_nor_the_client() -> None:
-    """Spark does so in every session, whether it reads topics or not."""
+    """Spark imports the package in every session, even without a topic."""
     code = "import sys, pyspark_tinymq; pyspark_tinymq.DefaultSource.name(); print(*sorted(sys.modules), sep='\\n')"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT / "spark", timeout=60

@@ -1,4 +1,4 @@
-"""docs/spark.md: what it shows first is run as a reader would paste it. long/test_page.py runs all of it."""
+"""The first examples of docs/spark.md run as a reader pastes them. long/test_page.py runs all of them."""
 
 from __future__ import annotations
 

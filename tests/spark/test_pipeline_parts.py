@@ -1,4 +1,4 @@
-"""What the pipelines decide without Spark: what is committed, what differs, what is drawn, what was asked for."""
+"""The parts of the pipelines that need no Spark: commits, comparisons, charts and arguments."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_reports_are_followed_line_by_line(tmp_path: Path) -> None:
 
 
 class _Query:
-    """As much of a StreamingQuery as is asked for: it ends at once, as it is told."""
+    """The used part of a StreamingQuery: it ends at once with the given result."""
 
     recentProgress: tuple[()] = ()
     isActive = False
@@ -209,7 +209,7 @@ def test_a_query_that_fails_is_started_again_so_many_times(failures: int, restar
 
 
 class _Page(HTMLParser):
-    """Tags that are open, texts, and whatever a browser would load from elsewhere."""
+    """Collects open tags, texts, and everything that a browser would load from elsewhere."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,7 +226,7 @@ class _Page(HTMLParser):
 
 
 def test_the_page_draws_means_over_flights_in_local_hours() -> None:
-    """10:00 UTC is 5:00 in New York in January, and 6:00 in July; a mean over few flights is left out."""
+    """10:00 UTC is 5:00 in New York in January, and 6:00 in July. A mean over few flights is omitted."""
     july = datetime(2013, 7, 1, 10, tzinfo=UTC)
     rows = [
         ROW | {"departed": 90, "delay_min": 90 * 30},

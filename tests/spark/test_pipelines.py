@@ -38,23 +38,23 @@ from tinymq import Client
 from tinymq.testing.cluster import Cluster
 
 SAMPLE, SUMMARY = "datasets/CDNOW_sample.txt", "datasets/cdnow_customers_summary.csv"
-CALIBRATED = date(1997, 9, 30)  # the day up to which the summary goes
+CALIBRATED = date(1997, 9, 30)  # the last day of the summary
 BATCH_RECORDS = 3_000
 FLIGHTS = 4_000
 
-pytestmark = pytest.mark.timeout(600)  # of a machine with much else to do; seconds where there is nothing
+pytestmark = pytest.mark.timeout(600)  # on a busy machine; seconds on an idle one
 
 
 @pytest.fixture
 def all_run(cluster: Cluster) -> Iterator[None]:
-    """Whatever was killed runs again afterwards."""
+    """Restart every killed broker after the test."""
     yield
     for broker in {1, 2, 3} - set(cluster.brokers):
         cluster.start(broker)
 
 
 def _uncommit(checkpoint: Path) -> int:
-    """As if it had been killed after its last batch was written and before Spark had noted that. Which batch it was."""
+    """Undo Spark's note of the last batch, as if the query was killed after it wrote the batch. Returns its number."""
     commits = checkpoint / "commits"
     batch = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
     for name in (f"{batch}", f".{batch}.crc"):
@@ -95,7 +95,9 @@ def test_batches_are_done_again_and_a_broker_dies_and_every_window_is_there_once
 
 @pytest.fixture(scope="module")
 def sampled(mq: Client) -> dict[str, str]:
-    """Topic `orders`: the orders of every tenth customer, and two records that are none. Their ids in the summary."""
+    """Topic `orders`: the orders of every tenth customer, and two records that are not orders. Returns the customers'
+    ids.
+    """
     lines = orders.find_data(SAMPLE).read_text().splitlines()
     ids = {line.split()[0]: str(int(line.split()[1])) for line in lines}
     mq.admin.create_topic("orders", 3)
@@ -139,7 +141,7 @@ def test_orders_are_in_the_table_once_however_often_a_batch_is_done_and_customer
 
 
 def _check_customers(folder: Path, ids: dict[str, str]) -> None:
-    """As `lifetimes` has them, in weeks, and sums as pandas has them of the file itself."""
+    """The same figures as `lifetimes`, in weeks, and the same sums as pandas computes from the file."""
     found = DeltaTable(folder).to_pyarrow_table().to_pylist()
     published = pd.read_csv(orders.find_data(SUMMARY)).to_dict("records")
     expected = {str(row["ID"]): (row["frequency"], row["recency"], row["T"]) for row in published}
@@ -164,7 +166,7 @@ def _check_customers(folder: Path, ids: dict[str, str]) -> None:
 
 @pytest.mark.long
 def test_the_value_of_repeated_purchases_is_a_mean_over_days(spark: SparkSession) -> None:
-    """Two orders on one day are one purchase; the first day's do not count."""
+    """Two orders on one day are one purchase; those of the first day do not count."""
     day = "1997-01-%02d"
     rows = [("a", day % 1, 500), ("a", day % 1, 100), ("a", day % 5, 100), ("a", day % 5, 200), ("a", day % 9, 100)]
     rows += [("b", day % 3, 700), ("b", "1997-03-01", 900)]
@@ -176,7 +178,7 @@ def test_the_value_of_repeated_purchases_is_a_mean_over_days(spark: SparkSession
 
 
 def test_of_two_writers_of_one_batch_the_second_changes_nothing(tmp_path: Path) -> None:
-    """One that looked before the other wrote, and one that looks afterwards."""
+    """One run checked the table before the other wrote, one checks it afterwards."""
     rows = pa.table({"n": [1, 2]})
     table = str(tmp_path / "table")
     assert delta.append(table, rows, "app", 0)
@@ -235,7 +237,7 @@ FEBRUARY, MARCH = datetime(2013, 2, 1, tzinfo=UTC), datetime(2013, 3, 1, tzinfo=
 
 @pytest.fixture(scope="module")
 def old(mq: Client) -> str:
-    """A topic whose times do not rise: January to April, one of each and one at either end of February."""
+    """A topic with unordered times from January to April: one per month, and one at each end of February."""
     mq.admin.create_topic("old", 1)
     mq.admin.create_topic("copy", 2)
     times = [datetime(2013, month, 15, tzinfo=UTC) for month in (1, 4, 2, 3)] + [FEBRUARY, MARCH]
@@ -249,7 +251,7 @@ def old(mq: Client) -> str:
 
 @pytest.fixture
 def run_backfill(spark: SparkSession, cluster: Cluster, old: str) -> Callable[..., int]:
-    """Runs one of February with these arguments; its exit code."""
+    """Run a backfill of February with these arguments. Returns its exit code."""
 
     def run(*more: str) -> int:
         given = ["--servers", cluster.servers, "--from", old, "--to", "copy", "--since", "2013-02-01"]

@@ -1,4 +1,4 @@
-"""What is read, and how far a micro-batch goes: tables, and a search for plans that lose or repeat an offset."""
+"""The ranges of a plan and the end of a micro-batch: tables, and a search for plans that lose or repeat an offset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress that `groupId` publishes: what it must not disturb, and what must not hold it up."""
+"""The progress that `groupId` publishes disturbs no other consumer, and is not delayed by failures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def position(mq: Client, topic: str) -> int:
 def test_who_reads_the_channel_from_later_on_keeps_its_place(
     cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stream goes on without publishing, and publishes again once nobody reads."""
+    """The stream continues without publishing, and publishes again once no consumer reads."""
     monkeypatch.setattr(progress, "GAP_S", 0.0)
     mq.admin.create_topic("late")
     send(cluster, "late", 20)
@@ -64,7 +64,7 @@ def test_a_channel_is_sought_and_made_only_where_nobody_reads_it(cluster: Cluste
 def test_partitions_without_a_leader_hold_up_a_publication_once(
     cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They come last the next time, and are not waited for as long."""
+    """They come last the next time, with a shorter wait."""
     monkeypatch.setattr(progress, "GAP_S", 0.0)
     monkeypatch.setattr(progress, "AT_ONCE_MAX", 1)
     monkeypatch.setattr(progress, "TIMEOUT_S", 2.0)

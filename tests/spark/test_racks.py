@@ -1,4 +1,4 @@
-"""Brokers with racks: who serves a task that runs in one of them, on none of their hosts."""
+"""Brokers with racks: the broker that serves a task in one of the racks, on no broker's host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def mq(cluster: Cluster) -> Client:
-    """With a topic `racked` of 20 records, on all three."""
+    """A cluster with a topic `racked` of 20 records on all three brokers."""
     client = cluster.client()
     client.admin.create_topic("racked")
     send(cluster, "racked", 20)
@@ -32,12 +32,12 @@ def mq(cluster: Cluster) -> Client:
 
 @pytest.fixture(autouse=True)
 def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All brokers are on this host, and the task would be, too: then the rack is not asked for."""
+    """All brokers are on this host. If the task were too, the rack would not matter."""
     monkeypatch.setattr(session, "hosts", lambda: frozenset({"elsewhere"}))
 
 
 def served(cluster: Cluster, mq: Client, scan_id: str, **options: object) -> set[int]:
-    """Who served a task that read all of it."""
+    """The broker that served a task that read everything."""
     reader = batch(cluster, subscribe="racked", scanId=scan_id, **options)
     tasks = planned(reader)
     assert {replica.broker: replica.rack for replica in tasks[0].replicas} == RACKS
@@ -50,7 +50,7 @@ def served(cluster: Cluster, mq: Client, scan_id: str, **options: object) -> set
 def test_the_replica_of_the_own_rack_serves(
     cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch, broker: int, given: str
 ) -> None:
-    """Its leader, too, with replica=nearest: one of the three is."""
+    """With replica=nearest the leader may serve too: it is one of the three."""
     options: dict[str, object] = {"rack": RACKS[broker]} if given == "option" else {}
     if given == "environment":
         monkeypatch.setenv(session.RACK, RACKS[broker])
@@ -58,7 +58,7 @@ def test_the_replica_of_the_own_rack_serves(
 
 
 def test_a_follower_of_another_rack_goes_before_the_leader_of_the_own(cluster: Cluster, mq: Client) -> None:
-    """As replica=follower promises; a follower of the own rack goes before the other one."""
+    """The promise of replica=follower; a follower in the task's rack comes first."""
     leader = cluster.wait_leader("racked")
     followers = RACKS.keys() - {leader}
     for broker in RACKS:

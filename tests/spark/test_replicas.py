@@ -1,4 +1,4 @@
-"""Whom a task asks, in which order."""
+"""The order in which a task asks replicas."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ORDERS = [  # (replica=, leader, attempt, tiers)
     ("leader", 1, 0, None),
     ("leader", 0, 2, None),
     ("follower", 3, 0, ((1,), (2,), (3,))),
-    ("follower", 1, 0, ((2,), (3,), (1,))),  # the leader is last, near as it is
+    ("follower", 1, 0, ((2,), (3,), (1,))),  # the leader is last, although it is near
     ("follower", 2, 0, ((1,), (3,), (2,))),
-    ("follower", 0, 0, ((1,), (2,), (3,))),  # nobody is known to lead
+    ("follower", 0, 0, ((1,), (2,), (3,))),  # no leader is known
     ("follower", 3, 1, ((2,), (1,), (3,))),
     ("follower", 3, 2, ((1,), (2,), (3,))),
     ("follower", 1, 3, ((3,), (2,), (1,))),

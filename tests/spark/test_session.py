@@ -1,4 +1,4 @@
-"""The data source in a real Spark session; and the clients that its Python workers keep."""
+"""The data source in a real Spark session, and the clients that its Python workers keep."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _load(spark: SparkSession, cluster: Cluster, **options: object) -> DataFrame
 
 
 def test_a_batch_stays_what_it_was(spark: SparkSession, cluster: Cluster, mq: Client) -> None:
-    """From its first use on, whatever comes meanwhile; and followers serve it."""
+    """The frame is fixed from its first use on, and followers serve it."""
     mq.admin.create_topic("staying", partitions=2)
     send(cluster, "staying", 500)
     send(cluster, "staying", 100, partition=1, first=500)
@@ -83,8 +83,9 @@ def test_what_is_refused_is_said_to_the_user(spark: SparkSession, cluster: Clust
 
 
 def test_sql_tables_are_read_and_written(spark: SparkSession, cluster: Cluster, mq: Client) -> None:
-    """With their own options, of which Spark passes none, and whichever table the rows come from. Streams of tables are
-    on the page, which long/test_page.py runs."""
+    """Tables have their own options, of which Spark passes none, whichever table the rows come from. The page, which
+    long/test_page.py runs, has streams of tables.
+    """
     for topic in ("left", "right"):
         mq.admin.create_topic(topic)
     send(cluster, "left", 3)
@@ -112,10 +113,10 @@ def test_sql_tables_are_read_and_written(spark: SparkSession, cluster: Cluster, 
 def test_a_stream_restarted_from_its_checkpoint(
     spark: SparkSession, cluster: Cluster, mq: Client, tmp_path: Path
 ) -> None:
-    """Bounded micro-batches until there is nothing left; what came since, after a restart; no gap, no repeat."""
+    """Bounded micro-batches until the topic is read; after a restart the records since then; no gap, no repeat."""
     mq.admin.create_topic("flowing", partitions=2)
     wanted: list[tuple[int, int]] = []
-    found: list[tuple[int, int]] = []  # of all micro-batches: no sink that would drop a repeated one
+    found: list[tuple[int, int]] = []  # of all micro-batches: this sink does not drop a repeated one
 
     def each(rows: DataFrame, batch: int) -> None:
         found.extend((row.partition, row.offset) for row in rows.collect())
@@ -149,7 +150,7 @@ def test_a_stream_restarted_from_its_checkpoint(
 def test_a_task_without_a_replica_fails_and_spark_tries_it_again(
     spark: SparkSession, cluster: Cluster, mq: Client
 ) -> None:
-    """Two brokers of three are dead, which held the partition; they are back when the task runs for the second time."""
+    """The two brokers with the partition are dead, and are back when the task runs for the second time."""
     mq.admin.create_topic("twofold", replication_factor=2)
     send(cluster, "twofold", 50)
     frame = _load(spark, cluster, subscribe="twofold", unreachableMs=3000)

@@ -1,4 +1,4 @@
-"""Streams, driven as Spark drives them, against real brokers: Spark's own part is in test_session.py."""
+"""Streams against real brokers, driven like Spark does; test_session.py has Spark's own part."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Written = dict[str, Any]
 
 
 class Query:
-    """What Spark does with a stream: keeps offsets as text, and plans from one to the next."""
+    """Spark's part of a stream: it stores offsets as text, and plans from one to the next."""
 
     def __init__(self, reader: StreamReader, checkpoint: list[str] | None = None) -> None:
         self.reader = reader
@@ -34,7 +34,7 @@ class Query:
         return dict(json.loads(self.log[-1] if self.log else self._initial))
 
     def begins(self) -> bool:
-        """Plan the next micro-batch, if there is one: its end is in the log then."""
+        """Plan the next micro-batch, if there is one, and write its end into the log."""
         start = self.start
         end = json.dumps(self.reader.latestOffset(start, self.limit or self.reader.getDefaultReadLimit()))
         if end == json.dumps(start):
@@ -52,7 +52,7 @@ class Query:
         return numbers(read(self.reader, self.reader.partitions(start, end)))
 
     def batch(self) -> list[int] | None:
-        """The next micro-batch; None: there is nothing new."""
+        """The next micro-batch; None if there are no new records."""
         return self.runs() if self.begins() else None
 
 
@@ -61,7 +61,7 @@ def test_a_stream_takes_what_comes_and_nothing_twice(cluster: Cluster, mq: Clien
     send(cluster, "coming", 5)
     latest = Query(stream(cluster, subscribe="coming"))
     earliest = Query(stream(cluster, subscribe="coming", startingOffsets="earliest"))
-    assert latest.batch() == []  # it says where the query began
+    assert latest.batch() == []  # it names the query's start
     assert latest.batch() is None
     assert earliest.batch() == [0, 1, 2, 3, 4]
     assert earliest.batch() is None
@@ -74,7 +74,9 @@ def test_a_stream_takes_what_comes_and_nothing_twice(cluster: Cluster, mq: Clien
 
 @pytest.mark.parametrize("where", ["latest", "earliest"])
 def test_a_restart_goes_on_where_the_checkpoint_ends(cluster: Cluster, mq: Client, where: str) -> None:
-    """Also when the first micro-batch was planned and not done: then it is the same one, whatever came since."""
+    """Also when the first micro-batch was planned but not completed: the repeat is the same, whichever records came
+    since.
+    """
     topic = f"restarted-{where}"
     mq.admin.create_topic(topic)
     send(cluster, topic, 4)
@@ -134,7 +136,7 @@ def test_too_little_waits_for_more_or_for_its_time(
     options: dict[str, object] = {"subscribe": "slow", "minOffsetsPerTrigger": 10, "maxTriggerDelay": "60s"}
     query = Query(stream(cluster, **options, startingOffsets="earliest"))
     send(cluster, "slow", 2)
-    assert query.batch() == [0, 1], "what is there when it starts does not wait"
+    assert query.batch() == [0, 1], "present records do not wait at the start"
     send(cluster, "slow", 9, first=2)
     assert query.batch() is None
     send(cluster, "slow", 1, first=11)
@@ -167,7 +169,7 @@ def test_available_now_ends_where_it_was_when_it_began(cluster: Cluster, mq: Cli
 
 
 def test_partitions_and_topics_that_come_later(cluster: Cluster, mq: Client) -> None:
-    """They are read from their first record; an empty one is no news."""
+    """New partitions are read from their first record; an empty one adds nothing."""
     mq.admin.create_topic("grow-a")
     query = Query(stream(cluster, subscribePattern="grow-.*"))
     assert query.batch() == []
@@ -182,7 +184,7 @@ def test_partitions_and_topics_that_come_later(cluster: Cluster, mq: Client) -> 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_what_was_trimmed_between_two_micro_batches(cluster: Cluster, mq: Client, fails: str) -> None:
-    """A trim is refused by nothing that a stream does, unless holdMs says so; what was to come next is a loss."""
+    """Without holdMs a stream refuses no trim; if its next records are removed, that is a data loss."""
     topic = f"paused-{fails}"
     mq.admin.create_topic(topic)
     send(cluster, topic, 10)
@@ -244,7 +246,7 @@ def test_a_partition_that_is_gone(cluster: Cluster, mq: Client, fails: str) -> N
 
 
 def test_what_comes_next_is_held(cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It moves on once a micro-batch is done with. While nothing comes it is renewed, each third of its lease."""
+    """The hold moves when a micro-batch is completed. While idle it is renewed at each third of its lease."""
     mq.admin.create_topic("kept")
     send(cluster, "kept", 5)
     now_s = 1000.0
@@ -266,7 +268,7 @@ def test_what_comes_next_is_held(cluster: Cluster, mq: Client, monkeypatch: pyte
 
 
 def test_progress_is_published(cluster: Cluster, mq: Client) -> None:
-    """As a channel whose lag is the stream's. The last micro-batch is published when Spark asks for more."""
+    """Progress is a channel with the stream's lag. The last micro-batch is published when Spark asks for more."""
     mq.admin.create_topic("watched", partitions=2)
     send(cluster, "watched", 10)
     options: dict[str, object] = {"subscribe": "watched", "startingOffsets": "earliest", "groupId": "spark-watch"}

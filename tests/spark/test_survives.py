@@ -1,4 +1,4 @@
-"""Reads while brokers die, lag and come back: every row once, in order, or an error that says what is wrong."""
+"""Reads while brokers die, lag and come back: every row once, in order, or an error with its cause."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COUNT = 1_200
 
 @pytest.fixture(scope="module")
 def mq(cluster: Cluster) -> Client:
-    """With a topic `large`: 12 MB in one partition, which is more than waits in a client at once."""
+    """A cluster with a topic `large`: 12 MB in one partition, more than a client buffers."""
     client = cluster.client()
     client.admin.create_topic("large")
     with client.producer() as producer:
@@ -35,7 +35,7 @@ def mq(cluster: Cluster) -> Client:
 
 @pytest.fixture
 def all_run(cluster: Cluster, mq: Client) -> Iterator[None]:
-    """All brokers show all of `large` before, and whatever was killed runs again afterwards."""
+    """All brokers have all of `large` before the test; killed brokers restart after it."""
     deadline_s = time.monotonic() + 30.0
     while _shown(mq) != [COUNT] * 3:
         assert time.monotonic() < deadline_s, "a replica does not catch up"
@@ -45,7 +45,7 @@ def all_run(cluster: Cluster, mq: Client) -> Iterator[None]:
 
 
 def _shown(mq: Client) -> list[int]:
-    """What each broker shows of `large`."""
+    """The end of `large` at each broker."""
     brokers = mq.admin.cluster_status().brokers
     return [each.high_watermark for broker in brokers for each in broker.replicas if each.topic == "large"]
 
@@ -57,14 +57,14 @@ def _serves(mq: Client, scan_id: str) -> int:
 
 
 def _slowly(reader: BatchReader, part: RangePartition) -> Iterator[list[Row]]:
-    """A task whose rows are taken batch by batch: what waits untaken is bounded, so that most of it is not read yet."""
+    """A task whose rows are taken batch by batch. The buffer is bounded, so most rows are not read yet."""
     for found in reader.read(part):
         yield rows([found])
 
 
 @pytest.mark.usefixtures("all_run")
 def test_a_follower_that_dies_mid_range(cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another one goes on at the next offset: nothing is missing, nothing comes twice, no task fails."""
+    """Another replica continues at the next offset: no row is missing or repeated, and no task fails."""
     _bounded(monkeypatch)
     reader = batch(cluster, subscribe="large", scanId="dying")
     (part,) = planned(reader)
@@ -83,7 +83,7 @@ def test_a_follower_that_dies_mid_range(cluster: Cluster, mq: Client, monkeypatc
 
 @pytest.mark.usefixtures("all_run")
 def test_one_replica_of_three_is_enough(cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it has what was planned: no leader is needed to read what is committed."""
+    """If the replica has the planned records: reading committed records needs no leader."""
     _bounded(monkeypatch)
     reader = batch(cluster, subscribe="large", scanId="lonely")
     (part,) = planned(reader)
@@ -119,7 +119,7 @@ def test_all_replicas_dead_is_a_clear_error_and_the_next_try_goes_on(cluster: Cl
 
 @pytest.mark.usefixtures("all_run")
 def test_a_stream_goes_on_without_the_leader(cluster: Cluster, mq: Client) -> None:
-    """Whoever answers in its place may lag: the stream never goes back."""
+    """The replica that answers instead may lag: the stream never moves back."""
     mq.admin.create_topic("headless")
     send(cluster, "headless", 20)
     reader = stream(cluster, subscribe="headless", startingOffsets="earliest")
@@ -143,7 +143,7 @@ def test_the_driver_does_not_grow_with_the_records(cluster: Cluster, mq: Client)
 
 
 def _bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So little may wait in the client that the first replica has served only a part when it dies."""
+    """The client's buffer is so small that the first replica has served only a part when it dies."""
     scan = Client.scan
 
     def bounded(self: Client, *args: Any, **settings: Any) -> Any:
@@ -154,16 +154,16 @@ def _bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("all_run")
 def test_whoever_leads_by_then_is_left_alone(cluster: Cluster, mq: Client) -> None:
-    """It was a follower when the range was planned."""
-    close_all()  # a client that saw brokers die puts them aside for a while, and reads from the leader then
+    """The broker was a follower when the range was planned."""
+    close_all()  # a client that saw brokers die avoids them for a while, and then reads from the leader
     reader = batch(cluster, subscribe="large", scanId="moved", fetchBytes="100k")
     (part,) = planned(reader)
     new = part.leader % 3 + 1
     mq.admin.transfer_leader("large", 0, new)
     assert cluster.wait_leader("large", other_than=part.leader) == new
-    group = GroupId(TopicId(part.topic_id), 0)  # who has not heard of it yet refuses those who have
+    group = GroupId(TopicId(part.topic_id), 0)  # a replica that has not learned the new epoch refuses readers that have
     cluster.wait_until(lambda: all((app.host.leader_of(group) or (0,))[0] == new for app in cluster.brokers.values()))
     for again in range(3):
         assert len(read(reader, [part])) == COUNT, again
     by_leader = sum(each.records for each in mq.admin.describe_scan("moved").served if each.role == "leader")
-    assert by_leader <= (1 << 20) / VALUE_BYTES, "one answer, of a whole batch of 1 MiB, in which it says that it leads"
+    assert by_leader <= (1 << 20) / VALUE_BYTES, "one answer with a whole batch of 1 MiB, which names it as leader"

@@ -1,4 +1,4 @@
-"""SQL tables without a session: what a catalog passes, and which options a query of a table has."""
+"""SQL tables without a session: the values that a catalog passes, and the options of a query of a table."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ CATALOG = {"provider": "tinymq", "owner": "root", "comment": "of flights", "tabl
 
 
 def made(**options: str) -> StructType:
-    """The columns of a table, as CREATE TABLE ... OPTIONS asks for them."""
+    """The columns of a table by CREATE TABLE ... OPTIONS."""
     twice = {f"option.{name}": text for name, text in options.items()}
     return DefaultSource(CATALOG | options | twice).schema()
 
 
 def converted(schema: StructType) -> StructType:
-    """What a sink is given of rows that Spark converted to the columns of a table."""
+    """The rows that a sink gets after Spark converted them to the columns of a table."""
     fields = []
     for each in schema.fields:
         metadata = {name: said for name, said in (each.metadata or {}).items() if name != DECLARED}
@@ -109,7 +109,7 @@ def test_an_insert_into_a_table_without_a_topic_names_one_in_each_row() -> None:
 
 
 def test_columns_of_another_table_do_not_say_where_to_write() -> None:
-    """They come to the sink as they are where their names and types are those of the target."""
+    """Rows reach the sink unchanged when their names and types are those of the target."""
     schema = made(**TABLE, topic="flights")
     parts = StructType([schema["value"], schema["topic"]])
     for given in (schema, parts, converted(parts)):

@@ -1,4 +1,4 @@
-"""JSON values: read as from_json reads them, in any company; what is not the same is listed in docs/spark-values.md."""
+"""JSON values are read as from_json reads them, alone or among others; docs/spark-values.md lists the differences."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read(values: list[bytes | None], kind: pa.StructType = READ, **settings: str
 
 
 def test_what_from_json_reads_is_what_is_read(spark: SparkSession) -> None:
-    """Every value with every schema. What differs is a difference of the page, and each of those is seen."""
+    """Every value with every schema. Each difference is on the page, and each difference of the page occurs."""
     values = json_corpus.values()
     df = spark.createDataFrame([(value,) for value in values], "v binary").coalesce(1)
     text = col("v").cast("string")
@@ -59,7 +59,7 @@ def test_what_from_json_reads_is_what_is_read(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("name", json_corpus.SCHEMAS)
 def test_a_value_is_read_the_same_in_any_company(name: str) -> None:
-    """Alone by Arrow, if it takes it; alone by the slow way; and among all others."""
+    """Each value alone with Arrow, if Arrow accepts it; alone on the slow path; and among all others."""
     kind = json_corpus.SCHEMAS[name]
     plain = json_corpus.plain(kind)
     values = json_corpus.values()
@@ -73,11 +73,11 @@ def test_a_value_is_read_the_same_in_any_company(name: str) -> None:
         if quick is not None:
             together += 1
             assert repr({**quick, "_corrupt_record": None}) == repr(row), value
-    assert together >= 5 or name == "maps", "Arrow's reader takes what is regular"
+    assert together >= 5 or name == "maps", "Arrow's reader accepts regular values"
 
 
 def _quick(parser: JsonValues, value: bytes | None) -> dict[str, object] | None:
-    """What Arrow's reader makes of a value that may be handed to it."""
+    """Return the result of Arrow's reader for a value that it may get."""
     values = pa.array([value], pa.binary())
     if parser._options is None or not _likely(values)[0].as_py():
         return None
@@ -99,7 +99,7 @@ _tree = st.recursive(
     st.lists(st.dictionaries(st.sampled_from("abcd"), _tree), max_size=6), st.sampled_from(sorted(json_corpus.SCHEMAS))
 )
 def test_arrow_and_the_slow_way_agree(rows: list[dict[str, object]], name: str) -> None:
-    """Of whatever both take, beyond the corpus."""
+    """Random values that both accept, beyond the corpus."""
     kind = json_corpus.SCHEMAS[name]
     parser = JsonValues(kind)
     slow = jsonrows.reader(parser._read, "UTC")
@@ -151,7 +151,7 @@ def test_bad_rows_leave_the_others_alone(bad: dict[int, bytes | None]) -> None:
 
 
 def test_documents_that_make_up_for_each_other_are_seen() -> None:
-    """Row counts alone would not tell: two documents in one value, none in another."""
+    """Row counts alone do not show it: two documents in one value, none in another."""
     two, cut = b'{"a":1}{"a":2}', b'{"a":3}'
     pairs = [(two, b"{}{"), (two, b'{"s":"}{"}'), (b'{"a":', b'7}{"a":8}'), (b'{"a":"}', b'{"}{"a":1}')]
     for first, second in pairs:

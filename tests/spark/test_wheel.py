@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and what an environment needs that was made from it alone."""
+"""The content of the wheel, and the needs of an environment created from it alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _run(python: Path, code: str) -> str:
-    """What it prints. `-I`: nothing of this tree is on its path."""
+    """Return the output of a program. `-I`: no path leads to this tree."""
     done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -51,5 +51,5 @@ print(*(import_module(name).DefaultSource.name() for name in found))
 
 
 def test_with_spark_the_name_is_found_without_a_word(wheel: Path, tmp_path: Path) -> None:
-    """What pyspark/sql/worker/lookup_data_sources.py does, but without a JVM: long/test_submit.py has all of it."""
+    """Like pyspark/sql/worker/lookup_data_sources.py, but without a JVM; long/test_submit.py runs the whole."""
     assert _run(environments.make(tmp_path / "env", wheel, ["spark"]), LOOK) == "tinymq"

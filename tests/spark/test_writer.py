@@ -1,4 +1,4 @@
-"""What a task of the sink does, in this process, against real brokers: what is acknowledged, what fails, and how."""
+"""Tasks of the sink, in this process, against real brokers: acknowledgements, failures and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sink(cluster: Cluster, **options: str) -> Sink:
 
 
 def batches(count: int, rows: int = 10, size: int = 0) -> Iterator[pa.RecordBatch]:
-    """`count` batches of rows that are numbered through."""
+    """`count` batches of numbered rows."""
     for batch in range(count):
         numbers = range(batch * rows, (batch + 1) * rows)
         yield pa.RecordBatch.from_pydict({"value": [b"%d" % n + b"." * size for n in numbers]})
@@ -92,7 +92,7 @@ def test_columns_say_where_to(cluster: Cluster, mq: Client) -> None:
 def test_what_cannot_be_written_is_a_typed_error(
     cluster: Cluster, mq: Client, columns: dict[str, object], error: type[TinymqError], says: str
 ) -> None:
-    """It names the task and the rows, and is there long before the deadline."""
+    """The error names the task and the rows, and comes long before the deadline."""
     if "few" not in {topic.name for topic in mq.admin.list_topics()}:
         mq.admin.create_topic("few", partitions=2)
     started_s = time.monotonic()
@@ -105,7 +105,7 @@ def test_what_cannot_be_written_is_a_typed_error(
 
 
 def test_rows_that_do_not_come_leave_no_producer_behind(cluster: Cluster, mq: Client) -> None:
-    """What Spark raises from the iterator when the rest of the task has failed goes on, with what was sent sent."""
+    """An exception that Spark raises from the iterator passes through, and sent records stay sent."""
     mq.admin.create_topic("cut")
 
     def cut() -> Iterator[pa.RecordBatch]:
@@ -115,12 +115,12 @@ def test_rows_that_do_not_come_leave_no_producer_behind(cluster: Cluster, mq: Cl
     threads = threading.active_count()
     with pytest.raises(RuntimeError, match="cancelled"):
         send(sink(cluster, topic="cut"), cut(), TASK, 0)
-    assert threading.active_count() <= threads + 1  # the one client's, of whoever came first
+    assert threading.active_count() <= threads + 1  # of the shared client that the first task opened
     assert len(stored(mq, "cut")) == 30
 
 
 def test_what_waits_to_be_acknowledged_is_bounded(cluster: Cluster, mq: Client) -> None:
-    """More than fits goes through a small buffer; the process does not grow by what passes through."""
+    """More rows than a small buffer holds pass through it, and the process does not grow."""
     mq.admin.create_topic("large")
     before = _resident_bytes()
     written = send(sink(cluster, topic="large", bufferBytes="1m", batchBytes="256k"), batches(60, 100, 10_000), TASK, 0)
@@ -135,7 +135,7 @@ def _resident_bytes() -> int:
 
 
 def test_a_broker_that_dies_in_the_middle_costs_no_row_and_makes_no_repeat() -> None:
-    """The producer is idempotent: what was on its way is sent again, and is there once."""
+    """The producer is idempotent: records in flight are sent again, and stored once."""
     with Cluster(nodes=3) as brokers:
         mq = brokers.client()
         mq.admin.create_topic("dying")
@@ -155,7 +155,7 @@ def test_a_broker_that_dies_in_the_middle_costs_no_row_and_makes_no_repeat() -> 
 
 
 def _two_of_three_dead(brokers: Cluster) -> None:
-    """Then nothing is acknowledged: the task ends with a typed error by its deadline, and does not hang."""
+    """Nothing is acknowledged: the task ends with a typed error by its deadline."""
     brokers.kill(next(iter(brokers.brokers)))
     started_s = time.monotonic()
     with pytest.raises(TinymqError) as caught:

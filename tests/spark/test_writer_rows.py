@@ -109,7 +109,7 @@ def test_streams_that_are_refused() -> None:
 
 
 def test_the_options_are_the_producers() -> None:
-    """Under Spark's own options, which are ignored; and each save() has a name of its own."""
+    """Beside Spark's own options, which are ignored; each save() has its own name."""
     given = GIVEN | {"ACKS": "leader", "batchBytes": "64k", "deliveryTimeoutMs": "500", "checkpointLocation": "x"}
     stream = stream_writer(given, VALUE, overwrite=False)
     producer = stream.sink.producer
@@ -119,7 +119,7 @@ def test_the_options_are_the_producers() -> None:
 
 
 def records(piece: Piece) -> list[dict[str, object]]:
-    """As the client conforms them."""
+    """The types into which the client converts."""
     return [row for batch in conform(piece.records, 7) for row in batch.to_pylist()]
 
 
@@ -188,7 +188,7 @@ def test_a_row_without_a_topic_is_named() -> None:
 
 @pytest.mark.parametrize("pair", [{"key": None, "value": b"v"}, None])
 def test_a_header_without_a_key_is_named(pair: dict[str, object] | None) -> None:
-    """By its column and row; a header's value may be null, and a row may have no headers."""
+    """The error names column and row. A header's value may be null, and a row may have no headers."""
     whole = {"key": "k", "value": None}
     headers = pa.array([[whole], None, [], [whole, pair]], HEADERS)
     out = Outgoing("t", TASK)

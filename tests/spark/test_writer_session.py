@@ -1,4 +1,4 @@
-"""The sink in a real Spark session, and drop_repeats on what it wrote: tasks killed, batches replayed."""
+"""The sink in a real Spark session, and drop_repeats on its records: killed tasks, replayed batches."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ def stream(spark: SparkSession, cluster: Cluster, topic: str, **options: str) ->
 
 
 def finish(query: DataStreamWriter) -> None:
-    """Run it over what is there."""
+    """Run drop_repeats over the topic."""
     running = query.trigger(availableNow=True).start()
     assert running.awaitTermination(DEADLINE_S)  # type: ignore[arg-type]
 
 
 def write(cluster: Cluster, topic: str, batch: pa.RecordBatch, place: TaskPlace, attempt: int = 0) -> None:
-    """As a task of the sink does, without Spark."""
+    """Write like a task of the sink, without Spark."""
     send(read_sink({"servers": cluster.servers, "topic": topic}), iter([batch]), place, attempt)
 
 
 def place_of(headers: Iterable[tuple[str, bytes | None]]) -> str:
-    """Of headers that have one."""
+    """The places in the headers that have one."""
     return (dict(headers)[PLACE] or b"").decode()
 
 
@@ -79,7 +79,7 @@ def numbers(df: DataFrame) -> list[int]:
 
 
 def killed_once(servers: str, topic: str) -> Function:
-    """Of task 1's first attempt: when the sink has written some of what passes here, this process is killed."""
+    """Kill this process in task 1's first attempt, when the sink has written some of the rows."""
 
     def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -103,11 +103,11 @@ def _wait_for_records(servers: str, topic: str) -> None:
             found += sum(place_of(message.headers).split("/")[2] == "1" for message in reader.poll(1.0))
             if found:
                 return
-    raise AssertionError("nothing of task 1 was written")
+    raise AssertionError("task 1 has written nothing")
 
 
 def test_all_columns_arrive(spark: SparkSession, cluster: Cluster, mq: Client) -> None:
-    """Of Spark's own types; and what was read can be written as it is."""
+    """Rows of Spark's own types; rows that were read can be written unchanged."""
     for topic in ("columns", "copy"):
         mq.admin.create_topic(topic, partitions=2)
     df = spark.sql(
@@ -146,7 +146,7 @@ def test_a_task_that_is_killed_writes_again_and_repeats_are_dropped(
 
 
 def test_nothing_is_dropped_that_is_not_there_another_time(spark: SparkSession, cluster: Cluster, mq: Client) -> None:
-    """Equal rows at places of their own, records without a place, and one place with two contents all stay."""
+    """Equal rows at different places, records without a place, and one place with two contents all stay."""
     mq.admin.create_topic("kept")
     written: list[tuple[bytes | None, bytes | None, int]] = []  # value, key, attempt: all at the same place
     written += [(b"one", None, 0), (b"other", None, 1), (b"other", None, 2), (None, b"one", 3), (b"one", b"", 4)]
@@ -167,8 +167,9 @@ def test_nothing_is_dropped_that_is_not_there_another_time(spark: SparkSession, 
 def test_a_batch_that_is_run_again_after_a_restart_is_repeated_under_its_places(
     spark: SparkSession, cluster: Cluster, mq: Client, tmp_path: Path
 ) -> None:
-    """A query dies after its sink has committed, before Spark has noted it: the same batch comes again, with the same
-    id. A stream drops its repeats."""
+    """A query dies after its sink has committed but before Spark has noted it. The same batch comes again with the same
+    id, and a stream drops its repeats.
+    """
     for topic in ("input", "streamed"):
         mq.admin.create_topic(topic)
     write(
@@ -193,7 +194,7 @@ def test_a_batch_that_is_run_again_after_a_restart_is_repeated_under_its_places(
 def test_what_foreach_batch_writes_has_the_streams_places(
     spark: SparkSession, cluster: Cluster, mq: Client, tmp_path: Path
 ) -> None:
-    """So that a batch that is run again repeats them."""
+    """Deterministic rows, so that a repeated batch repeats them."""
     for topic in ("source", "each"):
         mq.admin.create_topic(topic)
     mq.send("source", b"7")
@@ -211,7 +212,7 @@ def test_what_foreach_batch_writes_has_the_streams_places(
 def test_writes_that_are_refused_say_what_to_write(
     spark: SparkSession, cluster: Cluster, mq: Client, tmp_path: Path
 ) -> None:
-    """Spark itself refuses a batch without a mode, and names the one that is right."""
+    """Spark refuses a batch without a mode; for other modes our error names the right one."""
     df = rows(spark, 2)
     writing = df.write.format("tinymq").options(servers=cluster.servers, topic="nowhere")
     with pytest.raises(PySparkException, match="Append"):

@@ -1,4 +1,4 @@
-"""The embedded cluster, end to end over the wire: create, produce, read from followers, lose a leader, go on."""
+"""The embedded cluster, end to end over the wire: create, produce, read from followers, lose a leader, continue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def send_until_done(cluster: Cluster, data: pb.ProduceBatch, avoid: int = 
 
 
 async def read_all(cluster: Cluster, broker_id: int, topic_id: bytes, end: int) -> list[tuple[int, bytes]]:
-    """(base offset, payload) of every batch that this replica shows, once it shows all below `end`."""
+    """Return (base offset, payload) of every batch of this replica, once it has all below `end`."""
     found: list[tuple[int, bytes]] = []
     async with Raw(cluster.address(broker_id)) as raw:
         offset = 0

@@ -1,9 +1,9 @@
-"""The build that upgrades begin at: the commit in BASE, as a wheel made from `git archive`, unpacked into .venv/tools.
+"""The build from which upgrades start: the commit in BASE, as a wheel from `git archive`, unpacked into .venv/tools.
 
     python -m tests.upgrade.base_build
 
-Done once for each commit; the second time it only looks. A broker of it runs with the folder on PYTHONPATH: its own
-code is found before the present one, and what it needs besides is in .venv already.
+Built once per commit. A broker of that build runs with the directory on PYTHONPATH, so Python finds its code before the
+present one; its dependencies are in .venv already.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ FETCH = "git fetch --unshallow"
 
 
 def site() -> Path:
-    """The folder with that build's packages, made if it is not there. Raises RuntimeError that names what to run."""
+    """Return the directory of that build's packages, built if it is missing. Raises a RuntimeError that names the
+    command to run.
+    """
     if not SITE.exists():
         SITE.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=SITE.parent) as scratch:

@@ -1,4 +1,4 @@
-"""A cluster of broker processes, each of the base build or of the present one, and a load that is compared."""
+"""A cluster of broker processes, each of the base build or the present one, and a load that is checked."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Build(Enum):
 
 
 class Cluster:
-    """Three voters, and brokers that join. Callable from one thread."""
+    """Three voters, and brokers that join. For use from one thread."""
 
     def __init__(self, folder: Path, registry: str = "replicated") -> None:
         self.folder = folder
@@ -61,7 +61,7 @@ class Cluster:
 
     @property
     def peer_address(self) -> str:
-        """Where a broker listens for others that join."""
+        """The address at which a broker listens for joining brokers."""
         return self._addresses[1][1]
 
     @property
@@ -69,7 +69,7 @@ class Cluster:
         return self._secret.read_bytes()
 
     def said(self, broker: int) -> str:
-        """All that a broker wrote into its log."""
+        """The log output of a broker."""
         return (self.folder / f"{broker}.log").read_text()
 
     def form(self, build: Build) -> None:
@@ -82,8 +82,9 @@ class Cluster:
             self._wait(broker, ("running",))
 
     def swap(self, broker: int, build: Build) -> None:
-        """Stop a broker politely, start it on the same folder as another build, and wait until its replicas are
-        followed up: the next one may go then."""
+        """Stop a broker cleanly, start it on the same data directory as another build, and wait until its replicas have
+        caught up. Then the next broker may stop.
+        """
         self.stop(broker)
         self.restart(broker, build)
 
@@ -95,20 +96,20 @@ class Cluster:
             raise AssertionError(f"broker {broker} did not stop")
 
     def start(self, broker: int, build: Build) -> Child:
-        """Start a broker without waiting for it; one that is no voter joins."""
+        """Start a broker without waiting for it; a broker that is not a voter joins."""
         if broker not in self._addresses:
             self._place(broker)
         self._start(broker, build)
         return self._children[broker]
 
     def restart(self, broker: int, build: Build) -> None:
-        """Start a broker that has ended, and wait until its replicas are followed up."""
+        """Start a stopped broker, and wait until its replicas have caught up."""
         self._start(broker, build)
         self._wait(broker, ("running",))
         self.until(self._whole, "every replica takes part again")
 
     def forget(self, broker: int) -> None:
-        """A broker that has ended, and is of this cluster no more."""
+        """Remove a stopped broker from the cluster."""
         del self._children[broker], self._addresses[broker]
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
@@ -162,7 +163,7 @@ class Cluster:
 
 
 class Load:
-    """One producer, until `stop`: a record at a time, each of its own number. What is acknowledged is remembered."""
+    """One producer that sends numbered records one at a time until `stop`, and remembers the acknowledged ones."""
 
     def __init__(self, servers: str) -> None:
         self.acknowledged: dict[tuple[int, int], bytes] = {}  # by (partition, offset)
@@ -195,13 +196,13 @@ class Load:
                 self.acknowledged[at.partition, at.offset] = value
 
     def goes_on(self, cluster: Cluster, more: int = 20) -> None:
-        """Wait until so many more are acknowledged."""
+        """Wait until `count` more records are acknowledged."""
         upto = len(self.acknowledged) + more
         cluster.until(lambda: len(self.acknowledged) >= upto, f"{more} more records are acknowledged")
 
 
 def check_all_there(servers: str, load: Load) -> None:
-    """Everything acknowledged so far is where it was said to be, and nothing is stored twice."""
+    """Check that every acknowledged record is at its offset, and that none is stored twice."""
     acknowledged = dict(load.acknowledged)
     with Client(servers) as mq:
         stored = {(m.partition, m.offset): m.value for m in mq.reader(TOPIC, start="earliest", end="latest")}

@@ -1,4 +1,4 @@
-"""Run by the base build, with nothing else of this repository: prints what it stores, and what it means, as JSON."""
+"""Runs under the base build, without the rest of this repository: prints its stored bytes and their meaning as JSON."""
 
 from __future__ import annotations
 

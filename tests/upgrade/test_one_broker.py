@@ -1,6 +1,5 @@
-"""One broker of a running cluster of the base build is swapped for the present one, under load, and back.
-
-The whole way, and what comes after, is in test_whole_way.py (`make test-upgrade`).
+"""One broker of a running cluster of the base build changes to the present build under load, and back. The complete
+upgrade is in test_whole_way.py (`make test-upgrade`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the base build stored is loaded by the present one, means the same, and is stored again as the same bytes."""
+"""The present build loads the bytes of the base build with the same meaning, and stores them as the same bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCRIPT = Path(__file__).parent / "stored_by_base.py"
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """As the base build prints it."""
+    """The output of the base build."""
     env = {**os.environ, "PYTHONPATH": str(site()), "PYTHONSAFEPATH": "1"}
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     done = subprocess.run([sys.executable, SCRIPT], env=env, cwd=elsewhere, capture_output=True, text=True, check=False)
@@ -42,7 +42,7 @@ def test_a_registry(base: dict[str, Any]) -> None:
         known = dict(base["settings"][name])
         assert [list(setting) for setting in topic.config.settings() if setting[0] in known] == base["settings"][name]
     asked = [(name, text) for name, text in base["asked"]["bounded"]]
-    assert state.topics["bounded"].config == make(asked), "no bound stays none"
+    assert state.topics["bounded"].config == make(asked), "no bound stays no bound"
     assert sorted(state.topics) == ["bounded", "memory", "plain"]
 
 

@@ -1,4 +1,4 @@
-"""A running cluster is upgraded broker by broker from the base build, under load, back, and forward again for good."""
+"""A running cluster is upgraded from the base build broker by broker under load, then back, then forward for good."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def level(cluster: Cluster) -> FeatureLevel:
 
 
 def with_registry(cluster: Cluster, folder: Path, scenario: Callable[[RegistryService], Awaitable[None]]) -> None:
-    """Run `scenario` on the registry of one more broker, inside this process."""
+    """Run `scenario` on the registry of another broker inside this process."""
 
     async def main() -> None:
         data = str(folder / "inside")
@@ -77,10 +77,10 @@ def test_forward_back_and_forward_for_good(tmp_path: Path, capsys: pytest.Captur
                 cluster.swap(broker, Build.PRESENT)
                 load.goes_on(cluster)
             cluster.until(lambda: all(m.announced == 2 or m.held for m in level(cluster).members), "all announce")
-            assert (level(cluster).level, level(cluster).waits_for) == (1, (1,)), "one that holds it is enough"
+            assert (level(cluster).level, level(cluster).waits_for) == (1, (1,)), "one broker with a hold is enough"
             with_registry(cluster, tmp_path, refused_records)
 
-            for broker in BROKERS:  # nothing has happened that an older build would not know
+            for broker in BROKERS:  # nothing has happened yet that an older build does not know
                 cluster.swap(broker, Build.BASE)
                 load.goes_on(cluster)
             check_all_there(cluster.servers, load)
@@ -100,7 +100,7 @@ def test_forward_back_and_forward_for_good(tmp_path: Path, capsys: pytest.Captur
 
 
 def old_brokers_are_refused(cluster: Cluster) -> None:
-    """One that joins, and one whose folder has seen the level."""
+    """A broker that joins, and a broker whose data directory has seen the level."""
     stranger = cluster.start(8, Build.BASE)
     assert stranger.wait(60.0)
     assert "UnsupportedVersion" in cluster.said(8)

@@ -1,4 +1,4 @@
-"""What is packed by hand is what protobuf would have packed."""
+"""The bytes packed by hand equal those that protobuf packs."""
 
 from __future__ import annotations
 

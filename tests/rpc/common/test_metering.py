@@ -1,4 +1,4 @@
-"""What the meter is told: of each batch and fetch by the streams, of unary calls by whoever stands before them all."""
+"""Calls of the meter: the streams report each batch and fetch, and an interceptor reports unary calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PRODUCE, FETCH = "Broker.Produce", "Broker.Fetch"
 
 
 class Told(Unmetered):
-    """Writes down what it is told; time passes by one second from one look at it to the next."""
+    """Records its calls; each reading of its clock is one second later than the previous one."""
 
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
@@ -71,7 +71,7 @@ def test_a_batch_is_told_of_when_it_is_acknowledged() -> None:
         s.produce(line)
         line.send(pb.ProduceRequest(batches=[batch(T, data, 1), batch(T, data, 2, acks=pb.ACKS_LEADER)]))
         await settle()
-        assert told.said == [("produced", T, len(data), 3, 3.0, None)], "nobody waits for a majority"
+        assert told.said == [("produced", T, len(data), 3, 3.0, None)], "no request waits for a majority"
         s.bench.group.commit()
         assert told.said[1:] == [("produced", T, len(data), 3, 1.0, 2.0)]
         line.send(pb.ProduceRequest(batches=[batch(T, data, 3, acks=pb.ACKS_NONE)]))
@@ -140,7 +140,7 @@ def test_a_fetch_that_is_cancelled_is_told_of_no_more() -> None:
             line.send(pb.FetchRequest(request_id=number, cancel=True))
         line.send(ask(1))
         await settle()
-        assert list(stream._asked) == [1], "of what is cancelled nothing is kept"
+        assert list(stream._asked) == [1], "nothing is kept of a cancelled fetch"
         s.bench.send(1)
         s.bench.group.commit()
         line.end()
@@ -177,7 +177,7 @@ async def _stream(requests: Any, context: object) -> None:
 
 
 async def _told_of(service: str, *names: str) -> list[tuple[Any, ...]]:
-    """What the meter is told when these calls are made to a service."""
+    """Return the calls of the meter for these calls to a service."""
     told = Told()
     server = grpc.aio.server(interceptors=[Metering(told)])
     unary = grpc.unary_unary_rpc_method_handler(

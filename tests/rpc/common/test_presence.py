@@ -1,4 +1,4 @@
-"""What a request changes has to be in it: an absent number is refused, and nothing is done to number 0."""
+"""A request must name what it changes: an absent number is refused, and never means number 0."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ WAIT_S = 20.0
 ID = b"i" * 16
 OURS = (("tinymq-client-id", "an older client of tinymq's own"),)
 
-# Numbers whose absence is 0, and why that does no harm. A new field belongs here, or is `optional` and checked.
+# Numbers whose absence means 0, and why that is harmless. A new field belongs here, or is `optional` and checked.
 ABSENT_IS_ZERO = {
     "timeout_ms": "the broker's own",
     "ConsumeMessageRequest.wait_ms": "does not wait",
-    "FetchMessageRequest.queue": "reads queue 0, as clients of before presence mean; changes nothing",
+    "FetchMessageRequest.queue": "reads queue 0, as older clients mean; changes nothing",
     "FetchMessageRequest.offset": "reads the first message",
     "FetchMessageRequest.wait_ms": "does not wait",
     "CreateQueueRequest.replication_factor": "the default",
@@ -41,14 +41,14 @@ ABSENT_IS_ZERO = {
     "ChannelCommit.epoch": "a fence that never matches",
     "ChannelCommit.generation": "a fence that never matches",
     "ChannelSeek.epoch": "of no consumer",
-    "HoldRequest.enough_ms": "renews in any case",
+    "HoldRequest.enough_ms": "renews either way",
     "FeatureLevelRequest.action": "shows",
     "FeatureLevelRequest.level": "the present one",
 }
 
 
 def _scalars(message: Descriptor) -> Iterator[tuple[Descriptor, FieldDescriptor]]:
-    """The numbers of a request, of nested messages too."""
+    """The numbers of a request and its nested messages."""
     for field in message.fields:
         if field.message_type is not None:
             yield from _scalars(field.message_type)
@@ -71,7 +71,7 @@ def test_a_queue_that_is_not_named_is_not_deleted(tinymq_cluster: Cluster) -> No
     async def main() -> None:
         async with Raw(tinymq_cluster.address(1)) as raw:
             await raw.create("unnamed")
-        for client_id in ("", "anyone may choose one for quotas"):
+        for client_id in ("", "any client may choose its quota's name"):
             async with QueueClient([tinymq_cluster.address(1)], client_id) as client:
                 status, error = await client.refused("DeleteQueue", pb.DeleteQueueRequest(topic="unnamed"))
                 assert (status, error.code) == (grpc.StatusCode.INVALID_ARGUMENT, "InvalidRequest")
@@ -156,7 +156,7 @@ async def _change(stub: Any, topic_id: bytes, command: pb.ChannelCommand, metada
 
 
 def _unsaid(raw: Raw, stub: Any, topic: pb.TopicInfo) -> list[tuple[Any, Any]]:
-    """Calls that leave out what they change."""
+    """Calls that do not name what they change."""
     t = topic.topic_id
     return [
         (raw.admin.DeletePartition, pb.DeletePartitionRequest(topic="unsaid")),
@@ -174,7 +174,7 @@ def _unsaid(raw: Raw, stub: Any, topic: pb.TopicInfo) -> list[tuple[Any, Any]]:
 
 @pytest.mark.parametrize("message", [pb.DeleteQueueRequest, pb.TrimRequest, pb.HoldRange, pb.ChannelCommand])
 def test_the_bytes_are_as_before_but_for_a_zero_that_is_said(message: Any) -> None:
-    """The wire: a client of before presence reads and writes the same fields."""
+    """Clients that know no field presence read and write the same bytes."""
     field = "queue" if message is pb.DeleteQueueRequest else "partition"
     number = message.DESCRIPTOR.fields_by_name[field].number
     assert message(**{field: 7}).SerializeToString() == bytes([number << 3, 7])

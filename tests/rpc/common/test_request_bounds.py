@@ -1,4 +1,4 @@
-"""Requests over their bounds, on the gRPC port of a real broker: a typed error, and nothing is done."""
+"""Requests over their bounds on the gRPC port of a real broker: a typed error without any effect."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def refused(failed: Any) -> pb.Error:
-    """The error that a call's status has with it."""
+    """Return the error in the status of a call."""
     assert failed.code() is grpc.StatusCode.INVALID_ARGUMENT, failed
     return pb.Error.FromString(dict(failed.trailing_metadata())[TRAILER])
 
@@ -91,7 +91,7 @@ def test_a_produce_request_over_its_bound_ends_the_stream_and_nothing_of_it_is_w
             with pytest.raises(grpc.aio.AioRpcError) as failed:
                 await read()
             assert refused(failed.value).code == "InvalidRequest"
-            assert answered == [0, 3, 6, 9, 12], "what came before is answered"
+            assert answered == [0, 3, 6, 9, 12], "earlier requests are answered"
             assert (await raw.fetch(topic.topic_id)).high_watermark == 15
 
     asyncio.run(main())

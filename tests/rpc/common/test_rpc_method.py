@@ -1,4 +1,6 @@
-"""Every RPC of every service says what a caller has to be allowed, and its errors take the one form of its replies."""
+"""Every RPC of every service declares the permission that a caller needs, and its errors have the form of
+its replies.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ def declared(method: Method) -> Access:
 
 
 def test_every_rpc_has_its_operation_and_resource() -> None:
-    """Access control will read them: an RPC that is new, or that changes its access, changes this table too."""
+    """Access control will read these declarations: an RPC that is new or changes its access changes this table too."""
     assert {method.label: declared(method) for method in METHODS.values()} == EXPECTED
 
 
@@ -109,7 +111,7 @@ class Aborted(Exception):
 
 
 class Statuses:
-    """The context of a call, which keeps the status that ends it."""
+    """The context of a call, which records the status that ends it."""
 
     ended: tuple[Any, ...] = ()
 

@@ -1,4 +1,4 @@
-"""Errors as gRPC statuses: every one has a code, arrives whole, and fits into the trailers."""
+"""Errors as gRPC statuses: each has a code, arrives complete, and fits into the trailers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_table() -> None:
     assert status_of(TinymqError("x")) is StatusCode.UNKNOWN
     unnamed = {code for code in WIRED if status_of(BY_CODE[code]("x")) is StatusCode.UNKNOWN}
     assert unnamed == {"OutcomeUnknown", "UnknownError", "RetriableUnknownError"}, (
-        "whatever else there is has a code that says more"
+        "every other error has a more specific code"
     )
     assert all(kind.code in BY_CODE or kind is TinymqError for kind in STATUS)
 
@@ -113,5 +113,5 @@ def ended(code: StatusCode, details: str = "", trailer: bytes | None = None) -> 
     ],
 )
 def test_what_no_broker_said(failed: grpc.aio.AioRpcError, kind: type[TinymqError]) -> None:
-    """Only what certainly did nothing may be asked again without a thought."""
+    """Only an error that proves that nothing was done may be UNAVAILABLE, which clients retry blindly."""
     assert type(error_of_status(failed, "h:1")) is kind

@@ -1,4 +1,4 @@
-"""The gRPC port of a real broker: so many connections, so many of one host, and none that never says anything."""
+"""The gRPC port of a real broker bounds its connections, those of one host, and the time of a silent one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def connections_of(cluster: Cluster) -> ClientConnections:
 
 
 class Dialled:
-    """Connections that say hello to HTTP/2 and make no call."""
+    """Connections that send the HTTP/2 preface and make no call."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -72,7 +72,7 @@ class Dialled:
 
 
 def ended(sock: socket.socket) -> bool:
-    """What was said so far is read and dropped."""
+    """Read and drop the bytes so far."""
     try:
         while sock.recv(4096):
             pass
@@ -95,7 +95,7 @@ def test_one_host_cannot_keep_the_others_out(cluster: Cluster) -> None:
             await until(lambda: dialled.open_of(HOSTS[0]) <= share)
             await until(lambda: places.refused[Refusal.HOST] >= share)  # counted after the connections have ended
             assert places.open <= share
-            while dialled.open_of(HOSTS[1]) < 5:  # what gRPC has not taken down yet counts for a moment
+            while dialled.open_of(HOSTS[1]) < 5:  # connections that gRPC has not closed yet count for a moment
                 await dialled.dial(1, HOSTS[1])
                 await asyncio.sleep(0.01)
             await until(lambda: places.open == sum(map(dialled.open_of, HOSTS)))

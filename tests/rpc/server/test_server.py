@@ -1,4 +1,4 @@
-"""What `grpc.health.v1` says of a broker: serving only from when it can to when it no longer does."""
+"""`grpc.health.v1` of a broker: SERVING only while the broker serves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = ("", *(f"tinymq.v1.{name}" for name in ("Broker", "Admin", "Channels", "
 
 
 def health(cluster: Cluster, broker_id: int) -> set[int]:
-    """Of the process and of each service."""
+    """Return the health of the process and of each service."""
 
     async def ask() -> set[int]:
         async with grpc.aio.insecure_channel(cluster.address(broker_id)) as channel:
@@ -50,4 +50,4 @@ def test_a_broker_that_nobody_has_registered_serves_nobody() -> None:
             cluster.kill(broker_id)
         cluster.run(cluster._start(1))
         assert cluster.brokers[1].state.value == "running"
-        assert health(cluster, 1) == {NOT_SERVING}, "without a majority nobody can count it among the living"
+        assert health(cluster, 1) == {NOT_SERVING}, "without a majority no registry can register the broker"

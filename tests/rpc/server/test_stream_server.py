@@ -1,4 +1,4 @@
-"""The stream port of real brokers: the same answers as by gRPC, and a reason for whoever is not welcome."""
+"""The stream port of real brokers: the same answers as over gRPC, and a reason for each refused connection."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def welcomed(port: int, hello: pb.StreamHello) -> AsyncIterator[FrameStrea
 
 
 async def sent(stream: FrameStream, made: pb.ProduceBatch) -> pb.ProduceResult:
-    """One batch by frames: what is said of it is the head, its payload the body."""
+    """Send one batch as a frame: its metadata is the head, its payload the body."""
     data = made.payload
     made.ClearField("payload")
     await stream.send(made.SerializeToString(), (data,))
@@ -102,7 +102,7 @@ def test_it_says_what_grpc_says(tinymq_cluster: Cluster) -> None:
                     result = await sent(produce, made)
                     assert (result.request_id, result.base_offset) == (number, (0, 1, 2001)[number])
                 damaged = await sent(produce, batch(topic.topic_id, b"not Arrow", 9))
-                assert damaged.error.code == "InvalidBatch", "and the stream goes on"
+                assert damaged.error.code == "InvalidBatch", "and the stream continues"
                 assert (await sent(produce, batch(topic.topic_id, payload(1), 10))).base_offset == 4001
             async with welcomed(port, FETCH) as fetch:
                 for offset in (0, 2001):
@@ -154,7 +154,7 @@ def test_nonsense_ends_its_own_stream_alone(tinymq_cluster: Cluster, hello: pb.S
         port = port_of(tinymq_cluster, 1)
         async with welcomed(port, hello) as well, welcomed(port, hello) as ill:
             if len(sent) == 2:
-                await ill.send(sent)  # a frame whose head is no message
+                await ill.send(sent)  # a frame whose head is not a message
             else:
                 assert ill._transport is not None
                 ill._transport.write(sent)
@@ -198,7 +198,7 @@ def test_the_oldest_of_many_strangers_is_let_go(tinymq_cluster: Cluster, monkeyp
 
 
 def stands_still(stream: FrameStream) -> bool:
-    """Does the stream read nothing, because its sender waits for room?"""
+    """Has the stream stopped reading because its sender waits for buffer space?"""
     return not stream._reading and stream._taken is not None and not stream._taken.done()
 
 
@@ -206,8 +206,8 @@ def stands_still(stream: FrameStream) -> bool:
 def test_who_reads_no_answers_and_goes_is_forgotten(
     tinymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, hello: pb.StreamHello
 ) -> None:
-    """Its stream stands still, because there is no room for answers. Only its end can move it."""
-    # A pair of local sockets holds what its send buffer has room for, and no more. TCP would have buffers of megabytes
+    """The stream is blocked because the answers find no buffer space. Only its end releases it."""
+    # A pair of local sockets holds only its send buffer. TCP would have buffers of megabytes
     # on both sides, and the kernel drops segments when they are small.
     monkeypatch.setattr(frame_stream, "UNSENT_BYTES_MAX", 4 * KIB)
     monkeypatch.setattr(frame_stream, "UNREAD_FRAMES_MAX", 16)
@@ -237,7 +237,7 @@ def test_who_reads_no_answers_and_goes_is_forgotten(
             await until(lambda: stands_still(here))
             asking.cancel()
         await until(lambda: here not in streams._streams)
-        assert set(streams._streams) <= before, "those of other tests may end meanwhile"
+        assert set(streams._streams) <= before, "connections of other tests may end in between"
 
     run(main())
 
@@ -272,7 +272,7 @@ def test_there_are_so_many_connections_and_no_more(tinymq_cluster: Cluster, monk
         port = port_of(tinymq_cluster, 1)
         streams = streams_of(tinymq_cluster, 1)
         async with welcomed(port, FETCH):
-            await until(lambda: streams.places.open == 1)  # those of earlier tests have ended
+            await until(lambda: streams.places.open == 1)  # connections of earlier tests have ended
             monkeypatch.setattr(streams.places, "connections_max", 1)
             async with dialled(port) as one_more:
                 with pytest.raises(Closed):

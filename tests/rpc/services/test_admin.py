@@ -29,7 +29,7 @@ def mq(cluster: Cluster) -> Client:
 
 
 def folders(cluster: Cluster, topic_id: bytes) -> set[str]:
-    """The partitions of a topic that have a folder on any broker."""
+    """The partitions of a topic that have a directory on any broker."""
     groups = [Path(app.config.data_dir) / "groups" / topic_id.hex() for app in cluster.brokers.values()]
     return {folder.name for group in groups for folder in group.glob("*")}
 
@@ -41,7 +41,7 @@ def test_partitions_come_and_go_while_records_are_written(cluster: Cluster, mq: 
             producer.send("growing", b"%d" % n, key=b"%d" % n)
         added = mq.admin.add_partition("growing")
         assert (added.partition, len(added.replicas)) == (2, 3)
-        assert added.leader, "it is waited for"
+        assert added.leader, "the call waits for the new leader"
         assert producer.send("growing", b"new", partition=2).result().offset == 0
         mq.admin.delete_partition("growing", 0)
         with pytest.raises(UnknownPartition):

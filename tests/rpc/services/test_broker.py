@@ -52,7 +52,7 @@ def test_metadata_is_the_same_everywhere_and_leaders_are_spread(tinymq_cluster: 
 
 
 def test_unknown_names_share_the_loop(tinymq_cluster: Cluster) -> None:
-    """However many one request asks for."""
+    """The bound holds for any requested count."""
     names = [f"unknown-{number}" for number in range(4 * DESCRIBED_MAX)]
     looked_up = 0
 

@@ -1,4 +1,4 @@
-"""Channels on a real cluster: many commands in one request, times, what is listed, trims, holds, and bad input."""
+"""Channels on a real cluster: many commands in one request, times, listings, trims, holds, and bad input."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Led:
 
 
 def run(cluster: Cluster, name: str, records: int, scenario: Callable[[Led], Awaitable[None]]) -> None:
-    """A topic with so many records, one microsecond and one batch each."""
+    """A topic with `count` records, one batch each, one microsecond apart."""
 
     async def main() -> None:
         async with Raw(cluster.address(1)) as raw:
@@ -164,7 +164,7 @@ def test_a_new_consumer_fences_the_one_before(tinymq_cluster: Cluster) -> None:
         assert (cursor.consumer, found.log_start, found.high_watermark) == ("second", 0, 5)
         assert cursor.moved_us > TIME_US
         assert found.record_bytes > 100
-        for epoch, consumer in ((first, "second"), (0, "")):  # an assignment that is over ends nobody else's
+        for epoch, consumer in ((first, "second"), (0, "")):  # an expired assignment does not end another
             unset = pb.UnsetConsumerRequest(topic="fencing", partition=0, channel="c", epoch=epoch)
             assert not (await led.stub.UnsetConsumer(unset, timeout=WAIT_S)).HasField("error")
             assert (await led.listed()).channels[0].consumer == consumer
@@ -208,7 +208,7 @@ def test_what_is_wrong_is_said_of_each_command(tinymq_cluster: Cluster) -> None:
         wrong = {"InvalidRequest", "InvalidName"}
         assert set(codes[:7]) - {codes[3]} <= wrong
         assert codes[7] in ("UnknownPartition", "NotReady")
-        assert codes[8] == "Fenced", "generation 0 is nobody's"
+        assert codes[8] == "Fenced", "generation 0 matches no consumer"
         for topic_id, code in ((b"", "InvalidName"), (b"u" * 16, "NotReady")):
             request = pb.ChannelsRequest(topic_id=topic_id, commands=[opening(partition=0), opening("d", partition=0)])
             reply = await led.stub.Change(request, timeout=WAIT_S)
@@ -253,4 +253,4 @@ def test_a_list_that_would_be_too_long_is_cut(channels: int) -> None:
     assert [each.error.code for each in reply.partitions] == [""] * 3 + ["QuotaExceeded"] * 7
     assert [each.partition for each in reply.partitions] == list(range(10))
     _cut_to(reply, 1)
-    assert reply.partitions[0].channels, "the first one is always told"
+    assert reply.partitions[0].channels, "the first channel is always listed"

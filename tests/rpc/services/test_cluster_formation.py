@@ -1,4 +1,4 @@
-"""Forming a cluster: once, whole, by who knows the secret; a half-done one is completed by doing it again."""
+"""Forming a cluster: once, completely, and only with the secret. A retry completes an interrupted attempt."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_an_unformed_broker_says_so_and_forming_twice_is_once() -> None:
             assert (status.state, status.cluster_id, status.broker_id) == ("unformed", b"", 1)
             assert (await raw.topic("t")).error.code == "NotReady"
             everything = await raw.broker.Metadata(pb.MetadataRequest(all=True))
-            assert everything.error.code == "NotReady", "no topics and no brokers would be taken for an answer"
+            assert everything.error.code == "NotReady", "an empty list of topics or brokers would look like an answer"
             assert (await raw.send(b"t" * 16)).error.code == "NotReady"
             assert (await raw.fetch(b"t" * 16)).error.code == "NotReady"
             reply = await raw.admin.CreateTopic(pb.CreateTopicRequest(name="t", partitions=1, replication_factor=1))

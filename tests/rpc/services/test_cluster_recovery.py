@@ -1,4 +1,4 @@
-"""Surveys and orders to take over: for who proves the secret, each once; and what is made of the answers."""
+"""Surveys and orders of a recovery need proof of the secret, each once; and the tables of what the answers mean."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_what_brokers_know_of_one_another_is_asked_too() -> None:
             asyncio.run(take_survey([cluster.address(2)], b"another secret of a cluster", 5.0))
 
 
-# ---- what is made of the answers --------------------------------------------------------------------------------
+# ---- the meaning of the answers --------------------------------------------------------------------------------
 
 
 def report(replica: Replica, group: GroupId = METADATA_GROUP, index: int = 10, **changes: object) -> ReplicaReport:
@@ -132,7 +132,7 @@ def test_while_the_metadata_is_lost_partitions_are_a_forecast() -> None:
     assert isinstance(metadata.verdict, QuorumLost)
     assert metadata.verdict.gone == [3]
     assert isinstance(topic.verdict, QuorumLost)
-    assert topic.reports[1].reason == "opens once the metadata goes on"
+    assert topic.reports[1].reason == "opens once the metadata group has a leader"
     document = describe(survey)
     assert document["unreachable"] == {"c": "refused"}
     assert [group["topic"] for group in document["groups"]] == ["(metadata)", "t"]

@@ -1,4 +1,4 @@
-"""What the long tests share: an environment of the wheel alone, and a standalone cluster of Spark's."""
+"""Fixtures of the long tests: an environment with only the wheel, and a standalone Spark cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.spark import environments
 from tests.spark.standalone import Standalone
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest takes out what -m does not choose
+@pytest.hookimpl(tryfirst=True)  # before pytest removes the tests that -m does not select
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an environment and its archive: environment/, environment.tar.gz."""
+    """A directory with an environment and its archive: environment/, environment.tar.gz."""
     folder = tmp_path_factory.mktemp("packed")
     environments.make(folder / "environment", environments.build(folder))
     environments.pack(folder / "environment", folder / "environment.tar.gz")

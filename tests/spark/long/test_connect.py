@@ -18,7 +18,7 @@ from tinymq.testing.cluster import Cluster
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 TOPIC = "connected"
 RECORDS = 1_000
-CLIENT_S_MAX = 300.0  # of a JVM that shares two cores with whatever else runs
+CLIENT_S_MAX = 300.0  # for a JVM that shares two cores with other programs
 
 pytestmark = pytest.mark.timeout(CLIENT_S_MAX + 200)
 
@@ -58,7 +58,7 @@ print(json.dumps([type(spark).__module__, counts, with_us]))
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    """A server with two cores, whose Python is the one that runs the tests."""
+    """A server with two cores that uses the Python of the tests."""
     (port,) = free_ports(1)
     log = tmp_path / "server.log"
     bind = {"spark.connect.grpc.binding.port": str(port), "spark.connect.grpc.binding.address": standalone.HOST}
@@ -89,6 +89,6 @@ def test_a_client_without_the_package_reads_a_batch_and_a_stream(cluster: Cluste
     module, counts, imported = json.loads(done.stdout.splitlines()[-1])
     assert module == "pyspark.sql.connect.session"
     assert counts[:3] == [RECORDS, RECORDS, RECORDS], "a batch, a stream, a batch of the registered class"
-    assert counts[3:5] == [RECORDS, RECORDS], "a batch with endingOffsets stays what it was"
+    assert counts[3:5] == [RECORDS, RECORDS], "a batch with endingOffsets does not change"
     assert counts[5] == RECORDS + 1, "Connect plans again: where this fails, docs/spark-deploy.md is out of date"
-    assert imported == [], "of the package, before that"
+    assert imported == [], "modules of the package before the import"

@@ -1,4 +1,4 @@
-"""The notebook under examples/spark is executed as users execute it, and shows what is kept in it."""
+"""The notebook under examples/spark runs as users run it, and its stored output is current."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN_S_MAX = 400.0  # of a JVM and a kernel that share two cores with whatever el
 
 
 def _shown(notebook: NotebookNode) -> list[dict[str, str]]:
-    """What each code cell ends with, by MIME type."""
+    """The last output of each code cell, by MIME type."""
     shown = []
     for cell in notebook.cells:
         if cell.cell_type == "code":
@@ -32,7 +32,7 @@ def _shown(notebook: NotebookNode) -> list[dict[str, str]]:
 
 
 def _delays(hour: int) -> list[float]:
-    """By origin, from the file's own column of hours: mean minutes, of the flights that left."""
+    """Mean delay in minutes of the flights that left, by origin, from the file's column of hours."""
     rows = [json.loads(flight.value) for flight in load(find_data())[:JANUARY]]
     late = [(row["origin"], row["dep_delay"]) for row in rows if row["hour"] == hour and row["dep_delay"] is not None]
     return [mean(delay for at, delay in late if at == origin) for origin in ("EWR", "JFK", "LGA")]

@@ -1,4 +1,4 @@
-"""docs/spark.md: its Python is run from top to bottom, as a reader would paste it."""
+"""The Python of docs/spark.md runs from top to bottom, as a reader pastes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from tests.spark import pasted
 from tinymq.testing.cluster import Cluster
 
-PAGE_S_MAX = 400.0  # a session and a dozen jobs, beside whatever else the machine does
+PAGE_S_MAX = 400.0  # a session and a dozen jobs on a busy machine
 
 
 @pytest.mark.timeout(PAGE_S_MAX)

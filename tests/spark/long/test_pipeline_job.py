@@ -1,4 +1,4 @@
-"""`make pipeline`: it says ok and leaves a page; what differs it says; Ctrl-C leaves no process behind."""
+"""`make pipeline` prints ok and writes a page, reports differences, and leaves no process behind after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FEW = 6_000
 
 @pytest.fixture
 def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    """The job on the first days of the year, and its reference as well."""
+    """The job on the first days of the year, with the reference of the same days."""
     flights = source.load(source.find_data())[:FEW]
     last = max(flight.timestamp_us for flight in flights) // 1_000_000
     of_all = reference.delays
@@ -61,7 +61,7 @@ def test_it_says_ok_twice_and_leaves_a_page_and_no_broker(few: Job) -> None:
 
 @pytest.mark.timeout(900)
 def test_what_differs_is_said(few: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reference of another year's flights, as it were."""
+    """A reference with different figures."""
     of_few = reference.delays
     monkeypatch.setattr(reference, "delays", lambda path: of_few(path).iloc[1:])
     monkeypatch.setattr(job, "BATCH_RECORDS", FEW)
@@ -97,13 +97,13 @@ def test_no_process_outlives_an_interrupt(tmp_path: Path) -> None:
     brokers = [cluster.process(broker.id) for broker in cluster.brokers]
     (spark,) = [child for child in _children(run.pid) if child not in {b.pid for b in brokers if b is not None}]
     assert left_of(spark), "Spark runs in a session of its own"
-    # As a terminal does it: everybody in the foreground hears it, and some people press twice.
+    # Like a terminal: the whole foreground group gets the signal, perhaps twice.
     os.killpg(run.pid, signal.SIGINT)
     os.killpg(run.pid, signal.SIGINT)
     rest, _ = run.communicate(timeout=DEADLINE_S)
     assert run.returncode == Exit.INTERRUPTED, said + rest
     assert not [broker for broker in brokers if broker is None or broker.alive]
-    while left_of(spark):  # Spark's workers see that they are alone
+    while left_of(spark):  # Spark's workers notice that their parent has ended
         assert time.monotonic() < deadline, left_of(spark)
         select.select([], [], [], 0.05)
     assert b"Traceback" not in rest

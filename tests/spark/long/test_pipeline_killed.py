@@ -1,6 +1,5 @@
-"""flight_delays on the whole year: killed in both queries, with a broker, and brought to its end.
-
-Brokers are processes here, and end as kill -9 ends them.
+"""flight_delays on the whole year: killed in both queries, together with a broker, then run to its end. Brokers are
+processes here, killed with kill -9.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def test_the_year_with_a_kill_in_each_query_and_of_a_broker(
             reports = runs.finish(run, RUN_S_MAX)
         assert not [name for session in runs.sessions for name in left_of(session)]
 
-        assert in_windows in {report.batch for report in reports if report.query == WINDOWS}, "it was done again"
+        assert in_windows in {report.batch for report in reports if report.query == WINDOWS}, "the batch was repeated"
         assert in_topic == 0
         assert sum(report.dropped for report in reports) == 0
         closings = mq.admin.offsets("flights")
@@ -76,7 +75,7 @@ def test_the_year_with_a_kill_in_each_query_and_of_a_broker(
         assert comparison.compare(came_back.rows, expected).examples == ()
         assert came_back.repeats >= 1, f"{written} were written before the kill, and again after it"
 
-        spark: SparkSession = request.getfixturevalue("spark")  # not sooner: one Java at a time
+        spark: SparkSession = request.getfixturevalue("spark")  # not sooner: only one Java runs at a time
         options = {"servers": brokers.servers, "subscribe": "delays", "includeHeaders": "true"}
         everything = spark.read.format("tinymq").options(**options).load()
         assert everything.count() == len(expected) + came_back.repeats

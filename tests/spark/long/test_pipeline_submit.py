@@ -1,4 +1,4 @@
-"""orders_to_delta and backfill as they are meant to be run: under spark-submit, on all orders of CDNOW."""
+"""orders_to_delta and backfill under spark-submit, on all orders of CDNOW."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def file() -> pd.DataFrame:
 
 
 def _submit(program: str, folder: Path, *arguments: str) -> tuple[int, str]:
-    """Its exit code, and what it said."""
+    """Return its exit code and its output."""
     with Submitted(program, arguments, folder / "log") as run:
         code = run.wait(RUN_S_MAX)
     return code, run.log.read_text(errors="replace")

@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark's, in processes: an executor is killed while it reads, and the query goes on."""
+"""A standalone Spark cluster in processes: an executor is killed while it reads, and the query continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROGRAM = Path(__file__).parent / "programs" / "held_query.py"
 TOPIC = "held"
 PARTITIONS = 4
 RECORDS = 20_000
-QUERY_S_MAX = 400.0  # of six JVMs that share two cores with whatever else runs
+QUERY_S_MAX = 400.0  # for six JVMs that share two cores with other programs
 
 
 @pytest.mark.timeout(QUERY_S_MAX + 200)
@@ -43,7 +43,7 @@ def test_a_query_goes_on_when_an_executor_is_killed(cluster: Cluster, standalone
     finally:
         end(query)
     found = json.loads((tmp_path / "result.json").read_text())
-    assert len(found) == RECORDS, "none is missing, none is there twice"
+    assert len(found) == RECORDS, "no row is missing or repeated"
     assert len({(partition, offset) for partition, offset, _ in found}) == RECORDS
     again = {partition for partition, _, attempt in found if attempt > 0}
-    assert len(again) == 1, "the killed executor's task, and no other, was run again"
+    assert len(again) == 1, "only the killed executor's task was repeated"

@@ -1,4 +1,4 @@
-"""spark-submit where executors have nothing of ours: a packed environment travels, native code in a zip does not."""
+"""spark-submit to executors without tinymq: a packed environment works, a zip with native code does not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECORDS = 2_000
 TOPIC = "submitted"
 PAGE = environments.ROOT / "docs" / "spark-deploy.md"
 NO_NATIVE_CODE = "cannot import name 'cygrpc' from 'grpc._cython'"
-SUBMIT_S_MAX = 400.0  # of JVMs that share two cores with whatever else runs
+SUBMIT_S_MAX = 400.0  # for JVMs that share two cores with other programs
 
 pytestmark = pytest.mark.timeout(SUBMIT_S_MAX + 100)
 
@@ -59,7 +59,7 @@ def test_a_packed_environment_travels(servers: str, standalone: Standalone, pack
 
 
 def test_native_code_does_not_travel_in_a_zip(servers: str, tmp_path: Path) -> None:
-    """What the page warns of: grpc is in the zip, found there, and cannot load its own library from it."""
+    """The page's warning: Python finds grpc in the zip, but grpc cannot load its native library from there."""
     wheel = environments.build(tmp_path)
     python = environments.make(tmp_path / "environment", wheel)
     (packages,) = (tmp_path / "environment").glob("lib/python*/site-packages")

@@ -1,6 +1,5 @@
-"""SERVERS TOPIC FOLDER, for spark-submit: reads a topic in tasks that wait after their first rows, until told to go on.
-
-Each task that waits puts a file into FOLDER/waiting; FOLDER/go lets all go on. FOLDER/result.json has what was read.
+"""SERVERS TOPIC FOLDER, for spark-submit: reads a topic in tasks that wait after their first rows. Each waiting task
+puts a file into FOLDER/waiting; FOLDER/go releases all of them. FOLDER/result.json has the rows.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Batches = Iterator[pa.RecordBatch]
 
 
 def held(folder: str) -> Callable[[Batches], Batches]:
-    """Rows as they come, with the number of the task's attempt."""
+    """Yield the rows, with the number of the task's attempt."""
 
     def wait(batches: Batches) -> Batches:
         context = TaskContext.get()

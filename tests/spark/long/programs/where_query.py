@@ -1,6 +1,5 @@
-"""SERVERS TOPIC RESULT [register], for spark-submit: counts a topic's records; which Python of an executor's has them?
-
-Without the last word the data source is not registered: Spark finds it in the environment.
+"""SERVERS TOPIC RESULT [register], for spark-submit: counts a topic's records, and names the Python of the executor.
+Without `register` the data source is not registered: Spark finds it in the environment.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pyspark.sql import Row, SparkSession
 
 
 def where(rows: Iterator[Row]) -> Iterator[tuple[int, str, str]]:
-    """(records, which Python, whose grpc) of a task."""
+    """(records, path of Python, path of grpc) of a task."""
     import grpc
 
     yield sum(1 for _ in rows), sys.executable, grpc.__file__
