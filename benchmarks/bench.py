@@ -62,9 +62,15 @@ WORKLOADS = (
              count=LONE_WRITES, bare="write_alone", by_latency=True),
     Workload("small", "100 B records, producer().send", "/s", system="tinymq", method="write_small",
              count=SMALL_RECORDS, bare=None, wanted=300_000),
+    Workload("small_short", "the same, switch_interval_ms=0.5", "/s", system="short", method="write_small",
+             count=SMALL_RECORDS, bare=None),
     Workload("read_small", "100 B records, Reader.poll by 1,000", "/s", system="tinymq", method="read_small",
              count=SMALL_RECORDS, bare=None),
+    Workload("read_small_short", "the same, switch_interval_ms=0.5", "/s", system="short", method="read_small",
+             count=SMALL_RECORDS, bare=None),
     Workload("poll_small", "100 B records, Queue.poll by 1,000", "/s", system="tinymq", method="poll_small",
+             count=SMALL_RECORDS, bare=None),
+    Workload("poll_small_short", "the same, switch_interval_ms=0.5", "/s", system="short", method="poll_small",
              count=SMALL_RECORDS, bare=None),
 )  # fmt: skip
 
@@ -90,6 +96,10 @@ def measure(folder: Path, rounds: int, workloads: list[Workload]) -> dict[str, d
         drivers = {
             "bare": stack.enter_context(Driver("benchmarks.bare", "--dir", str(folder))),
             "tinymq": stack.enter_context(Driver("benchmarks.tinymq_rounds", "--servers", servers)),
+            # The switch interval is of a whole process, so the rows with the shorter one have a process of their own.
+            "short": stack.enter_context(
+                Driver("benchmarks.tinymq_rounds", "--servers", servers, "--switch-interval-ms", "0.5")
+            ),
             "async": stack.enter_context(Driver("benchmarks.tinymq_rounds", "--servers", servers, "--asynchronous")),
         }
         for number in range(rounds + 1):

@@ -38,8 +38,9 @@ def make_batch() -> pa.RecordBatch:
 class Rounds:
     """Each method is one round, on the synchronous client. Topics have one partition, three replicas."""
 
-    def __init__(self, servers: str) -> None:
-        self._client = Client(servers)
+    def __init__(self, servers: str, *, switch_interval_ms: float | None = None) -> None:
+        self._client = Client(servers, switch_interval_ms=switch_interval_ms)
+        self._suffix = "" if switch_interval_ms is None else f"-{switch_interval_ms:g}ms"  # of its topics
         self._batches = [make_batch() for _ in range(BATCHES_MADE)]
         self._written: list[str] = []  # topics of bulk rounds; the last one is read back
         self._alone = self._topic("alone")
@@ -134,7 +135,7 @@ class Rounds:
         return Round(found / (time.perf_counter() - started))
 
     def _topic(self, name: str) -> str:
-        return self._client.admin.create_topic(name, partitions=1, replication_factor=3).name
+        return self._client.admin.create_topic(name + self._suffix, partitions=1, replication_factor=3).name
 
     def close(self) -> None:
         self._client.close()
@@ -157,7 +158,7 @@ async def run(args: argparse.Namespace) -> None:
     if args.asynchronous:
         await serve({"write_alone": lambda count: write_alone_async(args.servers, count)})
         return
-    rounds = await asyncio.to_thread(Rounds, args.servers)
+    rounds = await asyncio.to_thread(Rounds, args.servers, switch_interval_ms=args.switch_interval_ms)
 
     def on_thread(method: Callable[[int], Round]) -> Callable[[int], asyncio.Future[Round]]:
         return lambda count: asyncio.ensure_future(asyncio.to_thread(method, count))
@@ -175,6 +176,7 @@ def main() -> None:
     parser.add_argument("--servers", required=True)
     parser.add_argument("--serve", action="store_true", help="run what standard input names, round by round")
     parser.add_argument("--asynchronous", action="store_true", help="on AsyncClient")
+    parser.add_argument("--switch-interval-ms", type=float, help="of the synchronous client; Python's own by default")
     asyncio.run(run(parser.parse_args()))
 
 
