@@ -18,7 +18,8 @@ from tinymq.base.types import GroupId
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.base_registry import BaseRegistry
 from tinymq.registry.factory import RegistryContext
-from tinymq.registry.state.state import RegistryState, Reloaded
+from tinymq.registry.state.effects import Reloaded
+from tinymq.registry.state.state import RegistryState
 from tinymq.registry.state.values import BrokerRecord
 
 LOOK_S = 0.05  # how late another broker's change is seen

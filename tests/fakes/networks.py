@@ -11,10 +11,11 @@ from typing import Any
 from tinymq.base.clock import Clock, SystemClock
 from tinymq.base.config import Limits
 from tinymq.base.errors import TinymqError
+from tinymq.base.types import PeerAddress
 from tinymq.format.feature_level import FIRST_LEVEL
 from tinymq.proto import peer_pb2
 from tinymq.raft.net.tcp import TcpTransport
-from tinymq.raft.net.transport import Channel, Invitation, PeerAddress, PeerIdentity
+from tinymq.raft.net.transport import Channel, Invitation, PeerIdentity
 from tinymq.simulation.memory_network import MemoryNetwork
 from tinymq.simulation.memory_transport import MemoryTransport
 

@@ -21,12 +21,12 @@ from typing import Any
 from tests.raft.values import GROUP
 from tinymq.base.config import Limits, Timing
 from tinymq.base.errors import CorruptData, NotLeader, QuotaExceeded, TinymqError
-from tinymq.base.types import GroupId, Position
+from tinymq.base.types import GroupId, PeerAddress, Position
 from tinymq.format.entry import Entry, Kind, NewEntry, crc32c
 from tinymq.log.engine.store import Store
 from tinymq.log.replica_log.log_config import DISK
 from tinymq.raft import Group, Host, Role
-from tinymq.raft.net.transport import PeerAddress, Transport
+from tinymq.raft.net.transport import Transport
 from tinymq.raft.rules.membership import Replica, make_first_entry
 from tinymq.simulation.faulty_files import FaultyFiles
 from tinymq.simulation.memory_network import HOST, MemoryNetwork

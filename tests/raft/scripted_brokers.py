@@ -17,20 +17,12 @@ from tests.raft.harness import CLUSTER_ID, Ledger, Recorder
 from tests.raft.values import GROUP
 from tinymq.base.config import Limits, Timing
 from tinymq.base.errors import BrokerUnreachable
+from tinymq.base.types import PeerAddress
 from tinymq.format.entry import Entry
 from tinymq.log.engine.store import Store
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Group, Host
-from tinymq.raft.net.transport import (
-    Channel,
-    Invitation,
-    Invite,
-    LocalIdentity,
-    OnMessage,
-    OnRefused,
-    PeerAddress,
-    PeerIdentity,
-)
+from tinymq.raft.net.transport import Channel, Invitation, Invite, LocalIdentity, OnMessage, OnRefused, PeerIdentity
 from tinymq.raft.state.replica_state import ReplicaState
 from tinymq.simulation.faulty_files import FaultyFiles
 

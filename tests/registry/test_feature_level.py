@@ -20,7 +20,8 @@ from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.raft_group.replicated import ReplicatedRegistry
 from tinymq.registry.raft_group.state_machine import RegistryMachine
 from tinymq.registry.state import bounds, commands
-from tinymq.registry.state.state import BrokersChanged, FeatureLevelRaised, RegistryState
+from tinymq.registry.state.effects import BrokersChanged, FeatureLevelRaised
+from tinymq.registry.state.state import RegistryState
 from tinymq.registry.state.values import BrokerRecord
 from tinymq.registry.state.wire import broker_to_wire
 from tinymq.registry.zookeeper import tree

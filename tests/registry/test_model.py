@@ -18,16 +18,16 @@ from tests.registry.records import broker
 from tinymq.base.topic_config import make
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.state import bounds as room
-from tinymq.registry.state.state import (
+from tinymq.registry.state.effects import (
     BrokersChanged,
     ConsumersChanged,
     PartitionAdded,
     PartitionDeleted,
-    RegistryState,
     TopicAltered,
     TopicCreated,
     TopicDeleted,
 )
+from tinymq.registry.state.state import RegistryState
 from tinymq.registry.state.values import BrokerRecord, TopicRecord
 from tinymq.registry.state.wire import broker_to_wire
 

@@ -16,7 +16,7 @@ from tests.registry.zookeeper_server import ZookeeperServer
 from tinymq.base.clock import SystemClock
 from tinymq.base.config import Timing, parse_zookeeper
 from tinymq.broker.cluster.registration import Registration
-from tinymq.registry.state.state import Effect
+from tinymq.registry.state.effects import Effect
 from tinymq.registry.zookeeper.registry import ZookeeperRegistry
 from tinymq.registry.zookeeper.session import ZookeeperSession
 

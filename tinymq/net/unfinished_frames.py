@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol
 
+from tinymq.base.clock import Timer
 from tinymq.base.config import KIB
 from tinymq.net.framing import FrameReader
 
@@ -111,10 +111,6 @@ class Claim:
         if self.bytes:
             self._room.give_back(self)
             self.bytes = 0
-
-
-class Timer(Protocol):
-    def cancel(self) -> None: ...
 
 
 class FrameDeadline:

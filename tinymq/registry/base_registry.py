@@ -17,7 +17,8 @@ from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.service import DEFAULT_CONFIG
 from tinymq.registry.state import commands
 from tinymq.registry.state.commands import COMMAND_ID_BYTES
-from tinymq.registry.state.state import Effect, RecordChanged, RegistryState, Reloaded, reply_error
+from tinymq.registry.state.effects import Effect, RecordChanged, Reloaded
+from tinymq.registry.state.state import RegistryState, reply_error
 from tinymq.registry.state.values import BrokerRecord, MetadataRecord, QueueConsumer, QueueRecord, TopicRecord
 from tinymq.registry.state.wire import broker_to_wire
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from tinymq.base.topic_config import TopicConfig
 from tinymq.base.types import GroupId, TopicId
-from tinymq.registry.state.state import Effect
+from tinymq.registry.state.effects import Effect
 from tinymq.registry.state.values import BrokerRecord, MetadataRecord, QueueConsumer, QueueRecord, TopicRecord
 
 DEFAULT_CONFIG = TopicConfig()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tinymq.base.clock import Timer
 from tinymq.base.errors import BrokerUnreachable, Closed, DeadlineExceeded, TinymqError, UnsupportedVersion
+from tinymq.base.types import PeerAddress
 from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.proto import peer_pb2
 from tinymq.raft.net.handshake import ANYBODY, Credentials
@@ -29,7 +30,6 @@ from tinymq.raft.net.transport import (
     OnMessage,
     OnRefused,
     OnRejected,
-    PeerAddress,
     PeerIdentity,
 )
 

@@ -11,7 +11,7 @@ import pytest
 from tinymq.base.types import PeerAddress
 from tinymq.broker.cluster.address_book import AddressBook
 from tinymq.raft.roles.followers import OBSERVERS_MAX
-from tinymq.registry.state.state import BrokersChanged, Effect
+from tinymq.registry.state.effects import BrokersChanged, Effect
 from tinymq.registry.state.values import BrokerRecord
 
 VOTERS = [PeerAddress(n, "10.0.0.1", 7169 + n) for n in (1, 2, 3)]

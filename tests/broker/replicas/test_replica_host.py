@@ -28,7 +28,8 @@ from tinymq.broker.partition.partition import Partition
 from tinymq.broker.replicas.replica_host import BACKOFF, ReplicaHost
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.memory import MemoryRegistry
-from tinymq.registry.state.state import RegistryState, Reloaded
+from tinymq.registry.state.effects import Reloaded
+from tinymq.registry.state.state import RegistryState
 from tinymq.registry.state.values import QueueRecord
 
 

@@ -18,10 +18,11 @@ from tinymq.base.errors import (
     WrongCluster,
     WrongSecret,
 )
+from tinymq.base.types import PeerAddress
 from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.proto import peer_pb2
 from tinymq.raft.net.handshake import ANYBODY, Credentials, Handshake, State, refusal
-from tinymq.raft.net.transport import Channel, Invitation, PeerAddress, PeerIdentity
+from tinymq.raft.net.transport import Channel, Invitation, PeerIdentity
 
 ONE = Credentials(1, b"1" * 16, b"cluster", 11, b"the secret")
 TWO = Credentials(2, b"2" * 16, b"cluster", 22, b"the secret")

@@ -20,9 +20,10 @@ from tinymq.base.errors import (
     WrongCluster,
     WrongSecret,
 )
+from tinymq.base.types import PeerAddress
 from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.net.loopback_ports import free_ports
-from tinymq.raft.net.transport import Channel, Invitation, PeerAddress, PeerIdentity, Transport
+from tinymq.raft.net.transport import Channel, Invitation, PeerIdentity, Transport
 
 Scenario = Callable[[TcpNetwork], Awaitable[None]]
 

@@ -26,12 +26,13 @@ from tinymq.base.errors import (
     WrongCluster,
     WrongSecret,
 )
+from tinymq.base.types import PeerAddress
 from tinymq.net.framing import PREFIX, pack_frame
 from tinymq.net.unfinished_frames import FRAME_S
 from tinymq.proto import peer_pb2
 from tinymq.raft.net.handshake import Credentials, Handshake
 from tinymq.raft.net.tcp import TcpTransport, Tls
-from tinymq.raft.net.transport import HANDSHAKE_TIMEOUT_S, HANDSHAKES_MAX, HEAD_BYTES_MAX, Channel, PeerAddress
+from tinymq.raft.net.transport import HANDSHAKE_TIMEOUT_S, HANDSHAKES_MAX, HEAD_BYTES_MAX, Channel
 
 FRIEND = Credentials(1, b"\x01" * 16, CLUSTER, 1, SECRET)
 

@@ -30,7 +30,7 @@ from tinymq.base.errors import (
 )
 from tinymq.base.types import GroupId, TopicId
 from tinymq.registry.state import bounds
-from tinymq.registry.state.state import Reloaded, TopicCreated, TopicDeleted
+from tinymq.registry.state.effects import Reloaded, TopicCreated, TopicDeleted
 from tinymq.registry.zookeeper import registry as zookeeper
 from tinymq.registry.zookeeper import replica
 from tinymq.registry.zookeeper.registry import ZookeeperRegistry

@@ -12,7 +12,7 @@ from tests.registry.zookeeper_bench import SHORT, ZookeeperBench, bench, until
 from tests.registry.zookeeper_server import ZookeeperServer, shared_server
 from tinymq.base.config import Timing
 from tinymq.base.errors import DeadlineExceeded, OutcomeUnknown
-from tinymq.registry.state.state import BrokersChanged
+from tinymq.registry.state.effects import BrokersChanged
 from tinymq.registry.zookeeper.session import Node
 from tinymq.registry.zookeeper.tree import broker_path
 

@@ -11,7 +11,8 @@ from tinymq.base.errors import CorruptData
 from tinymq.base.topic_config import TopicConfig
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.state import bounds as room
-from tinymq.registry.state.state import BrokersChanged, RegistryState, TopicCreated, TopicDeleted
+from tinymq.registry.state.effects import BrokersChanged, TopicCreated, TopicDeleted
+from tinymq.registry.state.state import RegistryState
 from tinymq.registry.state.wire import broker_to_wire, config_to_wire
 
 

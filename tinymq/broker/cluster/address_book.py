@@ -23,7 +23,7 @@ from tinymq.base.errors import InvalidConfig
 from tinymq.base.types import PeerAddress
 from tinymq.raft.roles.followers import OBSERVERS_MAX
 from tinymq.registry.service import RegistryService
-from tinymq.registry.state.state import Effect
+from tinymq.registry.state.effects import Effect
 from tinymq.registry.state.values import BrokerRecord
 
 logger = structlog.get_logger("tinymq.broker")

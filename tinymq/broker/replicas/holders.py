@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from tinymq.registry.service import RegistryService
-from tinymq.registry.state.state import Effect, PartitionAdded, PartitionDeleted, Reloaded, TopicCreated, TopicDeleted
+from tinymq.registry.state.effects import Effect, PartitionAdded, PartitionDeleted, Reloaded, TopicCreated, TopicDeleted
 from tinymq.registry.state.values import QueueRecord
 
 

@@ -24,7 +24,7 @@ from tinymq.format.entry import Entry
 from tinymq.log import LogConfig, log_config
 from tinymq.raft import Replica, StateMachine, make_first_entry
 from tinymq.registry.service import RegistryService
-from tinymq.registry.state.state import (
+from tinymq.registry.state.effects import (
     Effect,
     PartitionAdded,
     PartitionDeleted,

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable
 
 from tinymq.base.clock import Clock
 from tinymq.base.errors import Closed
+from tinymq.base.types import PeerAddress
 from tinymq.raft.net.connection import Connection
-from tinymq.raft.net.transport import REDIAL, UNFORMED_POLL_S, Channel, PeerAddress
+from tinymq.raft.net.transport import REDIAL, UNFORMED_POLL_S, Channel
 
 Dial = Callable[["Link"], Awaitable[bool | None]]
 """One attempt, until the end of the connection that it opens.

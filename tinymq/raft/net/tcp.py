@@ -18,6 +18,7 @@ import structlog
 from tinymq.base.clock import Clock
 from tinymq.base.config import Limits, format_address
 from tinymq.base.errors import BrokerUnreachable, Closed, TinymqError, UnsupportedVersion
+from tinymq.base.types import PeerAddress
 from tinymq.format.feature_level import KNOWN_LEVEL, check_member
 from tinymq.net.connection_limits import Places
 from tinymq.net.framing import Chunk
@@ -39,7 +40,6 @@ from tinymq.raft.net.transport import (
     OnMessage,
     OnRefused,
     OnRejected,
-    PeerAddress,
     PeerIdentity,
 )
 

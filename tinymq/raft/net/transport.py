@@ -22,30 +22,6 @@ from tinymq.base.value import value
 from tinymq.format.feature_level import FIRST_LEVEL
 from tinymq.proto import peer_pb2
 
-__all__ = [
-    "CONTROL_BUFFER_BYTES_MAX",
-    "HANDSHAKES_MAX",
-    "HANDSHAKE_TIMEOUT_S",
-    "HEAD_BYTES_MAX",
-    "JOIN_RETRY_S",
-    "REDIAL",
-    "UNFORMED_POLL_S",
-    "Channel",
-    "Invitation",
-    "Invite",
-    "LocalIdentity",
-    "OnConnected",
-    "OnDisconnected",
-    "OnInvited",
-    "OnMessage",
-    "OnRefused",
-    "OnRejected",
-    "PeerAddress",
-    "PeerIdentity",
-    "Transport",
-    "out_bytes_max",
-]
-
 HEAD_BYTES_MAX = 1 << 20  # the protobuf part of a frame; a body is bounded by Limits.peer_frame_bytes_max
 CONTROL_BUFFER_BYTES_MAX = 8 << 20  # unsent on a control connection: far more than its peer would read in time
 HANDSHAKES_MAX = 64  # strangers at once; one more, and the oldest is dropped

@@ -15,7 +15,8 @@ from tinymq.format.feature_level import check, entry_version
 from tinymq.proto import registry_pb2 as pb
 from tinymq.raft.rules.membership import parse_membership
 from tinymq.registry.state.commands import level_of
-from tinymq.registry.state.state import Effect, RegistryState, Reloaded, begin_recovery_epoch
+from tinymq.registry.state.effects import Effect, Reloaded
+from tinymq.registry.state.state import RegistryState, begin_recovery_epoch
 
 
 class CommandGroup(Protocol):

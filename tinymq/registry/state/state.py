@@ -38,7 +38,6 @@ from tinymq.registry.state.effects import (
     PartitionAdded,
     PartitionDeleted,
     RecordChanged,
-    Reloaded,
     TopicAltered,
     TopicCreated,
     TopicDeleted,
@@ -47,23 +46,6 @@ from tinymq.registry.state.placement import place
 from tinymq.registry.state.records import Records, check_record
 from tinymq.registry.state.values import BrokerRecord, QueueConsumer, QueueRecord, ReplicaPlace, TopicRecord
 from tinymq.registry.state.wire import broker_from_wire, config_from_wire
-
-__all__ = [
-    "BrokersChanged",
-    "ConsumersChanged",
-    "Effect",
-    "FeatureLevelRaised",
-    "PartitionAdded",
-    "PartitionDeleted",
-    "RecordChanged",
-    "RegistryState",
-    "Reloaded",
-    "TopicAltered",
-    "TopicCreated",
-    "TopicDeleted",
-    "begin_recovery_epoch",
-    "reply_error",
-]
 
 # Part of the replicated behaviour, not settings: brokers with different values would compute different states.
 EPOCH_SHIFT = 40  # of the count of recoveries in a version. Fewer than 1 << 32 commands lie between two recoveries.

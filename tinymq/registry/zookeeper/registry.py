@@ -25,7 +25,8 @@ from tinymq.base.quantity import quantity
 from tinymq.base.types import GroupId
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.base_registry import BaseRegistry
-from tinymq.registry.state.state import BrokersChanged, RegistryState, reply_error
+from tinymq.registry.state.effects import BrokersChanged
+from tinymq.registry.state.state import RegistryState, reply_error
 from tinymq.registry.state.values import BrokerRecord
 from tinymq.registry.zookeeper import tree
 from tinymq.registry.zookeeper.broker_nodes import BrokerNodes

@@ -12,7 +12,8 @@ from tinymq.base.errors import CorruptData
 from tinymq.base.types import TopicId
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.state.codec import pack
-from tinymq.registry.state.state import Effect, RegistryState, Reloaded, TopicDeleted
+from tinymq.registry.state.effects import Effect, Reloaded, TopicDeleted
+from tinymq.registry.state.state import RegistryState
 from tinymq.registry.zookeeper import tree
 from tinymq.registry.zookeeper.session import Disconnected, ZookeeperSession
 from tinymq.registry.zookeeper.tree import Change

@@ -32,18 +32,18 @@ from tinymq.format.feature_level import FIRST_LEVEL, KNOWN_LEVEL
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.state import bounds
 from tinymq.registry.state.codec import Contents
-from tinymq.registry.state.state import (
+from tinymq.registry.state.effects import (
     ConsumersChanged,
     Effect,
     FeatureLevelRaised,
     PartitionAdded,
     PartitionDeleted,
     RecordChanged,
-    RegistryState,
     TopicAltered,
     TopicCreated,
     TopicDeleted,
 )
+from tinymq.registry.state.state import RegistryState
 from tinymq.registry.state.values import BrokerRecord, MetadataRecord, QueueRecord, TopicRecord
 from tinymq.registry.state.wire import (
     broker_from_wire,

@@ -16,7 +16,7 @@ from tinymq.base.errors import (
     UnknownTopic,
 )
 from tinymq.base.topic_config import OnFull, Storage, TopicConfig
-from tinymq.registry.state.state import BrokersChanged, Effect, TopicAltered, TopicCreated, TopicDeleted
+from tinymq.registry.state.effects import BrokersChanged, Effect, TopicAltered, TopicCreated, TopicDeleted
 from tinymq.testing.registry_contract.bench import Bench, Scenario, broker
 
 

@@ -9,7 +9,7 @@ import pytest
 from tinymq.base.errors import InvalidName, InvalidRequest, QuotaExceeded, UnknownPartition, UnknownTopic
 from tinymq.base.types import GroupId, TopicId
 from tinymq.registry.state import bounds
-from tinymq.registry.state.state import ConsumersChanged, PartitionAdded, PartitionDeleted, TopicDeleted
+from tinymq.registry.state.effects import ConsumersChanged, PartitionAdded, PartitionDeleted, TopicDeleted
 from tinymq.registry.state.values import QueueConsumer
 from tinymq.testing.registry_contract.bench import Bench, Scenario
 

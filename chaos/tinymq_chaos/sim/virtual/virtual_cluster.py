@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from tinymq.base.config import BrokerConfig, Limits, Timing
 from tinymq.base.errors import TinymqError
-from tinymq.base.types import METADATA_GROUP
+from tinymq.base.types import METADATA_GROUP, PeerAddress
 from tinymq.broker.cluster.formation import Formation
 from tinymq.broker.metadata_member import MemberEnv, MetadataMember
 from tinymq.broker.partition.partition import Acks, Partition, Produced
@@ -21,7 +21,6 @@ from tinymq.format.batch import check_batch
 from tinymq.format.entry import crc32c
 from tinymq.log.engine.store import Store
 from tinymq.raft import Host, Replica, make_first_entry
-from tinymq.raft.net.transport import PeerAddress
 from tinymq.registry.state.values import BrokerRecord, TopicRecord
 from tinymq.simulation.faulty_files import FaultyFiles
 from tinymq.simulation.memory_network import HOST, MemoryNetwork
