@@ -1,4 +1,4 @@
-"""A broker's HTTP port for monitoring, and the meter behind it. Without `metrics_listen` there is neither.
+"""A broker's HTTP port for monitoring, and the meter behind it. Without `metrics_listen` a broker has neither.
 
 /metrics   for Prometheus (docs/metrics.md)
 /status    the broker as JSON; 200 while it runs, else 503
@@ -36,9 +36,9 @@ class Endpoint:
         self._clock = clock
         self._began_s = clock.monotonic()
         self._server: HttpServer | None = None
-        self._registry = CollectorRegistry()  # its own: brokers share a process in tests
+        self._registry = CollectorRegistry()  # each broker has its own, because brokers share a process in tests
         self._measures: Measures | None = None
-        self._in_turn = asyncio.Lock()  # one page is made at a time, for all clients
+        self._in_turn = asyncio.Lock()  # the port renders one page at a time
         if app.config.metrics_listen:
             self._measures = Measures(self._registry, clock)
             self._registry.register(BrokerState(self._watched, self._measures, clock))
@@ -73,7 +73,7 @@ class Endpoint:
         return self._server.places if self._server is not None else None
 
     def group_changed(self, group: Group) -> None:
-        """A replica has another role, term or leader, or none of that."""
+        """Note that the role, term or leader of a replica may have changed."""
         if self._measures is not None:
             self._measures.group_changed(group)
 

@@ -1,6 +1,5 @@
-"""The metrics that are read from a broker's state when somebody looks: their names, what they say, their labels.
-
-docs/metrics.md says what they mean to whoever watches; a test holds that page to this one.
+"""The metrics that are read from a broker's state for each page: their names, help texts and labels. docs/metrics.md
+explains them to operators; a test compares the page with this module.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TypeVar
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-SLICE = 500  # samples at once: some milliseconds
+SLICE = 500  # samples per slice, which take some milliseconds
 
 Sample = tuple[tuple[str, ...], float]
 """(the labels' values, the number)"""
@@ -23,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric. `of` makes it of its samples, in slices of the same name, and reads each when it is its turn."""
+    """One metric. `of` renders its samples in slices of the same name, and reads each sample in its turn."""
 
     name: str
     documentation: str
@@ -38,12 +37,12 @@ class Family:
             yield family
 
     def only(self, value: float) -> Iterator[Metric]:
-        """Of the one sample that it has."""
+        """Render a family with a single sample."""
         return self.of([((), value)])
 
 
 def slices(items: Iterable[T]) -> Iterator[list[T]]:
-    """Lists of at most SLICE, one at the least: a family without samples is one, too."""
+    """Yield lists of at most SLICE samples, at least one list: a family without samples has one as well."""
     rest = iter(items)
     some = list(islice(rest, SLICE))
     while True:
@@ -61,47 +60,59 @@ def _of_replica(name: str, documentation: str, *labels: str) -> Family:
     return Family(name, documentation, ("topic", "partition", *labels))
 
 
-BROKER = Family("tinymq_broker_info", "Who this broker is; always 1.", ("broker", "cluster", "rack", "version"))
-STATE = Family("tinymq_broker_state", "1 for the state that the broker is in.", ("state",))
-STARTED = Family("tinymq_start_time_seconds", "When it was started, in seconds since 1970.")
-METADATA_LEADER = Family("tinymq_metadata_leader", "The broker that leads the metadata as known here; 0: none.")
-REGISTERED = Family("tinymq_registered_brokers", "Brokers that the registry here counts among the living.")
-TOPICS = Family("tinymq_topics", "Topics in the registry here.")
+BROKER = Family(
+    "tinymq_broker_info", "The identity of this broker, as labels; always 1.", ("broker", "cluster", "rack", "version")
+)
+STATE = Family("tinymq_broker_state", "1 for the present state of the broker.", ("state",))
+STARTED = Family("tinymq_start_time_seconds", "Start time of the process, in seconds since 1970.")
+METADATA_LEADER = Family(
+    "tinymq_metadata_leader", "The leader of the metadata group as this broker knows it; 0: unknown."
+)
+REGISTERED = Family("tinymq_registered_brokers", "Brokers with a live registration, by this broker's registry.")
+TOPICS = Family("tinymq_topics", "Topics in this broker's registry.")
 
 CONNECTIONS = Family("tinymq_connections", "Open connections, by port.", ("port",))
-CONNECTIONS_MAX = Family("tinymq_connections_max", "Connections that a port may have open.", ("port",))
+CONNECTIONS_MAX = Family("tinymq_connections_max", "Maximum number of open connections of a port.", ("port",))
 CONNECTIONS_REFUSED = Family(
     "tinymq_connections_refused",
     "Connections that a port refused or ended, by reason.",
     ("port", "reason"),
     CounterMetricFamily,
 )
-TAIL_BYTES = Family("tinymq_tail_cache_bytes", "Bytes that log entries in memory take on this broker.")
-MEMORY_BYTES = Family("tinymq_memory_storage_bytes", "Taken here by the logs of topics in memory.")
-REVIVED = Family("tinymq_partitions_revived", "That went on from here with what was left.", (), CounterMetricFamily)
-LOST = Family("tinymq_partitions_lost", "Those of them that had nothing left.", (), CounterMetricFamily)
+TAIL_BYTES = Family("tinymq_tail_cache_bytes", "Memory of cached log entries on this broker, in bytes.")
+MEMORY_BYTES = Family("tinymq_memory_storage_bytes", "Memory of the logs of topics in memory on this broker, in bytes.")
+REVIVED = Family(
+    "tinymq_partitions_revived", "Automatic quorum recoveries that this broker led.", (), CounterMetricFamily
+)
+LOST = Family("tinymq_partitions_lost", "Automatic quorum recoveries that had no entry left.", (), CounterMetricFamily)
 
-PEER_ALIVE = Family("tinymq_peer_alive", "1 while this broker hears the other one.", ("peer",))
-PEER_SILENCE = Family("tinymq_peer_silence_seconds", "Since it was last heard; infinite: never.", ("peer",))
+PEER_ALIVE = Family("tinymq_peer_alive", "1 while this broker hears the other broker.", ("peer",))
+PEER_SILENCE = Family(
+    "tinymq_peer_silence_seconds", "Seconds since the other broker was last heard; infinite: never.", ("peer",)
+)
 
-BATCHES = _by_topic("tinymq_produced_batches", "Batches that were acknowledged (of acks=none: taken).")
-RECORDS = _by_topic("tinymq_produced_records", "Records in them.")
-BYTES_IN = _by_topic("tinymq_produced_bytes", "Bytes of them as they are stored.")
-DUPLICATES = _by_topic("tinymq_duplicate_batches", "Batches that were there before.")
-BYTES_OUT = _by_topic("tinymq_fetched_bytes", "Bytes of stored batches that fetches were answered with.")
+BATCHES = _by_topic("tinymq_produced_batches", "Acknowledged batches (with acks=none: accepted batches).")
+RECORDS = _by_topic("tinymq_produced_records", "Records in the acknowledged batches.")
+BYTES_IN = _by_topic("tinymq_produced_bytes", "Stored bytes of the acknowledged batches.")
+DUPLICATES = _by_topic("tinymq_duplicate_batches", "Repeated batches, which were stored before.")
+BYTES_OUT = _by_topic("tinymq_fetched_bytes", "Stored bytes sent in answers to fetches.")
 
-REPLICAS = Family("tinymq_replicas", "Replicas here by role, the metadata group's too.", ("role",))
-REPLICAS_NOT_SHOWN = Family("tinymq_replicas_not_shown", "Replicas beyond those that the families of replicas show.")
-LEADING = _of_replica("tinymq_replica_leading", "1 where this broker leads.")
-LOG_BYTES = _of_replica("tinymq_replica_log_bytes", "Bytes of its log on disk.")
-KEPT_BYTES = _of_replica("tinymq_replica_kept_bytes", "Bytes of its records from the log start on.")
-LOG_START = _of_replica("tinymq_replica_log_start", "The first offset that readers are shown.")
-HIGH_WATERMARK = _of_replica("tinymq_replica_high_watermark", "The offset after the last committed record known here.")
-UNCOMMITTED = _of_replica("tinymq_replica_uncommitted_bytes", "Appended by the leader here and not yet committed.")
+REPLICAS = Family("tinymq_replicas", "Replicas on this broker by role, including the metadata group's.", ("role",))
+REPLICAS_NOT_SHOWN = Family("tinymq_replicas_not_shown", "Replicas that the metrics of replicas leave out.")
+LEADING = _of_replica("tinymq_replica_leading", "1 if this broker leads the partition.")
+LOG_BYTES = _of_replica("tinymq_replica_log_bytes", "Bytes of the replica's log on disk.")
+KEPT_BYTES = _of_replica("tinymq_replica_kept_bytes", "Bytes of the replica's records from the log start on.")
+LOG_START = _of_replica("tinymq_replica_log_start", "The first offset that readers can read.")
+HIGH_WATERMARK = _of_replica(
+    "tinymq_replica_high_watermark", "The offset after the last record that this replica knows to be committed."
+)
+UNCOMMITTED = _of_replica(
+    "tinymq_replica_uncommitted_bytes", "Bytes that this leader has appended and not yet committed."
+)
 FOLLOWER_LAG = _of_replica(
-    "tinymq_follower_lag_entries", "Of the leader's log here, what a follower has not synced.", "follower"
+    "tinymq_follower_lag_entries", "Entries of this leader's log that a follower has not synced.", "follower"
 )
 CHANNEL_LAG = _of_replica(
-    "tinymq_channel_lag_records", "Records that a channel has still to read, where this broker leads.", "channel"
+    "tinymq_channel_lag_records", "Unread records of a channel, where this broker leads.", "channel"
 )
-CHANNELS_NOT_SHOWN = Family("tinymq_channels_not_shown", "Channels beyond those that the family of channels shows.")
+CHANNELS_NOT_SHOWN = Family("tinymq_channels_not_shown", "Channels that the metric of channels leaves out.")

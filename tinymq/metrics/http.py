@@ -1,6 +1,5 @@
-"""A small HTTP server for what only answers: GET and HEAD, one request per connection, everything bounded.
-
-h11 reads and writes the protocol; here are its deadlines and bounds. A connection is
+"""A small HTTP server for read-only pages: GET and HEAD, one request per connection, everything bounded. h11 reads and
+writes the protocol; this module adds deadlines and bounds. A connection is
 
     reading     until the request's head is there: at most REQUEST_BYTES_MAX bytes and REQUEST_S seconds
     answering   until the answer is made: reads nothing more
@@ -130,7 +129,7 @@ def _plain(status: HTTPStatus, message: str, headers: Mapping[str, str] | None =
 
 
 class _Connection(asyncio.Protocol):
-    """A connection: it takes one request and gives one answer."""
+    """A connection: it reads one request, and sends one answer."""
 
     def __init__(self, server: HttpServer, place: Place) -> None:
         self.reading = True
@@ -200,7 +199,7 @@ class _Connection(asyncio.Protocol):
         self._place.leave()
 
     def _limit(self, seconds: float) -> None:
-        """End the connection if its present step takes longer than this."""
+        """End the connection if its present step takes longer than `seconds`."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._server.clock.call_later(seconds, self.abort)

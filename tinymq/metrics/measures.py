@@ -1,8 +1,8 @@
 """The Meter that counts and times events as they happen: durations, throughput, failures.
 
 Latencies and errors are prometheus-client's own histograms and counters: 1.3 µs per observation, their lock included.
-What is counted per topic is a plain number until somebody looks, for several of them change with every batch.
-Belongs to the broker's loop; only what prometheus-client locks may be read elsewhere.
+Counts per topic are plain numbers until a page is rendered, because several of them change with every batch. Belongs to
+the broker's loop; other threads may read only the metrics that prometheus-client locks.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tinymq.base.clock import Clock
 from tinymq.base.types import GroupId
 from tinymq.raft import Group, Role
 
-TOPICS_MAX = 1000  # with numbers of their own; what goes through the others is added up
+TOPICS_MAX = 1000  # topics with counts of their own; the others share one sum
 LATENCIES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 SYNCS_S = (0.0001, 0.0002, *LATENCIES_S[:-1])
 
 
 @dataclass(slots=True)
 class Tally:
-    """What went through one topic on this broker since it was started."""
+    """The throughput of one topic on this broker since its start."""
 
     batches: int = 0
     records: int = 0
@@ -39,8 +39,8 @@ class Measures:
         self.tallies: dict[bytes, Tally] = {}  # by topic id; invariant: at most TOPICS_MAX
         self.others = Tally()
         self.now = clock.monotonic
-        self._seen: dict[GroupId, tuple[Role, int]] = {}  # role and term, as last told
-        self._led: dict[GroupId, int] = {}  # the last leader that was known
+        self._seen: dict[GroupId, tuple[Role, int]] = {}  # role and term at the last report
+        self._led: dict[GroupId, int] = {}  # the last known leader
 
         def histogram(name: str, documentation: str, bounds: tuple[float, ...], *labels: str) -> Histogram:
             return Histogram(name, documentation, labels, buckets=bounds, registry=registry)
@@ -52,13 +52,15 @@ class Measures:
             "tinymq_commit_seconds", "From a batch's append at the leader until a majority has synced it.", LATENCIES_S
         )
         self._fetch_wait = histogram(
-            "tinymq_fetch_wait_seconds", "From a fetch's arrival until there is something to answer.", LATENCIES_S
+            "tinymq_fetch_wait_seconds", "From a fetch's arrival until its answer is ready.", LATENCIES_S
         )
         self._fetch = histogram(
-            "tinymq_fetch_seconds", "From there until its answer is read and handed to the connection.", LATENCIES_S
+            "tinymq_fetch_seconds",
+            "From a fetch's ready answer until it is read and passed to the connection.",
+            LATENCIES_S,
         )
         self._sync = histogram(
-            "tinymq_sync_seconds", "One sync batch: all that was appended meanwhile, written and synced.", SYNCS_S
+            "tinymq_sync_seconds", "One sync batch: the write and sync of all waiting appends.", SYNCS_S
         )
         self._call = histogram(
             "tinymq_call_seconds", "From a unary call's arrival to its reply, by call.", LATENCIES_S, "call"
@@ -68,18 +70,22 @@ class Measures:
         )
         self._throttled = Counter(
             "tinymq_throttled_seconds",
-            "Time that clients were made to wait for their quota.",
+            "Time for which clients were delayed by their quota.",
             ("direction",),
             registry=registry,
         )
         self._synced_logs = Counter(
-            "tinymq_synced_logs", "Logs that took part in sync batches: by how many share a sync.", registry=registry
+            "tinymq_synced_logs",
+            "Logs in sync batches, summed: divided by the batches, the logs per sync.",
+            registry=registry,
         )
-        self._stood = Counter("tinymq_elections_started", "Times that a replica here stood.", registry=registry)
-        self._won = Counter("tinymq_elections_won", "Times that a replica here came to lead.", registry=registry)
+        self._stood = Counter(
+            "tinymq_elections_started", "Elections that a replica of this broker started.", registry=registry
+        )
+        self._won = Counter("tinymq_elections_won", "Elections that a replica of this broker won.", registry=registry)
         self._changes = Counter(
             "tinymq_leader_changes",
-            "Times that a replica here got another leader than it had.",
+            "Changes of the known leader of this broker's replicas.",
             registry=registry,
         )
 
@@ -130,7 +136,7 @@ class Measures:
     # ---- replicas --------------------------------------------------------------------------------------
 
     def group_changed(self, group: Group) -> None:
-        """Note that the role, term or leader of a replica here may have changed."""
+        """Note that the role, term or leader of one of this broker's replicas may have changed."""
         role, term, leader = group.role, group.term, group.leader
         before, before_term = self._seen.get(group.id, (None, 0))
         self._seen[group.id] = role, term
@@ -144,7 +150,7 @@ class Measures:
                 self._changes.inc()
             self._led[group.id] = leader
 
-    # ---- who looks -------------------------------------------------------------------------------------
+    # ---- readers -------------------------------------------------------------------------------------
 
     def errors(self) -> dict[str, dict[str, int]]:
         """Return the number of errors, by call and code."""

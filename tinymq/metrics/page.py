@@ -1,4 +1,4 @@
-"""Makes the page for Prometheus family by family, so that the broker's loop runs other tasks in between."""
+"""Renders the page for Prometheus family by family, so that the broker's loop runs other tasks in between."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ _END = b"# EOF\n"  # of an OpenMetrics page
 
 
 async def render(registry: CollectorRegistry, accept: str, pause: Callable[[], Awaitable[None]]) -> tuple[bytes, str]:
-    """The page and its content type, in the format that an Accept header asks for. `pause` is awaited in between.
-
-    Families of one name that follow one another are slices of one. When a counter was made is left out: Prometheus
-    takes each for one more metric.
+    """Return the page and its content type, in the format that an Accept header requests. `pause` is awaited between
+    families. Consecutive families with one name are slices of one family. The creation times of counters are left out,
+    because Prometheus would store each as another metric.
     """
     encode, content_type = choose_encoder(accept)
     parts, name = [], ""

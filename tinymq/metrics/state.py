@@ -1,7 +1,7 @@
 """The present state of a broker as metrics: replicas, lags, offsets, other brokers, totals by topic.
 
-Nothing here is kept up to date on anybody's way: it is read from the broker's state, on the loop, when it is asked for.
-At most REPLICAS_MAX replicas are named, and what is large comes in slices, so that nothing holds the loop for long.
+No hot path updates these metrics: a page reads the broker's state, on the loop. A page names at most REPLICAS_MAX
+replicas, and large families come in slices, so that no step holds the loop for long.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tinymq.net.connection_limits import Refusal
 from tinymq.raft import Group, Role
 from tinymq.rpc.common.broker_state import State
 
-REPLICAS_MAX = 5000  # that have rows of their own
+REPLICAS_MAX = 5000  # replicas with rows of their own
 OTHER = "(other)"  # no topic can have this name
 
 
@@ -36,7 +36,7 @@ class Row(NamedTuple):
     topic: str
     partition: str
     group: Group
-    state: PartitionState | None  # None: it has none, or is not open
+    state: PartitionState | None  # None: the metadata group has none, or the partition is not open
 
 
 class BrokerState(Collector):

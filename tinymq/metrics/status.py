@@ -84,7 +84,7 @@ def _channels(topic: str, partition: int, state: PartitionState) -> list[dict[st
 def _replica(topic: str, status: GroupStatus, state: PartitionState | None) -> dict[str, Any]:
     return {
         "topic": topic,
-        "topic_id": status.group.topic_id.hex(),  # a topic that is made again under its name is another one
+        "topic_id": status.group.topic_id.hex(),  # a recreated topic has another id
         "partition": status.group.partition,
         "role": status.role.value,
         "reason": status.reason,

@@ -22,7 +22,7 @@ CHANNELS_MAX = 5000  # that are shown
 
 
 def channel_lags(state: PartitionState) -> Iterator[tuple[str, int]]:
-    """Return pairs of (channel, records that it has still to read). A cursor below the log start counts from there."""
+    """Return pairs of (channel, unread records). A cursor below the log start counts from the log start."""
     for name, cursor in state.cursors.items():
         if cursor.kind == CursorKind.CHANNEL:
             yield name, max(0, state.high_watermark - max(cursor.position, state.log_start))

@@ -260,4 +260,4 @@ def _parse(head: bytes) -> peer_pb2.Peer:
     try:
         return peer_pb2.Peer.FromString(head)
     except DecodeError:
-        raise InvalidFrame("a frame whose head is no message between brokers") from None
+        raise InvalidFrame("a frame whose head is not a message between brokers") from None

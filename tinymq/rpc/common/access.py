@@ -1,4 +1,5 @@
-"""What an RPC does, and to what: the names by which access control decides who may call it. No decision is made here.
+"""The operation and the resource of each RPC, by which access control decides about callers. This module makes no
+decision.
 
 Every method that serves an RPC declares both (tinymq/rpc/common/rpc_method.py). The operations are Kafka's, so that
 its rules can be carried over.
@@ -15,10 +16,10 @@ Operation = Literal["read", "write", "describe", "create", "alter", "delete", "c
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of thing that a request names. A request without any of `fields` is about all things of the kind."""
+    """A kind of resource that a request names. A request without any of `fields` concerns all resources of the kind."""
 
     kind: str
-    fields: tuple[str, ...]  # paths in requests, such as "commands.channel"; the first that a request has names it
+    fields: tuple[str, ...]  # paths in requests, such as "commands.channel"; the first present one names the resource
 
 
 CLUSTER = Resource("cluster", ())
@@ -28,7 +29,7 @@ CHANNEL = Resource("channel", ("channel", "commands.channel"))
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a caller of an RPC has to be allowed."""
+    """The permission that a caller of an RPC needs."""
 
     operation: Operation
     resource: Resource

@@ -1,4 +1,4 @@
-"""The state of this broker process, and the broker while there is one."""
+"""The state of this broker process, and the broker while it runs."""
 
 from __future__ import annotations
 

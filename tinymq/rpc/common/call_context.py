@@ -1,4 +1,4 @@
-"""What gRPC says about a call besides its request: who calls, and from which host."""
+"""The context that gRPC gives to a call: the client, and its host."""
 
 from __future__ import annotations
 

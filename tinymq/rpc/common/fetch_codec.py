@@ -21,7 +21,7 @@ class FetchAnswer:
 
     def SerializeToString(self) -> bytes:
         """Return the packed message. The frames come last, since the fields of a message may come in any order."""
-        assert not isinstance(self.frames, StoredFrames), "a stream that sends no files got one"
+        assert not isinstance(self.frames, StoredFrames), "StoredFrames on a stream that sends no files"
         if not self.frames:
             return self.head.SerializeToString()
         return b"".join((self.head.SerializeToString(), _FRAMES, _varint(len(self.frames)), self.frames))

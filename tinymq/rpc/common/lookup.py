@@ -1,4 +1,4 @@
-"""Finds topics and partitions that a request names, in the registry as this broker has it."""
+"""Finds topics and partitions that a request names, in this broker's copy of the registry."""
 
 from __future__ import annotations
 

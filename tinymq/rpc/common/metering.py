@@ -1,4 +1,4 @@
-"""Times all unary calls for the meter, and knows which calls are not answered yet.
+"""Times all unary calls for the meter, and keeps the set of unanswered calls.
 
 The streams report to the meter themselves, batch by batch.
 """
@@ -28,7 +28,7 @@ class Metering(grpc.aio.ServerInterceptor):
         self._open: set[asyncio.Task[Any]] = set()
 
     async def answered(self, timeout_s: float) -> None:
-        """Wait until the calls that are open now have their answers, or the time is up."""
+        """Wait until the present calls are answered, or until the deadline."""
         if self._open:
             await asyncio.wait(self._open, timeout=timeout_s)
 
@@ -60,14 +60,14 @@ class Metering(grpc.aio.ServerInterceptor):
         return answer_metered
 
     def _keep(self, task: asyncio.Task[Any] | None) -> None:
-        """gRPC ends a call's task once its answer, or its error, is on its way."""
+        """gRPC ends a call's task once it has sent the answer or the error."""
         assert task is not None, "gRPC calls handlers in tasks"
         self._open.add(task)
         task.add_done_callback(self._open.discard)
 
 
 def _status(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """The error of a call that ended as a gRPC status; the status, when it has none."""
+    """Return the error of a call that ended with a gRPC status, or the status if it carries no error."""
     trailer: Any = dict(context.trailing_metadata() or ()).get(TRAILER)
     if trailer is not None:
         return pb.Error.FromString(trailer).code
@@ -76,7 +76,7 @@ def _status(context: grpc.aio.ServicerContext[Any, Any]) -> str:
 
 
 def _codes(reply: Any) -> list[str]:
-    """The error in a reply, or else those of its parts."""
+    """Return the error of a reply, or else the errors of its items."""
     if has_error(reply):
         return [reply.error.code]
     fields = reply.DESCRIPTOR.fields_by_name

@@ -1,4 +1,4 @@
-"""Proof of the cluster secret in calls that form or recover a cluster, or that a broker passes on to another one.
+"""Proof of the cluster secret in calls that form or recover a cluster, or that a broker forwards to another.
 
 A proof is an HMAC-SHA256, with a label for each kind of call.
 """
@@ -36,4 +36,4 @@ def forward_proof(secret: bytes, said: bytes) -> bytes:
 def check_proof(given: bytes, expected: bytes) -> None:
     """Raises WrongSecret, in constant time."""
     if not hmac.compare_digest(given, expected):
-        raise WrongSecret("the proof of the cluster secret does not hold")
+        raise WrongSecret("the proof of the cluster secret is wrong")

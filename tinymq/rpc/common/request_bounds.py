@@ -22,7 +22,7 @@ Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 
 
 class RequestBounds(grpc.aio.ServerInterceptor):
-    """Holds each request to `tinymq.proto.bounds`."""
+    """Checks each request against `tinymq.proto.bounds`."""
 
     def __init__(self) -> None:
         for method in METHODS.values():
@@ -43,7 +43,7 @@ class RequestBounds(grpc.aio.ServerInterceptor):
 
 
 def _bounded(method: Method, found: Any) -> Any:
-    """The handler `found`, behind the bounds of its requests."""
+    """Wrap a handler so that it checks the bounds of its requests."""
     kinds = {
         "request_deserializer": partial(_parsed, method.request),
         "response_serializer": found.response_serializer,

@@ -87,13 +87,13 @@ def streaming(*, operation: Operation, resource: Resource) -> Callable[[Streamin
 
 
 def access_of(service: type, method: Method) -> Access:
-    """Return what a caller of `method` has to be allowed, as `service` declares it. Raises AttributeError."""
+    """Return the permission that a caller of `method` needs, as `service` declares it. Raises AttributeError."""
     access: Access = getattr(service, method.name).access
     return access
 
 
 async def item(kind: type[R], work: Awaitable[R], **fields: Any) -> R:
-    """Return the item of a reply that `work` makes. If it raises, return an item with the error and `fields`."""
+    """Return the reply item that `work` returns. If it raises, return an item with the error and `fields`."""
     try:
         return await work
     except TinymqError as error:

@@ -38,7 +38,7 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import TRAILER, to_wire
 from tinymq.rpc.common.call_context import Context
 
-PUSHBACK = "grpc-retry-pushback-ms"  # the pause that gRPC's own retries make
+PUSHBACK = "grpc-retry-pushback-ms"  # the pause before gRPC's own retries
 
 # All trailers together have 8 KiB, and each byte of non-ASCII text is sent as three.
 MESSAGE_BYTES_MAX = 500
@@ -71,7 +71,7 @@ STATUS: dict[type[TinymqError], StatusCode] = {
     CorruptData: StatusCode.DATA_LOSS,
     Closed: StatusCode.UNAVAILABLE,
 }
-"""By class of error. A class that is not listed has the status of its nearest base class that is."""
+"""Statuses by class of error. A class that is not listed has the status of its nearest listed base class."""
 
 
 def status_of(error: TinymqError) -> StatusCode:

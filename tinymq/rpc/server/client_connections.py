@@ -1,8 +1,8 @@
 """Counts the connections of the gRPC port by host, and closes connections of a host that has too many.
 
 gRPC's server accepts connections by itself. It bounds those of all hosts together, but not those of one host, and it
-does not list them. So this module looks through the process's own sockets now and then. It knows most of them from the
-previous look, at a cost of a microsecond each.
+does not list them. So this module scans the process's own sockets now and then. It knows most of them from the previous
+scan, and then a socket costs a microsecond.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import NamedTuple
 from tinymq.net.acceptor import RefusalLog
 from tinymq.net.connection_limits import Places, Refusal, host_of
 
-LOOK_S = 1.0  # between two looks
+LOOK_S = 1.0  # between two scans
 CROWDED_LOOK_S = 0.25  # while the port is more than half full
-SLICE = 256  # descriptors looked at in one turn of the loop
+SLICE = 256  # descriptors checked in one turn of the loop
 FOLDER = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
 
 
 class Seen(NamedTuple):
-    """A socket's descriptor, as the last look found it."""
+    """A socket's descriptor at the last scan."""
 
     inode: int
     host: str | None  # the other end's host; None: not a connection of this port
@@ -45,7 +45,7 @@ def surplus(seen: Mapping[int, Seen], host_connections_max: int) -> list[tuple[i
 
 
 class ClientConnections:
-    """Looks at the connections from `start` to `stop`. `places.open` is as of the last look."""
+    """Scans the connections from `start` to `stop`. `places.open` is their number at the last scan."""
 
     def __init__(self, places: Places) -> None:
         self.places = places
@@ -67,7 +67,7 @@ class ClientConnections:
 
     async def _run(self) -> None:
         while True:
-            with contextlib.suppress(OSError):  # no descriptor is left for the look itself
+            with contextlib.suppress(OSError):  # no descriptor is left for the scan itself
                 await self.look()
             crowded = self.places.open * 2 > self.places.connections_max
             await asyncio.sleep(CROWDED_LOOK_S if crowded else LOOK_S)
@@ -115,7 +115,7 @@ class ClientConnections:
 
 
 def _duplicate(fd: int, inode: int) -> socket.socket:
-    """Return the same socket under a descriptor of our own, so that closing `fd` meanwhile does no harm. Raises
+    """Return the same socket under a descriptor of our own, so that closing `fd` in between does no harm. Raises
     OSError."""
     sock = socket.socket(fileno=os.dup(fd))
     if os.fstat(sock.fileno()).st_ino != inode:

@@ -27,7 +27,7 @@ from tinymq.rpc.services.channels import ChannelsService
 HANDLED_MAX = 4096  # calls at once, over all connections
 HANDSHAKE_S = 10.0  # from accepting a connection to its first HTTP/2 settings
 IDLE_S = 300.0  # without a call; tinymq's client connects again when necessary
-ANSWERS_S = 2.0  # for calls that wait: a stop wakes them, and they end by themselves
+ANSWERS_S = 2.0  # for waiting calls: a stop wakes them, and they end
 
 
 def options(limits: Limits, connections_max: int) -> list[tuple[str, int]]:
@@ -119,5 +119,5 @@ def _register(server: grpc.aio.Server, services: Services) -> tuple[str, ...]:
         response_serializer=FetchAnswer.SerializeToString,
     )
     broker = pb.DESCRIPTOR.services_by_name["Broker"].full_name
-    server.add_registered_method_handlers(broker, {"Fetch": packed})  # in the place of the generated one
+    server.add_registered_method_handlers(broker, {"Fetch": packed})  # replaces the generated handler
     return tuple(pb.DESCRIPTOR.services_by_name[name].full_name for name in add)

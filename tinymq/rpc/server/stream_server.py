@@ -1,7 +1,7 @@
 """The stream port: Produce and Fetch as frames over TCP, beside the same two on the gRPC port.
 
 The messages are those that gRPC carries, without their large part: a batch's payload, or an answer's frames. That part
-travels behind its message and is never packed into it. docs/adr/0026 says what this saves.
+travels behind its message and is never packed into it (docs/adr/0026 has the figures).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.produce import Batch
 
 PROTOCOL = 1
-STRANGERS_MAX = 64  # connections without a hello yet; one more, and the oldest of them is closed
+STRANGERS_MAX = 64  # connections without a hello yet; the next one closes the oldest
 HELLO_BYTES_MAX = 4 * KIB
 HELLO_TIMEOUT_S = 5.0
 HEAD_BYTES_MAX = GRPC_OVERHEAD_BYTES
-FAREWELL_S = 1.0  # for the refusal to reach a client
+FAREWELL_S = 1.0  # time for a refusal to reach its client
 
 
 class StreamServer:
@@ -104,7 +104,9 @@ class StreamServer:
         self._streams[stream] = asyncio.get_running_loop().create_task(self._serve(stream))
 
     def _end(self, stream: FrameStream) -> None:
-        """End the task of a stream whose client has gone, also while the task waits for room or for a quota."""
+        """End the task of a stream whose client has disconnected, also while the task waits for buffer space or a
+        quota.
+        """
         task = self._streams.get(stream)
         if task is not None:
             task.cancel()
@@ -125,7 +127,7 @@ class StreamServer:
             stream.abort()
 
     async def _greeted(self, stream: FrameStream) -> pb.StreamHello | None:
-        """Return the client's hello. None: the client was refused, and knows why."""
+        """Return the client's hello. None: the client was refused, with the reason."""
         async with asyncio.timeout(HELLO_TIMEOUT_S):
             head, body = await stream.receive()
             try:
@@ -141,7 +143,7 @@ class StreamServer:
         try:
             hello = pb.StreamHello.FromString(head)
         except DecodeError:
-            raise InvalidFrame("the first frame is no hello") from None
+            raise InvalidFrame("the first frame is not a hello") from None
         if body_bytes:
             raise InvalidFrame("a hello with a body")
         if hello.protocol != PROTOCOL:
@@ -167,10 +169,11 @@ async def _batches(stream: FrameStream) -> AsyncIterator[Iterable[Batch]]:
     while True:
         head, payload = await stream.receive()
         try:
-            # As entries keep it: a view, quicker to make, would hold Arrow's memory for as long as the log's tail.
+            # A copy, because entries keep it: a view is quicker, but would keep Arrow's memory as long as the log's
+            # tail.
             yield [(pb.ProduceBatch.FromString(head), bytes(payload))]
         except DecodeError:
-            raise InvalidFrame("a frame whose head is no ProduceBatch") from None
+            raise InvalidFrame("a frame whose head is not a ProduceBatch") from None
 
 
 async def _fetches(stream: FrameStream) -> AsyncIterator[pb.FetchRequest]:
@@ -179,7 +182,7 @@ async def _fetches(stream: FrameStream) -> AsyncIterator[pb.FetchRequest]:
         try:
             yield pb.FetchRequest.FromString(head)
         except DecodeError:
-            raise InvalidFrame("a frame whose head is no FetchRequest") from None
+            raise InvalidFrame("a frame whose head is not a FetchRequest") from None
 
 
 class _ProduceReplies:

@@ -31,7 +31,7 @@ from tinymq.rpc.common.proof import check_proof, describe_proof, form_proof, sur
 from tinymq.rpc.common.rpc_method import item, unary
 from tinymq.rpc.services.broker import DESCRIBED_MAX, brokers_to_wire, partition_to_wire, topic_to_wire
 
-TOPIC_TIMEOUT_S = 10.0  # if the client gives none
+TOPIC_TIMEOUT_S = 10.0  # if the client names no timeout
 CALL_TIMEOUT_S_MAX = 600.0
 MARGIN_S = 0.2  # reserved for the answer: if it came after the client's deadline, the outcome would be unknown
 
@@ -257,7 +257,7 @@ class AdminService(pb_grpc.AdminServicer):
 
 
 def _left_s(context: Context) -> float:
-    """Seconds until the client stops waiting, less the time that an answer takes."""
+    """Return the seconds until the client stops waiting, minus the time of an answer."""
     remaining_s: float | None = context.time_remaining()
     return CALL_TIMEOUT_S_MAX if remaining_s is None else remaining_s - min(MARGIN_S, remaining_s / 2)
 

@@ -72,7 +72,7 @@ class BrokerService(pb_grpc.BrokerServicer):
         if cluster_id not in (b"", broker.env.cluster_id) or broker_id not in (0, broker.env.broker_id):
             raise WrongBroker(
                 f"this is broker {broker.env.broker_id} of cluster {broker.env.cluster_id.hex()}",
-                hint="ask for the metadata again: another broker listens there by now",
+                hint="request the metadata again: another broker listens there now",
             )
 
     @unary(operation="describe", resource=TOPIC)
@@ -111,7 +111,7 @@ class BrokerService(pb_grpc.BrokerServicer):
         return reply
 
     async def _add_topics(self, reply: pb.MetadataReply, topics: Iterable[pb.TopicInfo]) -> None:
-        """Add the answers to a reply. Each is made when its turn comes, so thousands of them share the loop."""
+        """Add the answers to a reply. Each is computed in its turn, so thousands of them share the loop."""
         described = Slice(self._serving.slices, DESCRIBED_MAX)
         for topic in topics:
             reply.topics.append(topic)

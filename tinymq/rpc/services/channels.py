@@ -1,6 +1,6 @@
 """service Channels: cursors, the log start and holds, of partitions that this broker leads; consumers, at any broker.
 
-Requests become commands of the partition. Answers are linearizable: commands are in the log, and before a mere look a
+Requests become commands of the partition. Answers are linearizable: commands are in the log, and before a read a
 majority confirms that this broker still leads.
 """
 
@@ -30,7 +30,7 @@ from tinymq.rpc.common.call_context import Context
 from tinymq.rpc.common.presence import leaves_zeros_out, require
 from tinymq.rpc.common.rpc_method import item, unary
 
-BY_OFFSET = -4  # in the place of a time: the offset that comes with it
+BY_OFFSET = -4  # instead of a time: use the offset in the request
 ASKED_MAX = 64  # partitions proven to be led here side by side
 ID_BYTES = 16
 OFFSET_MAX = (1 << 63) - 1
@@ -157,7 +157,9 @@ class ChannelsService(pb_grpc.ChannelsServicer):
 
 
 async def _resolve(broker: Broker, partition: Partition, said: pb.ChannelCommand, lenient: bool) -> part.Command:
-    """The partition's command for what was said, times as offsets. Raises InvalidRequest, NotLeader, NotReady."""
+    """Return the partition's command for a request, with times resolved to offsets. Raises InvalidRequest, NotLeader,
+    NotReady.
+    """
     channel = check_channel_name(said.channel)
     kind = said.WhichOneof("command")
     if kind == "open":
@@ -181,12 +183,13 @@ async def _resolve(broker: Broker, partition: Partition, said: pb.ChannelCommand
     if kind == "consume":
         _check_id("request_id", said.consume.request_id)
         return part.Command(consume=part.Consume(channel=channel, request_id=said.consume.request_id))
-    raise InvalidRequest("empty or unknown command", hint="it says nothing, or comes from a newer client")
+    raise InvalidRequest("empty or unknown command", hint="it is empty, or comes from a newer client")
 
 
 def _held_already(partition: Partition, request: pb.HoldRequest, offset: int) -> Hold | None:
-    """A hold there is that is as good as what is asked for, and so is not written anew. It is committed, so whoever
-    leads keeps it: nobody has to be asked whether this broker leads still."""
+    """Return a present hold that already covers the request, so that none has to be written. The hold is committed, so
+    every leader keeps it, and no majority has to confirm that this broker still leads.
+    """
     if not request.enough_ms or not partition.leading:
         return None
     there = partition.state.holds.find(request.hold_id)
@@ -199,7 +202,7 @@ def _held_already(partition: Partition, request: pb.HoldRequest, offset: int) ->
 
 
 def _promise(partition: Partition, request: pb.HoldRequest, wanted: part.Command) -> Hold | None:
-    """Make or release a light hold, without an entry in the log, and return it. None: the request needs an entry."""
+    """Make or release a soft lease, without an entry in the log, and return it. None: the request needs an entry."""
     if wanted.HasField("hold"):
         return partition.grant_soft_lease(wanted.hold) if request.light else None
     promised = partition.soft_leases.find(request.hold_id)
@@ -210,7 +213,7 @@ def _promise(partition: Partition, request: pb.HoldRequest, wanted: part.Command
 
 
 def _holding(request: pb.HoldRequest, offset: int) -> part.Command:
-    """The command of one partition. Raises InvalidRequest."""
+    """Return the command of one partition. Raises InvalidRequest."""
     _check_offset(offset)
     if request.lease_ms:
         return part.Command(hold=part.Hold(hold_id=request.hold_id, offset=offset, lease_ms=request.lease_ms))
@@ -218,7 +221,7 @@ def _holding(request: pb.HoldRequest, offset: int) -> part.Command:
 
 
 async def _offset(broker: Broker, partition: Partition, time_us: int, offset: int) -> int:
-    """What a time stands for on the leader, or the offset itself. Raises NotLeader, NotReady, InvalidRequest."""
+    """Return the offset of a time on the leader, or the offset itself. Raises NotLeader, NotReady, InvalidRequest."""
     if time_us == BY_OFFSET:
         _check_offset(offset)
         return offset
@@ -226,8 +229,10 @@ async def _offset(broker: Broker, partition: Partition, time_us: int, offset: in
 
 
 def _check_before(partition: Partition, offset: int) -> None:
-    """A slip does not empty a partition. Raises OffsetOutOfRange beyond what this leader has applied."""
-    if offset > partition.high_watermark and partition.leading:  # who does not lead says so himself
+    """Raises OffsetOutOfRange beyond the records that this leader has applied, so that a mistyped offset does not empty
+    a partition.
+    """
+    if offset > partition.high_watermark and partition.leading:  # a replica that does not lead raises NotLeader itself
         raise OffsetOutOfRange(
             f"offset {offset} lies beyond the end",
             hint=f"there are {partition.log_start} to {partition.high_watermark}; to remove all, say 'latest'",
@@ -252,7 +257,9 @@ def _check_ranges(ranges: Sequence[pb.HoldRange], lenient: bool) -> None:
     for asked in ranges:
         require(asked, "partition", "offset", lenient=lenient)
     if not ranges or len({asked.partition for asked in ranges}) != len(ranges):
-        raise InvalidRequest("a hold of no range, or of two in one partition", hint="one for each partition")
+        raise InvalidRequest(
+            "a hold without a range, or with two ranges in one partition", hint="one range per partition"
+        )
 
 
 def _check_id(name: str, value: bytes) -> None:
@@ -264,11 +271,13 @@ def _timeout_s(timeout_ms: int, broker: Broker) -> float:
     return min(timeout_ms / 1000, TIMEOUT_S_MAX) if timeout_ms else broker.timing.produce_timeout_s
 
 
-# ---- carrying out ------------------------------------------------------------------------------------------------
+# ---- running commands ------------------------------------------------------------------------------------------------
 
 
 async def _carry_out(partition: Partition, commands: Sequence[part.Command], timeout_s: float) -> list[CommandOutcome]:
-    """What became of each; what became of all of them is the outcome of each."""
+    """Run the commands of a partition as one call, and return their outcomes; an error of the call is the outcome of
+    each.
+    """
     try:
         return await command(partition, commands, timeout_s)
     except TinymqError as error:
@@ -318,7 +327,7 @@ def _by_offset(held: tuple[bytes, Hold]) -> Hold:
 
 
 def _cut_to(reply: pb.ListChannelsReply, bytes_max: int) -> None:
-    """Partitions beyond the bound answer that they are to be asked for again: the first always fits."""
+    """Partitions beyond the bound get an error that asks for another request. The first always fits."""
     size = 0
     for each in reply.partitions:
         size += each.ByteSize()

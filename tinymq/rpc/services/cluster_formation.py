@@ -1,6 +1,5 @@
-"""Forming a cluster, once: every voter reachable and empty, one id, one first entry, the same on all.
-
-A crash half way leaves some brokers formed; forming again finds what they hold and completes it with the rest.
+"""Forms a cluster, once: every voter is reachable and empty, and all get the same cluster id and first entry. A crash
+in between leaves some brokers formed; forming again finds their id and entry, and completes the others.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ CALL_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Formed:
-    """What came of it."""
+    """The result of forming a cluster."""
 
     cluster_id: bytes
     brokers: tuple[int, ...]  # all voters
@@ -41,11 +40,10 @@ async def form_cluster(
     timeout_s: float = 30.0,
     random_bytes: Callable[[int], bytes] = secrets.token_bytes,
 ) -> Formed:
-    """Form the brokers at `addresses`, their client addresses, into one cluster; again: complete it, or find it done.
-
-    Raises BrokerUnreachable (nobody has been formed by this call), WrongSecret, WrongCluster, InvalidRequest.
+    """Form the brokers at `addresses`, their client addresses, into one cluster. A repeat completes it, or does
+    nothing. Raises BrokerUnreachable (this call has formed no broker), WrongSecret, WrongCluster, InvalidRequest.
     """
-    # Brokers are dialled where they are, whatever proxy the environment names for the web.
+    # Brokers are dialled directly, even if the environment names a web proxy.
     channels = [grpc.aio.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) for address in addresses]
     try:
         stubs = [pb_grpc.AdminStub(channel) for channel in channels]
@@ -73,7 +71,7 @@ async def form_cluster(
 def _agree(
     described: Sequence[pb.DescribeSelfReply], now_us: int, random_bytes: Callable[[int], bytes]
 ) -> tuple[bytes, bytes]:
-    """(cluster id, first entry): what some hold already, or new ones."""
+    """Return (cluster id, first entry): those that some brokers already have, or new ones."""
     ids = [d.broker_id for d in described]
     if len(set(ids)) != len(ids):
         raise InvalidRequest(f"brokers {sorted(ids)}: one of them was named twice", hint="name each voter once")
@@ -93,7 +91,7 @@ def _agree(
 
 
 async def _all(calls: Sequence[object], addresses: Sequence[str]) -> list[pb.DescribeSelfReply]:
-    """Every reply, or the first typed error, or BrokerUnreachable with all addresses that failed."""
+    """Return every reply. Raises the first typed error, or BrokerUnreachable with all addresses that failed."""
     replies = await asyncio.gather(*calls, return_exceptions=True)  # type: ignore[call-overload]
     unreachable = []
     for address, reply in zip(addresses, replies, strict=True):

@@ -1,7 +1,6 @@
-"""Going on without a quorum, from the operator's side: ask every broker, judge each group, order, ask again.
-
-The metadata group comes first: brokers that lost their disks learn of their partitions from it. Everything may be
-repeated, and interrupted anywhere: a group that has a leader again is left alone.
+"""Loss-of-quorum recovery, the operator's side: ask every broker, judge each group, order a leadership, ask again. The
+metadata group comes first, because brokers that lost their disks learn their partitions from it. Every step may be
+interrupted and repeated: a group that has a leader again is left alone.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from tinymq.raft.rules.quorum_loss import (
 )
 from tinymq.rpc.common.proof import NONCE_BYTES, survey_proof, take_over_proof
 
-LOOK_S = 0.3  # between two looks at how far it is
-ORDER_S = 2.0  # until an order that came to nothing is given again
+LOOK_S = 0.3  # between two surveys
+ORDER_S = 2.0  # until an order without effect is repeated
 CALL_TIMEOUT_S = 10.0
 ORDERS_MAX = 200  # to one broker at once
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One group: its brokers (the preferred leader first), what they hold of it, and what can become of it."""
+    """One group: its brokers (the preferred leader first), their replicas of it, and how it can continue."""
 
     group: GroupId
     topic: str  # "" for the metadata group
@@ -50,7 +49,7 @@ class Found:
 
     @property
     def settled(self) -> bool:
-        """It has a leader, and every replica that is there knows that it is listed."""
+        """The group has a leader, and every running replica knows that it is listed."""
         led = isinstance(self.verdict, Healthy) and self.verdict.leader is not None
         return led and all(r.applied.has(r.replica) for r in self.reports if r.healthy)
 
@@ -67,12 +66,12 @@ class Survey:
 
     @property
     def lost(self) -> list[Found]:
-        """Groups that can go on by accepting loss."""
+        """Groups that can continue if the operator accepts loss."""
         return [found for found in self.groups if isinstance(found.verdict, QuorumLost)]
 
     @property
     def stuck(self) -> list[Found]:
-        """Groups that cannot go on yet."""
+        """Groups that cannot continue yet."""
         return [found for found in self.groups if isinstance(found.verdict, Unrecoverable)]
 
 
@@ -94,7 +93,9 @@ async def take_survey(addresses: Sequence[str], secret: bytes, timeout_s: float)
 
 
 async def order(survey: Survey, wanted: Iterable[Found], secret: bytes) -> list[tuple[Found, str]]:
-    """Tell the survivor of each of the `wanted` groups, all of them lost, to stand. Those that refused, and why."""
+    """Order the survivor of each of the `wanted` groups, all of which lost their quorum, to lead. Returns those that
+    refused, with the reasons.
+    """
     by_broker: dict[int, list[Found]] = {}
     for found in wanted:
         assert isinstance(found.verdict, QuorumLost)
@@ -105,18 +106,18 @@ async def order(survey: Survey, wanted: Iterable[Found], secret: bytes) -> list[
 
 @dataclass(slots=True)
 class Recovering:
-    """One run of accepting what is lost, until nothing is, or nothing moves for `patience_s`."""
+    """One run that accepts loss, until no group is lost, or nothing changes for `patience_s`."""
 
     secret: bytes
     patience_s: float
     now: Callable[[], float]  # monotonic seconds
-    say: Callable[[str], None]  # what happens, for people
+    say: Callable[[str], None]  # gets the progress, for people
     _ordered: dict[GroupId, float] = field(default_factory=dict)  # when each was ordered last
     _done: set[GroupId] = field(default_factory=set)
     _refused: dict[GroupId, str] = field(default_factory=dict)  # as said last
 
     async def run(self, survey: Survey, addresses: Sequence[str]) -> Survey:
-        """The cluster as it is afterwards: `lost` and `stuck` name what is left."""
+        """Return the cluster afterwards: `lost` and `stuck` name the remaining groups."""
         moved_at, seen = self.now(), None
         while not (_at_rest(survey) or self.now() - moved_at > self.patience_s):
             await self._step(survey)
@@ -147,17 +148,17 @@ class Recovering:
 
 
 def name(found: Found) -> str:
-    """Of a group, for people."""
+    """The name of a group, for people."""
     return f"{found.topic}/{found.group.partition}" if found.topic else "the metadata"
 
 
 def _first(lost: list[Found]) -> list[Found]:
-    """The metadata group alone while it is among them."""
+    """Only the metadata group, while it is among them."""
     return [found for found in lost if found.group == METADATA_GROUP] or lost
 
 
 def _at_rest(survey: Survey) -> bool:
-    """Nothing is to be ordered, and nothing is on its way."""
+    """No order is left to give, and none is under way."""
     if survey.lost:
         return False
     opening = any(_opening(found, survey.brokers) for found in survey.groups)
@@ -165,7 +166,7 @@ def _at_rest(survey: Survey) -> bool:
 
 
 def _opening(found: Found, brokers: Mapping[int, pb.SurveyReply]) -> bool:
-    """A broker that is there has not opened its replica yet."""
+    """A running broker has not opened its replica yet."""
     there = {report.broker_id for report in found.reports}
     return any(b in brokers and brokers[b].state in ("starting", "running") for b in found.members if b not in there)
 
@@ -219,7 +220,7 @@ def _channel(address: str) -> grpc.aio.Channel:
     )  # fmt: skip
 
 
-# ---- putting together -------------------------------------------------------------------------------------------
+# ---- combining reports -------------------------------------------------------------------------------------------
 
 
 def _answers(asked: Mapping[str, pb.SurveyReply | str]) -> list[tuple[str, pb.SurveyReply]]:
@@ -258,7 +259,8 @@ def _judge_all(brokers: Mapping[int, pb.SurveyReply], unasked: Collection[int]) 
     theirs = reports[METADATA_GROUP]
     metadata = _judge(METADATA_GROUP, "", _members(theirs), theirs, unasked)
     found = [metadata]
-    best = max(theirs, key=lambda r: (r.leads, r.position), default=None)  # whose registry says what there is
+    # the broker whose registry has the newest list of partitions
+    best = max(theirs, key=lambda r: (r.leads, r.position), default=None)
     placed = brokers[best.broker_id].placed if best is not None else ()
     for queue in sorted(placed, key=lambda p: (p.topic, p.partition)):
         group = group_from_wire(queue.topic_id, queue.partition)
@@ -278,18 +280,20 @@ def _judge(
 
 
 def _members(reports: Sequence[ReplicaReport]) -> tuple[int, ...]:
-    """The brokers of a group: they are the same in every CONFIG of it."""
+    """The brokers of a group, which are the same in every CONFIG of it."""
     return tuple(r.broker_id for r in reports[0].newest.replicas) if reports else ()
 
 
 def _to_open(
     group: GroupId, members: Sequence[int], reports: Sequence[ReplicaReport], brokers: Mapping[int, pb.SurveyReply]
 ) -> list[ReplicaReport]:
-    """Replicas that brokers will open, empty, once the metadata goes on: for a forecast, never for an order."""
+    """The replicas that brokers will open empty once the metadata group has a leader: for a forecast, never for an
+    order.
+    """
     there = {report.broker_id for report in reports}
     some = [b for b in members if b in brokers and b not in there]
     nothing, unknown = Membership(group, 0, ()), b"?" * 16
-    why = "opens once the metadata goes on"
+    why = "opens once the metadata group has a leader"
     return [
         ReplicaReport(
             replica=Replica(b, unknown), healthy=True, leads=False, term=0, last_term=0, last_index=1,

@@ -1,7 +1,6 @@
-"""The fetch stream: many fetches wait at once, each is answered by its own message when it has something to say.
-
-Bytes are read when they can be sent. What is in memory is read by the writer itself, one answer at a time, so
-that a slow reader holds one; what is on disk is read ahead, up to a bound in bytes.
+"""The fetch stream: many fetches wait at once, and each is answered by its own message when it is ready. Bytes are read
+when they can be sent. The writer itself reads frames in memory, one answer at a time, so that a slow reader occupies
+one answer. Frames on disk are read ahead, up to a bound in bytes.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ class Replies(Protocol):
 
 @dataclass(slots=True)
 class _Asked:
-    """A fetch for the meter: of which topic, asked when, and when there was something to say. And for the scan that it
-    belongs to, if it does."""
+    """A fetch for the meter: its topic, the times of its arrival and of its ready answer, and its scan, if any."""
 
     topic_id: bytes
     asked_s: float
@@ -60,23 +58,24 @@ class FetchStream:
         self, serving: Serving, replies: Replies, limits: Limits, share: Share = UNLIMITED, *, sends_files: bool = False
     ) -> None:
         """`sends_files`: answers may have StoredFrames."""
-        self._sends_files = sends_files and not share.limited  # what waits for a quota may wait for long
+        self._sends_files = sends_files and not share.limited  # an answer may wait long for its quota
         self._serving = serving
         self._meter = serving.meter
         self._limits = limits
         self._replies = replies
         self._share = share
-        self._waiting: dict[int, Fetch] = {}  # by request id; begun, and neither answered nor cancelled
-        self._asked: dict[int, _Asked] = {}  # of the same
+        self._waiting: dict[int, Fetch] = {}  # by request id: neither answered nor cancelled
+        self._asked: dict[int, _Asked] = {}  # of the same fetches
         self._ready: deque[tuple[int, Fetch]] = deque()
-        self._messages: deque[tuple[FetchAnswer, int]] = deque()  # errors, and what was read ahead, with its bytes
+        # errors, and answers that were read ahead, with their bytes
+        self._messages: deque[tuple[FetchAnswer, int]] = deque()
         self._reading: set[asyncio.Task[None]] = set()
-        self._read_ahead_bytes = 0  # asked of the disk, or read and not yet written
+        self._read_ahead_bytes = 0  # bytes requested from the disk, or read and not yet written
         self._slice = Slice(serving.slices)
         self._fetch_share: FetchShare | None = None  # this stream's share of the broker's bound, once a broker runs
         self._ended = False
-        self._wake = asyncio.Event()  # the writer waits on it
-        self._room = asyncio.Event()  # the reader waits on it
+        self._wake = asyncio.Event()  # wakes the writer
+        self._room = asyncio.Event()  # wakes the reader when there is space
 
     async def run(self, requests: AsyncIterator[pb.FetchRequest]) -> None:
         """Run until the client has ended its side and every fetch is answered, or until the stream breaks."""
@@ -99,7 +98,7 @@ class FetchStream:
                 task.cancel()
             for fetch in self._waiting.values():
                 fetch.cancel()
-            self._messages.clear()  # their files stay open else, until the next collection of cycles
+            self._messages.clear()  # otherwise their files stay open until the next garbage collection
 
     def _take(self, request: pb.FetchRequest) -> None:
         number = request.request_id
@@ -166,7 +165,7 @@ class FetchStream:
                 if throttled_s:
                     message.head.throttled_ms = int(throttled_s * 1000)
                 await self._replies.write(message)
-                await self._share.wait(throttled_s)  # what is ready meanwhile holds no bytes
+                await self._share.wait(throttled_s)  # other ready answers use no memory in between
             elif self._ended and not self._waiting:
                 return
             else:
@@ -174,7 +173,7 @@ class FetchStream:
                 await self._wake.wait()
 
     def _next(self) -> FetchAnswer | None:
-        """What to write now. Starts reads from disk on the way, while there is room for what they bring."""
+        """Return the next answer to write. Also starts reads from disk while the bound has space for their bytes."""
         if self._messages:
             message, size = self._messages.popleft()
             self._read_ahead_bytes -= size

@@ -1,8 +1,7 @@
-"""The produce stream: batches in, results out, several to a message when they are ready together.
-
-One reader per stream keeps batches in their order, one writer sends what is ready; a batch in between costs a
-callback, not a task. Accepted batches without an answer are bounded, in bytes and in number. At a bound the stream is
-not read. A request with many batches is processed in slices, between which the loop serves others.
+"""The produce stream: batches in, results out, several in a message when they are ready together. One reader per stream
+keeps the order of batches, and one writer sends the ready results; a batch in between costs a callback, not a task.
+Accepted batches without an answer are bounded, in bytes and in number. At a bound the stream is not read. A request
+with many batches is processed in slices, between which the loop serves others.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tinymq.proto.errors import to_wire
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.reply_stream import start_writer
 
-RESULTS_MAX = 2000  # in one reply: well below the size of a message, errors included
+RESULTS_MAX = 2000  # results in one reply: well below the size of a message, errors included
 TIMEOUT_S_MAX = 3600.0
 
 CALL = "Broker.Produce"  # to the meter
@@ -35,7 +34,7 @@ _ACKS = {pb.ACKS_QUORUM: Acks.QUORUM, pb.ACKS_LEADER: Acks.LEADER, pb.ACKS_NONE:
 
 
 Batch = tuple[pb.ProduceBatch, bytes]
-"""What is said of a batch, and its payload, which lies beside it."""
+"""The metadata of a batch, and its payload, which travels beside it."""
 
 
 class Replies(Protocol):
@@ -75,7 +74,7 @@ class ProduceStream:
         self._results: list[pb.ProduceResult] = []
         self._inflight_bytes = 0
         self._slice = Slice(serving.slices)
-        self._inflight = 0  # batches that will be answered, and are not yet
+        self._inflight = 0  # batches that are still to be answered
         self._ended = False
         self._ready = asyncio.Event()  # the writer waits on it
         self._room = asyncio.Event()  # the reader waits on it
@@ -117,7 +116,7 @@ class ProduceStream:
             broker.find(batch.topic_id, batch.partition)  # a batch for a partition that is not here is not inspected
             declared = declare(payload, batch.payload_crc, broker.limits)
             checked = None
-            if is_heavy(declared, len(payload)):  # validated away from the loop, while the stream's next batch waits
+            if is_heavy(declared, len(payload)):  # validated in a thread, while the stream's next batch waits
                 check = partial(admit, payload, batch.payload_crc, broker.limits, declared)
                 checked = await broker.unpack_queue.run(check)
             else:
@@ -133,11 +132,11 @@ class ProduceStream:
                 self._ready.set()
         while len(self._results) >= RESULTS_MAX:
             await self._wait_for_room()
-        await self._share.wait(throttled_s)  # what is sent meanwhile waits in the connection
+        await self._share.wait(throttled_s)  # later batches wait in the connection
         return cost
 
     def _is_full(self, size: int, limits: Limits) -> bool:
-        """Must one more batch of `size` bytes wait, because too many batches wait for their answers?"""
+        """Must another batch of `size` bytes wait, because too many batches wait for their answers?"""
         if not self._inflight:
             return False
         return self._inflight_bytes + size > limits.stream_inflight_bytes_max or (
