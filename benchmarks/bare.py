@@ -1,4 +1,4 @@
-"""The bare limit: what this machine gives to three processes that move and sync bytes without any logic.
+"""The bare limit: the throughput of three processes that move and sync bytes without any logic on this machine.
 
 `make bench` runs it between tinymq's rounds; alone it prints JSON:
 
@@ -36,11 +36,11 @@ from benchmarks.measure import (
     aged_memory,
 )
 
-INFLIGHT_MAX = 8  # messages not yet answered, as tinymq's producer has batches
+INFLIGHT_MAX = 8  # unanswered messages in flight, like the batches of tinymq's producer
 
 
 class BareLimit:
-    """Three processes on loopback, and a client of theirs. Each method is one round."""
+    """Three processes on loopback, and their client. Each method is one round."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -66,7 +66,9 @@ class BareLimit:
             process.wait(10)
 
     async def write_bulk(self, messages: int) -> Round:
-        """Many messages of a batch's size on one stream. MB/s, and the time from each write to its answer."""
+        """Send many messages of a batch's size on one stream. Measures MB/s, and the time from each write to its
+        answer.
+        """
         message = os.urandom(BATCH_BYTES)
         call = self._call("Produce")
         sent: deque[float] = deque()
@@ -93,7 +95,7 @@ class BareLimit:
         return Round(messages * len(message) / elapsed / 1e6, Latency.of(took))
 
     async def write_alone(self, messages: int) -> Round:
-        """One record at a time, each written when the one before has its answer. Records per second."""
+        """Send one record at a time, each after the previous answer. Measures records per second."""
         message = os.urandom(RECORD_BYTES)
         call = self._call("Produce")
         took = []
@@ -106,7 +108,7 @@ class BareLimit:
         return Round(messages / sum(took), Latency.of(took))
 
     async def read(self, messages: int) -> Round:
-        """Messages of 1 MiB from a stream. MB/s."""
+        """Receive messages of 1 MiB from a stream. Measures MB/s."""
         call = self._call("Fetch")
         started = time.perf_counter()
         await call.write(COUNT.pack(messages))

@@ -1,9 +1,9 @@
-"""The bare limit's three processes: the bytes of tinymq's way to three disks, and no logic at all.
+"""The bare limit's three processes: the same bytes to three disks as tinymq, without any logic.
 
 The leader takes messages from a `grpc.aio` bidirectional stream, forwards them to two followers over
-framed TCP, and each of the three appends them to a file with one fdatasync for all that arrived during
-the last one. A message counts when the leader's disk and one more have it; the answer is how many count.
-Nothing is parsed, checked, indexed or kept. Ends when its standard input does.
+framed TCP, and each of the three appends them to a file, with one fdatasync for all messages that arrived during the
+previous one. A message counts when the leader's disk and another disk have it; the answer is the number of messages
+that count. Nothing is parsed, checked, indexed or kept. A process ends when its standard input does.
 
     frame: length u32 | bytes          ack: durable u64, the number of frames synced so far
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LENGTH = struct.Struct("<I")
 COUNT = struct.Struct("<Q")
-SLICE_BYTES = 256 * 1024  # asyncio copies what the system does not take at once: at most this much
+SLICE_BYTES = 256 * 1024  # asyncio copies the bytes that the kernel does not accept at once: at most this many
 WRITE_CHUNKS_MAX = 512  # below IOV_MAX
 FETCH_BYTES = 1 << 20
 
@@ -38,7 +38,7 @@ GRPC_OPTIONS = [("grpc.max_receive_message_length", 64 << 20), ("grpc.max_send_m
 
 
 class Disk:
-    """Appends to one file; `durable` counts what is synced. One executor hop per sync, as in tinymq."""
+    """Appends to one file; `durable` counts the synced messages. One executor hop per sync, as in tinymq."""
 
     def __init__(self, path: str, on_durable: Callable[[], None]) -> None:
         self.durable = 0
@@ -167,7 +167,7 @@ class Leader:
             self._followers.append(follower)
 
     async def produce(self, requests: AsyncIterator[bytes], context: Context) -> None:
-        """Every request is a message; every answer says how many of this stream's count."""
+        """Every request is a message; every answer is the number of this stream's messages that count."""
         before = self._counted
         answers = asyncio.get_running_loop().create_task(self._answer(before, context))
         async for message in requests:
@@ -200,7 +200,7 @@ class Leader:
 
 
 async def lead(path: str, ports: list[int]) -> tuple[int, grpc.aio.Server]:
-    """Serve gRPC; the port, and the server, which serves for as long as somebody holds it."""
+    """Serve gRPC. Returns the port, and the server, which serves until it is collected."""
     leader = Leader(path)
     await leader.connect(ports)
     server = grpc.aio.server(options=GRPC_OPTIONS)
@@ -215,7 +215,7 @@ async def lead(path: str, ports: list[int]) -> tuple[int, grpc.aio.Server]:
 
 
 async def follow(path: str) -> tuple[int, asyncio.Server]:
-    """Listen for the leader; the port, and the server."""
+    """Listen for the leader. Returns the port and the server."""
     transports: list[asyncio.Transport] = []
     disk = Disk(path, lambda: transports[-1].write(COUNT.pack(disk.durable)))
     loop = asyncio.get_running_loop()
@@ -228,7 +228,7 @@ async def run(args: argparse.Namespace) -> None:
     print(json.dumps({"port": port}), flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     assert server is not None
-    os._exit(0)  # the parent is gone or done: nothing here is worth an orderly end
+    os._exit(0)  # the parent has ended: no clean stop is needed
 
 
 def main() -> None:

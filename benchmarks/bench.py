@@ -77,7 +77,7 @@ WORKLOADS = (
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[str]:
-    """Three brokers through the public command line; their addresses. Ended with the block."""
+    """Run three brokers through the public command line until the block ends. Yields their addresses."""
     command = [sys.executable, "-m", "tinymq.cli.main", "dev"]
     where = ["--dir", str(folder / "cluster")]
     try:
@@ -96,7 +96,8 @@ def measure(folder: Path, rounds: int, workloads: list[Workload]) -> dict[str, d
         drivers = {
             "bare": stack.enter_context(Driver("benchmarks.bare", "--dir", str(folder))),
             "tinymq": stack.enter_context(Driver("benchmarks.tinymq_rounds", "--servers", servers)),
-            # The switch interval is of a whole process, so the rows with the shorter one have a process of their own.
+            # The switch interval applies to a whole process, so the rows with the shorter one have a process of their
+            # own.
             "short": stack.enter_context(
                 Driver("benchmarks.tinymq_rounds", "--servers", servers, "--switch-interval-ms", "0.5")
             ),
@@ -127,7 +128,7 @@ def ratio(workload: Workload, summaries: dict[str, Summary]) -> float | None:
 
 
 def reached(workload: Workload, summaries: dict[str, Summary]) -> bool | None:
-    """Whether it is what the project wants; None when nothing is wanted of it."""
+    """Does the row meet its goal? None if it has no goal."""
     if workload.wanted is None:
         return None
     found = ratio(workload, summaries)
@@ -137,7 +138,7 @@ def reached(workload: Workload, summaries: dict[str, Summary]) -> bool | None:
 
 
 def table(workloads: list[Workload], results: dict[str, dict[str, Summary]]) -> Table:
-    """What people look at."""
+    """Print the table."""
     made = Table(title="tinymq beside the bare limit: medians (and least to most) of the rounds")
     for title in ("workload", "system", "throughput", "p50 ms", "p99 ms", "p99.9 ms", "ratio", "wanted"):
         made.add_column(title, justify="left" if title in ("workload", "system") else "right")
@@ -223,7 +224,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="tinymq-bench-", dir=args.dir) as name:
         folder = Path(name)
         if not args.no_age:
-            progress.print("[dim]touching the memory once, so that nobody pays for it later (up to a minute)")
+            progress.print("[dim]touching the memory once, so that no round pays for it later (up to a minute)")
         with aged_memory(folder, 0.0 if args.no_age else AGED_SHARE) as aged_s:
             results = measure(folder, args.rounds, workloads)
     load.append(os.getloadavg()[0])

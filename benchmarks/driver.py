@@ -1,6 +1,5 @@
-"""One process per measured system, which runs a round when told to: clients do not share an interpreter.
-
-What belongs here: asking for a round over pipes. What a round does belongs to the system's own module.
+"""One process per measured system, which runs a round on request: clients do not share an interpreter. This module
+requests rounds over pipes; the system's own module defines them.
 
     line in: {"workload": NAME, "count": N}          line out: a Round
 """
@@ -28,7 +27,7 @@ class Driver:
         self._module = module
 
     def run(self, workload: str, count: int) -> Round:
-        """One round, here and now. Raises RuntimeError when the process has ended."""
+        """Run one round. Raises RuntimeError when the process has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:

@@ -33,7 +33,7 @@ FETCHES = 4096  # on each connection
 WAIT_MS = 30_000
 AGAIN_S = 0.01  # the pause after the broker has ended a stream
 CALL_S = 10.0
-LOOK_S = 1.0  # between two looks for the leader
+LOOK_S = 1.0  # between two requests for the leader
 GRPC_OPTIONS = [("grpc.max_send_message_length", 64 * MIB), ("grpc.max_receive_message_length", 64 * MIB)]
 
 
@@ -98,7 +98,7 @@ async def tiny(victim: Victim) -> None:
 
 
 async def full(victim: Victim) -> None:
-    """Send requests with as many batches as are allowed, each valid and with one record."""
+    """Send requests with the maximum number of batches, each valid and with one record."""
     payload = pack_batch(encode(None, [b"x"], None, [1]), record_count=1)
     await send_requests(victim, _request(victim, payload, FULL_BATCHES), FULL_BATCHES)
 

@@ -1,8 +1,8 @@
-"""How long `from tinymq import Client` takes: the median of fresh processes, beside Python itself and pyarrow.
+"""How long `from tinymq import Client` takes: the median of fresh processes, compared with Python itself and pyarrow.
 
     python -m benchmarks.import_time [PYTHON]
 
-PYTHON is the interpreter of an environment with the wheel, so that bytecode is cached as pip leaves it.
+PYTHON is the interpreter of an environment with the wheel, so that bytecode is cached as after an installation by pip.
 """
 
 from __future__ import annotations

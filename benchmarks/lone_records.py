@@ -1,4 +1,4 @@
-"""`python -m benchmarks.lone_records`: does the thread that sends a lone record by itself pay for its code?
+"""`python -m benchmarks.lone_records`: is the thread that sends a lone record itself worth its code?
 
     python -m benchmarks.lone_records                      30 rounds with it and 30 without it, in turn
     python -m benchmarks.lone_records --rounds 5 --records 200
@@ -99,7 +99,7 @@ def measure(servers: str, rounds: int, records: int) -> Comparison:
 
 
 def table(comparison: Comparison, rounds: int) -> Table:
-    """Return what people look at."""
+    """Return the table for people."""
     made = Table(title=f"Client.send of 1 KiB, one at a time: medians of {rounds} interleaved rounds")
     for title in ("", "p50 ms", "CPU ms per record"):
         made.add_column(title)

@@ -1,6 +1,5 @@
-"""What a benchmark's numbers are made of: percentiles, medians with their spread, and aged memory.
-
-Nothing here knows what is measured.
+"""The parts of a benchmark's figures: percentiles, medians with their spread, and touched memory. Independent of the
+measured system.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 
 MIB = 1 << 20
 RECORD_BYTES = 1024
-BATCH_RECORDS = 1000  # as many records of 1 KiB as a batch of 1 MiB has room for, its own overhead included
+BATCH_RECORDS = 1000  # the number of 1 KiB records that fit into a batch of 1 MiB, with its overhead
 BATCH_BYTES = BATCH_RECORDS * RECORD_BYTES
 BULK_BATCHES = 192  # written, and read, per round
 LONE_WRITES = 500  # per round
@@ -36,7 +35,7 @@ class Latency:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Latency:
-        """Of every single time; exact, for a round has thousands at most."""
+        """Percentiles of all times; exact, because a round has thousands at most."""
         ranked = sorted(seconds)
 
         def at(share: float) -> float:
@@ -66,7 +65,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Several rounds of one workload: the median, and between which rounds it lies."""
+    """Several rounds of one workload: the median, and its spread."""
 
     rate: float
     rate_min: float
@@ -101,9 +100,8 @@ def memory_bytes() -> int:
 def aged_memory(folder: Path, share: float = AGED_SHARE) -> Iterator[float]:
     """Touch almost all memory once, by reading a sparse file of that size, and keep it until the end.
 
-    A virtual machine gets its memory from its host at first touch, at seconds per GB, and whoever runs
-    first would pay for it: 1 GB written took 1.8 s of system time here before, 0.3 s after. Yields the
-    seconds that it took.
+    A virtual machine gets its memory from its host at first touch, at seconds per GB, so the first round would pay for
+    it: writing 1 GB took 1.8 s of system time before, 0.3 s after. Yields the seconds that it took.
     """
     with tempfile.TemporaryFile(dir=folder) as file:
         size = int(memory_bytes() * share)

@@ -1,9 +1,9 @@
-"""What measuring costs: one broker in this process, writing with its meter on and off in turns, and the meter alone.
+"""The cost of metrics: one broker in this process writes with its meter on and off in turns, and the meter runs alone.
 
     python -m benchmarks.metering [--rounds 15]
 
-Processor time, client and broker together, for that is what a meter takes, and others on the machine change it least.
-One broker, so that as little as possible besides is in the figures: with followers the meter's share is smaller.
+The figures are processor time of client and broker together, which other programs on the machine change least. With a
+single broker they contain little else; with followers the meter's share is smaller.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAMES = ("off", "on")
 
 
 def alone(meter: Meter) -> float:
-    """Microseconds that one batch takes of the meter: two looks at the clock, and what is told."""
+    """Microseconds of the meter per batch: two readings of the clock, and the reports."""
     topic = os.urandom(16)
     started = time.process_time()
     for _ in range(CALLS):
@@ -39,7 +39,7 @@ def alone(meter: Meter) -> float:
 
 
 def write(cluster: Cluster, meter: Meter) -> tuple[float, float]:
-    """µs per lone write, and per batch of many; with a client of its own, for a stream keeps its meter."""
+    """µs per lone write, and per batch of many; with a new client, because a stream keeps its meter."""
     cluster.brokers[1].serving.meter = meter
     client = cluster.client()
     value = os.urandom(1024)
@@ -60,7 +60,7 @@ def write(cluster: Cluster, meter: Meter) -> tuple[float, float]:
 
 
 def _in_turns(cluster: Cluster, meters: list[Meter], first: int) -> list[tuple[float, float]]:
-    """One round of each, by meter; whichever goes first."""
+    """Run one round with each meter, in the given order."""
     done = {which: write(cluster, meters[which]) for which in (first, 1 - first)}
     return [done[which] for which in range(len(meters))]
 

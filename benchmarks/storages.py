@@ -1,9 +1,9 @@
-"""What topics in memory, and topics synced at intervals, gain: their logs alone, and in a cluster, in turns.
+"""The gain of topics in memory and topics synced at intervals: their logs alone, and in a cluster, in turns.
 
     python -m benchmarks.storages [--rounds 5]
 
-Of one log: processor time per entry, which other work on the machine changes least. Of a cluster: writes one at a time,
-and whole batches.
+For one log it measures processor time per entry, which other work on the machine changes least; for a cluster, single
+writes and whole batches.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def write_bulk(client: Client, topic: str) -> float:
 
 
 async def one_log(settings: dict[str, str], payload: bytes, count: int) -> float:
-    """Microseconds of processor time until an entry counts, one at a time; disk work is done where it is asked for."""
+    """Microseconds of processor time until an entry counts, one at a time; disk work runs in the calling thread."""
     with tempfile.TemporaryDirectory(prefix="tinymq-bench-") as folder:
         limits, group = Limits(), GroupId(TopicId(b"t" * 16), 0)
         files = RealFiles(Path(folder))

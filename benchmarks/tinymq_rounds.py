@@ -1,7 +1,6 @@
-"""tinymq's rounds, through its public client alone. Run by `make bench`, by way of driver.py.
-
-Every round of bulk writes has a topic of its own, which the round of reads that follows reads back: nothing
-is deleted between rounds. Batches are made before the clock starts: the bare limit's messages are, too.
+"""tinymq's rounds, through its public client. `make bench` runs them through driver.py. Every round of bulk writes has
+its own topic, which the next round of reads reads back; nothing is deleted between rounds. Batches are created before
+the clock starts, like the bare limit's messages.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ T = TypeVar("T")
 
 
 def make_batch() -> pa.RecordBatch:
-    """1,000 records of 1 KiB that do not compress, without keys."""
+    """Create 1,000 records of 1 KiB that do not compress, without keys."""
     values = pa.array([os.urandom(RECORD_BYTES) for _ in range(BATCH_RECORDS)], pa.binary())
     return pa.RecordBatch.from_arrays([values], ["value"])
 
@@ -48,7 +47,9 @@ class Rounds:
         self._channels = 0
 
     def write_bulk(self, batches: int) -> Round:
-        """Whole Arrow batches by send_batch. MB/s of values, and the time from each call to its acknowledgement."""
+        """Send whole Arrow batches by send_batch. Measures MB/s of values, and the time from each call to its
+        acknowledgement.
+        """
         topic = self._topic(f"bulk-{len(self._written)}")
         self._written.append(topic)
         took: list[float] = []
@@ -67,11 +68,13 @@ class Rounds:
                 deliveries.append(delivery)
             parts = [delivery.result() for delivery in deliveries]
             elapsed = time.perf_counter() - started
-        assert all(len(part) == 1 for part in parts), "a batch was split: it is not what is measured"
+        assert all(len(part) == 1 for part in parts), (
+            "the producer split a batch, so the round would measure something else"
+        )
         return Round(batches * BATCH_RECORDS * RECORD_BYTES / elapsed / 1e6, Latency.of(took))
 
     def write_alone(self, records: int) -> Round:
-        """Client.send, one record at a time. Records per second."""
+        """Client.send, one record at a time. Measures records per second."""
         value = os.urandom(RECORD_BYTES)
         self._client.send(self._alone, value)
         took = []
@@ -82,9 +85,8 @@ class Rounds:
         return Round(records / sum(took), Latency.of(took))
 
     def read(self, batches: int) -> Round:
-        """The topic written last, all of it, as Arrow tables that are looked at and dropped. MB/s of values.
-
-        Not as one table: the bare limit keeps nothing either, and new memory costs more than reading.
+        """Read the topic that was written last, as Arrow tables that are counted and dropped. Measures MB/s of values.
+        It builds no single table, because the bare limit keeps nothing either, and new memory costs more than reading.
         """
         expected, found = batches * BATCH_RECORDS + 1, 0
         started = time.perf_counter()
@@ -98,7 +100,7 @@ class Rounds:
         return Round(found * RECORD_BYTES / elapsed / 1e6)
 
     def write_small(self, records: int) -> Round:
-        """Producer.send of 100 B, to the last acknowledgement. Records per second."""
+        """Producer.send of 100 B, until the last acknowledgement. Measures records per second."""
         value = os.urandom(SMALL_RECORD_BYTES)
         took: list[float] = []
 
@@ -118,12 +120,14 @@ class Rounds:
         return Round(records / elapsed, Latency.of(took))
 
     def read_small(self, records: int) -> Round:
-        """Those back as messages, by Reader.poll. Records per second."""
+        """Read these records back as messages, by Reader.poll. Measures records per second."""
         with self._client.reader(self._small) as reader:
             return self._polled(records, lambda: reader.poll(max_records=POLLED_RECORDS))
 
     def poll_small(self, records: int) -> Round:
-        """The same by Queue.poll, with a new channel, whose commits go out meanwhile. Records per second."""
+        """The same by Queue.poll with a new channel, whose commits run in the background. Measures records
+        per second.
+        """
         self._channels += 1
         with self._client.queue(self._small, channel=f"c{self._channels}") as queue:
             return self._polled(records, lambda: queue.poll(POLLED_RECORDS, timeout=None))
@@ -142,7 +146,7 @@ class Rounds:
 
 
 async def write_alone_async(servers: str, records: int) -> Round:
-    """As Rounds.write_alone, on AsyncClient: without the way to another thread and back."""
+    """Like Rounds.write_alone, but on AsyncClient: without the change to another thread and back."""
     value = os.urandom(RECORD_BYTES)
     took = []
     async with AsyncClient(servers) as client:

@@ -1,12 +1,12 @@
 """`make bench-spark`: Spark reads the same rows from tinymq's followers, from Parquet files and from Kafka.
 
     make bench-spark                             2 GB of records of 1 KiB, a table
-    make bench-spark RECORDS=200000              less of them
+    make bench-spark RECORDS=200000              fewer records
     make bench-spark JSON=FILE                   and everything as JSON
 
-Three brokers of tinymq, three of Kafka (from Maven) and one Spark session with two cores are on this machine at once;
-rounds of the three alternate, the first three of scans do not count, for a JVM compiles what it runs; medians are
-compared. Absolute figures mean little on a shared machine: look at the ratios.
+Three brokers of tinymq, three of Kafka (from Maven) and one Spark session with two cores share this machine. Rounds of
+the three sources alternate. The first three rounds of scans do not count, because the JVM compiles its code in them.
+Medians are compared. Absolute figures mean little on a shared machine: look at the ratios.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Figure:
 
 
 def measure(folder: Path, records: int, rounds: int) -> list[Figure]:
-    """All of it. `folder` is on the disk to be measured."""
+    """Run everything. `folder` is on the disk to measure."""
     java_home = java_setup.home()
     with ExitStack() as stack:
         ours = stack.enter_context(cluster(folder))
@@ -114,7 +114,7 @@ def _scans(sources: scans.Sources, records: int, rounds: int) -> list[Figure]:
 
 
 def _producers(sources: scans.Sources, rounds: int) -> list[Figure]:
-    """What one producer that sends record by record waits for, beside scans of all rows and alone."""
+    """The latency of one producer that sends record by record, beside scans of all rows and alone."""
     p99s: dict[str, list[float]] = {"no scan": [], "a scan from followers": [], "a scan from leaders": []}
     for number in range(rounds + 1):
         for name, some in p99s.items():
@@ -133,7 +133,7 @@ def _producers(sources: scans.Sources, rounds: int) -> list[Figure]:
 
 
 def _plans(servers: str, rounds: int) -> list[Figure]:
-    """Last, for 3,000 replicas are work for brokers even when nothing is written to them."""
+    """Runs last, because 3,000 replicas are work for brokers even without writes."""
     progress.print(f"[dim]making a topic of {WIDE_PARTITIONS:,} partitions", highlight=False)
     data.load_wide(servers, WIDE, WIDE_PARTITIONS)
     took = _rounds("planning", {"plan": lambda: scans.planning_s(servers, WIDE)}, rounds)["plan"]
@@ -162,7 +162,7 @@ def _micro_batches(spark: SparkSession, servers: str, folder: Path) -> list[Figu
 
 
 def _driver(sources: scans.Sources, records: int) -> list[Figure]:
-    """Of a tenth of the rows, and of all: as many bytes per row as a driver that kept them would need."""
+    """After scans of a tenth of the rows and of all: the extra bytes per row show whether the driver keeps rows."""
     progress.print("[dim]the driver's memory", highlight=False)
     last = {str(p): records // data.PARTITIONS // SMALL_SHARE for p in range(data.PARTITIONS)}
     ends = json.dumps({TOPIC: last})
@@ -176,7 +176,7 @@ def _driver(sources: scans.Sources, records: int) -> list[Figure]:
 
 
 def _rounds(what: str, kinds: dict[str, Callable[[], float]], rounds: int, warm_ups: int = 1) -> dict[str, list[float]]:
-    """Seconds of each, in turns, without the first rounds."""
+    """Time each in turn. Returns the seconds, without the first rounds."""
     took: dict[str, list[float]] = {name: [] for name in kinds}
     for number in range(1 - warm_ups, rounds + 1):
         for name, run in kinds.items():
@@ -186,7 +186,7 @@ def _rounds(what: str, kinds: dict[str, Callable[[], float]], rounds: int, warm_
 
 
 def table(figures: list[Figure]) -> Table:
-    """What people look at."""
+    """Print the table."""
     made = Table(title="Spark reads tinymq, Parquet and Kafka: medians (and least to most) of the rounds")
     for title in ("what", "seen", "wanted"):
         made.add_column(title, justify="left" if title == "what" else "right")

@@ -1,4 +1,6 @@
-"""The rows that all three hold: made once, loaded through each system's own door, so that every scan reads the same."""
+"""The rows of all three systems: created once, and loaded through each system's own interface, so that every scan reads
+the same.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ KEY_BYTES = 8
 PARTITIONS = 4
 REPLICAS = 3
 BUFFER_BATCHES = 32
-CREATE_S_MAX = 300.0  # of a thousand partitions: three thousand replicas
+CREATE_S_MAX = 300.0  # a topic of a thousand partitions: three thousand replicas
 COLUMNS = "key", "value", "topic", "partition", "offset", "timestamp", "timestampType"
-"""Of all three: what Spark's source for Kafka has, and ours."""
+"""The columns of all three: common to Spark's Kafka source and ours."""
 
 
 def batches(records: int) -> Iterator[pa.RecordBatch]:
@@ -37,7 +39,7 @@ def _binary(count: int, size: int) -> pa.Array:
 
 
 def load_tinymq(servers: str, topic: str, records: int) -> None:
-    """Evenly over its partitions, acknowledged by a majority."""
+    """Send the rows evenly over the partitions, acknowledged by a majority."""
     with Client(servers) as client:
         client.admin.create_topic(topic, partitions=PARTITIONS, replication_factor=REPLICAS)
         with client.producer(buffer_bytes_max=BUFFER_BATCHES * MIB) as producer:
@@ -47,7 +49,7 @@ def load_tinymq(servers: str, topic: str, records: int) -> None:
 
 
 def load_flights(servers: str, topic: str) -> int:
-    """336,776 flights as JSON values; how many they are."""
+    """Send 336,776 flights as JSON values. Returns their number."""
     rows = source.load(source.find_data())
     with Client(servers) as client:
         client.admin.create_topic(topic, partitions=PARTITIONS, replication_factor=REPLICAS)
@@ -58,7 +60,7 @@ def load_flights(servers: str, topic: str) -> int:
 
 
 def load_wide(servers: str, topic: str, partitions: int) -> None:
-    """A record in each of many partitions: a range that is planned is held, an empty one is not."""
+    """Send a record to each of many partitions: a planned range gets a hold, an empty one does not."""
     with Client(servers) as client:
         client.admin.create_topic(topic, partitions=partitions, replication_factor=REPLICAS, timeout=CREATE_S_MAX)
         with client.producer() as producer:
@@ -67,14 +69,14 @@ def load_wide(servers: str, topic: str, partitions: int) -> None:
 
 
 def load_parquet(rows: DataFrame, folder: Path) -> str:
-    """What Spark reads from tinymq, as Spark writes it."""
+    """Write the rows that Spark reads from tinymq to Parquet."""
     path = str(folder / "parquet")
     rows.select(*COLUMNS).write.parquet(path)
     return path
 
 
 def load_kafka(spark: SparkSession, parquet: str, servers: str, topic: str) -> None:
-    """From the Parquet files: each record into the partition that it has in tinymq."""
+    """Load Kafka from the Parquet files: each record gets the partition that it has in tinymq."""
     rows = spark.read.parquet(parquet).selectExpr("key", "value", f"'{topic}' AS topic", "partition")
     sink = rows.write.format("kafka").option("kafka.bootstrap.servers", servers).option("kafka.acks", "all")
     sink.option("kafka.batch.size", MIB).option("kafka.linger.ms", 5).option("kafka.max.request.size", 8 * MIB).save()

@@ -1,6 +1,5 @@
-"""Kafka's brokers and Spark's connector to them, from Maven, into .venv/tools: who is compared with is the real thing.
-
-Needs Maven (`mvn`). Done once: the second time it only looks.
+"""Kafka's brokers and Spark's connector to them, from Maven, into .venv/tools. Needs Maven (`mvn`). The second run only
+checks that the files are there.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ BROKER = (
     "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3",
     "org.apache.logging.log4j:log4j-core:2.24.3",
 )
-# Without what they name themselves: Spark has the rest. Each is the newest that could be had.
+# Without their own dependencies, which Spark has. Each is the newest available version.
 CONNECTOR = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
@@ -30,7 +29,7 @@ ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></
 
 
 def broker_classpath() -> str:
-    """Of `kafka.Kafka`. Raises SystemExit that says what is missing."""
+    """The class path of `kafka.Kafka`. Raises a SystemExit that names what is missing."""
     return f"{_get('broker', BROKER, alone=False)}/*"
 
 

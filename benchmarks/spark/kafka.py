@@ -1,4 +1,4 @@
-"""Three Kafka brokers (KRaft, each a controller, too) as plain processes on loopback."""
+"""Three Kafka brokers (KRaft, each also a controller) as plain processes on loopback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOOL_S_MAX = 60.0
 
 
 class Kafka:
-    """Comes up with the block; `servers` is for clients. Its folder is the caller's."""
+    """Runs while the block does; `servers` is for clients. The caller owns the folder."""
 
     def __init__(self, folder: Path, java: str) -> None:
         self._folder = folder / "kafka"
@@ -52,7 +52,7 @@ class Kafka:
         self.close()
 
     def close(self) -> None:
-        """Nothing is to be kept: they are killed."""
+        """Kill the brokers: their data is not needed."""
         for process in self._running:
             process.kill()
         for process in self._running:
@@ -104,7 +104,7 @@ class Kafka:
                 return
 
     def _tool(self, name: str, *arguments: str) -> None:
-        """Raises RuntimeError with its last words."""
+        """Raises a RuntimeError with the end of its log."""
         command = [self._java, "-XX:TieredStopAtLevel=1", "-cp", self._classpath, name, *arguments]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_S_MAX, check=False)

@@ -1,4 +1,4 @@
-"""A producer at a steady pace beside a scan: what the scan costs those who write."""
+"""A producer at a steady pace beside a scan: the cost of the scan for writers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PER_S = 100  # records of 1 KiB, one by one, each to its leader's and a follower
 
 
 class Producing:
-    """Sends while the block runs; `latency` afterwards. Records go to partitions in turn."""
+    """Sends while the block runs; afterwards `latency` has the result. Records go to partitions in turn."""
 
     def __init__(self, servers: str, topic: str) -> None:
         self._servers, self._topic = servers, topic
@@ -25,7 +25,7 @@ class Producing:
 
     @property
     def latency(self) -> Latency:
-        """From handing over to the answer. Raises what ended it."""
+        """The time from the call to the answer. Raises the error that ended the sending."""
         if self._failed is not None:
             raise self._failed
         return Latency.of(self._took)

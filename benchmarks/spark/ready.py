@@ -1,5 +1,6 @@
-"""The limits of what a Python data source reads in Spark: the same columns, from batches that the task has at hand, and
-from bytes that another process sends as they are."""
+"""The limits of a Python data source in Spark: the same columns, from batches in the task's memory, and from bytes that
+another process sends unchanged.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from benchmarks.spark.sending import PIECE_BYTES, WANTED
 from pyspark_tinymq.options.columns import arrow_schema, spark_schema
 
 BATCH_RECORDS = 1_000
-DIFFERENT = 64  # batches in turns: as with any source, what comes next lies in no cache of the processor
+DIFFERENT = 64  # batches in turns: as with any source, the next batch is in no cache of the processor
 
 
 @cache
@@ -26,7 +27,9 @@ def _offsets() -> pa.Buffer:
 
 
 class Ready(DataSource):
-    """Options: `records`, of RECORD_BYTES each; `port`: values come from there (see sending.py)."""
+    """Options: `records`, the number of records of RECORD_BYTES each; `port`, from which values come (see
+    sending.py).
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -59,7 +62,7 @@ class _Reader(DataSourceReader):
             yield made[number % len(made)]
 
     def _sent(self, partition: int) -> Iterator[pa.RecordBatch]:
-        """Received where Arrow reads them, and nothing else."""
+        """Receive the bytes into the buffer that Arrow reads, and do nothing else."""
         others = self._others(partition)
         size = BATCH_RECORDS * RECORD_BYTES
         batches, left = PIECE_BYTES // size, self._records // BATCH_RECORDS
@@ -74,7 +77,7 @@ class _Reader(DataSourceReader):
                 left -= batches
 
     def _others(self, partition: int) -> list[pa.Array]:
-        """All columns but the value."""
+        """All columns except the value."""
         count = BATCH_RECORDS
         columns = [[None] * count, ["rows"] * count, [partition] * count, list(range(count)), [0] * count, [0] * count]
         kinds = [field.type for field in self._schema if field.name != "value"]

@@ -1,4 +1,6 @@
-"""One Spark session, and what is timed in it. Scans end in Spark's `noop` sink: all columns of all rows are made."""
+"""One Spark session, and its timed operations. Scans end in Spark's `noop` sink, which needs all columns of
+all rows.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ FLIGHT = (
 
 
 def session(folder: Path, java_home: Path, jars: str) -> SparkSession:
-    """local[2], as its users have it: a JVM that compiles well, no memory to spare."""
+    """local[2], like a user's session: a JVM with its usual compiler and little memory."""
     os.environ |= {
         "JAVA_HOME": str(java_home),
         "PYSPARK_PYTHON": sys.executable,
@@ -73,7 +75,7 @@ class Sources:
     tinymq: str
     kafka: str
     topic: str
-    sending: int  # the port of who sends bytes as they are
+    sending: int  # the port of the process that sends bytes unchanged
 
     def read_parquet(self) -> DataFrame:
         return self.spark.read.parquet(self.parquet)
@@ -85,7 +87,7 @@ class Sources:
         return self.spark.read.format("ready").options(records=records, port=port).load()
 
     def read_kafka(self) -> DataFrame:
-        """With as large fetches as its consumers take."""
+        """With the largest fetches that its consumers accept."""
         reader = self.spark.read.format("kafka").option("kafka.bootstrap.servers", self.kafka)
         reader = reader.option("subscribe", self.topic).option("kafka.max.poll.records", KAFKA_POLL_RECORDS)
         reader = reader.option("kafka.max.partition.fetch.bytes", KAFKA_FETCH_BYTES)
@@ -97,7 +99,7 @@ def tinymq(spark: SparkSession, servers: str, topic: str, **options: str) -> Dat
 
 
 def planning_s(servers: str, topic: str) -> float:
-    """From options to planned ranges, holds included: what the driver does before the first task."""
+    """From options to planned ranges, including holds: the driver's work before the first task."""
     source = DefaultSource({"servers": servers, "subscribe": topic})
     schema = source.schema()
     assert isinstance(schema, StructType)
@@ -115,7 +117,7 @@ def json_s(spark: SparkSession, servers: str, topic: str) -> tuple[float, float]
 
 
 def empty_batch_s(spark: SparkSession, servers: str, topic: str, folder: Path) -> float:
-    """Median seconds of a trigger that finds nothing, of a stream that has read all there is."""
+    """Median seconds of a trigger without new records, of a stream that has read everything."""
     stream = (
         spark.readStream.format("tinymq").options(servers=servers, subscribe=topic, startingOffsets="latest").load()
     )
@@ -137,7 +139,7 @@ def empty_batch_s(spark: SparkSession, servers: str, topic: str, folder: Path) -
 
 
 def driver_growth_bytes(spark: SparkSession, small: Callable[[], DataFrame], large: Callable[[], DataFrame]) -> int:
-    """How much more the driver's heap and its Python hold after the large scan than after the small one."""
+    """The extra memory of the driver's heap and its Python after the large scan, compared with the small one."""
     held = []
     for rows in (small, large):
         timed(rows())
@@ -146,7 +148,7 @@ def driver_growth_bytes(spark: SparkSession, small: Callable[[], DataFrame], lar
 
 
 def _heap_bytes(spark: SparkSession) -> int:
-    """After a collection: what lives."""
+    """The live heap after a garbage collection."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     jvm.java.lang.System.gc()

@@ -1,9 +1,9 @@
-"""Bytes from a file to whoever asks, with no logic: the least that a scan's server can cost. A process of its own:
+"""Sends bytes from a file without any logic: the lowest possible cost of a scan's server. A process of its own:
 
     python -m benchmarks.spark.sending FILE
 
-prints the port of 127.0.0.1 where it listens, and ends when its standard input does. A connection says how many
-pieces of PIECE_BYTES it wants (u64, little-endian), and gets them, from the page cache.
+prints the port of 127.0.0.1 where it listens, and ends when its standard input does. A connection sends the number of
+pieces of PIECE_BYTES that it wants (u64, little-endian), and gets them from the page cache.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Self
 from tinymq.net.socket_options import prepare
 
 PIECE_BYTES = 4 << 20
-PIECES = 64  # in the file, in turns: what comes next lies in no cache of the processor
+PIECES = 64  # in the file, in turns: the next piece is in no cache of the processor
 WANTED = struct.Struct("<Q")
 
 
 class Sending:
-    """Runs with the block. Its file is made in `folder`."""
+    """Runs while the block does. Creates its file in `folder`."""
 
     def __init__(self, folder: Path, pieces: int = PIECES) -> None:
         self._path = folder / "pieces"

@@ -1,3 +1,3 @@
-"""Where the fixtures chaos_cluster and nemesis come from."""
+"""Loads the fixtures chaos_cluster and nemesis."""
 
 pytest_plugins = ["tinymq_chaos.real.fixtures"]

@@ -1,10 +1,10 @@
-"""A test of a consumer of yours under faults: what it has to get right, whatever becomes of brokers and connections.
+"""An example of how to test your own consumer under faults of brokers and connections.
 
     PYTHONPATH=chaos .venv/bin/pytest examples/chaos
 
-The consumer takes orders from a queue and books them. It commits after it has booked, so an order is never lost; what
-it asked to commit may not have been when a leader died, so it may be given an order again, and has to know what it has
-booked. Put your own consumer in the place of Bookkeeper.
+The consumer takes orders from a queue and books them. It commits an order after it has booked it, so no order is lost.
+If a leader dies before the commit is done, the consumer gets the order again, so it has to remember the booked orders.
+Put your own consumer in the place of Bookkeeper.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Bookkeeper:
                         for message in queue.poll(timeout=0.5):
                             self.book((message.value or b"").decode())
                             queue.commit(message)
-            except TinymqError:  # a deadline passed, or another consumer took over: begin again where we committed
+            # a deadline passed, or another consumer took the channel: start again at the last commit
+            except TinymqError:
                 continue
 
     def book(self, order: str) -> None:
@@ -78,7 +79,7 @@ def test_every_order_is_booked_once(chaos_cluster: Cluster, nemesis: Nemesis) ->
 
 
 def _send(mq: Client, sent: list[str], count: int) -> None:
-    """Acknowledged, all of them: sends survive a leader's end by themselves."""
+    """Send all orders and wait for the acknowledgements: the client retries when a leader dies."""
     for _ in range(count):
         order = f"order {len(sent)}"
         mq.send(TOPIC, order.encode())

@@ -1,4 +1,4 @@
-"""When each flight was sent and acknowledged, and what follows from that. Pure: no clock is read here."""
+"""The times at which each flight was sent and acknowledged, and figures from them. Pure: reads no clock."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Latency:
 
 
 class Times:
-    """Nanoseconds per flight; 0: not yet. Filled in by the producing thread and the client's callbacks."""
+    """Nanoseconds per flight; 0: not yet. The producing thread and the client's callbacks fill them in."""
 
     def __init__(self, flights: int) -> None:
         self.sent_ns = array("q", bytes(8 * flights))
         self.acknowledged_ns = array("q", bytes(8 * flights))
 
     def latency(self) -> Latency:
-        """Over all that were acknowledged."""
+        """Percentiles over all acknowledged flights."""
         histogram = HdrHistogram(1, LATENCY_US_MAX, DIGITS)
         pairs = zip(self.sent_ns, self.acknowledged_ns, strict=True)
         for took_us, count in Counter((done - sent) // 1000 for sent, done in pairs if done).items():
@@ -40,8 +40,9 @@ class Times:
         return Latency(p50, p99, largest)
 
     def longest_silence_s(self, flights: Iterable[int], after_ns: int) -> float:
-        """The longest time between two acknowledgements of `flights` that follow one another, of which the
-        second came after `after_ns`: how long their partition took no writes."""
+        """Return the longest time between two consecutive acknowledgements of `flights`, the second after `after_ns`:
+        the time for which their partition accepted no writes.
+        """
         times = sorted({time for i in flights if (time := self.acknowledged_ns[i])})
         gaps = (later - earlier for earlier, later in pairwise(times) if later > after_ns)
         return max(gaps, default=0) / 1e9

@@ -1,7 +1,7 @@
-"""What came back, against what went in. Pure: records in, a verdict out.
+"""Compares the records read with the flights sent. Pure: records in, a verdict out.
 
-Three facts together say "each exactly once": every acknowledged flight is read, byte for byte, at the very
-partition and offset of its acknowledgement; nothing is read that is not a flight; no flight is read twice.
+Three facts together say "each exactly once": every acknowledged flight is read, byte for byte, at exactly the partition
+and offset of its acknowledgement; every record read is a flight; no flight is read twice.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from examples.flights.source import Flight
 
-EXAMPLES_MAX = 10  # of what differs; the counts are always whole
+EXAMPLES_MAX = 10  # examples of differences; the counts are complete
 
 Place = tuple[int, int]  # partition, offset
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What differs, counted. `examples` describes the first few."""
+    """The number of differences of each kind. `examples` describes the first few."""
 
     flights: int
     acknowledged: int
@@ -34,21 +34,25 @@ class Verdict:
 
     @property
     def same(self) -> bool:
-        """Every flight acknowledged and read exactly once, in its place, in order, with its bytes and time."""
+        """True if every flight was acknowledged and read exactly once, at its place, in order, with its
+        bytes and time.
+        """
         wrong = (self.lost, self.twice, self.foreign, self.misplaced, self.retimed, self.disordered, self.gaps)
         return self.acknowledged == self.read == self.flights and not any(wrong)
 
 
 class Comparison:
-    """Takes records in the order in which each partition hands them out."""
+    """Compares records in the order in which each partition returns them."""
 
     def __init__(self, flights: Sequence[Flight], places: Sequence[Place | None]) -> None:
-        """`places[i]` is where flight i was acknowledged; None: it was not."""
+        """`places[i]` is the acknowledged place of flight i; None if it was not acknowledged."""
         assert len(flights) == len(places)
         self._flights = flights
         self._places = places
         self._index = {(flight.key, flight.value): i for i, flight in enumerate(flights)}
-        assert len(self._index) == len(flights), "two flights have the same key and bytes: they cannot be told apart"
+        assert len(self._index) == len(flights), (
+            "two flights have the same key and bytes, so the comparison cannot distinguish them"
+        )
         self._times_read = bytearray(len(flights))
         self._latest: dict[bytes, tuple[int, int]] = {}  # key -> partition, flight
         self._next_offset: dict[int, int] = {}
@@ -75,7 +79,7 @@ class Comparison:
         self._latest[key] = (partition, i)
 
     def verdict(self) -> Verdict:
-        """What all records taken so far amount to."""
+        """Return the differences in all records so far."""
         lost = [i for i, times in enumerate(self._times_read) if times == 0 and self._places[i] is not None]
         twice = [i for i, times in enumerate(self._times_read) if times > 1]
         examples = [f"lost: flight {i}, acknowledged at {self._places[i]}" for i in lost[:EXAMPLES_MAX]]

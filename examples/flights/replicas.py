@@ -1,4 +1,4 @@
-"""The replicas of each partition against each other: by the brokers' word, and by the bytes on their disks."""
+"""Compares the replicas of each partition: by the brokers' reports, and by the bytes on their disks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Partitions = Mapping[int, Sequence[Replica]]
 
 
 def describe(client: Client, topic: str) -> Partitions:
-    """The replicas of `topic` that answer, by partition."""
+    """Return the replicas of `topic` that answer, by partition."""
     found: dict[int, list[Replica]] = defaultdict(list)
     for broker in client.admin.cluster_status().brokers:
         for r in broker.replicas:
@@ -47,8 +47,9 @@ def describe(client: Client, topic: str) -> Partitions:
 def wait_equal(
     client: Client, topic: str, records: Mapping[int, int], replicas: int, timeout_s: float
 ) -> tuple[Partitions, list[str]]:
-    """Wait until each partition p has `replicas` replicas that agree and hold records[p] or more; return them, and
-    what differs then, or when the time is up."""
+    """Wait until each partition p has `replicas` equal replicas with records[p] records or more. Returns the replicas,
+    and the differences if the deadline passes first.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
         found = describe(client, topic)
@@ -59,7 +60,7 @@ def wait_equal(
 
 
 def differences(found: Partitions, records: Mapping[int, int], replicas: int) -> list[str]:
-    """What keeps the replicas from being equal and whole. Pure."""
+    """Return the differences between the replicas, and what they lack. Pure."""
     wrong = []
     for partition, count in sorted(records.items()):
         these = found.get(partition, [])

@@ -1,4 +1,4 @@
-"""What is said at the end: a table of what was measured, and one line that says whether all is well. Pure."""
+"""The report at the end: a table of figures, and one line with the verdict. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from examples.flights.compare import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All figures of one run. Rates count keys and values alone, in units of 10^6 bytes."""
+    """All figures of one run. Rates count only keys and values, in units of 10^6 bytes."""
 
     records: int
     bytes: int

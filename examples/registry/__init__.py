@@ -1,1 +1,1 @@
-"""A registry of one's own: docs/registry.md walks through it."""
+"""An example of your own registry: docs/registry.md walks through it."""

@@ -1,7 +1,6 @@
-"""A fourth RegistryService, to copy from: one SQLite file that the brokers of one machine share.
-
-`RegistryState` decides each change, as everywhere, inside the transaction that stores what came of it; SQLite lets one
-in at a time. What other brokers changed is seen by looking. docs/registry.md walks through this file.
+"""A RegistryService as a template: one SQLite file that the brokers of one machine share. As in every registry,
+`RegistryState` decides each change, inside the transaction that stores the result; SQLite runs one transaction at a
+time. Each broker polls the file for the changes of others. docs/registry.md walks through this file.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class SqliteRegistry(BaseRegistry):
         return self.version
 
     async def _submit(self, command: pb.Command, timeout_s: float) -> pb.Reply:
-        """All that a registry of this kind has to say: how a command gets applied, once."""
+        """The only part that differs between such registries: how a command is applied, once."""
         return self._transact(lambda: self._store(command), command)
 
     def _store(self, command: pb.Command) -> None:
@@ -85,7 +84,7 @@ class SqliteRegistry(BaseRegistry):
         self._db.execute("INSERT OR REPLACE INTO state VALUES (1, ?, ?)", (after.version, after.dump()))
 
     def _transact(self, work: Callable[[], object], command: pb.Command | None = None) -> pb.Reply:
-        """Do `work` as one transaction on the newest state, and take over what `command` did there."""
+        """Run `work` as one transaction on the newest state, and adopt the result of `command`."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
@@ -99,7 +98,8 @@ class SqliteRegistry(BaseRegistry):
             raise OutcomeUnknown(f"the registry was not written: {error}") from error
         if command is None:
             return pb.Reply(version=self.version)
-        reply, effects = self._state.apply(command)  # as it was stored: equal commands do the same everywhere
+        # the stored bytes: equal commands have equal results on every broker
+        reply, effects = self._state.apply(command)
         self._advanced(effects)
         return reply
 
@@ -120,7 +120,7 @@ class SqliteRegistry(BaseRegistry):
                 gone = pb.UnregisterBroker(broker_id=broker_id, session=session)
                 self._end(self._stamp(pb.Command(unregister_broker=gone)))
         except (sqlite3.Error, TinymqError):
-            return  # looked at again soon
+            return  # polled again soon
 
     def _end(self, gone: pb.Command) -> None:
         key = (gone.unregister_broker.broker_id, gone.unregister_broker.session)

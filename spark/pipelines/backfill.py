@@ -52,7 +52,7 @@ class Job:
 
 
 def parse(argv: Sequence[str]) -> Job:
-    """The command line's values. Ends the process on --help and on what is wrong."""
+    """Parse the command line. Ends the process on --help and on errors."""
     parser = argparse.ArgumentParser(
         prog="backfill.py",
         description=(__doc__ or "").partition("\n")[0],
@@ -63,17 +63,23 @@ def parse(argv: Sequence[str]) -> Job:
     add = parser.add_argument
     add("--servers", required=True, help="brokers, as host:port,host:port")
     add("--from", dest="source", required=True, metavar="TOPIC", help="where the records are")
-    add("--to", required=True, metavar="TOPIC", help="where they go; it has to exist, and to be another one")
+    add("--to", required=True, metavar="TOPIC", help="topic for the copies; has to exist, and to be another topic")
     add("--since", type=moment, required=True, metavar="TIME", help="the earliest time of a record")
-    add("--until", type=moment, required=True, metavar="TIME", help="where the stretch ends: later ones are not taken")
+    add(
+        "--until",
+        type=moment,
+        required=True,
+        metavar="TIME",
+        help="end of the time range: later records are not copied",
+    )
     add("--schema", metavar="DDL", help="values are JSON with these members, which expressions find as json.NAME")
-    add("--where", default="true", metavar="EXPR", help="which of these records to take")
-    add("--key", default="key", metavar="EXPR", help="what becomes the key")
-    add("--value", default="value", metavar="EXPR", help="what becomes the value")
-    add("--timestamp", default="timestamp", metavar="EXPR", help="what becomes the time")
+    add("--where", default="true", metavar="EXPR", help="condition for the records to copy")
+    add("--key", default="key", metavar="EXPR", help="expression for the key")
+    add("--value", default="value", metavar="EXPR", help="expression for the value")
+    add("--timestamp", default="timestamp", metavar="EXPR", help="expression for the time")
     add("--ordered", action="store_true", help="times rise in each partition: read no further than --until")
-    add("--replica", default="follower", choices=("leader", "follower", "nearest", "any"), help="who is read from")
-    add("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    add("--replica", default="follower", choices=("leader", "follower", "nearest", "any"), help="replica to read from")
+    add("--dry-run", action="store_true", help="print the plan, and write nothing")
     return Job(**vars(parser.parse_args(argv)))
 
 
@@ -109,7 +115,9 @@ class Backfill:
             return True
 
     def transformed(self, source: DataFrame, read: Observation, taken: Observation) -> DataFrame:
-        """Return `source` as it will be written. Writes nothing. Raises Refused for invalid expressions."""
+        """Return the rows of `source` that the program will write. Writes nothing. Raises Refused for invalid
+        expressions.
+        """
         job = self.job
         within = (F.col("timestamp") >= F.lit(job.since)) & (F.col("timestamp") < F.lit(job.until))
         bad = F.lit(False)
@@ -126,7 +134,8 @@ class Backfill:
                 F.expr(job.key).alias("key"),
                 F.expr(job.value).alias("value"),
                 F.expr(job.timestamp).alias("timestamp"),
-                F.expr(f"filter(headers, header -> header.key <> '{PLACE}')").alias("headers"),  # the copy gets its own
+                # a copy gets its own place
+                F.expr(f"filter(headers, header -> header.key <> '{PLACE}')").alias("headers"),
             )
             _check(written)
         except (AnalysisException, ParseException) as error:

@@ -12,7 +12,7 @@ from html import escape
 from typing import Any
 from zoneinfo import ZoneInfo
 
-ZONE = ZoneInfo("America/New_York")  # where the airports are: a day's pattern is that of its local hours
+ZONE = ZoneInfo("America/New_York")  # the airports' zone: delays follow local hours
 DEPARTURES_MIN = 30  # a mean over fewer says nothing, and is left out
 COLOURS = ("#2f6fde", "#d9730d", "#0f8f6b", "#9b51e0", "#c0392b", "#687076")
 HEAT = ((247, 244, 237), (250, 205, 130), (232, 113, 61), (160, 32, 48), (74, 9, 38))

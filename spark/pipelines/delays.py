@@ -1,7 +1,7 @@
-"""Flights to delays: what is computed, as one transformation of DataFrames. No I/O.
+"""Computes delays from flights, as one transformation of DataFrames. No I/O.
 
 A flight is a record whose value is a JSON object with `origin` and `dep_delay` (minutes; null if it never left) and
-whose timestamp is the hour it was to leave in. The source parses the values (valueFormat=json).
+whose timestamp is the scheduled hour of departure. The source parses the values (valueFormat=json).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FLIGHT = "origin STRING, dep_delay INT"  # the source's valueSchema: of the valu
 LATE_MIN = 15  # a departure counts as late when it is later than this
 UNREADABLE = "unreadable"  # the observed metric: records with a value that is no flight
 
-# What is written, as Parquet and as JSON. Sums, not means, are what can be added up again.
+# The columns of the results, as Parquet and as JSON. Sums can be added up again, means cannot.
 DELAYS = T.StructType(
     [
         T.StructField("hour", T.TimestampType()),  # where the window begins
@@ -29,7 +29,7 @@ DELAYS = T.StructType(
 
 
 def observed(records: DataFrame) -> DataFrame:
-    """`records`, as they are; Spark counts those that could not be read, in the query's progress."""
+    """Return `records` unchanged; Spark counts the malformed values in the query's progress."""
     unreadable = F.col("value").isNotNull() & F.col("value.origin").isNull()
     return records.observe("records", F.count(F.when(unreadable, 1)).alias(UNREADABLE))
 
@@ -37,11 +37,10 @@ def observed(records: DataFrame) -> DataFrame:
 def delays(records: DataFrame, window: str, watermark: str) -> DataFrame:
     """Delays by window and airport, with the columns of DELAYS; a stream's or a batch's.
 
-    `watermark` is how much later than the newest record seen another one may still come and be counted.
-
-    A closing record has no value: it moves the watermark, and must not be filtered out before the aggregation. Spark
-    moves a filter on `airport` below the aggregation and below the watermark, where it would do just that. What is
-    said of a count stays above.
+    `watermark` is the time by which a record may lag behind the newest one and still count. A closing record has no
+    value, but moves the watermark, so it must not be filtered out before the aggregation. Spark moves a filter on
+    `airport` below the aggregation and the watermark, where it would remove closing records. A filter on a count stays
+    above.
     """
     delay = F.col("value.dep_delay")
     return (

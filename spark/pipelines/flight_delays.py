@@ -1,11 +1,11 @@
-"""Flights of a topic, hour by hour and airport by airport: how many left, and how late.
+"""Counts the departures and delays of a topic of flights, by hour and airport.
 
     spark-submit spark/pipelines/flight_delays.py --servers localhost:7070 --results out/delays --checkpoint out/state
 
-Two queries, one after the other. The first counts the flights into windows, and writes each window, once it is
-complete, to Parquet. The second takes the windows from there and writes them to a topic: files that are committed never
-change, so a batch that is done again, after a crash, writes the same rows in the same order, and a reader can tell the
-repeats (README.md). Started again with the same folders, both go on where they were.
+Two queries run one after the other. The first counts the flights into windows, and writes each complete window to
+Parquet. The second reads the windows from there and writes them to a topic. Committed files never change, so a batch
+that is repeated after a crash writes the same rows in the same order, and a reader recognizes the repeats (README.md).
+A restart with the same folders continues both queries.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOOK_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What was asked for."""
+    """The arguments."""
 
     servers: str
     source: str
@@ -53,7 +53,7 @@ class Job:
 
 
 def parse(argv: Sequence[str]) -> Job:
-    """The command line's values. Ends the process on --help and on what is wrong."""
+    """Parse the command line. Ends the process on --help and on errors."""
     parser = argparse.ArgumentParser(
         prog="flight_delays.py",
         description=(__doc__ or "").partition("\n")[0],
@@ -67,11 +67,11 @@ def parse(argv: Sequence[str]) -> Job:
     add("--from", dest="source", default="flights", metavar="TOPIC", help="the topic that holds the flights")
     add("--to", default="delays", metavar="TOPIC", help="the topic that gets the results; it has to exist")
     add("--results", type=Path, required=True, metavar="DIR", help="where the Parquet files go")
-    add("--checkpoint", type=Path, required=True, metavar="DIR", help="where the queries keep how far they are")
-    add("--window", default="1 hour", help="what is counted together")
-    add("--watermark", default="30 days", help="how late a flight may come and still be counted")
+    add("--checkpoint", type=Path, required=True, metavar="DIR", help="where the queries store their progress")
+    add("--window", default="1 hour", help="length of a window")
+    add("--watermark", default="30 days", help="how late a flight may arrive and still count")
     add("--batch-records", type=positive, default=50_000, metavar="N", help="flights in one micro-batch, at most")
-    add("--replica", default="follower", choices=("leader", "follower", "nearest", "any"), help="who is read from")
+    add("--replica", default="follower", choices=("leader", "follower", "nearest", "any"), help="replica to read from")
     add("--until-end", action="store_true", help="the topic is complete: read it, close the last windows, and end")
     add("--every", default="1 second", help="how often there is a micro-batch, without --until-end")
     add("--restarts", type=whole, default=3, metavar="N", help="how often a query that failed is started again")
@@ -88,7 +88,7 @@ class Pipeline:
     journal: Journal
 
     def run(self) -> bool:
-        """Run as asked. False: some flights are in no result, and it was said which way they went."""
+        """Run both queries. Returns False if some flights are in no result; the output says why."""
         self.spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # not INT96: it has no zone
         if self.job.until_end:
             self._until_end()
@@ -97,8 +97,9 @@ class Pipeline:
         return self._told()
 
     def _until_end(self) -> None:
-        """Read to the end, and only then close: a closing record that is read before a flight makes it come too late,
-        and partitions do not end at the same moment."""
+        """Read to the end before closing the topic: a closing record that is read before a flight makes the flight too
+        late, and partitions do not end at the same moment.
+        """
         self._carry(lambda: self._windows().trigger(availableNow=True).start())
         closing.close(self.job.servers, self.job.source)
         self._carry(lambda: self._windows().trigger(availableNow=True).start())
@@ -115,7 +116,7 @@ class Pipeline:
         self.journal.carry(starts, self.job.restarts)
 
     def _wait_results(self) -> None:
-        """A stream of files needs a folder, and must see by the log that is in it which ones count."""
+        """A stream of files needs an existing folder, whose log names the files that count."""
         while not (self.job.results / committed.LOG).exists() and self.spark.streams.active:
             time.sleep(LOOK_S)
 
@@ -148,7 +149,7 @@ class Pipeline:
         return rows.writeStream.queryName(name).outputMode("append").option("checkpointLocation", folder)
 
     def _told(self) -> bool:
-        """Say what there is, and what is missing from it."""
+        """Print the results, and what is missing in them."""
         results = self.spark.read.schema(DELAYS).parquet(str(self.job.results))
         sums = results.agg(F.count("*").alias("windows"), F.coalesce(F.sum("flights"), F.lit(0)).alias("flights"))
         found = sums.collect()[0]

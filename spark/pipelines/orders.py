@@ -1,7 +1,7 @@
 """The orders of CDNOW, a shop of 1997, as records. No network, no broker.
 
-They come with the distribution `lifetimes`, which is installed for its data alone and never imported. A line is a
-customer's number, a day, how many CDs, and dollars; the first line names them:
+They come with the distribution `lifetimes`, which is installed only for its data and never imported. A line has a
+customer's number, a day, a number of CDs, and dollars; the first line names them:
 
      customer_id  date number_of_cds  dollar_value
      00001 19970101  1   11.77
@@ -27,7 +27,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is sent: the customer as key, the order as JSON, its day as timestamp."""
+    """A record: the customer as key, the order as JSON, its day as timestamp."""
 
     key: bytes
     value: bytes
@@ -35,7 +35,7 @@ class Record:
 
 
 def find_data(name: str = DATA_FILE) -> Path:
-    """Where the installed distribution keeps a file of its data. Raises Refused."""
+    """Return the path of a data file in the installed distribution. Raises Refused."""
     try:
         files = distribution(DISTRIBUTION).files or []
     except PackageNotFoundError:
@@ -53,7 +53,7 @@ def load(path: Path) -> list[Record]:
 
 
 def records(lines: Iterable[str]) -> Iterator[Record]:
-    """The orders on these lines. Money becomes whole cents: sums of them are exact. Raises ValueError."""
+    """Parse the orders on these lines. Money becomes whole cents, whose sums are exact. Raises ValueError."""
     left = iter(lines)
     if (columns := next(left, "").split()) != COLUMNS:
         raise ValueError(f"the columns are {columns}, not {COLUMNS}")

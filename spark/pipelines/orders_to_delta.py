@@ -1,10 +1,10 @@
-"""Orders of a topic into a Delta table, each exactly once; then what each customer is worth, into another.
+"""Writes the orders of a topic to a Delta table, each exactly once, and then the value of each customer to another.
 
     spark-submit spark/pipelines/orders_to_delta.py --servers localhost:7070 --orders out/orders \\
         --customers out/customers --checkpoint out/state --until-end
 
-Each micro-batch is one commit of the Delta table, under the query's id and the batch's number: one that is done again,
-after a crash, finds its number there and changes nothing. The program collects a micro-batch before it writes it, so
+Each micro-batch is one commit of the Delta table, under the query's id and the batch's number: a batch that is repeated
+after a crash finds its number there and changes nothing. The program collects a micro-batch before it writes it, so
 --batch-records bounds its memory.
 """
 
@@ -33,7 +33,7 @@ QUERY = "orders"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What was asked for."""
+    """The arguments."""
 
     servers: str
     source: str
@@ -50,7 +50,7 @@ class Job:
 
 
 def parse(argv: Sequence[str]) -> Job:
-    """The command line's values. Ends the process on --help and on what is wrong."""
+    """Parse the command line. Ends the process on --help and on errors."""
     parser = argparse.ArgumentParser(
         prog="orders_to_delta.py",
         description=(__doc__ or "").partition("\n")[0],
@@ -59,9 +59,9 @@ def parse(argv: Sequence[str]) -> Job:
     add = parser.add_argument
     add("--servers", required=True, help="brokers, as host:port,host:port")
     add("--from", dest="source", default="orders", metavar="TOPIC", help="the topic that holds the orders")
-    add("--orders", required=True, metavar="DIR", help="the Delta table of orders; it is made if it is not there")
-    add("--customers", metavar="DIR", help="the Delta table of customers, made anew from the orders at the end")
-    add("--checkpoint", type=Path, required=True, metavar="DIR", help="where the query keeps how far it is")
+    add("--orders", required=True, metavar="DIR", help="the Delta table of orders; created if it does not exist")
+    add("--customers", metavar="DIR", help="the Delta table of customers, rebuilt from the orders at the end")
+    add("--checkpoint", type=Path, required=True, metavar="DIR", help="where the query stores its progress")
     add(
         "--until",
         type=date.fromisoformat,
@@ -69,8 +69,8 @@ def parse(argv: Sequence[str]) -> Job:
         help="customers as of this day (None: the last order's)",
     )
     add("--batch-records", type=positive, default=20_000, metavar="N", help="orders in one micro-batch, at most")
-    add("--replica", default="follower", choices=("leader", "follower", "nearest", "any"), help="who is read from")
-    add("--until-end", action="store_true", help="end when all that is in the topic now was written")
+    add("--replica", default="follower", choices=("leader", "follower", "nearest", "any"), help="replica to read from")
+    add("--until-end", action="store_true", help="end when the present records of the topic are written")
     add("--every", default="10 seconds", help="how often there is a micro-batch, without --until-end")
     add("--restarts", type=whole, default=3, metavar="N", help="how often a query that failed is started again")
     add("--progress", type=Path, metavar="FILE", help="append Spark's report of each micro-batch, as a line of JSON")
@@ -82,17 +82,17 @@ def parse(argv: Sequence[str]) -> Job:
 
 @dataclass(slots=True)
 class Pipeline:
-    """The query, and what follows it, on one session."""
+    """The query and the steps after it, on one session."""
 
     spark: SparkSession
     job: Job
     journal: Journal
     unreadable: int = 0  # records that are no orders
     first_unreadable: str = ""
-    again: list[int] = field(default_factory=list)  # batches that were in the table before
+    again: list[int] = field(default_factory=list)  # repeated batches, which the table already had
 
     def run(self) -> bool:
-        """Run as asked. False: some records are no orders, and it was said which."""
+        """Run the query. Returns False if some records are not orders; the output names them."""
         self._check()
         writer = self.records().writeStream.queryName(QUERY).foreachBatch(self.write)
         writer = writer.option("checkpointLocation", str(self.job.checkpoint))
@@ -116,7 +116,7 @@ class Pipeline:
         )
 
     def write(self, batch: DataFrame, number: int) -> None:
-        """One micro-batch into the table, in one commit. Again: nothing."""
+        """Append one micro-batch to the table in one commit. A repeat changes nothing."""
         kept = batch.persist()
         try:
             rows = orders(kept).toArrow()
@@ -131,12 +131,16 @@ class Pipeline:
             say(f"batch {number} is in {self.job.orders} from an earlier run: nothing to do")
 
     def _query_id(self) -> str:
-        """The same for as long as the checkpoint lives; a new checkpoint counts its batches from 0 under another."""
+        """The application id stays the same for the life of a checkpoint. A new checkpoint counts its batches from 0
+        under another id.
+        """
         (query,) = (query for query in self.spark.streams.active if query.name == QUERY)
         return query.id
 
     def _check(self) -> None:
-        """A new checkpoint begins with the first order: into a table that has some, all would go a second time."""
+        """A new checkpoint starts with the first order, which would write all orders of an existing table a second
+        time.
+        """
         begun = self.job.checkpoint.exists() and any(self.job.checkpoint.iterdir())
         if not begun and delta.exists(self.job.orders):
             raise Refused(

@@ -1,7 +1,6 @@
-"""The delays that came back into a topic, read without Spark: as rows, each once. Pure.
-
-The sink writes at least once: a batch that was done again has the same rows under the same places. As drop_repeats of
-pyspark_tinymq has it, a record is a repeat if both are the same, its place and what it says.
+"""Reads the delays that the program wrote to a topic, without Spark: as rows, each once. Pure. The sink writes at least
+once: a repeated batch has the same rows with the same places. Like drop_repeats of pyspark_tinymq, a record is a repeat
+if its place and its content are the same.
 """
 
 from __future__ import annotations
@@ -19,15 +18,16 @@ from pyspark_tinymq.write.place import PLACE
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What a topic holds."""
+    """The rows of a topic."""
 
     rows: tuple[Row, ...]  # in the order of their records; the first of those with the same place
     repeats: int  # records that were left out
 
 
 def returned(records: pa.Table) -> Returned:
-    """`records` as Reader.to_arrow gives them. One without a place is a row of its own. Raises ValueError for a value
-    that is no row of delays."""
+    """Read `records`, as Reader.to_arrow returns them. A record without a place is a row of its own. Raises ValueError
+    for a value that is not a row of delays.
+    """
     seen: set[tuple[object, ...]] = set()
     rows: list[Row] = []
     columns = (records[name].to_pylist() for name in ("key", "value", "headers"))
@@ -43,6 +43,6 @@ def returned(records: pa.Table) -> Returned:
 
 
 def _place(headers: Sequence[dict[str, object]]) -> bytes | None:
-    """The last one counts: a record that was copied may still carry that of its first query."""
+    """The last place counts: a copied record may still have the place of its first query."""
     places = [header["value"] for header in headers if header["key"] == PLACE]
     return places[-1] if places and isinstance(places[-1], bytes) else None

@@ -17,15 +17,14 @@ from tinymq.base.errors import TinymqError
 from tinymq.cli.common.exits import Exit, explain
 
 STACKS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""These loggers print a Java stack as JSON for each query that Spark refuses. The error that is raised says why."""
+"""These loggers print a Java stack as JSON for each query that Spark refuses. The raised error has the reason."""
 
-SHUFFLE_PARTITIONS = 4  # Spark's 200 are for other amounts: here they would be 200 files for each batch
+SHUFFLE_PARTITIONS = 4  # Spark's default of 200 is for larger data: here it would be 200 files for each batch
 
 
 def session(name: str) -> SparkSession:
-    """The session that spark-submit's options ask for, in UTC, with the data source `tinymq`.
-
-    Times of records are UTC; in another zone hours would be cut elsewhere.
+    """Return the session for spark-submit's options, in UTC, with the data source `tinymq`. Times of records are UTC;
+    in another zone, windows would start at other moments.
     """
     conf = SparkConf()
     conf.setIfMissing("spark.sql.shuffle.partitions", str(SHUFFLE_PARTITIONS))

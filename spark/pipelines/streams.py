@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
-LOOK_S = 0.2  # Spark keeps the last 100 progress reports: they do not come that fast
+LOOK_S = 0.2  # Spark keeps the last 100 progress reports, enough between two polls
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Journal:
     def __init__(self, file: Path | None, say: Callable[[str], None]) -> None:
         self._file = file
         self._say = say
-        self._seen: dict[str, int] = {}  # run id -> the newest batch that was taken
+        self._seen: dict[str, int] = {}  # run id -> the newest reported batch
         self.taken: list[Progress] = []
 
     def look(self, query: StreamingQuery) -> None:
@@ -95,8 +95,9 @@ class Journal:
                 return
 
     def follow(self, *queries: StreamingQuery) -> None:
-        """Return when the queries have ended. One that fails stops the others, and its StreamingQueryException is
-        raised."""
+        """Return when the queries have ended. A query that fails stops the others, and its StreamingQueryException is
+        raised.
+        """
         try:
             while all(query.isActive for query in queries):
                 for query in queries:
