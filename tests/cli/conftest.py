@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from tinymq.cli.common import tuning
+from tinymq.cli.common import broker_log, tuning
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
-from tinymq.cli.verbs import broker_log
 from tinymq.testing import Cluster
 
 

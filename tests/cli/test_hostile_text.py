@@ -22,10 +22,10 @@ from cyclopts import App
 
 from tests.cli.hostile_broker import FORGED, HOSTILE, TOPIC, Answers, HostileBroker
 from tinymq.cli.commands import app
+from tinymq.cli.common import broker_log
 from tinymq.cli.common.escapes import HOSTILE as CATEGORIES
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import main, run
-from tinymq.cli.verbs import broker_log
 from tinymq.dev import dev_folder
 from tinymq.testing import Cluster
 
@@ -45,6 +45,12 @@ ASKING: dict[str, list[str]] = {
     "channel list": [TOPIC],
     "channel seek": [TOPIC, "c", "--to", "end"],
     "channel delete": [TOPIC, "c"],
+    "group create": ["g", TOPIC],
+    "group list": [],
+    "group describe": ["g"],
+    "group lag": ["g"],
+    "group seek": ["g", "--to", "end"],
+    "group delete": ["g"],
     "queue consumer show": [TOPIC],
     "queue consumer unset": [TOPIC],
     "queue push": [TOPIC, "v"],

@@ -51,6 +51,7 @@ from tinymq.rpc.server.stream_server import StreamServer
 from tinymq.rpc.services.admin import AdminService
 from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
+from tinymq.rpc.services.groups import GroupsService
 
 EXECUTOR_THREADS = 8
 STREAM_GRACE_S = 0.3  # for streams to send what was answered; they never end by themselves
@@ -241,7 +242,7 @@ class BrokerApp:
             self.serving, self._connector, marks, metadata=broker.metadata, rng=self._rng, elsewhere=config.forward
         )  # fmt: skip
         self._gateway = QueueService(self.serving, leaders, marks, self.quotas, self._rng.randbytes)
-        return Services(broker, admin, ChannelsService(self.serving), self._gateway)
+        return Services(broker, admin, ChannelsService(self.serving), GroupsService(self.serving), self._gateway)
 
     def _formed(self, env: MemberEnv, first: Entry) -> None:
         if self.state is State.UNFORMED:  # otherwise it is stopping, and continues at its next start
@@ -270,7 +271,7 @@ class BrokerApp:
         await member.start(first)
         assert self._bootstrap is not None
         self._bootstrap.follow(member.broker.registry)
-        self.serving.broker = member.broker
+        self.serving.broker, self.serving.groups = member.broker, member.groups
         self._enter(State.RUNNING)
         self._spawn(self._serve_once_ready(member))
 

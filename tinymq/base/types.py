@@ -94,6 +94,14 @@ def check_topic_name(name: str) -> str:
     return _check_name("topic", name)
 
 
+INTERNAL_PREFIX = "__"
+
+
+def is_internal(topic: str) -> bool:
+    """Whether the topic belongs to the cluster: users neither make, write, alter nor delete it."""
+    return topic.startswith(INTERNAL_PREFIX)
+
+
 def check_channel_name(name: str) -> str:
     """As `check_topic_name`, for channels and consumer groups, which share one namespace."""
     return _check_name("channel", name)

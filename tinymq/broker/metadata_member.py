@@ -17,6 +17,9 @@ from tinymq.base.errors import InvalidConfig
 from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.cluster.feature_level import FeatureLevelControl, announced_level
 from tinymq.broker.cluster.registration import Registration
+from tinymq.broker.groups.cursor_keeper import CursorKeeper
+from tinymq.broker.groups.group_list import GroupList
+from tinymq.broker.groups.groups import Groups
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.replicas.holders import Holders
@@ -25,6 +28,7 @@ from tinymq.broker.replicas.quorum_watch import QuorumWatch
 from tinymq.broker.replicas.replica_host import ReplicaHost
 from tinymq.broker.replicas.retention_timer import RetentionTimer
 from tinymq.broker.serve.broker import Broker, BrokerEnv, LossCounts
+from tinymq.broker.serve.offsets import find_offset
 from tinymq.format.entry import Entry
 from tinymq.log.engine.store import Store
 from tinymq.log.files.runner import Runner
@@ -117,6 +121,9 @@ class MetadataMember:
             metadata_known=self._metadata_known,
         )
         self.broker = Broker(broker_env)
+        known = GroupList(self._registry)
+        self._keeper = CursorKeeper(self._registry, known, self._replica_host, env.clock, self._find_start)
+        self.groups = Groups(self._registry, known, self._keeper, host, env.clock, self._leads_metadata)
 
     async def start(self, first_entry: Entry) -> None:
         """Open the metadata group, and start all parts.
@@ -137,6 +144,7 @@ class MetadataMember:
             self._registration.start(),
             self._quorum_watch.start(),
             upgrade,
+            *self.groups.start(),
         ):
             task.add_done_callback(self._ended)
         self._retention_timer.start()
@@ -155,6 +163,7 @@ class MetadataMember:
     async def stop(self) -> None:
         """Stop following the registry, and answer all waiting calls with an error."""
         self._retention_timer.stop()
+        await self.groups.stop()
         await self.upgrade.stop()
         await self._quorum_watch.stop()
         await self._registry.stop()
@@ -168,6 +177,7 @@ class MetadataMember:
     def group_changed(self, group: Group) -> None:
         """Note that the role, leader or term of a group has changed."""
         self._replica_host.group_changed(group.id)
+        self.groups.group_changed(group.id)
         self._preferred_leaders.group_changed(group)
 
     def _loss_counts(self) -> LossCounts:
@@ -202,4 +212,14 @@ class MetadataMember:
 
     def _make_partition(self, queue: QueueRecord) -> Partition:
         soon = asyncio.get_running_loop().call_soon
-        return Partition(f"{queue.topic}/{queue.partition}", self._deadlines, soon, self.broker.address_of)
+        partition = Partition(f"{queue.topic}/{queue.partition}", self._deadlines, soon, self.broker.address_of)
+        partition.group_gate.expected = lambda: self._keeper.expected(queue.topic)
+        partition.group_gate.on_missing = lambda: self.groups.group_changed(queue.group)
+        return partition
+
+    async def _find_start(self, partition: Partition, start_us: int) -> int:
+        return (await find_offset(partition, start_us, True, self.broker.unpack_queue)).offset
+
+    def _leads_metadata(self) -> bool:
+        metadata = self._env.host.groups.get(METADATA_GROUP)
+        return metadata is not None and metadata.is_leader

@@ -22,6 +22,7 @@ app.command("tinymq.cli.verbs.topic:app", name="topic", help="Create, list, desc
 app.command("tinymq.cli.verbs.produce:produce", name="produce", help="Send lines from standard input or files.")
 app.command("tinymq.cli.verbs.consume:consume", name="consume", help="Print records.")
 app.command("tinymq.cli.verbs.channel:app", name="channel", help="List, move and delete the channels of a topic.")
+app.command("tinymq.cli.verbs.group:app", name="group", help="Make, list, describe, move and delete consumer groups.")
 app.command(
     "tinymq.cli.verbs.queue:app", name="queue", help="Use a partition as a queue from the shell: push, poll, peek."
 )

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tinymq.base.errors import NotDelivered, TinymqError, Unsent
     from tinymq.base.types import Offset, RecordMetadata
     from tinymq.client.admin.cluster_status import BrokerStatus, ClusterStatus, ReplicaStatus, TopicDescription
+    from tinymq.client.admin.groups import GroupCursor, GroupDescription
     from tinymq.client.admin.holds import AsyncHold, HoldDescription
     from tinymq.client.admin.partition_offsets import PartitionOffsets
     from tinymq.client.admin.scans import ScanDescription, ScanSummary, ServedBy
@@ -46,6 +47,8 @@ _HOMES = {
     "Broker": "tinymq.client.cluster.routing",
     "BrokerStatus": "tinymq.client.admin.cluster_status",
     "ChannelDescription": "tinymq.client.consume.cursors",
+    "GroupCursor": "tinymq.client.admin.groups",
+    "GroupDescription": "tinymq.client.admin.groups",
     "Client": "tinymq.client.facade.client",
     "ClientConfig": "tinymq.client.common.config",
     "ClusterStatus": "tinymq.client.admin.cluster_status",
@@ -91,6 +94,8 @@ __all__ = [
     "ClusterStatus",
     "ConsumerDescription",
     "Delivery",
+    "GroupCursor",
+    "GroupDescription",
     "Hold",
     "HoldDescription",
     "Message",

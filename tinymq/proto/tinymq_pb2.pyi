@@ -1657,9 +1657,15 @@ class ChannelCommand(_message.Message):
     SEEK_FIELD_NUMBER: _builtins.int
     DELETE_FIELD_NUMBER: _builtins.int
     CONSUME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """must be set"""
     channel: _builtins.str
+    kind: _builtins.int
+    """of the cursor: 0 a channel, 1 a stream group, 2 a queue group. Open, commit and seek only"""
+    group_id: _builtins.int
+    """of the group"""
     @_builtins.property
     def open(self) -> Global___ChannelOpen: ...
     @_builtins.property
@@ -1680,10 +1686,12 @@ class ChannelCommand(_message.Message):
         seek: Global___ChannelSeek | None = ...,
         delete: Global___ChannelDelete | None = ...,
         consume: Global___ChannelConsume | None = ...,
+        kind: _builtins.int = ...,
+        group_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "open", b"open", "partition", b"partition", "seek", b"seek"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "channel", b"channel", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "open", b"open", "partition", b"partition", "seek", b"seek"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "channel", b"channel", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "group_id", b"group_id", "kind", b"kind", "open", b"open", "partition", b"partition", "seek", b"seek"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
@@ -1703,21 +1711,25 @@ class ChannelOpen(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     START_US_FIELD_NUMBER: _builtins.int
     START_OFFSET_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """of SetConsumer; 0: make the channel if need be, fence nobody"""
     start_us: _builtins.int
     """of a new channel, as in OffsetQuery.timestamp_us; -4: start_offset. Must be set"""
     start_offset: _builtins.int
+    session: _builtins.bytes
+    """of a stream group's member, which has this epoch: up to 16 bytes"""
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         start_us: _builtins.int | None = ...,
         start_offset: _builtins.int | None = ...,
+        session: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_start_offset", b"_start_offset", "_start_us", b"_start_us", "start_offset", b"start_offset", "start_us", b"start_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_start_offset", b"_start_offset", "_start_us", b"_start_us", "epoch", b"epoch", "start_offset", b"start_offset", "start_us", b"start_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_start_offset", b"_start_offset", "_start_us", b"_start_us", "epoch", b"epoch", "session", b"session", "start_offset", b"start_offset", "start_us", b"start_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__start_offset: _TypeAlias = _typing.Literal["start_offset"]  # noqa: Y015
     _WhichOneofArgType__start_offset: _TypeAlias = _typing.Literal["_start_offset", b"_start_offset"]  # noqa: Y015
@@ -1907,7 +1919,10 @@ class ListChannelsRequest(_message.Message):
 
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
+    groups: _builtins.bool
+    """groups' cursors, too"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -1915,10 +1930,11 @@ class ListChannelsRequest(_message.Message):
         *,
         topic_id: _builtins.bytes = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
+        groups: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "partitions", b"partitions", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2000,6 +2016,8 @@ class ChannelInfo(_message.Message):
     LAG_FIELD_NUMBER: _builtins.int
     MOVED_US_FIELD_NUMBER: _builtins.int
     CONSUMER_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     position: _builtins.int
     epoch: _builtins.int
@@ -2009,6 +2027,9 @@ class ChannelInfo(_message.Message):
     moved_us: _builtins.int
     consumer: _builtins.str
     """as the registry knows it; "": nobody"""
+    kind: _builtins.int
+    """as in ChannelCommand"""
+    group_id: _builtins.int
     def __init__(
         self,
         *,
@@ -2019,10 +2040,12 @@ class ChannelInfo(_message.Message):
         lag: _builtins.int = ...,
         moved_us: _builtins.int = ...,
         consumer: _builtins.str = ...,
+        kind: _builtins.int = ...,
+        group_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "consumer", b"consumer", "epoch", b"epoch", "generation", b"generation", "lag", b"lag", "moved_us", b"moved_us", "position", b"position"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "consumer", b"consumer", "epoch", b"epoch", "generation", b"generation", "group_id", b"group_id", "kind", b"kind", "lag", b"lag", "moved_us", b"moved_us", "position", b"position"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3230,3 +3253,211 @@ class StreamWelcome(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StreamWelcome: _TypeAlias = StreamWelcome  # noqa: Y015
+
+@_typing.final
+class GroupInfo(_message.Message):
+    """---- groups ---------------------------------------------------------------------------------------"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    START_US_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    kind: _builtins.str
+    """stream, queue"""
+    group_id: _builtins.int
+    """a group that is made again under its name has a higher one"""
+    state: _builtins.str
+    """making, ready, deleting"""
+    start_us: _builtins.int
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Setting]:
+        """all, the defaults included"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        group_id: _builtins.int = ...,
+        state: _builtins.str = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        settings: _abc.Iterable[Global___Setting] | None = ...,
+        start_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "kind", b"kind", "name", b"name", "settings", b"settings", "start_us", b"start_us", "state", b"state", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupInfo: _TypeAlias = GroupInfo  # noqa: Y015
+
+@_typing.final
+class CreateGroupRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    START_US_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    EXIST_OK_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    kind: _builtins.str
+    start_us: _builtins.int
+    """where it begins, as in OffsetQuery.timestamp_us; absent: at the earliest record"""
+    exist_ok: _builtins.bool
+    """a group of that name and kind is as good"""
+    timeout_ms: _builtins.int
+    command_id: _builtins.bytes
+    """16 random bytes: a repeat has the same outcome"""
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """names, and patterns with * and ?"""
+
+    @_builtins.property
+    def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Setting]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        start_us: _builtins.int | None = ...,
+        settings: _abc.Iterable[Global___Setting] | None = ...,
+        exist_ok: _builtins.bool = ...,
+        timeout_ms: _builtins.int = ...,
+        command_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_start_us", b"_start_us", "start_us", b"start_us"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_start_us", b"_start_us", "command_id", b"command_id", "exist_ok", b"exist_ok", "kind", b"kind", "name", b"name", "settings", b"settings", "start_us", b"start_us", "timeout_ms", b"timeout_ms", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__start_us: _TypeAlias = _typing.Literal["start_us"]  # noqa: Y015
+    _WhichOneofArgType__start_us: _TypeAlias = _typing.Literal["_start_us", b"_start_us"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_us) -> _WhichOneofReturnType__start_us | None: ...
+
+Global___CreateGroupRequest: _TypeAlias = CreateGroupRequest  # noqa: Y015
+
+@_typing.final
+class CreateGroupReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def group(self) -> Global___GroupInfo: ...
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        group: Global___GroupInfo | None = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "group", b"group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateGroupReply: _TypeAlias = CreateGroupReply  # noqa: Y015
+
+@_typing.final
+class DeleteGroupRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    timeout_ms: _builtins.int
+    command_id: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        timeout_ms: _builtins.int = ...,
+        command_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "name", b"name", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteGroupRequest: _TypeAlias = DeleteGroupRequest  # noqa: Y015
+
+@_typing.final
+class DeleteGroupReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteGroupReply: _TypeAlias = DeleteGroupReply  # noqa: Y015
+
+@_typing.final
+class ListGroupsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """only this one; "": all"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGroupsRequest: _TypeAlias = ListGroupsRequest  # noqa: Y015
+
+@_typing.final
+class ListGroupsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupInfo]: ...
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___GroupInfo] | None = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "groups", b"groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGroupsReply: _TypeAlias = ListGroupsReply  # noqa: Y015

@@ -613,6 +613,169 @@ class Channels:
             _registered_method=True)
 
 
+class GroupsStub:
+    """Consumer groups: docs/groups.md. Any broker makes, deletes and lists them.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.CreateGroup = channel.unary_unary(
+                '/tinymq.v1.Groups/CreateGroup',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.CreateGroupRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.CreateGroupReply.FromString,
+                _registered_method=True)
+        self.DeleteGroup = channel.unary_unary(
+                '/tinymq.v1.Groups/DeleteGroup',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.DeleteGroupRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.DeleteGroupReply.FromString,
+                _registered_method=True)
+        self.ListGroups = channel.unary_unary(
+                '/tinymq.v1.Groups/ListGroups',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListGroupsRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListGroupsReply.FromString,
+                _registered_method=True)
+
+
+class GroupsServicer:
+    """Consumer groups: docs/groups.md. Any broker makes, deletes and lists them.
+    """
+
+    def CreateGroup(self, request, context):
+        """Returns when the group's cursor is in every partition of its topics.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteGroup(self, request, context):
+        """Returns when no partition has a cursor of the group.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListGroups(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_GroupsServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'CreateGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateGroup,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.CreateGroupRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.CreateGroupReply.SerializeToString,
+            ),
+            'DeleteGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteGroup,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.DeleteGroupRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.DeleteGroupReply.SerializeToString,
+            ),
+            'ListGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGroups,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListGroupsRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListGroupsReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'tinymq.v1.Groups', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('tinymq.v1.Groups', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Groups:
+    """Consumer groups: docs/groups.md. Any broker makes, deletes and lists them.
+    """
+
+    @staticmethod
+    def CreateGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Groups/CreateGroup',
+            tinymq_dot_proto_dot_tinymq__pb2.CreateGroupRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.CreateGroupReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Groups/DeleteGroup',
+            tinymq_dot_proto_dot_tinymq__pb2.DeleteGroupRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.DeleteGroupReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Groups/ListGroups',
+            tinymq_dot_proto_dot_tinymq__pb2.ListGroupsRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.ListGroupsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class AdminStub:
     """Missing associated documentation comment in .proto file."""
 

@@ -201,6 +201,58 @@ class ChannelsServicer(metaclass=_abc_1.ABCMeta):
 
 def add_ChannelsServicer_to_server(servicer: ChannelsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
+class GroupsStub:
+    """Consumer groups: docs/groups.md. Any broker makes, deletes and lists them."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> GroupsAsyncStub: ...
+    CreateGroup: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.CreateGroupRequest, _tinymq_pb2.CreateGroupReply]
+    """Returns when the group's cursor is in every partition of its topics."""
+    DeleteGroup: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.DeleteGroupRequest, _tinymq_pb2.DeleteGroupReply]
+    """Returns when no partition has a cursor of the group."""
+    ListGroups: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ListGroupsRequest, _tinymq_pb2.ListGroupsReply]
+
+@_typing.type_check_only
+class GroupsAsyncStub(GroupsStub):
+    """Consumer groups: docs/groups.md. Any broker makes, deletes and lists them."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    CreateGroup: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.CreateGroupRequest, _tinymq_pb2.CreateGroupReply]  # type: ignore[assignment]
+    """Returns when the group's cursor is in every partition of its topics."""
+    DeleteGroup: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.DeleteGroupRequest, _tinymq_pb2.DeleteGroupReply]  # type: ignore[assignment]
+    """Returns when no partition has a cursor of the group."""
+    ListGroups: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ListGroupsRequest, _tinymq_pb2.ListGroupsReply]  # type: ignore[assignment]
+
+class GroupsServicer(metaclass=_abc_1.ABCMeta):
+    """Consumer groups: docs/groups.md. Any broker makes, deletes and lists them."""
+
+    @_abc_1.abstractmethod
+    def CreateGroup(
+        self,
+        request: _tinymq_pb2.CreateGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.CreateGroupReply, _abc.Awaitable[_tinymq_pb2.CreateGroupReply]]:
+        """Returns when the group's cursor is in every partition of its topics."""
+
+    @_abc_1.abstractmethod
+    def DeleteGroup(
+        self,
+        request: _tinymq_pb2.DeleteGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.DeleteGroupReply, _abc.Awaitable[_tinymq_pb2.DeleteGroupReply]]:
+        """Returns when no partition has a cursor of the group."""
+
+    @_abc_1.abstractmethod
+    def ListGroups(
+        self,
+        request: _tinymq_pb2.ListGroupsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.ListGroupsReply, _abc.Awaitable[_tinymq_pb2.ListGroupsReply]]: ...
+
+def add_GroupsServicer_to_server(servicer: GroupsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
 class AdminStub:
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...

@@ -42,6 +42,9 @@ ABSENT_IS_ZERO = {
     "ChannelCommit.generation": "a fence that never matches",
     "ChannelSeek.epoch": "of no consumer",
     "HoldRequest.enough_ms": "renews either way",
+    "ChannelCommand.kind": "a channel",
+    "ChannelCommand.group_id": "a channel",
+    "CreateGroupRequest.start_us": "at the earliest record",
     "FeatureLevelRequest.action": "shows",
     "FeatureLevelRequest.level": "the present one",
 }
@@ -58,7 +61,7 @@ def _scalars(message: Descriptor) -> Iterator[tuple[Descriptor, FieldDescriptor]
 
 def test_every_number_of_a_request_that_may_be_absent_is_harmless() -> None:
     unknown = set()
-    for name in ("Admin", "Channels", "QueueService"):
+    for name in ("Admin", "Channels", "Groups", "QueueService"):
         for method in pb.DESCRIPTOR.services_by_name[name].methods:
             for message, field in _scalars(method.input_type):
                 full = f"{message.name}.{field.name}"

@@ -16,16 +16,18 @@ from tinymq.gateway.queue_service import QueueService
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import TRAILER
 from tinymq.proto.methods import METHODS, Method
-from tinymq.rpc.common.access import CHANNEL, CLUSTER, TOPIC, Access, Resource
+from tinymq.rpc.common.access import CHANNEL, CLUSTER, GROUP, TOPIC, Access, Resource
 from tinymq.rpc.common.call_context import Context
 from tinymq.rpc.common.rpc_method import access_of, item, unary
 from tinymq.rpc.services.admin import AdminService
 from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
+from tinymq.rpc.services.groups import GroupsService
 
 SERVICES: dict[str, type] = {
     "Broker": BrokerService,
     "Channels": ChannelsService,
+    "Groups": GroupsService,
     "Admin": AdminService,
     "QueueService": QueueService,
 }
@@ -35,6 +37,9 @@ EXPECTED = {
     "Broker.Metadata": Access("describe", TOPIC),
     "Broker.ListOffsets": Access("describe", TOPIC),
     "Broker.OpenProducer": Access("write", CLUSTER),
+    "Groups.CreateGroup": Access("create", GROUP),
+    "Groups.DeleteGroup": Access("delete", GROUP),
+    "Groups.ListGroups": Access("describe", GROUP),
     "Channels.SetConsumer": Access("read", CHANNEL),
     "Channels.UnsetConsumer": Access("read", CHANNEL),
     "Channels.GetConsumer": Access("describe", CHANNEL),

@@ -13,7 +13,7 @@ from tinymq.testing.cluster import SECRET, Cluster
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-NAMES = ("", *(f"tinymq.v1.{name}" for name in ("Broker", "Admin", "Channels", "QueueService")))
+NAMES = ("", *(f"tinymq.v1.{name}" for name in ("Broker", "Admin", "Channels", "Groups", "QueueService")))
 
 
 def health(cluster: Cluster, broker_id: int) -> set[int]:

@@ -26,7 +26,7 @@ from tinymq.testing.cluster import Cluster
 
 pytest_plugins = ["tinymq.testing.fixture"]
 
-SERVICES = tuple(f"tinymq.v1.{name}" for name in ("Broker", "Admin", "Channels", "QueueService"))
+SERVICES = tuple(f"tinymq.v1.{name}" for name in ("Broker", "Admin", "Channels", "Groups", "QueueService"))
 
 
 def test_metadata_is_the_same_everywhere_and_leaders_are_spread(tinymq_cluster: Cluster) -> None:

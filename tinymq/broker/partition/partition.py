@@ -17,6 +17,7 @@ from tinymq.broker.partition.commands import CommandQueue, command_version
 from tinymq.broker.partition.commands import Done as CommandsDone
 from tinymq.broker.partition.commit_watchers import CommitWatchers
 from tinymq.broker.partition.deadlines import Deadlines
+from tinymq.broker.partition.group_gate import GroupGate
 from tinymq.broker.partition.group_port import RaftGroup, RecordLog
 from tinymq.broker.partition.message_ids import (
     FirstRecord,
@@ -61,13 +62,13 @@ class Partition:
         address_of: Callable[[int], str | None],
         producers_max: int = PRODUCERS_MAX,
     ) -> None:
-        """`soon` runs a callback on the loop after the current one. `address_of` returns the address at which clients
-        reach a broker."""
+        """`soon` runs a callback on the loop, after the current one. `address_of`: where clients reach a broker."""
         self.name = name
         self.state = PartitionState(producers_max)
         self.leading = False  # accepts writes: it has applied a NOOP of its own term
         self.closed: TinymqError | None = None  # the error for all calls, once the replica is closed
         self.config = TopicConfig()
+        self.group_gate = GroupGate(name, self.state)
         self.soft_leases = SoftLeases()  # known to this leader only, and gone with its leadership
         self._group: RaftGroup | None = None
         self._address_of = address_of
@@ -145,10 +146,11 @@ class Partition:
         With `message_id`, the batch has one record, and is a duplicate if the partition remembers a record of this id.
 
         Raises, before anything is appended and without a call of `done`: NotLeader, Fenced, OutOfOrderSequence,
-        UnknownProducer, BatchTooLarge, QuotaExceeded (too many uncommitted bytes, or the partition is full), DiskFull.
+        UnknownProducer, BatchTooLarge, QuotaExceeded (too many uncommitted bytes, or it is full), DiskFull, NotReady.
         `done` gets OutcomeUnknown when the leadership is lost or the time is up before the commit.
         """
         self.check_leading()
+        self.group_gate.check()
         header = batch.header
         producer = self.latest_producer(header.producer_id) if header.producer_id else None
         if header.producer_id:
@@ -271,7 +273,6 @@ class Partition:
         self._noop_elision.take(commands, timeout_s, done)
 
     def judge(self, command: pb.Command) -> CursorVerdict | None:
-        """The verdict on a cursor's command in the applied state; None for other commands."""
         return self.state.judge(command, 0, command_version([command], self.group.feature_level))
 
     def _propose_commands(self, commands: list[pb.Command]) -> Position:
@@ -356,6 +357,7 @@ class Partition:
         from now on."""
         assert not len(self._uncommitted_producers), "uncommitted producers outlived their term"
         self.leading = True
+        self.group_gate.look()
         self._commit_watchers.wake()
 
     def follow(self) -> None:

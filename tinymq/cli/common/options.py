@@ -8,3 +8,4 @@ from cyclopts import Parameter
 
 Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="The format of printed data.")]
 Raw = Annotated[bool, Parameter(negative="", help="Print control characters of records unescaped, even on a terminal.")]
+LogFormat = Literal["json", "text"]

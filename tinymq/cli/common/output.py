@@ -131,5 +131,5 @@ def progress(files: Sequence[Path]) -> Iterator[Callable[[int], None]]:
 
 
 def log_stream() -> TextIO:
-    """The stream to which a broker's process logs. tinymq/cli/verbs/broker_log.py escapes each line."""
+    """The stream to which a broker's process logs. tinymq/cli/common/broker_log.py escapes each line."""
     return sys.stderr

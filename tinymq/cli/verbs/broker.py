@@ -11,18 +11,18 @@ import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from tinymq.base.errors import CorruptData
 from tinymq.cli.common.exits import Exit, exit_of, explain
+from tinymq.cli.common.options import LogFormat
 
 if TYPE_CHECKING:
     from tinymq.base.config import BrokerConfig
     from tinymq.base.errors import TinymqError
 
-LogFormat = Literal["json", "text"]
 
 JOIN = (
     "host:port[,host:port…] where running brokers listen for other brokers (their peer_listen). Join "
@@ -69,8 +69,7 @@ def broker(
     Options take precedence over the environment (TINYMQ_...), and the environment over the file.
     """
     from tinymq.app import settings
-    from tinymq.cli.common import tuning
-    from tinymq.cli.verbs import broker_log
+    from tinymq.cli.common import broker_log, tuning
 
     flags = {
         "BROKER_ID": broker_id,

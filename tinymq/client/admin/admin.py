@@ -5,18 +5,20 @@ A method here checks its arguments, makes one call of a part, and turns the repl
 - broker_calls.py asks any broker for a change, or each broker for its state
 - topics.py changes and describes topics and their partitions
 - channels.py asks the leaders of partitions about channels, holds and sizes
+- groups.py makes, lists and moves consumer groups
 - holds.py keeps records, once or as long as a block runs
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tinymq.client.admin import feature_level, holds, scans
 from tinymq.client.admin.broker_calls import BrokerCalls
 from tinymq.client.admin.channels import Channels, PartitionSize
 from tinymq.client.admin.cluster_status import ClusterStatus, TopicDescription
 from tinymq.client.admin.feature_level import FeatureLevel
+from tinymq.client.admin.groups import GroupCalls, GroupCursor, GroupDescription
 from tinymq.client.admin.holds import ENOUGH, AsyncHold, HoldDescription, Lease
 from tinymq.client.admin.leadership_transfer import transfer_leader
 from tinymq.client.admin.partition_offsets import PartitionOffsets, find_place
@@ -50,6 +52,7 @@ class AsyncAdmin:
         self._brokers = BrokerCalls(cluster)
         self._topics = Topics(cluster, self._brokers)
         self._channels = Channels(cluster)
+        self._groups = GroupCalls(cluster, self._brokers)
 
     # ---- topics and partitions -----------------------------------------------------------------------
 
@@ -255,6 +258,60 @@ class AsyncAdmin:
         """
         timeout_s = self._timeout_s(timeout)
         await self._channels.unset_consumer(topic, partition, channel, check_count("epoch", epoch, 0), timeout_s)
+
+    # ---- groups --------------------------------------------------------------------------------------
+
+    async def create_group(
+        self,
+        name: str,
+        topics: str | Sequence[str],
+        *,
+        kind: str = "stream",
+        start: Place = "earliest",
+        settings: Mapping[str, object] | None = None,
+        exist_ok: bool = False,
+        timeout: float | None = None,
+    ) -> GroupDescription:
+        """Make a consumer group, of the kind "stream" or "queue", and wait until it has a cursor in every partition.
+
+        `topics`: names, and patterns such as "orders-*". `start`: "earliest", "latest" or a datetime. With `exist_ok`
+        a group of that name and kind is as good. Raises UnknownTopic, AlreadyExists, WrongKind, InvalidConfig.
+        """
+        names = [topics] if isinstance(topics, str) else list(topics)
+        return await self._groups.create(
+            name, names, kind, start, settings or {}, exist_ok=exist_ok, timeout_s=self._timeout_s(timeout)
+        )
+
+    async def delete_group(self, name: str, *, timeout: float | None = None) -> None:
+        """Delete a group with its cursors. Its members get an error. Raises UnknownGroup."""
+        await self._groups.delete(name, self._timeout_s(timeout))
+
+    async def list_groups(self, *, timeout: float | None = None) -> list[GroupDescription]:
+        """All consumer groups, by name."""
+        return await self._groups.list_all(self._timeout_s(timeout))
+
+    async def describe_group(self, name: str, *, timeout: float | None = None) -> GroupDescription:
+        """One consumer group. Raises UnknownGroup."""
+        return await self._groups.describe(name, self._timeout_s(timeout))
+
+    async def group_lag(self, name: str, *, timeout: float | None = None) -> list[GroupCursor]:
+        """The position and the lag of a group in each partition, as the leaders have them. Raises UnknownGroup."""
+        return await self._groups.cursors(name, self._timeout_s(timeout))
+
+    async def seek_group(
+        self,
+        name: str,
+        to: Place,
+        *,
+        topic: str | None = None,
+        partitions: Sequence[int] | None = None,
+        timeout: float | None = None,
+    ) -> list[GroupCursor]:
+        """Move a group to an Offset, "earliest", "latest" or a datetime, in all of its partitions or in some.
+
+        Its members read on from there. Returns the cursors after that. Raises UnknownGroup, OffsetOutOfRange.
+        """
+        return await self._groups.seek(name, to, topic, partitions, self._timeout_s(timeout))
 
     # ---- holds ---------------------------------------------------------------------------------------
 

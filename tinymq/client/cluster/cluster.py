@@ -48,7 +48,8 @@ REFRESH_GAP_S = 0.05  # the least time between two refreshes that errors asked f
 NAMES_MAX = REPEATED_MAX["MetadataRequest.topics"]
 METADATA_ATTEMPT_S = 1.0
 WATCH_S = 0.2  # how often silent streams are looked for
-WAITING = (pb.CreateTopicRequest, pb.AddPartitionRequest)  # for leaders: that is no latency
+# These wait for leaders, so the time until the answer is no latency.
+WAITING = (pb.CreateTopicRequest, pb.AddPartitionRequest, pb.CreateGroupRequest, pb.DeleteGroupRequest)
 
 
 class Cluster:

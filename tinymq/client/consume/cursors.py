@@ -22,12 +22,24 @@ REQUEST_ID_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
+class GroupRef:
+    """The kind and the id of a group, by which its cursors differ from those of channels and of other groups."""
+
+    kind: int  # 1 stream, 2 queue; 0: it is a channel
+    group_id: int
+
+
+NO_GROUP = GroupRef(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class ChannelId:
-    """Names a channel of a partition."""
+    """Names a cursor of a partition: that of a channel, or of a group."""
 
     topic: Topic
     partition: int
-    channel: str
+    channel: str  # or the group's name
+    group: GroupRef = NO_GROUP
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,7 @@ async def change(
 ) -> pb.ChannelOutcome:
     """Carry out one command, and return its outcome. Raises its error, or as `ask_leader`."""
     command.partition, command.channel = channel.partition, channel.channel
+    command.kind, command.group_id = channel.group.kind, channel.group.group_id
     request = pb.ChannelsRequest(topic_id=channel.topic.topic_id, commands=[command])
 
     def refusal(reply: pb.ChannelsReply) -> TinymqError | None:
@@ -75,9 +88,11 @@ async def change(
     return outcome
 
 
-async def list_channels(cluster: Cluster, topic: Topic, partition: int, timeout_s: float) -> pb.PartitionChannels:
-    """Return the channels of a partition, its start and its end, as its leader has them."""
-    request = pb.ListChannelsRequest(topic_id=topic.topic_id, partitions=[partition])
+async def list_channels(
+    cluster: Cluster, topic: Topic, partition: int, timeout_s: float, *, groups: bool = False
+) -> pb.PartitionChannels:
+    """Return the channels of a partition, its start and its end, as its leader has them. `groups`: groups, too."""
+    request = pb.ListChannelsRequest(topic_id=topic.topic_id, partitions=[partition], groups=groups)
 
     def refusal(reply: pb.ListChannelsReply) -> TinymqError | None:
         return _error_of(reply.partitions)

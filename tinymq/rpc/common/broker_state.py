@@ -6,6 +6,7 @@ from enum import Enum
 
 from tinymq.base.errors import NotReady
 from tinymq.base.meter import Meter, Unmetered
+from tinymq.broker.groups.groups import Groups
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.slices import Slices
 
@@ -38,6 +39,14 @@ class Serving:
         self.stream_address = ""  # of the stream port for clients, host:port; "" if there is none
         self.slices = Slices()  # the turns in which large requests are served
         self.broker: Broker | None = None  # set when it runs, and kept while it stops: open calls still need it
+
+        self.groups: Groups | None = None  # set together with `broker`
+
+    def running_groups(self) -> Groups:
+        """Return the groups of the cluster. Raises NotReady as `running`."""
+        self.running()
+        assert self.groups is not None, "set together with the broker"
+        return self.groups
 
     def running(self) -> Broker:
         """Return the broker. Raises NotReady with the reason why there is none."""

@@ -23,6 +23,7 @@ from tinymq.rpc.server.client_connections import ClientConnections
 from tinymq.rpc.services.admin import AdminService
 from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
+from tinymq.rpc.services.groups import GroupsService
 
 HANDLED_MAX = 4096  # calls at once, over all connections
 HANDSHAKE_S = 10.0  # from accepting a connection to its first HTTP/2 settings
@@ -54,6 +55,7 @@ class Services:
     broker: BrokerService
     admin: AdminService
     channels: ChannelsService
+    groups: GroupsService
     queue: pb_grpc.QueueServiceServicer  # tinymq.gateway.queue_service
 
 
@@ -109,6 +111,7 @@ def _register(server: grpc.aio.Server, services: Services) -> tuple[str, ...]:
         "Broker": (pb_grpc.add_BrokerServicer_to_server, services.broker),
         "Admin": (pb_grpc.add_AdminServicer_to_server, services.admin),
         "Channels": (pb_grpc.add_ChannelsServicer_to_server, services.channels),
+        "Groups": (pb_grpc.add_GroupsServicer_to_server, services.groups),
         "QueueService": (pb_grpc.add_QueueServiceServicer_to_server, services.queue),
     }
     for add_to_server, service in add.values():

@@ -17,7 +17,7 @@ from tinymq.broker.partition.partition import Partition
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.messages import command, prove_leading, size_of
 from tinymq.broker.serve.offsets import find_offset
-from tinymq.broker.state.cursor import CursorKind
+from tinymq.broker.state.cursor import KINDS, CursorKind
 from tinymq.broker.state.holds import Hold, wait_ms
 from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.proto import partition_pb2 as part
@@ -108,7 +108,8 @@ class ChannelsService(pb_grpc.ChannelsServicer):
 
         async def one(number: int) -> pb.PartitionChannels:
             async with room:
-                return await item(pb.PartitionChannels, _list(broker, request.topic_id, number), partition=number)
+                listing = _list(broker, request.topic_id, number, groups=request.groups)
+                return await item(pb.PartitionChannels, listing, partition=number)
 
         reply = pb.ListChannelsReply(partitions=await asyncio.gather(*map(one, request.partitions)))
         _cut_to(reply, broker.limits.grpc_message_bytes_max // 2)
@@ -162,21 +163,35 @@ async def _resolve(broker: Broker, partition: Partition, said: pb.ChannelCommand
     """
     channel = check_channel_name(said.channel)
     kind = said.WhichOneof("command")
+    if said.kind not in KINDS or bool(said.group_id) != (said.kind != CursorKind.CHANNEL):
+        raise InvalidRequest(f"kind {said.kind} and group id {said.group_id} name no cursor")
+    of = part.CursorKind.ValueType(said.kind)
     if kind == "open":
         _require_place(said.open, "start_us", "start_offset", lenient)
         start = await _offset(broker, partition, said.open.start_us, said.open.start_offset)
-        return part.Command(open=part.OpenChannel(channel=channel, epoch=said.open.epoch, start=start))
+        return part.Command(
+            open=part.OpenChannel(
+                channel=channel, epoch=said.open.epoch, start=start, kind=of, group_id=said.group_id,
+                session=said.open.session,
+            )
+        )  # fmt: skip
     if kind == "commit":
         commit = said.commit
         require(commit, "offset", lenient=lenient)
         _check_offset(commit.offset)
-        committed = part.Commit(channel=channel, epoch=commit.epoch, generation=commit.generation, offset=commit.offset)
+        committed = part.Commit(
+            channel=channel, epoch=commit.epoch, generation=commit.generation, offset=commit.offset, kind=of,
+            group_id=said.group_id,
+        )  # fmt: skip
         return part.Command(commit=committed)
     if kind == "seek":
         _require_place(said.seek, "to_us", "offset", lenient)
         _check_id("request_id", said.seek.request_id)
         offset = await _offset(broker, partition, said.seek.to_us, said.seek.offset)
-        seek = part.Seek(channel=channel, epoch=said.seek.epoch, request_id=said.seek.request_id, offset=offset)
+        seek = part.Seek(
+            channel=channel, epoch=said.seek.epoch, request_id=said.seek.request_id, offset=offset, kind=of,
+            group_id=said.group_id,
+        )  # fmt: skip
         return part.Command(seek=seek)
     if kind == "delete":
         return part.Command(delete=part.DeleteChannel(channel=channel))
@@ -291,7 +306,7 @@ async def _one(partition: Partition, wanted: part.Command, timeout_s: float) -> 
     return outcome
 
 
-async def _list(broker: Broker, topic_id: bytes, number: int) -> pb.PartitionChannels:
+async def _list(broker: Broker, topic_id: bytes, number: int, *, groups: bool) -> pb.PartitionChannels:
     partition = broker.find(topic_id, number)
     await prove_leading(partition, broker.timing.produce_timeout_s)
     topic = broker.registry.get_topic_by_id(TopicId(topic_id))
@@ -302,7 +317,7 @@ async def _list(broker: Broker, topic_id: bytes, number: int) -> pb.PartitionCha
         record_bytes=partition.state.kept_bytes,
     )
     for name, cursor in sorted(partition.state.cursors.items()):
-        if cursor.kind != CursorKind.CHANNEL:
+        if cursor.kind != CursorKind.CHANNEL and not groups:
             continue
         reads = broker.registry.get_queue_consumer(topic.name, number, name) if topic is not None else None
         found.channels.add(
@@ -313,6 +328,8 @@ async def _list(broker: Broker, topic_id: bytes, number: int) -> pb.PartitionCha
             lag=size_of(partition, name),
             moved_us=cursor.moved_us,
             consumer=reads.consumer if reads is not None else "",
+            kind=cursor.kind,
+            group_id=cursor.group_id,
         )
     now_us = partition.group.append_time_now_us()
     held = [*partition.state.holds.live(now_us), *partition.soft_leases.live(now_us)]

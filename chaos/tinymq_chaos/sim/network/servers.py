@@ -35,6 +35,7 @@ class MemoryServer:
             "Broker": services.broker,
             "Admin": services.admin,
             "Channels": services.channels,
+            "Groups": services.groups,
             "QueueService": services.queue,
         }
 

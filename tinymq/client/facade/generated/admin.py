@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tinymq.client.admin.admin import LEASE_S, AsyncAdmin
 from tinymq.client.admin.channels import PartitionSize
 from tinymq.client.admin.cluster_status import ClusterStatus, TopicDescription
 from tinymq.client.admin.feature_level import FeatureLevel
+from tinymq.client.admin.groups import GroupCursor, GroupDescription
 from tinymq.client.admin.holds import ENOUGH, HoldDescription
 from tinymq.client.admin.partition_offsets import PartitionOffsets
 from tinymq.client.admin.scans import ScanDescription, ScanSummary
@@ -217,6 +218,61 @@ class Admin:
         A consumer that reads is not stopped by this. Nothing happens when no consumer is on record.
         """
         self._loop_thread.run(self._async.unset_consumer(topic, partition, channel, epoch, timeout=timeout))
+
+    def create_group(
+        self,
+        name: str,
+        topics: str | Sequence[str],
+        *,
+        kind: str = "stream",
+        start: Place = "earliest",
+        settings: Mapping[str, object] | None = None,
+        exist_ok: bool = False,
+        timeout: float | None = None,
+    ) -> GroupDescription:
+        """Make a consumer group, of the kind "stream" or "queue", and wait until it has a cursor in every partition.
+
+        `topics`: names, and patterns such as "orders-*". `start`: "earliest", "latest" or a datetime. With `exist_ok`
+        a group of that name and kind is as good. Raises UnknownTopic, AlreadyExists, WrongKind, InvalidConfig.
+        """
+        return self._loop_thread.run(
+            self._async.create_group(
+                name, topics, kind=kind, start=start, settings=settings, exist_ok=exist_ok, timeout=timeout
+            )
+        )
+
+    def delete_group(self, name: str, *, timeout: float | None = None) -> None:
+        """Delete a group with its cursors. Its members get an error. Raises UnknownGroup."""
+        self._loop_thread.run(self._async.delete_group(name, timeout=timeout))
+
+    def list_groups(self, *, timeout: float | None = None) -> list[GroupDescription]:
+        """All consumer groups, by name."""
+        return self._loop_thread.run(self._async.list_groups(timeout=timeout))
+
+    def describe_group(self, name: str, *, timeout: float | None = None) -> GroupDescription:
+        """One consumer group. Raises UnknownGroup."""
+        return self._loop_thread.run(self._async.describe_group(name, timeout=timeout))
+
+    def group_lag(self, name: str, *, timeout: float | None = None) -> list[GroupCursor]:
+        """The position and the lag of a group in each partition, as the leaders have them. Raises UnknownGroup."""
+        return self._loop_thread.run(self._async.group_lag(name, timeout=timeout))
+
+    def seek_group(
+        self,
+        name: str,
+        to: Place,
+        *,
+        topic: str | None = None,
+        partitions: Sequence[int] | None = None,
+        timeout: float | None = None,
+    ) -> list[GroupCursor]:
+        """Move a group to an Offset, "earliest", "latest" or a datetime, in all of its partitions or in some.
+
+        Its members read on from there. Returns the cursors after that. Raises UnknownGroup, OffsetOutOfRange.
+        """
+        return self._loop_thread.run(
+            self._async.seek_group(name, to, topic=topic, partitions=partitions, timeout=timeout)
+        )
 
     def hold(self, topic: str, partition: int, offset: OffsetLike, *, lease: float = LEASE_S) -> Hold:
         """Keep the records from `offset` on while an `with` block runs, despite retention. See Hold."""

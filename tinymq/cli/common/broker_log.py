@@ -13,8 +13,8 @@ import structlog
 from structlog.typing import Processor
 
 from tinymq.cli.common.escapes import visible, visible_json
+from tinymq.cli.common.options import LogFormat
 from tinymq.cli.common.output import log_stream
-from tinymq.cli.verbs.broker import LogFormat
 
 LIBRARIES = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 

@@ -1,0 +1,103 @@
+"""Consumer groups: their kinds and settings, each declared once, and the topics that their patterns stand for.
+
+The command line, the registry's records and `describe` read the declarations. Pure.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from tinymq.base.errors import InvalidConfig
+from tinymq.base.setting import Choice, Number, Setting, Unit
+
+
+class GroupKind(Enum):
+    """How a group divides its topics."""
+
+    STREAM = "stream"  # partitions among members
+    QUEUE = "queue"  # records among workers
+
+
+class Assignor(Enum):
+    """How the partitions of a stream group are divided."""
+
+    BALANCED = "balanced"  # evenly over all topics; a member keeps what it has
+    RANGE = "range"  # of each topic, neighbours to one member: topics with equal partitions go together
+
+
+Declared = Mapping[str, tuple[Setting, Any]]
+"""By name: the setting, and its default."""
+
+
+def _declare(**settings: tuple[Setting, Any]) -> Declared:
+    return MappingProxyType({name: (setting.declared(name), default) for name, (setting, default) in settings.items()})
+
+
+def _ms(least: int, most: int, text: str, default: int) -> tuple[Setting, int]:
+    return Setting(Number(Unit.MILLISECONDS, least, most), text), default
+
+
+SETTINGS: Mapping[GroupKind, Declared] = MappingProxyType(
+    {
+        GroupKind.STREAM: _declare(
+            assignor=(Setting(Choice(Assignor), "how partitions are divided"), Assignor.BALANCED),
+            rejoin_ms=_ms(500, 300_000, "a member that is silent for so long loses its partitions", 3000),
+            revoke_ms=_ms(0, 3_600_000, "so long a handler may keep a partition that goes to another member", 30_000),
+            static_return_ms=_ms(
+                0, 3_600_000, "so long the partitions of a member with an instance_id wait for its return", 45_000
+            ),
+        ),
+        GroupKind.QUEUE: _declare(),
+    }
+)
+
+
+def parse_group_settings(kind: GroupKind, settings: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """All settings of a group, the defaults included, from those that are given by name and text.
+
+    Raises InvalidConfig for a setting that is unknown, given twice or out of range.
+    """
+    declared = SETTINGS[kind]
+    given: dict[str, Any] = {}
+    for name, text in settings:
+        if name not in declared:
+            near = difflib.get_close_matches(name, declared, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(declared) or 'none'}"
+            raise InvalidConfig(f"no setting of a {kind.value} group: {name[:100]!r}", hint=hint)
+        if name in given:
+            raise InvalidConfig(f"{name} is given twice", hint="say each setting once")
+        setting, _ = declared[name]
+        given[name] = setting.parse(text)
+        setting.check(given[name])
+    return {name: given.get(name, default) for name, (_, default) in declared.items()}
+
+
+def is_pattern(topic: str) -> bool:
+    """Whether it stands for all topics that match, now and later."""
+    return "*" in topic or "?" in topic
+
+
+def topic_matches(pattern: str, topic: str) -> bool:
+    """Whether a topic has that name, or a name of that pattern."""
+    return pattern == topic if not is_pattern(pattern) else _compiled(pattern).fullmatch(topic) is not None
+
+
+@lru_cache(1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    # Each star takes as little as it can and never gives back what it took: the time is that of one pass.
+    first, *parts = re.sub(r"\*+", "*", pattern).split("*")
+    text = _literal(first)
+    for number, part in enumerate(parts):
+        last = number == len(parts) - 1
+        text += f".*{_literal(part)}" if last else f"(?>.*?{_literal(part)})"
+    return re.compile(text)
+
+
+def _literal(part: str) -> str:
+    return ".".join(map(re.escape, part.split("?")))

@@ -1,0 +1,285 @@
+"""Makes and deletes groups: a record in the registry, and a cursor in every partition of the group's topics.
+
+    no record → MAKING → (a cursor is in every partition) → READY → DELETING → (no partition has one) → no record
+
+Each step is a change of the record at the version that the last step left, so several brokers may go on with the same
+group. The broker that takes a call carries it out. If it fails on the way, the leader of the metadata finishes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Protocol
+
+import structlog
+
+from tinymq.base.clock import Clock
+from tinymq.base.errors import (
+    AlreadyExists,
+    DeadlineExceeded,
+    NotReady,
+    TinymqError,
+    UnknownGroup,
+    UnknownTopic,
+    VersionConflict,
+    WrongKind,
+)
+from tinymq.base.group_config import is_pattern
+from tinymq.base.types import GroupId
+from tinymq.broker.groups.cursor_keeper import METHOD, CursorKeeper
+from tinymq.broker.groups.definition import RECORD_KIND, Group, GroupPhase, check_group
+from tinymq.broker.groups.group_list import GroupList
+from tinymq.proto import group_pb2 as wire
+from tinymq.registry.service import RegistryService
+
+LOOK_S = 0.05  # between two rounds of requests to the leaders
+REQUEST_S = 6.0  # for one leader's answer
+REFRESH_S = 2.0
+FINISH_EVERY_S = 5.0  # how often the metadata's leader looks for groups that nobody finished
+FINISH_S = 30.0
+
+logger = structlog.get_logger("tinymq.broker")
+
+
+class Peers(Protocol):
+    """The part of the Raft host that reaches other brokers (tinymq.raft.Host)."""
+
+    def leader_of(self, group_id: GroupId) -> tuple[int, int] | None: ...
+    async def request(self, broker_id: int, method: str, body: bytes, timeout_s: float) -> bytes: ...
+    def serve(self, method: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None: ...
+
+
+class Groups:
+    """The groups of the cluster, for the services of one broker."""
+
+    def __init__(
+        self, registry: RegistryService, known: GroupList, keeper: CursorKeeper, peers: Peers, clock: Clock,
+        finishes: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        """`finishes`: whether this broker finishes what others began, because it leads the metadata."""
+        self.known = known
+        self._registry = registry
+        self._keeper = keeper
+        self._peers = peers
+        self._clock = clock
+        self._finishes = finishes
+        self._driven: set[str] = set()  # groups that a call on this broker makes or deletes now
+        self._tasks: list[asyncio.Task[None]] = []
+        peers.serve(METHOD, keeper.serve)
+
+    def start(self) -> list[asyncio.Task[None]]:
+        """Follow the registry from now on, and keep cursors."""
+        self.known.start()
+        finishing = asyncio.get_running_loop().create_task(self._finish_all())
+        self._tasks = [self._keeper.start(), finishing]
+        return self._tasks
+
+    async def stop(self) -> None:
+        await self._keeper.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def group_changed(self, group: GroupId) -> None:
+        """Note that the leader of a Raft group may have changed."""
+        self._keeper.group_changed(group)
+
+    async def refresh(self) -> None:
+        """Bring the local list up to date with every change before this call. Raises NotReady."""
+        try:
+            await self._registry.refresh(REFRESH_S)
+        except TinymqError as error:
+            raise NotReady(f"the registry's leader does not answer: {error.message}") from error
+
+    async def get(self, name: str) -> Group:
+        """A group, as of a moment during this call. Raises UnknownGroup, NotReady."""
+        await self.refresh()
+        group = self.known.get(name)
+        if group is None:
+            raise UnknownGroup(f"no group {name[:300]!r}")
+        return group
+
+    async def create(self, wanted: Group, timeout_s: float, *, exist_ok: bool) -> Group:
+        """Make a group. Returns when its cursor is in every partition of its topics.
+
+        `exist_ok`: a group of that name and kind is as good; its topics and settings stay as they are. Raises
+        InvalidName, InvalidRequest, InvalidConfig, UnknownTopic, AlreadyExists, WrongKind; NotReady while a group of
+        that name is being deleted; DeadlineExceeded: the group is still being made, and the same call goes on.
+        """
+        check_group(wanted)
+        deadline_s = self._clock.monotonic() + timeout_s
+        while True:
+            await self.refresh()
+            present = self.known.get(wanted.name)
+            if present is not None:
+                _check_same(present, wanted, exist_ok)
+                return await self._complete(present, deadline_s)
+            for topic in wanted.topics:
+                if not is_pattern(topic) and self._registry.get_topic(topic) is None:
+                    raise UnknownTopic(f"no topic {topic!r}")
+            try:
+                await self._registry.put_record(RECORD_KIND, wanted.name, wanted.pack(), 0, timeout_s)
+            except VersionConflict:  # another call made it in this moment
+                continue
+            logger.info("group_making", group=wanted.name, kind=wanted.kind.value, topics=wanted.topics)
+
+    async def delete(self, name: str, timeout_s: float) -> None:
+        """Delete a group. Returns when no partition has a cursor of it. Raises UnknownGroup; DeadlineExceeded: it is
+        still being deleted, and its name is taken."""
+        deadline_s = self._clock.monotonic() + timeout_s
+        group = await self.get(name)
+        await self._remove(group, deadline_s)
+
+    # ---- the steps ------------------------------------------------------------------------------------------
+
+    async def _complete(self, group: Group, deadline_s: float) -> Group:
+        """Bring a group from MAKING to READY."""
+        if group.phase is GroupPhase.READY:
+            return group
+        self._driven.add(group.name)
+        try:
+            await self._everywhere(group, deadline_s, drop=False)
+            ready = replace(group, phase=GroupPhase.READY)
+            record = await self._registry.put_record(RECORD_KIND, group.name, ready.pack(), group.version)
+            logger.info("group_ready", group=group.name, group_id=group.group_id)
+            return replace(ready, version=record.version)
+        except VersionConflict:
+            now = await self.get(group.name)  # another broker was quicker, or somebody deletes the group
+            if now.group_id != group.group_id or now.phase is not GroupPhase.READY:
+                raise UnknownGroup(f"group {group.name!r} was deleted while it was made") from None
+            return now
+        except AlreadyExists:
+            # A channel has the name somewhere. The cursors that were made are taken back.
+            await self._remove(group, max(deadline_s, self._clock.monotonic() + REQUEST_S))
+            raise
+        finally:
+            self._driven.discard(group.name)
+
+    async def _remove(self, group: Group, deadline_s: float) -> None:
+        """Bring a group from any phase to no record."""
+        self._driven.add(group.name)
+        try:
+            while group.phase is not GroupPhase.DELETING:
+                deleting = replace(group, phase=GroupPhase.DELETING)
+                try:
+                    record = await self._registry.put_record(RECORD_KIND, group.name, deleting.pack(), group.version)
+                    group = replace(deleting, version=record.version)
+                except VersionConflict:
+                    now = await self.get(group.name)
+                    if now.group_id != group.group_id:
+                        raise UnknownGroup(f"group {group.name!r} was deleted, and made again") from None
+                    group = now
+            await self._everywhere(group, deadline_s, drop=True)
+            try:
+                await self._registry.remove_record(RECORD_KIND, group.name, group.version)
+                logger.info("group_deleted", group=group.name, group_id=group.group_id)
+            except VersionConflict:
+                pass  # another broker has removed it
+        finally:
+            self._driven.discard(group.name)
+
+    async def _everywhere(self, group: Group, deadline_s: float, *, drop: bool) -> None:
+        """Return once every partition of the group's topics has its cursor, or, with `drop`, none.
+
+        Raises AlreadyExists where a channel has the name.
+        """
+        confirmed: set[GroupId] = set()
+        reasons: dict[str, str] = {}
+        first = True
+        while True:
+            if not first:
+                # A topic that the registry's leader calls deleted counts as confirmed; one that was added counts, too.
+                await self.refresh()
+            first = False
+            missing = [place for place in self._places(group) if place not in confirmed]
+            if not missing:
+                return
+            if self._clock.monotonic() >= deadline_s:
+                what = "deleted" if drop else "made"
+                open_ = f"{len(missing)} partitions have not answered: {'; '.join(sorted(set(reasons.values())))}"
+                raise DeadlineExceeded(f"group {group.name!r} is still being {what}: {open_}")
+            reasons = await self._ask_leaders(group, missing, confirmed, drop=drop)
+            if reasons:
+                await self._clock.sleep(LOOK_S)
+
+    async def _ask_leaders(
+        self, group: Group, missing: list[GroupId], confirmed: set[GroupId], *, drop: bool
+    ) -> dict[str, str]:
+        """Ask the leaders of `missing`, and note in `confirmed` which are done. Returns why others are not."""
+        by_leader: dict[int, list[GroupId]] = {}
+        reasons: dict[str, str] = {}
+        for place in missing:
+            leader = self._peers.leader_of(place)
+            if leader is None:
+                reasons[str(place)] = f"{place} has no leader"
+            else:
+                by_leader.setdefault(leader[0], []).append(place)
+
+        async def ask(broker_id: int, places: list[GroupId]) -> None:
+            request = wire.CursorRequest(
+                group=group.name,
+                group_id=group.group_id,
+                kind=group.cursor_kind,
+                drop=drop,
+                start_us=group.start_us,
+                places=[wire.Place(topic_id=place.topic_id, partition=place.partition) for place in places],
+            )
+            try:
+                body = await self._peers.request(broker_id, METHOD, request.SerializeToString(), REQUEST_S)
+            except TinymqError as error:
+                reasons[f"broker {broker_id}"] = f"broker {broker_id}: {error.message}"
+                return
+            for place, outcome in zip(places, wire.CursorReply.FromString(body).outcomes, strict=False):
+                # AlreadyExists is final: no other answer can make up for a channel that has the name.
+                if not outcome.error_code:
+                    confirmed.add(place)
+                elif outcome.error_code == AlreadyExists.code:
+                    taken.append(outcome.error_message)
+                else:
+                    reasons[str(place)] = f"{place}: {outcome.error_message}"
+
+        taken: list[str] = []
+        await asyncio.gather(*(ask(broker_id, places) for broker_id, places in by_leader.items()))
+        if taken:
+            raise AlreadyExists(taken[0], hint="choose another name, or delete the channel")
+        return reasons
+
+    def _places(self, group: Group) -> list[GroupId]:
+        topics = [topic for topic in self._registry.get_all_topics() if group.reads(topic.name)]
+        return [queue.group for topic in topics for queue in topic.queues]
+
+    async def _finish_all(self) -> None:
+        """Finish what a broker began that failed since. Only one broker does: the metadata's leader."""
+        while True:
+            before = {(group.name, group.version) for group in self.known.all()}
+            await self._clock.sleep(FINISH_EVERY_S)
+            for group in self.known.all() if self._finishes() else ():
+                # Whoever makes it now gets the time of one interval.
+                unfinished = group.phase is not GroupPhase.READY and (group.name, group.version) in before
+                if not unfinished or group.name in self._driven:
+                    continue
+                deadline_s = self._clock.monotonic() + FINISH_S
+                try:
+                    if group.phase is GroupPhase.DELETING:
+                        await self._remove(group, deadline_s)
+                    else:
+                        await self._complete(group, deadline_s)
+                except TinymqError as error:
+                    logger.info("group_unfinished", group=group.name, error=error.code, reason=str(error))
+
+
+def _check_same(present: Group, wanted: Group, exist_ok: bool) -> None:
+    """Raises unless `present` is what the caller wants, or what an earlier attempt of the same call made."""
+    if present.phase is GroupPhase.DELETING:
+        raise NotReady(f"group {present.name!r} is being deleted", hint="try again when that is done")
+    if present.command_id and present.command_id == wanted.command_id:
+        return
+    if not exist_ok:
+        raise AlreadyExists(f"there is a group {present.name!r}")
+    if present.kind is not wanted.kind:
+        raise WrongKind(f"{present.name!r} is a {present.kind.value} group, not a {wanted.kind.value} group")
+    if not set(wanted.topics) <= set(present.topics):
+        hint = "choose another name, or delete the group and make it again"
+        raise AlreadyExists(f"group {present.name!r} reads {', '.join(present.topics)}", hint=hint)

@@ -1,0 +1,189 @@
+"""`tinymq group`: make, list, describe, move and delete consumer groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from tinymq.base.errors import InvalidRequest
+from tinymq.base.types import Offset
+from tinymq.cli.common.offsets import Last, parse_start
+from tinymq.cli.common.options import Output
+from tinymq.cli.common.output import print_json, print_table, say
+from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
+from tinymq.cli.verbs.topic import DryRun
+
+if TYPE_CHECKING:
+    from tinymq.client import Client, GroupCursor, GroupDescription
+    from tinymq.client.common.start_positions import Place
+
+app = App(
+    name="group",
+    help="Make, list, describe, move and delete consumer groups. A group divides its topics among its members.",
+)
+
+Name = Annotated[str, Parameter(help="The group's name.")]
+TO = "start, end, a number, or @time (ISO 8601, seconds)."
+
+
+@app.command
+def create(
+    name: Name,
+    topics: Annotated[list[str], Parameter(help="Topics, and patterns such as 'orders-*'.")],
+    /,
+    *,
+    kind: Annotated[str, Parameter(help="stream: partitions are divided; queue: records are.")] = "stream",
+    start: Annotated[str, Parameter(help="start, end or @time: where it begins in the partitions of now.")] = "start",
+    set_: Annotated[list[str] | None, Parameter(name="--set", help="A setting, NAME=VALUE; may be repeated.")] = None,
+    servers: ServerOptions = DEFAULT_SERVERS,
+    output: Output = "table",
+) -> None:
+    """Make a group. When this returns, it has a cursor in every partition of its topics."""
+    settings = dict(_setting(text) for text in set_ or [])
+    with servers.connect() as mq:
+        made = mq.admin.create_group(name, topics, kind=kind, start=_place(start), settings=settings)
+    _show(made, output)
+
+
+@app.command(name="list")
+def list_(*, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
+    """List the consumer groups."""
+    with servers.connect() as mq:
+        found = mq.admin.list_groups()
+    if output == "json":
+        print_json({"groups": [_document(group) for group in found]})
+        return
+    print_table(["group", "kind", "state", "topics"], [(g.name, g.kind, g.state, ", ".join(g.topics)) for g in found])
+
+
+@app.command
+def describe(name: Name, /, *, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
+    """Show a group: its topics, its settings, and how far it is in each partition."""
+    with servers.connect() as mq:
+        group, cursors = mq.admin.describe_group(name), mq.admin.group_lag(name)
+    if output == "json":
+        print_json({**_document(group), "partitions": [_cursor_document(cursor) for cursor in cursors]})
+        return
+    _show(group, output)
+    _print_cursors(cursors)
+
+
+@app.command
+def lag(name: Name, /, *, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
+    """Show how many records a group has still to read, in each partition and in all."""
+    with servers.connect() as mq:
+        cursors = mq.admin.group_lag(name)
+    total = sum(cursor.lag for cursor in cursors)
+    if output == "json":
+        print_json({"group": name, "lag": total, "partitions": [_cursor_document(cursor) for cursor in cursors]})
+        return
+    _print_cursors(cursors)
+    say(f"lag of group {name}: {total}")
+
+
+@app.command
+def seek(
+    name: Name,
+    /,
+    *,
+    to: Annotated[str, Parameter(allow_leading_hyphen=True, help=TO)],
+    topic: Annotated[str | None, Parameter(help="Only this topic.")] = None,
+    partition: Annotated[
+        list[int] | None, Parameter(name=["--partition", "-p"], help="Only these partitions; may be repeated.")
+    ] = None,
+    dry_run: DryRun = False,
+    servers: ServerOptions = DEFAULT_SERVERS,
+    output: Output = "table",
+) -> None:
+    """Move a group, in all of its partitions or in some. Its members read on from there."""
+    place = _place(to)
+    with servers.connect() as mq:
+        before = [
+            cursor
+            for cursor in mq.admin.group_lag(name)
+            if topic in (None, cursor.topic) and (not partition or cursor.partition in partition)
+        ]
+        if dry_run:
+            after = {(c.topic, c.partition): _target(mq, c, place) for c in before}
+        else:
+            moved = mq.admin.seek_group(name, place, topic=topic, partitions=partition)
+            after = {(c.topic, c.partition): c.position for c in moved}
+    rows = [(c.topic, c.partition, c.position, after.get((c.topic, c.partition), c.position)) for c in before]
+    if output == "json":
+        documents = [dict(zip(("topic", "partition", "from", "to"), row, strict=True)) for row in rows]
+        print_json({"group": name, "dry_run": dry_run, "partitions": documents})
+        return
+    say(f"group {name} {'would move' if dry_run else 'moved'}")
+    print_table(["topic", "partition", "from", "to"], rows)
+
+
+@app.command
+def delete(
+    name: Name, /, *, dry_run: DryRun = False, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table"
+) -> None:
+    """Delete a group with its cursors. The records stay. A group that is made again begins as a new one."""
+    with servers.connect() as mq:
+        if dry_run:
+            mq.admin.describe_group(name)
+        else:
+            mq.admin.delete_group(name)
+    if output == "json":
+        print_json({"group": name, "deleted": not dry_run})
+    else:
+        say(f"group {name} {'would be deleted' if dry_run else 'deleted'}")
+
+
+def _place(text: str) -> Place:
+    place = parse_start(text)
+    if isinstance(place, Last):
+        raise InvalidRequest(f"{text} is no place of a group", hint="say start, end, a number or @time")
+    return place
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidRequest(f"{text!r} is no setting", hint="write NAME=VALUE")
+    return name, value
+
+
+def _target(mq: Client, cursor: GroupCursor, place: Place) -> int:
+    """Where a seek would move a cursor, as of now."""
+    if isinstance(place, Offset):
+        return place.value
+    return mq.admin.find_offsets(cursor.topic, place)[cursor.partition]
+
+
+def _show(group: GroupDescription, output: Output) -> None:
+    if output == "json":
+        print_json(_document(group))
+        return
+    say(f"group {group.name}: {group.kind}, {group.state}, reads {', '.join(group.topics)}")
+    if group.settings:
+        print_table(["setting", "value"], list(group.settings.items()))
+
+
+def _print_cursors(cursors: list[GroupCursor]) -> None:
+    rows = [(c.topic, c.partition, c.position, c.lag, c.moved.isoformat() if c.moved else None) for c in cursors]
+    print_table(["topic", "partition", "position", "lag", "moved"], rows)
+
+
+def _document(group: GroupDescription) -> dict[str, Any]:
+    return {
+        "group": group.name,
+        "kind": group.kind,
+        "state": group.state,
+        "topics": list(group.topics),
+        "settings": dict(group.settings),
+    }
+
+
+def _cursor_document(cursor: GroupCursor) -> dict[str, Any]:
+    return {
+        "topic": cursor.topic,
+        "partition": cursor.partition,
+        "position": cursor.position,
+        "lag": cursor.lag,
+        "moved": cursor.moved.isoformat() if cursor.moved else None,
+    }

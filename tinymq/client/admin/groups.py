@@ -1,0 +1,171 @@
+"""Consumer groups: made, deleted and listed by any broker; their cursors, asked of the partitions' leaders."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from tinymq.base.errors import InvalidRequest, UnknownGroup, UnknownTopic
+from tinymq.base.group_config import topic_matches
+from tinymq.client.admin.broker_calls import BrokerCalls
+from tinymq.client.admin.channels import LEADERS_AT_ONCE_MAX
+from tinymq.client.cluster.cluster import Cluster
+from tinymq.client.cluster.routing import Topic
+from tinymq.client.common.argument_checks import check_channel
+from tinymq.client.common.start_positions import KnownOffset, Place, read_place
+from tinymq.client.common.values import as_datetime
+from tinymq.client.consume import cursors
+from tinymq.client.consume.cursors import REQUEST_ID_BYTES, ChannelId, GroupRef
+from tinymq.proto import tinymq_pb2 as pb
+
+KIND_NUMBERS = {"stream": 1, "queue": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A consumer group, as the registry has it."""
+
+    name: str
+    kind: str  # "stream" or "queue"
+    state: str  # "making", "ready" or "deleting"
+    topics: tuple[str, ...]  # names, and patterns with * and ?
+    settings: Mapping[str, str] = field(default_factory=dict)  # all, the defaults included
+    group_id: int = 0  # a group that is made again under its name has a higher one
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCursor:
+    """The cursor of a group in one partition, as the partition's leader has it."""
+
+    topic: str
+    partition: int
+    position: int  # the offset of the next record to be read
+    lag: int  # the number of records from there to the end
+    moved: datetime | None  # when the cursor last changed; None: never since it was made
+    epoch: int  # of the newest member that read the partition; 0: there was none
+    generation: int  # changes with every seek
+
+
+class GroupCalls:
+    """The part of the admin that is about groups."""
+
+    def __init__(self, cluster: Cluster, brokers: BrokerCalls) -> None:
+        self._cluster = cluster
+        self._brokers = brokers
+
+    async def create(
+        self,
+        name: str,
+        topics: Sequence[str],
+        kind: str,
+        start: Place,
+        settings: Mapping[str, object],
+        *,
+        exist_ok: bool,
+        timeout_s: float,
+    ) -> GroupDescription:
+        """Make a group, and wait until its cursor is in every partition."""
+        place = read_place(start)
+        if isinstance(place, KnownOffset):
+            raise InvalidRequest("a group begins at earliest, latest or a time", hint="to begin at an offset, seek")
+        request = pb.CreateGroupRequest(
+            name=check_channel(name),
+            kind=kind,
+            topics=topics,
+            start_us=place.timestamp_us,
+            settings=[pb.Setting(name=key, value=str(value)) for key, value in settings.items()],
+            exist_ok=exist_ok,
+        )
+        reply = await self._brokers.change(request, timeout_s, waits_for_leaders=True)
+        return _describe(reply.group)
+
+    async def delete(self, name: str, timeout_s: float) -> None:
+        """Delete a group, and wait until no partition has its cursor."""
+        request = pb.DeleteGroupRequest(name=check_channel(name))
+        try:
+            await self._brokers.change(request, timeout_s, waits_for_leaders=True)
+        except UnknownGroup as error:
+            if "unclear" not in error.detail:  # otherwise an earlier attempt of this call may have deleted it
+                raise
+
+    async def list_all(self, timeout_s: float) -> list[GroupDescription]:
+        """All groups, by name."""
+        reply = await self._cluster.ask(pb.ListGroupsRequest(), timeout_s=timeout_s)
+        return [_describe(group) for group in reply.groups]
+
+    async def describe(self, name: str, timeout_s: float) -> GroupDescription:
+        """One group. Raises UnknownGroup."""
+        reply = await self._cluster.ask(pb.ListGroupsRequest(name=check_channel(name)), timeout_s=timeout_s)
+        return _describe(reply.groups[0])
+
+    async def cursors(self, name: str, timeout_s: float) -> list[GroupCursor]:
+        """The group's cursors, by topic and partition."""
+        left = self._cluster.countdown(timeout_s)
+        group = await self.describe(name, left())
+        listed = await self._cluster.ask(pb.MetadataRequest(all=True, fresh=True), timeout_s=left())
+        names = [info.name for info in listed.topics if _reads(group, info.name)]
+        asking = asyncio.Semaphore(LEADERS_AT_ONCE_MAX)
+
+        async def ask(topic: Topic, number: int) -> list[GroupCursor]:
+            async with asking:
+                found = await cursors.list_channels(self._cluster, topic, number, left(), groups=True)
+            return [
+                _cursor(topic.name, number, info)
+                for info in found.channels
+                if info.channel == name and info.group_id == group.group_id
+            ]
+
+        topics = [await self._cluster.topic(topic, left()) for topic in sorted(names)]
+        found = await asyncio.gather(*(ask(topic, number) for topic in topics for number in topic.numbers))
+        return [cursor for some in found for cursor in some]
+
+    async def seek(
+        self, name: str, to: Place, topic: str | None, partitions: Sequence[int] | None, timeout_s: float
+    ) -> list[GroupCursor]:
+        """Move the group's cursors, and return them as they are afterwards. Members read on from there."""
+        place = read_place(to)
+        left = self._cluster.countdown(timeout_s)
+        group = await self.describe(name, left())
+        chosen = [
+            cursor
+            for cursor in await self.cursors(name, left())
+            if topic in (None, cursor.topic) and (partitions is None or cursor.partition in partitions)
+        ]
+        if not chosen:
+            raise UnknownTopic(f"group {name!r} has no cursor there")
+        ref = GroupRef(KIND_NUMBERS[group.kind], group.group_id)
+        for cursor in chosen:
+            at = ChannelId(await self._cluster.topic(cursor.topic, left()), cursor.partition, name, ref)
+            seek = cursors.seeking(0, place, self._cluster.rng.randbytes(REQUEST_ID_BYTES))
+            await cursors.change(self._cluster, at, seek, left())
+        moved = {(cursor.topic, cursor.partition) for cursor in chosen}
+        return [c for c in await self.cursors(name, left()) if (c.topic, c.partition) in moved]
+
+
+def _reads(group: GroupDescription, topic: str) -> bool:
+    return any(topic_matches(pattern, topic) for pattern in group.topics)
+
+
+def _describe(info: pb.GroupInfo) -> GroupDescription:
+    return GroupDescription(
+        name=info.name,
+        kind=info.kind,
+        state=info.state,
+        topics=tuple(info.topics),
+        settings={setting.name: setting.value for setting in info.settings},
+        group_id=info.group_id,
+    )
+
+
+def _cursor(topic: str, partition: int, info: pb.ChannelInfo) -> GroupCursor:
+    return GroupCursor(
+        topic=topic,
+        partition=partition,
+        position=info.position,
+        lag=info.lag,
+        moved=as_datetime(info.moved_us) if info.moved_us else None,
+        epoch=info.epoch,
+        generation=info.generation,
+    )
