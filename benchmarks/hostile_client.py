@@ -21,6 +21,7 @@ from tinymq.base.errors import TinymqError
 from tinymq.format.batch import Codec, encode, pack_batch
 from tinymq.format.entry import crc32c
 from tinymq.net.frame_stream import FrameStream
+from tinymq.net.framing import READ_BUFFER_BYTES, pack_frame
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 
@@ -29,6 +30,7 @@ TINY_BATCHES = 2_000_000
 FULL_BATCHES = 4096  # the most that one request may carry
 BOMBS = 500
 CONNECTIONS = 25
+UNFINISHED = 150  # connections with a frame that never ends
 FETCHES = 4096  # on each connection
 WAIT_MS = 30_000
 AGAIN_S = 0.01  # the pause after the broker has ended a stream
@@ -161,11 +163,36 @@ def _fetch(victim: Victim, number: int, offset: int) -> bytes:
     ).SerializeToString()
 
 
+# ---- frames that never end --------------------------------------------------------------------------------------
+
+
+async def frames(victim: Victim) -> None:
+    """Begin a frame of 8 MiB on each of 150 connections, send all of it but its last byte, and begin again when the
+    broker has ended the connection."""
+    await asyncio.gather(*(_begin_frame(victim) for _ in range(UNFINISHED)))
+
+
+async def _begin_frame(victim: Victim) -> None:
+    hello = pb.StreamHello(protocol=1, kind=pb.STREAM_PRODUCE).SerializeToString()
+    body = bytes(Limits().batch_bytes_max)
+    while True:
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection(*parse_address(victim.stream_address))
+            writer.writelines(pack_frame(hello)[0])
+            chunks, _ = pack_frame(b"", (body,))
+            writer.writelines([*chunks[:-1], chunks[-1][:-1]])
+            while await reader.read(READ_BUFFER_BYTES):
+                pass
+            writer.close()
+        await asyncio.sleep(AGAIN_S)
+
+
 ATTACKS: dict[str, Callable[[Victim], Awaitable[None]]] = {
     "tiny": tiny,
     "full": full,
     "zstd": zstd,
     "fetches": fetches,
+    "frames": frames,
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from benchmarks.hostile_client import BOMBS, FULL_BATCHES, Victim
 from tinymq.base.config import MIB, Limits
 from tinymq.base.errors import InvalidRequest
 from tinymq.broker.partition.admission import declare, is_heavy
+from tinymq.net.framing import PREFIX_BYTES, READ_BUFFER_BYTES, FrameReader
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.bounds import parse
 
@@ -52,3 +55,39 @@ def test_zstd_unpacks_to_far_more_than_it_is_packed_into(sent: list[bytes]) -> N
     assert declared.layout.unpacked_bytes > 50 * MIB
     assert len(batches[0].payload) < 4096
     assert is_heavy(declared, len(batches[0].payload))
+
+
+def test_frames_lack_their_last_byte() -> None:
+    """Behind a hello that is whole, each connection sends all of a frame but one byte, and waits."""
+    received = bytearray()
+
+    async def main() -> None:
+        complete = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while data := await reader.read(READ_BUFFER_BYTES):
+                received.extend(data)
+                if len(received) > Limits().batch_bytes_max:
+                    complete.set()
+            writer.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            host, port = server.sockets[0].getsockname()
+            victim = replace(VICTIM, stream_address=f"{host}:{port}")
+            attacking = asyncio.ensure_future(hostile_client._begin_frame(victim))
+            await asyncio.wait_for(complete.wait(), 20)
+            attacking.cancel()
+
+    asyncio.run(main())
+    reader = FrameReader(Limits().grpc_message_bytes_max, 1024)
+    taken = 0
+    while taken < len(received):
+        buffer = reader.get_buffer()
+        count = min(len(buffer), len(received) - taken)
+        buffer[:count] = received[taken : taken + count]
+        taken += count
+        reader.received(count)
+        while (frame := reader.next_frame()) is not None:
+            assert pb.StreamHello.FromString(frame[0]).kind == pb.STREAM_PRODUCE
+    assert reader.begun_bytes == Limits().batch_bytes_max + PREFIX_BYTES
+    assert reader.cut_short() is not None
