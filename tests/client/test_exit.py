@@ -100,8 +100,9 @@ UNREACHABLE = """
 import sys
 from tinymq import Client
 mq = Client(sys.argv[1], attempt_timeout_ms=200)
+with mq.producer() as patient:
+    patient.send("t", b"first").result(20)
 producer = mq.producer(delivery_timeout_ms=500)
-producer.send("t", b"first").result(20)
 print("sent", flush=True)
 input()
 for i in range(5):

@@ -12,6 +12,7 @@ from tests.client.running import client_of, run, until
 from tinymq.base.errors import InvalidConfig, InvalidRequest, NotDelivered, UnknownPartition
 from tinymq.base.partitioning import keyed
 from tinymq.base.topic_config import OnFull
+from tinymq.client import AsyncClient
 from tinymq.client.cluster import routing
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.proto import tinymq_pb2 as pb
@@ -25,6 +26,12 @@ def cluster_of(partitions: int, *gone: int) -> FakeCluster:
     for number in gone:
         cluster.remove_partition("t", number)
     return cluster
+
+
+def patient(cluster: FakeCluster) -> AsyncClient:
+    """Make a client that suspects no broker on a slow machine: the fresh metadata that it would ask for then is newer
+    than the answer of a broker that is slow to hear, which would hide nothing."""
+    return client_of(cluster, attempt_timeout_ms=5_000)
 
 
 async def hear(cluster: Cluster, address: str) -> None:
@@ -214,7 +221,7 @@ def test_a_partition_that_a_slow_broker_hides_goes_on_where_it_was() -> None:
     async def scenario() -> None:
         cluster = cluster_of(1)
         cluster.slow_to_hear = {2, 3}
-        async with client_of(cluster) as mq, mq.producer(linger_ms=0) as producer:
+        async with patient(cluster) as mq, mq.producer(linger_ms=0) as producer:
             await (await producer.send("t", b"v", partition=0))
             await mq.admin.add_partition("t")
             for n in range(3):
@@ -235,7 +242,7 @@ def test_records_on_their_way_to_a_partition_that_a_slow_broker_hides_are_not_gi
     async def scenario() -> None:
         cluster = cluster_of(1)
         cluster.slow_to_hear = {2, 3}
-        async with client_of(cluster) as mq, mq.producer(linger_ms=0) as producer:
+        async with patient(cluster) as mq, mq.producer(linger_ms=0) as producer:
             await mq.admin.add_partition("t")
             await (await producer.send("t", b"0", partition=1))
             cluster.hold = asyncio.Event()
