@@ -13,6 +13,7 @@ from structlog.testing import LogCapture
 from tests.client.running import run
 from tests.fakes.raw_client import until
 from tests.test_descriptors import nothing_left
+from tinymq.base.errors import PortInUse
 from tinymq.net import acceptor
 from tinymq.net.acceptor import Acceptor
 from tinymq.net.connection_limits import Place, Places, Refusal
@@ -73,7 +74,7 @@ def logs(monkeypatch: pytest.MonkeyPatch) -> LogCapture:
 def on_port(scenario: Callable[[Port], Awaitable[None]], connections_max: int = 6, host_max: int = 4) -> None:
     async def main() -> None:
         port = Port(connections_max, host_max)
-        port.number = await port.acceptor.start(HOSTS[0], 0)
+        port.number = await port.acceptor.start(HOSTS[0], 0, setting="listen")
         try:
             await scenario(port)
         finally:
@@ -163,8 +164,8 @@ def test_a_closed_port_takes_nothing_and_its_connections_go_on() -> None:
 def test_a_port_in_use_is_an_error_and_leaves_nothing_open() -> None:
     async def scenario(port: Port) -> None:
         other = Acceptor(Places("other", 1), lambda place: Line(place, port))
-        with pytest.raises(OSError, match="in use"):
-            await other.start(HOSTS[0], port.number)
+        with pytest.raises(PortInUse, match=r"^other_listen: .* is in use"):
+            await other.start(HOSTS[0], port.number, setting="other_listen")
 
     on_port(scenario)
 
@@ -172,7 +173,7 @@ def test_a_port_in_use_is_an_error_and_leaves_nothing_open() -> None:
 def test_both_kinds_of_addresses_where_it_is_wanted() -> None:
     async def main() -> None:
         port = Port(6, 4)
-        port.number = await port.acceptor.start("::", 0, dual_stack=True)
+        port.number = await port.acceptor.start("::", 0, setting="listen", dual_stack=True)
         with port.dial() as by_4, socket.create_connection(("::1", port.number)):
             await until(lambda: len(port.lines) == 2)
             assert {line.place.host for line in port.lines} == {"127.0.0.1", "::/64"}

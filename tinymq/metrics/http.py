@@ -12,7 +12,6 @@ sending its request is closed, so that a client that opens many and sends nothin
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -21,8 +20,6 @@ import h11
 import structlog
 
 from tinymq.base.clock import Clock, Timer
-from tinymq.base.config import format_address
-from tinymq.base.errors import InvalidConfig, PortInUse
 from tinymq.net import descriptors
 from tinymq.net.acceptor import Acceptor
 from tinymq.net.connection_limits import Place, Places, Refusal
@@ -65,15 +62,8 @@ class HttpServer:
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the bound port. Raises PortInUse; InvalidConfig for an address of another machine."""
-        where = format_address(host, port)
         acceptor = Acceptor(self.places, lambda place: _Connection(self, place))
-        try:
-            bound = await acceptor.start(host, port)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                hint = 'stop what listens there, or choose another metrics_listen; "" turns it off'
-                raise PortInUse(f"metrics_listen: {where} is in use", hint=hint) from error
-            raise InvalidConfig(f"metrics_listen: cannot listen on {where}: {error.strerror or error}") from error
+        bound = await acceptor.start(host, port, setting="metrics_listen")
         self._acceptor = acceptor
         return bound
 

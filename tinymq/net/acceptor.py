@@ -7,6 +7,7 @@ tracebacks a second in Python 3.11, and tries again a hundred times as often.
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections import Counter
@@ -14,6 +15,8 @@ from collections.abc import Callable
 
 import structlog
 
+from tinymq.base.config import format_address
+from tinymq.base.errors import InvalidConfig, PortInUse
 from tinymq.net.connection_limits import Place, Places, Refusal
 from tinymq.net.descriptors import OUT_OF_RESOURCES
 
@@ -69,9 +72,22 @@ class Acceptor:
         host, port = self._sockets[0].getsockname()[:2]
         return host, port
 
-    async def start(self, host: str, port: int, *, dual_stack: bool = False) -> int:
+    async def start(self, host: str, port: int, *, setting: str, dual_stack: bool = False) -> int:
         """Listen, and return the port that is really bound. `dual_stack`: "::" also accepts IPv4, where the system can.
-        Raises OSError."""
+
+        Raises PortInUse, and InvalidConfig for an address that is not this machine's. Both name `setting`, where the
+        address is configured.
+        """
+        try:
+            return await self._listen(host, port, dual_stack)
+        except OSError as error:
+            where = format_address(host, port)
+            if error.errno == errno.EADDRINUSE:
+                hint = f"stop the process that listens there, or choose another {setting}"
+                raise PortInUse(f"{setting}: {where} is in use", hint=hint) from error
+            raise InvalidConfig(f"{setting}: cannot listen on {where}: {error.strerror or error}") from error
+
+    async def _listen(self, host: str, port: int, dual_stack: bool) -> int:
         loop = asyncio.get_running_loop()
         if dual_stack and host == "::" and socket.has_dualstack_ipv6():
             self._sockets = [_listening(socket.AF_INET6, (host, port), v6_only=False)]

@@ -20,32 +20,22 @@ FORK_HINT = "fork before the parent's first call, or start workers by spawn"
 
 def check_topic(topic: object) -> str:
     """Check a topic's name. Raises InvalidName, too."""
-    if not isinstance(topic, str):
-        raise InvalidRequest(f"topic={topic!r} is {_kind(topic)}, not str", hint="pass the topic's name as text")
-    return check_topic_name(topic)
+    return check_topic_name(_text("topic", topic, "pass the topic's name as text"))
 
 
 def check_channel(channel: object) -> str:
     """Check a channel's name. Raises InvalidName, too."""
-    if not isinstance(channel, str):
-        raise InvalidRequest(
-            f"channel={channel!r} is {_kind(channel)}, not str", hint="pass the channel's name as text"
-        )
-    return check_channel_name(channel)
+    return check_channel_name(_text("channel", channel, "pass the channel's name as text"))
 
 
 def check_consumer(consumer: object) -> str:
     """Check a consumer's name. Raises InvalidName, too."""
-    if not isinstance(consumer, str):
-        raise InvalidRequest(f"consumer={consumer!r} is {_kind(consumer)}, not str", hint="pass a name as text")
-    return check_consumer_name(consumer)
+    return check_consumer_name(_text("consumer", consumer, "pass a name as text"))
 
 
 def check_scan(scan_id: object) -> str:
     """Check a scan's id. Raises InvalidName, too."""
-    if not isinstance(scan_id, str):
-        raise InvalidRequest(f"scan_id={scan_id!r:.300} is {_kind(scan_id)}, not str", hint="pass a name as text")
-    return check_scan_id(scan_id)
+    return check_scan_id(_text("scan_id", scan_id, "pass a name as text"))
 
 
 def check_count(name: str, value: object, least: int, most: int = COUNT_MAX) -> int:
@@ -87,6 +77,12 @@ def check_wait(value: Any, least_s: float = 0.0, name: str = "timeout") -> None:
     if number and least_s <= value <= WAIT_S_MAX:  # NaN is not, either
         return
     raise InvalidRequest(f"{name}={value!r}", hint=f"pass seconds, from {least_s:g} to {WAIT_S_MAX:g}, or None")
+
+
+def _text(name: str, value: object, hint: str) -> str:
+    if isinstance(value, str):
+        return value
+    raise InvalidRequest(f"{name}={value!r:.300} is {_kind(value)}, not str", hint=hint)
 
 
 def _kind(value: object) -> str:

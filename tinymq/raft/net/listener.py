@@ -7,7 +7,6 @@ peer's identity means to other connections (tcp.py) do not.
 from __future__ import annotations
 
 import asyncio
-import errno
 import ssl
 from collections import Counter
 from collections.abc import Callable
@@ -15,8 +14,8 @@ from collections.abc import Callable
 import structlog
 
 from tinymq.base.clock import Clock
-from tinymq.base.config import Limits, format_address
-from tinymq.base.errors import BrokerUnreachable, Closed, InvalidConfig, NotReady, PortInUse, QuotaExceeded, TinymqError
+from tinymq.base.config import Limits
+from tinymq.base.errors import BrokerUnreachable, Closed, NotReady, QuotaExceeded, TinymqError
 from tinymq.net import descriptors
 from tinymq.net.acceptor import Acceptor
 from tinymq.net.connection_limits import Place, Places
@@ -78,14 +77,8 @@ class Listener:
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Listen. Raises PortInUse, and InvalidConfig for an address that is not this machine's."""
         assert self._acceptor is None
-        where = format_address(host, port)
         acceptor = Acceptor(self.places, self._accept, (tls, HANDSHAKE_TIMEOUT_S) if tls else None)
-        try:
-            await acceptor.start(host, port)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise PortInUse(f"{where} is in use", hint="stop what listens there, or choose another port") from error
-            raise InvalidConfig(f"cannot listen on {where}: {error.strerror or error}") from error
+        await acceptor.start(host, port, setting="peer_listen")
         self._acceptor = acceptor
 
     async def stop(self) -> None:

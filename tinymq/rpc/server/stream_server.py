@@ -7,17 +7,14 @@ travels behind its message and is never packed into it (docs/adr/0026 has the fi
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import AsyncIterator, Iterable
 
 from google.protobuf.message import DecodeError
 
-from tinymq.base.config import GRPC_OVERHEAD_BYTES, KIB, Limits, format_address
+from tinymq.base.config import GRPC_OVERHEAD_BYTES, KIB, Limits
 from tinymq.base.errors import (
-    InvalidConfig,
     InvalidFrame,
     InvalidRequest,
-    PortInUse,
     TinymqError,
     UnsupportedVersion,
 )
@@ -56,16 +53,8 @@ class StreamServer:
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the bound port. Raises PortInUse; InvalidConfig for an address of another machine."""
-        where = format_address(host, port)
         acceptor = Acceptor(self.places, self._connection)
-        try:
-            bound = await acceptor.start(host, port, dual_stack=True)  # IPv4 and IPv6, as gRPC does
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise PortInUse(
-                    f"{where} is in use", hint="choose another stream_listen, or stop the process that uses it"
-                ) from None
-            raise InvalidConfig(f"stream_listen: cannot listen on {where}: {error.strerror or error}") from None
+        bound = await acceptor.start(host, port, setting="stream_listen", dual_stack=True)  # IPv4 and IPv6, as gRPC
         self._acceptor = acceptor
         return bound
 
