@@ -70,7 +70,8 @@ SIM := $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECON
 	$(if $(BROKERS),--brokers $(BROKERS)) $(if $(RUN_S),--run-s $(RUN_S)) $(if $(JSON),--json $(JSON)) \
 	$(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(PACE),--pace $(PACE)) \
 	$(if $(SEGMENT_BYTES),--segment-bytes $(SEGMENT_BYTES)) $(if $(LATENCY_S),--latency-s $(LATENCY_S)) \
-	$(if $(REGISTRY),--registry $(REGISTRY)) $(if $(TIMING),--timing $(TIMING)) $(if $(PROCESSES),--processes $(PROCESSES))
+	$(if $(REGISTRY),--registry $(REGISTRY)) $(if $(ACTS),--acts $(ACTS)) $(if $(REPLICAS),--replicas $(REPLICAS)) \
+	$(if $(GAP_S),--gap-s $(GAP_S)) $(if $(QUOTA),--quota $(QUOTA)) $(if $(REDUCE_S),--reduce-s $(REDUCE_S)) $(if $(TIMING),--timing $(TIMING)) $(if $(PROCESSES),--processes $(PROCESSES))
 
 mutants: .venv/.test-ready ## take rules out one by one; the simulator has to notice each (MUTANT=name: one; REAL=1: real brokers do)
 	@exec env PYTHONPATH=chaos PYTHONHASHSEED=0 $(BIN)/python -m tinymq_chaos.$(if $(REAL),real.mutant_runs,mutants) $(MUTANT)

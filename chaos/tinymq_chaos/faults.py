@@ -37,6 +37,7 @@ class Simulated:
     weight: int  # how often, against the other faults; 0: only if it is asked for
     lasts_s: tuple[float, ...]  # virtual seconds; two bounds, or more than two values to choose from
     damages: bool = False  # takes synced bytes from a disk, or may do so
+    brokers_min: int = 2  # of the cluster
     single: bool = False  # befalls a broker with its registry in memory, too, which cannot start a second time
 
 
@@ -110,11 +111,11 @@ FAULTS: Mapping[str, FaultRow] = {
     ),
     "chain": FaultRow(
         Family.NETWORK, "brokers in a row: each reaches only its neighbours",
-        Simulated(3, (0.5, 4.0, 15.0)), Real((8.0, 4.0, 15.0)), _DRAWN,
+        Simulated(3, (0.5, 4.0, 15.0), brokers_min=3), Real((8.0, 4.0, 15.0)), _DRAWN,
     ),
     "star": FaultRow(
         Family.NETWORK, "one broker reaches all others, and they reach only that one",
-        Simulated(2, (0.5, 6.0)), Real(_CUT_S, _ONE_LED), _DRAWN,
+        Simulated(2, (0.5, 6.0), brokers_min=3), Real(_CUT_S, _ONE_LED), _DRAWN,
     ),
     "latency": FaultRow(  # real: ms; each direction has its own, so a round trip takes twice as long
         Family.NETWORK, "messages take longer, with jitter", Simulated(3, (0.5, 6.0)),
@@ -146,7 +147,7 @@ FAULTS: Mapping[str, FaultRow] = {
     ),
     "loss": FaultRow(Family.NETWORK, "some messages are lost", Simulated(3, (0.5, 6.0)), _TCP, "the simulator has it"),
     "seesaw": FaultRow(
-        Family.NETWORK, "leaders are cut off one after another", Simulated(2, (4.0, 10.0)),
+        Family.NETWORK, "leaders are cut off one after another", Simulated(2, (4.0, 10.0), brokers_min=3),
         "isolate strikes a leader, again and again in pairs", _DRAWN,
     ),
     "duplicate": FaultRow(Family.NETWORK, "messages arrive twice", Simulated(2, (0.5, 5.0)), _TCP, 2),
@@ -164,7 +165,8 @@ FAULTS: Mapping[str, FaultRow] = {
         Family.NETWORK, "one of two connections between brokers ends", "reset ends both", "reset_peer may end one", 4,
     ),
     "client_reset": FaultRow(
-        Family.NETWORK, "connections of clients end", Simulated(3, (0.0, 0.1), single=True), "reset_peer", _CLIENTS,
+        Family.NETWORK, "connections of clients end", Simulated(3, (0.0, 0.1), single=True, brokers_min=1),
+        "reset_peer", _CLIENTS,
     ),
     "reset_peer": FaultRow(  # real: each connection that is there or comes, after so many ms
         Family.NETWORK, "connections end, again and again", "reset and client_reset",
@@ -172,7 +174,8 @@ FAULTS: Mapping[str, FaultRow] = {
     ),
     # ---- disks, which lose nothing that was synced ------------------------------------------------------------------
     "slow_disk": FaultRow(
-        Family.DISK, "all operations of a disk take longer", Simulated(3, (0.5, 5.0), single=True), "slow_sync", 2,
+        Family.DISK, "all operations of a disk take longer",
+        Simulated(3, (0.5, 5.0), single=True, brokers_min=1), "slow_sync", 2,
     ),
     "slow_sync": FaultRow(  # real: seconds that each sync takes longer; 60: it hangs until the fault ends
         Family.DISK, "syncs take longer", "slow_disk and hung_disk",
@@ -180,31 +183,32 @@ FAULTS: Mapping[str, FaultRow] = {
         "slow_disk",
     ),
     "hung_disk": FaultRow(
-        Family.DISK, "operations of a disk do not end", Simulated(2, (0.2, 7.0)), "slow_sync with `seconds` 60",
+        Family.DISK, "operations of a disk do not end", Simulated(2, (0.2, 7.0), brokers_min=1),
+        "slow_sync with `seconds` 60",
         "scenario sync_hangs",
     ),
     "fail_sync": FaultRow(
-        Family.DISK, "a sync fails, and the broker is restarted", Simulated(3, (0.1, 3.0)),
+        Family.DISK, "a sync fails, and the broker is restarted", Simulated(3, (0.1, 3.0), brokers_min=1),
         Real((1.0, 0.2, 3.0), {
             **_ONE_LED, "pattern": ("groups/*", "*", "ballots-*", "marks"), "then": (POWER, KILL)
         }, _DISKS, forgets=True), 2,
     ),
     "disk_full": FaultRow(
-        Family.DISK, "writes fail after so many bytes", Simulated(2, (0.3, 4.0)),
+        Family.DISK, "writes fail after so many bytes", Simulated(2, (0.3, 4.0), brokers_min=1),
         Real((2.0, 1.0, 4.0), {**_ONE_LED, "bytes_left": (0.0, 30_000.0)}, _DISKS),
         "fail_sync fills the disk instead in three of ten draws",
     ),
     "trim": FaultRow(
-        Family.DISK, "heads of logs are removed, as retention does", Simulated(3, (0.0, 1.0)),
+        Family.DISK, "heads of logs are removed, as retention does", Simulated(3, (0.0, 1.0), brokers_min=1),
         "workloads with retention and trims do it", "tests of snapshots do it",
     ),
     # ---- processes and machines -------------------------------------------------------------------------------------
     "pause": FaultRow(
-        Family.PROCESS, "a process stands still", Simulated(4, (0.5, 2.0, 6.0), single=True),
-        Real((6.0, 2.0, 0.5), _ONE_LED), 3,
+        Family.PROCESS, "a process stands still",
+        Simulated(4, (0.5, 2.0, 2.0, 6.0, 6.0, 20.0), single=True, brokers_min=1), Real((6.0, 2.0, 0.5), _ONE_LED), 3,
     ),
     "kill": FaultRow(
-        Family.PROCESS, "kill -9 of one broker", Simulated(4, (0.0, 4.0)),
+        Family.PROCESS, "kill -9 of one broker", Simulated(4, (0.0, 4.0), brokers_min=1),
         Real((0.0, 1.0, 4.0), {"broker": (ANYBODY,), "who": (ANYONE,)}), 4,
     ),
     "kill_leader": FaultRow(
@@ -218,7 +222,7 @@ FAULTS: Mapping[str, FaultRow] = {
         Family.PROCESS, "kill -9 of all brokers", Simulated(2, (0.0, 2.0)), Real((1.0, 0.0, 3.0)), "power_cut_all",
     ),
     "power_cut": FaultRow(
-        Family.DISK, "one machine loses power, and writes that are not synced", Simulated(4, (0.0, 4.0)),
+        Family.DISK, "one machine loses power, and writes that are not synced", Simulated(4, (0.0, 4.0), brokers_min=1),
         Real((1.0, 0.0, 3.0), _ONE_LED, _DISKS), 4,
     ),
     "power_cut_all": FaultRow(
@@ -226,25 +230,30 @@ FAULTS: Mapping[str, FaultRow] = {
         Real((1.0, 0.0, 2.0), needs=_DISKS), 1,
     ),
     "crash_anywhere": FaultRow(
-        Family.PROCESS, "a process ends between two steps of its loop", Simulated(5, (0.1, 2.0)),
+        Family.PROCESS, "a process ends between two steps of its loop", Simulated(5, (0.1, 2.0), brokers_min=1),
         "the moment of a signal is the kernel's", "kill and power_cut strike at any time",
     ),
     "crash_at_point": FaultRow(
-        Family.PROCESS, "a process ends at a named point of its disk work", Simulated(5, (2.0, 6.0), damages=True),
+        Family.PROCESS, "a process ends at a named point of its disk work",
+        Simulated(5, (2.0, 6.0), damages=True, brokers_min=1),
         "power_cut strikes in the middle of a write or a sync", "tests of the disk have it",
     ),
-    "stop": FaultRow(Family.PROCESS, "SIGTERM", Simulated(2, (0.2, 4.0)), "rolling_restart", 2),
+    "stop": FaultRow(Family.PROCESS, "SIGTERM", Simulated(2, (0.2, 4.0), brokers_min=1), "rolling_restart", 2),
     "rolling_restart": FaultRow(
         Family.PROCESS, "SIGTERM to one broker after another", Simulated(2, (4.0, 9.0)), Real((0.0,), strikes_on=True),
         "stop, one broker at a time",
     ),
     # ---- the cluster ------------------------------------------------------------------------------------------------
     "join": FaultRow(
-        Family.CLUSTER, "a broker joins, and may end meanwhile", Simulated(3, (1.0, 8.0)),
+        Family.CLUSTER, "a broker joins, and may end meanwhile", Simulated(3, (1.0, 8.0), brokers_min=1),
         "tests/cli has joins of real processes", "the groups of tests/raft do not grow",
     ),
     "transfer": FaultRow(
         Family.CLUSTER, "a leader transfers its leadership", "workload moved does it", "workload moved does it", 3,
+    ),
+    "alter": FaultRow(
+        Family.CLUSTER, "a setting of a topic is altered", Simulated(3, (0.2, 2.0), brokers_min=1),
+        "workload altered does it", _CLIENTS,
     ),
     # ---- clocks -----------------------------------------------------------------------------------------------------
     "wall_jump": FaultRow(
@@ -261,7 +270,7 @@ FAULTS: Mapping[str, FaultRow] = {
     ),
     # ---- files: damage to synced bytes ------------------------------------------------------------------------------
     "wipe": FaultRow(
-        Family.FILES, "a broker restarts on an empty disk", Simulated(4, (0.5, 4.0), damages=True),
+        Family.FILES, "a broker restarts on an empty disk", Simulated(4, (0.5, 4.0), damages=True, brokers_min=3),
         Real((1.0, 0.0, 3.0), _ONE, damages=True), _LOGS,
     ),
     "wipe_then_kill": FaultRow(
@@ -269,27 +278,28 @@ FAULTS: Mapping[str, FaultRow] = {
         Real((3.0, 1.0, 5.0), _ONE, damages=True), _LOGS,
     ),
     "old_disk": FaultRow(
-        Family.FILES, "a replaced disk comes back", Simulated(2, (0.5, 5.0), damages=True),
+        Family.FILES, "a replaced disk comes back", Simulated(2, (0.5, 5.0), damages=True, brokers_min=3),
         "a run keeps no copy of a disk", _LOGS,
     ),
     "next_disk": FaultRow(
         Family.FILES, "a second disk is replaced as soon as all is well after the first",
-        Simulated(2, (4.0, 8.0), damages=True), "wipe_then_kill", "scenario next_disk",
+        Simulated(2, (4.0, 8.0), damages=True, brokers_min=3), "wipe_then_kill", "scenario next_disk",
     ),
     "lost_config": FaultRow(
         Family.FILES, "a CONFIG that lists a replaced disk reaches no other broker",
-        Simulated(1, (3.0, 6.0), damages=True), "nothing outside sees when the CONFIG is appended", _LOGS,
+        Simulated(1, (3.0, 6.0), damages=True, brokers_min=3),
+        "nothing outside sees when the CONFIG is appended", _LOGS,
     ),
     "remove_group": FaultRow(
-        Family.FILES, "the data directory of one group is gone", Simulated(3, (0.5, 4.0), damages=True),
+        Family.FILES, "the data directory of one group is gone", Simulated(3, (0.5, 4.0), damages=True, brokers_min=3),
         "wipe removes all of them", _LOGS,
     ),
     "flip_bits": FaultRow(
-        Family.FILES, "bits of stored files flip", Simulated(4, (0.5, 4.0), damages=True),
+        Family.FILES, "bits of stored files flip", Simulated(4, (0.5, 4.0), damages=True, brokers_min=3),
         Real((1.0, 3.0), {"broker": (ANYBODY,), "file": (ANY_FILE,), "bits": (0.0,)}, damages=True, scars=True), _LOGS,
     ),
     "read_error": FaultRow(
-        Family.DISK, "reads of the logs fail", Simulated(2, (0.5, 3.0), damages=True),
+        Family.DISK, "reads of the logs fail", Simulated(2, (0.5, 3.0), damages=True, brokers_min=3),
         Real((2.0, 1.0), _ONE, _DISKS, damages=True, scars=True), _LOGS,
     ),
     "torn_tail": FaultRow(

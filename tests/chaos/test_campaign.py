@@ -17,7 +17,8 @@ from tinymq_chaos.mutants import MUTANTS
 from tinymq_chaos.mutants.__main__ import plan_of
 from tinymq_chaos.sim import __main__ as command
 from tinymq_chaos.sim.campaign.campaign import FAILURES_MAX, Campaign
-from tinymq_chaos.sim.campaign.run import Plan, Result
+from tinymq_chaos.sim.campaign.plan import Plan
+from tinymq_chaos.sim.campaign.run import Result
 
 MAKEFILE = Path(__file__).resolve().parent.parent.parent / "Makefile"
 SMALL = Plan(3, seconds=9.0, workloads=("lone",), faults=("kill",), pace=3.0)
@@ -27,6 +28,8 @@ PLANS = [
     Plan(3, faults=()),
     Plan(3, faults=("kill", "crash_at_set_aside"), workloads=("lone", "churn"), seconds=14.5),
     Plan(4, segment_bytes=4096, latency_s=0.05, pace=0.25),
+    Plan(4, 6, acts=(1, 4), replicas=2, gap_s=8.0, client_bytes_per_s=60_000),
+    Plan(4, acts=()),
     *(plan_of(mutant, 7) for mutant in MUTANTS.values()),
 ]
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.chaos.clock_effects import drifts, starts_wrong, wall_jumps
 from tests.chaos.joins import joins, replaced_in_turn
+from tests.chaos.setting_effects import alters
 from tests.chaos.test_sim import HAPPENS
 from tests.chaos.worlds import (
     SEEN_S,
@@ -45,6 +46,7 @@ SCRATCH = "scratch"  # a file of the test's own
 
 Check = Callable[[World], Awaitable[None]]
 EFFECTS: dict[str, Check] = {
+    "alter": alters,
     "drift": drifts,
     "join": joins,
     "next_disk": replaced_in_turn,

@@ -14,7 +14,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tinymq_chaos.sim.campaign.run import Plan, run
+from tinymq_chaos.sim.campaign.plan import Plan
+from tinymq_chaos.sim.campaign.reduce import reduced
+from tinymq_chaos.sim.campaign.run import run
 
 PROGRESS_S = 5.0
 LOOK_S = 0.5  # how often the campaign checks for an interrupt, at least
@@ -22,19 +24,21 @@ RUNS_PER_PROCESS = 100  # then a new process replaces it, which bounds the memor
 FAILURES_MAX = 20  # failed runs, after which the campaign ends
 
 
-def nodes_of(seed: int) -> int:
-    """Return the number of brokers for a seed: one run in five has five."""
-    return 5 if seed % 5 == 0 else 3
-
-
 def _leave_interrupts() -> None:
     """Ignore SIGINT: Ctrl-C reaches every process of a terminal, and the campaign ends its own processes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def run_one(plan: Plan) -> tuple[str, dict[str, Any]]:
-    """Run one plan in a process of the pool; return the command that replays it, and its result."""
-    return plan.command, run(plan).values()
+def run_one(plan: Plan, reduce_s: float) -> tuple[str, dict[str, Any]]:
+    """Run one plan in a process of the pool; return the command that replays it, and its result.
+
+    A failure is reduced for up to `reduce_s` CPU seconds. The result then has the `shortest` command.
+    """
+    result = run(plan)
+    values = result.values()
+    if result.anomalies and reduce_s > 0:
+        values["shortest"] = reduced(result, reduce_s).plan.command
+    return plan.command, values
 
 
 class Campaign:
@@ -47,7 +51,10 @@ class Campaign:
         processes: int,
         path: str | None,
         progress_s: float = PROGRESS_S,
+        reduce_s: float = 0.0,
     ) -> None:
+        """`path`: a file for a line of JSON per run. `reduce_s`: CPU seconds to reduce each failure; 0: leave it."""
+        self._reduce_s = reduce_s
         self._plans = iter(plans)
         self._seconds = seconds
         self._processes = processes
@@ -99,14 +106,16 @@ class Campaign:
         raise KeyboardInterrupt
 
     def _run_in(self, pool: ProcessPoolExecutor) -> None:
-        pending: set[Future[tuple[str, dict[str, Any]]]] = {pool.submit(run_one, p) for p in self._next(2)}
+        pending: set[Future[tuple[str, dict[str, Any]]]] = {
+            pool.submit(run_one, p, self._reduce_s) for p in self._next(2)
+        }
         while pending:
             done, pending = wait(pending, timeout=LOOK_S, return_when=FIRST_COMPLETED)
             if self._interrupted:  # Python drops an exception that a signal raises in a destructor or a weak reference
                 raise KeyboardInterrupt
             for future in done:
                 self._take(*future.result())
-                pending |= {pool.submit(run_one, p) for p in self._next(1)}
+                pending |= {pool.submit(run_one, p, self._reduce_s) for p in self._next(1)}
 
     def _next(self, per_process: int) -> Iterator[Plan]:
         late = self._seconds is not None and time.monotonic() - self._began_s >= self._seconds
@@ -132,6 +141,8 @@ class Campaign:
         if values["anomalies"]:
             self.failures.append(command)
             print(f"FAILED  {command}", *values["anomalies"], sep="\n    ", flush=True)
+            if values.get("shortest", command) != command:
+                print(f"    reduced: {values['shortest']}", flush=True)
         if time.monotonic() - self._told_s >= self._progress_s:
             self._told_s = time.monotonic()
             print(self._line(), flush=True)
@@ -150,8 +161,9 @@ class Campaign:
         print(self._line())
         virtual_s, cpu_s = self._three_s
         print(
-            f"seeds {min(self._seeds)} to {max(self._seeds)}: {self._runs[3]} with three brokers, {self._runs[5]} with"
-            f" five; calls {dict(self._calls)}; {self._elections:,} leaders"
+            f"seeds {min(self._seeds)} to {max(self._seeds)};"
+            f" runs by number of brokers {dict(sorted(self._runs.items()))};"
+            f" calls {dict(self._calls)}; {self._elections:,} leaders"
         )
         print("faults: " + _counted(self._faults))
         print("of them really happened: " + _counted(self._happened))

@@ -10,7 +10,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,61 +20,33 @@ from tinymq.base.errors import TinymqError
 from tinymq.client import AsyncClient
 from tinymq_chaos import checkers, workloads
 from tinymq_chaos.history import History, Outcome
-from tinymq_chaos.sim.campaign.storm import Storm
-from tinymq_chaos.sim.faults import DAMAGE, SINGLE
+from tinymq_chaos.sim.campaign.draws import filled
+from tinymq_chaos.sim.campaign.plan import SECONDS, Plan
+from tinymq_chaos.sim.campaign.storm import Storm, schedule
+from tinymq_chaos.sim.faults import DAMAGE
 from tinymq_chaos.sim.observers.elections import electing
 from tinymq_chaos.sim.observers.replicas import watched
 from tinymq_chaos.sim.virtual.event_loop import VirtualLoop, run_virtually
 from tinymq_chaos.sim.virtual.transcript import Transcript, digest
-from tinymq_chaos.sim.world.world import LINK_S, World, WorldOptions
+from tinymq_chaos.sim.world.world import World, WorldOptions
 from tinymq_chaos.workloads.context import Caller, Workload
 
-SECONDS = 30.0  # virtual, of a whole run
+BEFORE_S = 2.0  # virtual, about: until the cluster is formed and the workloads run
 QUIET_S = 6.0  # of it: after the last fault, with load, until workloads stop
 END_S = 30.0  # limit for workloads to stop, and for brokers to recover
 FROZEN_GROWTH_MAX = 100_000  # objects: what about ten results hold, 25 MB each
-WORKLOADS_AT_ONCE = 2
 TOPIC_TRIES_MAX = 6  # of 10 virtual seconds
-UNREPLICATED = "unreplicated"
-PACES = (2.0, 3.0, 5.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a run does. The seed decides whatever the plan leaves open."""
-
-    seed: int
-    nodes: int = 3
-    seconds: float = SECONDS
-    workloads: tuple[str, ...] = ()  # (): the seed chooses
-    faults: tuple[str, ...] | None = None  # names of faults; None: the seed chooses, (): none
-    segment_bytes: int | None = None  # None: the seed chooses
-    latency_s: float = LINK_S[0]  # of every link, without faults
-    pace: float | None = None  # factor for the pauses of workloads; None: the seed chooses
-    registry: str = "replicated"  # or "memory", for one broker
-
-    @property
-    def command(self) -> str:
-        """Return the command that replays the run."""
-        words = [f"make sim SEED={self.seed} BROKERS={self.nodes}"]
-        words += [f"RUN_S={self.seconds:g}"] if self.seconds != SECONDS else []
-        words += [f"WORKLOADS={','.join(self.workloads)}"] if self.workloads else []
-        words += [f"FAULTS={','.join(self.faults) or 'none'}"] if self.faults is not None else []
-        words += [f"SEGMENT_BYTES={self.segment_bytes}"] if self.segment_bytes is not None else []
-        words += [f"LATENCY_S={self.latency_s:g}"] if self.latency_s != LINK_S[0] else []
-        words += [f"REGISTRY={self.registry}"] if self.registry != "replicated" else []
-        words += [f"PACE={self.pace:g}"] if self.pace is not None else []
-        return " ".join(words)
 
 
 @dataclass(slots=True)
 class Result:
     """The result of a run."""
 
-    plan: Plan
+    plan: Plan  # with everything that the seed drew
     anomalies: list[str] = field(default_factory=list)
     transcript: list[str] = field(default_factory=list)
     faults: Mapping[str, int] = field(default_factory=dict)
+    begun: Sequence[int] = ()  # the numbers of the faults that could happen
     happened: Mapping[str, int] = field(default_factory=dict)  # how often faults that wait for a moment found it
     virtual_s: float = 0.0
     real_s: float = 0.0  # CPU time of this process
@@ -138,6 +110,7 @@ class Context:
 
 def run(plan: Plan) -> Result:
     """Run the plan to its end. Every failure is in the result."""
+    plan = filled(plan)
     result = Result(plan)
     transcript = Transcript()
     kept: list[World] = []
@@ -145,8 +118,11 @@ def run(plan: Plan) -> Result:
 
     async def main(loop: VirtualLoop) -> None:
         transcript.begin(loop)
-        surroundings = WorldOptions(plan.nodes, plan.segment_bytes, plan.latency_s, registry=plan.registry)
-        world = World(loop, plan.seed, surroundings, transcript)
+        options = WorldOptions(
+            plan.nodes, plan.segment_bytes, plan.latency_s, registry=plan.registry, replicas=plan.replicas,
+            client_bytes_per_s=plan.client_bytes_per_s or 0,
+        )  # fmt: skip
+        world = World(loop, plan.seed, options, transcript)
         kept.append(world)
         try:
             with watched(world), electing(world):
@@ -188,18 +164,19 @@ def _conclude(world: World, transcript: Transcript, result: Result) -> None:
 async def _phases(world: World, plan: Plan, result: Result) -> None:
     await world.form()
     stop = asyncio.Event()
-    spared = workloads.OF_THREE if plan.nodes < 3 else frozenset[str]()
-    known = [name for name in sorted(workloads.WORKLOADS) if name not in spared]
-    chosen = plan.workloads or tuple(world.rng.sample(known, WORKLOADS_AT_ONCE))
-    pace = plan.pace if plan.pace is not None else world.rng.choice(PACES)
-    kinds = SINGLE if plan.faults is None and plan.registry == "memory" else plan.faults
-    storm = Storm(world, kinds, DAMAGE if workloads.WEAK & {*chosen} else ())
-    if storm.starts_wrong and not plan.workloads and UNREPLICATED not in chosen:
-        chosen = (UNREPLICATED, *chosen)  # added, because the fault shows only in this workload
+    assert plan.faults is not None
+    assert plan.pace is not None
+    assert plan.gap_s is not None
+    storm_s = plan.seconds - QUIET_S - BEFORE_S
+    world.damages = bool(DAMAGE & {*plan.faults})
+    storm = Storm(world, schedule(plan.seed, plan.faults, plan.gap_s, storm_s), plan.acts)
+    chosen, pace = plan.workloads, plan.pace
+    world.say(f"faults: {', '.join(plan.faults) or 'none'}")
     world.say(f"workloads {', '.join(chosen)}; segments of {world.limits.segment_bytes} bytes")
     tasks = [asyncio.create_task(_work(workloads.WORKLOADS[name], Context(world, name, stop, pace))) for name in chosen]
     await world.clock.sleep(world.rng.uniform(0.5, 1.5))
-    await storm.rage(plan.seconds - QUIET_S - 2.0)
+    await storm.rage(storm_s)
+    result.begun = [act.number for act in storm.begun]
     calm_s = world.loop.time()
     world.history.changed("all faults are over")
     world.history.calm()
@@ -217,7 +194,7 @@ async def _phases(world: World, plan: Plan, result: Result) -> None:
         if task not in late:
             task.result()
     await world.close_clients()
-    bad = await world.healthy(END_S) or bad
+    bad = await world.healthy(END_S) or await world.at_rest(END_S) or bad
     await world.seen.collect(world.limits)
     world.history.end()
     world.over = True
@@ -268,3 +245,6 @@ def no_collection() -> Iterator[None]:
     finally:
         sys.unraisablehook = hook
         gc.enable()
+
+
+__all__ = ["BEFORE_S", "QUIET_S", "SECONDS", "Context", "Plan", "Result", "no_collection", "run"]

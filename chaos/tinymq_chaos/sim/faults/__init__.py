@@ -10,11 +10,20 @@ from functools import partial
 
 from tinymq_chaos import faults as table
 from tinymq_chaos.faults import Simulated
-from tinymq_chaos.sim.faults import clocks, damage, disks, joins, network, points, processes
+from tinymq_chaos.sim.faults import alterations, clocks, damage, disks, joins, network, points, processes
 from tinymq_chaos.sim.faults.action import ACTIONS, Action
 from tinymq_chaos.sim.virtual.disk import POINTS
 
-FAMILIES = (network, disks, processes, points, joins, clocks, damage)  # imported for the actions that they register
+FAMILIES = (
+    alterations,
+    network,
+    disks,
+    processes,
+    points,
+    joins,
+    clocks,
+    damage,
+)  # imported for the actions that they register
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.world import World
 from tinymq_chaos.workloads.producers import NumberedProducer, lone
 
-BROKERS_MAX = 5
+BROKERS_MAX = 7
 ENDS = 0.5  # how often the broker ends while it joins, within so many seconds; it restarts
 WITHIN_S = (0.02, 0.1, 0.5)
 LOOK_S = 0.1

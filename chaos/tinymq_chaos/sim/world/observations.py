@@ -36,6 +36,7 @@ class Observations:
         self._deleted: set[GroupId] = set()
         self._revived: set[GroupId] = set()
         self._weak: set[GroupId] = set()  # in memory, or synced at intervals
+        self._weak_topics: set[bytes] = set()  # topics whose `sync` was altered, by id
 
     def log_of(self, group: GroupId) -> Log:
         """Return the name of a group in histories."""
@@ -79,12 +80,27 @@ class Observations:
 
         They return as other replicas.
         """
-        return group in self._weak
+        return group in self._weak or group.topic_id in self._weak_topics
 
     def opened(self, group: GroupId, config: LogConfig = DISK) -> None:
         """A replica with this configuration was opened."""
         if config.takes_risks:
             self._weak.add(group)
+
+    def weaken(self, topic_id: bytes) -> None:
+        """The topic may be synced at intervals from now on: its `sync` is about to be altered."""
+        self._weak_topics.add(topic_id)
+
+    def topics(self) -> list[tuple[str, bytes, int]]:
+        """Return the topics of which a broker holds a replica: (name in histories, id, number of replicas)."""
+        held = {
+            group.id: len(group.membership.replicas)
+            for broker in self._brokers.values()
+            for group in broker.groups()
+            if group.id != METADATA_GROUP and group.id not in self._deleted
+        }
+        found = {self.log_of(group)[0]: (group.topic_id, replicas) for group, replicas in held.items()}
+        return sorted((key, *at) for key, at in found.items() if not key.startswith("?"))
 
     def revived(self, group: GroupId, end_offset: int) -> None:
         """A group has recovered without a quorum and without an operator, from the remaining log, if there is one.

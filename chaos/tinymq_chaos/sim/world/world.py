@@ -36,6 +36,7 @@ INFLIGHT_BYTES = 32 * KIB  # as small as segments: otherwise no follower would e
 POLL_S = 0.02
 RETENTION_CHECK_S = 1.0  # a run is short
 VOTERS, JOINING = 3, 0.5  # this share of the worlds with more brokers has three voters, which the others join
+VOTERS_MAX = 5  # an even number of brokers has one voter less
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class WorldOptions:
     latency_s: float = LINK_S[0]  # of every link
     joining: bool | None = None  # whether there are only VOTERS voters; None: the seed chooses
     registry: str = "replicated"  # or "memory", for one broker alone
+    replicas: int | None = None  # of each partition; None: one on each broker, at most three
+    client_bytes_per_s: int = 0  # each client's quota for writes, and for reads; 0: none
 
 
 class World:
@@ -62,7 +65,8 @@ class World:
         share = random.Random(f"{seed}/tails").choice(TAIL_SEGMENTS)
         self.limits = Limits(
             segment_bytes=segment_bytes, tail_cache_bytes_max=int(share * segment_bytes),
-            inflight_bytes_max=INFLIGHT_BYTES,
+            inflight_bytes_max=INFLIGHT_BYTES, client_produce_bytes_per_s=like.client_bytes_per_s,
+            client_fetch_bytes_per_s=like.client_bytes_per_s,
         )  # fmt: skip
         self.timing = Timing(retention_check_s=RETENTION_CHECK_S)
         self.clock = VirtualClock(loop)
@@ -77,11 +81,13 @@ class World:
         self.ledger = Ledger(self.clock.monotonic)
         self.faults: Counter[str] = Counter()  # how many faults of each kind began
         self.over = False  # no broker starts any more
+        self.damages = False  # faults of this run take synced bytes
         self.brokers = {n: SimBroker(self, n) for n in range(1, like.nodes + 1)}
         self.seen = Observations(self.brokers, self.network, self.history, self.ledger)
         joining = random.Random(f"{seed}/joining").random() < JOINING if like.joining is None else like.joining
-        self.voters = [*self.brokers][:VOTERS] if joining else [*self.brokers]
-        self.replication_factor = like.nodes if like.nodes <= 3 else self.rng.choice((3, 5))
+        most = min(VOTERS_MAX, like.nodes - (1 - like.nodes % 2))
+        self.voters = [*self.brokers][: min(VOTERS, most) if joining else most]
+        self.replication_factor = like.replicas if like.replicas is not None else min(like.nodes, 3)
         self.registry = like.registry
         self._opened: list[AsyncClient] = []
         self._cuts: dict[str, frozenset[Direction]] = {}  # by the name of the fault that cuts them
@@ -232,6 +238,24 @@ class World:
         while (bad := self.unhealthy()) and self.loop.time() < end_s:
             await self.clock.sleep(POLL_S)
         return bad
+
+    async def at_rest(self, within_s: float) -> str:
+        """Wait until all replicas of each group have applied the same entries: nothing is written any more.
+
+        Return how they differ, after `within_s`.
+        """
+        end_s = self.loop.time() + within_s
+        while (bad := self._apart()) and self.loop.time() < end_s:
+            await self.clock.sleep(POLL_S)
+        return bad
+
+    def _apart(self) -> str:
+        applied: dict[GroupId, set[int]] = {}
+        for broker in self.brokers.values():
+            for group in broker.groups():
+                applied.setdefault(group.id, set()).add(group.applied_index)
+        apart = next((group for group, at in applied.items() if len(at) > 1), None)
+        return f"at rest, {apart} is applied up to {sorted(applied[apart])}" if apart is not None else ""
 
     async def until(self, holds: Callable[[], object], within_s: float, what: str) -> None:
         end_s = self.loop.time() + within_s
