@@ -184,13 +184,13 @@ class Leader:
                 await context.write(message)
 
     async def _answer(self, before: int, context: Context) -> None:
-        said = before
+        answered = before
         while True:
-            while said == self._counted:
+            while answered == self._counted:
                 self._advanced.clear()
                 await self._advanced.wait()
-            said = self._counted
-            await context.write(COUNT.pack(said - before))
+            answered = self._counted
+            await context.write(COUNT.pack(answered - before))
 
     def _count(self) -> None:
         counted = min(self._disk.durable, max(f.durable for f in self._followers))

@@ -131,10 +131,10 @@ def reached(workload: Workload, summaries: dict[str, Summary]) -> bool | None:
     """Does the row meet its goal? None if it has no goal."""
     if workload.wanted is None:
         return None
-    found = ratio(workload, summaries)
-    if found is None:
+    value = ratio(workload, summaries)
+    if value is None:
         return summaries["tinymq"].rate >= workload.wanted
-    return found <= workload.wanted if workload.by_latency else found >= workload.wanted
+    return value <= workload.wanted if workload.by_latency else value >= workload.wanted
 
 
 def table(workloads: list[Workload], results: dict[str, dict[str, Summary]]) -> Table:
@@ -145,13 +145,13 @@ def table(workloads: list[Workload], results: dict[str, dict[str, Summary]]) -> 
     for w in workloads:
         for system, summary in results[w.name].items():
             ours = system == "tinymq"
-            found = ratio(w, results[w.name]) if ours else None
+            value = ratio(w, results[w.name]) if ours else None
             made.add_row(
                 w.title if ours else "",
                 system,
                 f"{summary.rate:,.0f} {w.unit} ({summary.rate_min:,.0f}–{summary.rate_max:,.0f})",
                 *_latency(summary.latency),
-                "" if found is None else f"{found:.2f}" + (" of p50" if w.by_latency else ""),
+                "" if value is None else f"{value:.2f}" + (" of p50" if w.by_latency else ""),
                 _wanted(w, results[w.name]) if ours else "",
             )
         made.add_section()

@@ -74,7 +74,7 @@ def cluster(folder: Path) -> Iterator[list[dict[str, Any]]]:
 async def leaders(addresses: Sequence[str]) -> Leaders:
     """Return the leader and term of every group, as the leaders report them. Waits for a broker that is still
     stalled."""
-    found: Leaders = {}
+    result: Leaders = {}
     for address in addresses:
         async with grpc.aio.insecure_channel(address) as channel:
             admin: Any = pb_grpc.AdminStub(channel)
@@ -82,8 +82,8 @@ async def leaders(addresses: Sequence[str]) -> Leaders:
                 status = await admin.ClusterStatus(pb.ClusterStatusRequest(), timeout=CALL_S)
                 for replica in status.replicas:
                     if replica.role == "leader":
-                        found[replica.topic_id, replica.partition] = status.broker_id, replica.term
-    return found
+                        result[replica.topic_id, replica.partition] = status.broker_id, replica.term
+    return result
 
 
 async def measure(client: AsyncClient, seconds: float) -> tuple[list[float], list[float], int]:
@@ -156,11 +156,12 @@ def main() -> None:
     )
     for name in options.attack:
         with tempfile.TemporaryDirectory(prefix="tinymq-bench-") as folder, cluster(Path(folder)) as brokers:
-            found = asyncio.run(attacked(name, options.seconds, brokers))
-        verdict = "" if found.gap_ms < GOAL_MS and not found.moved else "  over the goal"
+            result = asyncio.run(attacked(name, options.seconds, brokers))
+        verdict = "" if result.gap_ms < GOAL_MS and not result.moved else "  over the goal"
         print(
-            f"{name:10} {found.gap_ms:9.0f} ms {found.p50_ms:6.1f} ms {found.sent:6} {found.failed:6} {found.moved:13}"
-            f" {found.rss_mb:6.0f} MB{verdict}",
+            f"{name:10} {result.gap_ms:9.0f} ms {result.p50_ms:6.1f} ms {result.sent:6} {result.failed:6}"
+            f" {result.moved:13}"
+            f" {result.rss_mb:6.0f} MB{verdict}",
             flush=True,
         )
 

@@ -102,10 +102,10 @@ def main() -> None:
             client.admin.create_topic(f"topic-{at}", 1, 3, settings=settings)
         for number in range(rounds + 1):
             for at, name in enumerate(STORAGES):
-                found = write_alone(client, f"topic-{at}"), write_bulk(client, f"topic-{at}")
+                results = write_alone(client, f"topic-{at}"), write_bulk(client, f"topic-{at}")
                 if number:  # the first of each does not count
-                    alone[name].append(found[0])
-                    bulk[name].append(found[1])
+                    alone[name].append(results[0])
+                    bulk[name].append(results[1])
         client.close()
     for name, settings in STORAGES.items():
         small, large = (

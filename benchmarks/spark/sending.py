@@ -61,10 +61,10 @@ def _serve(connection: socket.socket, file: int) -> None:
         (wanted,) = WANTED.unpack(connection.recv(WANTED.size, socket.MSG_WAITALL))
         pieces = os.fstat(file).st_size // PIECE_BYTES
         for number in range(wanted):
-            at = number % pieces * PIECE_BYTES
-            end = at + PIECE_BYTES
-            while at < end:
-                at += os.sendfile(connection.fileno(), file, at, end - at)
+            position = number % pieces * PIECE_BYTES
+            end = position + PIECE_BYTES
+            while position < end:
+                position += os.sendfile(connection.fileno(), file, position, end - position)
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ class Fault:
     def kill(self) -> None:
         """kill -9 the broker that leads the partition."""
         partitions = self.client.admin.describe_topic(self.topic).partitions
-        self.broker = next(at.leader for at in partitions if at.partition == PARTITION)
+        self.broker = next(partition.leader for partition in partitions if partition.partition == PARTITION)
         self.killed_ns = time.perf_counter_ns()
         dev_cluster.kill(self.folder, self.broker)
         self.say(f"half way: kill -9 of broker {self.broker}, which leads {self.topic}/{PARTITION}")

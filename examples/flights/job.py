@@ -54,7 +54,7 @@ class Job:
             self._stop(well)
         return well
 
-    def _work(self, flights: list[Flight], client: Client, cluster: dev_folder.DevFolder) -> bool:
+    def _work(self, flights: list[Flight], client: Client, cluster: dev_folder.DevDirectory) -> bool:
         leaders_first = self._create_topic(client)
         fault = Fault(self.folder, client, TOPIC, self._say)
         production = self._produce(flights, client, fault)
@@ -145,7 +145,7 @@ class Job:
         self.wrong += verdict.examples
         return verdict, time.monotonic() - began
 
-    def _compare_disks(self, cluster: dev_folder.DevFolder, topic_id: bytes, partitions: replicas.Partitions) -> int:
+    def _compare_disks(self, cluster: dev_folder.DevDirectory, topic_id: bytes, partitions: replicas.Partitions) -> int:
         self._say("stopping the brokers, comparing the replicas on their disks byte for byte")
         dev_cluster.down(self.folder, purge=False)
         equal = 0

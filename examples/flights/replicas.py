@@ -35,13 +35,13 @@ Partitions = Mapping[int, Sequence[Replica]]
 
 def describe(client: Client, topic: str) -> Partitions:
     """Return the replicas of `topic` that answer, by partition."""
-    found: dict[int, list[Replica]] = defaultdict(list)
+    described: dict[int, list[Replica]] = defaultdict(list)
     for broker in client.admin.cluster_status().brokers:
         for r in broker.replicas:
             if r.topic == topic:
                 replica = Replica(broker.broker_id, r.partition, r.role, r.commit_index, r.high_watermark, r.chain_crc)
-                found[r.partition].append(replica)
-    return found
+                described[r.partition].append(replica)
+    return described
 
 
 def wait_equal(
@@ -52,18 +52,18 @@ def wait_equal(
     """
     deadline = time.monotonic() + timeout_s
     while True:
-        found = describe(client, topic)
-        held = {p: max([records[p], *(replica.high_watermark for replica in found.get(p, ()))]) for p in records}
-        if not differences(found, held, replicas) or time.monotonic() >= deadline:
-            return found, differences(found, records, replicas)
+        described = describe(client, topic)
+        held = {p: max([records[p], *(replica.high_watermark for replica in described.get(p, ()))]) for p in records}
+        if not differences(described, held, replicas) or time.monotonic() >= deadline:
+            return described, differences(described, records, replicas)
         time.sleep(POLL_S)
 
 
-def differences(found: Partitions, records: Mapping[int, int], replicas: int) -> list[str]:
+def differences(described: Partitions, records: Mapping[int, int], replicas: int) -> list[str]:
     """Return the differences between the replicas, and what they lack. Pure."""
     wrong = []
     for partition, count in sorted(records.items()):
-        these = found.get(partition, [])
+        these = described.get(partition, [])
         if len(these) != replicas:
             wrong.append(f"partition {partition}: {len(these)} of {replicas} replicas answer")
         wrong += [

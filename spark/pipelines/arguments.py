@@ -25,9 +25,9 @@ def positive(text: str) -> int:
 def moment(text: str) -> datetime:
     """Read a time in ISO 8601, in UTC unless it names a zone: 2013-02-01, 2013-02-01T06:00-05:00."""
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a time: write 2013-02-01 or 2013-02-01T06:00-05:00"
         ) from None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

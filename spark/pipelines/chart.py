@@ -41,7 +41,7 @@ def page(rows: Sequence[Row], title: str, facts: Sequence[tuple[str, str]]) -> s
     airports = sorted({row["airport"] for row in rows})
     by_hour = means(rows, lambda airport, at: (airport, at.hour))
     by_month = means(rows, lambda airport, at: (airport, at.month, at.hour))
-    told = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts)
+    rows_of_facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts)
     heats = "".join(_heat(airport, by_month) for airport in airports)
     return (
         f"<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
@@ -49,7 +49,7 @@ def page(rows: Sequence[Row], title: str, facts: Sequence[tuple[str, str]]) -> s
         f"<p>Minutes by which flights left late, on the mean, by the local hour in which they were to leave. Early "
         f"departures count as negative; hours with fewer than {DEPARTURES_MIN} departures are left out.</p>"
         f"{_lines(airports, by_hour)}<h2>Month by hour</h2><div class='heats'>{heats}</div>{_scale()}"
-        f"<dl>{told}</dl></main></html>\n"
+        f"<dl>{rows_of_facts}</dl></main></html>\n"
     )
 
 

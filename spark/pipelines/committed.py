@@ -22,9 +22,9 @@ NAME = re.compile(r"(\d+)(\.compact)?")
 
 def committed_files(log: Mapping[str, str]) -> list[str]:
     """Return the paths that a sink's log names. `log` has the text of each of its files. Pure. Raises ValueError."""
-    found = {name: match for name in log if (match := NAME.fullmatch(name))}
-    compact = max((int(match[1]) for match in found.values() if match[2]), default=-1)
-    names = [(int(match[1]), name) for name, match in found.items() if bool(match[2]) == (int(match[1]) == compact)]
+    matches = {name: match for name in log if (match := NAME.fullmatch(name))}
+    compact = max((int(match[1]) for match in matches.values() if match[2]), default=-1)
+    names = [(int(match[1]), name) for name, match in matches.items() if bool(match[2]) == (int(match[1]) == compact)]
     files = []
     for _, name in sorted(each for each in names if each[0] >= compact):
         version, *lines = log[name].splitlines()

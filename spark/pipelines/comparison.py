@@ -29,7 +29,7 @@ class Verdict:
         return not (self.missing or self.foreign or self.twice or self.different)
 
 
-def compare(found: Iterable[Row], expected: Iterable[Row]) -> Verdict:
+def compare(actual: Iterable[Row], expected: Iterable[Row]) -> Verdict:
     """Compare: every window must occur exactly once, with exactly the expected figures."""
     expected_rows = {_key(row): dict(row) for row in expected}
     counts = dict.fromkeys(("foreign", "twice", "different"), 0)
@@ -42,7 +42,7 @@ def compare(found: Iterable[Row], expected: Iterable[Row]) -> Verdict:
         if counts[kind] <= EXAMPLES_MAX:
             examples.append(f"{kind}: {what}")
 
-    for row in found:
+    for row in actual:
         rows += 1
         key = _key(row)
         if key in seen:

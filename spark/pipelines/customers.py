@@ -45,7 +45,7 @@ def customers(orders: DataFrame, until: date) -> DataFrame:
     by_day = days.agg(F.count("*").alias("orders"), F.sum("cds").alias("cds"), F.sum("cents").alias("cents"))
     first = F.min("day").over(Window.partitionBy("customer"))
     repeated = F.when(F.col("day") > F.col("first"), F.col("cents"))
-    found = (
+    customers_found = (
         by_day.withColumn("first", first)
         .groupBy("customer", "first")
         .agg(
@@ -71,4 +71,4 @@ def customers(orders: DataFrame, until: date) -> DataFrame:
         "repeat_cents",
         rank.alias("decile"),
     ]
-    return found.select(*columns)
+    return customers_found.select(*columns)

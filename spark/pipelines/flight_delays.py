@@ -135,13 +135,16 @@ class Pipeline:
         )
 
     def _windows(self) -> DataStreamWriter:
-        found = delays(self.flights(), self.job.window, self.job.watermark)
-        return self._query(found, WINDOWS).format("parquet").option("path", str(self.job.results))
+        results = delays(self.flights(), self.job.window, self.job.watermark)
+        return self._query(results, WINDOWS).format("parquet").option("path", str(self.job.results))
 
     def _to_topic(self) -> DataStreamWriter:
-        found = records(self.spark.readStream.schema(DELAYS).parquet(str(self.job.results)))
+        results = records(self.spark.readStream.schema(DELAYS).parquet(str(self.job.results)))
         return (
-            self._query(found, TOPIC).format("tinymq").option("servers", self.job.servers).option("topic", self.job.to)
+            self._query(results, TOPIC)
+            .format("tinymq")
+            .option("servers", self.job.servers)
+            .option("topic", self.job.to)
         )
 
     def _query(self, rows: DataFrame, name: str) -> DataStreamWriter:

@@ -117,7 +117,7 @@ class Job:
         advance(reports.rows_in(WINDOWS))
 
     def _arguments(self, servers: str) -> list[str]:
-        given = {
+        facts = {
             "--servers": servers,
             "--from": FLIGHTS,
             "--to": DELAYS,
@@ -126,7 +126,7 @@ class Job:
             "--batch-records": BATCH_RECORDS,
             "--progress": self.folder / "progress.jsonl",
         }
-        return [str(text) for pair in given.items() for text in pair] + ["--until-end"]
+        return [str(text) for pair in facts.items() for text in pair] + ["--until-end"]
 
     def _judge(self, client: Client, reports: Reports, sent: int) -> bool:
         """Compare both results with pandas', print and draw them."""
@@ -205,8 +205,8 @@ class Job:
             self._say(f"the brokers are stopped; their data and logs are kept in {self._cluster}")
 
     def _say(self, text: str) -> None:
-        at = time.monotonic() - self.began
-        self.console.print(f"{at:6.1f} s  {text}", markup=False, highlight=False, soft_wrap=True)
+        elapsed_s = time.monotonic() - self.began
+        self.console.print(f"{elapsed_s:6.1f} s  {text}", markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def _progress(self, what: str, total: int) -> Iterator[Callable[[int], None]]:

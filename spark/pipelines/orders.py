@@ -59,10 +59,10 @@ def records(lines: Iterable[str]) -> Iterator[Record]:
         raise ValueError(f"the columns are {columns}, not {COLUMNS}")
     for line in left:
         customer, day, cds, dollars = line.split()
-        at = datetime.strptime(day, "%Y%m%d").replace(tzinfo=UTC)
+        moment = datetime.strptime(day, "%Y%m%d").replace(tzinfo=UTC)
         cents = Decimal(dollars) * 100
         if cents != int(cents):
             raise ValueError(f"no whole cents: {line.strip()}")
-        value = {"customer": customer, "day": at.date().isoformat(), "cds": int(cds), "cents": int(cents)}
-        microseconds = (at - EPOCH) // timedelta(microseconds=1)
+        value = {"customer": customer, "day": moment.date().isoformat(), "cds": int(cds), "cents": int(cents)}
+        microseconds = (moment - EPOCH) // timedelta(microseconds=1)
         yield Record(customer.encode(), json.dumps(value, separators=(",", ":")).encode(), microseconds)

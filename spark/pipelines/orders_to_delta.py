@@ -152,8 +152,8 @@ class Pipeline:
         files = delta.files(self.job.orders) if delta.exists(self.job.orders) else []
         read = self.spark.read.schema(ORDERS)
         stored = read.parquet(*files) if files else self.spark.createDataFrame([], ORDERS)
-        found = stored.agg(F.count("*").alias("orders"), F.sum("cents").alias("cents"), F.max("day").alias("last"))
-        sums = found.collect()[0]
+        totals = stored.agg(F.count("*").alias("orders"), F.sum("cents").alias("cents"), F.max("day").alias("last"))
+        sums = totals.collect()[0]
         say(f"{sums.orders:,} orders worth ${(sums.cents or 0) / 100:,.2f} in {self.job.orders}")
         if self.unreadable:
             where = self.first_unreadable

@@ -22,7 +22,7 @@ def of_flights(flights: pd.DataFrame) -> pd.DataFrame:
     prepared["departed"] = delay.notna()
     prepared["late"] = delay > LATE_MIN
     grouped = prepared.groupby(["hour", "airport"])
-    found = pd.DataFrame(
+    delays_by_window = pd.DataFrame(
         {
             "flights": grouped.size(),
             "departed": grouped["departed"].sum(),
@@ -31,13 +31,13 @@ def of_flights(flights: pd.DataFrame) -> pd.DataFrame:
             "worst_min": grouped["dep_delay"].max().astype("Int32"),
         }
     )
-    return found.reset_index()[DELAYS.names]
+    return delays_by_window.reset_index()[DELAYS.names]
 
 
-def rows(found: pd.DataFrame) -> list[dict[str, Any]]:
+def rows(delays_by_window: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows as plain values, with None for missing ones."""
-    hours = [hour.to_pydatetime() for hour in found["hour"]]
-    plain = found.drop(columns="hour").astype(object).where(found.notna(), None)
+    hours = [hour.to_pydatetime() for hour in delays_by_window["hour"]]
+    plain = delays_by_window.drop(columns="hour").astype(object).where(delays_by_window.notna(), None)
     return [
         {"hour": hour, **{str(name): value for name, value in row.items()}}
         for hour, row in zip(hours, plain.to_dict("records"), strict=True)

@@ -63,18 +63,18 @@ class Journal:
     def look(self, query: StreamingQuery) -> None:
         """Take the new reports. The report of an idle query has the number of the next batch, and is left out."""
         for report in query.recentProgress:
-            found = json.loads(report.json)
-            if found["batchId"] <= self._seen.get(found["runId"], -1) or "addBatch" not in found["durationMs"]:
+            document = json.loads(report.json)
+            if document["batchId"] <= self._seen.get(document["runId"], -1) or "addBatch" not in document["durationMs"]:
                 continue
-            self._take(found)
+            self._take(document)
 
-    def _take(self, found: Mapping[str, Any]) -> None:
-        progress = progress_of(found)
-        self._seen[found["runId"]] = progress.batch
+    def _take(self, document: Mapping[str, Any]) -> None:
+        progress = progress_of(document)
+        self._seen[document["runId"]] = progress.batch
         self.taken.append(progress)
         if self._file is not None:
             with self._file.open("a") as out:
-                out.write(json.dumps(found, separators=(",", ":")) + "\n")
+                out.write(json.dumps(document, separators=(",", ":")) + "\n")
         self._say(str(progress))
 
     def carry(self, starts: Sequence[Callable[[], StreamingQuery]], restarts: int) -> None:

@@ -38,8 +38,8 @@ def command(program: str, arguments: Sequence[str], conf: Mapping[str, str]) -> 
         "spark.log.level": "WARN",
         **conf,
     }
-    given = [text for name, value in settings.items() for text in ("--conf", f"{name}={value}")]
-    return [str(submit), "--master", f"local[{CORES},3]", *given, str(PROGRAMS / program), *arguments]
+    options = [text for name, value in settings.items() for text in ("--conf", f"{name}={value}")]
+    return [str(submit), "--master", f"local[{CORES},3]", *options, str(PROGRAMS / program), *arguments]
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -34,7 +34,7 @@ class Dev:
     path: Path
 
     @property
-    def folder(self) -> dev_folder.DevFolder:
+    def folder(self) -> dev_folder.DevDirectory:
         return dev_folder.load(self.path)
 
     def kill(self, *numbers: int) -> None:

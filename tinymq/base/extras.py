@@ -72,11 +72,11 @@ def pip_arguments(extra: str, origin: str | None) -> list[str]:
     wanted = f"tinymq[{extra}]"
     if origin is None:
         return [wanted]
-    found = json.loads(origin)
-    url = found["url"]
-    if "vcs_info" in found:
-        return [f"{wanted} @ {found['vcs_info']['vcs']}+{url}@{found['vcs_info']['commit_id']}"]
+    content = json.loads(origin)
+    url = content["url"]
+    if "vcs_info" in content:
+        return [f"{wanted} @ {content['vcs_info']['vcs']}+{url}@{content['vcs_info']['commit_id']}"]
     if not url.startswith("file:"):
         return [f"{wanted} @ {url}"]
     path = f"{url2pathname(urlsplit(url).path)}[{extra}]"
-    return ["--editable", path] if found.get("dir_info", {}).get("editable") else [path]
+    return ["--editable", path] if content.get("dir_info", {}).get("editable") else [path]

@@ -77,9 +77,9 @@ def of_lines(lines: Sequence[str]) -> Cause:
     errors = [event for event in events if event.get("level") in ("error", "critical")]
     warnings = [event for event in events if event.get("level") == "warning"]
     permanent = [event for event in warnings if not _kind(event).retriable]
-    for found in (errors, permanent, warnings):
-        if found:
-            return _cause(found[-1])
+    for candidates in (errors, permanent, warnings):
+        if candidates:
+            return _cause(candidates[-1])
     plain = [line for line in lines if line and not _event(line)]
     return Cause(plain[-1] if plain else "its log does not say why")
 

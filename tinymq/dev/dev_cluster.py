@@ -17,7 +17,7 @@ from tinymq.base.errors import InvalidRequest, NotReady
 from tinymq.base.private_files import open_to_others
 from tinymq.base.quantity import named, quantity
 from tinymq.dev import ask, cause, dev_folder, process
-from tinymq.dev.dev_folder import DevBroker, DevFolder
+from tinymq.dev.dev_folder import DevBroker, DevDirectory
 
 READY_S_MAX = 30.0  # from a broker's start until it serves
 STOP_S_MAX = 15.0  # within this time, a broker that gets SIGTERM transfers its leaderships and ends
@@ -38,7 +38,7 @@ class BrokerState:
     state: str  # stopped | starting | unformed | running | stopping | failed
 
 
-def up(path: Path, brokers: int | None, say: Say, first_port: int = dev_folder.ANY_PORT) -> DevFolder:
+def up(path: Path, brokers: int | None, say: Say, first_port: int = dev_folder.ANY_PORT) -> DevDirectory:
     """Start the stopped brokers of the cluster in `path`, and return when the cluster serves.
 
     Creates the cluster first if there is none. A new cluster gets its ports from `first_port` on, by the rules of
@@ -141,7 +141,7 @@ def status(path: Path) -> list[BrokerState]:
     return [_state(folder, broker) for broker in folder.brokers]
 
 
-def _load_or_create(path: Path, brokers: int | None, first_port: int) -> DevFolder:
+def _load_or_create(path: Path, brokers: int | None, first_port: int) -> DevDirectory:
     if not dev_folder.exists(path):
         return dev_folder.create(path, 3 if brokers is None else brokers, first_port)
     folder = dev_folder.load(path)
@@ -157,12 +157,12 @@ def _named(brokers: Sequence[DevBroker]) -> str:
     return named("broker", (broker.id for broker in brokers))
 
 
-def _runs(folder: DevFolder, broker: DevBroker) -> bool:
-    found = folder.process(broker.id)
-    return found is not None and found.alive
+def _runs(folder: DevDirectory, broker: DevBroker) -> bool:
+    process = folder.process(broker.id)
+    return process is not None and process.alive
 
 
-def _start(folder: DevFolder, broker: DevBroker) -> None:
+def _start(folder: DevDirectory, broker: DevBroker) -> None:
     command = [sys.executable, "-m", "tinymq.cli.main", "broker", "--config", str(folder.config(broker.id).absolute())]
     if not broker.metrics_address:
         command += ["--metrics-listen", ""]  # the default is a fixed port, which only one broker of a machine can use
@@ -174,23 +174,23 @@ def _start(folder: DevFolder, broker: DevBroker) -> None:
 def _end(path: Path, number: int, signal_number: signal.Signals) -> DevBroker:
     with dev_folder.locked_cluster(path) as folder:
         broker = folder.broker(number)
-        found = folder.process(number)
-        if found is None or not found.signal(signal_number):
+        running = folder.process(number)
+        if running is None or not running.signal(signal_number):
             raise InvalidRequest(f"broker {number} does not run", hint=f"tinymq dev start {number}")
-        if not found.wait_gone(time.monotonic() + STOP_S_MAX):
-            process.stop([found], 0.0)
+        if not running.wait_gone(time.monotonic() + STOP_S_MAX):
+            process.stop([running], 0.0)
         folder.set_process(number, None)
         return broker
 
 
-def _stop(folder: DevFolder, brokers: Sequence[DevBroker]) -> None:
-    found = [folder.process(broker.id) for broker in brokers]
-    process.stop([each for each in found if each is not None], STOP_S_MAX)
+def _stop(folder: DevDirectory, brokers: Sequence[DevBroker]) -> None:
+    running = [folder.process(broker.id) for broker in brokers]
+    process.stop([each for each in running if each is not None], STOP_S_MAX)
     for broker in brokers:
         folder.set_process(broker.id, None)
 
 
-def _form(folder: DevFolder, say: Say) -> DevFolder:
+def _form(folder: DevDirectory, say: Say) -> DevDirectory:
     deadline = time.monotonic() + READY_S_MAX
     for broker in folder.voters:
         _wait_state(folder, broker, ("unformed", "running"), deadline)
@@ -199,13 +199,13 @@ def _form(folder: DevFolder, say: Say) -> DevFolder:
     return folder.set_formed()
 
 
-def _wait_ready(folder: DevFolder, brokers: Sequence[DevBroker]) -> None:
+def _wait_ready(folder: DevDirectory, brokers: Sequence[DevBroker]) -> None:
     deadline = time.monotonic() + READY_S_MAX
     for broker in brokers:
         _wait_state(folder, broker, ("running",), deadline)
 
 
-def _wait_state(folder: DevFolder, broker: DevBroker, states: Sequence[str], deadline: float) -> None:
+def _wait_state(folder: DevDirectory, broker: DevBroker, states: Sequence[str], deadline: float) -> None:
     """Wait until the broker is in one of `states`. Raises NotReady, with the cause that its log names."""
     while (state := _state(folder, broker).state) not in states:
         late = time.monotonic() >= deadline
@@ -217,9 +217,9 @@ def _wait_state(folder: DevFolder, broker: DevBroker, states: Sequence[str], dea
         time.sleep(POLL_S)
 
 
-def _state(folder: DevFolder, broker: DevBroker) -> BrokerState:
-    found = folder.process(broker.id)
-    if found is None or not found.alive:
+def _state(folder: DevDirectory, broker: DevBroker) -> BrokerState:
+    process = folder.process(broker.id)
+    if process is None or not process.alive:
         return BrokerState(broker.id, None, broker.address, broker.metrics_address, "stopped")
     state = ask.state(broker.address, ASK_S_MAX) or "starting"
-    return BrokerState(broker.id, found.pid, broker.address, broker.metrics_address, state)
+    return BrokerState(broker.id, process.pid, broker.address, broker.metrics_address, state)

@@ -51,7 +51,7 @@ class DevBroker:
 
 
 @dataclass(frozen=True, slots=True)
-class DevFolder:
+class DevDirectory:
     """A local cluster's directory and the content of its cluster.json."""
 
     path: Path
@@ -92,8 +92,8 @@ class DevFolder:
     def process(self, number: int) -> Process | None:
         """Return the process that was started last for broker `number`, alive or not; None after a stop."""
         try:
-            found = json.loads(read_private(self._pid(number)))
-            return Process(int(found["pid"]), str(found["started"]))
+            content = json.loads(read_private(self._pid(number)))
+            return Process(int(content["pid"]), str(content["started"]))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
@@ -106,13 +106,13 @@ class DevFolder:
         else:
             _write(self._pid(number), json.dumps({"pid": process.pid, "started": process.started}))
 
-    def set_formed(self) -> DevFolder:
+    def set_formed(self) -> DevDirectory:
         """Record that the brokers form a cluster, and return the new value."""
         formed = replace(self, formed=True)
         _save(formed)
         return formed
 
-    def with_one_more(self) -> DevFolder:
+    def with_one_more(self) -> DevDirectory:
         """Add a broker, configured to join the others, as the last one. Starts nothing. Raises InvalidRequest."""
         if len(self.brokers) >= BROKERS_MAX:
             raise InvalidRequest(f"a local cluster has at most {BROKERS_MAX} brokers")
@@ -127,7 +127,7 @@ class DevFolder:
         _save(grown)
         return grown
 
-    def without(self, broker: DevBroker) -> DevFolder:
+    def without(self, broker: DevBroker) -> DevDirectory:
         """Remove `broker` with its files and data. The broker must be stopped."""
         left = replace(self, brokers=tuple(other for other in self.brokers if other != broker))
         _save(left)
@@ -144,15 +144,15 @@ class DevFolder:
         return self.path / f"broker-{number}.pid"
 
 
-def load(path: Path) -> DevFolder:
+def load(path: Path) -> DevDirectory:
     """Load the local cluster in `path`. Raises NotFound if there is none."""
     file = path / "cluster.json"
     try:
-        found = json.loads(read_private(file))
-        brokers = tuple(_broker(each) for each in found["brokers"])
-        if found["format"] != FORMAT:
-            raise CorruptData(f"{file} has format {found['format']!r}, not {FORMAT}")
-        return DevFolder(path, brokers, bool(found["formed"]))
+        content = json.loads(read_private(file))
+        brokers = tuple(_broker(each) for each in content["brokers"])
+        if content["format"] != FORMAT:
+            raise CorruptData(f"{file} has format {content['format']!r}, not {FORMAT}")
+        return DevDirectory(path, brokers, bool(content["formed"]))
     except FileNotFoundError:
         raise NotFound(f"there is no local cluster in {path}", hint="start one: tinymq dev up") from None
     except (ValueError, KeyError, TypeError) as error:
@@ -178,7 +178,7 @@ def check_number(brokers: int) -> None:
         raise InvalidRequest(f"a local cluster begins with 1, 3 or 5 brokers, not {brokers}", hint=hint)
 
 
-def create(path: Path, brokers: int, first_port: int = ANY_PORT) -> DevFolder:
+def create(path: Path, brokers: int, first_port: int = ANY_PORT) -> DevDirectory:
     """Create the directory of a new local cluster of `brokers` brokers on loopback. Starts nothing.
 
     The brokers serve clients on `first_port` and the ports after it. If one of the ports that they need is taken, all
@@ -191,7 +191,7 @@ def create(path: Path, brokers: int, first_port: int = ANY_PORT) -> DevFolder:
         ports = free_ports(3 * brokers)
     addresses = [f"{HOST}:{port}" for port in ports]
     make_private_directory(path)
-    folder = DevFolder(
+    folder = DevDirectory(
         path,
         tuple(DevBroker(i + 1, *addresses[i::brokers]) for i in range(brokers)),
     )
@@ -230,7 +230,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def locked_cluster(path: Path) -> Iterator[DevFolder]:
+def locked_cluster(path: Path) -> Iterator[DevDirectory]:
     """Lock an existing cluster, as `locked` does, and load it. Raises NotFound, and then creates no file."""
     load(path)  # before `locked`, which would create the parent directory and the lock file
     with locked(path):
@@ -245,7 +245,7 @@ def _is_still(file: IO[str], path: Path) -> bool:
         return False
 
 
-def _toml(folder: DevFolder, broker: DevBroker, **others: Sequence[str]) -> str:
+def _toml(folder: DevDirectory, broker: DevBroker, **others: Sequence[str]) -> str:
     """Return the configuration file of a broker. `others` is its `voters`, or the addresses that it must `join`."""
     # Strings and lists of strings are written the same way in JSON and in TOML.
     values: dict[str, object] = {
@@ -260,7 +260,7 @@ def _toml(folder: DevFolder, broker: DevBroker, **others: Sequence[str]) -> str:
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
 
 
-def _save(folder: DevFolder) -> None:
+def _save(folder: DevDirectory) -> None:
     brokers = [asdict(broker) for broker in folder.brokers]
     document = {"format": FORMAT, "formed": folder.formed, "brokers": brokers}
     _write(folder.path / "cluster.json", json.dumps(document, indent=2) + "\n")

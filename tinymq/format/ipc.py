@@ -84,12 +84,12 @@ def _read(data: bytes | memoryview, start: int, rows: int) -> Layout:
     meta = bytes(data[first : first + size])
     body = first + size
     declared = _declared_cached if size <= CACHED_BYTES_MAX else _declared
-    found = declared(meta, rows, len(data) - body)
-    if isinstance(found, Layout):
-        return found
-    lengths = [_unpacked(data, body + offset, length) if length else 0 for offset, length in found.buffers]
-    _check_lengths(found.nodes, lengths, rows)
-    return Layout(sum(lengths), True, _values(found.nodes))
+    layout = declared(meta, rows, len(data) - body)
+    if isinstance(layout, Layout):
+        return layout
+    lengths = [_unpacked(data, body + offset, length) if length else 0 for offset, length in layout.buffers]
+    _check_lengths(layout.nodes, lengths, rows)
+    return Layout(sum(lengths), True, _values(layout.nodes))
 
 
 def _declared(meta: bytes, rows: int, body_bytes: int) -> Layout | _Packed:
@@ -114,11 +114,11 @@ def _values(nodes: tuple[int, ...]) -> int:
 _declared_cached = lru_cache(CACHED)(_declared)
 
 
-def _unpacked(data: bytes | memoryview, at: int, length: int) -> int:
+def _unpacked(data: bytes | memoryview, position: int, length: int) -> int:
     """The length that the compressed buffer of `length` bytes at `at` declares."""
     if length < _I64.size:
         raise InvalidBatch("a compressed Arrow buffer has no length")
-    (declared,) = _I64.unpack_from(data, at)
+    (declared,) = _I64.unpack_from(data, position)
     if declared == -1:  # Arrow: this buffer was left as it is
         return length - _I64.size
     if declared < 0:
@@ -138,10 +138,10 @@ def _walk(meta: bytes, rows: int, body_bytes: int) -> tuple[bool, tuple[int, ...
     batch = _Table(meta, message.target(2))
     if batch.scalar(0, _I64) != rows:
         raise InvalidBatch("the Arrow message's row count is not the batch's record count")
-    at = batch.vector(1, NODES, "nodes")
-    nodes = _NODES.unpack_from(meta, at)
-    at = batch.vector(2, BUFFERS, "buffers")
-    buffers = _BUFFERS.unpack_from(meta, at)
+    position = batch.vector(1, NODES, "nodes")
+    nodes = _NODES.unpack_from(meta, position)
+    position = batch.vector(2, BUFFERS, "buffers")
+    buffers = _BUFFERS.unpack_from(meta, position)
     compressed = batch.has(3)
     if compressed:
         compression = _Table(meta, batch.target(3))
@@ -171,10 +171,10 @@ def _check_lengths(nodes: tuple[int, ...], lengths: list[int], rows: int) -> Non
         raise InvalidBatch("the Arrow timestamps are too short")
 
 
-def _follow(meta: bytes, at: int) -> int:
+def _follow(meta: bytes, position: int) -> int:
     """The position to which the u32 at `at` points. It is always ahead, and never outside."""
-    target = at + int(_U32.unpack_from(meta, at)[0])
-    if target == at or target >= len(meta):
+    target = position + int(_U32.unpack_from(meta, position)[0])
+    if target == position or target >= len(meta):
         raise InvalidBatch("Arrow metadata points outside itself")
     return target
 
@@ -184,14 +184,14 @@ class _Table:
 
     __slots__ = ("_at", "_meta", "_slots", "_vtable")
 
-    def __init__(self, meta: bytes, at: int) -> None:
-        vtable = at - int(_I32.unpack_from(meta, at)[0])
+    def __init__(self, meta: bytes, position: int) -> None:
+        vtable = position - int(_I32.unpack_from(meta, position)[0])
         if not 0 <= vtable <= len(meta) - 4:  # a negative position would read from the end
             raise InvalidBatch("Arrow metadata points outside itself")
         size = int(_U16.unpack_from(meta, vtable)[0])
         if size < 4 or size % 2 or vtable + size > len(meta):
             raise InvalidBatch("Arrow metadata points outside itself")
-        self._meta, self._at, self._vtable, self._slots = meta, at, vtable, (size - 4) // 2
+        self._meta, self._at, self._vtable, self._slots = meta, position, vtable, (size - 4) // 2
 
     def _field(self, number: int) -> int:
         if number >= self._slots:
@@ -203,22 +203,22 @@ class _Table:
         return self._field(number) != 0
 
     def scalar(self, number: int, kind: struct.Struct) -> int:
-        at = self._field(number)
-        return int(kind.unpack_from(self._meta, at)[0]) if at else 0
+        position = self._field(number)
+        return int(kind.unpack_from(self._meta, position)[0]) if position else 0
 
     def byte(self, number: int) -> int:
-        at = self._field(number)
-        return self._meta[at] if at else 0
+        position = self._field(number)
+        return self._meta[position] if position else 0
 
     def target(self, number: int) -> int:
-        at = self._field(number)
-        if not at:
+        position = self._field(number)
+        if not position:
             raise InvalidBatch("Arrow metadata lacks a field")
-        return _follow(self._meta, at)
+        return _follow(self._meta, position)
 
     def vector(self, number: int, items: int, what: str) -> int:
         """The position of the first item of a vector, which must have exactly `items` of them."""
-        at = self.target(number)
-        if _U32.unpack_from(self._meta, at)[0] != items:
+        position = self.target(number)
+        if _U32.unpack_from(self._meta, position)[0] != items:
             raise InvalidBatch(f"the Arrow message's {what} are not those of the schema")
-        return at + 4
+        return position + 4

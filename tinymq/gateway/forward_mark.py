@@ -64,16 +64,16 @@ class ForwardMarks:
 
     def _proof(self, broker: Broker, ids: tuple[int, int, int], method: str, client: str, request: Any) -> bytes:
         sender, receiver, number = ids
-        told = client.encode("utf-8", "replace")
-        said = (
+        client_name = client.encode("utf-8", "replace")
+        message = (
             broker.env.cluster_id,
             _IDS.pack(sender, _session(broker, sender), receiver, _session(broker, receiver), number),
-            _LENGTHS.pack(len(method), len(told)),
+            _LENGTHS.pack(len(method), len(client_name)),
             method.encode(),
-            told,
+            client_name,
             hashlib.sha256(request.SerializeToString(deterministic=True)).digest(),
         )
-        return forward_proof(self._secret, b"".join(said))
+        return forward_proof(self._secret, b"".join(message))
 
 
 class _Seen:

@@ -259,11 +259,11 @@ class QueueService(pb_grpc.QueueServiceServicer):
         self, call: Call, request: pb.ConsumeMessageRequest, wait_s: float, partition: Partition
     ) -> pb.ConsumeMessageReply:
         timeout_s = max(0.001, call.left_s())
-        found = await self._takers.take(
+        taken = await self._takers.take(
             call.broker, partition, request.channel, request.request_id, wait_s=wait_s, timeout_s=timeout_s,
             shape=partial(_message, call, request.topic, request.queue),
         )  # fmt: skip
-        return pb.ConsumeMessageReply(message=found)
+        return pb.ConsumeMessageReply(message=taken)
 
     async def _consume_any(
         self, request: pb.ConsumeMessageRequest, call: Call, until_s: float
@@ -296,9 +296,9 @@ class QueueService(pb_grpc.QueueServiceServicer):
         """Return the message of the first queue that has one, and the errors of queues that could not be asked."""
         missed: dict[int, TinymqError] = {}
         for number in numbers:
-            one = pb.ConsumeMessageRequest(topic=request.topic, queue=number, channel=request.channel)
+            queue_request = pb.ConsumeMessageRequest(topic=request.topic, queue=number, channel=request.channel)
             try:
-                reply = await self._consume_one(one, call, 0.0, patient=False)
+                reply = await self._consume_one(queue_request, call, 0.0, patient=False)
             except UnknownPartition:  # deleted meanwhile
                 continue
             except NOTHING_DONE as error:

@@ -27,9 +27,9 @@ class Watch:
         self._broker = broker
         self._replicas: dict[int, Partition] = {}
         for queue in topic.queues:
-            found = broker.replica_host.get(queue.topic_id, queue.partition)
-            if found is not None and found.closed is None and found.group.failure is None:
-                self._replicas[queue.partition] = found
+            partition = broker.replica_host.get(queue.topic_id, queue.partition)
+            if partition is not None and partition.closed is None and partition.group.failure is None:
+                self._replicas[queue.partition] = partition
         self._turns: dict[int, Turn] = {
             number: takers.turn(each, channel) for number, each in self._replicas.items() if number not in missed
         }

@@ -92,9 +92,9 @@ class Acceptor:
         if dual_stack and host == "::" and socket.has_dualstack_ipv6():
             self._sockets = [_listening(socket.AF_INET6, (host, port), v6_only=False)]
         else:
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             try:
-                for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
+                for family, address in dict.fromkeys((family, address) for family, _, _, _, address in addresses):
                     if self._sockets and not port:  # a free port, but the same one for all addresses of the name
                         address = (address[0], self.address[1], *address[2:])
                     self._sockets.append(_listening(family, address))

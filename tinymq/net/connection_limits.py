@@ -87,11 +87,11 @@ class Places:
 def host_of(address: str) -> str:
     """Return the host that an IP address stands for. Any other text stands for itself."""
     try:
-        found = ip_address(address.partition("%")[0])
+        host_address = ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if not isinstance(found, IPv6Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(IPv6Address(int(found) >> 64 << 64)) + "/64"
+    if not isinstance(host_address, IPv6Address):
+        return str(host_address)
+    if host_address.ipv4_mapped is not None:
+        return str(host_address.ipv4_mapped)
+    return str(IPv6Address(int(host_address) >> 64 << 64)) + "/64"

@@ -97,14 +97,14 @@ class Reserve:
         gets one of the reserve. Raises what `call` raises, which is OSError once the reserve is used up, too."""
         while True:
             try:
-                found = call()
+                result = call()
             except OSError as error:
                 if error.errno not in OUT_OF_DESCRIPTORS or not self._lend():
                     raise
             else:
                 if len(self._kept) < self._count:
                     self._refill()
-                return found
+                return result
 
     def _lend(self) -> bool:
         with self._lock:

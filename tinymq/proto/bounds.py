@@ -81,30 +81,30 @@ def parse(kind: type[M], data: bytes) -> M:
         raise _malformed(bounds) from None
 
 
-def _scan(bounds: Bounds, data: bytes, at: int, end: int) -> None:
+def _scan(bounds: Bounds, data: bytes, position: int, end: int) -> None:
     """Check one message. Raises InvalidRequest, and IndexError for a message that ends in the middle of a field."""
     left = dict(bounds.most)
     others_left = OTHERS_MAX
-    while at < end:
-        tag = data[at]
-        at += 1
+    while position < end:
+        tag = data[position]
+        position += 1
         if tag >= 0x80:
-            tag, at = _varint(data, at - 1)
+            tag, position = _varint(data, position - 1)
         number, wire = tag >> 3, tag & 7
-        start = at
+        start = position
         if wire == _LENGTH:
-            length, start = _varint(data, at)
-            at = start + length
+            length, start = _varint(data, position)
+            position = start + length
         elif wire == _VARINT:
-            _, at = _varint(data, at)
+            _, position = _varint(data, position)
         elif wire in (_FIXED32, _FIXED64):
-            at += 4 if wire == _FIXED32 else 8
+            position += 4 if wire == _FIXED32 else 8
         else:
             raise _malformed(bounds)
-        if at > end:
+        if position > end:
             raise _malformed(bounds)
         if number in left:
-            left[number] -= _items(bounds.repeated[number], wire, data, start, at)
+            left[number] -= _items(bounds.repeated[number], wire, data, start, position)
             if left[number] < 0:
                 raise _too_many(bounds, number)
         else:
@@ -115,9 +115,9 @@ def _scan(bounds: Bounds, data: bytes, at: int, end: int) -> None:
         if (
             part is not None
             and wire == _LENGTH
-            and at - start > min(part.unscanned_bytes_max, UNSCANNED_PART_BYTES_MAX)
+            and position - start > min(part.unscanned_bytes_max, UNSCANNED_PART_BYTES_MAX)
         ):
-            _scan(part, data, start, at)
+            _scan(part, data, start, position)
 
 
 def _items(field: FieldDescriptor, wire: int, data: bytes, start: int, end: int) -> int:
@@ -133,19 +133,19 @@ def _items(field: FieldDescriptor, wire: int, data: bytes, start: int, end: int)
 _BYTES = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes, position: int) -> tuple[int, int]:
     """Return (the value of a varint, the position after it)."""
-    byte = data[at]
-    at += 1
+    byte = data[position]
+    position += 1
     if byte < 0x80:
-        return byte, at
-    found = byte & 0x7F
+        return byte, position
+    value = byte & 0x7F
     for shift in range(7, 70, 7):
-        byte = data[at]
-        at += 1
-        found |= (byte & 0x7F) << shift
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return found, at
+            return value, position
     raise IndexError("a varint of more than ten bytes")
 
 

@@ -53,21 +53,21 @@ class NetworkConditions:
 
     def of(self, direction: Direction) -> LinkConditions:
         """The conditions of a direction, which the caller may change."""
-        found = self._conditions.get(direction)
-        if found is None:
-            found = self._conditions[direction] = LinkConditions()
-        return found
+        conditions = self._conditions.get(direction)
+        if conditions is None:
+            conditions = self._conditions[direction] = LinkConditions()
+        return conditions
 
     def transit_s(self, direction: Direction) -> float:
         """Draw the time that one message is in transit."""
-        found = self._conditions.get(direction)
-        if found is None:
+        conditions = self._conditions.get(direction)
+        if conditions is None:
             return 0.0
-        transit_s = found.seconds + (self._rng.uniform(0, found.jitter_s) if found.jitter_s else 0.0)
-        if found.loss:
+        transit_s = conditions.seconds + (self._rng.uniform(0, conditions.jitter_s) if conditions.jitter_s else 0.0)
+        if conditions.loss:
             again_s = RETRANSMIT_S
             for _ in range(RETRANSMITS_MAX):
-                if self._rng.random() >= found.loss:
+                if self._rng.random() >= conditions.loss:
                     break
                 transit_s += again_s
                 again_s *= 2
@@ -78,16 +78,16 @@ class NetworkConditions:
 
     def copies(self, direction: Direction) -> int:
         """Draw how often one control message arrives: 0, 1 or 2 times."""
-        found = self._conditions.get(direction)
-        if found is None or not (found.drop or found.duplicate):
+        conditions = self._conditions.get(direction)
+        if conditions is None or not (conditions.drop or conditions.duplicate):
             return 1
-        if self._rng.random() < found.drop:
+        if self._rng.random() < conditions.drop:
             return 0
-        return 2 if self._rng.random() < found.duplicate else 1
+        return 2 if self._rng.random() < conditions.duplicate else 1
 
     def again_after_s(self, direction: Direction) -> float | None:
         """Draw after how many seconds a message that has just arrived does so once more; None: never."""
-        found = self._conditions.get(direction)
-        if found is None or not found.stale or self._rng.random() >= found.stale:
+        conditions = self._conditions.get(direction)
+        if conditions is None or not conditions.stale or self._rng.random() >= conditions.stale:
             return None
         return self._rng.uniform(0, STALE_S)

@@ -74,18 +74,18 @@ def first_document(text: str) -> object:
         return _Scan(text, start).document()
 
 
-def _skip(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    assert found is not None, "it matches nothing, too"
-    return found.end()
+def _skip(text: str, position: int) -> int:
+    match = _SPACE.match(text, position)
+    assert match is not None, "it matches nothing, too"
+    return match.end()
 
 
 class _Scan:
     """Scans one text from a position on. Open containers are on a stack, so nested ones need no recursion."""
 
-    def __init__(self, text: str, at: int) -> None:
+    def __init__(self, text: str, position: int) -> None:
         self.text = text
-        self.at = at
+        self.at = position
         self.open: list[Object | list[object]] = []  # the containers around `at`, the outermost first
         self.names: list[str] = []  # the name of the member that each open container will be; "" in an array
 

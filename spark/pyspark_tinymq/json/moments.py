@@ -45,9 +45,9 @@ _SHORT_IDS = {
 def day_of(text: str) -> int:
     """Return days since 1970. A number that is not a year counts as days, as in Spark 1.5. Raises ValueError."""
     inside = text.strip(_AROUND)
-    found = _DATE.fullmatch(inside)
-    if found is not None:
-        sign, year, month, day = found.groups()
+    match = _DATE.fullmatch(inside)
+    if match is not None:
+        sign, year, month, day = match.groups()
         days = _days(int(sign + year), int(month or 1), int(day or 1))
     elif _DAYS.fullmatch(text):
         days = int(text)
@@ -87,10 +87,10 @@ def _within(us: int) -> int:
 
 def _parse(text: str) -> tuple[int, str | None]:
     """Return microseconds since 1970 on the text's own clock, and the zone that the text names, or None."""
-    found = _TIME.fullmatch(text.strip(_AROUND))
-    if found is None:
+    match = _TIME.fullmatch(text.strip(_AROUND))
+    if match is None:
         raise ValueError("not a time")
-    sign, year, month, day, hour, minute, second, fraction, zone = found.groups()
+    sign, year, month, day, hour, minute, second, fraction, zone = match.groups()
     days = _days(int(sign + year), int(month or 1), int(day or 1))
     hours, minutes, seconds = int(hour or 0), int(minute or 0), int(second or 0)
     if hours > 23 or minutes > 59 or seconds > 59:

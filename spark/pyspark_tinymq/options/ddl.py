@@ -75,9 +75,9 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        found = [match for match in _TOKEN.finditer(text) if match.lastgroup is not None]
-        self._tokens = [(str(match.lastgroup), match[str(match.lastgroup)]) for match in found]
-        self._places = [match.start(str(match.lastgroup)) for match in found]
+        tokens = [match for match in _TOKEN.finditer(text) if match.lastgroup is not None]
+        self._tokens = [(str(match.lastgroup), match[str(match.lastgroup)]) for match in tokens]
+        self._places = [match.start(str(match.lastgroup)) for match in tokens]
         self._next = 0
         self._depth = 0
 
@@ -94,8 +94,8 @@ class _Parser:
     # ---- tokens
 
     def _peek(self, ahead: int = 0) -> tuple[str, str]:
-        at = self._next + ahead
-        return self._tokens[at] if at < len(self._tokens) else ("end", "")
+        position = self._next + ahead
+        return self._tokens[position] if position < len(self._tokens) else ("end", "")
 
     def _word(self, ahead: int) -> str:
         kind, text = self._peek(ahead)
@@ -120,9 +120,9 @@ class _Parser:
             raise SchemaError(f"at the end: {why}")
         if kind == "cut":
             why = "Spark cut this text short (it shows 25 fields): give schema.json()"
-        at = self._places[self._next + ahead]
-        rest = self._text[at : at + _TEXT_SHOWN_MAX]
-        raise SchemaError(f"at character {at + 1}, {rest!r}: {why}")
+        position = self._places[self._next + ahead]
+        rest = self._text[position : position + _TEXT_SHOWN_MAX]
+        raise SchemaError(f"at character {position + 1}, {rest!r}: {why}")
 
     # ---- the grammar
 

@@ -75,10 +75,10 @@ def choice(*values: str) -> Kind:
 
 
 def _size(text: str) -> int:
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    match = _SIZE.fullmatch(text)
+    if match is None:
         raise ValueError
-    size = int(found[1]) * _SIZES[(found[2] or "").lower()]
+    size = int(match[1]) * _SIZES[(match[2] or "").lower()]
     if not 1 <= size <= LONG_MAX:
         raise ValueError
     return size
@@ -88,10 +88,10 @@ def duration(least_s: float, most_s: float) -> Kind:
     """Return the kind of durations, whose value is in seconds. A bare number is in milliseconds."""
 
     def read(text: str) -> float:
-        found = _DURATION.fullmatch(text)
-        if found is None:
+        match = _DURATION.fullmatch(text)
+        if match is None:
             raise ValueError
-        seconds = int(found[1]) * _DURATIONS[max((found.lastindex or 0) - 2, 0)]
+        seconds = int(match[1]) * _DURATIONS[max((match.lastindex or 0) - 2, 0)]
         if not least_s <= seconds <= most_s:
             raise ValueError(f"it is at least {least_s:g} s and at most {most_s:.0f} s")
         return seconds

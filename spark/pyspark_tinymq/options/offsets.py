@@ -90,14 +90,14 @@ def initial(offsets: Offsets, ids: Mapping[str, str]) -> StreamOffset:
 
 def read_assignment(text: str) -> tuple[Partition, ...]:
     """Read {"topic": [0, 1]} as partitions, in order. Raises ValueError."""
-    found: list[Partition] = []
+    offsets: list[Partition] = []
     for topic, numbers in _object(text, 'such as {"flights":[0,1]}').items():
         if not isinstance(numbers, list) or not numbers:
             raise ValueError(f"{topic!r} has no list of partitions")
-        found += [Partition(topic, _partition(number)) for number in numbers]
-    if len(set(found)) != len(found) or not found:
+        offsets += [Partition(topic, _partition(number)) for number in numbers]
+    if len(set(offsets)) != len(offsets) or not offsets:
         raise ValueError("name at least one partition, and none twice")
-    return tuple(sorted(found))
+    return tuple(sorted(offsets))
 
 
 def read_place(text: str) -> Place:
@@ -106,20 +106,20 @@ def read_place(text: str) -> Place:
         return text.lower()
     if not text.startswith("{"):
         raise ValueError
-    found = _some(_flat(_object(text, _OFFSETS_EXAMPLE)))
-    for at, offset in found.items():
+    offsets = _some(_flat(_object(text, _OFFSETS_EXAMPLE)))
+    for partition, offset in offsets.items():
         if offset < EARLIEST:
-            raise ValueError(f"{at}: {offset} is not an offset; -1 is latest, -2 earliest")
-    return found
+            raise ValueError(f"{partition}: {offset} is not an offset; -1 is latest, -2 earliest")
+    return offsets
 
 
 def read_times(text: str) -> Offsets:
     """Read milliseconds since 1970 for each partition. Raises ValueError."""
-    found = _some(_flat(_object(text, 'such as {"flights":{"0":1700000000000}}')))
-    for at, time_ms in found.items():
+    offsets = _some(_flat(_object(text, 'such as {"flights":{"0":1700000000000}}')))
+    for partition, time_ms in offsets.items():
         if not 0 <= time_ms <= OFFSET_MAX // 1000:
-            raise ValueError(f"{at}: {time_ms} is not a time in milliseconds since 1970")
-    return found
+            raise ValueError(f"{partition}: {time_ms} is not a time in milliseconds since 1970")
+    return offsets
 
 
 def write_offsets(offsets: Offsets) -> str:
@@ -130,14 +130,14 @@ def write_offsets(offsets: Offsets) -> str:
 def some(partitions: Iterable[Partition], most: int = 5) -> str:
     """Return the first few partitions for a message, and how many more there are."""
     ordered = sorted(partitions)
-    named = ", ".join(str(at) for at in ordered[:most])
+    named = ", ".join(str(partition) for partition in ordered[:most])
     return named + (f" and {len(ordered) - most} more" if len(ordered) > most else "")
 
 
 def _nested(offsets: Offsets) -> dict[str, Any]:
     written: dict[str, Any] = {}
-    for at in sorted(offsets):
-        written.setdefault(at.topic, {})[str(at.partition)] = offsets[at]
+    for partition in sorted(offsets):
+        written.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
     return written
 
 
@@ -155,11 +155,11 @@ def _flat(nested: Mapping[str, Any]) -> dict[Partition, int]:
     return found
 
 
-def _some(found: dict[Partition, int]) -> dict[Partition, int]:
+def _some(offsets: dict[Partition, int]) -> dict[Partition, int]:
     """Return `found`. Raises ValueError if it is empty."""
-    if not found:
+    if not offsets:
         raise ValueError(f"no partition is named: {_OFFSETS_EXAMPLE}")
-    return found
+    return offsets
 
 
 def _partition(number: object) -> int:
@@ -178,11 +178,11 @@ def _object(text: str, example: str) -> dict[str, Any]:
         return made
 
     try:
-        found = json.loads(text, object_pairs_hook=once)
+        offsets = json.loads(text, object_pairs_hook=once)
     except RecursionError:
         raise ValueError(example) from None
     except json.JSONDecodeError as error:
         raise ValueError(f"{error.msg} at character {error.pos}: {example}") from None
-    if not isinstance(found, dict):
+    if not isinstance(offsets, dict):
         raise ValueError(example)
-    return found
+    return offsets

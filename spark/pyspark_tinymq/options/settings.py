@@ -84,11 +84,11 @@ class Source:
     scan_id: str  # "": generate one
     values: Values | None
 
-    def asks_for(self, at: Partition) -> bool:
+    def asks_for(self, partition: Partition) -> bool:
         """Tell whether the options name this partition, which need not exist."""
         if self.pattern:
-            return re.fullmatch(self.pattern, at.topic) is not None
-        return at.topic in self.topics or at in self.assigned
+            return re.fullmatch(self.pattern, partition.topic) is not None
+        return partition.topic in self.topics or partition in self.assigned
 
 
 def read_source(texts: Mapping[str, str], scope: str) -> Source:
@@ -183,9 +183,9 @@ def _check_together(values: Mapping[str, Any], scope: str) -> None:
     _needed(values, "servers")
     which = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
     if len(which) != 1:
-        found = " and ".join(which) + " were given" if which else "none was given"
+        conflict = " and ".join(which) + " were given" if which else "none was given"
         raise InvalidConfig(
-            f"one of subscribe, subscribePattern and assign says what to read; {found}",
+            f"one of subscribe, subscribePattern and assign says what to read; {conflict}",
             hint="such as .option('subscribe', 'flights')",
         )
     for names in (
@@ -224,7 +224,9 @@ def _start(values: Mapping[str, Any], scope: str) -> Place | Times:
         return Times(times, or_latest=values.get(_STRATEGY, "error") == "latest")
     start: Place = values.get("startingOffsets", EARLIEST_TEXT if scope == BATCH else LATEST_TEXT)
     if scope == BATCH:
-        ends = [at for at, offset in start.items() if offset == LATEST] if not isinstance(start, str) else []
+        ends = (
+            [partition for partition, offset in start.items() if offset == LATEST] if not isinstance(start, str) else []
+        )
         if start == LATEST_TEXT or ends:
             where = f" of {some(ends)}" if ends else ""
             raise InvalidConfig(
@@ -239,7 +241,7 @@ def _end(values: Mapping[str, Any]) -> Place | Times:
     if times is not None:
         return Times(times, or_latest=True)
     end: Place = values.get("endingOffsets", LATEST_TEXT)
-    begins = [at for at, offset in end.items() if offset == EARLIEST] if not isinstance(end, str) else []
+    begins = [partition for partition, offset in end.items() if offset == EARLIEST] if not isinstance(end, str) else []
     if end == EARLIEST_TEXT or begins:
         where = f" of {some(begins)}" if begins else ""
         raise InvalidConfig(
@@ -264,9 +266,11 @@ def _check_range(start: Place | Times, end: Place | Times) -> None:
             f"starts and ends are given for different partitions: {some(first.keys() ^ last.keys())}",
             hint="name the same ones in both",
         )
-    for at, offset in first.items():
-        if 0 <= last[at] < offset:
-            raise InvalidConfig(f"{at}: the start, {offset}, is after the end, {last[at]}", hint="exchange them")
+    for partition, offset in first.items():
+        if 0 <= last[partition] < offset:
+            raise InvalidConfig(
+                f"{partition}: the start, {offset}, is after the end, {last[partition]}", hint="exchange them"
+            )
 
 
 def _name(values: Mapping[str, Any], option: str) -> str:

@@ -47,30 +47,30 @@ class Ledger:
         """Return those of `starts` whose hold must be taken, moved or renewed now. A refused hold is retried later."""
         pause_s = self.lease_s / RENEWALS_PER_LEASE
 
-        def is_due(at: Partition, offset: int) -> bool:
-            if (tried_s := self._refused.get(at)) is not None:
+        def is_due(partition: Partition, offset: int) -> bool:
+            if (tried_s := self._refused.get(partition)) is not None:
                 return now_s - tried_s >= pause_s
-            held, since_s = self._held.get(at, (-1, now_s))
+            held, since_s = self._held.get(partition, (-1, now_s))
             return held != offset or now_s - since_s >= pause_s
 
-        return {at: offset for at, offset in starts.items() if is_due(at, offset)}
+        return {partition: offset for partition, offset in starts.items() if is_due(partition, offset)}
 
     def note(self, asked: Offsets, held: Collection[Partition], now_s: float) -> None:
         """Record an attempt to hold `asked`, of which the partitions in `held` succeeded."""
-        for at, offset in asked.items():
-            self._refused.pop(at, None)
-            if at in held:
-                self._held[at] = (offset, now_s)
+        for partition, offset in asked.items():
+            self._refused.pop(partition, None)
+            if partition in held:
+                self._held[partition] = (offset, now_s)
             else:
-                self._refused[at] = now_s
+                self._refused[partition] = now_s
 
-    def holds(self, at: Partition, offset: int) -> bool:
+    def holds(self, partition: Partition, offset: int) -> bool:
         """Tell whether the last attempt held the partition from `offset` or a lower offset on."""
-        return at not in self._refused and 0 <= self._held.get(at, (-1, 0.0))[0] <= offset
+        return partition not in self._refused and 0 <= self._held.get(partition, (-1, 0.0))[0] <= offset
 
     def clear(self) -> dict[Partition, int]:
         """Forget all holds, and return them."""
-        held = {at: offset for at, (offset, _) in self._held.items()}
+        held = {partition: offset for partition, (offset, _) in self._held.items()}
         self._held.clear()
         self._refused.clear()
         return held
@@ -102,15 +102,17 @@ def together(hold_id: bytes, lease_s: float, held: Offsets, *, binding: bool = F
     found: dict[Partition, Holding] = {}
     for first in range(0, len(ordered), TOGETHER_MAX):
         group = ordered[first : first + TOGETHER_MAX]
-        found |= dict.fromkeys((at for at, _ in group), Holding(hold_id, lease_s, by_topic(group), binding))
+        found |= dict.fromkeys(
+            (partition for partition, _ in group), Holding(hold_id, lease_s, by_topic(group), binding)
+        )
     return found
 
 
 def by_topic(offsets: Iterable[tuple[Partition, int]]) -> dict[str, dict[int, int]]:
     """Return the offsets in the form of requests: topic -> partition -> offset."""
     found: dict[str, dict[int, int]] = {}
-    for at, offset in sorted(offsets):
-        found.setdefault(at.topic, {})[at.partition] = offset
+    for partition, offset in sorted(offsets):
+        found.setdefault(partition.topic, {})[partition.partition] = offset
     return found
 
 

@@ -67,32 +67,32 @@ class Lookup:
         Raises UnknownTopic or UnknownPartition if the options name one that does not exist, unless `missing` is set.
         """
         source, admin = self._source, self._client.admin
-        found = []
+        topics = []
         if source.pattern:
             matches = re.compile(source.pattern).fullmatch
-            found = [topic for topic in admin.list_topics() if matches(topic.name)]
+            topics = [topic for topic in admin.list_topics() if matches(topic.name)]
         else:
-            for name in dict.fromkeys((*source.topics, *(at.topic for at in source.assigned))):
+            for name in dict.fromkeys((*source.topics, *(partition.topic for partition in source.assigned))):
                 try:
-                    found.append(admin.describe_topic(name))
+                    topics.append(admin.describe_topic(name))
                 except UnknownTopic:
                     if not missing:
                         raise
-        brokers = {each.broker_id: each for each in admin.brokers()} if found and where else {}
+        brokers = {each.broker_id: each for each in admin.brokers()} if topics and where else {}
         homes = {number: Replica(number, parse_address(each.address)[0], each.rack) for number, each in brokers.items()}
         partitions = {
-            Partition(topic.name, at.partition): Led(
-                at.leader, tuple(homes[broker] for broker in at.replicas if broker in homes)
+            Partition(topic.name, partition.partition): Led(
+                partition.leader, tuple(homes[broker] for broker in partition.replicas if broker in homes)
             )
-            for topic in found
-            for at in topic.partitions
+            for topic in topics
+            for partition in topic.partitions
         }
         if source.assigned:
-            unknown = [at for at in source.assigned if at not in partitions]
+            unknown = [partition for partition in source.assigned if partition not in partitions]
             if unknown and not missing:
                 raise UnknownPartition(f"there is no {some(unknown)}", hint="see: tinymq topic describe NAME")
-            partitions = {at: partitions[at] for at in source.assigned if at in partitions}
-        return Topics(partitions, {topic.name: topic.topic_id.hex() for topic in found})
+            partitions = {partition: partitions[partition] for partition in source.assigned if partition in partitions}
+        return Topics(partitions, {topic.name: topic.topic_id.hex() for topic in topics})
 
     def bounds(self, partitions: Iterable[Partition], *, partial: bool = False) -> dict[Partition, Bounds]:
         """Return where the partitions begin and end, without those that no longer exist.
@@ -125,28 +125,31 @@ class Lookup:
         if isinstance(place, Times):
             return self._times(place, bounds, option)
         if isinstance(place, str):
-            return {at: b.first if place == EARLIEST_TEXT else b.end for at, b in bounds.items()}
+            return {partition: b.first if place == EARLIEST_TEXT else b.end for partition, b in bounds.items()}
         check_explicit(place, bounds, option)
         sentinels = {EARLIEST: lambda b: b.first, LATEST: lambda b: b.end}
-        return {at: sentinels[offset](bounds[at]) if offset < 0 else offset for at, offset in place.items()}
+        return {
+            partition: sentinels[offset](bounds[partition]) if offset < 0 else offset
+            for partition, offset in place.items()
+        }
 
     def _times(self, times: Times, bounds: Mapping[Partition, Bounds], option: str) -> dict[Partition, int]:
         each = dict.fromkeys(bounds, times.each) if isinstance(times.each, int) else times.each
         if not isinstance(times.each, int):
             check_explicit(each, bounds, f"{option}ByTimestamp")
-        found: dict[Partition, int] = {}
+        topics: dict[Partition, int] = {}
         for topic, numbers in _by_topic(bounds).items():
             asked: dict[int, Any] = dict.fromkeys(self._client.admin.offsets(topic), "latest")
             asked |= {number: _time(each[Partition(topic, number)]) for number in numbers}
             answers = self._client.admin.find_offsets(topic, cast(Any, asked))
-            found |= {Partition(topic, number): answers[number] for number in numbers}
-        late = [at for at, bound in self.bounds(bounds).items() if found[at] >= bound.end]
+            topics |= {Partition(topic, number): answers[number] for number in numbers}
+        late = [partition for partition, bound in self.bounds(bounds).items() if topics[partition] >= bound.end]
         if late and not times.or_latest:
             raise InvalidRequest(
                 f"{some(late)}: no record is as late as {_time(each[min(late)]).isoformat()}",
                 hint="an earlier time, or startingOffsetsByTimestampStrategy=latest, which begins at the end",
             )
-        return found
+        return topics
 
     def record_bytes(self, partitions: Iterable[Partition]) -> dict[Partition, float]:
         """Return the mean stored size of each partition's records, which is at most SIZES_S old.
@@ -154,7 +157,9 @@ class Lookup:
         Partitions for which nobody answered are left out.
         """
         now_s, requested = monotonic(), list(partitions)
-        asked = [at for at in requested if now_s - self._sized.get(at, (0.0, -math.inf))[1] >= SIZES_S]
+        asked = [
+            partition for partition in requested if now_s - self._sized.get(partition, (0.0, -math.inf))[1] >= SIZES_S
+        ]
         for topic, numbers in _by_topic(asked).items():
             try:
                 answers = self._client.admin.kept_sizes(topic, numbers, timeout=AGAIN_S)
@@ -165,7 +170,7 @@ class Lookup:
                 kept = answers.get(number)
                 size = kept.bytes / kept.records if kept is not None and kept.records else 0.0
                 self._sized[Partition(topic, number)] = (size, now_s)
-        return {at: size for at in requested if (size := self._sized[at][0]) > 0}
+        return {partition: size for partition in requested if (size := self._sized[partition][0]) > 0}
 
     def hold(self, starts: Offsets, hold_id: bytes) -> dict[Partition, int]:
         """Hold the records from these offsets on, and return the offset at which each partition then begins. The hold
@@ -214,10 +219,10 @@ def new_scan_id(source: Source) -> str:
 
 
 def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for at in sorted(partitions):
-        found.setdefault(at.topic, []).append(at.partition)
-    return found
+    topics: dict[str, list[int]] = {}
+    for partition in sorted(partitions):
+        topics.setdefault(partition.topic, []).append(partition.partition)
+    return topics
 
 
 def _time(time_ms: int) -> datetime:

@@ -173,6 +173,6 @@ def waits(start: Offsets, available: Offsets, limits: Limits, waited_s: float) -
     return rows < limits.rows_min
 
 
-def forward(start: Offsets, found: Offsets) -> dict[Partition, int]:
+def forward(start: Offsets, positions: Offsets) -> dict[Partition, int]:
     """Return `found`, raised to `start` where it is lower: a replica that lags must not cause a second read."""
-    return {at: max(start.get(at, 0), end) for at, end in sorted(found.items())}
+    return {at: max(start.get(at, 0), end) for at, end in sorted(positions.items())}

@@ -94,7 +94,11 @@ class Planner:
         lenient: Collection[Partition],
         bounds: Mapping[Partition, Bounds] | None,
     ) -> list[Range]:
-        to_read = [at for at, end in ends.items() if at in topics.partitions and starts.get(at) != end]
+        to_read = [
+            partition
+            for partition, end in ends.items()
+            if partition in topics.partitions and starts.get(partition) != end
+        ]
         losses: list[Loss] = []
         planned: list[Range] = []
         for _ in range(HOLD_TRIES):
@@ -122,17 +126,17 @@ class Planner:
         whether it has. Spark retries a task that fails, but not a plan.
         """
         here = self.lookup.bounds(partitions, partial=True)
-        silent = [at for at in partitions if at not in here]
-        here |= {at: Bounds(starts[at], ends[at]) for at in silent if at in starts}
-        new = [at for at in silent if at not in starts]
+        silent = [partition for partition in partitions if partition not in here]
+        here |= {partition: Bounds(starts[partition], ends[partition]) for partition in silent if partition in starts}
+        new = [partition for partition in silent if partition not in starts]
         return here | self.lookup.bounds(new) if new else here
 
     def _task(self, topics: Topics, piece: Range, holding: Holding) -> RangePartition:
-        at, led = piece.at, topics.partitions[piece.at]
+        partition, led = piece.at, topics.partitions[piece.at]
         return RangePartition(
-            topic=at.topic,
-            topic_id=bytes.fromhex(topics.ids[at.topic]),
-            partition=at.partition,
+            topic=partition.topic,
+            topic_id=bytes.fromhex(topics.ids[partition.topic]),
+            partition=partition.partition,
             start=piece.start,
             end=piece.end,
             lenient=piece.lenient,
@@ -153,9 +157,11 @@ def clipped(
     if not isinstance(place, Mapping):
         return dict(offsets), []
     beyond = [
-        Loss(at, f"ends at {ends[at]}, and {option} is {offset}") for at, offset in offsets.items() if offset > ends[at]
+        Loss(partition, f"ends at {ends[partition]}, and {option} is {offset}")
+        for partition, offset in offsets.items()
+        if offset > ends[partition]
     ]
-    return {at: min(offset, ends[at]) for at, offset in offsets.items()}, beyond
+    return {partition: min(offset, ends[partition]) for partition, offset in offsets.items()}, beyond
 
 
 def log_scan_id(source: Source, scan_id: str, what: str) -> None:

@@ -40,14 +40,14 @@ class BatchReader(DataSourceReader):
         planner = Planner(lookup, source, new_scan_id(source), os.urandom(16), Ledger(source.hold_s), BATCH_HINT)
         topics = lookup.topics()
         bounds = lookup.bounds(topics.partitions)
-        lasts = {at: bound.end for at, bound in bounds.items()}
+        lasts = {partition: bound.end for partition, bound in bounds.items()}
         first = lookup.place(source.start, bounds, "startingOffsets")
         last = lookup.place(source.end, bounds, "endingOffsets")
         starts, early = clipped(source.start, first, lasts, "startingOffsets")
         ends, late = clipped(source.end, last, lasts, "endingOffsets")
         planner.report([*early, *late])
-        lenient = {at for at in starts if not _explicit(source, at)}
-        upto = {at: max(ends[at], start) for at, start in starts.items()}
+        lenient = {partition for partition in starts if not _explicit(source, partition)}
+        upto = {partition: max(ends[partition], start) for partition, start in starts.items()}
         tasks = planner.tasks(topics, starts, upto, lenient=lenient, bounds=bounds)
         log_scan_id(source, planner.scan_id, f"batch: {sum(each.end - each.start for each in tasks)} records")
         return tasks
@@ -59,7 +59,7 @@ class BatchReader(DataSourceReader):
         return task.read(partition, self._source, self._schema)
 
 
-def _explicit(source: Source, at: Partition) -> bool:
+def _explicit(source: Source, partition: Partition) -> bool:
     """Tell whether the options name this very offset, rather than the first record or a time."""
     start = source.start
-    return isinstance(start, dict) and start.get(at, EARLIEST) >= 0
+    return isinstance(start, dict) and start.get(partition, EARLIEST) >= 0

@@ -63,15 +63,17 @@ class Progress:
 
     def publish(self, offsets: Offsets, *, now: bool) -> None:
         """Publish that the records below these offsets are done. `now`: this may be the last call."""
-        changed = {at: offset for at, offset in offsets.items() if self._published.get(at) != offset}
+        changed = {
+            partition: offset for partition, offset in offsets.items() if self._published.get(partition) != offset
+        }
         if not changed or (not now and time.monotonic() - self._published_s < GAP_S):
             return
         self._published_s = time.monotonic()
         loop_thread = self._client.loop_thread
         failures = loop_thread.run(_publish_all(loop_thread.client, self._group, changed, self._failed))
         self._failed = set(failures)
-        self._published |= {at: offset for at, offset in changed.items() if at not in failures}
-        warning = next((f"such as {at}: {error}" for at, error in sorted(failures.items())), "")
+        self._published |= {partition: offset for partition, offset in changed.items() if partition not in failures}
+        warning = next((f"such as {partition}: {error}" for partition, error in sorted(failures.items())), "")
         if warning and warning != self._last_warning:
             LOG.warning("progress of %d partitions not published, %s", len(failures), warning)
         self._last_warning = warning
@@ -89,18 +91,18 @@ async def _publish_all(
     going = asyncio.Semaphore(AT_ONCE_MAX)
     failures: dict[Partition, TinymqError] = {}
 
-    async def one(at: Partition) -> None:
+    async def one(partition: Partition) -> None:
         async with going:
-            left_s = min(deadline_s - time.monotonic(), AGAIN_S if at in failed else TIMEOUT_S)
+            left_s = min(deadline_s - time.monotonic(), AGAIN_S if partition in failed else TIMEOUT_S)
             try:
                 if left_s < LEFT_S_MIN:
                     raise DeadlineExceeded(f"no time was left for it within {TIMEOUT_S:g} s")
-                to = Offset(offsets[at])
+                to = Offset(offsets[partition])
                 await client.admin.seek_channel(
-                    at.topic, at.partition, group, to, unless_read=True, make=True, timeout=left_s
+                    partition.topic, partition.partition, group, to, unless_read=True, make=True, timeout=left_s
                 )
             except TinymqError as error:
-                failures[at] = error
+                failures[partition] = error
 
-    await asyncio.gather(*(one(at) for at in sorted(offsets, key=lambda at: at in failed)))
+    await asyncio.gather(*(one(partition) for partition in sorted(offsets, key=lambda partition: partition in failed)))
     return failures

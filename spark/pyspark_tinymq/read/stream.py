@@ -72,7 +72,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         driver = self._driver()
         lookup = driver.planner.lookup
         bounds = lookup.bounds(lookup.topics(missing=True, where=False).partitions)
-        driver.target = {at: bound.end for at, bound in bounds.items()}
+        driver.target = {partition: bound.end for partition, bound in bounds.items()}
 
     # ---- how far it goes ------------------------------------------------------------------------------
 
@@ -98,21 +98,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = self._beginning(topics, bounds)
         positions = self._still_there(begin, topics)
         self._warn_of_low_ends(positions, bounds)
-        starts = {at: positions.get(at, bound.first) for at, bound in bounds.items()}
-        available = plan.forward(starts, {at: bound.end for at, bound in bounds.items()})
+        starts = {partition: positions.get(partition, bound.first) for partition, bound in bounds.items()}
+        available = plan.forward(starts, {partition: bound.end for partition, bound in bounds.items()})
         if driver.target is not None:
             available = {
-                at: max(starts[at], min(end, driver.target.get(at, 0)))
-                for at, end in available.items()
-                if at in positions or at in driver.target
+                partition: max(starts[partition], min(end, driver.target.get(partition, 0)))
+                for partition, end in available.items()
+                if partition in positions or partition in driver.target
             }
         # A new partition without records does not justify a micro-batch.
-        available = {at: end for at, end in available.items() if at in positions or end > starts[at]}
+        available = {
+            partition: end for partition, end in available.items() if partition in positions or end > starts[partition]
+        }
         driver.latest = StreamOffset(available).write()
         self._publish(begin, available)
         ends = self._admitted(driver, starts, available, limit)
-        ends |= {at: positions[at] for at in positions if at not in ends}  # partitions that exist, and did not answer
-        end = begin.following(ends, {topic: topics.ids[topic] for topic in sorted({at.topic for at in ends})})
+        ends |= {
+            partition: positions[partition] for partition in positions if partition not in ends
+        }  # partitions that exist, and did not answer
+        end = begin.following(
+            ends, {topic: topics.ids[topic] for topic in sorted({partition.topic for partition in ends})}
+        )
         if end is begin:
             if driver.target is None:
                 driver.planner.keep(ends)  # moves the holds past the records that were read
@@ -138,16 +144,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = until.first if begin.initial and until.first is not None else begin.offsets
         topics = self._topics(driver, begin, where=True)
         if not begin.initial:
-            starts = {at: offset for at, offset in starts.items() if begin.ids.get(at.topic) == until.ids.get(at.topic)}
+            starts = {
+                partition: offset
+                for partition, offset in starts.items()
+                if begin.ids.get(partition.topic) == until.ids.get(partition.topic)
+            }
         again = {topic for topic, topic_id in until.ids.items() if topics.ids.get(topic, topic_id) != topic_id}
-        wanted = {at: offset for at, offset in until.offsets.items() if at.topic not in again}
-        driver.planner.report([Loss(at, AGAIN) for at in until.offsets if at.topic in again])
+        wanted = {partition: offset for partition, offset in until.offsets.items() if partition.topic not in again}
+        driver.planner.report([Loss(partition, AGAIN) for partition in until.offsets if partition.topic in again])
         exact = isinstance(self._source.start, Mapping)
         lenient = () if exact or not begin.initial else tuple(starts)
         planned = driver.planner.tasks(topics, starts, wanted, lenient=lenient)
         read = {Partition(each.topic, each.partition) for each in planned}
         there = topics.partitions
-        driver.planner.keep({at: last for at, last in wanted.items() if at in there and at not in read})
+        driver.planner.keep(
+            {partition: last for partition, last in wanted.items() if partition in there and partition not in read}
+        )
         return planned
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -210,7 +222,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the offset at which a new query begins."""
         source, planner = self._source, self._driver().planner
         place = planner.lookup.place(source.start, bounds, "startingOffsets")
-        lasts = {at: bound.end for at, bound in bounds.items()}
+        lasts = {partition: bound.end for partition, bound in bounds.items()}
         starts, beyond = clipped(source.start, place, lasts, "startingOffsets")
         planner.report(beyond)
         return offsets.initial(starts, topics.ids)
@@ -220,13 +232,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         created again."""
         losses = []
         positions = {}
-        for at, offset in begin.offsets.items():
-            if at not in topics.partitions:
-                losses.append(Loss(at, GONE))
-            elif begin.ids.get(at.topic, topics.ids[at.topic]) != topics.ids[at.topic]:
-                losses.append(Loss(at, AGAIN))
+        for partition, offset in begin.offsets.items():
+            if partition not in topics.partitions:
+                losses.append(Loss(partition, GONE))
+            elif begin.ids.get(partition.topic, topics.ids[partition.topic]) != topics.ids[partition.topic]:
+                losses.append(Loss(partition, AGAIN))
             else:
-                positions[at] = offset
+                positions[partition] = offset
         self._driver().planner.report(losses)
         return positions
 
@@ -237,13 +249,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         without its last records. The stream cannot tell these cases apart, so this is not an error.
         """
         driver = self._driver()
-        low = {at for at, offset in positions.items() if at in bounds and bounds[at].end < offset}
-        for at in sorted(low - driver.low)[:1]:
+        low = {
+            partition
+            for partition, offset in positions.items()
+            if partition in bounds and bounds[partition].end < offset
+        }
+        for partition in sorted(low - driver.low)[:1]:
             LOG.warning(
                 "%s ends at %d, and %d comes next: a replica lags, or records were lost (see: tinymq cluster status)",
-                at,
-                bounds[at].end,
-                positions[at],
+                partition,
+                bounds[partition].end,
+                positions[partition],
             )
         driver.low = low
 
@@ -255,15 +271,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if waited_s == math.inf:
             driver.planned_s = monotonic()
         if driver.target is None and plan.waits(starts, available, limits, waited_s):
-            return {at: starts[at] for at in available}
+            return {partition: starts[partition] for partition in available}
         sizes: Mapping[Partition, float] = {}
         if limits.bytes_max is not None:
-            sizes = driver.planner.lookup.record_bytes(at for at, end in available.items() if end > starts[at])
+            sizes = driver.planner.lookup.record_bytes(
+                partition for partition, end in available.items() if end > starts[partition]
+            )
         return dict(plan.admit(starts, available, limits, sizes))
 
     def _publish(self, begin: StreamOffset, available: Offsets) -> None:
         """Publish that the records before `begin` are done, which holds when Spark asks for more."""
         driver = self._driver()
         if driver.progress is not None and not begin.initial:
-            ends = driver.target is not None and all(begin.offsets.get(at) == end for at, end in available.items())
+            ends = driver.target is not None and all(
+                begin.offsets.get(partition) == end for partition, end in available.items()
+            )
             driver.progress.publish(begin.offsets, now=ends)

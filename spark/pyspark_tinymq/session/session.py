@@ -47,18 +47,18 @@ def client(source: Reached) -> Client:
     """Return the client for these brokers, which connects at its first use. The caller must not close it."""
     key = (getpid(), source.servers, source.request_timeout_ms, rack(source))
     with _asking:
-        found = _clients.get(key)
-        if found is None:
+        client = _clients.get(key)
+        if client is None:
             from tinymq.client import Client
 
-            found = _clients[key] = Client(
+            client = _clients[key] = Client(
                 source.servers, request_timeout_ms=source.request_timeout_ms, rack=rack(source)
             )
         _clients.move_to_end(key)
         old = _clients.popitem(last=False) if len(_clients) > CLIENTS_MAX else None
     if old is not None and old[0][0] == getpid():
         old[1].close()
-    return found
+    return client
 
 
 def close_all() -> None:
@@ -80,8 +80,8 @@ def hosts() -> frozenset[str]:
     """Return the names and addresses of this host, which may occur in the addresses of brokers."""
     names = {socket.gethostname(), *LOOPBACK}
     try:
-        for found in socket.getaddrinfo(socket.gethostname(), None, flags=socket.AI_CANONNAME):
-            names |= {str(found[4][0]), found[3]}
+        for client in socket.getaddrinfo(socket.gethostname(), None, flags=socket.AI_CANONNAME):
+            names |= {str(client[4][0]), client[3]}
     except OSError as error:  # the host's own name does not resolve
         LOG.debug("%s not looked up: %s", socket.gethostname(), error)
     return frozenset(names - {""})

@@ -273,14 +273,14 @@ class _Sent:
             self._keep(self._under_way.popleft())
 
     def ranges(self) -> tuple[Range, ...]:
-        return tuple(self._ranges[at] for at in sorted(self._ranges))
+        return tuple(self._ranges[partition] for partition in sorted(self._ranges))
 
     def _keep(self, delivery: BatchDelivery) -> None:
         for part in delivery.result():
-            at, end = (part.topic, part.partition), part.base_offset + part.record_count
-            earlier = self._ranges.get(at)
+            partition, end = (part.topic, part.partition), part.base_offset + part.record_count
+            earlier = self._ranges.get(partition)
             if earlier is None:
-                self._ranges[at] = Range(*at, part.base_offset, end, part.record_count)
+                self._ranges[partition] = Range(*partition, part.base_offset, end, part.record_count)
             else:
                 start, end = min(earlier.start, part.base_offset), max(earlier.end, end)
-                self._ranges[at] = Range(*at, start, end, earlier.records + part.record_count)
+                self._ranges[partition] = Range(*partition, start, end, earlier.records + part.record_count)

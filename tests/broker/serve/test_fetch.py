@@ -20,7 +20,7 @@ from tinymq.base.errors import (
 )
 from tinymq.broker.partition.partition import Acks
 from tinymq.broker.serve.fetch import Fetch, FetchQuery, FetchResult
-from tinymq.broker.serve.offsets import EARLIEST, END, OF_MAX_TIMESTAMP, Found, find_offset
+from tinymq.broker.serve.offsets import EARLIEST, END, OF_MAX_TIMESTAMP, FoundOffset, find_offset
 from tinymq.format.batch import encode, pack_batch
 from tinymq.format.entry import Kind, NewEntry, iter_entries
 from tinymq.log.files.runner import InlineRunner
@@ -283,7 +283,7 @@ def test_a_fetch_from_disk_ends_when_the_log_start_passes_it(bench: Bench) -> No
         assert (answer.frames, answer.error.detail["log_start"]) == (b"", str(start + 1))
 
 
-def look_up_end(bench: Bench) -> Found:
+def look_up_end(bench: Bench) -> FoundOffset:
     return asyncio.run(find_offset(bench.partition, END, False, InlineRunner()))
 
 

@@ -20,7 +20,7 @@ from tinymq import Client
 from tinymq.base.errors import OutcomeUnknown
 from tinymq.cli.common.exits import Exit
 from tinymq.dev import dev_cluster, dev_folder, process
-from tinymq.dev.dev_folder import DevFolder
+from tinymq.dev.dev_folder import DevDirectory
 from tinymq.dev.process import Process
 from tinymq.raft.roles.replication import Replication
 from tinymq_chaos.mutants import MUTANTS
@@ -35,7 +35,7 @@ TOPIC = "t"
 class Cluster:
     """Three brokers, of which number 1 is a mutant, and a topic."""
 
-    folder: DevFolder
+    folder: DevDirectory
     client: Client
 
     def process(self, number: int) -> Process:

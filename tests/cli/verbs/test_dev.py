@@ -102,7 +102,7 @@ def test_sigterm_stops_a_broker_in_order(folder: Path) -> None:
     assert [s.state for s in dev_cluster.status(folder)] == ["stopped"]
 
 
-def without_metrics(folder: Path) -> dev_folder.DevFolder:
+def without_metrics(folder: Path) -> dev_folder.DevDirectory:
     """Create three brokers as a version without metrics did."""
     dev_folder.create(folder, 3)
     document = json.loads((folder / "cluster.json").read_text())

@@ -17,14 +17,14 @@ from pyspark_tinymq import drop_repeats
 from tests.spark.pipeline_runs import TOPIC, WINDOWS, Runs, left_of
 from tinymq import Client
 from tinymq.dev import dev_cluster
-from tinymq.dev.dev_folder import DevFolder
+from tinymq.dev.dev_folder import DevDirectory
 
 BATCH_RECORDS = 40_000
 RUN_S_MAX = 900.0
 
 
 @pytest.fixture
-def brokers(tmp_path: Path) -> Iterator[DevFolder]:
+def brokers(tmp_path: Path) -> Iterator[DevDirectory]:
     """Three, each a process."""
     folder = tmp_path / "cluster"
     try:
@@ -33,7 +33,7 @@ def brokers(tmp_path: Path) -> Iterator[DevFolder]:
         dev_cluster.down(folder, purge=True)
 
 
-def _kill_leader(mq: Client, brokers: DevFolder, topic: str) -> int:
+def _kill_leader(mq: Client, brokers: DevDirectory, topic: str) -> int:
     """Of the topic's first partition."""
     leader = next(at.leader for at in mq.admin.describe_topic(topic).partitions if at.partition == 0)
     dev_cluster.kill(brokers.path, leader)
@@ -42,7 +42,7 @@ def _kill_leader(mq: Client, brokers: DevFolder, topic: str) -> int:
 
 @pytest.mark.timeout(3600)
 def test_the_year_with_a_kill_in_each_query_and_of_a_broker(
-    brokers: DevFolder, tmp_path: Path, request: pytest.FixtureRequest
+    brokers: DevDirectory, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     runs = Runs(tmp_path, brokers.servers, BATCH_RECORDS)
     flights = load.flights()

@@ -54,11 +54,11 @@ class UncommittedProducers:
         self._skipped[position.index] = header.producer_id
         self.appended(header, before, place)
 
-    def index_of(self, producer_id: int, found: RememberedBatch) -> int:
+    def index_of(self, producer_id: int, remembered: RememberedBatch) -> int:
         """The index of this very batch if it is not applied yet, otherwise 0."""
         ahead = self._ahead.get(producer_id)
         for index, batch in ahead.uncommitted if ahead is not None else ():
-            if batch is found:
+            if batch is remembered:
                 return index
         return 0
 

@@ -197,17 +197,17 @@ class PreferredLeaders:
 
     def misplaced(self) -> list[Misplaced]:
         """Return the groups that this broker leads and another broker is preferred for."""
-        found = []
+        misplaced = []
         for group_id, (_, since_s) in list(self._since_s.items()):
             group = self._host.groups.get(group_id)
             if group is None or group.origin is None:
                 del self._since_s[group_id]
             else:
                 preferred = group.membership.replicas[0].broker_id
-                found.append(
+                misplaced.append(
                     Misplaced(group_id, preferred, group.origin, since_s, not group.transfer_obstacle(preferred))
                 )
-        return found
+        return misplaced
 
     def _targets(self) -> dict[int, Target]:
         targets = {}

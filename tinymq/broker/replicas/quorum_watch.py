@@ -80,8 +80,8 @@ class QuorumWatch:
         while True:
             await self._clock.sleep(CHECK_S)
             stuck = self.stuck_groups()
-            for at in range(0, len(stuck), AT_ONCE_MAX):
-                await asyncio.gather(*(self._try(group) for group in stuck[at : at + AT_ONCE_MAX]))
+            for first in range(0, len(stuck), AT_ONCE_MAX):
+                await asyncio.gather(*(self._try(group) for group in stuck[first : first + AT_ONCE_MAX]))
 
     def stuck_groups(self) -> list[Group]:
         """The stalled groups whose members this check asks. The metadata group takes no risk, and is never asked."""
@@ -112,34 +112,34 @@ class QuorumWatch:
 
     async def _recover(self, group: Group) -> None:
         members, risky_now = _members(group), group.log.config.takes_risks
-        found = plan_recovery(await self.collect_reports(group.id, members), members, risky_now=risky_now)
-        if found is None or found.survivor.broker_id != self._broker_id:
+        loss = plan_recovery(await self.collect_reports(group.id, members), members, risky_now=risky_now)
+        if loss is None or loss.survivor.broker_id != self._broker_id:
             return
         # Second phase: each member promises to join no lower term, and reports again. Whatever changed since the first
         # reports shows here, and a promise cannot be taken back.
         promised = await asyncio.gather(
-            *(self.ask_promise(b, group.id, found.term) for b in members if b != self._broker_id)
+            *(self.ask_promise(b, group.id, loss.term) for b in members if b != self._broker_id)
         )
-        mine = await group.promise_term(found.term, PROMISE_S)
-        self._force_leadership(group, found, plan_recovery([mine, *promised], members, risky_now=risky_now))
+        mine = await group.promise_term(loss.term, PROMISE_S)
+        self._force_leadership(group, loss, plan_recovery([mine, *promised], members, risky_now=risky_now))
 
-    def _force_leadership(self, group: Group, found: QuorumLost, promised: QuorumLost | None) -> None:
+    def _force_leadership(self, group: Group, loss: QuorumLost, promised: QuorumLost | None) -> None:
         """Lead the group, if the reports that came with the promises lead to the same decision as those before.
 
         This broker's own report was the last, and there is no await since, so it is still true.
         """
         if self._host.groups.get(group.id) is not group or promised is None:
             raise NotReady(f"{group.id} resumed without a recovery")
-        if promised.survivor.broker_id != self._broker_id or promised.replicas != found.replicas:
+        if promised.survivor.broker_id != self._broker_id or promised.replicas != loss.replicas:
             raise NotReady(f"{group.id} has changed since it was examined")
-        group.force_leadership(found.term, found.replicas)
+        group.force_leadership(loss.term, loss.replicas)
         self.recovered += 1
         last_index = promised.survivor.last_index
         if last_index <= FIRST_ENTRY:
             self.lost += 1
-            logger.warning("memory_topic_lost", group=str(group.id), term=found.term)
+            logger.warning("memory_topic_lost", group=str(group.id), term=loss.term)
         else:
-            logger.warning("quorum_recovered", group=str(group.id), term=found.term, last_index=last_index)
+            logger.warning("quorum_recovered", group=str(group.id), term=loss.term, last_index=last_index)
 
     async def collect_reports(self, group: GroupId, members: Sequence[int]) -> list[ReplicaReport]:
         """The reports of all members. Raises NotReady if a member does not answer."""

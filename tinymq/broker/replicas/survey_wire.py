@@ -18,10 +18,10 @@ def replica_to_wire(replica: Replica) -> pb.ReplicaIdentity:
 
 def replicas_from_wire(replicas: Iterable[pb.ReplicaIdentity]) -> tuple[Replica, ...]:
     """Raises InvalidRequest."""
-    found = tuple(Replica(r.broker_id, r.incarnation, r.count) for r in replicas)
-    if any(len(r.incarnation) != 16 for r in found) or len({r.broker_id for r in found}) != len(found):
+    identities = tuple(Replica(r.broker_id, r.incarnation, r.count) for r in replicas)
+    if any(len(r.incarnation) != 16 for r in identities) or len({r.broker_id for r in identities}) != len(identities):
         raise InvalidRequest("not the replicas of a group")
-    return found
+    return identities
 
 
 def group_from_wire(topic_id: bytes, partition: int) -> GroupId:

@@ -104,8 +104,8 @@ class Broker:
         Raises InvalidName, UnknownTopic, UnknownPartition, NotLeader (other brokers hold the replicas), NotReady (the
         replica is being opened, or this broker does not know the partition yet).
         """
-        found = self.replica_host.get(topic_id, partition)
-        return found if found is not None else self._explain(topic_id, partition)
+        replica = self.replica_host.get(topic_id, partition)
+        return replica if replica is not None else self._explain(topic_id, partition)
 
     def _explain(self, topic_id: bytes, partition: int) -> Partition:
         """Raise the reason why this broker has no such replica."""

@@ -33,7 +33,7 @@ STORED = Limits(
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundOffset:
     """An offset, and the timestamp of the record there; -1: the offset stands for no record."""
 
     offset: int
@@ -44,7 +44,9 @@ class Found:
     recovery_term: int
 
 
-async def find_offset(partition: Partition, timestamp_us: int, leader_only: bool, offload: BlockingRunner) -> Found:
+async def find_offset(
+    partition: Partition, timestamp_us: int, leader_only: bool, offload: BlockingRunner
+) -> FoundOffset:
     """The first offset whose timestamp is at or after `timestamp_us`, or the end if there is none.
 
     `timestamp_us` may also be END, EARLIEST or OF_MAX_TIMESTAMP. Counts the records that this replica may show. Raises
@@ -55,17 +57,17 @@ async def find_offset(partition: Partition, timestamp_us: int, leader_only: bool
     if refused is not None:
         raise refused
     log, end, history = partition.group.log, partition.high_watermark, partition.state.epoch_cache.newest_term
-    found: tuple[int, int] | None = None
+    located: tuple[int, int] | None = None
     if timestamp_us == EARLIEST:
-        found = start, -1
+        located = start, -1
     elif timestamp_us == OF_MAX_TIMESTAMP:
-        found = await _greatest(log, start, end, offload)
+        located = await _greatest(log, start, end, offload)
     elif timestamp_us != END:
         if not -(1 << 63) <= timestamp_us < 1 << 63:
             raise InvalidRequest(f"{timestamp_us} is not a time in microseconds")
-        found = await _first_of_time(log, timestamp_us, start, end, offload)
-    offset, at_us = found or (end, -1)
-    return Found(offset, at_us, end, start, partition.group.term, history)
+        located = await _first_of_time(log, timestamp_us, start, end, offload)
+    offset, at_us = located or (end, -1)
+    return FoundOffset(offset, at_us, end, start, partition.group.term, history)
 
 
 async def _first_of_time(
@@ -75,10 +77,10 @@ async def _first_of_time(
     entry = await log.time_index.entry_for_time(timestamp_us, end, start)
     if entry is None:
         return None
-    found = await offload.run(partial(_first_at, entry, timestamp_us, start))
-    if found is None:  # the batch contains the log start, and its record of that time lies below the start
+    located = await offload.run(partial(_first_at, entry, timestamp_us, start))
+    if located is None:  # the batch contains the log start, and its record of that time lies below the start
         return await _first_of_time(log, timestamp_us, entry.header.next_offset, end, offload)
-    return found
+    return located
 
 
 async def _greatest(log: RecordLog, start: int, end: int, offload: BlockingRunner) -> tuple[int, int] | None:
@@ -86,9 +88,9 @@ async def _greatest(log: RecordLog, start: int, end: int, offload: BlockingRunne
     entry = await log.time_index.entry_of_max_timestamp(end, start)
     if entry is None:
         return None
-    found = await offload.run(partial(_first_at, entry, entry.header.max_timestamp_us, start))
-    if found is not None:
-        return found
+    located = await offload.run(partial(_first_at, entry, entry.header.max_timestamp_us, start))
+    if located is not None:
+        return located
     within = await offload.run(partial(_greatest_in, entry, start))  # its greatest lies below the log start
     later = await _greatest(log, entry.header.next_offset, end, offload)
     return later if later is not None and later[1] > within[1] else within

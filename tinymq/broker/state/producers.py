@@ -128,17 +128,17 @@ class Producers:
     def load(self, data: bytes) -> None:
         """The inverse of `dump`. Raises CorruptData for anything that `dump` cannot write, and changes nothing then."""
         producers: OrderedDict[int, Producer] = OrderedDict()
-        at = 0
+        position = 0
         try:
-            while at < len(data):
-                producer_id, epoch, count, time_us = _PRODUCER.unpack_from(data, at)
-                at += _PRODUCER.size
-                end = at + count * _BATCH.size
-                batches = [RememberedBatch(*fields) for fields in _BATCH.iter_unpack(data[at:end])]
+            while position < len(data):
+                producer_id, epoch, count, time_us = _PRODUCER.unpack_from(data, position)
+                position += _PRODUCER.size
+                end = position + count * _BATCH.size
+                batches = [RememberedBatch(*fields) for fields in _BATCH.iter_unpack(data[position:end])]
                 if not 1 <= count <= BATCHES_MAX or len(batches) != count or producer_id in producers:
                     raise CorruptData("the applied state's producers are out of range")
                 producers[producer_id] = Producer(epoch, time_us, batches)
-                at = end
+                position = end
             if len(producers) > self._max:
                 raise CorruptData("the applied state's producers are more than it remembers")
         except struct.error as error:

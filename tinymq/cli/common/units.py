@@ -42,8 +42,8 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
 
 def _number(name: str, value: str) -> str:
     """Return `value` as a plain number if it has a unit, else unchanged."""
-    found = _WITH_UNIT.fullmatch(value)
-    if found is None and not _MANY_UNITS.fullmatch(value):
+    match = _WITH_UNIT.fullmatch(value)
+    if match is None and not _MANY_UNITS.fullmatch(value):
         return value
     unit = _unit(name)
     if unit is Unit.MILLISECONDS:
@@ -52,15 +52,15 @@ def _number(name: str, value: str) -> str:
         units, examples = BYTES, "one number and one unit: 1.5GiB, 64MiB or 10MB"
     else:
         return value
-    if found is None:
+    if match is None:
         raise InvalidConfig(f"{name}={value} has more than one unit", hint=f"write {examples}")
-    if found[3] not in units:
-        raise InvalidConfig(f"{name}={value}: {found[3]!r} is not a unit of this setting", hint=f"write {examples}")
-    if len(found[1]) > DIGITS_MAX:
+    if match[3] not in units:
+        raise InvalidConfig(f"{name}={value}: {match[3]!r} is not a unit of this setting", hint=f"write {examples}")
+    if len(match[1]) > DIGITS_MAX:
         return value
     # Integers only: a float would round 1.1GiB and hide that it is not a whole number of bytes.
-    decimals = found[2] or ""
-    number, rest = divmod(int(found[1] + decimals) * units[found[3]], 10 ** len(decimals))
+    decimals = match[2] or ""
+    number, rest = divmod(int(match[1] + decimals) * units[match[3]], 10 ** len(decimals))
     if rest:
         raise InvalidConfig(
             f"{name}={value} is not a whole number of {'bytes' if units is BYTES else 'ms'}", hint=f"write {examples}"
@@ -70,10 +70,10 @@ def _number(name: str, value: str) -> str:
 
 def parse_seconds(text: str) -> float:
     """Parse "90", "90s", "15m" or "1.5h" into seconds. Raises InvalidRequest."""
-    found = _WITH_UNIT.fullmatch(text if text[-1:].isalpha() else text + "s")
-    if found is None or found[3] not in MILLISECONDS or len(text) > DIGITS_MAX:
+    match = _WITH_UNIT.fullmatch(text if text[-1:].isalpha() else text + "s")
+    if match is None or match[3] not in MILLISECONDS or len(text) > DIGITS_MAX:
         raise InvalidRequest(f"{text!r:.100} is not a duration", hint="write one number and one unit: 90s, 15m or 1h")
-    return float(f"{found[1]}.{found[2] or 0}") * MILLISECONDS[found[3]] / 1000
+    return float(f"{match[1]}.{match[2] or 0}") * MILLISECONDS[match[3]] / 1000
 
 
 def show(name: str, value: str) -> str:

@@ -41,13 +41,13 @@ def list_(
     The consumer is the client that opened the channel last and has not closed it. It may have died since.
     """
     with servers.connect() as mq:
-        found = _channels(mq, topic, partition)
+        channels = _channels(mq, topic, partition)
     if output == "json":
-        print_json({"channels": [_document(channel) for channel in found]})
+        print_json({"channels": [_document(channel) for channel in channels]})
         return
     rows = [
         (c.channel, c.partition, c.position, c.lag, c.consumer or None, c.moved.isoformat() if c.moved else None)
-        for c in sorted(found, key=lambda c: (c.channel, c.partition))
+        for c in sorted(channels, key=lambda c: (c.channel, c.partition))
     ]
     print_table(["channel", "partition", "position", "lag", "consumer", "moved"], rows)
 
@@ -67,18 +67,18 @@ def seek(
     """Move a channel, in all partitions that have it. Its consumer is fenced at the next commit and must reopen it."""
     place = parse_start(to)
     with servers.connect() as mq:
-        found = _named(mq, topic, channel, partition)
-        targets = _targets(mq, topic, place, found)
+        channels = _named(mq, topic, channel, partition)
+        targets = _targets(mq, topic, place, channels)
         moved = []
-        for at in found:
+        for described in channels:
             if dry_run:
-                position = targets[at.partition]
+                position = targets[described.partition]
             else:
                 # "end" and a time are resolved again at the move, because records may have arrived since the lookup.
                 exact = isinstance(place, Offset | Last)
-                to_place: Place = Offset(targets[at.partition]) if exact else _as_place(place)
-                position = mq.admin.seek_channel(topic, at.partition, channel, to_place)
-            moved.append((at.partition, at.position, position))
+                to_place: Place = Offset(targets[described.partition]) if exact else _as_place(place)
+                position = mq.admin.seek_channel(topic, described.partition, channel, to_place)
+            moved.append((described.partition, described.position, position))
     if output == "json":
         rows = [dict(zip(("partition", "from", "to"), row, strict=True)) for row in moved]
         print_json({"topic": topic, "channel": channel, "dry_run": dry_run, "partitions": rows})
@@ -100,11 +100,11 @@ def delete(
 ) -> None:
     """Delete a channel, in all partitions that have it. The records stay. A reader that reopens it starts over."""
     with servers.connect() as mq:
-        found = _named(mq, topic, channel, partition)
-        for at in found:
+        channels = _named(mq, topic, channel, partition)
+        for described in channels:
             if not dry_run:
-                mq.admin.delete_channel(topic, at.partition, channel)
-    numbers = [at.partition for at in found]
+                mq.admin.delete_channel(topic, described.partition, channel)
+    numbers = [described.partition for described in channels]
     if output == "json":
         print_json({"topic": topic, "channel": channel, "partitions": numbers, "deleted": not dry_run})
     else:
@@ -115,31 +115,31 @@ def delete(
 def _channels(mq: Client, topic: str, partitions: list[int] | None) -> list[ChannelDescription]:
     if partitions is None:
         return mq.admin.list_channels(topic)
-    return [found for number in partitions for found in mq.admin.list_channels(topic, number)]
+    return [described for number in partitions for described in mq.admin.list_channels(topic, number)]
 
 
 def _named(mq: Client, topic: str, channel: str, partitions: list[int] | None) -> list[ChannelDescription]:
     """Return the channel in each partition that has it. Raises UnknownChannel for a named partition without it."""
-    found = [c for c in _channels(mq, topic, partitions) if c.channel == channel]
-    missing = sorted({*(partitions or [])} - {c.partition for c in found})
-    if not found or missing:
+    channels = [c for c in _channels(mq, topic, partitions) if c.channel == channel]
+    missing = sorted({*(partitions or [])} - {c.partition for c in channels})
+    if not channels or missing:
         place = f"partition {missing[0]} of {topic}" if missing else topic
         raise UnknownChannel(f"{place} has no channel {channel!r}", hint=f"see: tinymq channel list {topic}")
-    return found
+    return channels
 
 
-def _targets(mq: Client, topic: str, place: Start, found: list[ChannelDescription]) -> dict[int, int]:
+def _targets(mq: Client, topic: str, place: Start, channels: list[ChannelDescription]) -> dict[int, int]:
     """Return the target offset in each partition, as of now. Raises OffsetOutOfRange before anything is moved."""
     extents = mq.admin.offsets(topic)
     if isinstance(place, Offset):
-        for at in found:
-            _check_within(topic, at.partition, place.value, extents[at.partition])
-        return {at.partition: place.value for at in found}
+        for described in channels:
+            _check_within(topic, described.partition, place.value, extents[described.partition])
+        return {described.partition: place.value for described in channels}
     if isinstance(place, Last):
-        last = {p: max(at.log_start, at.high_watermark - place.count) for p, at in extents.items()}
-        return {at.partition: last[at.partition] for at in found}
+        last = {p: max(extent.log_start, extent.high_watermark - place.count) for p, extent in extents.items()}
+        return {described.partition: last[described.partition] for described in channels}
     offsets = mq.admin.find_offsets(topic, place)
-    return {at.partition: offsets[at.partition] for at in found}
+    return {described.partition: offsets[described.partition] for described in channels}
 
 
 def _check_within(topic: str, partition: int, offset: int, extent: PartitionOffsets) -> None:

@@ -205,9 +205,9 @@ def _missing(status: ClusterStatus) -> list[dict[str, Any]]:
                 topic.topic_id.hex(),
             )  # a broker that does not know the topic's name yet reports the id
             rows += [
-                _absent(topic.name, at.partition, broker.broker_id, why)
-                for at in topic.partitions
-                if broker.broker_id in at.replicas and not any((name, at.partition) in held for name in names)
+                _absent(topic.name, placed.partition, broker.broker_id, why)
+                for placed in topic.partitions
+                if broker.broker_id in placed.replicas and not any((name, placed.partition) in held for name in names)
             ]
     return rows
 

@@ -99,15 +99,15 @@ def _copy(reader: Reader, render: Callable[[Message], bytes], count: int | None)
     """Print records until the reader's end or `count` records. Flushes before each wait for more."""
     left = RECORDS_PER_POLL_MAX if count is None else count
     while left > 0:
-        found = reader.poll(POLL_S, min(left, RECORDS_PER_POLL_MAX))
-        for message in found:
+        messages = reader.poll(POLL_S, min(left, RECORDS_PER_POLL_MAX))
+        for message in messages:
             write_record(render(message))
-        if found:
+        if messages:
             flush()
         elif reader.at_end:
             return
         if count is not None:
-            left -= len(found)
+            left -= len(messages)
 
 
 def renderer(format: str | None, output: Output, raw: bool) -> Callable[[Message], bytes]:

@@ -25,14 +25,18 @@ def show(
     """Show the consumer of a channel: its client id, and the epoch with which it fenced earlier consumers."""
     topic, partition = parse_queue(queue)
     with servers.connect() as mq:
-        found = mq.admin.get_consumer(topic, partition, channel)
+        assignment = mq.admin.get_consumer(topic, partition, channel)
     if output == "json":
-        row = {"consumer": found.consumer, "epoch": found.epoch} if found else {"consumer": None, "epoch": None}
+        row = (
+            {"consumer": assignment.consumer, "epoch": assignment.epoch}
+            if assignment
+            else {"consumer": None, "epoch": None}
+        )
         print_json({"topic": topic, "partition": partition, "channel": channel, **row})
-    elif found is None:
+    elif assignment is None:
         say(f"{channel} of {topic}/{partition} has no consumer")
     else:
-        print_table(["channel", "consumer", "epoch"], [(channel, found.consumer, found.epoch)])
+        print_table(["channel", "consumer", "epoch"], [(channel, assignment.consumer, assignment.epoch)])
 
 
 @app.command

@@ -33,8 +33,8 @@ MARKS = {True: "yes", False: "no"}
 def show(*, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
     """Show the cluster's level, what each broker knows and announces, and which brokers keep the level down."""
     with servers.connect() as mq:
-        found = mq.admin.feature_level(timeout=servers.left_s)
-    _print(found, output)
+        level_report = mq.admin.feature_level(timeout=servers.left_s)
+    _print(level_report, output)
 
 
 @app.command
@@ -51,8 +51,8 @@ def hold(
     does.
     """
     with servers.connect() as mq:
-        found = mq.admin.hold_feature_level(level, timeout=servers.left_s)
-    _print(found, output)
+        level_report = mq.admin.hold_feature_level(level, timeout=servers.left_s)
+    _print(level_report, output)
 
 
 @app.command
@@ -62,15 +62,15 @@ def release(*, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table
     If all members know a higher level, the cluster's level rises within moments.
     """
     with servers.connect() as mq:
-        found = mq.admin.release_feature_level(timeout=servers.left_s)
-    _print(found, output)
+        level_report = mq.admin.release_feature_level(timeout=servers.left_s)
+    _print(level_report, output)
 
 
-def describe(found: FeatureLevel) -> dict[str, Any]:
+def describe(level_report: FeatureLevel) -> dict[str, Any]:
     """Return the document that is printed as JSON. Pure."""
     return {
-        "feature_level": found.level,
-        "waits_for": list(found.waits_for),
+        "feature_level": level_report.level,
+        "waits_for": list(level_report.waits_for),
         "members": [
             {
                 "broker": member.broker_id,
@@ -81,29 +81,29 @@ def describe(found: FeatureLevel) -> dict[str, Any]:
                 "voter": member.voter,
                 "replicas": member.replicas,
             }
-            for member in found.members
+            for member in level_report.members
         ],
-        "silent": {str(broker): why for broker, why in found.silent.items()},
+        "silent": {str(broker): why for broker, why in level_report.silent.items()},
     }
 
 
-def _print(found: FeatureLevel, output: Output) -> None:
+def _print(level_report: FeatureLevel, output: Output) -> None:
     if output == "json":
-        print_json(describe(found))
+        print_json(describe(level_report))
         return
-    say(f"the cluster is at feature level {found.level}")
+    say(f"the cluster is at feature level {level_report.level}")
     rows = [
         (m.broker_id, m.known, m.announced, m.held or None, MARKS[m.registered], MARKS[m.voter], m.replicas)
-        for m in found.members
+        for m in level_report.members
     ]
     print_table(["broker", "knows", "announces", "held at", "registered", "voter", "replicas"], rows)
-    for broker, why in sorted(found.silent.items()):
+    for broker, why in sorted(level_report.silent.items()):
         say(f"broker {broker} does not answer: {why}")
-    if found.can_rise:
-        held = [str(member.broker_id) for member in found.members if member.held]
+    if level_report.can_rise:
+        held = [str(member.broker_id) for member in level_report.members if member.held]
         why = f", held by {named('broker', held)}: tinymq cluster feature-level release" if held else ""
         say(
-            f"the level rises when {named('broker', found.waits_for)} can use a higher level{why}"
-            if found.waits_for
+            f"the level rises when {named('broker', level_report.waits_for)} can use a higher level{why}"
+            if level_report.waits_for
             else "the level is about to rise"
         )

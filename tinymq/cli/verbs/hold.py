@@ -40,13 +40,13 @@ def list_(
     """
     with servers.connect() as mq:
         if partition is None:
-            found = mq.admin.list_holds(topic)
+            holds = mq.admin.list_holds(topic)
         else:
-            found = [hold for number in partition for hold in mq.admin.list_holds(topic, number)]
+            holds = [hold for number in partition for hold in mq.admin.list_holds(topic, number)]
     if output == "json":
-        print_json({"holds": [_document(hold) for hold in found]})
+        print_json({"holds": [_document(hold) for hold in holds]})
     else:
-        _print_table(found)
+        _print_table(holds)
 
 
 @app.command
@@ -86,8 +86,8 @@ def renew(
     """Give a hold a new lease from now on, also a hold of another client."""
     lease_s = parse_seconds(lease)
     with servers.connect() as mq:
-        found = _named(mq, topic, partition, hold_id)
-        made = mq.admin.make_hold(topic, partition, Offset(found.offset), lease=lease_s, hold_id=found.hold_id)
+        held = _named(mq, topic, partition, hold_id)
+        made = mq.admin.make_hold(topic, partition, Offset(held.offset), lease=lease_s, hold_id=held.hold_id)
     _show(made, output)
 
 
@@ -106,23 +106,23 @@ def release(
     A reader that relies on the hold gets no warning.
     """
     with servers.connect() as mq:
-        found = _named(mq, topic, partition, hold_id)
-        mq.admin.release_hold(topic, partition, found.hold_id)
+        held = _named(mq, topic, partition, hold_id)
+        mq.admin.release_hold(topic, partition, held.hold_id)
     if output == "json":
-        print_json({**_document(found), "left_s": 0.0, "released": True})
+        print_json({**_document(held), "left_s": 0.0, "released": True})
     else:
-        say(f"hold {found.hold_id.hex()} of {topic}/{partition} released: it kept offset {found.offset} and later")
+        say(f"hold {held.hold_id.hex()} of {topic}/{partition} released: it kept offset {held.offset} and later")
 
 
 def _named(mq: Client, topic: str, partition: int, text: str) -> HoldDescription:
     """Return the hold whose id begins with `text`. Raises NotFound, or InvalidRequest if several ids do."""
-    found = [hold for hold in mq.admin.list_holds(topic, partition) if hold.hold_id.hex().startswith(text.lower())]
+    holds = [hold for hold in mq.admin.list_holds(topic, partition) if hold.hold_id.hex().startswith(text.lower())]
     hint = f"see: tinymq hold list {topic} -p {partition}"
-    if not found:
+    if not holds:
         raise NotFound(f"{topic}/{partition} has no hold {text!r} (any more)", hint=hint)
-    if len(found) > 1:
-        raise InvalidRequest(f"{len(found)} holds of {topic}/{partition} begin with {text!r}", hint=hint)
-    return found[0]
+    if len(holds) > 1:
+        raise InvalidRequest(f"{len(holds)} holds of {topic}/{partition} begin with {text!r}", hint=hint)
+    return holds[0]
 
 
 def _number(text: str) -> int:

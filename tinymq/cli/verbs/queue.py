@@ -98,12 +98,12 @@ def poll(
     left = count
     with servers.connect() as mq, mq.queue(topic, partition, channel, auto_commit=False) as taken:
         while left > 0:
-            found = taken.poll(min(left, RECORDS_PER_POLL_MAX), wait if left == count else 0.0)
-            if not found:
+            messages = taken.poll(min(left, RECORDS_PER_POLL_MAX), wait if left == count else 0.0)
+            if not messages:
                 break
-            _print(found, render)
+            _print(messages, render)
             taken.commit()
-            left -= len(found)
+            left -= len(messages)
     if left == count:
         say(f"{topic}/{partition} has no message for {channel}")
 
@@ -123,11 +123,11 @@ def peek(
     topic, partition = parse_queue(queue)
     render = renderer(format, output, raw)
     with servers.connect() as mq:
-        found = mq.queue(topic, partition, channel).peek()
-    if found is None:
+        message = mq.queue(topic, partition, channel).peek()
+    if message is None:
         say(f"{topic}/{partition} has no message for {channel}")
     else:
-        _print([found], render)
+        _print([message], render)
 
 
 @app.command
@@ -167,8 +167,8 @@ def size(
     topic, partition = parse_queue(queue)
     with servers.connect() as mq:
         if channel is None:
-            at = extent(mq, topic, partition)
-            count = at.high_watermark - at.log_start
+            bounds = extent(mq, topic, partition)
+            count = bounds.high_watermark - bounds.log_start
         else:
             count = mq.queue(topic, partition, channel).size()
     if output == "json":

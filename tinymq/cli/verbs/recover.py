@@ -9,7 +9,7 @@ from tinymq.cli.common.output import print_table, say
 
 if TYPE_CHECKING:
     from tinymq.raft.rules.quorum_loss import ReplicaReport
-    from tinymq.rpc.services.cluster_recovery import Found, Survey
+    from tinymq.rpc.services.cluster_recovery import Survey, SurveyedGroup
 
 METADATA = "(metadata)"
 
@@ -22,37 +22,37 @@ def describe(survey: Survey) -> dict[str, Any]:
         "cluster_id": survey.cluster_id.hex(),
         "unreachable": dict(survey.unreachable),
         "unformed": {str(b): reply.reason for b, reply in survey.brokers.items() if not reply.cluster_id},
-        "well": sum(isinstance(found.verdict, Healthy) for found in survey.groups),
-        "groups": [_group(found) for found in survey.groups if not isinstance(found.verdict, Healthy)],
+        "well": sum(isinstance(surveyed.verdict, Healthy) for surveyed in survey.groups),
+        "groups": [_group(surveyed) for surveyed in survey.groups if not isinstance(surveyed.verdict, Healthy)],
     }
 
 
-def _group(found: Found) -> dict[str, Any]:
+def _group(surveyed: SurveyedGroup) -> dict[str, Any]:
     from tinymq.raft.rules.quorum_loss import QuorumLost
 
-    verdict = found.verdict
+    verdict = surveyed.verdict
     best = (
         verdict.survivor
         if isinstance(verdict, QuorumLost)
-        else max(found.reports, key=lambda r: r.position, default=None)
+        else max(surveyed.reports, key=lambda r: r.position, default=None)
     )
     return {
-        "topic": found.topic or METADATA,
-        "partition": found.group.partition,
+        "topic": surveyed.topic or METADATA,
+        "partition": surveyed.group.partition,
         "recoverable": isinstance(verdict, QuorumLost),
-        "brokers": {str(broker_id): _condition(broker_id, found, best) for broker_id in found.members},
+        "brokers": {str(broker_id): _condition(broker_id, surveyed, best) for broker_id in surveyed.members},
         "survivor": best.broker_id if best is not None else None,
         "last_term": best.last_term if best is not None else None,
         "last_index": best.last_index if best is not None else None,
         "high_watermark": best.high_watermark if best is not None else None,
-        "accepted_as_lost": _loss(found, verdict.survivor) if isinstance(verdict, QuorumLost) else "",
+        "accepted_as_lost": _loss(surveyed, verdict.survivor) if isinstance(verdict, QuorumLost) else "",
         "why_not": "" if isinstance(verdict, QuorumLost) else getattr(verdict, "why", ""),
     }
 
 
-def _condition(broker_id: int, found: Found, best: ReplicaReport | None) -> str:
+def _condition(broker_id: int, surveyed: SurveyedGroup, best: ReplicaReport | None) -> str:
     """Return the condition of the replica that CONFIG lists on this broker."""
-    report = next((r for r in found.reports if r.broker_id == broker_id), None)
+    report = next((r for r in surveyed.reports if r.broker_id == broker_id), None)
     if report is None or best is None:
         return "missing"
     if not report.healthy:
@@ -62,8 +62,8 @@ def _condition(broker_id: int, found: Found, best: ReplicaReport | None) -> str:
     return f"not listed: {report.reason}" if report.reason else "not listed"
 
 
-def _loss(found: Found, survivor: ReplicaReport) -> str:
-    others = [b for b in found.members if _condition(b, found, survivor) != "listed"]
+def _loss(surveyed: SurveyedGroup, survivor: ReplicaReport) -> str:
+    others = [b for b in surveyed.members if _condition(b, surveyed, survivor) != "listed"]
     lost = named("broker", others)
     if survivor.last_index <= 1:
         return f"everything: none of the records that {lost} held is left"

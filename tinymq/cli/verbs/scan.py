@@ -29,13 +29,13 @@ def list_(*, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table")
     leaders` counts the bytes that brokers sent from partitions that they led: 0 if followers served everything.
     """
     with servers.connect() as mq:
-        found = mq.admin.list_scans()
+        scans = mq.admin.list_scans()
     if output == "json":
-        print_json({"scans": [_summary(scan) for scan in found]})
+        print_json({"scans": [_summary(scan) for scan in scans]})
         return
     rows = [
         (s.scan_id, ", ".join(map(str, s.brokers)), s.bytes, s.leader_bytes, s.records, f"{s.last_s:.0f}s")
-        for s in found
+        for s in scans
     ]
     print_table(["scan", "brokers", "bytes", "by leaders", "records", "last ago"], rows)
 
@@ -48,19 +48,19 @@ def describe(scan_id: ScanId, /, *, servers: ServerOptions = DEFAULT_SERVERS, ou
     restart are not counted.
     """
     with servers.connect() as mq:
-        found = mq.admin.describe_scan(scan_id)
-    if not found.served:
-        silent = f"; not answered by {named('broker', found.silent)}" if found.silent else ""
+        scan = mq.admin.describe_scan(scan_id)
+    if not scan.served:
+        silent = f"; not answered by {named('broker', scan.silent)}" if scan.silent else ""
         hint = "see: tinymq scan list; brokers forget the oldest scans, and all of them when they stop"
         raise NotFound(f"no broker knows scan {scan_id!r} (any more){silent}", hint=hint)
     if output == "json":
-        print_json(_document(found))
+        print_json(_document(scan))
         return
-    rows = [(s.topic, s.partition, s.broker, s.role, s.bytes, s.records, f"{s.last_s:.0f}s") for s in found.served]
+    rows = [(s.topic, s.partition, s.broker, s.role, s.bytes, s.records, f"{s.last_s:.0f}s") for s in scan.served]
     print_table(["topic", "partition", "broker", "role", "bytes", "records", "last ago"], rows)
-    say(f"{quantity(found.bytes_by('follower'), 'byte')} by followers, {found.bytes_by('leader')} by leaders")
-    if found.silent:
-        say(f"{named('broker', found.silent)} did not answer, and may also have served the scan")
+    say(f"{quantity(scan.bytes_by('follower'), 'byte')} by followers, {scan.bytes_by('leader')} by leaders")
+    if scan.silent:
+        say(f"{named('broker', scan.silent)} did not answer, and may also have served the scan")
 
 
 def _summary(scan: ScanSummary) -> dict[str, Any]:

@@ -147,25 +147,25 @@ def trim(
     """
     place = _place(before, before_offset)
     with servers.connect() as mq:
-        at = extent(mq, name, partition)
+        bounds = extent(mq, name, partition)
         if dry_run:
             target = place.value if isinstance(place, Offset) else mq.admin.find_offsets(name, place)[partition]
-            if target > at.high_watermark:
+            if target > bounds.high_watermark:
                 raise OffsetOutOfRange(
                     f"offset {target} is past the end",
-                    hint=f"the partition has offsets {at.log_start} to {at.high_watermark}",
-                    log_start=at.log_start,
-                    high_watermark=at.high_watermark,
+                    hint=f"the partition has offsets {bounds.log_start} to {bounds.high_watermark}",
+                    log_start=bounds.log_start,
+                    high_watermark=bounds.high_watermark,
                 )
-            start = max(at.log_start, target)
+            start = max(bounds.log_start, target)
         else:
             start = mq.admin.trim(name, partition, place)
-    removed = max(0, start - at.log_start)
+    removed = max(0, start - bounds.log_start)
     if output == "json":
         print_json({"name": name, "partition": partition, "log_start": start, "removed": removed, "dry_run": dry_run})
         return
     removal = f"{'would remove' if dry_run else 'removed'} {quantity(removed, 'record')} of {name}/{partition}"
-    say(f"{removal}: it {'would begin' if dry_run else 'begins'} at {start}, and ends at {at.high_watermark}")
+    say(f"{removal}: it {'would begin' if dry_run else 'begins'} at {start}, and ends at {bounds.high_watermark}")
 
 
 @app.command
@@ -195,8 +195,8 @@ def delete_partition(
     """Delete one partition of a topic with all its records and channels; its number is never used again."""
     with servers.connect() as mq:
         if dry_run:
-            at = extent(mq, name, partition)
-            say(f"would delete {name}/{partition}, with {quantity(at.high_watermark - at.log_start, 'record')}")
+            bounds = extent(mq, name, partition)
+            say(f"would delete {name}/{partition}, with {quantity(bounds.high_watermark - bounds.log_start, 'record')}")
         else:
             mq.admin.delete_partition(name, partition)
             say(f"partition {name}/{partition} deleted")

@@ -376,9 +376,11 @@ class AsyncAdmin:
         """
         offsets = holds.read_ranges(ranges)
         lease_s = 0.0 if lease == 0 else holds.check_lease(lease)
-        wanted = Lease(holds.check_hold_id(hold_id), lease_s, enough, light)
+        lease_request = Lease(holds.check_hold_id(hold_id), lease_s, enough, light)
         timeout_s = self._timeout_s(timeout)
-        return await holds.hold_many(self._cluster, check_topic(topic), offsets, wanted, timeout_s, partial=partial)
+        return await holds.hold_many(
+            self._cluster, check_topic(topic), offsets, lease_request, timeout_s, partial=partial
+        )
 
     async def release_hold(self, topic: str, partition: int, hold_id: bytes, *, timeout: float | None = None) -> None:
         """End a hold, whichever client made it: its records may be removed from now on. A hold that does not exist is

@@ -149,8 +149,8 @@ def _by_leader(cluster: Cluster, topic: Topic, partitions: list[int]) -> list[tu
     are left out."""
     groups: dict[str, list[int]] = {}
     for partition in partitions:
-        at = cluster.view.topics.get(topic.name, topic).partition(partition)
-        address = cluster.view.address(at.leader) if at is not None else None
+        placement = cluster.view.topics.get(topic.name, topic).partition(partition)
+        address = cluster.view.address(placement.leader) if placement is not None else None
         if address is not None:
             groups.setdefault(address, []).append(partition)
     return [

@@ -127,12 +127,12 @@ async def at_leader(
 async def _leader(cluster: Cluster, topic: Topic, partition: int) -> str | None:
     """Return the address of the leader, as far as it is known. Raises if the partition does not exist any more."""
     try:
-        at = cluster.view.partition(topic.name, partition)
+        placement = cluster.view.partition(topic.name, partition)
     except (UnknownTopic, UnknownPartition) as error:
         if not await passes(cluster, topic, partition, error):
             raise
         return None
-    return cluster.view.address(at.leader)
+    return cluster.view.address(placement.leader)
 
 
 async def passes(cluster: Cluster, topic: Topic, partition: int, error: TinymqError) -> bool:

@@ -79,9 +79,9 @@ def _by_replica(cluster: Cluster, topic: Topic, partitions: list[int], silent: s
 
 
 def _at(cluster: Cluster, topic: Topic, partition: int) -> Partition:
-    at = cluster.view.topics.get(topic.name, topic).partition(partition) or topic.partition(partition)
-    assert at is not None, "checked before the first attempt"
-    return at
+    placement = cluster.view.topics.get(topic.name, topic).partition(partition) or topic.partition(partition)
+    assert placement is not None, "checked before the first attempt"
+    return placement
 
 
 async def _ask(

@@ -55,7 +55,7 @@ class Topic:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        return tuple(at.partition for at in self.partitions)
+        return tuple(partition.partition for partition in self.partitions)
 
     @property
     def bounds(self) -> TopicBounds:
@@ -64,17 +64,19 @@ class Topic:
 
     def partition(self, number: int) -> Partition | None:
         """Return the partition of that number; None if there is none."""
-        place = bisect_left(self.partitions, number, key=lambda at: at.partition)
-        found = self.partitions[place] if place < len(self.partitions) else None
-        return found if found is not None and found.partition == number else None
+        place = bisect_left(self.partitions, number, key=lambda partition: partition.partition)
+        candidate = self.partitions[place] if place < len(self.partitions) else None
+        return candidate if candidate is not None and candidate.partition == number else None
 
-    def with_partition(self, at: Partition) -> Topic:
+    def with_partition(self, partition: Partition) -> Topic:
         """Return the topic with `at` replaced or added."""
-        others = [known for known in self.partitions if known.partition != at.partition]
-        return replace(self, partitions=tuple(sorted([*others, at], key=lambda known: known.partition)))
+        others = [known for known in self.partitions if known.partition != partition.partition]
+        return replace(self, partitions=tuple(sorted([*others, partition], key=lambda known: known.partition)))
 
     def without_partition(self, number: int) -> Topic:
-        return replace(self, partitions=tuple(at for at in self.partitions if at.partition != number))
+        return replace(
+            self, partitions=tuple(partition for partition in self.partitions if partition.partition != number)
+        )
 
     def unknown(self, number: int) -> UnknownPartition:
         """Return the error for a partition that the topic does not have."""
@@ -108,7 +110,7 @@ class View:
 
 def read_topic(info: pb.TopicInfo) -> Topic:
     """Read a topic off the wire. Raises CorruptData if it has no partition, or one twice."""
-    partitions = tuple(sorted(map(read_partition, info.partitions), key=lambda at: at.partition))
+    partitions = tuple(sorted(map(read_partition, info.partitions), key=lambda partition: partition.partition))
     if not partitions or any(low.partition == high.partition for low, high in pairwise(partitions)):
         raise CorruptData(f"an answer about topic {info.name[:300]!r} has no partition, or one twice", hint="")
     settings = tuple((setting.name, setting.value) for setting in info.settings)
@@ -142,10 +144,10 @@ def merge(view: View, reply: pb.MetadataReply, asked: Iterable[str]) -> View:
             topics[info.name] = _with_leaders(known, fresh) if stale else _newer(known, fresh)
         elif known is None or not stale:
             topics[info.name] = fresh
-    found = {info.name for info in reply.topics}
+    candidate = {info.name for info in reply.topics}
     if not stale:
         for name in asked:
-            if name not in found:
+            if name not in candidate:
                 topics.pop(name, None)
     version = max(view.version, reply.version)
     return View(reply.cluster_id or view.cluster_id, version, brokers, topics, view.deleted)
@@ -168,20 +170,20 @@ def _with_leaders(known: Topic, stale: Topic) -> Topic:
     A broker that lags behind the registry may still know the newest leader.
     """
     partitions = []
-    for at in known.partitions:
-        other = stale.partition(at.partition)
-        if other is not None and other.leader_epoch > at.leader_epoch:
-            at = replace(at, leader=other.leader, leader_epoch=other.leader_epoch)
-        partitions.append(at)
+    for partition in known.partitions:
+        other = stale.partition(partition.partition)
+        if other is not None and other.leader_epoch > partition.leader_epoch:
+            partition = replace(partition, leader=other.leader, leader_epoch=other.leader_epoch)
+        partitions.append(partition)
     return replace(known, partitions=tuple(partitions))
 
 
-def with_partition(view: View, topic: str, at: Partition) -> View:
+def with_partition(view: View, topic: str, partition: Partition) -> View:
     """Return the view with a partition that was just added."""
     known = view.topics.get(topic)
-    if known is None or known.partition(at.partition) is not None:
+    if known is None or known.partition(partition.partition) is not None:
         return view
-    return replace(view, topics={**view.topics, topic: known.with_partition(at)})
+    return replace(view, topics={**view.topics, topic: known.with_partition(partition)})
 
 
 def without_partition(view: View, topic: str, partition: int) -> View:
@@ -256,9 +258,9 @@ def spread(topic: Topic, reach_of: Callable[[Partition], Reach]) -> tuple[list[i
     return usable, left if best < Reach.LOST else frozenset()
 
 
-def read_order(view: View, at: Partition, replica: str, *, rack: str, cost: Cost, turn: int) -> list[int]:
+def read_order(view: View, partition: Partition, replica: str, *, rack: str, cost: Cost, turn: int) -> list[int]:
     """Return the brokers to read from, best first: all replicas with a known address. `turn` rotates among equals."""
-    known = [b for b in at.replicas if b in view.brokers]
+    known = [b for b in partition.replicas if b in view.brokers]
     if not known:
         return []
     spread = known[turn % len(known) :] + known[: turn % len(known)]
@@ -269,9 +271,9 @@ def read_order(view: View, at: Partition, replica: str, *, rack: str, cost: Cost
         gone = 0.0 if node.alive else 1.0
         bad = 1.0 if avoided_s > 0 else 0.0
         if replica == "leader":
-            return (0.0 if broker == at.leader else 1.0, bad, gone)
+            return (0.0 if broker == partition.leader else 1.0, bad, gone)
         if replica == "follower":
-            return (bad, gone, 1.0 if broker == at.leader else 0.0)
+            return (bad, gone, 1.0 if broker == partition.leader else 0.0)
         if replica == "nearest":
             return (bad, gone, 0.0 if rack and node.rack == rack else 1.0, latency)
         return (bad, gone)
@@ -280,7 +282,13 @@ def read_order(view: View, at: Partition, replica: str, *, rack: str, cost: Cost
 
 
 def tier_order(
-    view: View, at: Partition, tiers: Sequence[Sequence[int]], *, cost: Cost, turn: int, leader_last: bool = False
+    view: View,
+    partition: Partition,
+    tiers: Sequence[Sequence[int]],
+    *,
+    cost: Cost,
+    turn: int,
+    leader_last: bool = False,
 ) -> list[int]:
     """Return the brokers of `tiers` to read from, tier by tier.
 
@@ -289,15 +297,15 @@ def tier_order(
     without a replica or a known address are left out. If no broker is left, because the partition has moved since, all
     its replicas are one tier.
     """
-    for asked in (tiers, (at.replicas,)):
+    for asked in (tiers, (partition.replicas,)):
         order: list[tuple[tuple[float, ...], int]] = []
         for number, tier in enumerate(asked):
-            known = [broker for broker in tier if broker in at.replicas and broker in view.brokers]
+            known = [broker for broker in tier if broker in partition.replicas and broker in view.brokers]
             first = turn % max(1, len(known))
             for place, broker in enumerate(known[first:] + known[:first]):
                 avoided_s, latency_s = cost(broker)
                 bad, gone = float(avoided_s > 0), float(not view.brokers[broker].alive)
-                leads = leader_last and broker == at.leader
+                leads = leader_last and broker == partition.leader
                 order.append(((bad, gone, leads, number, place // 2, latency_s), broker))
         if order:
             return [broker for _, broker in sorted(order, key=lambda each: each[0])]

@@ -106,8 +106,8 @@ async def list_channels(
         refusal=refusal,
         changes=False,
     )
-    found: pb.PartitionChannels = reply.partitions[0]
-    return found
+    listing: pb.PartitionChannels = reply.partitions[0]
+    return listing
 
 
 async def set_consumer(cluster: Cluster, channel: ChannelId, consumer: str, command_id: bytes, timeout_s: float) -> int:
@@ -212,12 +212,12 @@ async def stored_position(
 ) -> int:
     """Return the offset of a channel's next record, or of its first one if the channel does not exist yet."""
     left = cluster.countdown(timeout_s)
-    found = await list_channels(cluster, channel.topic, channel.partition, left())
-    for info in found.channels:
+    listing = await list_channels(cluster, channel.topic, channel.partition, left())
+    for info in listing.channels:
         if info.channel == channel.channel:
-            return max(int(info.position), int(found.log_start))
+            return max(int(info.position), int(listing.log_start))
     if isinstance(start, KnownOffset):
-        return min(max(start.offset, int(found.log_start)), int(found.high_watermark))
+        return min(max(start.offset, int(listing.log_start)), int(listing.high_watermark))
     asked = {channel.partition: start.timestamp_us}
     answers = await list_offsets(cluster, channel.topic, asked, timeout_s=left(), leader_only=True)
     return int(answers[channel.partition].offset)

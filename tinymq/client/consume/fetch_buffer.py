@@ -73,8 +73,8 @@ class FetchBuffer:
         """Take the next message; None if none waits."""
         if self._messages:
             return self._messages.popleft()
-        found = self.next_messages(1)
-        return found[0] if found else None
+        messages = self.next_messages(1)
+        return messages[0] if messages else None
 
     def peek(self) -> Message | None:
         """Return the message that `next_message` would take."""

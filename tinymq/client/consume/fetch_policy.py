@@ -27,11 +27,11 @@ IDLE_TIMES_MAX = 4  # at a partition without new records a fetch waits at most t
 class FetchPolicy(Protocol):
     """The decisions of one PartitionFetcher. Nothing here blocks."""
 
-    def order(self, at: Partition, cost: Cost, turn: int) -> list[int]:
+    def order(self, partition: Partition, cost: Cost, turn: int) -> list[int]:
         """Return the brokers to ask, best first. `turn` rotates among equals."""
         ...
 
-    def reconsiders(self, at: Partition, broker: int) -> bool:
+    def reconsiders(self, partition: Partition, broker: int) -> bool:
         """Is the choice of `broker` looked at again before each fetch, not only now and then?"""
         ...
 
@@ -71,13 +71,13 @@ class FollowPolicy:
         self._cluster = cluster
         self._config = config
 
-    def order(self, at: Partition, cost: Cost, turn: int) -> list[int]:
+    def order(self, partition: Partition, cost: Cost, turn: int) -> list[int]:
         view, rack = self._cluster.view, self._cluster.config.rack
         if self._config.replica == "leader":
-            return [at.leader] if at.leader in view.brokers else []
-        return routing.read_order(view, at, self._config.replica, rack=rack, cost=cost, turn=turn)
+            return [partition.leader] if partition.leader in view.brokers else []
+        return routing.read_order(view, partition, self._config.replica, rack=rack, cost=cost, turn=turn)
 
-    def reconsiders(self, at: Partition, broker: int) -> bool:
+    def reconsiders(self, partition: Partition, broker: int) -> bool:
         return self._config.replica == "leader"
 
     def wait_ms(self, empty: int) -> float:

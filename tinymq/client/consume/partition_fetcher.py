@@ -121,9 +121,9 @@ class PartitionFetcher:
         number = self.cursor.partition
         view = self.cluster.view.topics.get(self.topic.name)
         now = view.partition(number) if view is not None and view.topic_id == self.topic.topic_id else None
-        at = now or self.topic.partition(number)  # a view without the partition may only be old
-        assert at is not None, "a fetcher begins with a partition that exists"
-        return at
+        placement = now or self.topic.partition(number)  # a view without the partition may only be old
+        assert placement is not None, "a fetcher begins with a partition that exists"
+        return placement
 
     def _choose(self) -> int | None:
         """Return the replica to ask now; None if no address of a replica is known."""
@@ -304,17 +304,17 @@ class PartitionFetcher:
 
     async def _compare(self, broker: int) -> None:
         """Look whether another replica has more records than `broker`, which has sent none for long."""
-        at = self._at()
-        if broker == at.leader:
+        placement = self._at()
+        if broker == placement.leader:
             self._avoided.clear()
             return
-        for other in sorted((b for b in at.replicas if b != broker), key=lambda b: b != at.leader):
+        for other in sorted((b for b in placement.replicas if b != broker), key=lambda b: b != placement.leader):
             end = await _end_of(self.cluster, self.topic, self.cursor.partition, other)
             if end is not None and end > self.cursor.offset:
                 LOG.info("%s/%d: broker %d is behind, leaving it", self.topic.name, self.cursor.partition, broker)
                 self._avoided.avoid(broker, self.cluster.clock.monotonic())
                 return
-            if end is not None and other == at.leader:
+            if end is not None and other == placement.leader:
                 self._avoided.clear()
                 return
 

@@ -79,10 +79,10 @@ class AsyncReader:
         """
         check_wait(timeout)
         check_count("max_records", max_records, 1)
-        found = self.buffer.next_messages(max_records)
-        while not found and await self.arrival(timeout):
-            found = self.buffer.next_messages(max_records)
-        return found
+        messages = self.buffer.next_messages(max_records)
+        while not messages and await self.arrival(timeout):
+            messages = self.buffer.next_messages(max_records)
+        return messages
 
     async def to_arrow(self, limit: int | None = None) -> pa.Table:
         """Read everything up to the end (`end`, or the end when the reader was opened) as one table.
@@ -196,10 +196,10 @@ class AsyncReader:
         starts = by_partition(self._start, partitions)
         # Every partition is asked, even if its start is a known offset: the answers also have the ends, the leader
         # epochs and the histories that the fetches begin with.
-        found = await self._ask(topic, starts, left())
-        found = await self._confirm(topic, starts, found, left())
-        seen = {p: answer.high_watermark for p, answer in found.items()}
-        offsets = {p: s.offset if isinstance(s, KnownOffset) else found[p].offset for p, s in starts.items()}
+        answers = await self._ask(topic, starts, left())
+        answers = await self._confirm(topic, starts, answers, left())
+        seen = {p: answer.high_watermark for p, answer in answers.items()}
+        offsets = {p: s.offset if isinstance(s, KnownOffset) else answers[p].offset for p, s in starts.items()}
         ends: dict[int, int | None] = dict.fromkeys(partitions)
         if self._end is not None:
             places = by_partition(self._end, partitions)
@@ -210,7 +210,7 @@ class AsyncReader:
                     place.offset if isinstance(place, KnownOffset) else answers[p].offset if p in times else seen[p]
                 )
         cursors = {
-            p: Cursor(p, offsets[p], ends[p], seen[p], found[p].leader_epoch, history=found[p].history)
+            p: Cursor(p, offsets[p], ends[p], seen[p], answers[p].leader_epoch, history=answers[p].history)
             for p in partitions
         }
         self.buffer.begin(cursors)
@@ -238,7 +238,7 @@ class AsyncReader:
         self,
         topic: Topic,
         starts: Mapping[int, OffsetQuestion | KnownOffset],
-        found: dict[int, pb.OffsetAnswer],
+        answers: dict[int, pb.OffsetAnswer],
         timeout_s: float,
     ) -> dict[int, pb.OffsetAnswer]:
         """Check that no start lies beyond its partition's end, and return the answers.
@@ -247,22 +247,22 @@ class AsyncReader:
         OffsetOutOfRange.
         """
 
-        def beyond(answers: Mapping[int, pb.OffsetAnswer]) -> dict[int, int]:
+        def beyond(replies: Mapping[int, pb.OffsetAnswer]) -> dict[int, int]:
             known = {p: s.offset for p, s in starts.items() if isinstance(s, KnownOffset)}
-            return {p: offset for p, offset in known.items() if offset > answers[p].high_watermark}
+            return {p: offset for p, offset in known.items() if offset > replies[p].high_watermark}
 
-        doubtful = dict.fromkeys(beyond(found), END)
+        doubtful = dict.fromkeys(beyond(answers), END)
         if doubtful:
-            found |= await list_offsets(self._cluster, topic, doubtful, timeout_s=timeout_s, leader_only=True)
-        for p, offset in beyond(found).items():
-            end = found[p].high_watermark
+            answers |= await list_offsets(self._cluster, topic, doubtful, timeout_s=timeout_s, leader_only=True)
+        for p, offset in beyond(answers).items():
+            end = answers[p].high_watermark
             raise OffsetOutOfRange(
                 f"{topic.name}/{p}: start={offset} lies beyond the end, {end}",
                 hint=f"start at {end} or below, or from 'latest'",
                 high_watermark=end,
-                log_start=found[p].log_start,
+                log_start=answers[p].log_start,
             )
-        return found
+        return answers
 
     async def _fetch_partition(self, fetcher: PartitionFetcher) -> None:
         try:

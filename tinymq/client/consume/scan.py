@@ -178,15 +178,15 @@ class RangePolicy:
         self._follow = FollowPolicy(cluster, config)
         self._behind = (0, 0, 0.0)  # (the broker that is behind, the offset that it lacks, since when)
 
-    def order(self, at: Partition, cost: Cost, turn: int) -> list[int]:
+    def order(self, partition: Partition, cost: Cost, turn: int) -> list[int]:
         tiers, last = self._range.replicas, self._range.leader_last
         if tiers is None:
-            return self._follow.order(at, cost, turn)
-        return routing.tier_order(self._cluster.view, at, tiers, cost=cost, turn=turn, leader_last=last)
+            return self._follow.order(partition, cost, turn)
+        return routing.tier_order(self._cluster.view, partition, tiers, cost=cost, turn=turn, leader_last=last)
 
-    def reconsiders(self, at: Partition, broker: int) -> bool:
+    def reconsiders(self, partition: Partition, broker: int) -> bool:
         # A replica that becomes the leader is left as soon as its answer says so.
-        return (self._range.leader_last and at.leader == broker) or self._follow.reconsiders(at, broker)
+        return (self._range.leader_last and partition.leader == broker) or self._follow.reconsiders(partition, broker)
 
     def wait_ms(self, empty: int) -> float:
         # A short wait tells a broker that is silent from one that is only behind.

@@ -35,11 +35,11 @@ class Queue(QueueCalls):
     def __next__(self) -> Message:
         """The next message. Waits for it without a limit. The message before it is done with."""
         reader = self._async.reader
-        found = reader.take(1)
-        while not found:
+        messages = reader.take(1)
+        while not messages:
             self._loop_thread.run(reader.arrival(None))
-            found = reader.take(1)
-        return found[0]
+            messages = reader.take(1)
+        return messages[0]
 
     def poll(self, max_records: int = 1, timeout: float | None = 0.0) -> list[Message]:
         """Up to `max_records` messages: at once if there are any, else after up to `timeout` seconds (None: no limit).

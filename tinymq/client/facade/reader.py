@@ -38,5 +38,5 @@ class Reader(ReaderCalls):
         """
         check_wait(timeout)
         check_count("max_records", max_records, 1)
-        found = self._buffer.next_messages(max_records)
-        return found or self._loop_thread.run(self._async.poll(timeout, max_records))
+        messages = self._buffer.next_messages(max_records)
+        return messages or self._loop_thread.run(self._async.poll(timeout, max_records))

@@ -135,9 +135,9 @@ class _Stream:
         self._call.cancel()
 
     def _broken(self, error: grpc.aio.AioRpcError) -> TinymqError:
-        found = error_of_status(error, self._address)
+        typed = error_of_status(error, self._address)
         # It was connected when it was opened, so what was written may have arrived.
-        return OutcomeUnknown(found.message) if isinstance(found, BrokerUnreachable) else found
+        return OutcomeUnknown(typed.message) if isinstance(typed, BrokerUnreachable) else typed
 
 
 class _Produce(_Stream):

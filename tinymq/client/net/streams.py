@@ -226,10 +226,10 @@ async def _connected(host: str, port: int) -> socket.socket:
     """Return a connected socket that does not block. Raises OSError."""
     loop, problem = asyncio.get_running_loop(), OSError(f"no address found for {host}")
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except RuntimeError:  # at the interpreter's exit no thread pool accepts work
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for family, kind, protocol, _, address in found:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for family, kind, protocol, _, address in addresses:
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)

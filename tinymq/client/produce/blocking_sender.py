@@ -168,11 +168,11 @@ class BlockingSender:
 
     def _route(self, queue: SendQueue) -> Route | None:
         """Return the connection to the leader; None if there is none now, or if the broker has failed lately."""
-        at = partition_of(self._cluster, queue)
-        address = self._cluster.view.address(at.leader) if at is not None and at.leader else None
+        partition = partition_of(self._cluster, queue)
+        address = self._cluster.view.address(partition.leader) if partition is not None and partition.leader else None
         now_s = self._now()
         if (
-            at is None
+            partition is None
             or address is None
             or not self._sender.producer_id
             or self._cluster.health.retry_s(address, now_s)
@@ -185,7 +185,7 @@ class BlockingSender:
                 self._open_after_s[address] = now_s + NO_PORT_S
                 self._soon(partial(self._background.run, address, partial(self._open, address)))
             return None
-        route = Route(queue, at.leader, at.leader_epoch, address, stream)
+        route = Route(queue, partition.leader, partition.leader_epoch, address, stream)
         if not stream.quiet:
             self._drop(route)
             return None
@@ -272,9 +272,13 @@ class BlockingSender:
         """React to a changed view: wait for a former leader's answer for MOVED_S only, and leave removed brokers."""
         route = self._under_way
         if route is not None:
-            at = partition_of(self._cluster, route.queue)
-            if at is not None and at.leader and (at.leader, at.leader_epoch) != (route.leader, route.leader_epoch):
-                self._cluster.forgive(at.leader)
+            partition = partition_of(self._cluster, route.queue)
+            if (
+                partition is not None
+                and partition.leader
+                and (partition.leader, partition.leader_epoch) != (route.leader, route.leader_epoch)
+            ):
+                self._cluster.forgive(partition.leader)
                 self._cluster.clock.call_later(MOVED_S, partial(self._give_up, route))
         known = {broker.address for broker in self._cluster.view.brokers.values()}
         for address, stream in list(self._streams.items()):

@@ -46,9 +46,9 @@ class Placement:
             reach_of = partial(_reach, cluster, buffer, cluster.clock.monotonic())
             usable, leave = spread(known, reach_of)
             self._batcher.place(buffer, usable, leave)
-            for at in known.partitions:
-                if at.partition in leave:
-                    self._probe(at)
+            for partition in known.partitions:
+                if partition.partition in leave:
+                    self._probe(partition)
             left = left or bool(leave)
         if left and self._renewal is None and not self._closed:
             self._renewal = cluster.clock.call_later(RENEWAL_S, self._look_again)
@@ -68,10 +68,10 @@ class Placement:
         if self._renewal is not None:
             self._renewal.cancel()
 
-    def _probe(self, at: Partition) -> None:
+    def _probe(self, partition: Partition) -> None:
         """Connect now and then to a leader that gets no records: only a connection shows that it is reachable again."""
-        stream = self._cluster.produce_stream(at.leader) if at.leader else None
-        if stream is not None and stream.state is State.IDLE and not self._cluster.cost(at.leader)[0]:
+        stream = self._cluster.produce_stream(partition.leader) if partition.leader else None
+        if stream is not None and stream.state is State.IDLE and not self._cluster.cost(partition.leader)[0]:
             stream.open()
 
     def _look_again(self) -> None:
@@ -79,11 +79,11 @@ class Placement:
         self._look()
 
 
-def _reach(cluster: Cluster, buffer: TopicBuffer, now_s: float, at: Partition) -> Reach:
+def _reach(cluster: Cluster, buffer: TopicBuffer, now_s: float, partition: Partition) -> Reach:
     """Return how well a partition's leader can be reached.
 
     A leader that has just refused a batch, because it does not lead or is not ready, counts as LOST for a while.
     """
-    queue = buffer.by_number[at.partition]
+    queue = buffer.by_number[partition.partition]
     refuses = isinstance(queue.refusal, NotLeader | NotReady | BrokerUnreachable | Closed) and queue.resume_s > now_s
-    return max(cluster.reach(at.leader), Reach.LOST if refuses else Reach.GOOD)
+    return max(cluster.reach(partition.leader), Reach.LOST if refuses else Reach.GOOD)

@@ -91,11 +91,11 @@ class Sender:
         """Continue with every queue, because the view or a connection has changed."""
         self._placement.renew()
         for queue, seen in list(self._active.items()):
-            at = partition_of(self._cluster, queue)
-            if at is not None and at.leader and (at.leader, at.leader_epoch) != seen:
-                self._active[queue] = (at.leader, at.leader_epoch)
+            partition = partition_of(self._cluster, queue)
+            if partition is not None and partition.leader and (partition.leader, partition.leader_epoch) != seen:
+                self._active[queue] = (partition.leader, partition.leader_epoch)
                 if seen != NOT_LOOKED:
-                    self._leader_moved(queue, at.leader)
+                    self._leader_moved(queue, partition.leader)
             self._drive(queue)
 
     def _leader_moved(self, queue: SendQueue, leader: int) -> None:
@@ -129,24 +129,24 @@ class Sender:
         if queue.idle:
             self._drive(queue)  # which gives it to nobody
             return
-        at = partition_of(self._cluster, queue)
-        if at is None:
+        partition = partition_of(self._cluster, queue)
+        if partition is None:
             self._check(queue)
             return
         # `look` compares the leader with the last one seen. A queue that never saw a leader has nothing to resend.
-        if not at.leader and self._active[queue] == NOT_LOOKED:
+        if not partition.leader and self._active[queue] == NOT_LOOKED:
             self._active[queue] = NOBODY
-        stream = self._cluster.produce_stream(at.leader) if at.leader else None
+        stream = self._cluster.produce_stream(partition.leader) if partition.leader else None
         if stream is None:
             self._cluster.refresh_soon()
             return
-        self._active[queue] = (at.leader, at.leader_epoch)
+        self._active[queue] = (partition.leader, partition.leader_epoch)
         if stream.state is not State.OPEN:
             if stream.state is State.IDLE:
                 # The broker may be dead and another one lead. No other broker can take the batches, so this one is
                 # tried again soon, too.
                 self._cluster.refresh_soon()
-                retry_s = self._cluster.retry_s(at.leader)
+                retry_s = self._cluster.retry_s(partition.leader)
                 if retry_s:
                     self._retries.set(queue, retry_s)
                 else:
@@ -347,8 +347,8 @@ def partition_of(cluster: Cluster, queue: SendQueue) -> Partition | None:
 def _trouble(cluster: Cluster, queue: SendQueue) -> str:
     """Return why the batches of a queue are not acknowledged: all failing addresses, else the leader's last error."""
     topic = cluster.view.topics.get(queue.topic)
-    at = topic.partition(queue.partition) if topic is not None else None
-    led = at is not None and at.leader
+    partition = topic.partition(queue.partition) if topic is not None else None
+    led = partition is not None and partition.leader
     refusal = queue.refusal.message if queue.refusal is not None else ""
     return cluster.trouble() or refusal or ("" if led else "no leader is known")
 

@@ -71,10 +71,10 @@ class ChannelReader:
         if consumer is None or reader is None:
             return []
         consumer.due = consumer.handed
-        found = reader.buffer.next_messages(max_records)
-        if found:
-            consumer.handed = found[-1].offset + 1
-        return found
+        messages = reader.buffer.next_messages(max_records)
+        if messages:
+            consumer.handed = messages[-1].offset + 1
+        return messages
 
     async def arrival(self, timeout_s: float | None) -> bool:
         """Wait until `take` has a message. Returns False if there is none, and none came in time."""
@@ -100,8 +100,8 @@ class ChannelReader:
     async def peek(self) -> Message | None:
         """The next message, without handing it out. None if there is none."""
         if self._consumer is not None:
-            found = await self.arrival(0.0)
-            return self._reader.buffer.peek() if found and self._reader is not None else None
+            messages = await self.arrival(0.0)
+            return self._reader.buffer.peek() if messages and self._reader is not None else None
         position = await self._stored_position()
         return await self._log.message_at(position) if await self._log.has_message_at(position) else None
 

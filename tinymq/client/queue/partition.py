@@ -56,28 +56,28 @@ class PartitionLog:
 
     async def get(self, offset: OffsetLike) -> Message:
         """The message at an offset. Raises OffsetOutOfRange if there is none, or none any more."""
-        wanted = read_offset(offset)
+        position = read_offset(offset)
         bounds = await self._bounds()
-        if not bounds.log_start <= wanted < bounds.high_watermark:
+        if not bounds.log_start <= position < bounds.high_watermark:
             raise OffsetOutOfRange(
-                f"{self.name}: there is no message at {wanted}",
+                f"{self.name}: there is no message at {position}",
                 hint=f"there are those from {bounds.log_start} up to {bounds.high_watermark}, without the last",
                 log_start=bounds.log_start,
                 high_watermark=bounds.high_watermark,
             )
-        return await self.message_at(wanted)
+        return await self.message_at(position)
 
     async def message_at(self, offset: int) -> Message:
         """The message at an offset that exists."""
         config = ReaderConfig(fetch_bytes_max=1)  # the smallest answer, which is one batch
         reader = self.reader(offset, offset + 1, config)
         try:
-            found = await reader.poll(self.timeout_s, 1)
+            messages = await reader.poll(self.timeout_s, 1)
         finally:
             await reader.close()
-        if not found:
+        if not messages:
             raise DeadlineExceeded(f"{self.name}: the message at {offset} did not come in {self.timeout_s:.3g} s")
-        return found[0]
+        return messages[0]
 
     async def count_from(self, position: int) -> int:
         """The number of messages from `position` on."""

@@ -103,9 +103,9 @@ class AsyncQueue:
 
     async def __anext__(self) -> Message:
         """The next message. Waits for it without a limit. The message before it is done with."""
-        while not (found := self.reader.take(1)):
+        while not (messages := self.reader.take(1)):
             await self.reader.arrival(None)
-        return found[0]
+        return messages[0]
 
     async def poll(self, max_records: int = 1, timeout: float | None = 0.0) -> list[Message]:
         """Up to `max_records` messages: at once if there are any, else after up to `timeout` seconds (None: no limit).
@@ -117,9 +117,9 @@ class AsyncQueue:
         """
         check_count("max_records", max_records, 1)
         check_wait(timeout)
-        if not (found := self.reader.take(max_records)) and await self.reader.arrival(timeout):
-            found = self.reader.take(max_records)
-        return found
+        if not (messages := self.reader.take(max_records)) and await self.reader.arrival(timeout):
+            messages = self.reader.take(max_records)
+        return messages
 
     async def peek(self) -> Message | None:
         """The next message, which stays the next one; None when there is none. Fences no consumer."""

@@ -146,15 +146,15 @@ def load_marks(files: Files) -> LoadedMarks:
     marks: dict[GroupId, DurabilityMark] = {}
     last: int | None = None  # number of the last record read; None before the first complete one
     complete = True
-    for found in parse_records(data, MAGIC, RECORD_SIZE):
-        if found.kind == COMPLETE:
+    for record in parse_records(data, MAGIC, RECORD_SIZE):
+        if record.kind == COMPLETE:
             marks.clear()
-        elif last is None or found.number != last + 1:
+        elif last is None or record.number != last + 1:
             # A record is missing in the middle. Any group may have had a newer mark in it.
             complete = False
             marks = {group: replace(mark, flags=mark.flags | SUSPECT) for group, mark in marks.items()}
-        last = found.number
-        _apply(marks, unpack_marks(found.content))
+        last = record.number
+        _apply(marks, unpack_marks(record.content))
     return LoadedMarks(marks, last or 0, complete=complete and last is not None)
 
 

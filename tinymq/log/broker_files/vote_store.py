@@ -47,11 +47,11 @@ def load_votes(files: Files) -> LoadedVotes:
     newest: FileRecord | None = None  # the newest complete record of either copy
     changes: dict[int, FileRecord] = {}
     for path in VOTES:
-        for found in parse_records(read_whole(files, path) or b"", MAGIC, RECORD_SIZE):
-            if found.kind != COMPLETE:
-                changes[found.number] = found
-            elif newest is None or found.number > newest.number:
-                newest = found
+        for record in parse_records(read_whole(files, path) or b"", MAGIC, RECORD_SIZE):
+            if record.kind != COMPLETE:
+                changes[record.number] = record
+            elif newest is None or record.number > newest.number:
+                newest = record
     votes: dict[GroupId, HardState] = {}
     number = 0
     amnesia = newest is None
@@ -65,8 +65,8 @@ def load_votes(files: Files) -> LoadedVotes:
     return LoadedVotes(votes, number, amnesia)
 
 
-def _apply(votes: dict[GroupId, HardState], found: FileRecord) -> None:
-    for topic, partition, voted_for, term in _RECORD.iter_unpack(found.content):
+def _apply(votes: dict[GroupId, HardState], record: FileRecord) -> None:
+    for topic, partition, voted_for, term in _RECORD.iter_unpack(record.content):
         group = GroupId(TopicId(topic), partition)
         if term:
             votes[group] = (term, voted_for or None)

@@ -266,11 +266,11 @@ def _recover_or_create(
     if recovered.damage is None and recovered.segments[0].first_index == 1:
         segment = recovered.segments[0]
         try:
-            found = locate(files, Span(segment.path, segment.sparse.positions[0], 1, 1), 1).header
+            header = locate(files, Span(segment.path, segment.sparse.positions[0], 1, 1), 1).header
         except CorruptData as error:  # recovery reads the newest segment alone, and this may be an older one
             recovered.damage = error.message
         else:
-            if found.header_crc != first.header.header_crc:
+            if header.header_crc != first.header.header_crc:
                 recovered.damage = "the log begins with another first entry than its group does"
     if not listed and recovered.damage is None:
         sync_directories(files, mark.group)

@@ -275,12 +275,12 @@ def _distrusted(loaded: LoadedMarks, on_disk: list[GroupId], *, amnesia: bool, s
     if not loaded.complete:
         for group in on_disk:
             marks.setdefault(group, DurabilityMark(group, flags=SUSPECT))
-    marks = {group: found if same_boot else after_boot(found) for group, found in marks.items()}
+    marks = {group: groups if same_boot else after_boot(groups) for group, groups in marks.items()}
     if amnesia:
         marks = {group: mark.raised_by_fault() for group, mark in marks.items()}
     return LoadedMarks(marks, loaded.number, loaded.complete)
 
 
 def _groups_on_disk(files: Files) -> list[GroupId]:
-    found = (group_of(topic, name) for topic in files.list(GROUPS) for name in files.list(f"{GROUPS}/{topic}"))
-    return [group for group in found if group is not None]
+    groups = (group_of(topic, name) for topic in files.list(GROUPS) for name in files.list(f"{GROUPS}/{topic}"))
+    return [group for group in groups if group is not None]

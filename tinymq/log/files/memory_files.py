@@ -51,19 +51,19 @@ class _Content:
 
     def read(self, position: int, length: int) -> bytes:
         end, parts = min(position + length, self.size), []
-        at = max(0, bisect_right(self.starts, position) - 1)
+        chunk = max(0, bisect_right(self.starts, position) - 1)
         while position < end:
-            start, piece = self.starts[at], self.pieces[at]
+            start, piece = self.starts[chunk], self.pieces[chunk]
             parts.append(bytes(piece[position - start : end - start]))
-            position, at = start + len(piece), at + 1
+            position, chunk = start + len(piece), chunk + 1
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def cut(self, size: int) -> None:
         """Cut the content to `size` bytes."""
-        at = max(0, bisect_right(self.starts, size) - 1)
-        start = self.starts[at] if self.starts else 0
+        chunk = max(0, bisect_right(self.starts, size) - 1)
+        start = self.starts[chunk] if self.starts else 0
         kept = self.read(start, size - start)
-        del self.starts[at:], self.pieces[at:]
+        del self.starts[chunk:], self.pieces[chunk:]
         self.size = start
         if kept:
             self.append(kept)

@@ -78,13 +78,13 @@ class LogReader:
         entry = self._tail.entry(index)
         if entry is not None:
             return entry
-        at = index - self._window[0].index if self._window else -1
-        if not 0 <= at < len(self._window) or self._window_cuts != self._segments.cuts:
+        item = index - self._window[0].index if self._window else -1
+        if not 0 <= item < len(self._window) or self._window_cuts != self._segments.cuts:
             self._window = read_entries(self._files, self._span_of_index(index), index, READ_AHEAD_BYTES)
             self._window_cuts = self._segments.cuts
-            at = 0
-        entry = self._window[at]
-        if at == len(self._window) - 1:
+            item = 0
+        entry = self._window[item]
+        if item == len(self._window) - 1:
             self._window = []  # the state machine asks for entries in order, and has now had all of it
         return entry
 

@@ -224,53 +224,53 @@ class LogRecovery:
 
     def _read_snapshots(self, firsts: list[int]) -> None:
         """Read the snapshots at the starts of these segments, and keep the newest."""
-        found = self._found
+        recovered = self._found
         for first in firsts:
             path = in_group(self._directory, first, SNAPSHOT)
             # The last entry of the snapshot must be the one before the segment. Its checksum identifies it.
-            crc = next((s.header.prev_crc for s in found.segments if s.first_index == first), None)
-            if crc is None and first - 1 == found.last_index:
-                crc = found.segments[-1].last_crc
+            crc = next((s.header.prev_crc for s in recovered.segments if s.first_index == first), None)
+            if crc is None and first - 1 == recovered.last_index:
+                crc = recovered.segments[-1].last_crc
             if crc is None:
                 continue  # its entries were cut away
             try:
                 stored = read_snapshot(self._files, path, first - 1, crc)
             except CorruptData:
                 continue  # an older snapshot does, with more entries to apply again
-            found.snapshots.add(stored.applied_index)
-            found.applied_index, found.snapshot = stored.applied_index, stored.state
-            if first == found.segments[0].first_index:
-                found.base_time_us = stored.append_time_us
-        if found.applied_index < found.segments[0].first_index - 1:
-            raise _Damage(f"the log begins at entry {found.segments[0].first_index}, and no snapshot is readable")
+            recovered.snapshots.add(stored.applied_index)
+            recovered.applied_index, recovered.snapshot = stored.applied_index, stored.state
+            if first == recovered.segments[0].first_index:
+                recovered.base_time_us = stored.append_time_us
+        if recovered.applied_index < recovered.segments[0].first_index - 1:
+            raise _Damage(f"the log begins at entry {recovered.segments[0].first_index}, and no snapshot is readable")
 
     # Settling: from here on the disk is changed
 
     def _settle(self, names: list[str]) -> None:
         """Cut what is torn, remove what is left over, and make what counts durable."""
-        found = self._found
+        recovered = self._found
         # An empty segment at the end has no entry to keep; the log rolls again when it needs one.
-        while len(found.segments) > 1 and found.segments[-1].last is None:
-            self._torn.append(found.segments.pop().first_index)
+        while len(recovered.segments) > 1 and recovered.segments[-1].last is None:
+            self._torn.append(recovered.segments.pop().first_index)
         for first in self._torn:
             for kind in (SEGMENT, INDEX):
                 self._files.remove(in_group(self._directory, first, kind))
-        begin, end = found.segments[0].first_index, found.last_index
+        begin, end = recovered.segments[0].first_index, recovered.last_index
         for name in names:
             for kind in (SEGMENT, INDEX, SNAPSHOT):
-                at = first_index_of(name, kind)
-                if at is not None and (at < begin or (kind == SNAPSHOT and at - 1 > end)):
+                first_index = first_index_of(name, kind)
+                if first_index is not None and (first_index < begin or (kind == SNAPSHOT and first_index - 1 > end)):
                     self._files.remove(f"{self._directory}/{name}")
-        for segment in found.segments[:-1]:
+        for segment in recovered.segments[:-1]:
             segment.sealed = True
-        last = found.segments[-1]
+        last = recovered.segments[-1]
         last.sealed = last.is_full(self._segment_bytes)
         dirty: list[File] = []
         try:
             for segment in self._scanned:
-                if segment.first_index >= self._mark.segment and segment in found.segments:
+                if segment.first_index >= self._mark.segment and segment in recovered.segments:
                     dirty += self.rewrite(segment)
-            for applied_index in found.snapshots:
+            for applied_index in recovered.snapshots:
                 if applied_index > self._mark.snapshot_index:
                     dirty.append(self._rewrite_file(in_group(self._directory, applied_index + 1, SNAPSHOT)))
             if dirty:

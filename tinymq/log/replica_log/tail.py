@@ -46,10 +46,10 @@ class Tail:
 
     def entry(self, index: int) -> Entry | None:
         """The entry at `index`; None if it is not in memory."""
-        at = index - self.first_index
-        if at < 0 or index >= self.next_index:
+        item = index - self.first_index
+        if item < 0 or index >= self.next_index:
             return None
-        return self._entries[self._skip + at]
+        return self._entries[self._skip + item]
 
     def position(self, index: int) -> int:
         """The position of the entry's frame in its segment. Asserts that the entry is in memory."""
@@ -58,29 +58,29 @@ class Tail:
 
     def slice(self, index: int, bytes_max: int) -> list[Entry] | None:
         """Entries from `index` on, at least one; [] past the end; None if `index` is not in memory."""
-        at = index - self.first_index
-        if at < 0:
+        item = index - self.first_index
+        if item < 0:
             return None
-        at += self._skip
+        item += self._skip
         entries = self._entries
-        end = at
+        end = item
         while end < len(entries):
             bytes_max -= entries[end].header.length + HEADER_SIZE
-            if bytes_max < 0 and end > at:
+            if bytes_max < 0 and end > item:
                 break
             end += 1
-        return entries[at:end]
+        return entries[item:end]
 
     def frames(self, offset: int, end_offset: int, bytes_max: int) -> bytes | None:
         """Whole frames with records. The first one holds `offset`; None if that one is not in memory."""
         entries = self._entries
         # An entry without records has the base offset of the next one. So the last entry whose base offset is not above
         # `offset` holds it, unless that is past the end.
-        at = bisect_right(entries, offset, lo=self._skip, key=_base_offset) - 1
-        if at < self._skip:
+        item = bisect_right(entries, offset, lo=self._skip, key=_base_offset) - 1
+        if item < self._skip:
             return None
         parts: list[bytes] = []
-        for i in range(at, len(entries)):
+        for i in range(item, len(entries)):
             entry = entries[i]
             header = entry.header
             if header.base_offset >= end_offset:
@@ -146,8 +146,8 @@ class Tail:
         """Forget the first `count` entries, which take `gone_bytes`. Shorten the lists now and then."""
         if not count:
             return
-        for at in range(self._skip, self._skip + count):
-            self._entries[at] = _DROPPED
+        for item in range(self._skip, self._skip + count):
+            self._entries[item] = _DROPPED
         self._take_off(gone_bytes)
         self._skip += count
         self.first_index += count

@@ -142,11 +142,11 @@ def parse_index(data: bytes) -> IndexFile:
     for row in _ROW.iter_unpack(data[at_rows:at_runs]):
         sparse.add(*row)
     last = parse_header(head)
-    found = tuple(_RUN.iter_unpack(data[at_runs:]))
+    parsed_runs = tuple(_RUN.iter_unpack(data[at_runs:]))
     # A whole file may come from a build with an error. Look-ups rely on columns that rise and end in the segment.
     _check_rises([first_index - 1, *sparse.indexes], last.index)
     _check_rises([-1, *sparse.positions], last_position)
-    _check_rises([first_index - 1, *(first for first, _ in found)], last.index)
+    _check_rises([first_index - 1, *(first for first, _ in parsed_runs)], last.index)
     return IndexFile(
         first_index=first_index,
         end=end,
@@ -155,7 +155,7 @@ def parse_index(data: bytes) -> IndexFile:
         last_position=last_position,
         max_timestamp_us=None if greatest == NO_TIMESTAMP else greatest,
         sparse=sparse,
-        runs=found,
+        runs=parsed_runs,
     )
 
 

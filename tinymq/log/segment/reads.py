@@ -98,30 +98,30 @@ def read_entries(files: Files, span: Span, index: int, bytes_max: int) -> list[E
 def _entries(file: File, span: Span, index: int, position: int, bytes_max: int) -> list[Entry]:
     """Entries from `index` on, whose frame is at `position`. Each payload is copied once: to cut it out of a larger
     read costs more than its checksum."""
-    found: list[Entry] = []
+    stored: list[Entry] = []
     try:
         for frame in frames(file, position, bytes_max):
             position, header = frame.position, frame.header
-            if header.index != index or (found and header.prev_crc != found[-1].header.header_crc):
+            if header.index != index or (stored and header.prev_crc != stored[-1].header.header_crc):
                 raise _damaged(span.path, position, index, "it does not follow the entry before")
-            found.append(Entry(header, frame.head, frame.payload))
+            stored.append(Entry(header, frame.head, frame.payload))
             index, position = index + 1, position + header.size
             if index > span.last_index:
-                return found
+                return stored
     except CorruptData as error:
         if "index" in error.detail:
             raise
         raise _damaged(span.path, position, index, error.message) from error
-    if not found:
+    if not stored:
         raise _damaged(span.path, position, index, "it is missing")
-    return found
+    return stored
 
 
 def read_data_frames(files: Files, span: Span, offset: int, end_offset: int, bytes_max: int) -> bytes | memoryview:
     """Frames with records, as stored, from the one that holds `offset` up to `end_offset`; at least one, and about
     `bytes_max` bytes at most. The span has `offset`. The frames are copied once, from the file."""
-    data, found = _read(files, span, lambda header: header.next_offset > offset, bytes_max)
-    parts = [(start, start + h.size) for start, h in found if h.kind == Kind.DATA and h.base_offset < end_offset]
+    data, stored = _read(files, span, lambda header: header.next_offset > offset, bytes_max)
+    parts = [(start, start + h.size) for start, h in stored if h.kind == Kind.DATA and h.base_offset < end_offset]
     if parts[-1][1] == sum(end - start for start, end in parts):
         return memoryview(data)[: parts[-1][1]]  # one run from the start of `data`: nothing to join
     return b"".join([data[start:end] for start, end in parts])
@@ -138,7 +138,7 @@ def find_data_frames(files: Files, span: Span, offset: int, end_offset: int, byt
 def _find(files: Files, span: Span, offset: int, end_offset: int, bytes_max: int) -> StoredFrames | None:
     """The frames as a part of their file; None if they have to be read."""
     file = _open(files, span.path)
-    found = None
+    stored = None
     try:
         if isinstance(file, RealFile) and SENDS_FILES:
             position, first = _skip(file, span, lambda header: header.next_offset > offset)
@@ -147,10 +147,10 @@ def _find(files: Files, span: Span, offset: int, end_offset: int, bytes_max: int
                 # Not every file system can send. If the disk is at fault, the read that follows says so.
                 with suppress(StorageError):
                     file.load(position, length)
-                    found = StoredFrames(file, position, length, (first.base_offset, last.next_offset))
-        return found
+                    stored = StoredFrames(file, position, length, (first.base_offset, last.next_offset))
+        return stored
     finally:
-        if found is None:
+        if stored is None:
             file.close()
 
 
@@ -257,23 +257,23 @@ def _headers(file: File, span: Span) -> Iterator[tuple[int, EntryHeader]]:
     """Position and header of the frames near the span's start, verified. A span begins at a row of the sparse index, so
     any frame that is looked up begins less than ROW_BYTES behind it."""
     data = file.read(span.position, ROW_BYTES + HEADER_SIZE)
-    at = 0
+    position = 0
     for index in range(span.index, span.last_index + 1):
-        if at > ROW_BYTES:
+        if position > ROW_BYTES:
             return
         try:
-            header = parse_header(data, at)
+            header = parse_header(data, position)
         except CorruptData as error:
-            raise _damaged(span.path, span.position + at, index, error.message) from error
+            raise _damaged(span.path, span.position + position, index, error.message) from error
         if header.index != index:
-            raise _damaged(span.path, span.position + at, index, f"found entry {header.index}")
-        yield span.position + at, header
-        at += header.size
+            raise _damaged(span.path, span.position + position, index, f"found entry {header.index}")
+        yield span.position + position, header
+        position += header.size
 
 
 def _walk(data: bytes, span: Span, index: int, base: int, bytes_max: int) -> list[tuple[int, EntryHeader]]:
     """Verify the frames in `data`, which begins with entry `index` at position `base` of the file."""
-    found: list[tuple[int, EntryHeader]] = []
+    stored: list[tuple[int, EntryHeader]] = []
     view = memoryview(data)
     position = 0
     prev_crc: int | None = None
@@ -285,13 +285,13 @@ def _walk(data: bytes, span: Span, index: int, base: int, bytes_max: int) -> lis
         if header.index != index or (prev_crc is not None and header.prev_crc != prev_crc):
             raise _damaged(span.path, base + position, index, "it does not follow the entry before")
         end = position + header.size
-        if found and (end > len(data) or end > bytes_max):
+        if stored and (end > len(data) or end > bytes_max):
             break  # cut off, or too much: the next read begins with it
         if end > len(data):
             raise _damaged(span.path, base + position, index, "truncated entry payload")
         if crc32c_of(view[position + HEADER_SIZE : end]) != header.payload_crc:
             raise _damaged(span.path, base + position, index, "entry payload checksum mismatch")
-        found.append((position, header))
+        stored.append((position, header))
         position, prev_crc = end, header.header_crc
         index += 1
-    return found
+    return stored

@@ -55,24 +55,24 @@ def frames(file: File, position: int = SEGMENT_HEADER_SIZE, bytes_max: int | Non
     first = position
     slab, start, ahead = b"", position, SLAB_BYTES  # `slab` begins at byte `start`; the next one has `ahead` bytes
     while True:
-        at = position - start
-        if len(slab) - at < HEADER_SIZE:
-            slab, start, at = file.read(position, ahead), position, 0
+        slab_position = position - start
+        if len(slab) - slab_position < HEADER_SIZE:
+            slab, start, slab_position = file.read(position, ahead), position, 0
             if not slab:
                 return
         try:
-            header = parse_header(slab, at)
+            header = parse_header(slab, slab_position)
             if bytes_max is not None and first < position and position + header.size > first + bytes_max:
                 return
-            head, large = slab[at : at + HEADER_SIZE], header.length >= LARGE_BYTES
-            if not large and len(slab) - at < header.size:
-                slab, start, at = file.read(position, SLAB_BYTES), position, 0
+            head, large = slab[slab_position : slab_position + HEADER_SIZE], header.length >= LARGE_BYTES
+            if not large and len(slab) - slab_position < header.size:
+                slab, start, slab_position = file.read(position, SLAB_BYTES), position, 0
             if large:
                 # A damaged length may claim 64 MiB, which a read would allocate before it reaches the file's end.
                 left = max(0, file.size() - position - HEADER_SIZE)
                 payload = file.read(position + HEADER_SIZE, min(header.length, left))
             else:
-                payload = slab[at + HEADER_SIZE : at + header.size]
+                payload = slab[slab_position + HEADER_SIZE : slab_position + header.size]
             if len(payload) < header.length:
                 raise CorruptData("truncated entry payload")
             if crc32c(payload) != header.payload_crc:

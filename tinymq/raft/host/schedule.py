@@ -42,17 +42,17 @@ class Schedule:
         for group in due:
             self._arm(group, self._tick(group))
 
-    def _arm(self, group: GroupId, at: float | None) -> None:
+    def _arm(self, group: GroupId, deadline: float | None) -> None:
         armed = self._timers.get(group)
         if armed is not None:
-            if armed[0] == at:
+            if armed[0] == deadline:
                 return
             armed[1].cancel()
             del self._timers[group]
-        if at is None or at == NEVER:
+        if deadline is None or deadline == NEVER:
             return
-        delay_s = max(0.0, at - self._clock.monotonic())
-        self._timers[group] = (at, self._clock.call_later(delay_s, lambda: self._fire(group)))
+        delay_s = max(0.0, deadline - self._clock.monotonic())
+        self._timers[group] = (deadline, self._clock.call_later(delay_s, lambda: self._fire(group)))
 
     def _fire(self, group: GroupId) -> None:
         self._timers.pop(group, None)

@@ -160,13 +160,13 @@ def _prove(secret: bytes, label: bytes, dialer: peer_pb2.Hello, acceptor: peer_p
     return hmac.digest(secret, label + _transcript(dialer) + _transcript(acceptor), hashlib.sha256)
 
 
-def _prove_welcome(secret: bytes, dialer: peer_pb2.Hello, acceptor: peer_pb2.Hello, told: peer_pb2.Welcome) -> bytes:
-    said = _transcript(dialer) + _transcript(acceptor)
+def _prove_welcome(secret: bytes, dialer: peer_pb2.Hello, acceptor: peer_pb2.Hello, welcome: peer_pb2.Welcome) -> bytes:
+    transcript = _transcript(dialer) + _transcript(acceptor)
     if dialer.to_broker_id != ANYBODY:
-        return hmac.digest(secret, _WELCOME_LABEL + said + told.first_entry, hashlib.sha256)
-    parts = [told.first_entry, *(voter.encode() for voter in told.voters)]
-    said += b"".join(len(part).to_bytes(4, "little") + part for part in parts)
-    return hmac.digest(secret, _VOTERS_LABEL + said, hashlib.sha256)
+        return hmac.digest(secret, _WELCOME_LABEL + transcript + welcome.first_entry, hashlib.sha256)
+    parts = [welcome.first_entry, *(voter.encode() for voter in welcome.voters)]
+    transcript += b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+    return hmac.digest(secret, _VOTERS_LABEL + transcript, hashlib.sha256)
 
 
 def _parse_hello(message: bytes) -> peer_pb2.Hello:

@@ -234,8 +234,8 @@ class TcpTransport:
         connection = await self._attempt(link.address, link.channel, me, lambda _: None, lambda _, __: None)
         link.ask_at = self._clock.monotonic() + JOIN_RETRY_S
         if self.on_invited is not None and not self._stopped:
-            told = connection.handshake.invitation or connection.lost.result()
-            self.on_invited(link.address.broker_id, told)
+            answer = connection.handshake.invitation or connection.lost.result()
+            self.on_invited(link.address.broker_id, answer)
 
     async def ask(self, host: str, port: int) -> Invitation:
         me = replace(self._credentials(), cluster_id=b"")

@@ -107,7 +107,9 @@ def judge(reports: Sequence[ReplicaReport], members: Sequence[int], unasked: Col
         return Unrecoverable("no broker has it open")
     blind = [broker_id for broker_id in members if broker_id in unasked]
     if blind:
-        return Unrecoverable(f"{_brokers(blind)} is alive and was not asked: name its address, too")
+        alive = "is alive and was" if len(blind) == 1 else "are alive and were"
+        address = "its address" if len(blind) == 1 else "their addresses"
+        return Unrecoverable(f"{_named_brokers(blind)} {alive} not asked: name {address}, too")
     healthy = {r.broker_id: r for r in reports if r.healthy}
     majority = len(members) // 2 + 1
     if len(healthy) < majority:
@@ -183,11 +185,11 @@ def _too_few(reports: Sequence[ReplicaReport], members: Sequence[int], majority:
     there = {r.broker_id for r in reports}
     missing = [b for b in members if b not in there]
     damaged = [f"broker {r.broker_id} has no whole log ({r.reason})" for r in reports if not r.healthy]
-    empty = f"{_brokers(missing)} must run, with an empty data directory if its disk is lost" if missing else ""
+    empty = f"{_named_brokers(missing)} must run, with an empty data directory if its disk is lost" if missing else ""
     return f"{majority} of {quantity(len(members), 'replica')} must be there: " + "; ".join(
         filter(None, [empty, *damaged])
     )
 
 
-def _brokers(ids: Sequence[int]) -> str:
+def _named_brokers(ids: Sequence[int]) -> str:
     return ("broker " if len(ids) == 1 else "brokers ") + ", ".join(map(str, sorted(ids)))

@@ -101,8 +101,8 @@ class PySyncObjState(SyncObj):  # type: ignore[misc]
         return float(self._SyncObj__raftElectionDeadline)
 
     @election_deadline.setter
-    def election_deadline(self, at: float) -> None:
-        self._SyncObj__raftElectionDeadline = at
+    def election_deadline(self, deadline: float) -> None:
+        self._SyncObj__raftElectionDeadline = deadline
 
     def record_commit(self, index: int) -> None:
         """Let the next sync mark carry `index` as the commit index (hazard 11)."""

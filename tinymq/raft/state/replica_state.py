@@ -100,8 +100,8 @@ class ReplicaState:
         return self.raft.election_deadline
 
     @election_deadline.setter
-    def election_deadline(self, at: float) -> None:
-        self.raft.election_deadline = at
+    def election_deadline(self, deadline: float) -> None:
+        self.raft.election_deadline = deadline
 
     def restart_election_timer(self) -> None:
         self.raft.election_deadline = self.env.now() + self.election_timeout_s()

@@ -65,8 +65,8 @@ class TopicRecord:
     def queue(self, partition: int) -> QueueRecord | None:
         """The partition of that number."""
         place = bisect_left(self.queues, partition, key=lambda queue: queue.partition)
-        found = self.queues[place] if place < len(self.queues) else None
-        return found if found is not None and found.partition == partition else None
+        candidate = self.queues[place] if place < len(self.queues) else None
+        return candidate if candidate is not None and candidate.partition == partition else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,8 +128,8 @@ class Replica:
             node = await self._session.get(f"{parent}/{name}")
             return unpack(name, node.data) if node is not None else None
 
-        found = []
+        nodes = []
         names = await self._session.children(parent)
         for start in range(0, len(names), READS_MAX):
-            found += await asyncio.gather(*map(read, names[start : start + READS_MAX]))
-        return [each for each in found if each is not None]
+            nodes += await asyncio.gather(*map(read, names[start : start + READS_MAX]))
+        return [each for each in nodes if each is not None]

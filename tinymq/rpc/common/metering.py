@@ -33,14 +33,14 @@ class Metering(grpc.aio.ServerInterceptor):
             await asyncio.wait(self._open, timeout=timeout_s)
 
     async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        found = await continuation(handler_call_details)
+        handler = await continuation(handler_call_details)
         method = METHODS.get(handler_call_details.method)
-        if found is None or method is None or method.streams:
-            return found
+        if handler is None or method is None or method.streams:
+            return handler
         return grpc.unary_unary_rpc_method_handler(
-            self._metered(method.label, found.unary_unary),
-            request_deserializer=found.request_deserializer,
-            response_serializer=found.response_serializer,
+            self._metered(method.label, handler.unary_unary),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
         )
 
     def _metered(self, call: str, answer: Any) -> Any:

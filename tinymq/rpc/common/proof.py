@@ -29,11 +29,11 @@ def take_over_proof(secret: bytes, challenge: bytes, orders: bytes) -> bytes:
     return hmac.digest(secret, b"take-over" + challenge + orders, hashlib.sha256)
 
 
-def forward_proof(secret: bytes, said: bytes) -> bytes:
-    return hmac.digest(secret, b"forward" + said, hashlib.sha256)
+def forward_proof(secret: bytes, call: bytes) -> bytes:
+    return hmac.digest(secret, b"forward" + call, hashlib.sha256)
 
 
-def check_proof(given: bytes, expected: bytes) -> None:
+def check_proof(proof: bytes, expected: bytes) -> None:
     """Raises WrongSecret, in constant time."""
-    if not hmac.compare_digest(given, expected):
+    if not hmac.compare_digest(proof, expected):
         raise WrongSecret("the proof of the cluster secret is wrong")

@@ -34,32 +34,32 @@ class RequestBounds(grpc.aio.ServerInterceptor):
         known = self._handlers.get(path)
         if known is not None:
             return known
-        found = await continuation(handler_call_details)
+        handler = await continuation(handler_call_details)
         method = METHODS.get(path)
-        if found is None or method is None:
-            return found
-        self._handlers[path] = bounded = _bounded(method, found)
+        if handler is None or method is None:
+            return handler
+        self._handlers[path] = bounded = _bounded(method, handler)
         return bounded
 
 
-def _bounded(method: Method, found: Any) -> Any:
+def _bounded(method: Method, handler: Any) -> Any:
     """Wrap a handler so that it checks the bounds of its requests."""
     kinds = {
         "request_deserializer": partial(_parsed, method.request),
-        "response_serializer": found.response_serializer,
+        "response_serializer": handler.response_serializer,
     }
-    if found.stream_stream is not None:
+    if handler.stream_stream is not None:
 
         async def answer_stream(requests: AsyncIterator[Any], context: Context) -> None:
-            await found.stream_stream(_believed(requests), context)
+            await handler.stream_stream(_believed(requests), context)
 
         return grpc.stream_stream_rpc_method_handler(answer_stream, **kinds)
-    assert found.unary_unary is not None, "our services have no other kinds of calls"
+    assert handler.unary_unary is not None, "our services have no other kinds of calls"
 
     async def answer(request: Any, context: Context) -> Any:
         if isinstance(request, InvalidRequest):
             return await refuse(method, request, context)
-        return await found.unary_unary(request, context)
+        return await handler.unary_unary(request, context)
 
     return grpc.unary_unary_rpc_method_handler(answer, **kinds)
 

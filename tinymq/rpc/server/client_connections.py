@@ -35,13 +35,13 @@ class Seen(NamedTuple):
 def surplus(seen: Mapping[int, Seen], host_connections_max: int) -> list[tuple[int, Seen]]:
     """Return the surplus connections: of each host with more than `host_connections_max`, the ones found last. Pure."""
     kept: Counter[str] = Counter()
-    found = []
+    surplus = []
     for fd, each in seen.items():
         if each.host is not None:
             kept[each.host] += 1
             if kept[each.host] > host_connections_max:
-                found.append((fd, each))
-    return found
+                surplus.append((fd, each))
+    return surplus
 
 
 class ClientConnections:

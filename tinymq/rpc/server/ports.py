@@ -58,8 +58,8 @@ class ClientPorts:
     @property
     def places(self) -> list[Places]:
         """The places of every port that accepts connections."""
-        found = [self.server.places, self.streams.places if self.streams is not None else None]
-        return [places for places in found if places is not None]
+        optional_places = [self.server.places, self.streams.places if self.streams is not None else None]
+        return [places for places in optional_places if places is not None]
 
     async def start(self) -> None:
         """Listen. Raises PortInUse, InvalidConfig; call `stop` also then."""

@@ -271,7 +271,7 @@ def _settings(settings: Sequence[pb.Setting]) -> list[tuple[str, str]]:
 
 
 def _parse_orders(packed: bytes) -> list[RecoveryOrder]:
-    return [order_from_wire(said) for said in parse(pb.TakeOverOrders, packed).orders]
+    return [order_from_wire(order) for order in parse(pb.TakeOverOrders, packed).orders]
 
 
 def _status_to_wire(status: GroupStatus, broker: Broker | None) -> pb.ReplicaStatus:

@@ -78,23 +78,23 @@ class ChannelsService(pb_grpc.ChannelsServicer):
         lenient = leaves_zeros_out(context)
         timeout_s = _timeout_s(request.timeout_ms, broker)
         outcomes = [CommandOutcome() for _ in request.commands]
-        given: dict[int, tuple[Partition, list[tuple[int, part.Command]]]] = {}
-        for place, said in enumerate(request.commands):
+        by_partition: dict[int, tuple[Partition, list[tuple[int, part.Command]]]] = {}
+        for place, requested in enumerate(request.commands):
             try:
-                require(said, "partition", lenient=lenient)
-                partition = broker.find(request.topic_id, said.partition)
-                resolved = await _resolve(broker, partition, said, lenient)
+                require(requested, "partition", lenient=lenient)
+                partition = broker.find(request.topic_id, requested.partition)
+                resolved = await _resolve(broker, partition, requested, lenient)
             except TinymqError as error:
                 outcomes[place] = CommandOutcome(error)
             else:
-                given.setdefault(said.partition, (partition, []))[1].append((place, resolved))
+                by_partition.setdefault(requested.partition, (partition, []))[1].append((place, resolved))
 
         async def carry_out(partition: Partition, commands: Sequence[tuple[int, part.Command]]) -> None:
-            became = await _carry_out(partition, [each for _, each in commands], timeout_s)
-            for (place, _), outcome in zip(commands, became, strict=True):
+            results = await _carry_out(partition, [each for _, each in commands], timeout_s)
+            for (place, _), outcome in zip(commands, results, strict=True):
                 outcomes[place] = outcome
 
-        await asyncio.gather(*(carry_out(*each) for each in given.values()))
+        await asyncio.gather(*(carry_out(*each) for each in by_partition.values()))
         return pb.ChannelsReply(outcomes=map(_outcome_to_wire, outcomes))
 
     @unary(operation="describe", resource=TOPIC)
@@ -139,14 +139,14 @@ class ChannelsService(pb_grpc.ChannelsServicer):
 
         async def one(asked: pb.HoldRange) -> pb.HoldOutcome:
             partition = broker.find(request.topic_id, asked.partition)
-            there = _held_already(partition, request, asked.offset)
-            if there is not None:
-                return pb.HoldOutcome(log_start=partition.log_start, until_us=there.until_us)
-            wanted = _holding(request, asked.offset)
-            promised = _promise(partition, request, wanted)
-            if promised is not None:
-                return pb.HoldOutcome(log_start=partition.log_start, until_us=promised.until_us)
-            outcome = await _one(partition, wanted, timeout_s)
+            present = _held_already(partition, request, asked.offset)
+            if present is not None:
+                return pb.HoldOutcome(log_start=partition.log_start, until_us=present.until_us)
+            hold_command = _holding(request, asked.offset)
+            lease = _soft_lease(partition, request, hold_command)
+            if lease is not None:
+                return pb.HoldOutcome(log_start=partition.log_start, until_us=lease.until_us)
+            outcome = await _one(partition, hold_command, timeout_s)
             partition.soft_leases.release(request.hold_id)
             return pb.HoldOutcome(log_start=outcome.log_start, until_us=outcome.until_us)
 
@@ -157,47 +157,47 @@ class ChannelsService(pb_grpc.ChannelsServicer):
 # ---- requests ---------------------------------------------------------------------------------------------------
 
 
-async def _resolve(broker: Broker, partition: Partition, said: pb.ChannelCommand, lenient: bool) -> part.Command:
+async def _resolve(broker: Broker, partition: Partition, requested: pb.ChannelCommand, lenient: bool) -> part.Command:
     """Return the partition's command for a request, with times resolved to offsets. Raises InvalidRequest, NotLeader,
     NotReady.
     """
-    channel = check_channel_name(said.channel)
-    kind = said.WhichOneof("command")
-    if said.kind not in KINDS or bool(said.group_id) != (said.kind != CursorKind.CHANNEL):
-        raise InvalidRequest(f"kind {said.kind} and group id {said.group_id} name no cursor")
-    of = part.CursorKind.ValueType(said.kind)
+    channel = check_channel_name(requested.channel)
+    kind = requested.WhichOneof("command")
+    if requested.kind not in KINDS or bool(requested.group_id) != (requested.kind != CursorKind.CHANNEL):
+        raise InvalidRequest(f"kind {requested.kind} and group id {requested.group_id} name no cursor")
+    of = part.CursorKind.ValueType(requested.kind)
     if kind == "open":
-        _require_place(said.open, "start_us", "start_offset", lenient)
-        start = await _offset(broker, partition, said.open.start_us, said.open.start_offset)
+        _require_place(requested.open, "start_us", "start_offset", lenient)
+        start = await _offset(broker, partition, requested.open.start_us, requested.open.start_offset)
         return part.Command(
             open=part.OpenChannel(
-                channel=channel, epoch=said.open.epoch, start=start, kind=of, group_id=said.group_id,
-                session=said.open.session,
+                channel=channel, epoch=requested.open.epoch, start=start, kind=of, group_id=requested.group_id,
+                session=requested.open.session,
             )
         )  # fmt: skip
     if kind == "commit":
-        commit = said.commit
+        commit = requested.commit
         require(commit, "offset", lenient=lenient)
         _check_offset(commit.offset)
         committed = part.Commit(
             channel=channel, epoch=commit.epoch, generation=commit.generation, offset=commit.offset, kind=of,
-            group_id=said.group_id,
+            group_id=requested.group_id,
         )  # fmt: skip
         return part.Command(commit=committed)
     if kind == "seek":
-        _require_place(said.seek, "to_us", "offset", lenient)
-        _check_id("request_id", said.seek.request_id)
-        offset = await _offset(broker, partition, said.seek.to_us, said.seek.offset)
+        _require_place(requested.seek, "to_us", "offset", lenient)
+        _check_id("request_id", requested.seek.request_id)
+        offset = await _offset(broker, partition, requested.seek.to_us, requested.seek.offset)
         seek = part.Seek(
-            channel=channel, epoch=said.seek.epoch, request_id=said.seek.request_id, offset=offset, kind=of,
-            group_id=said.group_id,
+            channel=channel, epoch=requested.seek.epoch, request_id=requested.seek.request_id, offset=offset, kind=of,
+            group_id=requested.group_id,
         )  # fmt: skip
         return part.Command(seek=seek)
     if kind == "delete":
         return part.Command(delete=part.DeleteChannel(channel=channel))
     if kind == "consume":
-        _check_id("request_id", said.consume.request_id)
-        return part.Command(consume=part.Consume(channel=channel, request_id=said.consume.request_id))
+        _check_id("request_id", requested.consume.request_id)
+        return part.Command(consume=part.Consume(channel=channel, request_id=requested.consume.request_id))
     raise InvalidRequest("empty or unknown command", hint="it is empty, or comes from a newer client")
 
 
@@ -207,24 +207,24 @@ def _held_already(partition: Partition, request: pb.HoldRequest, offset: int) ->
     """
     if not request.enough_ms or not partition.leading:
         return None
-    there = partition.state.holds.find(request.hold_id)
-    if there is None and request.light:
-        there = partition.soft_leases.find(request.hold_id)
-    if there is None or not there.offset <= offset <= partition.high_watermark:
+    present = partition.state.holds.find(request.hold_id)
+    if present is None and request.light:
+        present = partition.soft_leases.find(request.hold_id)
+    if present is None or not present.offset <= offset <= partition.high_watermark:
         return None
-    left_us = there.until_us - partition.group.append_time_now_us()
-    return there if request.lease_ms and left_us >= request.enough_ms * 1000 else None
+    left_us = present.until_us - partition.group.append_time_now_us()
+    return present if request.lease_ms and left_us >= request.enough_ms * 1000 else None
 
 
-def _promise(partition: Partition, request: pb.HoldRequest, wanted: part.Command) -> Hold | None:
+def _soft_lease(partition: Partition, request: pb.HoldRequest, hold_command: part.Command) -> Hold | None:
     """Make or release a soft lease, without an entry in the log, and return it. None: the request needs an entry."""
-    if wanted.HasField("hold"):
-        return partition.grant_soft_lease(wanted.hold) if request.light else None
-    promised = partition.soft_leases.find(request.hold_id)
+    if hold_command.HasField("hold"):
+        return partition.grant_soft_lease(hold_command.hold) if request.light else None
+    lease = partition.soft_leases.find(request.hold_id)
     partition.soft_leases.release(request.hold_id)
-    if promised is None or partition.state.holds.find(request.hold_id) is not None:
+    if lease is None or partition.state.holds.find(request.hold_id) is not None:
         return None
-    return promised._replace(until_us=0)
+    return lease._replace(until_us=0)
 
 
 def _holding(request: pb.HoldRequest, offset: int) -> part.Command:
@@ -299,8 +299,8 @@ async def _carry_out(partition: Partition, commands: Sequence[part.Command], tim
         return [CommandOutcome(error) for _ in commands]
 
 
-async def _one(partition: Partition, wanted: part.Command, timeout_s: float) -> CommandOutcome:
-    (outcome,) = await command(partition, [wanted], timeout_s)
+async def _one(partition: Partition, single: part.Command, timeout_s: float) -> CommandOutcome:
+    (outcome,) = await command(partition, [single], timeout_s)
     if outcome.error is not None:
         raise outcome.error
     return outcome
@@ -310,7 +310,7 @@ async def _list(broker: Broker, topic_id: bytes, number: int, *, groups: bool) -
     partition = broker.find(topic_id, number)
     await prove_leading(partition, broker.timing.produce_timeout_s)
     topic = broker.registry.get_topic_by_id(TopicId(topic_id))
-    found = pb.PartitionChannels(
+    answer = pb.PartitionChannels(
         partition=number,
         log_start=partition.log_start,
         high_watermark=partition.high_watermark,
@@ -320,7 +320,7 @@ async def _list(broker: Broker, topic_id: bytes, number: int, *, groups: bool) -
         if cursor.kind != CursorKind.CHANNEL and not groups:
             continue
         reads = broker.registry.get_queue_consumer(topic.name, number, name) if topic is not None else None
-        found.channels.add(
+        answer.channels.add(
             channel=name,
             position=max(cursor.position, partition.log_start),
             epoch=cursor.epoch,
@@ -335,8 +335,8 @@ async def _list(broker: Broker, topic_id: bytes, number: int, *, groups: bool) -
     held = [*partition.state.holds.live(now_us), *partition.soft_leases.live(now_us)]
     for hold_id, hold in sorted(held, key=_by_offset):
         left_ms = wait_ms(hold.until_us, now_us)
-        found.holds.add(hold_id=hold_id, offset=hold.offset, until_us=hold.until_us, left_ms=left_ms)
-    return found
+        answer.holds.add(hold_id=hold_id, offset=hold.offset, until_us=hold.until_us, left_ms=left_ms)
+    return answer
 
 
 def _by_offset(held: tuple[bytes, Hold]) -> Hold:

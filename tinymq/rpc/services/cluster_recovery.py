@@ -38,7 +38,7 @@ ORDERS_MAX = 200  # to one broker at once
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SurveyedGroup:
     """One group: its brokers (the preferred leader first), their replicas of it, and how it can continue."""
 
     group: GroupId
@@ -62,17 +62,17 @@ class Survey:
     brokers: Mapping[int, pb.SurveyReply]
     addresses: Mapping[int, str]  # of those that answered
     unreachable: Mapping[str, str]  # address (and number, where known): why
-    groups: tuple[Found, ...]  # the metadata group first
+    groups: tuple[SurveyedGroup, ...]  # the metadata group first
 
     @property
-    def lost(self) -> list[Found]:
+    def lost(self) -> list[SurveyedGroup]:
         """Groups that can continue if the operator accepts loss."""
-        return [found for found in self.groups if isinstance(found.verdict, QuorumLost)]
+        return [surveyed for surveyed in self.groups if isinstance(surveyed.verdict, QuorumLost)]
 
     @property
-    def stuck(self) -> list[Found]:
+    def stuck(self) -> list[SurveyedGroup]:
         """Groups that cannot continue yet."""
-        return [found for found in self.groups if isinstance(found.verdict, Unrecoverable)]
+        return [surveyed for surveyed in self.groups if isinstance(surveyed.verdict, Unrecoverable)]
 
 
 async def take_survey(addresses: Sequence[str], secret: bytes, timeout_s: float) -> Survey:
@@ -82,24 +82,24 @@ async def take_survey(addresses: Sequence[str], secret: bytes, timeout_s: float)
     (none belongs to a cluster).
     """
     asked: dict[str, pb.SurveyReply | str] = {}
-    wanted = dict.fromkeys(addresses)
-    while new := [address for address in wanted if address not in asked]:
+    groups = dict.fromkeys(addresses)
+    while new := [address for address in groups if address not in asked]:
         asked.update(zip(new, await asyncio.gather(*(_ask(a, secret, timeout_s) for a in new)), strict=True))
-        wanted |= dict.fromkeys(b.address for _, reply in _answers(asked) for b in reply.brokers)
+        groups |= dict.fromkeys(b.address for _, reply in _answers(asked) for b in reply.brokers)
     if not any(_answers(asked)):
         why = "; ".join(f"{address}: {reason}" for address, reason in asked.items())
         raise BrokerUnreachable(why, hint="check the addresses, and that the brokers run")
     return _assemble(asked)
 
 
-async def order(survey: Survey, wanted: Iterable[Found], secret: bytes) -> list[tuple[Found, str]]:
+async def order(survey: Survey, groups: Iterable[SurveyedGroup], secret: bytes) -> list[tuple[SurveyedGroup, str]]:
     """Order the survivor of each of the `wanted` groups, all of which lost their quorum, to lead. Returns those that
     refused, with the reasons.
     """
-    by_broker: dict[int, list[Found]] = {}
-    for found in wanted:
-        assert isinstance(found.verdict, QuorumLost)
-        by_broker.setdefault(found.verdict.survivor.broker_id, []).append(found)
+    by_broker: dict[int, list[SurveyedGroup]] = {}
+    for surveyed in groups:
+        assert isinstance(surveyed.verdict, QuorumLost)
+        by_broker.setdefault(surveyed.verdict.survivor.broker_id, []).append(surveyed)
     refused = await asyncio.gather(*(_order(survey, b, some, secret) for b, some in by_broker.items()))
     return [each for some in refused for each in some]
 
@@ -132,43 +132,45 @@ class Recovering:
     async def _step(self, survey: Survey) -> None:
         waiting = [f for f in _first(survey.lost) if self.now() - self._ordered.get(f.group, -math.inf) >= ORDER_S]
         due = waiting[:ORDERS_MAX]
-        for found in due:
-            self._ordered[found.group] = self.now()
-        for found, why in await order(survey, due, self.secret):
-            if self._refused.get(found.group) != why:
-                self._refused[found.group] = why
-                self.say(f"{name(found)}: {why}")
+        for surveyed in due:
+            self._ordered[surveyed.group] = self.now()
+        for surveyed, why in await order(survey, due, self.secret):
+            if self._refused.get(surveyed.group) != why:
+                self._refused[surveyed.group] = why
+                self.say(f"{name(surveyed)}: {why}")
 
     def _tell(self, survey: Survey) -> None:
-        for found in survey.groups:
-            if found.group in self._ordered and found.group not in self._done and found.settled:
-                self._done.add(found.group)
-                assert isinstance(found.verdict, Healthy)
-                self.say(f"{name(found)}: broker {found.verdict.leader} leads")
+        for surveyed in survey.groups:
+            if surveyed.group in self._ordered and surveyed.group not in self._done and surveyed.settled:
+                self._done.add(surveyed.group)
+                assert isinstance(surveyed.verdict, Healthy)
+                self.say(f"{name(surveyed)}: broker {surveyed.verdict.leader} leads")
 
 
-def name(found: Found) -> str:
+def name(surveyed: SurveyedGroup) -> str:
     """The name of a group, for people."""
-    return f"{found.topic}/{found.group.partition}" if found.topic else "the metadata"
+    return f"{surveyed.topic}/{surveyed.group.partition}" if surveyed.topic else "the metadata"
 
 
-def _first(lost: list[Found]) -> list[Found]:
+def _first(lost: list[SurveyedGroup]) -> list[SurveyedGroup]:
     """Only the metadata group, while it is among them."""
-    return [found for found in lost if found.group == METADATA_GROUP] or lost
+    return [surveyed for surveyed in lost if surveyed.group == METADATA_GROUP] or lost
 
 
 def _at_rest(survey: Survey) -> bool:
     """No order is left to give, and none is under way."""
     if survey.lost:
         return False
-    opening = any(_opening(found, survey.brokers) for found in survey.groups)
-    return not opening and all(found.settled or isinstance(found.verdict, Unrecoverable) for found in survey.groups)
+    opening = any(_opening(surveyed, survey.brokers) for surveyed in survey.groups)
+    return not opening and all(
+        surveyed.settled or isinstance(surveyed.verdict, Unrecoverable) for surveyed in survey.groups
+    )
 
 
-def _opening(found: Found, brokers: Mapping[int, pb.SurveyReply]) -> bool:
+def _opening(surveyed: SurveyedGroup, brokers: Mapping[int, pb.SurveyReply]) -> bool:
     """A running broker has not opened its replica yet."""
-    there = {report.broker_id for report in found.reports}
-    return any(b in brokers and brokers[b].state in ("starting", "running") for b in found.members if b not in there)
+    there = {report.broker_id for report in surveyed.reports}
+    return any(b in brokers and brokers[b].state in ("starting", "running") for b in surveyed.members if b not in there)
 
 
 # ---- asking -----------------------------------------------------------------------------------------------------
@@ -187,8 +189,10 @@ async def _ask(address: str, secret: bytes, timeout_s: float) -> pb.SurveyReply 
     return reply
 
 
-async def _order(survey: Survey, broker_id: int, some: Sequence[Found], secret: bytes) -> list[tuple[Found, str]]:
-    orders = pb.TakeOverOrders(orders=[order_to_wire(_order_of(found)) for found in some]).SerializeToString()
+async def _order(
+    survey: Survey, broker_id: int, some: Sequence[SurveyedGroup], secret: bytes
+) -> list[tuple[SurveyedGroup, str]]:
+    orders = pb.TakeOverOrders(orders=[order_to_wire(_order_of(surveyed)) for surveyed in some]).SerializeToString()
     challenge = survey.brokers[broker_id].challenge
     request = pb.TakeOverRequest(
         challenge=challenge, orders=orders, proof=take_over_proof(secret, challenge, orders)
@@ -197,20 +201,20 @@ async def _order(survey: Survey, broker_id: int, some: Sequence[Found], secret: 
         try:
             reply: pb.TakeOverReply = await pb_grpc.AdminStub(channel).TakeOver(request, timeout=CALL_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
-            return [(found, error.details() or error.code().name) for found in some]
+            return [(surveyed, error.details() or error.code().name) for surveyed in some]
     if reply.HasField("error"):
         raise from_wire(reply.error)
     return [
-        (found, f"broker {broker_id} refuses: {result.error.message}")
-        for found, result in zip(some, reply.results, strict=True)
+        (surveyed, f"broker {broker_id} refuses: {result.error.message}")
+        for surveyed, result in zip(some, reply.results, strict=True)
         if result.HasField("error")
     ]
 
 
-def _order_of(found: Found) -> RecoveryOrder:
-    verdict = found.verdict
+def _order_of(surveyed: SurveyedGroup) -> RecoveryOrder:
+    verdict = surveyed.verdict
     assert isinstance(verdict, QuorumLost)
-    return RecoveryOrder(found.group, verdict.term, verdict.survivor.position, verdict.replicas)
+    return RecoveryOrder(surveyed.group, verdict.term, verdict.survivor.position, verdict.replicas)
 
 
 def _channel(address: str) -> grpc.aio.Channel:
@@ -251,14 +255,16 @@ def _assemble(asked: Mapping[str, pb.SurveyReply | str]) -> Survey:
     )
 
 
-def _judge_all(brokers: Mapping[int, pb.SurveyReply], unasked: Collection[int]) -> list[Found]:
+def _judge_all(brokers: Mapping[int, pb.SurveyReply], unasked: Collection[int]) -> list[SurveyedGroup]:
     reports: dict[GroupId, list[ReplicaReport]] = {METADATA_GROUP: []}
     for reply in brokers.values():
-        for said in reply.replicas:
-            reports.setdefault(group_from_wire(said.topic_id, said.partition), []).append(report_from_wire(said))
+        for replica in reply.replicas:
+            reports.setdefault(group_from_wire(replica.topic_id, replica.partition), []).append(
+                report_from_wire(replica)
+            )
     theirs = reports[METADATA_GROUP]
     metadata = _judge(METADATA_GROUP, "", _members(theirs), theirs, unasked)
-    found = [metadata]
+    surveyed = [metadata]
     # the broker whose registry has the newest list of partitions
     best = max(theirs, key=lambda r: (r.leads, r.position), default=None)
     placed = brokers[best.broker_id].placed if best is not None else ()
@@ -268,15 +274,15 @@ def _judge_all(brokers: Mapping[int, pb.SurveyReply], unasked: Collection[int]) 
         members = tuple(queue.replicas)
         if not isinstance(metadata.verdict, Healthy):
             some = [*some, *_to_open(group, members, some, brokers)]
-        found.append(_judge(group, queue.topic, members, some, unasked))
-    return found
+        surveyed.append(_judge(group, queue.topic, members, some, unasked))
+    return surveyed
 
 
 def _judge(
     group: GroupId, topic: str, members: tuple[int, ...], reports: Sequence[ReplicaReport], unasked: Collection[int]
-) -> Found:
+) -> SurveyedGroup:
     theirs = tuple(sorted((r for r in reports if r.broker_id in members), key=lambda r: members.index(r.broker_id)))
-    return Found(group, topic, members, theirs, judge(theirs, members, unasked))
+    return SurveyedGroup(group, topic, members, theirs, judge(theirs, members, unasked))
 
 
 def _members(reports: Sequence[ReplicaReport]) -> tuple[int, ...]:

@@ -287,19 +287,19 @@ def test_consumers_are_bounded(run: Scenario, monkeypatch: pytest.MonkeyPatch, b
     async def scenario(b: Bench) -> None:
         await b.register(1)
         await b.registry.register_topic("t", 4, 1)
-        at = [0, 0, 0, 0] if where == "partition" else [0, 1, 2, 3]
-        for number, partition in enumerate(at[:3]):
+        numbers = [0, 0, 0, 0] if where == "partition" else [0, 1, 2, 3]
+        for number, partition in enumerate(numbers[:3]):
             await b.registry.set_queue_consumer("t", partition, f"c{number}", "me")
         with pytest.raises(QuotaExceeded, match=where):
-            await b.registry.set_queue_consumer("t", at[3], "c3", "me")
-        await b.registry.set_queue_consumer("t", at[0], "c0", "you")  # in somebody's place
-        await b.registry.unset_queue_consumer("t", at[1], "c1")
-        await b.registry.set_queue_consumer("t", at[3], "c3", "me")
-        await b.registry.unregister_queue("t", at[2])
+            await b.registry.set_queue_consumer("t", numbers[3], "c3", "me")
+        await b.registry.set_queue_consumer("t", numbers[0], "c0", "you")  # in somebody's place
+        await b.registry.unset_queue_consumer("t", numbers[1], "c1")
+        await b.registry.set_queue_consumer("t", numbers[3], "c3", "me")
+        await b.registry.unregister_queue("t", numbers[2])
         await b.registry.set_queue_consumer("t", 3, "c4", "me")
         await b.registry.unregister_topic("t")
         await b.registry.register_topic("t", 4, 1)
-        for number, partition in enumerate(at[:3]):
+        for number, partition in enumerate(numbers[:3]):
             await b.registry.set_queue_consumer("t", partition, f"c{number}", "me")
 
     run(scenario)
