@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tinymq.base.errors import NotFound
-from tinymq.dev import dev_cluster, dev_folder, process
+from tinymq.dev import dev_cluster, dev_directory, process
 from tinymq.net import loopback_ports
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     """The directory in which the test pastes; no broker runs there afterwards."""
     yield tmp_path
     with contextlib.suppress(NotFound):  # as the README leaves it
-        dev_cluster.down(tmp_path / dev_folder.DEFAULT, purge=True)
+        dev_cluster.down(tmp_path / dev_directory.DEFAULT, purge=True)
 
 
 def _run(command: list[str], folder: Path, timeout_s: float = COMMAND_S_MAX, python: str = sys.executable) -> str:
@@ -67,7 +67,7 @@ def _commands(block: str) -> list[str]:
     """The lines of a block, adapted to the test: the environment exists, and ports are free ones."""
     lines = [line.split("  #")[0].strip() for line in block.splitlines()]
     ours = [line for line in lines if not line.startswith((". ", "make "))]
-    return [line.replace("dev up", f"dev up --port {dev_folder.ANY_PORT}") for line in ours]
+    return [line.replace("dev up", f"dev up --port {dev_directory.ANY_PORT}") for line in ours]
 
 
 @pytest.mark.timeout(PASTING_S_MAX)
@@ -80,7 +80,7 @@ def paste(folder: Path, python: str) -> None:
     printed: list[str] = []
     for language, block in BLOCKS:
         if language == "python":
-            servers = dev_folder.load(folder / dev_folder.DEFAULT).servers
+            servers = dev_directory.load(folder / dev_directory.DEFAULT).servers
             assert ADDRESS in block
             printed += _run([python, "-c", block.replace(ADDRESS, servers)], folder, python=python).splitlines()
         else:
@@ -109,7 +109,7 @@ def test_a_command_that_takes_too_long_ends_with_what_it_started(folder: Path) -
 
 
 def test_the_example_names_the_address_at_which_a_cluster_listens_by_itself() -> None:
-    assert f"{loopback_ports.HOST}:{dev_folder.FIRST_PORT}" == ADDRESS
+    assert f"{loopback_ports.HOST}:{dev_directory.FIRST_PORT}" == ADDRESS
     assert "ports 7070 to 7072 and 7170 to 7172" in " ".join(README.split())
 
 

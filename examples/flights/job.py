@@ -19,7 +19,7 @@ from examples.flights.fault import PARTITION, Fault
 from examples.flights.source import Flight
 from tinymq.base.errors import NotFound, TinymqError
 from tinymq.client import Client, TopicDescription
-from tinymq.dev import dev_cluster, dev_folder
+from tinymq.dev import dev_cluster, dev_directory
 
 TOPIC = "flights"
 BROKERS = 3
@@ -54,7 +54,7 @@ class Job:
             self._stop(well)
         return well
 
-    def _work(self, flights: list[Flight], client: Client, cluster: dev_folder.DevDirectory) -> bool:
+    def _work(self, flights: list[Flight], client: Client, cluster: dev_directory.DevDirectory) -> bool:
         leaders_first = self._create_topic(client)
         fault = Fault(self.folder, client, TOPIC, self._say)
         production = self._produce(flights, client, fault)
@@ -145,7 +145,9 @@ class Job:
         self.wrong += verdict.examples
         return verdict, time.monotonic() - began
 
-    def _compare_disks(self, cluster: dev_folder.DevDirectory, topic_id: bytes, partitions: replicas.Partitions) -> int:
+    def _compare_disks(
+        self, cluster: dev_directory.DevDirectory, topic_id: bytes, partitions: replicas.Partitions
+    ) -> int:
         self._say("stopping the brokers, comparing the replicas on their disks byte for byte")
         dev_cluster.down(self.folder, purge=False)
         equal = 0

@@ -18,7 +18,7 @@ from tinymq import Client
 from tinymq.base.errors import InvalidRequest, NotReady
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
-from tinymq.dev import dev_cluster, dev_folder
+from tinymq.dev import dev_cluster, dev_directory
 from tinymq.testing.cluster import SECRET, Cluster
 
 DEADLINE_S = 40.0
@@ -29,7 +29,7 @@ TIMING = "[timing]\nleader_return_s = 1.0\n"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cluster of three whose leaders return to their preferred brokers soon. It is stopped afterwards."""
     path = tmp_path_factory.mktemp("growing") / "dev"
-    made = dev_folder.create(path, 3)
+    made = dev_directory.create(path, 3)
     for broker in made.brokers:
         with open(made.config(broker.id), "a") as file:
             file.write(TIMING)
@@ -80,7 +80,7 @@ def test_add_needs_a_running_cluster_and_removes_a_failed_broker(folder: Path) -
     assert run(["dev", "add", "-n", "0", "--dir", str(folder)]) == Exit.USAGE
     dev_cluster.up(folder, None, print)
     before = sorted(path.name for path in folder.iterdir())
-    brokers = dev_folder.load(folder).brokers
+    brokers = dev_directory.load(folder).brokers
     theirs = (folder / "secret").read_text()
     (folder / "secret").write_text("it is not theirs any more\n")
     try:
@@ -89,7 +89,7 @@ def test_add_needs_a_running_cluster_and_removes_a_failed_broker(folder: Path) -
     finally:
         (folder / "secret").write_text(theirs)
     assert sorted(path.name for path in folder.iterdir()) == before
-    assert dev_folder.load(folder).brokers == brokers
+    assert dev_directory.load(folder).brokers == brokers
 
 
 def test_a_cluster_grows_under_traffic_and_its_leaders_return_after_a_failure(
@@ -97,14 +97,14 @@ def test_a_cluster_grows_under_traffic_and_its_leaders_return_after_a_failure(
 ) -> None:
     where = ["--dir", str(folder)]
     assert run(["dev", "up", *where]) == Exit.OK
-    three = dev_folder.load(folder).servers
+    three = dev_directory.load(folder).servers
     with Client(three) as client:
         client.admin.create_topic("old", partitions=3, replication_factor=3)
     old = Traffic(three, "old")
 
     states = answer(capfd, "dev", "add", "-n", "2", *where)["brokers"]
     assert [(b["id"], b["state"]) for b in states] == [(n, "running") for n in range(1, 6)]
-    servers = dev_folder.load(folder).servers
+    servers = dev_directory.load(folder).servers
     status = answer(capfd, "cluster", "status", "-s", servers)
     metadata = {r["broker"]: (r["role"], r["reason"]) for r in status["replicas"] if r["topic"] == "(metadata)"}
     assert (metadata[4], metadata[5]) == (("observer", ""), ("observer", ""))
@@ -115,7 +115,7 @@ def test_a_cluster_grows_under_traffic_and_its_leaders_return_after_a_failure(
     new = Traffic(servers, "new")
     homes = {p.partition: p.replicas[0] for p in topic.partitions}
 
-    joined = dev_folder.load(folder).config(4)
+    joined = dev_directory.load(folder).config(4)
     joined.write_text(re.sub(r"^join = .*\n", "", joined.read_text(), flags=re.M) + TIMING)
     assert run(["dev", "kill", "4", *where]) == Exit.OK
     with Client(servers) as client:
@@ -142,18 +142,18 @@ def test_a_cluster_grows_under_traffic_and_its_leaders_return_after_a_failure(
     assert f"broker {outsider} holds no replica" in capfd.readouterr().err
     assert run(["cluster", "transfer-leader", "none", "0", "-s", servers]) == Exit.NOT_FOUND
 
-    assert [b.joined for b in dev_folder.load(folder).brokers] == [False, False, False, True, True]
+    assert [b.joined for b in dev_directory.load(folder).brokers] == [False, False, False, True, True]
 
 
 @pytest.mark.long  # the tests above and tests/testing/test_growing.py cover the same in parts
 def test_a_cluster_that_grew_comes_up_again_as_a_whole(folder: Path) -> None:
     dev_cluster.up(folder, None, print)
-    while len(dev_folder.load(folder).brokers) < 5:
+    while len(dev_directory.load(folder).brokers) < 5:
         dev_cluster.add(folder, print)
     dev_cluster.down(folder, purge=False)
     dev_cluster.up(folder, None, print)
     assert [(s.id, s.state) for s in dev_cluster.status(folder)] == [(n, "running") for n in range(1, 6)]
-    assert [b.joined for b in dev_folder.load(folder).brokers] == [False, False, False, True, True]
+    assert [b.joined for b in dev_directory.load(folder).brokers] == [False, False, False, True, True]
 
 
 def test_a_cluster_with_observers_recovers_from_the_loss_of_most_voters(

@@ -26,7 +26,7 @@ from tinymq.cli.common import broker_log
 from tinymq.cli.common.escapes import HOSTILE as CATEGORIES
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import main, run
-from tinymq.dev import dev_folder
+from tinymq.dev import dev_directory
 from tinymq.testing import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,7 +144,7 @@ def test_answers_of_a_broker_are_printed_without_control_characters(
 
 
 def test_local_files_are_printed_without_control_characters(capfd: pytest.CaptureFixture[str]) -> None:
-    folder = dev_folder.create(dev_folder.DEFAULT, 1)
+    folder = dev_directory.create(dev_directory.DEFAULT, 1)
     with open(folder.log(1), "w", newline="") as log:
         log.write(HOSTILE)
     file = folder.path / "cluster.json"

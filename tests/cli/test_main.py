@@ -117,9 +117,9 @@ def test_produce_ends_at_its_timeout_and_counts_only_sent_records(
 
 
 def test_a_stopped_cluster_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    from tinymq.dev import dev_folder
+    from tinymq.dev import dev_directory
 
-    folder = dev_folder.create(dev_folder.DEFAULT, 3)
+    folder = dev_directory.create(dev_directory.DEFAULT, 3)
     assert run(["dev", "status", "-o", "json"]) == Exit.OK
     document = json.loads(capsys.readouterr().out)
     assert document == {

@@ -18,7 +18,7 @@ from tinymq.base.types import GroupId, TopicId
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
 from tinymq.client import Delivery
-from tinymq.dev import dev_cluster, dev_folder
+from tinymq.dev import dev_cluster, dev_directory
 
 DEADLINE_S = 40.0
 ALL = (1, 2, 3)
@@ -34,8 +34,8 @@ class Dev:
     path: Path
 
     @property
-    def folder(self) -> dev_folder.DevDirectory:
-        return dev_folder.load(self.path)
+    def folder(self) -> dev_directory.DevDirectory:
+        return dev_directory.load(self.path)
 
     def kill(self, *numbers: int) -> None:
         """Send SIGKILL to all brokers before waiting for any of them."""

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from tinymq.cli.common.exits import Exit
-from tinymq.dev import dev_folder
+from tinymq.dev import dev_directory
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(".tinymq") / "flights"
@@ -46,7 +46,7 @@ def test_no_broker_outlives_an_interrupt(tmp_path: Path) -> None:
         read = os.read(job.stdout.fileno(), 65536)
         assert read, said
         said += read
-    cluster = dev_folder.load(tmp_path / FOLDER)
+    cluster = dev_directory.load(tmp_path / FOLDER)
     brokers = [cluster.process(broker.id) for broker in cluster.brokers]
     # Like a terminal: the whole foreground group gets the signal, perhaps twice.
     os.killpg(job.pid, signal.SIGINT)

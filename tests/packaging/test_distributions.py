@@ -19,7 +19,7 @@ from tests import test_readme
 from tests.spark import environments
 from tinymq.base.errors import NotFound
 from tinymq.base.version import VERSION
-from tinymq.dev import dev_cluster, dev_folder
+from tinymq.dev import dev_cluster, dev_directory
 
 ROOT = environments.ROOT
 FOUR = {"google-crc32c", "grpcio", "protobuf", "pyarrow"}
@@ -131,7 +131,7 @@ def test_with_all_extras_the_command_tells_its_version(
 def elsewhere(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     with contextlib.suppress(NotFound):
-        dev_cluster.down(tmp_path / dev_folder.DEFAULT, purge=True)
+        dev_cluster.down(tmp_path / dev_directory.DEFAULT, purge=True)
 
 
 @pytest.mark.long

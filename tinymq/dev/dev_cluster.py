@@ -16,8 +16,8 @@ from pathlib import Path
 from tinymq.base.errors import InvalidRequest, NotReady
 from tinymq.base.private_files import open_to_others
 from tinymq.base.quantity import named, quantity
-from tinymq.dev import ask, cause, dev_folder, process
-from tinymq.dev.dev_folder import DevBroker, DevDirectory
+from tinymq.dev import ask, cause, dev_directory, process
+from tinymq.dev.dev_directory import DevBroker, DevDirectory
 
 READY_S_MAX = 30.0  # from a broker's start until it serves
 STOP_S_MAX = 15.0  # within this time, a broker that gets SIGTERM transfers its leaderships and ends
@@ -38,15 +38,15 @@ class BrokerState:
     state: str  # stopped | starting | unformed | running | stopping | failed
 
 
-def up(path: Path, brokers: int | None, say: Say, first_port: int = dev_folder.ANY_PORT) -> DevDirectory:
+def up(path: Path, brokers: int | None, say: Say, first_port: int = dev_directory.ANY_PORT) -> DevDirectory:
     """Start the stopped brokers of the cluster in `path`, and return when the cluster serves.
 
     Creates the cluster first if there is none. A new cluster gets its ports from `first_port` on, by the rules of
-    dev_folder.create. If the cluster does not come up, the brokers that this call started are stopped again.
+    dev_directory.create. If the cluster does not come up, the brokers that this call started are stopped again.
     """
-    if not dev_folder.exists(path):
-        dev_folder.check_number(3 if brokers is None else brokers)
-    with dev_folder.locked(path):
+    if not dev_directory.exists(path):
+        dev_directory.check_number(3 if brokers is None else brokers)
+    with dev_directory.locked(path):
         folder = _load_or_create(path, brokers, first_port)
         if mode := open_to_others(path):
             say(f"warning: other users can enter {path}, which has mode {mode}; to prevent that: chmod 700 {path}")
@@ -73,7 +73,7 @@ def add(path: Path, say: Say) -> DevBroker:
 
     If the broker does not come up, it is removed again with all its files.
     """
-    with dev_folder.locked_cluster(path) as folder:
+    with dev_directory.locked_cluster(path) as folder:
         if not any(_runs(folder, broker) for broker in folder.voters):
             raise InvalidRequest(
                 f"no voter of the cluster in {path} runs, so no broker can join it", hint="tinymq dev up"
@@ -93,7 +93,7 @@ def add(path: Path, say: Say) -> DevBroker:
 
 def start(path: Path, number: int) -> DevBroker:
     """Start broker `number` without waiting for it (see `wait_ready`)."""
-    with dev_folder.locked_cluster(path) as folder:
+    with dev_directory.locked_cluster(path) as folder:
         broker = folder.broker(number)
         if _runs(folder, broker):
             hint = f"see tinymq dev status; tinymq dev stop {number} stops it"
@@ -107,7 +107,7 @@ def wait_ready(path: Path, number: int) -> None:
 
     Raises at once if too few of the other voters run, because then waiting cannot help.
     """
-    folder = dev_folder.load(path)
+    folder = dev_directory.load(path)
     down = [broker for broker in folder.voters if not _runs(folder, broker)]
     if 2 * len(down) >= len(folder.voters):
         reason = f"broker {number} is started, and serves once a majority of {_named(folder.voters)} runs"
@@ -127,7 +127,7 @@ def stop(path: Path, number: int) -> DevBroker:
 
 def down(path: Path, *, purge: bool) -> list[DevBroker]:
     """Stop every running broker, and return those brokers. With `purge`, remove the directory with all data."""
-    with dev_folder.locked_cluster(path) as folder:
+    with dev_directory.locked_cluster(path) as folder:
         running = [broker for broker in folder.brokers if _runs(folder, broker)]
         _stop(folder, folder.brokers)
         if purge:
@@ -137,14 +137,14 @@ def down(path: Path, *, purge: bool) -> list[DevBroker]:
 
 def status(path: Path) -> list[BrokerState]:
     """Return the state of each broker, from its process and from its own status."""
-    folder = dev_folder.load(path)
+    folder = dev_directory.load(path)
     return [_state(folder, broker) for broker in folder.brokers]
 
 
 def _load_or_create(path: Path, brokers: int | None, first_port: int) -> DevDirectory:
-    if not dev_folder.exists(path):
-        return dev_folder.create(path, 3 if brokers is None else brokers, first_port)
-    folder = dev_folder.load(path)
+    if not dev_directory.exists(path):
+        return dev_directory.create(path, 3 if brokers is None else brokers, first_port)
+    folder = dev_directory.load(path)
     if brokers not in (None, len(folder.brokers)):
         hint = "leave out -n; tinymq dev add adds a broker, tinymq dev down --purge removes the cluster with its data"
         raise InvalidRequest(
@@ -172,7 +172,7 @@ def _start(folder: DevDirectory, broker: DevBroker) -> None:
 
 
 def _end(path: Path, number: int, signal_number: signal.Signals) -> DevBroker:
-    with dev_folder.locked_cluster(path) as folder:
+    with dev_directory.locked_cluster(path) as folder:
         broker = folder.broker(number)
         running = folder.process(number)
         if running is None or not running.signal(signal_number):

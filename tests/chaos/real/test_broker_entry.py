@@ -19,8 +19,8 @@ from tests.metrics.pages import get
 from tinymq import Client
 from tinymq.base.errors import OutcomeUnknown
 from tinymq.cli.common.exits import Exit
-from tinymq.dev import dev_cluster, dev_folder, process
-from tinymq.dev.dev_folder import DevDirectory
+from tinymq.dev import dev_cluster, dev_directory, process
+from tinymq.dev.dev_directory import DevDirectory
 from tinymq.dev.process import Process
 from tinymq.raft.roles.replication import Replication
 from tinymq_chaos.mutants import MUTANTS
@@ -69,7 +69,7 @@ class Cluster:
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     monkeypatch.setenv("PYTHONPATH", OWN)
     path = tmp_path / "dev"
-    folder = dev_folder.create(path, 3)
+    folder = dev_directory.create(path, 3)
     with folder.config(1).open("a") as config:  # it keeps leading without the others, however late a send comes
         config.write("\n[timing]\ngone_after_s = 20.0\n")
     mutant = [*MODULE, "--mutant", "answers-when-appended", "--", "--config", str(folder.config(1))]
@@ -113,7 +113,7 @@ def test_a_mutant_that_answers_before_the_commit_loses_acknowledged_records(clus
 
 def test_the_entry_point_ends_with_the_brokers_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", OWN)
-    folder = dev_folder.create(tmp_path / "dev", 1)
+    folder = dev_directory.create(tmp_path / "dev", 1)
     start = [*MODULE, "--mutant", "no-pre-votes", "--mutant", "logs-are-not-synced", "--"]
     with subprocess.Popen([*start, "--config", str(folder.config(1))], stderr=subprocess.PIPE, text=True) as broker:
         try:

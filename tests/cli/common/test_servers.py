@@ -11,7 +11,7 @@ import pytest
 from tinymq.base.errors import InvalidConfig, InvalidRequest, NotFound
 from tinymq.cli.common import stopwatch
 from tinymq.cli.common.servers import ServerOptions
-from tinymq.dev import dev_folder
+from tinymq.dev import dev_directory
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def test_the_default_is_the_local_cluster() -> None:
     with pytest.raises(NotFound) as nobody:
         ServerOptions().addresses()
     assert "tinymq dev up" in nobody.value.hint
-    folder = dev_folder.create(dev_folder.DEFAULT, 3)
+    folder = dev_directory.create(dev_directory.DEFAULT, 3)
     assert ServerOptions().addresses() == ",".join(broker.address for broker in folder.brokers)
     assert ServerOptions("h:1,h:2").addresses() == "h:1,h:2"
 

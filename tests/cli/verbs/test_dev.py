@@ -17,7 +17,7 @@ from tests.metrics.pages import get
 from tinymq.base.errors import NotReady
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
-from tinymq.dev import cause, dev_cluster, dev_folder
+from tinymq.dev import cause, dev_cluster, dev_directory
 from tinymq.dev.process import Process
 from tinymq.net import loopback_ports
 
@@ -34,13 +34,13 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def _processes(folder: Path) -> list[Process]:
-    cluster = dev_folder.load(folder)
+    cluster = dev_directory.load(folder)
     return [process for b in cluster.brokers if (process := cluster.process(b.id)) is not None]
 
 
 def _metadata_leader(folder: Path, capfd: pytest.CaptureFixture[str]) -> int:
     capfd.readouterr()
-    run(["cluster", "status", "-s", dev_folder.load(folder).servers, "-o", "json"])
+    run(["cluster", "status", "-s", dev_directory.load(folder).servers, "-o", "json"])
     leader: int = json.loads(capfd.readouterr().out)["metadata_leader"]
     return leader
 
@@ -81,7 +81,7 @@ def test_a_clusters_life(folder: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert run(["dev", "up", *where]) == Exit.OK, "the cluster starts again with its data"
     leader = _metadata_leader(folder, capfd)
     assert run(["dev", "stop", str(leader), *where]) == Exit.OK
-    events = [json.loads(line) for line in cause.tail(dev_folder.load(folder).log(leader), 50)]
+    events = [json.loads(line) for line in cause.tail(dev_directory.load(folder).log(leader), 50)]
     stopping = max(i for i, event in enumerate(events) if event.get("state") == "stopping")
     assert "follower" in [event.get("role") for event in events[stopping:]], (
         "the broker transferred its leadership before it stopped"
@@ -97,21 +97,21 @@ def test_sigterm_stops_a_broker_in_order(folder: Path) -> None:
     (process,) = _processes(folder)
     process.signal(signal.SIGTERM)
     assert process.wait_gone(time.monotonic() + DEADLINE_S)
-    events = [json.loads(line) for line in cause.tail(dev_folder.load(folder).log(1), 50)]
+    events = [json.loads(line) for line in cause.tail(dev_directory.load(folder).log(1), 50)]
     assert "stopping" in {event.get("state") for event in events}
     assert [s.state for s in dev_cluster.status(folder)] == ["stopped"]
 
 
-def without_metrics(folder: Path) -> dev_folder.DevDirectory:
+def without_metrics(folder: Path) -> dev_directory.DevDirectory:
     """Create three brokers as a version without metrics did."""
-    dev_folder.create(folder, 3)
+    dev_directory.create(folder, 3)
     document = json.loads((folder / "cluster.json").read_text())
     for said in document["brokers"]:
         del said["metrics_address"]
         config = folder / f"broker-{said['id']}.toml"
         config.write_text(re.sub(r"metrics_listen = .*\n", "", config.read_text()))
     (folder / "cluster.json").write_text(json.dumps(document))
-    return dev_folder.load(folder)
+    return dev_directory.load(folder)
 
 
 def test_a_failed_start_is_explained_and_leaves_no_process(folder: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_failed_start_is_explained_and_leaves_no_process(folder: Path) -> None
 
 
 def test_an_unknown_key_names_the_nearest(tmp_path: Path, run_broker: RunBroker) -> None:
-    cluster = dev_folder.create(tmp_path / "dev", 1)
+    cluster = dev_directory.create(tmp_path / "dev", 1)
     config = cluster.config(1)
     config.write_text(config.read_text().replace("peer_listen", "peer_listn"))
     result = run_broker(["--config", str(config)])

@@ -18,7 +18,7 @@ from tinymq import Client
 from tinymq.base.errors import DeadlineExceeded, InvalidRequest, NotReady, OutcomeUnknown, UnknownTopic
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
-from tinymq.dev import dev_cluster, dev_folder
+from tinymq.dev import dev_cluster, dev_directory
 
 SESSION_S = 2.0
 DEADLINE_S = 30.0
@@ -33,7 +33,7 @@ class Dev:
     zookeeper: KazooClient
 
     def signal(self, number: int, how: signal.Signals) -> None:
-        found = dev_folder.load(self.path).process(number)
+        found = dev_directory.load(self.path).process(number)
         assert found is not None
         assert found.signal(how)
 
@@ -48,7 +48,7 @@ class Dev:
         return None if stat is None else int(stat.ephemeralOwner)
 
     def client(self) -> Client:
-        return Client(dev_folder.load(self.path).servers)
+        return Client(dev_directory.load(self.path).servers)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory, server: ZookeeperServer) -> It
         zookeeper.stop()
         zookeeper.close()
         for number in (1, 2, 3):
-            process = dev_folder.load(path).process(number)
+            process = dev_directory.load(path).process(number)
             if process is not None:
                 process.signal(signal.SIGCONT)
         dev_cluster.down(path, purge=False)
@@ -79,7 +79,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory, server: ZookeeperServer) -> It
 
 def lay_out(path: Path, registry: str, brokers: int = 3) -> None:
     """A new local cluster whose configuration names `registry`."""
-    folder = dev_folder.create(path, brokers)
+    folder = dev_directory.create(path, brokers)
     timing = f"\n[timing]\nregistration_lease_s = {SESSION_S}\nregistration_renew_s = {SESSION_S / 4}\n"
     for broker in folder.brokers:
         config = folder.config(broker.id)
@@ -119,7 +119,7 @@ def test_while_zookeeper_is_away_records_are_written_and_read(
     dev: Dev, server: ZookeeperServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Longer than any session. The status reports it, and afterwards everything works as before."""
-    folder = dev_folder.load(dev.path)
+    folder = dev_directory.load(dev.path)
     with dev.client() as client, client.producer() as producer:
         client.admin.create_topic("while", partitions=3, replication_factor=3)
         producer.send("while", b"0", partition=0).result()  # the producer has its id, which comes from the registry
@@ -165,7 +165,7 @@ def test_a_broker_that_loses_its_session_recovers(dev: Dev, capfd: pytest.Captur
         until(lambda: dev.session(1) not in (None, before), "it comes back without a session of its own")
         until(lambda: is_made(client, "after"), "a broker does not hear that there are three")
         send(client, "after", range(30))
-        until(lambda: run(["cluster", "status", "-s", dev_folder.load(dev.path).servers]) == Exit.OK, "not healthy")
+        until(lambda: run(["cluster", "status", "-s", dev_directory.load(dev.path).servers]) == Exit.OK, "not healthy")
         dev.signal(2, signal.SIGKILL)  # from now on every majority needs the broker that was away
         send(client, "t", range(600, 900))
         assert read(client, "t") == list(range(900))
@@ -179,7 +179,7 @@ def test_a_broker_that_loses_its_session_recovers(dev: Dev, capfd: pytest.Captur
 def test_without_zookeeper_a_broker_refuses_to_start_with_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "dev"
     lay_out(path, "zookeeper://127.0.0.1:1/x", brokers=1)
-    config = dev_folder.load(path).config(1)
+    config = dev_directory.load(path).config(1)
     config.write_text(config.read_text() + "command_timeout_s = 0.5\n")
     with pytest.raises(NotReady) as refused:
         dev_cluster.up(path, 1, lambda line: None)

@@ -19,7 +19,7 @@ from pipelines import job, load, reference
 from pipelines.job import Job
 from tests.spark.pipeline_runs import left_of
 from tinymq.cli.common.exits import Exit
-from tinymq.dev import dev_cluster, dev_folder
+from tinymq.dev import dev_cluster, dev_directory
 
 ROOT = Path(__file__).resolve().parents[3]
 CLUSTER = Path(".tinymq") / "pipeline" / "cluster"
@@ -93,7 +93,7 @@ def test_no_process_outlives_an_interrupt(tmp_path: Path) -> None:
         read = os.read(run.stdout.fileno(), 65536)
         assert read, said
         said += read
-    cluster = dev_folder.load(tmp_path / CLUSTER)
+    cluster = dev_directory.load(tmp_path / CLUSTER)
     brokers = [cluster.process(broker.id) for broker in cluster.brokers]
     (spark,) = [child for child in _children(run.pid) if child not in {b.pid for b in brokers if b is not None}]
     assert left_of(spark), "Spark runs in a session of its own"

@@ -17,7 +17,7 @@ from pyspark_tinymq import drop_repeats
 from tests.spark.pipeline_runs import TOPIC, WINDOWS, Runs, left_of
 from tinymq import Client
 from tinymq.dev import dev_cluster
-from tinymq.dev.dev_folder import DevDirectory
+from tinymq.dev.dev_directory import DevDirectory
 
 BATCH_RECORDS = 40_000
 RUN_S_MAX = 900.0

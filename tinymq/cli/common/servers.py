@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from tinymq.base.config import parse_address
 from tinymq.base.errors import InvalidConfig, InvalidRequest, NotFound
 from tinymq.cli.common import stopwatch
-from tinymq.dev import dev_folder
+from tinymq.dev import dev_directory
 
 if TYPE_CHECKING:
     from tinymq.client import Client
@@ -62,7 +62,7 @@ class ServerOptions:
                 _check(address)
             return self.servers
         try:
-            return dev_folder.load(dev_folder.DEFAULT).servers
+            return dev_directory.load(dev_directory.DEFAULT).servers
         except NotFound:
             hint = "give -s host:port, set TINYMQ_SERVERS, or start a local cluster: tinymq dev up"
             raise NotFound("no brokers were named", hint=hint) from None

@@ -16,7 +16,7 @@ from tinymq.cli.common.options import Output
 from tinymq.cli.common.output import print_json, print_line, print_table, say
 from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 from tinymq.cli.verbs import feature_level, recover
-from tinymq.dev import ask, dev_folder
+from tinymq.dev import ask, dev_directory
 
 if TYPE_CHECKING:
     from tinymq.client import ClusterStatus, ReplicaStatus
@@ -89,7 +89,7 @@ def _secret(secret_file: Path | None, servers: ServerOptions) -> bytes:
     if secret_file is not None:
         return read_secret(secret_file)
     if servers.servers is None:
-        return dev_folder.load(dev_folder.DEFAULT).secret
+        return dev_directory.load(dev_directory.DEFAULT).secret
     raise InvalidRequest("the secret of this cluster is required", hint="give --secret-file")
 
 

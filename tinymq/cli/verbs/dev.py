@@ -13,7 +13,7 @@ from tinymq.base.errors import InvalidRequest
 from tinymq.base.quantity import quantity
 from tinymq.cli.common.options import Output
 from tinymq.cli.common.output import flush, print_json, print_line, print_table, say
-from tinymq.dev import cause, dev_cluster, dev_folder
+from tinymq.dev import cause, dev_cluster, dev_directory
 
 app = App(name="dev", help="Run a local cluster of plain processes: up, add, status, logs, kill, stop, start, down.")
 
@@ -27,8 +27,8 @@ FOLLOW_S = 0.2
 def up(
     *,
     brokers: Annotated[int | None, Parameter(name=["--brokers", "-n"])] = None,
-    port: Annotated[int, Parameter(name=["--port", "-p"])] = dev_folder.FIRST_PORT,
-    dir: Dir = dev_folder.DEFAULT,
+    port: Annotated[int, Parameter(name=["--port", "-p"])] = dev_directory.FIRST_PORT,
+    dir: Dir = dev_directory.DEFAULT,
     output: Output = "table",
 ) -> None:
     """Start a cluster, or its stopped brokers, and wait until it serves.
@@ -53,7 +53,7 @@ def up(
 def add(
     *,
     brokers: Annotated[int, Parameter(name=["--brokers", "-n"], help="How many brokers to add.")] = 1,
-    dir: Dir = dev_folder.DEFAULT,
+    dir: Dir = dev_directory.DEFAULT,
     output: Output = "table",
 ) -> None:
     """Add brokers to a running cluster, and wait until they serve.
@@ -69,7 +69,7 @@ def add(
 
 
 @app.command
-def status(*, dir: Dir = dev_folder.DEFAULT, output: Output = "table") -> None:
+def status(*, dir: Dir = dev_directory.DEFAULT, output: Output = "table") -> None:
     """Show the brokers, their processes and their states."""
     _print(dir, output)
 
@@ -81,10 +81,10 @@ def logs(
     *,
     lines: Annotated[int, Parameter(name=["--lines", "-n"], help="How many lines from the end.")] = 50,
     follow: Annotated[bool, Parameter(name=["--follow", "-f"], help="Print new lines until interrupted.")] = False,
-    dir: Dir = dev_folder.DEFAULT,
+    dir: Dir = dev_directory.DEFAULT,
 ) -> None:
     """Print the brokers' logs. Each line is a JSON object already, so there is no -o."""
-    folder = dev_folder.load(dir)
+    folder = dev_directory.load(dir)
     numbers = [broker.id for broker in folder.brokers] if number is None else [folder.broker(number).id]
     positions = {}
     for each in numbers:
@@ -102,7 +102,7 @@ def logs(
 
 
 @app.command
-def kill(number: Number, /, *, dir: Dir = dev_folder.DEFAULT, output: Output = "table") -> None:
+def kill(number: Number, /, *, dir: Dir = dev_directory.DEFAULT, output: Output = "table") -> None:
     """Kill a broker, as kill -9 does."""
     dev_cluster.kill(dir, number)
     say(f"broker {number} killed")
@@ -110,7 +110,7 @@ def kill(number: Number, /, *, dir: Dir = dev_folder.DEFAULT, output: Output = "
 
 
 @app.command
-def stop(number: Number, /, *, dir: Dir = dev_folder.DEFAULT, output: Output = "table") -> None:
+def stop(number: Number, /, *, dir: Dir = dev_directory.DEFAULT, output: Output = "table") -> None:
     """Stop a broker in order: it transfers its leaderships first."""
     dev_cluster.stop(dir, number)
     say(f"broker {number} stopped")
@@ -118,7 +118,7 @@ def stop(number: Number, /, *, dir: Dir = dev_folder.DEFAULT, output: Output = "
 
 
 @app.command
-def start(number: Number, /, *, dir: Dir = dev_folder.DEFAULT, output: Output = "table") -> None:
+def start(number: Number, /, *, dir: Dir = dev_directory.DEFAULT, output: Output = "table") -> None:
     """Start a broker that was killed or stopped, and wait until it serves."""
     broker = dev_cluster.start(dir, number)
     dev_cluster.wait_ready(dir, number)
@@ -130,7 +130,7 @@ def start(number: Number, /, *, dir: Dir = dev_folder.DEFAULT, output: Output = 
 def down(
     *,
     purge: Annotated[bool, Parameter(help="Remove the cluster's directory with all its data.")] = False,
-    dir: Dir = dev_folder.DEFAULT,
+    dir: Dir = dev_directory.DEFAULT,
     output: Output = "table",
 ) -> None:
     """Stop the cluster. Its data stays, unless --purge is given."""

@@ -12,16 +12,16 @@ import pytest
 from tinymq.base.errors import CorruptData, FolderInUse, InvalidRequest, NotFound, UnsafePath
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
-from tinymq.dev import cause, dev_cluster, dev_folder, process
+from tinymq.dev import cause, dev_cluster, dev_directory, process
 from tinymq.dev.process import Process
 from tinymq.net import loopback_ports
 
 
 def test_created_and_loaded_alike(tmp_path: Path) -> None:
-    created = dev_folder.create(tmp_path / "dev", 3)
-    assert dev_folder.load(tmp_path / "dev") == created
+    created = dev_directory.create(tmp_path / "dev", 3)
+    assert dev_directory.load(tmp_path / "dev") == created
     assert not created.formed
-    assert dev_folder.load(created.set_formed().path).formed
+    assert dev_directory.load(created.set_formed().path).formed
     assert len({a for b in created.brokers for a in (b.address, b.peer_address, b.metrics_address)}) == 9
     listens = tomllib.loads(created.config(2).read_text())
     second = created.broker(2)
@@ -31,7 +31,7 @@ def test_created_and_loaded_alike(tmp_path: Path) -> None:
 
 
 def test_the_secret_is_for_its_owner_alone_and_shared_by_all_brokers(tmp_path: Path) -> None:
-    folder = dev_folder.create(tmp_path, 3)
+    folder = dev_directory.create(tmp_path, 3)
     assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
     assert len(folder.secret) >= 32
     configs = [tomllib.loads(folder.config(n).read_text()) for n in (1, 2, 3)]
@@ -43,13 +43,13 @@ def test_the_secret_is_for_its_owner_alone_and_shared_by_all_brokers(tmp_path: P
 @pytest.mark.parametrize("brokers", [0, 2, 4, 7, -1])
 def test_an_invalid_number_of_brokers_creates_nothing(tmp_path: Path, brokers: int) -> None:
     with pytest.raises(InvalidRequest):
-        dev_folder.create(tmp_path / "dev", brokers)
+        dev_directory.create(tmp_path / "dev", brokers)
     assert not (tmp_path / "dev").exists()
 
 
 def test_a_missing_cluster_is_reported_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(NotFound) as raised:
-        dev_folder.load(tmp_path)
+        dev_directory.load(tmp_path)
     assert "tinymq dev up" in raised.value.hint
 
 
@@ -57,11 +57,11 @@ def test_a_missing_cluster_is_reported_with_a_hint(tmp_path: Path) -> None:
 def test_a_damaged_cluster_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "cluster.json").write_text(text)
     with pytest.raises(CorruptData):
-        dev_folder.load(tmp_path)
+        dev_directory.load(tmp_path)
 
 
 def test_processes_are_recorded(tmp_path: Path) -> None:
-    folder = dev_folder.create(tmp_path, 1)
+    folder = dev_directory.create(tmp_path, 1)
     assert folder.process(1) is None
     folder.set_process(1, Process(12, "34"))
     assert folder.process(1) == Process(12, "34")
@@ -74,15 +74,15 @@ def test_processes_are_recorded(tmp_path: Path) -> None:
 
 
 def test_two_commands_do_not_change_one_cluster_at_once(tmp_path: Path) -> None:
-    with dev_folder.locked(tmp_path / "dev"), pytest.raises(FolderInUse), dev_folder.locked(tmp_path / "dev"):
+    with dev_directory.locked(tmp_path / "dev"), pytest.raises(FolderInUse), dev_directory.locked(tmp_path / "dev"):
         pass
-    with dev_folder.locked(tmp_path / "dev"):
+    with dev_directory.locked(tmp_path / "dev"):
         pass
 
 
 def test_the_requested_ports_are_used_if_all_are_free(tmp_path: Path) -> None:
     first = _nine_free_ports()
-    folder = dev_folder.create(tmp_path / "a", 3, first)
+    folder = dev_directory.create(tmp_path / "a", 3, first)
     assert [b.address for b in folder.brokers] == [f"127.0.0.1:{first + i}" for i in range(3)]
     assert [b.peer_address for b in folder.brokers] == [f"127.0.0.1:{first + 100 + i}" for i in range(3)]
     assert [b.metrics_address for b in folder.brokers] == [f"127.0.0.1:{first + 200 + i}" for i in range(3)]
@@ -94,7 +94,7 @@ def test_other_ports_are_used_if_a_requested_one_is_taken(tmp_path: Path, taken:
     with socket.socket() as other:
         other.bind((loopback_ports.HOST, first + taken))
         other.listen()
-        folder = dev_folder.create(tmp_path / "a", 3, first)
+        folder = dev_directory.create(tmp_path / "a", 3, first)
     addresses = [a for b in folder.brokers for a in (b.address, b.peer_address, b.metrics_address)]
     ports = {int(address.rpartition(":")[2]) for address in addresses}
     assert len(ports) == 9
@@ -116,19 +116,19 @@ def test_a_command_that_is_refused_leaves_nothing_behind(tmp_path: Path, argv: l
 
 
 def test_up_refuses_another_number_of_brokers(tmp_path: Path) -> None:
-    dev_folder.create(tmp_path, 3)
+    dev_directory.create(tmp_path, 3)
     with pytest.raises(InvalidRequest, match="3 brokers, not 1"):
         dev_cluster.up(tmp_path, 1, print)
 
 
 def test_status_of_a_cluster_that_is_stopped(tmp_path: Path) -> None:
-    folder = dev_folder.create(tmp_path, 3)
+    folder = dev_directory.create(tmp_path, 3)
     folder.set_process(2, Process(1, "not this one"))
     assert [(s.id, s.pid, s.state) for s in dev_cluster.status(tmp_path)] == [(n, None, "stopped") for n in (1, 2, 3)]
 
 
 def test_unknown_and_stopped_brokers(tmp_path: Path) -> None:
-    dev_folder.create(tmp_path, 3)
+    dev_directory.create(tmp_path, 3)
     with pytest.raises(NotFound, match="no broker 4"):
         dev_cluster.kill(tmp_path, 4)
     with pytest.raises(InvalidRequest, match="does not run"):
@@ -136,7 +136,7 @@ def test_unknown_and_stopped_brokers(tmp_path: Path) -> None:
 
 
 def test_down_with_purge_removes_the_directory(tmp_path: Path) -> None:
-    dev_folder.create(tmp_path / "dev", 1)
+    dev_directory.create(tmp_path / "dev", 1)
     assert dev_cluster.down(tmp_path / "dev", purge=True) == []
     assert not (tmp_path / "dev").exists()
 
@@ -149,9 +149,9 @@ def test_the_tail_of_a_log(tmp_path: Path) -> None:
 
 
 def test_an_added_broker_joins_the_voters_and_has_the_same_files(tmp_path: Path) -> None:
-    made = dev_folder.create(tmp_path / "dev", 3)
+    made = dev_directory.create(tmp_path / "dev", 3)
     grown = made.with_one_more().with_one_more()
-    assert dev_folder.load(tmp_path / "dev") == grown
+    assert dev_directory.load(tmp_path / "dev") == grown
     assert ([b.id for b in grown.brokers], grown.voters) == ([1, 2, 3, 4, 5], made.brokers)
     config = tomllib.loads(grown.config(5).read_text())
     assert config["join"] == [b.peer_address for b in made.brokers]
@@ -161,18 +161,18 @@ def test_an_added_broker_joins_the_voters_and_has_the_same_files(tmp_path: Path)
 
 
 def test_an_added_broker_that_fails_to_start_is_removed(tmp_path: Path) -> None:
-    made = dev_folder.create(tmp_path / "dev", 3)
+    made = dev_directory.create(tmp_path / "dev", 3)
     before = sorted(path.name for path in made.path.iterdir())
     grown = made.with_one_more()
     grown.data(4).mkdir()
     grown.set_process(4, Process(1, "x"))
-    assert grown.without(grown.broker(4)) == made == dev_folder.load(made.path)
+    assert grown.without(grown.broker(4)) == made == dev_directory.load(made.path)
     assert sorted(path.name for path in made.path.iterdir()) == before
 
 
 def test_a_local_cluster_grows_up_to_a_bound(tmp_path: Path) -> None:
-    folder = dev_folder.create(tmp_path / "dev", 1)
-    for _ in range(dev_folder.BROKERS_MAX - 1):
+    folder = dev_directory.create(tmp_path / "dev", 1)
+    for _ in range(dev_directory.BROKERS_MAX - 1):
         folder = folder.with_one_more()
     with pytest.raises(InvalidRequest):
         folder.with_one_more()
@@ -186,7 +186,7 @@ def test_a_planted_link_is_refused_and_its_target_stays(
     victim.write_text("precious")
     (tmp_path / "dev").mkdir(0o700)
     if name.startswith("dev/broker"):
-        dev_folder.create(tmp_path / "dev", 1)
+        dev_directory.create(tmp_path / "dev", 1)
     (tmp_path / name).symlink_to(victim)
     assert run(["dev", "up", "-n", "1", "--dir", str(tmp_path / "dev")]) == Exit.FAILED
     said = capfd.readouterr().err
@@ -207,7 +207,7 @@ def test_output_goes_to_no_planted_link(tmp_path: Path) -> None:
 
 def test_a_directory_open_to_others_is_kept_with_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "dev"
-    dev_folder.create(path, 1)
+    dev_directory.create(path, 1)
     path.chmod(0o755)
     said: list[str] = []
     (path / "broker-1.log").symlink_to(tmp_path)  # makes the start of broker 1 fail
