@@ -160,7 +160,10 @@ class Setting:
         least = self.kind.least if isinstance(self.kind, Number) else None
         if self.absent not in (NOT_POSSIBLE, 0) and least is not None:
             assert least > 0, f"{field}: 0 is in range, and a stored 0 means {self.absent!r}"
-        assert self.level == 1 or self.absent is not NOT_POSSIBLE, f"{field}: older topics are stored without it"
+        first = self.absent is NOT_POSSIBLE
+        assert first == (self.level == 1), (
+            f"{field}: a setting after the first release has `absent` and a level above 1"
+        )
         return replace(self, name=self.name or field, field=field)
 
     @property

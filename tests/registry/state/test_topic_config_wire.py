@@ -56,10 +56,10 @@ BOUND = Number(Unit.BYTES, 1, 100, none_word="none")
 @pytest.mark.parametrize(
     ("setting", "values"),
     [
-        (Setting(BOUND, "", absent=None), {0: None, 7: 7}),
-        (Setting(BOUND, "", absent=9), {0: 9, -1: None, 7: 7}),
-        (Setting(Number(Unit.RECORDS, 0, 100), "", absent=0), {0: 0, 7: 7}),
-        (Setting(Choice(Storage), "", absent=Storage.DISK), {"": Storage.DISK, "memory": Storage.MEMORY}),
+        (Setting(BOUND, "", absent=None, level=2), {0: None, 7: 7}),
+        (Setting(BOUND, "", absent=9, level=2), {0: 9, -1: None, 7: 7}),
+        (Setting(Number(Unit.RECORDS, 0, 100), "", absent=0, level=2), {0: 0, 7: 7}),
+        (Setting(Choice(Storage), "", absent=Storage.DISK, level=2), {"": Storage.DISK, "memory": Storage.MEMORY}),
     ],
 )
 def test_a_new_setting_defines_its_absence_in_stored_bytes(setting: Setting, values: dict[Any, Any]) -> None:
@@ -71,4 +71,10 @@ def test_a_new_setting_defines_its_absence_in_stored_bytes(setting: Setting, val
 
 def test_a_stored_zero_has_one_meaning() -> None:
     with pytest.raises(AssertionError, match="0 is in range"):
-        Setting(Number(Unit.BYTES, 0, 100), "", absent=5).declared("added")
+        Setting(Number(Unit.BYTES, 0, 100), "", absent=5, level=2).declared("added")
+
+
+@pytest.mark.parametrize("setting", [Setting(BOUND, "", absent=None), Setting(BOUND, "", level=2)])
+def test_a_later_setting_says_what_its_absence_means_and_needs_a_level(setting: Setting) -> None:
+    with pytest.raises(AssertionError, match="added: a setting after the first release"):
+        setting.declared("added")
