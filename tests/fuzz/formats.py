@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import struct
 import tempfile
 from dataclasses import replace
 from functools import cache
@@ -191,7 +192,7 @@ def commanded() -> Applied:
     applied = Applied()
     for n in range(6):
         applied.batch(2, size=20 + n)
-        applied.run(*command_calls()[n % 3])
+        applied.run(*command_calls()[n % 5])
     return applied
 
 
@@ -201,6 +202,33 @@ def command_calls() -> list[list[part.Command]]:
         [values.opens("a", 3, 1), values.opens("b"), values.commits(2, "b"), values.holds(3), values.moves(1)],
         [values.seeks(2, 1, "a", 3), values.consumes(1, "b"), values.holds(4, 2), values.releases(1)],
         [values.opens("c"), values.deletes("c"), values.moves(4, part.MoveStart.RETENTION), values.consumes(2, "b")],
+        [
+            part.Command(make=part.MakeCursor(name="q", kind=part.QUEUE, group_id=7)),
+            part.Command(make=part.MakeCursor(name="r", kind=part.QUEUE, group_id=8)),
+            part.Command(drop=part.DropCursor(name="r", group_id=8)),
+            values.acknowledged(),
+            part.Command(note_message_id=part.NoteMessageId(message_id=bytes(16), window_ms=1000)),
+            part.Command(skip_duplicate=part.SkipDuplicate(producer_id=1, first_sequence=4)),
+        ],
+        queue_calls(),
+    ]
+
+
+def queue_calls() -> list[part.Command]:
+    """The commands of a queue group."""
+    queue = part.QueueRef(group="q", group_id=7, generation=5)
+    acked, failed = struct.pack("<QQQQ", 2, 3, 5, 7), struct.pack("<QII", 4, 1, 10)
+    session, topic = b"s" * 16, b"t" * 16
+    bury = part.BuryRecord(queue=queue, offset=3, message_id=session, topic_id=topic, headers=b"h")
+    settle = part.SettleRecords(queue=queue, acked=acked, acked_in_order=acked, failed=failed)
+    end = part.EndQueueSession(queue=queue, session=session, failed=failed, returned=acked)
+    return [
+        part.Command(open_session=part.OpenQueueSession(queue=queue, session=session)),
+        part.Command(settle=settle),
+        part.Command(bury=bury),
+        part.Command(raise_mark=part.RaiseGrantMark(queue=queue, granted_below=9)),
+        part.Command(end_session=end),
+        part.Command(buried=part.EndBurial(queue=queue, message_id=session)),
     ]
 
 

@@ -60,6 +60,12 @@ PARTITION_COMMANDS: Mapping[str, int] = {
     "drop": 2,
     "note_message_id": 2,
     "skip_duplicate": 2,
+    "settle": 2,
+    "open_session": 2,
+    "end_session": 2,
+    "raise_mark": 2,
+    "bury": 2,
+    "buried": 2,
 }
 """By the command's name in partition.proto's Command."""
 

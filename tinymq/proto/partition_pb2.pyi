@@ -37,7 +37,7 @@ class _CursorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CursorKind
     """the workers of a queue group"""
 
 class CursorKind(_CursorKind, metaclass=_CursorKindEnumTypeWrapper):
-    """Who reads by a cursor. A command of another kind, or of another group's id, is refused."""
+    """The kind of a cursor's readers. A command of another kind, or of another group's id, is refused."""
 
 CHANNEL: CursorKind.ValueType  # 0
 """one consumer of this partition; belongs to no group"""
@@ -86,6 +86,12 @@ class Command(_message.Message):
     DROP_FIELD_NUMBER: _builtins.int
     NOTE_MESSAGE_ID_FIELD_NUMBER: _builtins.int
     SKIP_DUPLICATE_FIELD_NUMBER: _builtins.int
+    SETTLE_FIELD_NUMBER: _builtins.int
+    OPEN_SESSION_FIELD_NUMBER: _builtins.int
+    END_SESSION_FIELD_NUMBER: _builtins.int
+    RAISE_MARK_FIELD_NUMBER: _builtins.int
+    BURY_FIELD_NUMBER: _builtins.int
+    BURIED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___OpenChannel: ...
     @_builtins.property
@@ -116,6 +122,18 @@ class Command(_message.Message):
     def note_message_id(self) -> Global___NoteMessageId: ...
     @_builtins.property
     def skip_duplicate(self) -> Global___SkipDuplicate: ...
+    @_builtins.property
+    def settle(self) -> Global___SettleRecords: ...
+    @_builtins.property
+    def open_session(self) -> Global___OpenQueueSession: ...
+    @_builtins.property
+    def end_session(self) -> Global___EndQueueSession: ...
+    @_builtins.property
+    def raise_mark(self) -> Global___RaiseGrantMark: ...
+    @_builtins.property
+    def bury(self) -> Global___BuryRecord: ...
+    @_builtins.property
+    def buried(self) -> Global___EndBurial: ...
     def __init__(
         self,
         *,
@@ -132,16 +150,325 @@ class Command(_message.Message):
         drop: Global___DropCursor | None = ...,
         note_message_id: Global___NoteMessageId | None = ...,
         skip_duplicate: Global___SkipDuplicate | None = ...,
+        settle: Global___SettleRecords | None = ...,
+        open_session: Global___OpenQueueSession | None = ...,
+        end_session: Global___EndQueueSession | None = ...,
+        raise_mark: Global___RaiseGrantMark | None = ...,
+        bury: Global___BuryRecord | None = ...,
+        buried: Global___EndBurial | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "hold", b"hold", "make", b"make", "move_start", b"move_start", "note_message_id", b"note_message_id", "open", b"open", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek", "skip_duplicate", b"skip_duplicate"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["buried", b"buried", "bury", b"bury", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "end_session", b"end_session", "hold", b"hold", "make", b"make", "move_start", b"move_start", "note_message_id", b"note_message_id", "open", b"open", "open_session", b"open_session", "raise_mark", b"raise_mark", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek", "settle", b"settle", "skip_duplicate", b"skip_duplicate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "hold", b"hold", "make", b"make", "move_start", b"move_start", "note_message_id", b"note_message_id", "open", b"open", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek", "skip_duplicate", b"skip_duplicate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buried", b"buried", "bury", b"bury", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "end_session", b"end_session", "hold", b"hold", "make", b"make", "move_start", b"move_start", "note_message_id", b"note_message_id", "open", b"open", "open_session", b"open_session", "raise_mark", b"raise_mark", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek", "settle", b"settle", "skip_duplicate", b"skip_duplicate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "seek", "delete", "consume", "move_start", "hold", "release", "remove_acknowledged", "make", "drop", "note_message_id", "skip_duplicate"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "seek", "delete", "consume", "move_start", "hold", "release", "remove_acknowledged", "make", "drop", "note_message_id", "skip_duplicate", "settle", "open_session", "end_session", "raise_mark", "bury", "buried"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
 Global___Command: _TypeAlias = Command  # noqa: Y015
+
+@_typing.final
+class QueueRef(_message.Message):
+    """The queue group that a command is about. Another history or generation than the present ones: the command comes from
+    before a seek, or from before records were lost, and changes nothing.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    HISTORY_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    group_id: _builtins.int
+    history: _builtins.int
+    """term of the newest recovery of this log; 0: there was none"""
+    generation: _builtins.int
+    """of the group's cursor"""
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        group_id: _builtins.int = ...,
+        history: _builtins.int = ...,
+        generation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "group", b"group", "group_id", b"group_id", "history", b"history"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueRef: _TypeAlias = QueueRef  # noqa: Y015
+
+@_typing.final
+class SettleRecords(_message.Message):
+    """The acks and the failed deliveries of many workers, in one command. All numbers are little-endian."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    ACKED_FIELD_NUMBER: _builtins.int
+    ACKED_IN_ORDER_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    acked: _builtins.bytes
+    """16 bytes each: first offset u64, and the offset after the last one u64"""
+    acked_in_order: _builtins.bytes
+    """of a keyed group, 16 bytes each: offset u64, and the record of its key before it u64"""
+    failed: _builtins.bytes
+    """16 bytes each: offset u64, number of the delivery u32, delay_ms u32"""
+    @_builtins.property
+    def queue(self) -> Global___QueueRef: ...
+    def __init__(
+        self,
+        *,
+        queue: Global___QueueRef | None = ...,
+        acked: _builtins.bytes = ...,
+        acked_in_order: _builtins.bytes = ...,
+        failed: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "acked_in_order", b"acked_in_order", "failed", b"failed", "queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SettleRecords: _TypeAlias = SettleRecords  # noqa: Y015
+
+@_typing.final
+class OpenQueueSession(_message.Message):
+    """Committed before the first grant to the session is sent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    session: _builtins.bytes
+    """16 bytes"""
+    @_builtins.property
+    def queue(self) -> Global___QueueRef: ...
+    def __init__(
+        self,
+        *,
+        queue: Global___QueueRef | None = ...,
+        session: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenQueueSession: _TypeAlias = OpenQueueSession  # noqa: Y015
+
+@_typing.final
+class EndQueueSession(_message.Message):
+    """Ends a session together with what that does to its records. A session that is not there: nothing changes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    RETURNED_FIELD_NUMBER: _builtins.int
+    session: _builtins.bytes
+    failed: _builtins.bytes
+    """as in SettleRecords: the records that it had started"""
+    returned: _builtins.bytes
+    """8 bytes each: offsets that it held and had not started"""
+    @_builtins.property
+    def queue(self) -> Global___QueueRef: ...
+    def __init__(
+        self,
+        *,
+        queue: Global___QueueRef | None = ...,
+        session: _builtins.bytes = ...,
+        failed: _builtins.bytes = ...,
+        returned: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "queue", b"queue", "returned", b"returned", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndQueueSession: _TypeAlias = EndQueueSession  # noqa: Y015
+
+@_typing.final
+class RaiseGrantMark(_message.Message):
+    """No record at or above the mark was ever granted. Applied before a record below it is granted; it never falls."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    GRANTED_BELOW_FIELD_NUMBER: _builtins.int
+    granted_below: _builtins.int
+    @_builtins.property
+    def queue(self) -> Global___QueueRef: ...
+    def __init__(
+        self,
+        *,
+        queue: Global___QueueRef | None = ...,
+        granted_below: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["granted_below", b"granted_below", "queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RaiseGrantMark: _TypeAlias = RaiseGrantMark  # noqa: Y015
+
+@_typing.final
+class BuryRecord(_message.Message):
+    """Begins to move a record to the dead letters. The same id again changes only the destination."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    HEADERS_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    message_id: _builtins.bytes
+    """of the copy, 16 bytes"""
+    topic_id: _builtins.bytes
+    """of the dead letters"""
+    partition: _builtins.int
+    end: _builtins.int
+    """of that partition at this moment: the copy lies at or behind it"""
+    headers: _builtins.bytes
+    """of the copy"""
+    @_builtins.property
+    def queue(self) -> Global___QueueRef: ...
+    def __init__(
+        self,
+        *,
+        queue: Global___QueueRef | None = ...,
+        offset: _builtins.int = ...,
+        message_id: _builtins.bytes = ...,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        end: _builtins.int = ...,
+        headers: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "headers", b"headers", "message_id", b"message_id", "offset", b"offset", "partition", b"partition", "queue", b"queue", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BuryRecord: _TypeAlias = BuryRecord  # noqa: Y015
+
+@_typing.final
+class EndBurial(_message.Message):
+    """The dead letters have the copy of that id, committed. An id that is not known: nothing changes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.bytes
+    @_builtins.property
+    def queue(self) -> Global___QueueRef: ...
+    def __init__(
+        self,
+        *,
+        queue: Global___QueueRef | None = ...,
+        message_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_id", b"message_id", "queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndBurial: _TypeAlias = EndBurial  # noqa: Y015
+
+@_typing.final
+class QueueGroup(_message.Message):
+    """The state of a queue group above its cursor."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    GRANTED_BELOW_FIELD_NUMBER: _builtins.int
+    SETTLED_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    BURIALS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    generation: _builtins.int
+    granted_below: _builtins.int
+    settled: _builtins.bytes
+    """16 bytes each, in order: first offset u64, offset after the last one u64"""
+    failures: _builtins.bytes
+    """24 bytes each, by offset: offset u64, deliveries u32, returns u32, not before i64"""
+    sessions: _builtins.bytes
+    """16 bytes each, the oldest first"""
+    @_builtins.property
+    def burials(self) -> _containers.RepeatedCompositeFieldContainer[Global___Burial]:
+        """the oldest first"""
+
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        granted_below: _builtins.int = ...,
+        settled: _builtins.bytes = ...,
+        failures: _builtins.bytes = ...,
+        sessions: _builtins.bytes = ...,
+        burials: _abc.Iterable[Global___Burial] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["burials", b"burials", "failures", b"failures", "generation", b"generation", "granted_below", b"granted_below", "group", b"group", "sessions", b"sessions", "settled", b"settled"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueGroup: _TypeAlias = QueueGroup  # noqa: Y015
+
+@_typing.final
+class Burial(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    HEADERS_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    message_id: _builtins.bytes
+    generation: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    end: _builtins.int
+    headers: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        message_id: _builtins.bytes = ...,
+        generation: _builtins.int = ...,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        end: _builtins.int = ...,
+        headers: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "generation", b"generation", "headers", b"headers", "message_id", b"message_id", "offset", b"offset", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Burial: _TypeAlias = Burial  # noqa: Y015
 
 @_typing.final
 class OpenChannel(_message.Message):
@@ -265,7 +592,7 @@ Global___Seek: _TypeAlias = Seek  # noqa: Y015
 
 @_typing.final
 class MakeCursor(_message.Message):
-    """Makes the cursor of a group, in the place of one of a lower group id. A channel of that name stays: AlreadyExists."""
+    """Creates the cursor of a group, and replaces one with a lower group id. A channel of that name stays: AlreadyExists."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -296,7 +623,7 @@ Global___MakeCursor: _TypeAlias = MakeCursor  # noqa: Y015
 
 @_typing.final
 class DropCursor(_message.Message):
-    """Drops the cursor of that group id, or of a lower one. There is none afterwards, whether or not there was one before."""
+    """Drops the cursor of that group id, or of a lower one. Succeeds also if there is none."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -553,6 +880,7 @@ class State(_message.Message):
     RECOVERY_EPOCH_FIELD_NUMBER: _builtins.int
     MESSAGE_IDS_FIELD_NUMBER: _builtins.int
     AWAITED_MESSAGE_FIELD_NUMBER: _builtins.int
+    QUEUE_GROUPS_FIELD_NUMBER: _builtins.int
     log_start: _builtins.int
     last_number: _builtins.int
     """the newest number or generation of a cursor"""
@@ -584,6 +912,10 @@ class State(_message.Message):
     def awaited_message(self) -> Global___AwaitedMessage:
         """noted by the entry at applied_index"""
 
+    @_builtins.property
+    def queue_groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueGroup]:
+        """by name"""
+
     def __init__(
         self,
         *,
@@ -598,10 +930,11 @@ class State(_message.Message):
         recovery_epoch: _builtins.int = ...,
         message_ids: _builtins.bytes = ...,
         awaited_message: Global___AwaitedMessage | None = ...,
+        queue_groups: _abc.Iterable[Global___QueueGroup] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["awaited_message", b"awaited_message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited_message", b"awaited_message", "channels", b"channels", "holds", b"holds", "last_append_us", b"last_append_us", "last_number", b"last_number", "log_start", b"log_start", "message_ids", b"message_ids", "recoveries", b"recoveries", "recovery_epoch", b"recovery_epoch", "retention_marks", b"retention_marks", "taken", b"taken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited_message", b"awaited_message", "channels", b"channels", "holds", b"holds", "last_append_us", b"last_append_us", "last_number", b"last_number", "log_start", b"log_start", "message_ids", b"message_ids", "queue_groups", b"queue_groups", "recoveries", b"recoveries", "recovery_epoch", b"recovery_epoch", "retention_marks", b"retention_marks", "taken", b"taken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

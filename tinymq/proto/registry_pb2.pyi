@@ -351,7 +351,7 @@ class DeletePartition(_message.Message):
     topic: _builtins.str
     partition: _builtins.int
     with_topic: _builtins.bool
-    """the last partition goes together with its topic"""
+    """deleting the last partition deletes the topic"""
     topic_id: _builtins.bytes
     """only of this topic; empty: of any topic with the name"""
     def __init__(
@@ -372,7 +372,7 @@ Global___DeletePartition: _TypeAlias = DeletePartition  # noqa: Y015
 
 @_typing.final
 class SetConsumer(_message.Message):
-    """Assigns a channel of a partition to a consumer. The reply has the epoch, which fences the consumer before."""
+    """Assigns a channel of a partition to a consumer. The reply has the epoch, which fences the previous consumer."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -586,7 +586,7 @@ class Topic(_message.Message):
     """of the state when the config was last altered"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Partition]:
-        """by number, which rises but may leave some out"""
+        """by number; numbers rise, with possible gaps"""
 
     @_builtins.property
     def config(self) -> Global___TopicConfig: ...
@@ -693,7 +693,7 @@ Global___Replica: _TypeAlias = Replica  # noqa: Y015
 
 @_typing.final
 class Reply(_message.Message):
-    """What a command came to."""
+    """The result of a command."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -93,7 +93,7 @@ class BrokerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def OpenProducer(self, request, context):
-        """Hands out a producer id for idempotent production, unique in the cluster for good.
+        """Returns a producer id for idempotent production, which the cluster never gives again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -276,7 +276,7 @@ class Broker:
 
 
 class ChannelsStub:
-    """Cursors, and where a partition begins: what readers leave behind in its own log.
+    """Cursors, the log start and holds: the state of readers in a partition's own log.
     """
 
     def __init__(self, channel):
@@ -323,11 +323,12 @@ class ChannelsStub:
 
 
 class ChannelsServicer:
-    """Cursors, and where a partition begins: what readers leave behind in its own log.
+    """Cursors, the log start and holds: the state of readers in a partition's own log.
     """
 
     def SetConsumer(self, request, context):
-        """Who reads a partition for a channel from now on: the answer's epoch fences whoever did before. Any broker answers.
+        """Assigns a channel of a partition to a consumer. The answer's epoch fences the previous consumer. Any broker
+        answers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -360,7 +361,7 @@ class ChannelsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Trim(self, request, context):
-        """Moves the log start, or holds it: of partitions that the answering broker leads.
+        """Moves or holds the log start of partitions that the answering broker leads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -420,7 +421,7 @@ def add_ChannelsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Channels:
-    """Cursors, and where a partition begins: what readers leave behind in its own log.
+    """Cursors, the log start and holds: the state of readers in a partition's own log.
     """
 
     @staticmethod
@@ -879,7 +880,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AddPartition(self, request, context):
-        """One more partition for a topic, or one less.
+        """Adds a partition to a topic, or deletes one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -892,7 +893,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TransferLeader(self, request, context):
-        """Hands a partition over that the answering broker leads, and waits until another one leads it.
+        """Transfers the leadership of a partition from the answering broker, and waits until another broker leads it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -905,14 +906,16 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FeatureLevel(self, request, context):
-        """Returns the feature level, and what keeps it down (docs/operations.md). A hold affects the answering broker only.
+        """Returns the feature level, and the brokers that keep it down (docs/operations.md). A hold affects the answering
+        broker only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeScan(self, request, context):
-        """What the answering broker has sent to scans: see FetchRequest.scan_id. It remembers the latest, in memory.
+        """The bytes and records that the answering broker has sent to scans (FetchRequest.scan_id). It remembers the latest
+        scans, in memory.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -938,7 +941,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Survey(self, request, context):
-        """Going on where no quorum is left: see docs/operations.md. Both need the proof of the cluster secret.
+        """Recovery of groups that lost their quorum: see docs/operations.md. Both need the proof of the cluster secret.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1414,8 +1417,8 @@ class Admin:
 
 
 class QueueServiceStub:
-    """One message at a time, for any client, of any broker: it asks the leader itself. Failures are gRPC statuses, with the
-    packed Error in the trailer "tinymq-error-bin". A *queue* is a partition, a *channel* a reader's own place in it.
+    """Single messages for any client, at any broker, which asks the leader itself. Failures are gRPC statuses, with the
+    packed Error in the trailer "tinymq-error-bin". A *queue* is a partition, a *channel* is a reader's cursor in it.
     """
 
     def __init__(self, channel):
@@ -1462,8 +1465,8 @@ class QueueServiceStub:
 
 
 class QueueServiceServicer:
-    """One message at a time, for any client, of any broker: it asks the leader itself. Failures are gRPC statuses, with the
-    packed Error in the trailer "tinymq-error-bin". A *queue* is a partition, a *channel* a reader's own place in it.
+    """Single messages for any client, at any broker, which asks the leader itself. Failures are gRPC statuses, with the
+    packed Error in the trailer "tinymq-error-bin". A *queue* is a partition, a *channel* is a reader's cursor in it.
     """
 
     def ProduceMessage(self, request, context):
@@ -1474,35 +1477,35 @@ class QueueServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AsyncProduceMessage(self, request, context):
-        """Answered when the leader has it in memory: lost when the leader dies at once.
+        """Answered when the leader has it in memory: lost if the leader dies at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ConsumeMessage(self, request, context):
-        """The channel's next message; its cursor has moved behind it, on a majority of disks.
+        """Takes the channel's next message: its cursor has moved behind it, on a majority of disks.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchMessage(self, request, context):
-        """The message at an offset, or the first one behind it. Moves nothing.
+        """Reads the message at an offset, or the first one behind it. Moves no cursor.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateQueue(self, request, context):
-        """One more queue; of a topic that is not there, the first.
+        """Adds a queue to a topic, and creates the topic with its first queue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteQueue(self, request, context):
-        """The last queue of a topic goes with the topic.
+        """Deleting the last queue of a topic deletes the topic.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1561,8 +1564,8 @@ def add_QueueServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class QueueService:
-    """One message at a time, for any client, of any broker: it asks the leader itself. Failures are gRPC statuses, with the
-    packed Error in the trailer "tinymq-error-bin". A *queue* is a partition, a *channel* a reader's own place in it.
+    """Single messages for any client, at any broker, which asks the leader itself. Failures are gRPC statuses, with the
+    packed Error in the trailer "tinymq-error-bin". A *queue* is a partition, a *channel* is a reader's cursor in it.
     """
 
     @staticmethod

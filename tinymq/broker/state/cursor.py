@@ -63,6 +63,8 @@ def opened(cursor: Cursor | None, command: pb.OpenChannel, bounds: OffsetBounds,
 
 def committed(cursor: Cursor, command: pb.Commit, bounds: OffsetBounds) -> Cursor:
     """The cursor after a commit, which moves it forward only. Raises Fenced, OffsetOutOfRange."""
+    if cursor.kind == CursorKind.QUEUE:
+        raise InvalidRequest("a queue group settles records one by one, and commits no offset")
     check_epoch(cursor, command.channel, command.epoch)
     if cursor.kind != CursorKind.CHANNEL and command.epoch != cursor.epoch:
         # Only `open` names the session of an epoch, so that no commit may bring a new one.

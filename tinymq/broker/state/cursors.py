@@ -89,7 +89,7 @@ class Cursors:
 
     def judge(self, name: str, command: Any, bounds: OffsetBounds) -> CursorVerdict:
         """The verdict on the command that pb.Command calls `name`. Never raises, and changes nothing."""
-        cursor = self._cursors.get(_cursor_name(command))
+        cursor = self._cursors.get(cursor_name(command))
         try:
             if cursor is not None and name not in ("make", "drop"):
                 check_identity(cursor, command.channel, *_identity(name, command))
@@ -105,7 +105,7 @@ class Cursors:
         return outcome
 
     def _change(self, command: Any, outcome: CommandOutcome, cursor: Cursor | None) -> None:
-        name = _cursor_name(command)
+        name = cursor_name(command)
         if cursor is None:
             del self._cursors[name]
             return
@@ -116,6 +116,10 @@ class Cursors:
             self._taken[cursor.number, command.request_id] = outcome.offset
             if len(self._taken) > TAKEN_MAX:
                 self._taken.popitem(last=False)
+
+    def move(self, name: str, position: int, now_us: int) -> None:
+        """Move the cursor of a queue group forward, over records that it has settled."""
+        self._cursors[name] = self._cursors[name]._replace(position=position, moved_us=now_us)
 
     def _next_number(self) -> int:
         return (self._last_number + 1) % _NUMBERS
@@ -228,7 +232,7 @@ _RULES: dict[str, Callable[[Cursors, Cursor | None, Any, OffsetBounds], CursorVe
 CURSOR_COMMANDS = frozenset(_RULES)
 
 
-def _cursor_name(command: Any) -> str:
+def cursor_name(command: Any) -> str:
     """The name of the cursor that a command is about."""
     name: str = command.name if isinstance(command, pb.MakeCursor | pb.DropCursor) else command.channel
     return name

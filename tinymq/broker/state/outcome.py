@@ -31,3 +31,4 @@ class CommandOutcome:
     log_start: int = 0
     high_watermark: int = 0
     until_us: int = 0  # Hold: the append time at which the lease ends
+    refused: tuple[tuple[int, int], ...] = ()  # queue groups: offsets that the command did not change, from and below

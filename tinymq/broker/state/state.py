@@ -19,17 +19,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from tinymq.base.errors import CorruptData, InvalidBatch, InvalidRequest, TinymqError
 from tinymq.broker.state.cursor import Cursor
-from tinymq.broker.state.cursors import CURSOR_COMMANDS, Cursors, CursorVerdict, cursors_max
+from tinymq.broker.state.cursors import CURSOR_COMMANDS, Cursors, CursorVerdict, cursor_name, cursors_max
 from tinymq.broker.state.epoch_cache import EpochCache
 from tinymq.broker.state.holds import Holds
 from tinymq.broker.state.message_ids import MessageIds
 from tinymq.broker.state.outcome import CommandOutcome, OffsetBounds
 from tinymq.broker.state.producers import PRODUCERS_MAX, Producers, skipped_header
+from tinymq.broker.state.queue_groups import QUEUE_COMMANDS, QueueGroups
 from tinymq.broker.state.retention import acknowledged_start, new_start
 from tinymq.broker.state.retention_index import RetentionIndex
 from tinymq.format.batch import BatchHeader, parse_batch_header
@@ -53,6 +55,7 @@ class PartitionState:
         "log_start",
         "message_ids",
         "producers",
+        "queue_groups",
         "record_bytes",
         "retention_index",
     )  # fmt: skip
@@ -68,6 +71,7 @@ class PartitionState:
         self.epoch_cache = EpochCache()
         self._cursors = Cursors()
         self.message_ids = MessageIds()
+        self.queue_groups = QueueGroups()
 
     @property
     def cursors(self) -> Mapping[str, Cursor]:
@@ -77,7 +81,9 @@ class PartitionState:
     @property
     def lowest_cursor(self) -> int | None:
         """The lowest position of a cursor, below the log start or not; None: there is no cursor."""
-        return min((cursor.position for cursor in self._cursors.by_name.values()), default=None)
+        lowest = min((cursor.position for cursor in self._cursors.by_name.values()), default=None)
+        buried = self.queue_groups.lowest_burial  # a seek may have put the cursor behind it
+        return lowest if buried is None or lowest is None else min(lowest, buried)
 
     @property
     def kept_records(self) -> int:
@@ -155,7 +161,9 @@ class PartitionState:
         name = command.WhichOneof("command")
         bounds = self.offset_bounds(header.append_time_us, header.version)
         if name in CURSOR_COMMANDS:
-            return self._cursors.apply(name, getattr(command, name), bounds)
+            return self._apply_cursor_command(name, getattr(command, name), bounds)
+        if name in QUEUE_COMMANDS:
+            return self._apply_queue_command(name, getattr(command, name), bounds)
         try:
             if name == "move_start":
                 return self.move_start(command.move_start, bounds)
@@ -177,6 +185,24 @@ class PartitionState:
             raise InvalidRequest("no such command", hint="it comes from a newer version")
         except TinymqError as error:
             return CommandOutcome(error, log_start=bounds.log_start, high_watermark=bounds.end)
+
+    def _apply_cursor_command(self, name: str, command: Any, bounds: OffsetBounds) -> CommandOutcome:
+        called = cursor_name(command)
+        before = self.cursors.get(called)
+        outcome = self._cursors.apply(name, command, bounds)
+        after = self.cursors.get(called)
+        if after is not before:
+            replaced = before is not None and after is not None and before.number != after.number
+            self.queue_groups.follow(called, after, replaced)
+        return outcome
+
+    def _apply_queue_command(self, name: str, command: Any, bounds: OffsetBounds) -> CommandOutcome:
+        called, history = command.queue.group, self.epoch_cache.newest_term
+        cursor = self.cursors.get(called)
+        outcome, position = self.queue_groups.apply(name, command, cursor, history, bounds)
+        if position is not None:
+            self._cursors.move(called, position, bounds.now_us)
+        return outcome
 
     def move_start(self, move: pb.MoveStart, bounds: OffsetBounds) -> CommandOutcome:
         # Dropped here and not by a timer: every replica has to drop a hold at the same entry.
@@ -206,6 +232,7 @@ class PartitionState:
         self.holds.dump(state)
         self.epoch_cache.dump(state)
         self.message_ids.dump(state)
+        self.queue_groups.dump(state)
         crc_later = reserved = 0
         numbers = (self.applied_index, self.high_watermark, self.record_bytes, len(producers))
         head = _HEAD.pack(crc_later, STATE_VERSION, reserved, *numbers)
@@ -233,11 +260,13 @@ class PartitionState:
         holds = Holds.load(state, high_watermark)
         epoch_cache = EpochCache.load(state, high_watermark)
         message_ids = MessageIds.load(state, high_watermark)
+        queue_groups = QueueGroups.load(state, cursors.by_name, high_watermark)
         self.producers.load(data[_HEAD.size : end])
         self.applied_index, self.high_watermark, self.record_bytes = applied_index, high_watermark, record_bytes
         self.log_start = state.log_start
         self._cursors, self.retention_index, self.holds = cursors, retention_index, holds
         self.epoch_cache, self.message_ids = epoch_cache, message_ids
+        self.queue_groups = queue_groups
 
 
 def _parse(data: bytes) -> pb.State:
