@@ -12,7 +12,7 @@ from tests.client.running import client_of, run, until
 from tinymq.base.errors import InvalidConfig, InvalidRequest, NotDelivered, UnknownPartition
 from tinymq.base.partitioning import keyed
 from tinymq.base.topic_config import OnFull
-from tinymq.client import AsyncClient
+from tinymq.client import AsyncClient, AsyncProducer
 from tinymq.client.cluster import routing
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.proto import tinymq_pb2 as pb
@@ -29,9 +29,16 @@ def cluster_of(partitions: int, *gone: int) -> FakeCluster:
 
 
 def patient(cluster: FakeCluster) -> AsyncClient:
-    """Make a client that suspects no broker on a slow machine: the fresh metadata that it would ask for then is newer
-    than the answer of a broker that is slow to hear, which would hide nothing."""
+    """Make a client that suspects no broker on a slow machine, and so asks for no metadata on its own."""
     return client_of(cluster, attempt_timeout_ms=5_000)
+
+
+async def connect(mq: AsyncClient, producer: AsyncProducer) -> None:
+    """Connect to the leader of all partitions, and wait for the metadata that a client asks for then.
+
+    Later, it would be newer than the answer of a broker that is slow to hear, which would hide nothing."""
+    await (await producer.send("t", b"v", partition=0))
+    await until(lambda: (asked := mq.cluster()._refreshing) is not None and asked.done())
 
 
 async def hear(cluster: Cluster, address: str) -> None:
@@ -222,7 +229,7 @@ def test_a_partition_that_a_slow_broker_hides_goes_on_where_it_was() -> None:
         cluster = cluster_of(1)
         cluster.slow_to_hear = {2, 3}
         async with patient(cluster) as mq, mq.producer(linger_ms=0) as producer:
-            await (await producer.send("t", b"v", partition=0))
+            await connect(mq, producer)
             await mq.admin.add_partition("t")
             for n in range(3):
                 await (await producer.send("t", b"%d" % n, partition=1))
@@ -243,11 +250,12 @@ def test_records_on_their_way_to_a_partition_that_a_slow_broker_hides_are_not_gi
         cluster = cluster_of(1)
         cluster.slow_to_hear = {2, 3}
         async with patient(cluster) as mq, mq.producer(linger_ms=0) as producer:
+            await connect(mq, producer)
             await mq.admin.add_partition("t")
             await (await producer.send("t", b"0", partition=1))
             cluster.hold = asyncio.Event()
             delivery = await producer.send("t", b"1", partition=1)
-            await until(lambda: len(cluster.produce_messages) > 1)
+            await until(lambda: len(cluster.produce_messages) > 2)
             await hear(mq.cluster(), cluster.addresses[2])
             cluster.break_streams(1)
             cluster.hold.set()
