@@ -145,7 +145,7 @@ def test_without_descriptors_it_waits_says_so_once_and_goes_on(
     assert [each["reason"] for each in logs.entries] == ["descriptors"]
 
 
-def test_a_closed_port_takes_nothing_and_its_connections_go_on() -> None:
+def test_a_closed_port_accepts_nothing_and_its_connections_stay() -> None:
     async def scenario(port: Port) -> None:
         kept = port.dial()
         await until(lambda: len(port.lines) == 1)

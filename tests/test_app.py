@@ -36,7 +36,7 @@ async def refused(settings: BrokerConfig, kind: type[TinymqError]) -> None:
     assert error.value.hint
 
 
-def test_what_is_in_the_way(tmp_path: Path) -> None:
+def test_obstacles_to_a_start_raise_typed_errors(tmp_path: Path) -> None:
     async def main() -> None:
         first = BrokerApp(config(tmp_path))
         await first.start()

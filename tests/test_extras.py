@@ -75,7 +75,7 @@ IMPORTS = {
 
 
 @pytest.mark.parametrize("program", IMPORTS)
-def test_an_import_says_what_to_install(program: str) -> None:
+def test_a_failed_import_names_the_package_to_install(program: str) -> None:
     package, extra = IMPORTS[program]
     done = run(f"try:\n    {program}\nexcept ImportError as e:\n    print(type(e).__name__, e)")
     assert done.returncode == 0, done.stderr

@@ -85,7 +85,7 @@ def test_a_frame_that_comes_byte_by_byte_has_no_longer_than_others(both: Both) -
     dripping.join()
 
 
-def test_what_nobody_takes_is_not_sent_for_ever(both: Both) -> None:
+def test_a_stalled_send_ends(both: Both) -> None:
     framed, _ = both
     with pytest.raises(TimeoutError):
         framed.send(b"", (bytes(64 << 20),), 0.05)
@@ -122,7 +122,7 @@ def test_quiet_is_a_connection_with_nothing_to_be_read(both: Both) -> None:
     assert not framed.quiet
 
 
-def test_who_waits_hears_of_its_end(both: Both) -> None:
+def test_a_waiting_caller_learns_of_the_end(both: Both) -> None:
     framed, theirs = both
     raised: list[BaseException] = []
 

@@ -89,7 +89,7 @@ def test_frames_arrive_whole_and_in_order_both_ways(size: int) -> None:
 
 
 @pytest.mark.parametrize(("size", "frames"), [(256 << 10, 40), (100, 8_000)])
-def test_what_nobody_receives_is_not_read_and_holds_its_sender_back(
+def test_unreceived_frames_are_not_read_and_hold_the_sender_back(
     size: int, frames: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The buffers of both ends are bounded, however much is sent."""
@@ -129,7 +129,7 @@ def test_what_nobody_receives_is_not_read_and_holds_its_sender_back(
     between(scenario, pair)
 
 
-def test_what_was_sent_before_the_end_is_received_before_it() -> None:
+def test_frames_sent_before_the_end_are_received_before_it() -> None:
     async def scenario(a: FrameStream, b: FrameStream) -> None:
         await a.send(b"one")
         await a.send(b"two", (b"x" * (2 << 20),))
@@ -161,7 +161,7 @@ def test_nothing_is_written_to_who_has_gone(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize("who", ["this end", "the other"])
-def test_who_waits_is_told_of_the_end(who: str) -> None:
+def test_a_waiting_receiver_learns_of_the_end(who: str) -> None:
     async def scenario(a: FrameStream, b: FrameStream) -> None:
         async def send() -> None:
             while True:
@@ -224,7 +224,7 @@ def test_a_receiver_that_is_cancelled_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("how", ["abort", "finish"])
-def test_what_a_forked_child_holds_of_it_keeps_nothing_open(how: str) -> None:
+def test_a_forked_childs_descriptors_keep_nothing_open(how: str) -> None:
     async def scenario(a: FrameStream, b: FrameStream) -> None:
         with socket.socket(fileno=os.dup(wire(a).get_extra_info("socket").fileno())):
             if how == "abort":
@@ -349,7 +349,7 @@ def test_a_file_that_is_too_short_ends_the_connection(file: int) -> None:
     between(scenario)
 
 
-def test_what_waited_for_long_is_loaded_once_more(file: int) -> None:
+def test_ranges_that_waited_long_are_loaded_again(file: int) -> None:
     async def scenario(a: FrameStream, b: FrameStream) -> None:
         new, old = Part(file, 5, 1000), Part(file, 5, 1000, time.monotonic() - 10)
         await a.send_file(b"", new)

@@ -97,7 +97,7 @@ def test_the_bounds_may_change_between_two_frames() -> None:
 
 @pytest.mark.parametrize("body_bytes", [10, 300_000])
 @pytest.mark.parametrize("missing", [1, 9])
-def test_what_is_cut_short_is_told(body_bytes: int, missing: int) -> None:
+def test_a_truncated_reply_is_reported(body_bytes: int, missing: int) -> None:
     reader = FrameReader(FRAME_BYTES_MAX, HEAD_BYTES_MAX)
     data = packed(b"head", [b"b" * body_bytes])
     assert feed(reader, data[:-missing], [4096]) == []

@@ -29,7 +29,7 @@ def test_a_port_on_which_a_process_listens_is_not_taken(monkeypatch: pytest.Monk
             free_ports(1)
 
 
-def test_a_reserved_port_is_taken_by_nobody_else_until_it_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_other_cluster_takes_a_reserved_port(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = PortReservation(), PortReservation()
     try:
         taken = first.take(40)

@@ -52,7 +52,7 @@ PLANTS: dict[str, Callable[[Path, Path], object]] = {
 
 @pytest.mark.parametrize("flags", [os.O_RDWR, os.O_WRONLY | os.O_APPEND, os.O_WRONLY | os.O_TRUNC])
 @pytest.mark.parametrize("plant", PLANTS)
-def test_what_was_planted_is_not_written_to(plant: str, flags: int, tmp_path: Path, victim: Path) -> None:
+def test_planted_files_are_not_written(plant: str, flags: int, tmp_path: Path, victim: Path) -> None:
     path = tmp_path / "name"
     PLANTS[plant](path, victim)
     if plant == "a hard link":
@@ -65,7 +65,7 @@ def test_what_was_planted_is_not_written_to(plant: str, flags: int, tmp_path: Pa
     assert not victim.with_name("new").exists()
 
 
-def test_what_is_read_is_no_link(tmp_path: Path, victim: Path) -> None:
+def test_a_read_file_is_not_a_link(tmp_path: Path, victim: Path) -> None:
     (tmp_path / "name").symlink_to(victim)
     with pytest.raises(UnsafePath):
         read_private(tmp_path / "name")
@@ -74,7 +74,7 @@ def test_what_is_read_is_no_link(tmp_path: Path, victim: Path) -> None:
         read_private(tmp_path / "none")
 
 
-def test_what_is_made_is_private_and_what_is_there_stays(tmp_path: Path) -> None:
+def test_new_files_are_private_and_existing_ones_stay(tmp_path: Path) -> None:
     made = tmp_path / "a" / "b"
     make_private_directory(made)
     os.close(open_private(made / "file", os.O_RDWR | os.O_CREAT))

@@ -61,7 +61,7 @@ def test_the_environment_wins(tmp_path: Path, secret: Path, monkeypatch: pytest.
     assert (config.broker_id, config.limits.batch_bytes_max, config.timing.heartbeat_s) == (3, 2097152, 0.2)
 
 
-def test_a_broker_beyond_the_voters_names_whom_it_asks_or_nobody(
+def test_a_broker_beyond_the_voters_names_the_brokers_that_it_asks(
     tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joins = GOOD.format(secret=secret).replace(VOTERS, 'join = ["h:1", "[::1]:3"]')
@@ -81,9 +81,7 @@ def test_a_broker_beyond_the_voters_names_whom_it_asks_or_nobody(
         (f"join = {[f'h:{n}' for n in range(1, 18)]}", "more than 16 addresses", ""),
     ],
 )
-def test_what_is_wrong_with_joining_is_said(
-    tmp_path: Path, secret: Path, instead: str, message: str, hint: str
-) -> None:
+def test_errors_of_joining_are_reported(tmp_path: Path, secret: Path, instead: str, message: str, hint: str) -> None:
     with pytest.raises(InvalidConfig) as wrong:
         load(write(tmp_path, GOOD.format(secret=secret).replace(VOTERS, instead)))
     assert message in wrong.value.message
@@ -111,7 +109,7 @@ def test_what_is_wrong_with_joining_is_said(
         (("rack", "rack rack"), "not TOML", ""),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, secret: Path, change: tuple[str, str], message: str, hint: str) -> None:
+def test_errors_are_reported(tmp_path: Path, secret: Path, change: tuple[str, str], message: str, hint: str) -> None:
     with pytest.raises(InvalidConfig) as wrong:
         load(write(tmp_path, GOOD.format(secret=secret).replace(*change)))
     assert message in wrong.value.message
@@ -161,7 +159,7 @@ def test_defaults_hold_together() -> None:
 
 
 @pytest.mark.parametrize("name", ["listen", "stream_listen", "peer_listen", "metrics_listen"])
-def test_who_says_nothing_of_it_listens_on_loopback(name: str, tmp_path: Path, secret: Path) -> None:
+def test_the_default_listen_address_is_loopback(name: str, tmp_path: Path, secret: Path) -> None:
     host, _ = parse_address(getattr(load(write(tmp_path, GOOD.format(secret=secret))), name))
     assert ip_address(host).is_loopback
 

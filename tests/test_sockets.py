@@ -26,14 +26,14 @@ class Between:
         self.told.add(option)
 
 
-def test_between_machines_the_system_says_how_it_is_paced() -> None:
+def test_between_machines_the_kernel_chooses_the_congestion_control() -> None:
     sock = Between()
     prepare(sock)  # type: ignore[arg-type]
     assert socket.SO_KEEPALIVE in sock.told
     assert socket.TCP_CONGESTION not in sock.told
 
 
-def test_what_is_gone_or_no_tcp_is_left_alone() -> None:
+def test_closed_sockets_and_other_descriptors_are_left_alone() -> None:
     prepare(None)
     for end in socket.socketpair():
         with end:

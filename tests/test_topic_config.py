@@ -25,7 +25,7 @@ PAGE = Path(__file__).parents[1] / "docs/topics.md"
         ([("synk", "always")], "'sync'"),
     ],
 )
-def test_what_cannot_be_is_refused_with_what_can(settings: list[tuple[str, str]], why: str) -> None:
+def test_invalid_values_are_refused_with_the_valid_ones(settings: list[tuple[str, str]], why: str) -> None:
     with pytest.raises(InvalidConfig) as raised:
         make(settings)
     assert why in str(raised.value)

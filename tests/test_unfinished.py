@@ -69,7 +69,7 @@ def test_a_frame_larger_than_the_room_waits_until_it_is_alone() -> None:
     assert claims.granted == [large, behind]
 
 
-def test_who_leaves_while_it_waits_is_passed_over() -> None:
+def test_a_waiter_that_leaves_is_skipped() -> None:
     claims = Claims(100)
     first, gone, last = (claims.make(f"host {n}") for n in range(3))
     assert first.ask(100)
@@ -81,7 +81,7 @@ def test_who_leaves_while_it_waits_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_room_is_never_exceeded_and_nobody_waits_for_ever(seed: int) -> None:
+def test_the_buffer_is_never_exceeded_and_no_frame_waits_without_end(seed: int) -> None:
     rng = random.Random(seed)
     claims = Claims(1000)
     made = [claims.make(f"host {rng.randrange(4)}") for _ in range(40)]
@@ -239,7 +239,7 @@ def test_large_frames_take_turns_and_all_arrive() -> None:
     served(room, scenario)
 
 
-def test_one_that_leaves_in_the_middle_gives_its_room_back() -> None:
+def test_a_connection_that_leaves_returns_its_share() -> None:
     room = FrameRoom(2 * SIZE)
 
     async def scenario(dial: Dial, accepted: list[FrameStream]) -> None:

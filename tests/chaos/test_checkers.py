@@ -377,7 +377,7 @@ def test_each_violation_is_found(spoil: Spoil, kind: AnomalyKind) -> None:
     [(s, k) for s, k in BAD if k not in (AnomalyKind.GAP, AnomalyKind.SKIPPED_POLL, AnomalyKind.NO_ANSWER)],
     ids=lambda value: getattr(value, "__name__", value),
 )
-def test_it_is_called_by_its_name(spoil: Spoil, kind: AnomalyKind) -> None:
+def test_the_data_source_is_found_by_its_name(spoil: Spoil, kind: AnomalyKind) -> None:
     """The first line leads a person to the cause; the other anomalies follow from it."""
     besides = {
         AnomalyKind.DUPLICATE: {AnomalyKind.REORDERED},

@@ -36,7 +36,7 @@ class Caller:
                 await self._world.clock.sleep(0.05)
 
 
-def test_every_message_is_taken_once_whatever_becomes_of_brokers_and_links() -> None:
+def test_every_message_is_taken_once_under_faults_of_brokers_and_links() -> None:
     async def check(world: World) -> None:
         setting_up = Caller(world, 0)
         await setting_up.ask("CreateQueue", pb.CreateQueueRequest(topic="q"))

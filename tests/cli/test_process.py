@@ -35,7 +35,7 @@ def test_start_and_stop(tmp_path: Path) -> None:
     assert not started.signal(signal.SIGTERM)
 
 
-def test_one_that_does_not_listen_is_ended(tmp_path: Path) -> None:
+def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     log = tmp_path / "log"
     started = process.start(DEAF, log)
     deadline = _deadline()

@@ -171,7 +171,7 @@ def test_grpc_where_the_port_is_of_no_use_and_not_asked_again_for_a_while(answer
     run(scenario())
 
 
-def test_grpc_where_nobody_listens_or_nobody_answers_or_there_is_no_port() -> None:
+def test_grpc_without_a_listener_an_answer_or_a_port() -> None:
     async def silence(stream: FrameStream, head: bytes) -> None:
         await asyncio.Event().wait()
 
@@ -213,7 +213,7 @@ def test_a_stream_that_blocks() -> None:
 
 
 @pytest.mark.parametrize("error", [BrokerUnreachable("refused"), OutcomeUnknown("no answer in time")])
-def test_what_nobody_answers_was_never_sent(error: TinymqError) -> None:
+def test_a_call_without_a_connection_was_never_sent(error: TinymqError) -> None:
     async def scenario() -> None:
         grpc = ByGrpc("127.0.0.1:1")
         grpc.failure = error
@@ -225,7 +225,7 @@ def test_what_nobody_answers_was_never_sent(error: TinymqError) -> None:
     run(scenario())
 
 
-def test_who_is_cancelled_while_it_dials_leaves_nothing_open() -> None:
+def test_a_cancelled_dial_leaves_nothing_open() -> None:
     async def scenario() -> None:
         reached, left = asyncio.Event(), asyncio.Event()
 
@@ -246,7 +246,7 @@ def test_who_is_cancelled_while_it_dials_leaves_nothing_open() -> None:
     run(scenario())
 
 
-def test_a_client_takes_the_port_and_goes_on_without_it() -> None:
+def test_a_client_uses_the_stream_port_and_works_without_it() -> None:
     """Real brokers: records use the stream port, and gRPC when that is closed for good."""
     with Cluster(nodes=1) as cluster:
         client = cluster.client()

@@ -59,7 +59,7 @@ def test_the_producers_own_deadlines_bound_the_search_for_a_topic(settings: dict
     run(scenario())
 
 
-def test_what_the_search_for_a_topic_took_is_not_given_to_the_delivery_again() -> None:
+def test_the_lookup_of_a_topic_counts_to_the_delivery_timeout() -> None:
     async def scenario() -> None:
         cluster = FakeCluster()
         cluster.add_topic("t")

@@ -120,7 +120,7 @@ def test_a_partition_that_is_added_is_used() -> None:
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_what_waits_for_a_deleted_partition_fails_and_the_rest_goes_on(told: bool) -> None:
+def test_records_for_a_deleted_partition_fail_and_others_continue(told: bool) -> None:
     async def scenario() -> None:
         cluster = cluster_of(3)
         async with client_of(cluster) as mq, mq.producer(linger_ms=0) as producer:
@@ -206,7 +206,7 @@ def test_offsets_of_a_partition_that_is_gone_are_not_waited_for() -> None:
     run(scenario())
 
 
-def test_what_nobody_looked_at_is_told_at_the_end() -> None:
+def test_unchecked_failures_are_reported_at_the_end() -> None:
     async def scenario() -> None:
         cluster = cluster_of(2)
         async with client_of(cluster) as mq:

@@ -133,7 +133,7 @@ def check(bench: Bench, loop: Loop, taken: Taken, where: str) -> None:
     assert queue.open is None, where
 
 
-def test_who_was_interrupted_while_it_encoded_has_it_done_by_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_encodes_for_a_thread_interrupted_while_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     """The records behind it are delivered at once, too."""
     calls, encode = itertools.count(1), producer_batch.encode
 
@@ -166,7 +166,7 @@ def test_who_was_interrupted_while_it_encoded_has_it_done_by_the_loop(monkeypatc
         assert [values[each.result().offset] for each in sent] == taken
 
 
-def test_a_batch_that_nobody_can_encode_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_cannot_be_encoded_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     encode = producer_batch.encode
 
     def refuses(keys: object, values: list[bytes], *rest: object) -> pa.Buffer:

@@ -46,7 +46,7 @@ def test_a_record_that_a_former_leader_refuses_is_certainly_not_written() -> Non
 
 
 @pytest.mark.parametrize("end", ["the former leader refuses it late", "the former leader is cut off"])
-def test_what_only_a_former_leader_was_sent_is_written_once_that_has_refused_it(end: str) -> None:
+def test_a_batch_sent_only_to_a_former_leader_is_written_after_its_refusal(end: str) -> None:
     """The metadata names the new leader while the record is in flight to the former one.
 
     The new leader does not know the producer. Only the former one can tell whether it has written the record.

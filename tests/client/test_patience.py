@@ -82,5 +82,5 @@ def test_what_is_told_is_waited_for(together: bool) -> None:
     assert [type(each) for each in got] == [Fetched] * 4
 
 
-def test_silence_that_nobody_announced_is_silence() -> None:
+def test_an_unannounced_silence_counts_as_silence() -> None:
     assert {type(each) for each in fetches(together=True, says=False)} == {BrokerUnreachable}

@@ -42,7 +42,7 @@ def cluster() -> FakeCluster:
     return made
 
 
-def test_a_send_on_a_warm_client_says_whom_it_tried(cluster: FakeCluster) -> None:
+def test_a_failed_send_on_a_warm_client_names_the_brokers_that_it_tried(cluster: FakeCluster) -> None:
     async def scenario() -> None:
         async with client_of(cluster, request_timeout_ms=400) as mq:
             await mq.send("t", b"")
@@ -54,7 +54,7 @@ def test_a_send_on_a_warm_client_says_whom_it_tried(cluster: FakeCluster) -> Non
     run(scenario())
 
 
-def test_a_send_that_a_broker_refuses_says_what_the_broker_said(cluster: FakeCluster) -> None:
+def test_a_refused_send_has_the_brokers_reason(cluster: FakeCluster) -> None:
     """Both are right: the outcome is unknown if an attempt is waiting for its answer at the deadline."""
 
     async def scenario() -> None:
@@ -67,7 +67,7 @@ def test_a_send_that_a_broker_refuses_says_what_the_broker_said(cluster: FakeClu
     run(scenario())
 
 
-def test_who_is_over_a_bound_until_the_deadline_is_told_so(cluster: FakeCluster) -> None:
+def test_a_client_over_a_bound_until_the_deadline_gets_quota_exceeded(cluster: FakeCluster) -> None:
     async def scenario() -> None:
         async with client_of(cluster, request_timeout_ms=400) as mq:
             await mq.send("t", b"")
@@ -83,7 +83,7 @@ def test_who_is_over_a_bound_until_the_deadline_is_told_so(cluster: FakeCluster)
     run(scenario())
 
 
-def test_all_that_a_full_topic_has_no_room_for_is_told_so(cluster: FakeCluster) -> None:
+def test_every_record_without_space_in_a_full_topic_gets_the_error(cluster: FakeCluster) -> None:
     """The batches in flight behind the refused one fail, too, because the broker lacks the batch before them."""
 
     async def scenario() -> None:
@@ -98,7 +98,7 @@ def test_all_that_a_full_topic_has_no_room_for_is_told_so(cluster: FakeCluster) 
     run(scenario())
 
 
-def test_a_new_producer_that_a_full_topic_refuses_is_told_so(cluster: FakeCluster) -> None:
+def test_a_new_producer_refused_by_a_full_topic_gets_the_reason(cluster: FakeCluster) -> None:
     """The first batch was refused. The broker then does not know the producer, which is not the reason to report."""
 
     async def scenario() -> None:
@@ -112,7 +112,7 @@ def test_a_new_producer_that_a_full_topic_refuses_is_told_so(cluster: FakeCluste
     run(scenario())
 
 
-def test_what_a_full_topic_leaves_behind_at_the_end_says_so(cluster: FakeCluster) -> None:
+def test_records_left_by_a_full_topic_at_the_end_are_reported(cluster: FakeCluster) -> None:
     async def scenario() -> None:
         async with client_of(cluster) as mq:
             producer = mq.producer(linger_ms=0)
@@ -127,7 +127,7 @@ def test_what_a_full_topic_leaves_behind_at_the_end_says_so(cluster: FakeCluster
     run(scenario())
 
 
-def test_a_question_over_a_bound_until_the_deadline_is_told_so(cluster: FakeCluster) -> None:
+def test_a_call_over_a_bound_until_the_deadline_gets_quota_exceeded(cluster: FakeCluster) -> None:
     def refuse(broker: int, request: Any) -> Any:
         return pb.CreateTopicReply(error=to_wire(QuotaExceeded("too many", retry_after_ms=10)))
 
@@ -159,7 +159,7 @@ def test_a_reader_says_which_replicas_it_tried(cluster: FakeCluster, replica: st
     run(scenario())
 
 
-def test_what_a_closed_producer_leaves_behind_keeps_the_reason(cluster: FakeCluster) -> None:
+def test_undelivered_records_of_a_closed_producer_keep_the_reason(cluster: FakeCluster) -> None:
     async def scenario() -> None:
         async with client_of(cluster) as mq:
             producer = mq.producer()
@@ -196,7 +196,7 @@ def stderr() -> Iterator[list[str]]:
     logger.removeHandler(kept)
 
 
-def test_what_is_raised_is_not_logged_as_well(cluster: FakeCluster, stderr: list[str]) -> None:
+def test_a_raised_error_is_not_logged_as_well(cluster: FakeCluster, stderr: list[str]) -> None:
     async def scenario() -> None:
         async with client_of(cluster, request_timeout_ms=300) as mq:
             await mq.admin.list_topics()

@@ -112,7 +112,7 @@ def test_silence_is_found_out_as_soon_as_no_byte_comes() -> None:
     on_stream(scenario)
 
 
-def test_who_is_passed_over_while_others_are_answered_waits_a_bounded_time() -> None:
+def test_a_fetch_that_yields_to_others_waits_a_bounded_time() -> None:
     async def scenario(client_stream: BrokerFetchStream, stream: Stream) -> None:
         passed_over = asyncio.ensure_future(client_stream.fetch(pb.FetchRequest(), TIMEOUT_S))
         number = 1

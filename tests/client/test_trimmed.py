@@ -61,7 +61,7 @@ def test_a_queue_removes_its_head_for_all_channels(mq: Client, topic: str) -> No
     assert mq.admin.offsets(topic)[0].log_start == 20
 
 
-def test_what_a_queue_removes_it_does_not_hand_out_from_what_it_read_ahead(mq: Client, topic: str) -> None:
+def test_a_queue_does_not_deliver_removed_messages_from_its_buffer(mq: Client, topic: str) -> None:
     with mq.queue(topic, channel="ahead") as queue:
         assert [m.offset for m in queue.poll(2)] == [0, 1]
         assert queue.remove_before(Offset(10)) == 10
@@ -72,7 +72,7 @@ def test_what_a_queue_removes_it_does_not_hand_out_from_what_it_read_ahead(mq: C
         assert queue.skipped == 0
 
 
-def test_what_is_gone_is_said(mq: Client, topic: str) -> None:
+def test_removed_records_are_reported(mq: Client, topic: str) -> None:
     with mq.queue(topic, channel="c", fetch_bytes_max=1, buffer_bytes_max=1) as queue:
         queue.poll(2)
         queue.commit()
@@ -91,7 +91,7 @@ def test_what_is_gone_is_said(mq: Client, topic: str) -> None:
         assert queue.skipped == 0
 
 
-def test_what_is_gone_is_skipped_and_counted_if_one_asks_for_that(mq: Client, topic: str) -> None:
+def test_removed_records_are_skipped_and_counted_on_request(mq: Client, topic: str) -> None:
     with mq.queue(topic, channel="c", on_trimmed="skip", fetch_bytes_max=1, buffer_bytes_max=1) as queue:
         seen = [m.offset for m in queue.poll(2)]
         mq.admin.trim(topic, 0, Offset(15))

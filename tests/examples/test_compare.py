@@ -41,7 +41,7 @@ def test_all_there() -> None:
         ("gaps", [*GOOD[:3], (0, 3, b"A1", b"four", T)]),
     ],
 )
-def test_what_differs_is_named(kind: str, records: list[Record]) -> None:
+def test_differences_are_named(kind: str, records: list[Record]) -> None:
     verdict = _compare(records).verdict()
     assert not verdict.same
     assert getattr(verdict, kind) == 1 or (kind == "disordered" and verdict.disordered >= 1)

@@ -39,7 +39,7 @@ def test_all_is_well(job: Job) -> None:
     assert not job.folder.exists()
 
 
-def test_what_differs_is_said_and_nothing_is_left_running(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_differences_are_printed_and_nothing_is_left_running(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another client writes a flight a second time, and a bit flips on a stopped broker's disk."""
     produce_all = produce.produce
 
@@ -70,7 +70,7 @@ def test_what_differs_is_said_and_nothing_is_left_running(job: Job, monkeypatch:
 
 
 @pytest.mark.long  # test_replicas.py has the line that says it, and the test above that the job passes such lines on
-def test_a_broker_that_does_not_come_back_is_said(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_does_not_come_back_is_reported(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("examples.flights.job.CATCH_UP_S_MAX", 1.0)
     monkeypatch.setattr(Fault, "restart", lambda self: None)
     monkeypatch.setattr(dev_cluster, "wait_ready", lambda *_: None)

@@ -44,7 +44,7 @@ def test_numbers_of_an_entry_are_positive_when_they_are_signed(field: dict[str, 
     ("magic", "record_bytes"),
     [(durability_marks.MAGIC, durability_marks.RECORD_SIZE), (vote_store.MAGIC, vote_store.RECORD_SIZE)],
 )
-def test_a_round_that_ends_within_a_record_is_none(magic: int, record_bytes: int) -> None:
+def test_a_batch_that_ends_within_a_record_does_not_count(magic: int, record_bytes: int) -> None:
     good = pack_record(magic, 1, COMPLETE, bytes(record_bytes))
     bad = pack_record(magic, 2, COMPLETE, bytes(record_bytes + 1))
     assert [found.number for found in parse_records(good + bad, magic, record_bytes)] == [1]
@@ -98,7 +98,7 @@ def test_a_partitions_state_remembers_no_more_producers_than_it_may() -> None:
 
 
 @pytest.mark.parametrize("nonsense", ["heartbeat", "leaders"])
-def test_a_group_that_is_none_does_not_end_the_reading_of_a_connection(nonsense: str) -> None:
+def test_an_invalid_group_does_not_end_a_connection(nonsense: str) -> None:
     """What `on_message` raised went to asyncio, which closed the connection with a traceback in the log."""
     named = peer_pb2.GroupTerm(group=peer_pb2.GroupId(topic_id=b"short"), term=1)
     message = peer_pb2.Peer()
@@ -155,7 +155,7 @@ def test_a_place_to_start_beyond_all_offsets_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["h:" + "1" * 5000, "a b:1", "a\0b:1", "[[::1]]:1", "1@h:1", "h/x:1", "x" * 300 + ":1"]
 )
-def test_what_is_no_host_is_no_address(text: str) -> None:
+def test_an_invalid_host_gives_no_address(text: str) -> None:
     with pytest.raises(InvalidConfig):
         parse_address(text)
 

@@ -65,7 +65,7 @@ def test_a_mark_holds_for_its_own_call_alone() -> None:
 @pytest.mark.parametrize(
     "mark", ["1", "", "1.1", "1.1.", "a.1.00", "1.-1.00", "1.1.é", "1.1.00.00", "9" * 10_000, ".."]
 )
-def test_what_is_no_mark(mark: str) -> None:
+def test_invalid_marks_are_ignored(mark: str) -> None:
     assert not holds(mark)
 
 

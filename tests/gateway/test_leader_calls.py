@@ -151,7 +151,7 @@ async def _never(partition: object) -> object:
     raise AssertionError("it leads nothing")
 
 
-def test_it_looks_again_until_somebody_answers() -> None:
+def test_the_client_retries_until_a_broker_answers() -> None:
     came, broker, took_s = outcome([NotLeader("no"), BrokerUnreachable("no"), OutcomeUnknown("?"), REPLY])
     assert came is REPLY
     assert (len(broker.asked), took_s < 0.2) == (4, True)

@@ -86,7 +86,7 @@ def test_calls_that_wait_are_bounded_and_end_with_the_broker() -> None:
     run(scenario)
 
 
-def test_what_certainly_never_arrived_and_what_may_have() -> None:
+def test_requests_that_never_arrived_and_those_that_may_have() -> None:
     async def scenario(pool: LinkPool, server: Silent) -> None:
         with pytest.raises(OutcomeUnknown):
             await pool.call(server.address, FETCH, ASK, 0.2)
@@ -149,7 +149,7 @@ def test_a_call_is_passed_on_once() -> None:
 
 
 @pytest.mark.parametrize("queue", [0, None])
-def test_who_waits_at_a_broker_that_stops_is_told(queue: int | None) -> None:
+def test_calls_waiting_at_a_stopping_broker_get_an_error(queue: int | None) -> None:
     async def scenario(cluster: Cluster, client: QueueClient) -> None:
         leader, other = await made(cluster, client, "stopping")
         consume = pb.ConsumeMessageRequest(topic="stopping", queue=queue, channel="c", wait_ms=20_000)
@@ -172,7 +172,7 @@ def test_who_waits_at_a_broker_that_stops_is_told(queue: int | None) -> None:
     on_cluster(scenario)
 
 
-def test_a_client_that_goes_away_leaves_nobody_waiting() -> None:
+def test_a_client_that_disconnects_leaves_no_call_waiting() -> None:
     async def scenario(cluster: Cluster, client: QueueClient) -> None:
         leader, other = await made(cluster, client, "leaving")
         for queue in (0, None):
@@ -191,7 +191,7 @@ def test_a_client_that_goes_away_leaves_nobody_waiting() -> None:
 
 
 @pytest.mark.parametrize("queue", [0, None])
-def test_those_who_wait_do_not_keep_others_from_being_passed_on(queue: int | None) -> None:
+def test_waiting_calls_do_not_keep_others_from_being_forwarded(queue: int | None) -> None:
     """More calls wait than one connection carries at a time."""
     streams_max, count = 32, 40
 

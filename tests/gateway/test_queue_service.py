@@ -37,7 +37,7 @@ async def make(client: QueueClient, topic: str, queues: int = 1) -> None:
         await client.call("CreateQueue", pb.CreateQueueRequest(topic=topic))
 
 
-def test_a_message_comes_back_as_it_was_whoever_is_asked(tinymq_cluster: Cluster) -> None:
+def test_every_broker_returns_a_message_unchanged(tinymq_cluster: Cluster) -> None:
     async def scenario(client: QueueClient) -> None:
         await make(client, "whole")
         headers = [pb.Header(key="a", value=b"1"), pb.Header(key="a", value=b""), pb.Header(key="none")]
@@ -318,7 +318,7 @@ def test_without_a_key_queues_of_a_dead_broker_are_passed_over() -> None:
         run(cluster, scenario)
 
 
-def test_a_call_that_nobody_can_answer_ends_in_time_with_what_is_certain() -> None:
+def test_a_call_without_an_answer_ends_in_time_with_a_certain_outcome() -> None:
     with Cluster(nodes=3) as cluster:
 
         async def scenario(client: QueueClient) -> None:
@@ -369,7 +369,7 @@ def test_fifty_takers_of_one_channel_get_every_message_once(kill: bool) -> None:
         run(cluster, scenario)
 
 
-def test_a_lost_answer_is_asked_for_again_after_the_leader_is_gone() -> None:
+def test_a_call_with_a_lost_answer_is_retried_after_the_leader_is_gone() -> None:
     with Cluster(nodes=3) as cluster:
 
         async def scenario(client: QueueClient) -> None:

@@ -262,7 +262,7 @@ def test_a_replica_that_could_not_be_opened_counts_as_failed(cluster: Cluster) -
         cluster.call(lambda: failed.pop(queue.group))
 
 
-def test_without_an_address_nobody_listens_and_nobody_measures(tmp_path: Path) -> None:
+def test_without_an_address_there_is_no_port_and_no_meter(tmp_path: Path) -> None:
     async def main() -> None:
         app = BrokerApp(config(tmp_path))
         await app.start()

@@ -122,7 +122,7 @@ def test_head_says_how_long_the_answer_would_be() -> None:
         ("GET /bug HTTP/1.1\nHost: x\n\n", 500),
     ],
 )
-def test_what_is_not_there_or_not_right_is_said(request_: str | bytes, status: int) -> None:
+def test_missing_or_wrong_values_are_reported(request_: str | bytes, status: int) -> None:
     async def scenario(server: Server) -> None:
         answer = await server.ask(request_)
         assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer
@@ -146,7 +146,7 @@ def test_a_request_in_small_pieces_and_a_second_one_that_is_not_read() -> None:
     run(scenario)
 
 
-def test_who_says_nothing_or_says_it_slowly_is_cut_off() -> None:
+def test_silent_and_slow_clients_are_closed() -> None:
     async def scenario(server: Server) -> None:
         silent, _ = await server.open()
         slow, writer = await server.open()
@@ -164,7 +164,7 @@ def test_who_says_nothing_or_says_it_slowly_is_cut_off() -> None:
     run(scenario)
 
 
-def test_who_does_not_read_its_answer_is_cut_off() -> None:
+def test_a_client_that_does_not_read_its_answer_is_closed() -> None:
     async def scenario(server: Server) -> None:
         reader, writer = await server.open()
         writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -181,7 +181,7 @@ def test_who_does_not_read_its_answer_is_cut_off() -> None:
     run(scenario)
 
 
-def test_who_opens_many_connections_and_says_nothing_keeps_nobody_out() -> None:
+def test_many_silent_connections_keep_no_client_out() -> None:
     async def scenario(server: Server) -> None:
         first, writer = await server.open()
         writer.write(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")

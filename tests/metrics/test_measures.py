@@ -64,7 +64,7 @@ def test_a_batch_that_a_majority_has(bench: Bench) -> None:
     assert bench.measures.tallies == {T: Tally(batches=1, records=7, bytes_in=100)}
 
 
-def test_what_nobody_waits_for_has_no_latency(bench: Bench) -> None:
+def test_writes_without_a_waiter_have_no_latency(bench: Bench) -> None:
     now_s = bench.measures.now()
     bench.measures.produced(T, 100, 7, now_s, None)
     bench.measures.appended(T, 10, 1)

@@ -77,7 +77,7 @@ def test_names_say_their_unit_last() -> None:
         assert shown.type != "histogram" or words[-1] == "seconds", shown.name
 
 
-def test_what_the_text_names_is_in_the_table() -> None:
+def test_every_name_in_the_text_is_in_the_table() -> None:
     named = {
         re.sub(r"_(bucket|sum|count)$", "", name)
         for page in (PAGE, PAGE.with_name("operations.md"))

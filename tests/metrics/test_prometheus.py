@@ -56,7 +56,7 @@ def test_the_page_is_as_prometheus_wants_pages(cluster: Cluster) -> None:
     assert promtool("check", "metrics", given=page.replace("counter", "gauge")) != "", "a wrong rule would have failed"
 
 
-def test_what_was_written_is_counted_once_over_all_brokers(prometheus: Prometheus) -> None:
+def test_written_records_are_counted_once_over_all_brokers(prometheus: Prometheus) -> None:
     prometheus.until('sum(tinymq_produced_records_total{topic="orders"})', [RECORDS])
     prometheus.until("sum(tinymq_produce_seconds_count)", [RECORDS])
     prometheus.until('max by (partition) (tinymq_replica_leading{topic="orders"})', [1, 1, 1])
@@ -95,7 +95,7 @@ def test_the_configuration_on_the_page_is_one(tmp_path: Path) -> None:
     assert promtool("check", "config", str(config)) == ""
 
 
-def test_nobody_is_woken_while_all_is_well_and_somebody_when_a_broker_is_gone(tmp_path: Path) -> None:
+def test_alerts_fire_when_a_broker_is_gone_and_not_otherwise(tmp_path: Path) -> None:
     assert len(alerts()) == 5
     with Cluster(3, metrics=True, timing=PATIENT) as cluster:
         client = cluster.client()
@@ -126,7 +126,7 @@ def test_a_channel_that_falls_behind(cluster: Cluster, prometheus: Prometheus) -
     assert [labels["channel"] for labels, _ in found] == ["billing"]
 
 
-def test_who_lacks_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tool_is_named_with_its_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AssertionError) as missing:
         find("no-such-tool")
     assert MISSING.format("no-such-tool") in str(missing.value)

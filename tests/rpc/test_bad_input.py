@@ -117,7 +117,7 @@ def test_produce_to_a_follower_names_the_leader(bench: Bench) -> None:
     asyncio.run(main())
 
 
-def test_what_is_unknown_is_first_asked_for_and_then_refused(bench: Bench) -> None:
+def test_an_unknown_topic_is_first_looked_up_and_then_refused(bench: Bench) -> None:
     async def main() -> None:
         async with Raw(bench.cluster.address(bench.follower)) as raw:
             for topic_id, partition, code in (

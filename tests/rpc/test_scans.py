@@ -108,7 +108,7 @@ def test_no_more_is_sent_than_the_range(tinymq_cluster: Cluster, mq: Client) -> 
     asyncio.run(main())
 
 
-def test_what_is_no_scan_id_is_refused_and_the_stream_goes_on(tinymq_cluster: Cluster, mq: Client) -> None:
+def test_an_invalid_scan_id_is_refused_and_the_stream_continues(tinymq_cluster: Cluster, mq: Client) -> None:
     (leader,) = topic_of(tinymq_cluster, mq, "hostile").values()
 
     async def main() -> None:
@@ -175,7 +175,7 @@ def test_many_partitions_are_held_renewed_moved_and_released(tinymq_cluster: Clu
     assert held(mq, "held") == {}
 
 
-def test_holds_that_cannot_be(tinymq_cluster: Cluster, mq: Client) -> None:
+def test_impossible_holds_are_refused(tinymq_cluster: Cluster, mq: Client) -> None:
     topic_of(tinymq_cluster, mq, "not-held", partitions=2, records=1)
     with pytest.raises(UnknownPartition):
         mq.admin.hold_many("not-held", {0: 0, 2: 0}, hold_id=ID, lease=60)

@@ -131,7 +131,7 @@ def test_sent_bytes_equal_read_bytes(cluster: Cluster, mq: Client, sent: list[in
     run(main())
 
 
-def test_who_asks_for_much_and_takes_nothing_keeps_few_files_open(cluster: Cluster, mq: Client, held: Held) -> None:
+def test_a_client_that_reads_no_answers_keeps_few_files_open(cluster: Cluster, mq: Client, held: Held) -> None:
     topic_id, follower, _ = filled(cluster, mq, "slow")
 
     async def main() -> None:
@@ -178,7 +178,7 @@ def test_a_replica_that_sends_damage_learns_of_it_and_is_repaired(
         assert [value.as_py() for batch in scan for value in batch.column("value")] == values
 
 
-def test_who_leaves_while_one_of_its_fetches_waits_leaves_no_file_open(
+def test_a_client_that_leaves_with_a_waiting_fetch_leaves_no_file_open(
     cluster: Cluster, mq: Client, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Garbage collection is off: its next run may be hours away."""
@@ -220,7 +220,7 @@ def test_who_leaves_while_one_of_its_fetches_waits_leaves_no_file_open(
         gc.enable()
 
 
-def test_who_has_a_quota_is_sent_what_was_read(sent: list[int]) -> None:
+def test_a_client_with_a_quota_gets_the_frames_that_were_read(sent: list[int]) -> None:
     """Waiting frames would keep their files open, and their pages might leave the page cache."""
     limits = dataclasses.replace(LIMITS, client_fetch_bytes_per_s=100 << 20)
     with Cluster(nodes=1, limits=limits) as cluster, cluster.client() as client:

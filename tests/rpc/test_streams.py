@@ -119,7 +119,7 @@ def results(line: Line) -> list[int]:
 # ---- produce ---------------------------------------------------------------------------------------------
 
 
-def test_what_is_ready_together_travels_together() -> None:
+def test_results_that_are_ready_together_travel_together() -> None:
     async def scenario(s: Streams) -> None:
         line = Line()
         stream = s.produce(line)
@@ -182,7 +182,7 @@ def test_over_the_bound_the_stream_is_not_read() -> None:
     )
 
 
-def test_refusals_that_nobody_reads_are_bounded() -> None:
+def test_unread_refusals_are_bounded() -> None:
     async def scenario(s: Streams) -> None:
         line = Line(room=0)
         stream = s.produce(line)
@@ -197,7 +197,7 @@ def test_refusals_that_nobody_reads_are_bounded() -> None:
     run(scenario)
 
 
-def test_acknowledgements_that_nobody_reads_are_bounded() -> None:
+def test_unread_acknowledgements_are_bounded() -> None:
     async def scenario(s: Streams) -> None:
         line = Line(room=0)
         stream = s.produce(line)
@@ -307,7 +307,7 @@ def test_a_stream_has_so_many_unanswered_batches_and_no_more() -> None:
     run(scenario, stream_requests_max=4)
 
 
-def test_what_came_before_a_refused_request_is_answered_first() -> None:
+def test_requests_before_a_refused_one_are_answered_first() -> None:
     async def scenario(s: Streams) -> None:
         line = Line()
 
@@ -326,7 +326,7 @@ def test_what_came_before_a_refused_request_is_answered_first() -> None:
     run(scenario)
 
 
-def test_what_unpacks_to_much_is_not_unpacked_on_the_loop() -> None:
+def test_large_batches_are_not_unpacked_on_the_loop() -> None:
     """Whatever the codec byte claims; answers keep the order of the stream."""
 
     async def scenario(s: Streams) -> None:

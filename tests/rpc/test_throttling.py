@@ -88,7 +88,7 @@ def test_a_produce_stream_is_read_at_the_clients_rate() -> None:
     run(scenario)
 
 
-def test_what_is_refused_counts_and_is_told_the_wait() -> None:
+def test_a_refused_call_counts_and_gets_the_delay() -> None:
     async def scenario(s: Limited) -> None:
         line = Line()
         stream = s.produce_as("c", line)

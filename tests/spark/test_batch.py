@@ -112,7 +112,7 @@ REFUSED = [  # (options, error, what it says)
 
 
 @pytest.mark.parametrize(("options", "error", "says"), REFUSED, ids=lambda value: str(value)[:70])
-def test_what_cannot_be_planned(
+def test_plans_that_are_refused(
     cluster: Cluster, mq: Client, options: dict[str, object], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):
@@ -224,7 +224,7 @@ def test_a_task_waits_for_what_its_replica_does_not_show_yet(cluster: Cluster, m
     sending.join()
 
 
-def test_what_no_replica_shows_is_an_error_that_says_what_each_said(cluster: Cluster, mq: Client) -> None:
+def test_records_that_no_replica_has_raise_with_each_replicas_answer(cluster: Cluster, mq: Client) -> None:
     mq.admin.create_topic("short")
     send(cluster, "short", 5)
     reader = batch(cluster, subscribe="short", maxReplicaWaitMs=20, unreachableMs=400)
@@ -250,7 +250,9 @@ def test_small_batches_are_joined_and_large_ones_left() -> None:
     assert ROWS_MAX > 1000
 
 
-def test_a_task_asks_as_it_was_told(cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_asks_replicas_in_the_planned_order(
+    cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A later attempt begins with another replica."""
     asked: list[dict[str, Any]] = []
     scan = Client.scan

@@ -58,7 +58,7 @@ REFUSED = [
 ]
 
 
-def test_what_sparks_parser_reads_is_what_is_read(spark: SparkSession) -> None:
+def test_schemas_are_read_as_sparks_parser_reads_them(spark: SparkSession) -> None:
     """Except that all fields may be null; and Spark's JSON of a schema parses to the same schema."""
     parse = spark._jvm.org.apache.spark.sql.types.DataType.fromDDL  # type: ignore[union-attr]
     for text in TAKEN:
@@ -78,7 +78,7 @@ def _nullable(told: Any) -> Any:
 
 
 @pytest.mark.parametrize("text", TAKEN)
-def test_what_simple_string_gives_is_read(text: str) -> None:
+def test_the_output_of_simple_string_is_read(text: str) -> None:
     schema = read_schema(text)
     if "`" not in text:  # it does not quote names
         assert read_schema(schema.simpleString()).simpleString() == schema.simpleString()
@@ -86,7 +86,7 @@ def test_what_simple_string_gives_is_read(text: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "says"), REFUSED, ids=lambda value: str(value)[:40])
-def test_what_is_refused_says_where(text: str, says: str) -> None:
+def test_a_refusal_names_the_position(text: str, says: str) -> None:
     with pytest.raises(SchemaError) as refused:
         read_schema(text)
     assert says in str(refused.value)

@@ -28,7 +28,7 @@ def held(mq: Client, topic: str) -> dict[int, int]:
     return {hold.partition: hold.offset for hold in mq.admin.list_holds(topic)}
 
 
-def test_a_ledger_says_what_is_due() -> None:
+def test_a_hold_ledger_names_the_holds_that_are_due() -> None:
     ledger = Ledger(lease_s=60.0)
     assert ledger.due({A: 5, B: 0}, 0.0) == {A: 5, B: 0}
     ledger.note({A: 5, B: 0}, {A: 3}, 0.0)  # B could not be held
@@ -74,7 +74,7 @@ def test_a_stream_that_keeps_up_stops_no_producer(cluster: Cluster, mq: Client) 
         assert held(mq, "ring") == {0: query.start["ring"]["0"]}
 
 
-def test_a_batch_holds_for_a_minute_and_no_task_for_longer(cluster: Cluster, mq: Client) -> None:
+def test_a_batchs_hold_lasts_a_minute(cluster: Cluster, mq: Client) -> None:
     mq.admin.create_topic("brief")
     send(cluster, "brief", 3)
     reader = batch(cluster, subscribe="brief")
@@ -104,7 +104,7 @@ def test_a_stream_that_ends_lets_go(cluster: Cluster, mq: Client) -> None:
     assert held(mq, "ends") == {}
 
 
-def test_a_first_micro_batch_of_nothing_is_held_too(cluster: Cluster, mq: Client) -> None:
+def test_an_empty_first_micro_batch_has_a_hold(cluster: Cluster, mq: Client) -> None:
     """It names the query's start, so those records come next."""
     mq.admin.create_topic("nothing")
     send(cluster, "nothing", 5)
@@ -114,7 +114,7 @@ def test_a_first_micro_batch_of_nothing_is_held_too(cluster: Cluster, mq: Client
     assert held(mq, "nothing") == {0: 5}
 
 
-def test_holds_that_are_used_up_are_told_at_once_and_reading_goes_on(
+def test_exhausted_holds_are_reported_at_once_and_reading_continues(
     cluster: Cluster, mq: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     mq.admin.create_topic("many", partitions=2)

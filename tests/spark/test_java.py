@@ -68,13 +68,13 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
         (f"java.base@17.0.15\n{MODULE}@17.0.15\n", "does not say"),
     ],
 )
-def test_what_java_tells_decides(told: str, why: str) -> None:
+def test_the_output_of_java_decides(told: str, why: str) -> None:
     found = why_not(read("/bin/java", told))
     assert why in found
     assert bool(why) == bool(found)
 
 
-def test_the_one_that_spark_would_take_is_asked_first_and_nobody_twice() -> None:
+def test_sparks_own_java_is_tried_first_and_none_twice() -> None:
     homes = ["/jvm/17", "/jvm/25"]
     env = {"JAVA_HOME": "/jvm/25"}
     assert candidates(env, "/usr/bin/java", homes) == ["/jvm/25/bin/java", "/usr/bin/java", "/jvm/17/bin/java"]
@@ -124,7 +124,7 @@ def test_the_first_that_will_do_is_linked_and_asked_only_once(
     assert capsys.readouterr().out == ""
 
 
-def test_a_link_whose_java_has_gone_is_made_anew(machine: Machine) -> None:
+def test_a_link_to_a_removed_java_is_replaced(machine: Machine) -> None:
     gone, stays = machine.java("a17", 17), machine.java("b21", 21)
     java_setup.get(machine.link)
     assert java_setup.home(machine.link) == gone
@@ -135,7 +135,7 @@ def test_a_link_whose_java_has_gone_is_made_anew(machine: Machine) -> None:
     assert java_setup.home(machine.link) == stays
 
 
-def test_who_may_not_install_is_told_the_one_command(machine: Machine) -> None:
+def test_a_user_without_root_gets_the_install_command(machine: Machine) -> None:
     machine.java("cut", 17, frozenset({"java.base"}))
     machine.apt("exit 1")
     with pytest.raises(SystemExit) as stopped:
@@ -167,7 +167,7 @@ esac
     assert java_setup.home(machine.link) == installed
 
 
-def test_what_apt_says_is_told_where_it_fails(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_apt_is_reported_with_its_output(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.apt("echo 'E: no network'; exit 100")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(SystemExit, match="apt-get install failed: E: no network"):

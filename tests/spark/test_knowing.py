@@ -30,7 +30,7 @@ def test_bytes_are_limited_by_what_is_kept_rather_than_by_what_lies_on_a_disk(cl
     assert 42 <= task.end - task.start <= 51
 
 
-def test_partitions_that_nobody_serves_wait_and_the_others_go_on(
+def test_partitions_without_a_serving_replica_wait_and_others_continue(
     cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyspark_tinymq.plan.lookup.PATIENCE_S", 1.0)

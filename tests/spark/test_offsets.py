@@ -31,7 +31,7 @@ def test_equal_offsets_are_equal_texts() -> None:
         StreamOffset({}),
     ],
 )
-def test_what_spark_keeps_is_read_back(offset: StreamOffset) -> None:
+def test_schemas_stored_by_spark_are_read(offset: StreamOffset) -> None:
     written = json.loads(json.dumps(offset.write()))
     assert read_stream(written) == offset
     assert json.dumps(read_stream(written).write()) == json.dumps(written)

@@ -206,7 +206,7 @@ def test_values_of_json() -> None:
         (READ | {"topic": "x"}, "it is for sinks"),
     ],
 )
-def test_what_no_read_takes_is_refused_as_it_is_loaded(given: dict[str, str], says: str) -> None:
+def test_options_that_no_read_accepts_are_refused_at_load(given: dict[str, str], says: str) -> None:
     """Before Spark says whether the read is a batch or a stream."""
     with pytest.raises(InvalidConfig, match=says):
         settings.read_schema_options(given)

@@ -49,7 +49,7 @@ COMMITTED: dict[str, tuple[dict[str, str], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", COMMITTED)
-def test_what_a_sink_has_committed(case: str) -> None:
+def test_the_committed_files_of_a_sink(case: str) -> None:
     log, expected = COMMITTED[case]
     assert committed_files(log) == [f"/out/{name}" for name in expected]
 
@@ -98,7 +98,7 @@ DIFFERENCES: dict[str, tuple[list[dict[str, Any]], dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("case", DIFFERENCES)
-def test_what_differs_is_counted_and_named(case: str) -> None:
+def test_differences_are_counted_and_named(case: str) -> None:
     found, expected = DIFFERENCES[case]
     verdict = comparison.compare(found, [ROW])
     counts = {name: getattr(verdict, name) for name in ("missing", "foreign", "twice", "different")}
@@ -114,7 +114,7 @@ def test_many_differences_are_counted_whole_and_shown_in_part() -> None:
     assert len(verdict.examples) == comparison.EXAMPLES_MAX
 
 
-def test_a_repeat_in_the_topic_is_told_by_its_place() -> None:
+def test_a_repeat_in_the_topic_is_recognized_by_its_place() -> None:
     place = TaskPlace("query", 7, 0)
     places = [place.of_rows(n, 1)[0].as_py() for n in (0, 0, 1)]
     headers = [[{"key": PLACE, "value": b"of an earlier query"}, {"key": PLACE, "value": each}] for each in places]
@@ -159,7 +159,7 @@ REPORT: dict[str, Any] = {
 }
 
 
-def test_a_report_says_what_came_too_late() -> None:
+def test_a_report_counts_rows_that_came_too_late() -> None:
     progress = progress_of(REPORT)
     assert (progress.batch, progress.rows_in, progress.dropped, progress.seconds) == (4, 12, 3, 1.5)
     assert progress.observed["records"]["unreadable"] == 1
@@ -247,7 +247,7 @@ def test_the_page_draws_means_over_flights_in_local_hours() -> None:
     assert "<script" not in text
 
 
-def test_a_page_of_too_few_flights_says_so() -> None:
+def test_a_page_without_enough_flights_has_a_notice() -> None:
     assert "Too few departures" in chart.page([ROW], "Delays", [])
 
 
@@ -288,7 +288,7 @@ BACKFILL_ARGS = ["--servers", "s:1", "--from", "a", "--to", "b", "--since", "201
         (backfill, BACKFILL_ARGS[:-2], "--until"),
     ],
 )
-def test_what_a_command_line_says_wrong_is_named(
+def test_errors_of_a_command_line_are_named(
     program: Any, arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

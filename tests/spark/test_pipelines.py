@@ -204,7 +204,7 @@ def _table(folder: Path) -> tuple[int, pa.Table]:
 
 
 @pytest.mark.long
-def test_flights_that_come_too_late_or_are_none_are_said(
+def test_late_flights_and_other_records_are_reported(
     spark: SparkSession, cluster: Cluster, mq: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """After a topic was closed, every flight is late."""
@@ -261,7 +261,7 @@ def run_backfill(spark: SparkSession, cluster: Cluster, old: str) -> Callable[..
     return run
 
 
-def test_a_backfill_takes_the_time_it_was_told_and_says_what_it_did(
+def test_a_backfill_copies_the_time_range_and_prints_the_result(
     run_backfill: Callable[..., int], mq: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changed = ("--schema", "n INT", "--where", "json IS NULL OR json.n > 1", "--value", "CAST(json.n * 10 AS STRING)")

@@ -47,7 +47,7 @@ def test_ranges(
     assert [loss.at for loss in losses] == lost
 
 
-def test_what_is_lost_is_said() -> None:
+def test_losses_are_reported() -> None:
     gone = Loss(A, "begins with 10 now: 3 to 9 were removed")
     error = plan.loss_error([gone], plan.STREAM_HINT)
     assert isinstance(error, OffsetOutOfRange)
@@ -121,7 +121,7 @@ def test_admission(limits: Limits, sizes: dict[Partition, float], ends: dict[Par
     rows_max=st.none() | st.integers(1, 1 << 40),
     bytes_max=st.none() | st.integers(1, 1 << 50),
 )
-def test_what_is_admitted_goes_on_and_never_too_far(
+def test_an_admitted_frame_grows_up_to_its_share(
     waiting: dict[int, int], rows_max: int | None, bytes_max: int | None
 ) -> None:
     starts = {Partition("t", number): 7 * number for number in waiting}

@@ -22,7 +22,7 @@ def position(mq: Client, topic: str) -> int:
     return channel.position
 
 
-def test_who_reads_the_channel_from_later_on_keeps_its_place(
+def test_a_reader_further_on_in_the_channel_keeps_its_position(
     cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stream continues without publishing, and publishes again once no consumer reads."""
@@ -47,7 +47,7 @@ def test_who_reads_the_channel_from_later_on_keeps_its_place(
     assert position(mq, "late") == 12
 
 
-def test_a_channel_is_sought_and_made_only_where_nobody_reads_it(cluster: Cluster, mq: Client) -> None:
+def test_a_channel_is_moved_or_created_only_where_it_has_no_reader(cluster: Cluster, mq: Client) -> None:
     mq.admin.create_topic("sought")
     send(cluster, "sought", 5)
     assert mq.admin.seek_channel("sought", 0, "c", Offset(2), unless_read=True, make=True) == 2

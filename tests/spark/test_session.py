@@ -73,7 +73,7 @@ def test_columns_headers_and_json(spark: SparkSession, cluster: Cluster, mq: Cli
         _load(spark, cluster, **options, mode="FAILFAST").collect()
 
 
-def test_what_is_refused_is_said_to_the_user(spark: SparkSession, cluster: Cluster, mq: Client) -> None:
+def test_a_refusal_is_shown_to_the_user(spark: SparkSession, cluster: Cluster, mq: Client) -> None:
     with pytest.raises(AnalysisException, match="did you mean 'startingOffsets'"):
         _load(spark, cluster, subscribe="x", startingOffset="earliest")
     with pytest.raises(AnalysisException, match="there is no topic 'nowhere'"):

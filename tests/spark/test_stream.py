@@ -183,7 +183,7 @@ def test_partitions_and_topics_that_come_later(cluster: Cluster, mq: Client) -> 
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_what_was_trimmed_between_two_micro_batches(cluster: Cluster, mq: Client, fails: str) -> None:
+def test_records_trimmed_between_two_micro_batches(cluster: Cluster, mq: Client, fails: str) -> None:
     """Without holdMs a stream refuses no trim; if its next records are removed, that is a data loss."""
     topic = f"paused-{fails}"
     mq.admin.create_topic(topic)
@@ -211,7 +211,7 @@ def test_earliest_whose_head_goes_before_the_first_micro_batch(cluster: Cluster,
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_a_topic_that_was_made_again_is_another_one(cluster: Cluster, mq: Client, fails: str) -> None:
+def test_a_topic_that_was_recreated_is_another_one(cluster: Cluster, mq: Client, fails: str) -> None:
     topic = f"again-{fails}"
     mq.admin.create_topic(topic)
     send(cluster, topic, 5)
@@ -245,7 +245,7 @@ def test_a_partition_that_is_gone(cluster: Cluster, mq: Client, fails: str) -> N
         assert query.batch() == [3]
 
 
-def test_what_comes_next_is_held(cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_records_are_held(cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hold moves when a micro-batch is completed. While idle it is renewed at each third of its lease."""
     mq.admin.create_topic("kept")
     send(cluster, "kept", 5)
@@ -290,7 +290,7 @@ def test_progress_is_published(cluster: Cluster, mq: Client) -> None:
     assert again.batch() == [10, 11, 12, 13, 14]
 
 
-def test_a_channel_that_somebody_reads_is_left_alone(cluster: Cluster, mq: Client) -> None:
+def test_a_channel_with_a_reader_is_left_alone(cluster: Cluster, mq: Client) -> None:
     mq.admin.create_topic("shared")
     send(cluster, "shared", 3)
     with mq.queue("shared", 0, "workers", consumer="a-worker") as queue:

@@ -153,7 +153,7 @@ def _bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("all_run")
-def test_whoever_leads_by_then_is_left_alone(cluster: Cluster, mq: Client) -> None:
+def test_the_present_leader_is_left_alone(cluster: Cluster, mq: Client) -> None:
     """The broker was a follower when the range was planned."""
     close_all()  # a client that saw brokers die avoids them for a while, and then reads from the leader
     reader = batch(cluster, subscribe="large", scanId="moved", fetchBytes="100k")

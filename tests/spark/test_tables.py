@@ -66,7 +66,7 @@ def test_tables_that_are_refused(options: dict[str, str], says: str) -> None:
     assert refused.value.hint
 
 
-def test_what_a_catalog_adds_is_unknown_elsewhere() -> None:
+def test_options_of_a_catalog_are_unknown_elsewhere() -> None:
     for name in ("provider", "owner", "option.subscribe"):
         with pytest.raises(InvalidConfig, match=f"unknown option '{name}'"):
             DefaultSource(TABLE | {name: "x"}).schema()

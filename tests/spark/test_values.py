@@ -35,7 +35,7 @@ def read(values: list[bytes | None], kind: pa.StructType = READ, **settings: str
     return JsonValues(kind, **settings).parse(pa.array(values, pa.binary())).values.to_pylist()
 
 
-def test_what_from_json_reads_is_what_is_read(spark: SparkSession) -> None:
+def test_values_are_read_as_from_json_reads_them(spark: SparkSession) -> None:
     """Every value with every schema. Each difference is on the page, and each difference of the page occurs."""
     values = json_corpus.values()
     df = spark.createDataFrame([(value,) for value in values], "v binary").coalesce(1)
@@ -115,7 +115,7 @@ def test_arrow_and_the_slow_way_agree(rows: list[dict[str, object]], name: str) 
 
 @settings(max_examples=30, deadline=None)
 @given(st.binary(max_size=12), st.sampled_from(["wholes", "text", "arrays", "times"]))
-def test_whatever_the_bytes_are_there_is_an_answer(noise: bytes, name: str) -> None:
+def test_any_bytes_get_an_answer(noise: bytes, name: str) -> None:
     kind = json_corpus.SCHEMAS[name]
     for value in (noise, b'{"a":' + noise + b"}", b'{"a":"' + noise + b'"}', b"{" + noise):
         parsed = JsonValues(kind).parse(pa.array([b"{}", value, b'{"a":null}'])).values
@@ -225,7 +225,7 @@ def test_numbers_are_exact() -> None:
         (pa.struct([("a", pa.int32()), ("a", pa.int32())]), {}, "twice"),
     ],
 )
-def test_what_cannot_be_read_is_refused(kind: pa.StructType, settings: dict[str, str], says: str) -> None:
+def test_unreadable_values_are_refused(kind: pa.StructType, settings: dict[str, str], says: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         JsonValues(kind, **{"mode": PERMISSIVE, **settings})
     assert says in str(caught.value)

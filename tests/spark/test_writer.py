@@ -89,7 +89,7 @@ def test_columns_say_where_to(cluster: Cluster, mq: Client) -> None:
     ],
     ids=["topic", "partition", "negative", "oversized"],
 )
-def test_what_cannot_be_written_is_a_typed_error(
+def test_rows_that_cannot_be_written_raise_a_typed_error(
     cluster: Cluster, mq: Client, columns: dict[str, object], error: type[TinymqError], says: str
 ) -> None:
     """The error names the task and the rows, and comes long before the deadline."""
@@ -119,7 +119,7 @@ def test_rows_that_do_not_come_leave_no_producer_behind(cluster: Cluster, mq: Cl
     assert len(stored(mq, "cut")) == 30
 
 
-def test_what_waits_to_be_acknowledged_is_bounded(cluster: Cluster, mq: Client) -> None:
+def test_unacknowledged_bytes_are_bounded(cluster: Cluster, mq: Client) -> None:
     """More rows than a small buffer holds pass through it, and the process does not grow."""
     mq.admin.create_topic("large")
     before = _resident_bytes()

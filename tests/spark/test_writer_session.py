@@ -191,7 +191,7 @@ def test_a_batch_that_is_run_again_after_a_restart_is_repeated_under_its_places(
 
 
 @pytest.mark.long
-def test_what_foreach_batch_writes_has_the_streams_places(
+def test_rows_written_in_foreach_batch_have_the_streams_places(
     spark: SparkSession, cluster: Cluster, mq: Client, tmp_path: Path
 ) -> None:
     """Deterministic rows, so that a repeated batch repeats them."""

@@ -185,7 +185,7 @@ def test_deleted_topics_leave_no_data_and_may_be_made_again() -> None:
         asyncio.run(main(cluster))
 
 
-def test_a_broker_that_is_gone_is_unregistered_by_itself_and_registered_again() -> None:
+def test_a_dead_broker_is_unregistered_and_registers_again() -> None:
     async def main(cluster: Cluster) -> None:
         await asyncio.to_thread(cluster.kill, 3)
 

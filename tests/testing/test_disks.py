@@ -33,7 +33,7 @@ async def role(cluster: Cluster, broker_id: int) -> pb.ReplicaStatus:
     return next(r for r in status.replicas if r.topic == "t")
 
 
-def test_a_full_disk_is_said_and_what_was_acknowledged_stays() -> None:
+def test_a_full_disk_is_reported_and_acknowledged_records_stay() -> None:
     disks = Disks(1)
 
     async def main(cluster: Cluster) -> None:

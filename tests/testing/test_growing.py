@@ -77,7 +77,7 @@ def test_two_brokers_join_while_it_works_and_new_topics_use_them() -> None:
         assert [b.state for b in status.brokers] == ["running"] * 5
 
 
-def test_a_broker_that_has_joined_needs_no_more_to_be_told_whom() -> None:
+def test_a_joined_broker_needs_no_join_addresses() -> None:
     with Cluster(3, timing=QUICK) as cluster:
         client = cluster.client()
         cluster.add()
@@ -147,7 +147,7 @@ def test_leaders_come_home_after_a_failure_and_writers_hardly_notice() -> None:
         assert values(client, "t") == list(range(traffic.sent))
 
 
-def test_what_an_operator_moves_stays_until_the_preferred_broker_is_started_again() -> None:
+def test_a_manual_transfer_stays_until_the_preferred_broker_restarts() -> None:
     with Cluster(3, timing=Timing(leader_return_s=RETURN_S)) as cluster:
         client = cluster.client()
         topic = client.admin.create_topic("t", replication_factor=3)
@@ -162,7 +162,7 @@ def test_what_an_operator_moves_stays_until_the_preferred_broker_is_started_agai
         cluster.wait_until(lambda: cluster.leader_of("t") == first)
 
 
-def test_what_cannot_be_moved_is_said_at_once() -> None:
+def test_an_impossible_transfer_is_refused_at_once() -> None:
     with Cluster(3, timing=QUICK) as cluster:
         client = cluster.client()
         cluster.add()

@@ -127,7 +127,7 @@ def test_an_invalid_address_is_skipped(where: str) -> None:
     assert dialled.peers[4] == "10.0.0.4:7170"
 
 
-def test_nobody_dials_itself_and_nobody_twice() -> None:
+def test_no_broker_dials_itself_or_another_twice() -> None:
     mesh, dialled, registry = voter()
     mesh.learn_address(1, "10.0.0.4:7170")
     mesh.learn_address(4, "10.0.0.4:7170")

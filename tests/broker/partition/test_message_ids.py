@@ -114,7 +114,9 @@ def test_ids_of_a_topic_that_remembers_none_any_more_are_forgotten(bench: Identi
     assert len(bench.partition.state.message_ids) == 0
 
 
-def test_there_is_a_bound_and_the_oldest_goes(bench: Identified, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_are_bounded_and_the_oldest_one_is_closed(
+    bench: Identified, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(message_ids, "IDS_MAX", 2)
     for name in "abc":
         bench.put(name)
@@ -170,7 +172,7 @@ def test_ids_outlive_a_change_of_leaders_and_uncommitted_ones_do_not(bench: Iden
         ("a" * 257, 1, TopicConfig(dedupe_window_ms=WINDOW_MS), "at most 256 bytes"),
     ],
 )
-def test_what_cannot_be_recognised_is_refused(
+def test_unrecognised_values_are_refused(
     bench: Identified, message_id: str, count: int, config: TopicConfig, why: str
 ) -> None:
     bench.partition.configure(config)

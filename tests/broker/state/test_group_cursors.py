@@ -80,7 +80,7 @@ def test_only_make_makes_a_groups_cursor(at: Applied) -> None:
 
 
 @pytest.mark.parametrize("command", [makes(0), makes(3, kind=pb.CHANNEL), makes(3, kind=9), makes(3, name="a b")])  # type: ignore[arg-type]
-def test_what_is_no_group_is_not_made(at: Applied, command: pb.Command) -> None:
+def test_an_invalid_group_is_not_created(at: Applied, command: pb.Command) -> None:
     assert issubclass(error(at, command), InvalidRequest)
 
 

@@ -95,7 +95,7 @@ def test_the_stage_is_a_target(cluster: Cluster) -> None:
     assert target.version in str(cluster.status(1))
 
 
-def test_clients_are_told_of_proxies_alone(cluster: Cluster) -> None:
+def test_clients_learn_only_proxy_addresses(cluster: Cluster) -> None:
     async def told() -> list[str]:
         async with cluster.client() as client:
             return [broker.address for broker in (await client.admin.cluster_status()).brokers]

@@ -134,7 +134,7 @@ def test_a_toxic_lies_on_the_named_part_of_the_network() -> None:
         next(fault, None)
 
 
-def test_two_of_one_kind_end_each_by_itself() -> None:
+def test_two_faults_of_one_kind_end_separately() -> None:
     scene = Scene()
     first, second = scene.begin("latency"), scene.begin("latency")
     next(first, None)

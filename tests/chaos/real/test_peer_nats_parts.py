@@ -48,7 +48,7 @@ def test_a_send_is_tried_again_under_its_id_and_known_once_any_try_is_acknowledg
     assert wire.ids == ["m"] * 3
 
 
-def test_a_send_that_nobody_took_at_any_try_has_failed_for_certain():
+def test_a_send_that_no_attempt_delivered_has_certainly_failed():
     with pytest.raises(DeadlineExceeded):
         send(Answers(BrokerUnreachable("nobody")))
 

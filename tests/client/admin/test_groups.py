@@ -80,7 +80,7 @@ def test_a_channel_keeps_its_name(tinymq_cluster: Cluster) -> None:
         mq.admin.create_group("taken", "gc", exist_ok=True)
 
 
-def test_what_cannot_be_a_group_is_refused(tinymq_cluster: Cluster) -> None:
+def test_an_impossible_group_is_refused(tinymq_cluster: Cluster) -> None:
     mq = tinymq_cluster.client()
     mq.admin.create_topic("gx")
     with pytest.raises(UnknownTopic):

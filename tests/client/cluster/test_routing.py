@@ -39,7 +39,7 @@ def test_epochs_never_go_back(news: list[tuple[int, int, int]]) -> None:
         assert view.partition("t", 0).leader_epoch >= seen
 
 
-def test_a_topic_made_again_replaces_the_old_one() -> None:
+def test_a_recreated_topic_replaces_the_old_one() -> None:
     view = routing.merge(View(), reply(1, 1, 7), ["t"])
     view = routing.merge(view, reply(2, 2, 1, OTHER), ["t"])
     assert (view.topics["t"].topic_id, view.partition("t", 0).leader_epoch) == (OTHER, 1)
@@ -111,7 +111,7 @@ def test_partitions_come_and_go_and_keep_their_leaders() -> None:
     )
 
 
-def test_what_this_client_added_or_deleted_is_known_at_once() -> None:
+def test_partitions_added_or_deleted_by_this_client_are_known_at_once() -> None:
     view = routing.merge(View(), numbered(1, 0, 2), ["t"])
     added = routing.with_partition(view, "t", Partition(1, 0, 0, (1,)))
     assert added.topics["t"].numbers == (0, 1, 2)

@@ -91,7 +91,7 @@ BAD_PLACES = [5, "begin", FIRST.replace(tzinfo=None), -1.5, None, Offset(-1), {0
 
 
 @pytest.mark.parametrize("place", BAD_PLACES, ids=str)
-def test_what_is_no_place_is_refused_at_once(place: Any) -> None:
+def test_an_invalid_place_is_refused_at_once(place: Any) -> None:
     async def scenario() -> None:
         async with client_of(filled()) as mq:
             with pytest.raises(TinymqError):
@@ -113,7 +113,7 @@ def test_partitions_that_are_not_there() -> None:
 
 
 @pytest.mark.parametrize(("replica", "longest_ms"), [("leader", 40), ("follower", 10)])
-def test_who_reads_where_nothing_comes_asks_less_often_until_something_does(replica: str, longest_ms: int) -> None:
+def test_a_reader_of_idle_partitions_fetches_less_often(replica: str, longest_ms: int) -> None:
     async def scenario() -> None:
         cluster = filled(batches=1, rows=1)
         asked: list[int] = []
@@ -211,7 +211,7 @@ def test_a_table_ends_at_the_end_seen_at_opening() -> None:
     run(scenario())
 
 
-def test_what_waits_untaken_is_bounded() -> None:
+def test_buffered_rows_are_bounded() -> None:
     async def scenario() -> None:
         cluster = filled(batches=200)
         async with client_of(cluster) as mq:
@@ -300,7 +300,7 @@ def test_a_damaged_replica_is_left_and_damage_everywhere_raises() -> None:
     run(scenario())
 
 
-def test_a_partition_that_nobody_serves_raises_and_says_why() -> None:
+def test_a_partition_without_a_serving_replica_raises_with_the_reasons() -> None:
     async def scenario() -> None:
         cluster = filled()
         async with client_of(cluster) as mq:

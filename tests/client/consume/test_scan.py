@@ -84,7 +84,7 @@ def test_the_first_tier_serves_all_of_it(replicas: Any, replica: str, served: se
     run(scenario())
 
 
-def test_whoever_leads_by_then_is_asked_last() -> None:
+def test_the_present_leader_is_asked_last() -> None:
     async def scenario() -> None:
         cluster = filled()
         async with client_of(cluster) as mq:
@@ -150,7 +150,7 @@ def test_a_replica_that_comes_back_is_preferred_again(monkeypatch: pytest.Monkey
     run(scenario())
 
 
-def test_one_that_is_behind_is_waited_for_and_then_left() -> None:
+def test_a_reader_waits_for_a_lagging_replica_and_then_leaves_it() -> None:
     async def scenario() -> None:
         cluster = filled()
         at = cluster.topics["t"][1][0]
@@ -191,7 +191,7 @@ def test_damaged_frames_are_never_given() -> None:
 
 
 @pytest.mark.parametrize("finds", [True, False])
-def test_who_sent_damage_is_asked_to_look_at_it(monkeypatch: pytest.MonkeyPatch, finds: bool) -> None:
+def test_a_broker_that_sent_damage_is_made_to_verify(monkeypatch: pytest.MonkeyPatch, finds: bool) -> None:
     """A broker sends unverified frames. Asked to verify, it finds the damage, unless the network has caused it."""
     asked: list[tuple[int, bool]] = []
 
@@ -228,7 +228,7 @@ async def failure_of(cluster: FakeCluster, start: int = 0, **settings: Any) -> t
         return type(raised.value), str(raised.value)
 
 
-def test_when_nobody_serves_the_error_has_what_each_of_them_said() -> None:
+def test_when_no_broker_serves_the_error_has_each_brokers_reason() -> None:
     async def scenario() -> None:
         cluster = filled()
         cluster.topics["t"][1][0].shown = {1: 20, 3: 10}
@@ -271,7 +271,7 @@ def test_an_old_leader_that_is_behind_is_left_like_any_other() -> None:
 
 
 @pytest.mark.parametrize(("log_start", "left"), [(20, 80), (99, 1), (100, 0), (130, 0)])
-def test_what_was_removed_raises_or_is_skipped_and_counted(log_start: int, left: int) -> None:
+def test_removed_records_raise_or_are_skipped_and_counted(log_start: int, left: int) -> None:
     async def scenario() -> None:
         cluster = filled(batches=14)
         cluster.topics["t"][1][0].log_start = log_start
@@ -313,7 +313,7 @@ def _other(number: int) -> bytes:
     return payload(10, value=b"%d+" % number)
 
 
-def test_what_waits_untaken_is_bounded() -> None:
+def test_buffered_rows_are_bounded() -> None:
     async def scenario() -> None:
         cluster = filled(batches=200)
         async with (
@@ -340,7 +340,7 @@ def test_what_waits_untaken_is_bounded() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_what_is_no_scan_is_refused_at_once(wrong: dict[str, Any]) -> None:
+def test_an_invalid_scan_is_refused_at_once(wrong: dict[str, Any]) -> None:
     async def scenario() -> None:
         async with client_of(filled()) as mq:
             with pytest.raises((InvalidRequest, InvalidName)) as raised:
@@ -350,7 +350,7 @@ def test_what_is_no_scan_is_refused_at_once(wrong: dict[str, Any]) -> None:
     run(scenario())
 
 
-def test_what_is_not_there_is_said() -> None:
+def test_missing_names_are_reported() -> None:
     async def scenario() -> None:
         cluster = filled()
         async with client_of(cluster) as mq:
@@ -391,7 +391,7 @@ def test_another_topic_of_the_same_name_is_refused(knows: str) -> None:
     run(scenario())
 
 
-def test_a_scan_that_is_closed_says_so_and_closes_with_its_client() -> None:
+def test_a_closed_scan_raises_closed_and_closes_with_its_client() -> None:
     async def scenario() -> None:
         cluster = filled()
         async with client_of(cluster) as mq:

@@ -148,7 +148,7 @@ def test_keys_stay_in_their_partition() -> None:
     assert bench.append(b"", b"").queue is bench.buffer.sticky, "an empty key counts as none, as in librdkafka"
 
 
-def test_partitions_are_chosen_as_told() -> None:
+def test_partitions_are_chosen_by_the_partitioner() -> None:
     assert Bench().append(partition=3).queue.partition == 3
     turns = Bench(partitioner="round_robin")
     assert [turns.append(key=b"same").queue.partition for _ in range(5)] == [0, 1, 2, 3, 0]
@@ -195,7 +195,7 @@ BAD_RECORDS: dict[str, tuple[object, ...]] = {
 
 
 @pytest.mark.parametrize("what", BAD_RECORDS)
-def test_what_is_no_record_is_refused_and_takes_no_room(what: str) -> None:
+def test_an_invalid_record_is_refused_and_takes_no_space(what: str) -> None:
     bench = Bench()
     value, key, headers, timestamp = BAD_RECORDS[what]
     with pytest.raises(InvalidRequest) as raised:

@@ -156,7 +156,7 @@ async def _set(event: asyncio.Event) -> None:
 
 
 @pytest.mark.parametrize("lost", ["lose_replies", "lose_requests"])
-def test_what_is_lost_with_its_connection_is_written_once(
+def test_a_batch_lost_with_its_connection_is_written_once(
     mq: Client, brokers: GrpcBrokers, ways: Ways, lost: str
 ) -> None:
     connected(mq, ways)
@@ -199,7 +199,7 @@ def test_a_leader_that_has_moved(mq: Client, brokers: GrpcBrokers, ways: Ways) -
     assert brokers.cluster.values("t", 0).count(b"y") == 1
 
 
-def test_a_leader_that_says_nothing_is_left_once_another_one_leads(brokers: GrpcBrokers, ways: Ways) -> None:
+def test_a_silent_leader_is_left_once_another_broker_leads(brokers: GrpcBrokers, ways: Ways) -> None:
     with Client(brokers.servers, attempt_timeout_ms=300_000, request_timeout_ms=300_000) as mq:
         connected(mq, ways)
         brokers.cluster.hang(1)
@@ -385,7 +385,7 @@ def test_a_client_that_is_closed_while_a_slow_thread_leaves_its_record_to_it(
     assert b"late" not in brokers.cluster.values("t", 0)
 
 
-def test_one_thread_of_all_has_a_lane() -> None:
+def test_one_thread_owns_a_send_queue() -> None:
     first, second = (SendQueue("t", b"i", n, limit=1, numbered=True) for n in range(2))
     of = owners.Owners(threading.Lock())
     batch = ProducerBatch(first, 0.0, 1.0)
@@ -398,7 +398,7 @@ def test_one_thread_of_all_has_a_lane() -> None:
     assert (of.claimed(), of.may_claim(first), of.may_claim(second)) == (None, True, False)
 
 
-def test_who_flushes_finds_a_batch_that_is_taken_at_that_moment() -> None:
+def test_a_flush_includes_a_batch_that_is_being_taken() -> None:
     taken = SendQueue("t", b"i", 0, limit=5, numbered=True)
 
     class Sealed(deque[ProducerBatch]):

@@ -72,7 +72,7 @@ def test_sends_without_a_key_go_on_beside_a_dead_broker() -> None:
     run_virtually(scenario)
 
 
-def test_what_waits_for_a_dead_broker_moves_and_what_is_bound_to_it_stays() -> None:
+def test_free_records_leave_a_dead_broker_and_bound_ones_stay() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         cluster = one_replica_each()
         cluster.down.add(2)
@@ -91,7 +91,7 @@ def test_what_waits_for_a_dead_broker_moves_and_what_is_bound_to_it_stays() -> N
     run_virtually(scenario)
 
 
-def test_what_may_have_been_written_stays_with_its_partition() -> None:
+def test_a_batch_that_may_be_written_stays_with_its_partition() -> None:
     """The answer is lost, then the broker. The batch is not sent to another partition, which would write it twice."""
 
     async def scenario(loop: VirtualLoop) -> None:

@@ -123,7 +123,7 @@ def test_a_hung_leader_is_left_when_another_is_elected() -> None:
     run(scenario())
 
 
-def test_who_was_dead_is_asked_at_once_when_it_is_elected_where_nobody_led() -> None:
+def test_a_recovered_broker_is_asked_at_once_when_it_is_elected() -> None:
     """All brokers restart, so that each has refused connections for a while."""
 
     async def scenario() -> None:
@@ -167,7 +167,7 @@ PASSING = [
 
 
 @pytest.mark.parametrize("error", PASSING, ids=lambda e: str(e.code))
-def test_what_passes_is_tried_again(error: Exception) -> None:
+def test_temporary_errors_are_retried(error: Exception) -> None:
     async def scenario() -> None:
         cluster = cluster_of()
         async with client_of(cluster) as mq:
@@ -252,7 +252,7 @@ def test_brokers_that_have_not_heard_of_a_new_topic_are_not_believed() -> None:
     run(scenario())
 
 
-def test_a_topic_made_again_is_another_one() -> None:
+def test_a_recreated_topic_is_another_one() -> None:
     async def scenario() -> None:
         cluster = cluster_of()
         async with client_of(cluster) as mq:
@@ -271,7 +271,7 @@ def test_a_topic_made_again_is_another_one() -> None:
     run(scenario())
 
 
-def test_at_the_deadline_what_was_never_written_says_so() -> None:
+def test_at_the_deadline_an_unwritten_record_gets_a_certain_error() -> None:
     async def scenario() -> None:
         cluster = cluster_of()
         async with client_of(cluster, request_timeout_ms=400) as mq:
@@ -374,7 +374,7 @@ def test_a_failure_that_was_asked_for_is_not_raised_twice() -> None:
     run(scenario())
 
 
-def test_a_topic_that_was_made_again_is_written_to_at_once() -> None:
+def test_a_recreated_topic_accepts_writes_at_once() -> None:
     async def scenario() -> None:
         cluster = cluster_of()
         async with client_of(cluster) as mq:
@@ -388,7 +388,7 @@ def test_a_topic_that_was_made_again_is_written_to_at_once() -> None:
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_what_is_sent_while_others_wait_has_its_own_deadline(idempotent: bool) -> None:
+def test_a_record_sent_while_others_wait_has_its_own_deadline(idempotent: bool) -> None:
     """The second batch is still open at the deadline of the first one."""
 
     async def scenario() -> None:

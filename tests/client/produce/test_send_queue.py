@@ -285,7 +285,7 @@ def test_a_forgotten_producer_gets_a_new_epoch_and_unclear_batches_never_enter_i
     assert (c.epoch, c.first_sequence) == (1, 0)
 
 
-def test_a_batch_whose_given_up_attempts_were_all_refused_enters_a_new_epoch() -> None:
+def test_a_batch_whose_abandoned_attempts_were_all_refused_enters_a_new_epoch() -> None:
     """The log was lost while the batch was in flight to a former leader, so that certainly no replica has the batch."""
     queue = lane_of()
     a, b = sealed(queue), sealed(queue)
@@ -308,7 +308,7 @@ def test_a_batch_whose_given_up_attempts_were_all_refused_enters_a_new_epoch() -
     assert (b.epoch, b.first_sequence) == (1, 0)
 
 
-def test_a_batch_whose_given_up_attempt_is_cut_off_ends_as_unknown() -> None:
+def test_a_batch_whose_abandoned_attempt_is_cut_off_ends_as_unknown() -> None:
     queue = lane_of()
     a, b = sealed(queue), sealed(queue)
     take_all(queue)
@@ -323,7 +323,7 @@ def test_a_batch_whose_given_up_attempt_is_cut_off_ends_as_unknown() -> None:
     assert isinstance(error, OutcomeUnknown)
 
 
-def test_what_was_never_written_ends_as_such_and_what_may_have_been_as_unknown() -> None:
+def test_unwritten_records_end_certainly_and_possibly_written_ones_as_unknown() -> None:
     queue = lane_of()
     a, b, c = sealed(queue, 1, 5.0), sealed(queue, 1, 5.0), sealed(queue, 1, 5.0)
     take_all(queue)
@@ -360,7 +360,7 @@ def test_waiting_grows_and_is_bounded(failures: int) -> None:
     assert waited_s == pytest.approx(min(1.0, 0.02 * 2 ** (failures - 1)))
 
 
-def test_what_was_given_up_waits_for_no_answer() -> None:
+def test_an_abandoned_attempt_waits_for_no_answer() -> None:
     queue = lane_of()
     batches = [sealed(queue), sealed(queue)]
     assert take_all(queue) == batches

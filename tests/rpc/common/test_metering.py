@@ -63,7 +63,7 @@ def run(scenario: Callable[[Streams, Told], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(main())
 
 
-def test_a_batch_is_told_of_when_it_is_acknowledged() -> None:
+def test_a_batch_is_reported_when_it_is_acknowledged() -> None:
     data = payload(3)
 
     async def scenario(s: Streams, told: Told) -> None:
@@ -81,7 +81,7 @@ def test_a_batch_is_told_of_when_it_is_acknowledged() -> None:
     run(scenario)
 
 
-def test_a_duplicate_is_told_of_as_one() -> None:
+def test_a_duplicate_is_reported_as_one() -> None:
     data = payload(2, producer=5, sequence=0)
 
     async def scenario(s: Streams, told: Told) -> None:
@@ -95,7 +95,7 @@ def test_a_duplicate_is_told_of_as_one() -> None:
     run(scenario)
 
 
-def test_what_is_refused_is_told_of_even_if_nobody_waits_for_it() -> None:
+def test_a_refusal_is_reported_even_if_no_call_waits_for_it() -> None:
     async def scenario(s: Streams, told: Told) -> None:
         line = Line()
         s.produce(line)
@@ -110,7 +110,7 @@ def test_what_is_refused_is_told_of_even_if_nobody_waits_for_it() -> None:
     run(scenario)
 
 
-def test_a_fetch_is_told_of_with_its_wait_apart() -> None:
+def test_a_fetch_is_reported_with_its_wait_apart() -> None:
     async def scenario(s: Streams, told: Told) -> None:
         line = Line()
         s.fetch(line)
@@ -130,7 +130,7 @@ def test_a_fetch_is_told_of_with_its_wait_apart() -> None:
     run(scenario)
 
 
-def test_a_fetch_that_is_cancelled_is_told_of_no_more() -> None:
+def test_a_cancelled_fetch_is_not_reported() -> None:
     async def scenario(s: Streams, told: Told) -> None:
         line = Line()
         stream = FetchStream(s.serving, line, s.limits)
@@ -217,17 +217,17 @@ async def _told_of(service: str, *names: str) -> list[tuple[Any, ...]]:
         ("bug", ["UNKNOWN"]),
     ],
 )
-def test_a_unary_call_is_told_of_with_its_errors(name: str, codes: list[str]) -> None:
+def test_a_unary_call_is_reported_with_its_errors(name: str, codes: list[str]) -> None:
     called = [("called", "Admin.CreateTopic", 1.0)] if name in REPLIES else []
     refused = [("refused", "Admin.CreateTopic", code) for code in codes]
     assert asyncio.run(_told_of("tinymq.v1.Admin", name)) == called + refused
 
 
-def test_calls_of_other_services_are_not_told_of() -> None:
+def test_calls_of_other_services_are_not_reported() -> None:
     assert asyncio.run(_told_of("grpc.health.v1.Health", "fine", "whole")) == []
 
 
-def test_a_server_that_stops_waits_for_answers_and_no_longer_than_it_was_told() -> None:
+def test_a_stopping_server_waits_for_answers_up_to_its_grace_period() -> None:
     async def main() -> None:
         release, entered = asyncio.Event(), asyncio.Event()
 

@@ -99,7 +99,7 @@ COMMANDS: dict[str, pb.ChannelCommand] = {
 }
 
 
-def test_what_is_not_said_is_not_zero(tinymq_cluster: Cluster) -> None:
+def test_an_absent_number_is_not_zero(tinymq_cluster: Cluster) -> None:
     async def main() -> None:
         async with Raw(tinymq_cluster.address(1)) as raw:
             topic = await raw.create("unsaid", partitions=2)

@@ -44,7 +44,7 @@ def test_unformed_formed_and_failed() -> None:
             pass
 
 
-def test_a_broker_that_nobody_has_registered_serves_nobody() -> None:
+def test_an_unregistered_broker_serves_no_client() -> None:
     with Cluster(nodes=3) as cluster:
         for broker_id in (1, 2, 3):
             cluster.kill(broker_id)

@@ -134,7 +134,7 @@ def test_it_says_what_grpc_says(tinymq_cluster: Cluster) -> None:
         (b"\xff\xff", "InvalidFrame"),
     ],
 )
-def test_who_is_not_welcome_is_told_why(tinymq_cluster: Cluster, hello: pb.StreamHello | bytes, code: str) -> None:
+def test_a_refused_client_gets_the_reason(tinymq_cluster: Cluster, hello: pb.StreamHello | bytes, code: str) -> None:
     async def main() -> None:
         async with dialled(port_of(tinymq_cluster, 1)) as stream:
             await stream.send(hello if isinstance(hello, bytes) else hello.SerializeToString())
@@ -203,7 +203,7 @@ def stands_still(stream: FrameStream) -> bool:
 
 
 @pytest.mark.parametrize("hello", [FETCH, PRODUCE])
-def test_who_reads_no_answers_and_goes_is_forgotten(
+def test_a_client_that_leaves_without_reading_is_forgotten(
     tinymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, hello: pb.StreamHello
 ) -> None:
     """The stream is blocked because the answers find no buffer space. Only its end releases it."""
@@ -242,7 +242,7 @@ def test_who_reads_no_answers_and_goes_is_forgotten(
     run(main())
 
 
-def test_who_has_to_wait_for_its_quota_keeps_no_broker_from_stopping() -> None:
+def test_a_client_delayed_by_its_quota_does_not_delay_a_stop() -> None:
     with Cluster(nodes=1, limits=Limits(client_produce_bytes_per_s=1)) as cluster:
         cluster.client().admin.create_topic("t", partitions=1)
 
@@ -256,7 +256,7 @@ def test_who_has_to_wait_for_its_quota_keeps_no_broker_from_stopping() -> None:
         run(main(), timeout_s=20)
 
 
-def test_who_says_nothing_is_let_go(tinymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_connection_is_closed(tinymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_server, "HELLO_TIMEOUT_S", 0.05)
 
     async def main() -> None:
@@ -267,7 +267,7 @@ def test_who_says_nothing_is_let_go(tinymq_cluster: Cluster, monkeypatch: pytest
     run(main())
 
 
-def test_there_are_so_many_connections_and_no_more(tinymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_connections_is_bounded(tinymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         port = port_of(tinymq_cluster, 1)
         streams = streams_of(tinymq_cluster, 1)

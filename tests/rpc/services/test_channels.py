@@ -191,7 +191,7 @@ def test_a_hold_keeps_a_trim_away_unless_it_is_light(tinymq_cluster: Cluster, li
     run(tinymq_cluster, f"held-{light}", 8, scenario)
 
 
-def test_what_is_wrong_is_said_of_each_command(tinymq_cluster: Cluster) -> None:
+def test_each_wrong_command_gets_its_own_error(tinymq_cluster: Cluster) -> None:
     async def scenario(led: Led) -> None:
         await led.change(opening())
         codes = await led.codes(

@@ -79,7 +79,7 @@ def _elsewhere() -> pb.TakeOverOrder:
     return order_to_wire(RecoveryOrder(TOPIC, 9, (1, 1), (OLD[1],)))
 
 
-def test_what_brokers_know_of_one_another_is_asked_too() -> None:
+def test_brokers_known_to_other_brokers_are_asked_too() -> None:
     with Cluster(nodes=3) as cluster:
         survey = asyncio.run(take_survey([cluster.address(2)], SECRET, 5.0))
         assert sorted(survey.brokers) == [1, 2, 3]

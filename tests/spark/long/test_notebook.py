@@ -39,7 +39,9 @@ def _delays(hour: int) -> list[float]:
 
 
 @pytest.mark.timeout(RUN_S_MAX + 100)
-def test_it_runs_and_shows_what_is_kept(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_notebook_runs_and_its_stored_output_is_current(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     kept = nbformat.read(NOTEBOOK, as_version=4)
     fresh = nbformat.read(NOTEBOOK, as_version=4)
     monkeypatch.setenv("TINYMQ_SERVERS", cluster.servers)

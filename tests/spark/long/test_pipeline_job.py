@@ -60,7 +60,7 @@ def test_it_says_ok_twice_and_leaves_a_page_and_no_broker(few: Job) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_what_differs_is_said(few: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_differences_are_printed(few: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reference with different figures."""
     of_few = reference.delays
     monkeypatch.setattr(reference, "delays", lambda path: of_few(path).iloc[1:])
