@@ -17,6 +17,7 @@ PAGES = [
 ]
 LINE_LENGTH_MAX = 100
 FENCED = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
+FLAGS = re.DOTALL | re.MULTILINE
 TAG = "peer "  # what handshakes hash begins with `tinymq peer`
 
 
@@ -69,6 +70,20 @@ def test_the_commands_that_pages_show_can_be_given() -> None:
         except CycloptsError as error:
             wrong[command] = str(error)
     assert wrong == {}
+
+
+def test_the_models_that_pages_show_are_in_the_code() -> None:
+    models = [
+        (name, _stripped(lines))
+        for page in PAGES
+        for name, lines in re.findall(r"^```\w+\n(?:#|//) (\S+/\S+\.\w+)\n(.*?)^```$", page.read_text(), FLAGS)
+    ]
+    assert len(models) >= 6
+    assert [(name, lines) for name, lines in models if lines not in _stripped((ROOT / name).read_text())] == []
+
+
+def _stripped(text: str) -> str:
+    return "\n".join(line.strip() for line in text.strip().splitlines())
 
 
 def test_lines_of_pages_fit_a_screen() -> None:
