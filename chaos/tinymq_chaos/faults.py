@@ -164,6 +164,14 @@ FAULTS: Mapping[str, FaultRow] = {
     "reset_channel": FaultRow(
         Family.NETWORK, "one of two connections between brokers ends", "reset ends both", "reset_peer may end one", 4,
     ),
+    "cut_channel": FaultRow(
+        Family.NETWORK, "one of the two kinds of connections between brokers is cut", Simulated(3, (0.5, 3.0, 8.0)),
+        "both kinds use one port", "reset_channel",
+    ),
+    "dead_connection": FaultRow(
+        Family.NETWORK, "one connection carries nothing, and neither end is told", Simulated(3, (1.0, 4.0, 12.0)),
+        "timeout", "reset_channel",
+    ),
     "client_reset": FaultRow(
         Family.NETWORK, "connections of clients end", Simulated(3, (0.0, 0.1), single=True, brokers_min=1),
         "reset_peer", _CLIENTS,
@@ -186,6 +194,18 @@ FAULTS: Mapping[str, FaultRow] = {
         Family.DISK, "operations of a disk do not end", Simulated(2, (0.2, 7.0), brokers_min=1),
         "slow_sync with `seconds` 60",
         "scenario sync_hangs",
+    ),
+    "hung_file": FaultRow(
+        Family.DISK, "operations on one file do not end, and all other files are well",
+        Simulated(2, (0.2, 7.0), brokers_min=1), "slow_sync with `pattern` and `seconds` 60", "scenario sync_hangs",
+    ),
+    "disk_error": FaultRow(
+        Family.DISK, "one kind of operation fails with EIO: write, truncate, rename, remove, open or create",
+        Simulated(3, (0.2, 3.0), brokers_min=1), "its disk fails syncs, reads and growth only", "fail_sync",
+    ),
+    "no_room": FaultRow(
+        Family.DISK, "no file and no directory can be made; there may be room again before the broker restarts",
+        Simulated(2, (0.3, 4.0), brokers_min=1), "disk_full", "fail_sync fills the disk instead in three of ten draws",
     ),
     "fail_sync": FaultRow(
         Family.DISK, "a sync fails, and the broker is restarted", Simulated(3, (0.1, 3.0), brokers_min=1),

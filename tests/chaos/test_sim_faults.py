@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from tests.chaos.clock_effects import drifts, starts_wrong, wall_jumps
+from tests.chaos.connection_effects import cuts_a_channel, kills_a_connection
+from tests.chaos.disk_effects import fails_one_operation, hangs_one_file, has_no_room
 from tests.chaos.joins import joins, replaced_in_turn
 from tests.chaos.setting_effects import alters
 from tests.chaos.test_sim import HAPPENS
@@ -35,7 +37,7 @@ from tinymq.base.errors import DiskFull, StorageError
 from tinymq.base.types import METADATA_GROUP
 from tinymq.raft import Role
 from tinymq.simulation.faulty_inodes import Inode
-from tinymq.simulation.memory_network import Pipe
+from tinymq.simulation.pipes import Pipe
 from tinymq_chaos.sim.faults import FAULTS
 from tinymq_chaos.sim.virtual.event_loop import SimProcess, VirtualClock, VirtualLoop, run_virtually
 from tinymq_chaos.sim.virtual.synced_files import SyncedFiles
@@ -47,9 +49,14 @@ SCRATCH = "scratch"  # a file of the test's own
 Check = Callable[[World], Awaitable[None]]
 EFFECTS: dict[str, Check] = {
     "alter": alters,
+    "cut_channel": cuts_a_channel,
+    "dead_connection": kills_a_connection,
+    "disk_error": fails_one_operation,
     "drift": drifts,
+    "hung_file": hangs_one_file,
     "join": joins,
     "next_disk": replaced_in_turn,
+    "no_room": has_no_room,
     "wall_jump": wall_jumps,
     "wrong_start": starts_wrong,
 }
@@ -65,6 +72,7 @@ KINDS = [kind for kind, fault in FAULTS.items() if fault.drawn.weight or kind no
 TOGETHER = (  # faults that leave a world as they found it, so that one world serves for all of them
     ("isolate", "partition", "one_way", "unheard", "cut_link", "chain", "star"),
     ("latency", "loss", "duplicate", "drop", "reorder", "stale", "client_reset", "reset"),
+    ("cut_channel", "dead_connection", "hung_file", "disk_error", "no_room", "alter"),
     ("slow_disk", "hung_disk", "disk_full", "wall_jump", "drift", "fail_sync"),
     ("pause", "kill", "kill_all", "power_cut_all", "power_cut", "stop", "rolling_restart", "seesaw"),
     ("remove_group", "read_error", "wipe", "lost_config"),

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from tinymq.base.errors import DiskFull, FolderInUse, OutOfDescriptors, StorageError
 from tinymq.log.files.files import File, Lock, sync_failed
+from tinymq.simulation.disk_errors import DiskErrors, Operation
 from tinymq.simulation.faulty_inodes import SECTOR_BYTES, Change, Directory, Inode
 
 __all__ = ["SECTOR_BYTES", "Crash", "FaultyFile", "FaultyFiles"]
@@ -50,6 +51,7 @@ class FaultyFile:
 
     def write(self, position: int, chunks: Sequence[bytes]) -> None:
         inode = self.inode()
+        self._files.begin("write", self._path)
         data = b"".join(chunks)
         done = self._files.step(f"write {self._path}", len(data))  # less than all of it: a crash
         end = self._files.writable_end(len(inode.content), position + len(data))
@@ -63,6 +65,7 @@ class FaultyFile:
     def read(self, position: int, length: int) -> bytes:
         inode = self.inode()
         self._files.check_read(self._path)
+        self._files.begin("read", self._path)
         return bytes(inode.content[position : position + length])
 
     def size(self) -> int:
@@ -70,6 +73,7 @@ class FaultyFile:
 
     def truncate(self, size: int) -> None:
         inode = self.inode()
+        self._files.begin("truncate", self._path)
         self._files.step(f"truncate {self._path}")
         inode.truncate(size)
 
@@ -106,6 +110,9 @@ class FaultyFiles:
         self._failing_syncs: list[tuple[str, bool]] = []  # (pattern of paths, once)
         self._failing_reads: list[str] = []
         self._not_opened = ""  # paths that match this pattern cannot be opened
+        self.errors = DiskErrors()
+        self.watched = ""  # a pattern of paths
+        self.reached = False  # an operation on a watched path has begun since the owner last set this to False
 
     # Faults
 
@@ -189,6 +196,13 @@ class FaultyFiles:
             raise Crash(what)
         return min(self._crash_bytes, length)
 
+    def begin(self, operation: Operation, path: str) -> None:
+        """Begin an operation on a path: note it if the path is watched, and fail if an error was ordered."""
+        self.check_alive()
+        if self.watched and fnmatch.fnmatchcase(path, self.watched):
+            self.reached = True
+        self.errors.check(operation, path)
+
     def check_alive(self) -> None:
         if self._crashed:
             raise Crash("the machine has stopped")
@@ -216,10 +230,13 @@ class FaultyFiles:
         self.check_alive()
         self.check_descriptors(path)
         node = self._node(path)
+        if node is not None or create:
+            self.begin("open", path)
         if node is None:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)
             place = self._place(path)
+            self.begin("create", path)
             self.step(f"create {path}")
             node = Inode()
             self._change(Change(*place, node))
@@ -234,6 +251,7 @@ class FaultyFiles:
     def list(self, directory: str) -> list[str]:
         self.check_alive()
         self.check_descriptors(directory)
+        self.begin("list", directory)
         node = self._node(directory)
         return sorted(node.names) if isinstance(node, Directory) else []
 
@@ -241,12 +259,14 @@ class FaultyFiles:
         self.check_alive()
         if self._node(path) is None:
             self.make_directory(posixpath.dirname(path))
+            self.begin("make", path)
             self.step(f"mkdir {path}")
             self._change(Change(*self._place(path), Directory()))
 
     def remove(self, path: str) -> None:
         self.check_alive()
         if isinstance(self._node(path), Inode):
+            self.begin("remove", path)
             self.step(f"remove {path}")
             self._change(Change(*self._place(path), None))
 
@@ -266,6 +286,7 @@ class FaultyFiles:
         if node is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", old)
         place = self._place(new)
+        self.begin("rename", old)
         self.step(f"rename {old} {new}")
         self._change(Change(*place, node, old=self._place(old)))
 
@@ -273,6 +294,7 @@ class FaultyFiles:
         inodes = [file.inode() for file in files if isinstance(file, FaultyFile)]
         assert len(inodes) == len(files), "a file of another Files"
         self.step("sync " + " ".join(file.path for file in files))
+        self.reached = self.reached or any(self.watched and fnmatch.fnmatchcase(f.path, self.watched) for f in files)
         failed: dict[str, OSError] = {}
         for file, inode in zip(files, inodes, strict=True):
             if self._fails(file.path):

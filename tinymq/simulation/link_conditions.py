@@ -7,6 +7,7 @@ whole *message*; a network here can, and a careful receiver survives it.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -39,6 +40,7 @@ class NetworkConditions:
         self.clock = clock
         self._rng = rng
         self._cuts: set[Direction] = set()
+        self._parts: Counter[tuple[Direction, int]] = Counter()  # connections of one kind that are cut, by their number
         self._conditions: dict[Direction, LinkConditions] = {}
 
     def cut(self, directions: Iterable[Direction]) -> None:
@@ -50,6 +52,20 @@ class NetworkConditions:
 
     def is_cut(self, direction: Direction) -> bool:
         return direction in self._cuts
+
+    def cut_part(self, direction: Direction, kind: int) -> None:
+        """Cut the connections of one kind, such as a Channel of the brokers, until as many `heal_part`."""
+        self._parts[direction, kind] += 1
+
+    def heal_part(self, direction: Direction, kind: int) -> None:
+        self._parts[direction, kind] -= 1
+
+    def is_part_cut(self, direction: Direction, kind: int) -> bool:
+        return self._parts[direction, kind] > 0 if self._parts else False
+
+    def is_impaired(self, direction: Direction) -> bool:
+        """Whether nothing passes in this direction, or not all kinds of connections."""
+        return self.is_cut(direction) or any(count and way == direction for (way, _), count in self._parts.items())
 
     def of(self, direction: Direction) -> LinkConditions:
         """The conditions of a direction, which the caller may change."""

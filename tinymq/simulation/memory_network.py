@@ -15,10 +15,10 @@ import contextvars
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
-from tinymq.base.clock import Clock, Timer
+from tinymq.base.clock import Clock
 from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable, Closed, PortInUse, TinymqError
 from tinymq.base.types import GroupId
@@ -27,6 +27,7 @@ from tinymq.raft.net.handshake import ANYBODY, NONCE_BYTES, Handshake, State
 from tinymq.raft.net.transport import Channel, Invitation, LocalIdentity, out_bytes_max
 from tinymq.simulation.link_conditions import NetworkConditions
 from tinymq.simulation.memory_transport import MemoryTransport
+from tinymq.simulation.pipes import Pipe, Sent
 
 HOST = "memory"
 FREE_PORTS_FROM = 1 << 16  # above every port that a caller names
@@ -36,8 +37,6 @@ _REPEATED = (
     frozenset({"request_vote", "vote", "append_ack", "commit_notice", "install_snapshot_ack", "snapshot_chunk"})
     | _REMEMBERED
 )
-
-_DELIVERED_MAX = 256  # messages that a connection remembers while it is stale
 
 Matching = Callable[[peer_pb2.Peer], bool]
 OnDelivered = Callable[[int, int, Channel, peer_pb2.Peer, bytes], None]
@@ -53,43 +52,6 @@ class _Rule:
     matching: Matching | None
     times: int  # each message is delivered so often: 0 or 2 times
     left: int  # the rule is for so many messages more
-
-
-@dataclass(slots=True)
-class _Sent:
-    """One message in transit."""
-
-    head: bytes
-    body: bytes
-    due_s: float
-
-
-@dataclass(slots=True, eq=False)
-class Pipe:
-    """One open connection: what `source` sends, `target` receives."""
-
-    source: MemoryTransport
-    target: MemoryTransport
-    channel: Channel
-    shake: Handshake  # the dialer's, OPEN
-    accepted: Handshake  # the acceptor's, OPEN
-    open: bool = True
-    queue: deque[_Sent] = field(default_factory=deque)
-    queued_bytes: int = 0  # invariant: heads and bodies in queue
-    delivered: deque[tuple[peer_pb2.Peer, bytes]] = field(
-        default_factory=lambda: deque(maxlen=_DELIVERED_MAX)
-    )  # kept while the link is stale
-    scheduled: bool = False  # a delivery is due
-    timer: Timer | None = None
-    direction: tuple[int, int] = field(init=False)  # (from, to) as broker ids
-
-    def __post_init__(self) -> None:
-        self.direction = self.source.broker_id, self.target.broker_id
-
-    def repeat(self, message: peer_pb2.Peer, body: bytes) -> None:
-        """Deliver a message once more, if the connection is still open."""
-        if self.open:
-            self.target.deliver(self, message, body)
 
 
 class MemoryNetwork:
@@ -150,7 +112,7 @@ class MemoryNetwork:
             self._schedule(pipe)
         for transport, attempts in list(self._waiting.items()):
             for key, attempt in list(attempts.items()):
-                if not self._is_cut(transport.broker_id, key[0]):
+                if not self._is_cut(transport.broker_id, *key):
                     del attempts[key]
                     attempt()
 
@@ -185,6 +147,21 @@ class MemoryNetwork:
         for pipe in [p for p in self._pipes if set(p.direction) == {a, b}]:
             self.close(pipe, BrokerUnreachable("connection reset"))
 
+    def lose_connection(self, a: int, b: int, channel: Channel) -> bool:
+        """Let the connection from `a` to `b` carry nothing any more, and tell neither end, as a forgetful router does.
+
+        False: there is none. `end_lost` ends it, as the kernel does at last; so does anybody who closes it.
+        """
+        found = [p for p in self._pipes if p.direction == (a, b) and p.channel is channel and not p.dead]
+        for pipe in found:
+            pipe.dead = True
+        return bool(found)
+
+    def end_lost(self, a: int, b: int, channel: Channel) -> None:
+        """Close the lost connection from `a` to `b`, if it is still there."""
+        for pipe in [p for p in self._pipes if p.direction == (a, b) and p.channel is channel and p.dead]:
+            self.close(pipe, BrokerUnreachable("connection timed out"))
+
     def crash(self, broker_id: int) -> None:
         """End a broker's transport from outside, as the death of its process does."""
         for transport in [t for t in self._listening.values() if t.broker_id == broker_id]:
@@ -192,12 +169,17 @@ class MemoryNetwork:
 
     def power_off(self, broker_id: int) -> None:
         """Switch the broker's machine off: no peer is told, and nothing at its address answers or refuses, until a
-        transport listens there again."""
+        transport listens there again.
+
+        What is on the wire arrives. What a cut holds, or a lost packet delays, was in the machine's memory.
+        """
         for transport in [t for t in self._listening.values() if t.broker_id == broker_id]:
             del self._listening[transport.address]
             self._waiting.pop(transport, None)
             self._silent[transport.address] = transport
             transport.fall_silent()
+            for pipe in [p for p in self._pipes if p.source is transport]:
+                self._lose_unsent(pipe)
 
     def waiting_bytes(self, a: int, b: int, group: GroupId) -> int:
         """Bytes of one group's entries that `a` has sent to `b` and that have not arrived."""
@@ -210,6 +192,10 @@ class MemoryNetwork:
                     if (named.topic_id, named.partition) == (topic, partition):
                         waiting += len(sent.body)
         return waiting
+
+    def connected(self, a: int, b: int, channel: Channel) -> bool:
+        """Whether a connection from `a` to `b` passes messages."""
+        return any(p.direction == (a, b) and p.channel is channel and not self._is_held(p) for p in self._pipes)
 
     @property
     def idle(self) -> bool:
@@ -246,7 +232,7 @@ class MemoryNetwork:
         """
         target = self._listening.get(address)
         whom = target.broker_id if peer == ANYBODY and target is not None else peer
-        if self._is_cut(source.broker_id, whom) or address in self._silent:
+        if self._is_cut(source.broker_id, whom, channel) or address in self._silent:
             return None
         if target is None:
             return BrokerUnreachable("broker {} at {}:{}: connection refused".format(peer, *address), refused=True)
@@ -281,7 +267,7 @@ class MemoryNetwork:
             due_s = self.clock.monotonic() + self._conditions.transit_s(pipe.direction)
             if pipe.queue:
                 due_s = max(due_s, pipe.queue[-1].due_s)
-            pipe.queue.append(_Sent(head, body, due_s))
+            pipe.queue.append(Sent(head, body, due_s))
             pipe.queued_bytes += size
             self.queued_bytes_max = max(self.queued_bytes_max, pipe.queued_bytes)
         self._schedule(pipe)
@@ -306,13 +292,37 @@ class MemoryNetwork:
 
     # ---- inside --------------------------------------------------------------------------------------
 
-    def _is_cut(self, a: int, b: int) -> bool:
-        return self._conditions.is_cut((a, b)) or self._conditions.is_cut(
-            (b, a)
-        )  # without an answer it is no connection
+    def _is_cut(self, a: int, b: int, channel: Channel) -> bool:
+        ways = (a, b), (b, a)  # without an answer it is no connection
+        return any(self._conditions.is_cut(way) or self._conditions.is_part_cut(way, channel) for way in ways)
+
+    def _lose_unsent(self, pipe: Pipe) -> None:
+        """Take what the sender's machine still holds out of a connection."""
+        held, wire = self._is_held(pipe), self._conditions.of(pipe.direction)
+        latest_s = self.clock.monotonic() + wire.seconds + wire.jitter_s
+        pipe.queue = deque(sent for sent in pipe.queue if not held and sent.due_s <= latest_s)
+        pipe.queued_bytes = sum(len(sent.head) + len(sent.body) for sent in pipe.queue)
+
+    def _maybe_again(self, pipe: Pipe, message: peer_pb2.Peer, body: bytes) -> None:
+        """Let a message between two replicas arrive once more, much later, if the link is stale."""
+        kind = message.WhichOneof("message")
+        if kind not in (_REPEATED if self._conditions.of(pipe.direction).stale else _REMEMBERED):
+            return
+        pipe.delivered.append((message, body))
+        late_s = self._conditions.again_after_s(pipe.direction)
+        if late_s is not None:
+            self.clock.call_later(late_s, partial(self._again, pipe, message, body))
+
+    def _again(self, pipe: Pipe, message: peer_pb2.Peer, body: bytes) -> None:
+        """Deliver a message once more: on its connection, or on the one that the same two processes have instead."""
+        same = (pipe.source, pipe.target, pipe.channel)
+        present = [p for p in self._pipes if (p.source, p.target, p.channel) == same]
+        if present:
+            present[0].repeat(message, body)
 
     def _is_held(self, pipe: Pipe) -> bool:
-        return self._conditions.is_cut(pipe.direction) or pipe.target.silent
+        cut = self._conditions.is_cut(pipe.direction) or self._conditions.is_part_cut(pipe.direction, pipe.channel)
+        return cut or pipe.target.silent or pipe.dead
 
     def _times(self, pipe: Pipe, head: bytes) -> int:
         """The number of times that this message is delivered."""
@@ -349,19 +359,8 @@ class MemoryNetwork:
             if self.on_delivered is not None:
                 self.on_delivered(*pipe.direction, pipe.channel, message, sent.body)
             pipe.target.deliver(pipe, message, sent.body)
-            _maybe_again(pipe, message, sent.body, self._conditions, self.clock)
+            self._maybe_again(pipe, message, sent.body)
         self._schedule(pipe)
-
-
-def _maybe_again(pipe: Pipe, message: peer_pb2.Peer, body: bytes, conditions: NetworkConditions, clock: Clock) -> None:
-    """Let a message between two replicas arrive once more, much later, if the link is stale."""
-    kind = message.WhichOneof("message")
-    if kind not in (_REPEATED if conditions.of(pipe.direction).stale else _REMEMBERED):
-        return
-    pipe.delivered.append((message, body))
-    late_s = conditions.again_after_s(pipe.direction)
-    if late_s is not None:
-        clock.call_later(late_s, partial(pipe.repeat, message, body))
 
 
 def _directions(a: int, b: int, both: bool) -> set[tuple[int, int]]:

@@ -34,7 +34,8 @@ from tinymq.raft.net.transport import (
 )
 
 if TYPE_CHECKING:
-    from tinymq.simulation.memory_network import MemoryNetwork, Pipe
+    from tinymq.simulation.memory_network import MemoryNetwork
+    from tinymq.simulation.pipes import Pipe
 
 Key = tuple[int, Channel]
 

@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.networks import End, InMemoryNetwork, heartbeat, started
 from tinymq.base.errors import DeadlineExceeded
+from tinymq.proto import peer_pb2
 from tinymq.raft.net.transport import HANDSHAKE_TIMEOUT_S, Channel
+from tinymq.simulation.link_conditions import STALE_S
 
 Scenario = Callable[[InMemoryNetwork, ManualClock], Awaitable[None]]
 
@@ -215,5 +217,80 @@ def test_every_delivery_can_be_watched() -> None:
         assert a.send(2, 4, Channel.BULK, (b"x",))
         await settle()
         assert seen == [(1, 2, Channel.BULK, 4, b"x")]
+
+    run(scenario)
+
+
+def test_what_a_machine_without_power_had_not_sent_never_arrives() -> None:
+    async def scenario(net: InMemoryNetwork, clock: ManualClock) -> None:
+        a, b, c = await started(net, 1, 2, 3)
+        for target in (2, 3):
+            net.network.delay(1, target, 0.1)
+        net.network.cut(1, 3, both=False)
+        assert a.send(2, 1)
+        assert a.send(3, 1)
+        net.network.power_off(1)
+        net.network.heal()
+        clock.advance(0.2)
+        await settle()
+        assert b.told.sequences == [1], "it was on the wire"
+        assert c.told.sequences == [], "its machine still held it"
+
+    run(scenario)
+
+
+def test_a_stale_message_finds_the_connection_that_took_the_place_of_its_own() -> None:
+    async def scenario(net: InMemoryNetwork, clock: ManualClock) -> None:
+        a, b = await started(net, 1, 2)
+        net.network._conditions.of((1, 2)).stale = 1.0
+        assert a.transport.send(2, Channel.CONTROL, peer_pb2.Peer(append_ack=peer_pb2.AppendAck(term=7)))
+        await settle()
+        net.network.reset(1, 2)
+        await settle()
+        assert a.transport.connected(2, Channel.CONTROL)
+        clock.advance(STALE_S)
+        await settle()
+        assert [message.append_ack.term for _, message, _ in b.told.messages] == [7, 7]
+
+    run(scenario)
+
+
+def test_a_lost_connection_carries_nothing_until_it_is_opened_again() -> None:
+    async def scenario(net: InMemoryNetwork, clock: ManualClock) -> None:
+        a, b = await started(net, 1, 2)
+        assert net.network.lose_connection(1, 2, Channel.CONTROL)
+        assert not net.network.lose_connection(1, 2, Channel.CONTROL), "it is lost already"
+        assert a.send(2, 1)
+        assert a.send(2, 2, Channel.BULK)
+        assert b.send(1, 3)
+        clock.advance(60.0)
+        await settle()
+        assert (a.told.sequences, b.told.sequences) == ([3], [2])
+        net.network.end_lost(1, 2, Channel.CONTROL)
+        clock.advance(1.0)
+        await settle()
+        assert a.send(2, 4)
+        await settle()
+        assert b.told.sequences == [2, 4]
+
+    run(scenario)
+
+
+def test_one_kind_of_connections_is_cut_alone() -> None:
+    async def scenario(net: InMemoryNetwork, clock: ManualClock) -> None:
+        a, b = await started(net, 1, 2)
+        conditions = net.network._conditions
+        conditions.cut_part((1, 2), Channel.BULK)
+        assert conditions.is_impaired((1, 2))
+        assert not conditions.is_impaired((2, 1))
+        assert a.send(2, 1, Channel.BULK)
+        assert a.send(2, 2)
+        await settle()
+        assert b.told.sequences == [2]
+        conditions.heal_part((1, 2), Channel.BULK)
+        net.network.healed()
+        await settle()
+        assert b.told.sequences == [2, 1]
+        assert not conditions.is_impaired((1, 2))
 
     run(scenario)

@@ -121,7 +121,7 @@ class Files(Protocol):
 
 
 @contextmanager
-def _mapped(what: str, path: str) -> Iterator[None]:
+def storage_errors(what: str, path: str) -> Iterator[None]:
     """Raise our own errors in the place of OSError, but let FileNotFoundError pass."""
     try:
         yield
@@ -150,7 +150,7 @@ class RealFile:
         return self._fd
 
     def write(self, position: int, chunks: Sequence[bytes]) -> None:
-        with _mapped("write", self._path):
+        with storage_errors("write", self._path):
             for start in range(0, len(chunks), _IOV_MAX):
                 part = chunks[start : start + _IOV_MAX]
                 length = sum(map(len, part))
@@ -173,7 +173,7 @@ class RealFile:
         return position
 
     def read(self, position: int, length: int) -> bytes:
-        with _mapped("read", self._path):
+        with storage_errors("read", self._path):
             data = os.pread(self._fd, length, position)
             if len(data) == length or not data:
                 return data
@@ -189,7 +189,7 @@ class RealFile:
 
         If the part is there already, this takes 0.03 ms/MB, a third of a read. Raises StorageError.
         """
-        with _mapped("read", self._path):
+        with storage_errors("read", self._path):
             null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
             try:
                 while length and (done := os.sendfile(null, self._fd, position, length)):
@@ -198,11 +198,11 @@ class RealFile:
                 os.close(null)
 
     def size(self) -> int:
-        with _mapped("measure", self._path):
+        with storage_errors("measure", self._path):
             return os.fstat(self._fd).st_size
 
     def truncate(self, size: int) -> None:
-        with _mapped("truncate", self._path):
+        with storage_errors("truncate", self._path):
             os.ftruncate(self._fd, size)
 
     def close(self) -> None:
@@ -213,7 +213,7 @@ class RealFile:
 
 def open_to_read(path: Path) -> RealFile:
     """Open a file for reading that belongs to no open data directory. Raises StorageError, FileNotFoundError."""
-    with _mapped("open", str(path)):
+    with storage_errors("open", str(path)):
         return RealFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), str(path))
 
 
@@ -237,21 +237,21 @@ class RealFiles:
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        with _mapped("open", path):
+        with storage_errors("open", path):
             return RealFile(self._opened(path, flags), path)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(self._absolute(path))
 
     def list(self, directory: str) -> list[str]:
-        with _mapped("list", directory):
+        with storage_errors("list", directory):
             try:
                 return sorted(self._reserve.use(lambda: os.listdir(self._absolute(directory))))
             except FileNotFoundError:
                 return []
 
     def make_directory(self, path: str) -> None:
-        with _mapped("make", path):
+        with storage_errors("make", path):
             made = self._root
             for name in Path(path).parts:  # os.makedirs gives its mode to the last directory only
                 made /= name
@@ -259,21 +259,21 @@ class RealFiles:
                     made.mkdir(DIRECTORY_MODE, exist_ok=True)
 
     def remove(self, path: str) -> None:
-        with _mapped("remove", path):
+        with storage_errors("remove", path):
             try:
                 os.unlink(self._absolute(path))
             except FileNotFoundError:
                 return
 
     def remove_tree(self, path: str) -> None:
-        with _mapped("remove", path):
+        with storage_errors("remove", path):
             try:
                 shutil.rmtree(self._absolute(path))
             except FileNotFoundError:
                 return
 
     def rename(self, old: str, new: str) -> None:
-        with _mapped("rename", old):
+        with storage_errors("rename", old):
             os.replace(self._absolute(old), self._absolute(new))
 
     def sync(self, files: Sequence[File]) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Iterator
 from functools import partial
 
 from tinymq.raft import Role
+from tinymq.simulation.disk_errors import Operation
 from tinymq_chaos.sim.faults.action import action
 from tinymq_chaos.sim.faults.victims import anyone, running
 from tinymq_chaos.sim.world.brokers import DISK_S
 from tinymq_chaos.sim.world.world import World
 
 TRIM_NOT = 0.4  # how often a log is left alone
+REFUSED: tuple[tuple[str, Operation], ...] = (  # (paths, operation) of a disk error, each as likely as another
+    ("groups/*", "write"), ("groups/*.log", "write"), ("groups/*", "truncate"), ("groups/*", "remove"),
+    ("groups/*", "open"), ("groups/*", "create"), ("*", "rename"), ("marks*", "write"), ("ballots-*", "write"),
+)  # fmt: skip
 SYNCED = ("groups/*", "groups/*", "groups/*", "ballots-a", "ballots-b", "marks")
 
 
@@ -61,6 +67,54 @@ def hung_disk(world: World, rng: random.Random) -> Iterator[str | None]:
 
 
 @action
+def hung_file(world: World, rng: random.Random) -> Iterator[str | None]:
+    """No call that uses this file ends before the fault does; all other files are well."""
+    broker = running(world, rng)
+    paths = broker.files.files_of(lambda path: path.startswith("groups/") or path in SYNCED) if broker else []
+    if broker is None or not paths:
+        yield None
+        return
+    disk, broker.files.watched = broker.disk, rng.choice(paths)
+    files, hung = broker.files, world.loop.create_future()
+    disk.hung_file = hung
+    yield f"{files.watched} of broker {broker.id}"
+    disk.hung_file, files.watched = None, ""
+    hung.set_result(None)
+
+
+@action
+def disk_error(world: World, rng: random.Random) -> Iterator[str | None]:
+    """One kind of operation fails with EIO. A replica stays failed until its broker restarts, which ends the fault."""
+    yield from _failing(world, rng, errno.EIO, *rng.choice(REFUSED))
+
+
+@action
+def no_room(world: World, rng: random.Random) -> Iterator[str | None]:
+    """No file and no directory can be made. Half the time there is room again while the process still runs."""
+    yield from _failing(world, rng, errno.ENOSPC, "groups/*", "create", "make")
+
+
+def _failing(
+    world: World, rng: random.Random, error: int, pattern: str, *operations: Operation
+) -> Iterator[str | None]:
+    broker = running(world, rng)
+    if broker is None:
+        yield None
+        return
+    files, mended_s = broker.files, rng.uniform(0.0, 2.0) if rng.random() < 0.5 else None
+    broker.tampered = True
+    for operation in operations:
+        files.errors.fail(operation, pattern, error)
+    if mended_s is not None:
+        world.clock.call_later(mended_s, files.errors.mend)
+    words = "" if mended_s is None else f", for {mended_s:.3f} s"
+    yield f"{' and '.join(operations)} {pattern} at broker {broker.id}{words}"
+    files.errors.mend()
+    if broker.up:
+        broker.kill()
+
+
+@action
 def fail_sync(world: World, rng: random.Random) -> Iterator[str | None]:
     """Fail one sync with EIO. The replica stays failed until its broker restarts, which ends the fault."""
     broker = running(world, rng)
@@ -83,8 +137,11 @@ def disk_full(world: World, rng: random.Random) -> Iterator[str | None]:
         return
     left = rng.randrange(30_000)
     broker.tampered = True
-    broker.files.disk_full(left)
-    yield f"{left} bytes are left at broker {broker.id}"
-    broker.files.disk_full(None)
+    files, room_s = broker.files, rng.uniform(0.0, 2.0) if rng.random() < 0.5 else None
+    files.disk_full(left)
+    if room_s is not None:  # room again, while the process still runs
+        world.clock.call_later(room_s, lambda: files.disk_full(None))
+    yield f"{left} bytes are left at broker {broker.id}{'' if room_s is None else f', for {room_s:.3f} s'}"
+    files.disk_full(None)
     if broker.up:
         broker.kill()

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 
 from tinymq.base.types import METADATA_GROUP
+from tinymq.raft.net.transport import Channel
 from tinymq_chaos.sim.faults.action import action
 from tinymq_chaos.sim.faults.victims import anyone, both_ways, directions, in_words, running, sides
 from tinymq_chaos.sim.world.world import World
@@ -208,6 +209,32 @@ def reset(world: World, rng: random.Random) -> Iterator[str | None]:
     for a, b in some:
         world.network.reset(a, b)
     yield f"between {some}"
+
+
+@action
+def cut_channel(world: World, rng: random.Random) -> Iterator[str | None]:
+    """One kind of connections between two brokers, or of one broker, is cut. The other kind passes everything."""
+    channel, a = rng.choice(tuple(Channel)), rng.choice(list(world.brokers))
+    others = [n for n in world.brokers if n != a]
+    some = both_ways([a], others if rng.random() < 0.5 else [rng.choice(others)])
+    for direction in some:
+        world.conditions.cut_part(direction, channel)
+    yield f"{channel.name} of {in_words(some)}" if len(some) < 3 else f"{channel.name} of broker {a}"
+    for direction in some:
+        world.conditions.heal_part(direction, channel)
+    world.network.healed()
+
+
+@action
+def dead_connection(world: World, rng: random.Random) -> Iterator[str | None]:
+    """One connection carries nothing any more, and neither end is told. The kernel ends it at last."""
+    a, b = rng.sample(list(world.brokers), 2)
+    channel = rng.choice(tuple(Channel))
+    if not world.network.lose_connection(a, b, channel):
+        yield None
+        return
+    yield f"{channel.name} {a} -> {b}"
+    world.network.end_lost(a, b, channel)
 
 
 @action

@@ -217,7 +217,7 @@ class _Watch:
             for broker in world.brokers.values():
                 if not broker.running:
                     continue
-                hung = broker.disk.hung is not None
+                hung = broker.disk.hangs
                 well = self._is_well(broker)
                 for group in broker.groups():
                     if well:
@@ -235,11 +235,13 @@ class _Watch:
                     leader = led.get(group_id)
                     held = self._healthy_replicas(group_id) if leader is None else ()
                     self._elections.looked(log, held, self._well_linked, led=leader is not None)
-                    near = [n for n in lost.get(group_id, ()) if leader is not None and self._well_linked(n, leader)]
+                    # a leader whose disk hangs cannot read what it has to send
+                    tells = leader is not None and self._is_well(world.brokers[leader])
+                    near = [n for n in lost.get(group_id, ()) if tells and self._well_linked(n, leader or 0)]
                     self._elections.lost(log, near)
 
     def _is_well(self, broker: SimBroker) -> bool:
-        return broker.running and broker.disk.hung is None and broker.disk_s == DISK_S
+        return broker.running and not broker.disk.hangs and broker.disk_s == DISK_S
 
     def _healthy_replicas(self, group_id: GroupId) -> list[HealthyReplica]:
         """Return the replicas of a group that no fault of their broker strikes."""
@@ -261,6 +263,6 @@ class _Watch:
         conditions, usual = self._world.conditions, self._world.link_s
         for way in ((a, b), (b, a)):
             known = conditions.of(way)
-            if conditions.is_cut(way) or known.loss or known.drop or (known.seconds, known.jitter_s) != usual:
+            if conditions.is_impaired(way) or known.loss or known.drop or (known.seconds, known.jitter_s) != usual:
                 return False
         return True

@@ -49,6 +49,8 @@ class SimDisk:
     def __init__(self, loop: VirtualLoop, process: SimProcess, files: FaultyFiles, rng: random.Random) -> None:
         self.delay_s = (0.000_05, 0.002)  # of each half: before the effect and after it
         self.hung: asyncio.Future[None] | None = None  # while set, no operation ends
+        self.hung_file: asyncio.Future[None] | None = None  # while set, no call that uses a watched file ends
+        self.waits_for_file = 0  # calls that have waited for it
         # called when the files crash in the middle of a call: it ends the process
         self.on_crash: Callable[[], None] | None = None
         self._loop = loop
@@ -79,14 +81,26 @@ class SimDisk:
         return await self._carry_out(call)
 
     async def _carry_out(self, call: Callable[[], T]) -> T:
+        self._files.reached = False
         try:
-            return call()
+            result = call()
         except Crash:
             if self.on_crash is None:
                 raise
             self._loop.call_soon(self.on_crash, context=contextvars.Context())
             await self._loop.create_future()  # for ever: the caller is gone
             raise
+        if self.hung_file is not None and self._files.reached:
+            # What the call did after this file is on the disk already, and nobody is told. A real disk would not have
+            # it yet; the product may rely on neither.
+            self.waits_for_file += 1
+            await asyncio.shield(self.hung_file)
+        return result
+
+    @property
+    def hangs(self) -> bool:
+        """Return whether some operation may wait for the end of a fault."""
+        return self.hung is not None or self.hung_file is not None
 
     async def run_short(self, call: Callable[[], T]) -> T:
         return await self.run(call)
