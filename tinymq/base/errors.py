@@ -257,7 +257,7 @@ class Unsent:
 
 
 class NotDelivered(TinymqError):
-    """Records of a producer that ended without an acknowledgement, and whose Delivery nobody asked.
+    """Records of a producer that ended without an acknowledgement, and whose Delivery was never read.
 
     Each one of `records` has its own error. `left_out` further ones were not kept.
     """

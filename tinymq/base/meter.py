@@ -16,7 +16,7 @@ class Meter(Protocol):
     """
 
     def now(self) -> float:
-        """The present time, for the methods below; 0 if nobody measures."""
+        """The present time, for the methods below; 0 for a meter that does nothing."""
         ...
 
     def produced(

@@ -1,4 +1,4 @@
-"""What one declaration of a setting says: its values as text, as numbers and on the wire, and its place in the docs.
+"""The declaration of a setting: its values as text, as numbers and on the wire, and its place in the docs.
 
 `tinymq/base/topic_config.py` declares the settings of a topic with these values. Pure: no setting is known here.
 """

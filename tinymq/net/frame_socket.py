@@ -21,7 +21,7 @@ class FrameSocket:
 
     @property
     def quiet(self) -> bool:
-        """Has nothing arrived that nobody asked for? The end of the connection counts as something."""
+        """Has no unexpected byte arrived? The end of the connection counts as something."""
         if self._reader.cut_short() is not None:
             return False
         try:

@@ -1,7 +1,7 @@
 """One TCP connection that carries frames, both ways: for one task that receives and one that sends, on one loop.
 
-Both are the back-pressure: what nobody receives is not read from the system, and a send waits until the system has
-taken nearly all that was sent before.
+Both ends have back-pressure: unreceived bytes are not read from the kernel, and a send waits until the kernel has taken
+nearly all earlier bytes.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ class FrameStream(asyncio.BufferedProtocol):
 
 
 async def send_file(sock: int, body: FilePart) -> None:
-    """Send a part of a file on a socket that nobody else writes to meanwhile. Raises OSError, what `load` does.
+    """Send a part of a file on a socket to which nothing else writes in the meantime. Raises OSError, what `load` does.
 
     asyncio's own sendfile leaves a closed socket's number among those it waits for, where the next one that gets the
     number is taken for it. A duplicate is nobody else's, and nobody else closes it.

@@ -1,6 +1,6 @@
-"""What waits to be written to one asyncio transport. Nothing long is copied: chunks wait by reference and are handed
-over in slices, each only when asyncio has taken the one before, for it copies whatever the system does not take at
-once.
+"""The chunks that wait to be written to one asyncio transport. Nothing long is copied: chunks wait by reference and are
+handed over in slices, each only when asyncio has taken the one before, for it copies whatever the system does not take
+at once.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Outbox:
         self._queued_bytes = 0
 
     def put(self, chunks: Sequence[Chunk], total: int) -> None:
-        """Append chunks of `total` bytes. They are kept by reference: nobody may change their contents."""
+        """Append chunks of `total` bytes. They are kept by reference: their content must not change."""
         self._queue.extend(chunks)
         self._queued_bytes += total
 

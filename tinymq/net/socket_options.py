@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 
-# Whose machine vanished says nothing: the system asks. TCP_USER_TIMEOUT would end it sooner, but also a connection
+# A vanished machine sends nothing, so the kernel probes it. TCP_USER_TIMEOUT would end it sooner, but also a connection
 # whose other end is well and reads nothing for that long.
 _KEEPALIVE = {"SO_KEEPALIVE": 1, "TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 

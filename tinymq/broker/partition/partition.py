@@ -294,7 +294,7 @@ class Partition:
         self.check_leading()
         bounds = self.state.offset_bounds(self.group.append_time_now_us())
         proposed_start = self._uncommitted.proposed_start(self.state.applied_index)
-        if proposed_start is not None:  # the records below it are as good as gone
+        if proposed_start is not None:  # the records below it are about to be removed
             bounds = bounds._replace(log_start=max(bounds.log_start, min(proposed_start, bounds.end)))
         return self.soft_leases.grant(request, self.state.holds, bounds)
 

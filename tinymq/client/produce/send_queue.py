@@ -92,7 +92,7 @@ class SendQueue:
 
     @property
     def takes_partial(self) -> bool:
-        """May a batch that is due, but not full, be sealed now? Behind a lone record it waits, and grows."""
+        """May a batch that is due but not full be sealed now? Behind a lone record it waits and grows."""
         few = len(self._in_flight) < min(self._limit, PARTIAL_INFLIGHT_MAX)
         return few and not self.sealed and self.owner is not Owner.THREAD
 

@@ -162,7 +162,7 @@ class DurabilityMarks:
     """The file while the broker runs. Owned by opening, and then by the writer job."""
 
     def __init__(self, files: Files, loaded: LoadedMarks) -> None:
-        """Replace the file by a fresh one and sync it: what was read may have been in the page cache alone."""
+        """Replace the file by a fresh one and sync it: the bytes read may exist only in the page cache."""
         self._files = files
         self._marks = dict(loaded.marks)
         self._number = loaded.number

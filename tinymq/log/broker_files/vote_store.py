@@ -83,7 +83,7 @@ class VoteFile:
     """Both copies on disk. Owned by opening, and then by the writer job."""
 
     def __init__(self, files: Files, loaded: LoadedVotes) -> None:
-        """Replace both copies by fresh ones and sync them: what was read may have been in the page cache alone."""
+        """Replace both copies by fresh ones and sync them: the bytes read may exist only in the page cache."""
         self._files = files
         self._states = dict(loaded.hard_states)
         self._number = loaded.number

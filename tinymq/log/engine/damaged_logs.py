@@ -39,7 +39,7 @@ def has_quarantined(files: Files, group: GroupId) -> bool:
 
 
 def quarantined_commit(files: Files, group: GroupId) -> int:
-    """The commit index that was known of the log in quarantine; 0 if there is none."""
+    """The last known commit index of the log in quarantine; 0 if there is none."""
     return max((c for name in files.list(quarantine_directory(group)) if (c := commit_of(name)) is not None), default=0)
 
 
@@ -90,7 +90,7 @@ def count_on_disk(files: Files, group: GroupId) -> int:
 
 
 def settle(files: Files, mark: DurabilityMark, put_mark: Callable[[DurabilityMark], None]) -> DurabilityMark:
-    """Finish the steps that the mark says are not done, and return the mark as it is then."""
+    """Finish the steps that the mark names as unfinished, and return the resulting mark."""
     group = mark.group
     if mark.flags & SUSPECT:  # a lost mark may have said more
         known = max(mark.count, count_on_disk(files, group))

@@ -110,8 +110,8 @@ class DiskEngine:
             await self._put_mark(mark)
         before = mark or DurabilityMark(group)
         if before.fault_count is None:
-            # Earlier versions did not store why they raised the count. They judged by the topic's present setting, and
-            # this does so once more.
+            # Earlier versions did not store why they raised the count. These versions decided by the topic's present
+            # setting, and this code does the same.
             before = replace(before, fault_count=0 if config.takes_risks else before.count)
         segment_bytes = config.segment_bytes
         recovered = await self._runner.run(

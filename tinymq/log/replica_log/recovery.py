@@ -32,7 +32,9 @@ REWRITE_BYTES = 4 * 1024 * 1024  # read and written again at a time
 
 @dataclass(slots=True)
 class Recovered:
-    """A log as it was found. With `damage`, `segments` are those before the damage, and nothing on disk was changed."""
+    """The state of a log at its opening. With `damage`, `segments` are those before the damage, and nothing on disk was
+    changed.
+    """
 
     segments: list[Segment] = field(default_factory=list)
     terms: TermRuns = field(default_factory=TermRuns)
@@ -124,7 +126,7 @@ class LogRecovery:
                 return f"{path}: {problem}"
             segment = Segment(header, path)
             # A full segment below the marked one is opened by its index, so that a start does not read the whole log.
-            # A read verifies each of its frames when somebody asks for it.
+            # A later read verifies each frame that it returns.
             if first < self._mark.segment and later and self._from_index(segment, file, later[0]):
                 return None
             self._found.segments.append(segment)
@@ -247,7 +249,7 @@ class LogRecovery:
     # Settling: from here on the disk is changed
 
     def _settle(self, names: list[str]) -> None:
-        """Cut what is torn, remove what is left over, and make what counts durable."""
+        """Truncate the torn tail, remove leftover files, and make the remaining entries durable."""
         recovered = self._found
         # An empty segment at the end has no entry to keep; the log rolls again when it needs one.
         while len(recovered.segments) > 1 and recovered.segments[-1].last is None:
@@ -267,6 +269,8 @@ class LogRecovery:
         last.sealed = last.is_full(self._segment_bytes)
         dirty: list[File] = []
         try:
+            # Frames above the mark may be in the page cache only, and after a failed sync the kernel calls such pages
+            # clean, so a sync alone would not write them.
             for segment in self._scanned:
                 if segment.first_index >= self._mark.segment and segment in recovered.segments:
                     dirty += self.rewrite(segment)

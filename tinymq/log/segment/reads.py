@@ -59,7 +59,7 @@ class StoredFrames:
     def __init__(self, file: RealFile, position: int, length: int, offsets: tuple[int, int]) -> None:
         """The part of the file must be in the system's memory now."""
         self.position = position
-        self.loaded_s = time.monotonic()  # the system had all of it in memory then
+        self.loaded_s = time.monotonic()  # the page cache had all of it
         self.offsets = offsets  # of the first record, and of the one behind the last
         self._file = file
         self._length = length

@@ -67,7 +67,7 @@ class SyncOutcome:
     commits: dict[GroupId, int] = field(default_factory=dict)  # commit indexes of its marks, durable now
 
     def fail(self, groups: Iterable[GroupId], error: TinymqError) -> None:
-        """Fail all of `groups`. After a failed sync nobody can tell which pages were lost."""
+        """Fail all of `groups`. After a failed sync it is unknown which pages were lost."""
         self.failed = dict.fromkeys(groups, error)
 
 
@@ -77,7 +77,7 @@ class SyncBatches:
 
     def __init__(self, files: Files, marks: DurabilityMarks, votes: VoteFile) -> None:
         self.marks = marks
-        self.broken: StorageError | None = None  # why nobody can rely on the marks any more
+        self.broken: StorageError | None = None  # why the marks are no longer reliable
         self._files = files
         self._votes = votes
         self._disk = LogDisk(files)
@@ -87,6 +87,7 @@ class SyncBatches:
         """Carry out one batch. A disk that refuses is an outcome, not an exception."""
         outcome = SyncOutcome()
         works = batch.works
+        # Logs whose interval is not over stay unsynced: this batch's sync leaves out their directories and files.
         self._disk.later = frozenset(
             map(group_directory, (*batch.unsynced, *(work.mark.group for work in works if not work.sync)))
         )
@@ -155,7 +156,7 @@ class SyncBatches:
 
     def put_mark(self, mark: DurabilityMark) -> None:
         """Write one mark, and sync it. Raises StorageError. After DiskFull the file is as before; after any other error
-        nobody knows what it says, and `broken` is set."""
+        its content is unknown, and `broken` is set."""
         try:
             self.marks.write([mark])
             self.marks.sync()

@@ -67,7 +67,7 @@ class Writer:
         self._closing = False  # the last marks are written: no log is lazy any more
         self._sync_all = 0  # callers that wait for everything to be synced; meanwhile every batch syncs all logs
         self._task: asyncio.Task[None] | None = None  # runs batches, or idles; invariant: at most one
-        self._timer: Timer | None = None  # until the next look whether the writer idles
+        self._timer: Timer | None = None  # until the next check whether the writer is idle
         self._unsynced_marks = False  # a batch has noted marks since the marks were last synced while idle
         self._busy = False  # a batch has run since the timer was set
         self._stopped = False
@@ -162,6 +162,7 @@ class Writer:
     async def _run(self) -> None:
         try:
             while not self._stopped and self._has_work():
+                # Jobs run between batches: only then the disk holds still. `barrier` relies on this order.
                 await self._jobs.run(self._job_failed)
                 if self.failed is not None:
                     self._refuse_all(self.failed)
@@ -324,7 +325,7 @@ class Writer:
                 self._fail(outcome.shared)
             self._urgent_commits.ended(outcome.commits, ())
         if self._urgent_commits and self._timer is None:
-            self._set_timer()  # there was no room for its mark: try again
+            self._set_timer()  # there was no space for its mark: retry
 
 
 def _nothing() -> None:

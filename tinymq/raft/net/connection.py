@@ -229,7 +229,7 @@ class Connection(asyncio.BufferedProtocol):
             assert self._transport is not None
             self._transport.writelines(pack_frame(answer)[0])
         if self.handshake.state is State.WELCOMED and self.handshake.dialer:
-            self.close(Closed("it has said which cluster to join"))
+            self.close(Closed("the acceptor has sent the cluster to join"))
         if self.handshake.state is State.OPEN:
             self._cancel_deadline()
             if not self.handshake.dialer:  # to a dialer, only a late refusal can still come

@@ -113,7 +113,7 @@ NEXT_JOINING = {  # when the dialer belongs to no cluster
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What one side says about itself, and the secret that it proves to know."""
+    """The identity of one side, and the secret that it proves to know."""
 
     broker_id: int
     incarnation: bytes
@@ -291,11 +291,11 @@ class Handshake:
         return peer_pb2.Proof(proof=proof).SerializeToString()
 
     def _welcome(self) -> bytes:
-        """Tell the dialer, which has proven the secret, what to join."""
+        """Send the cluster to the dialer, which has proven the secret."""
         assert self.peer is not None
         try:
             if self._invite is None:
-                raise NotReady("this broker tells nobody of its cluster")
+                raise NotReady("this broker shares its cluster with no dialer")
             invitation = self._invite(self.peer)
         except TinymqError as error:
             self.farewell = refusal(error)

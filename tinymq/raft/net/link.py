@@ -55,7 +55,7 @@ class Link:
         self.start()
 
     def hurry(self) -> None:
-        """The peer is there: begin the next attempt at once. An attempt that is under way continues."""
+        """The peer is there: begin the next attempt at once. An attempt under way continues."""
         if self._waiting is not None:
             self._waiting.set()
 

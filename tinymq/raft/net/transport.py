@@ -99,8 +99,8 @@ class Transport(Protocol):
 
     Order: messages of one connection arrive in the order of their sends, each at most once, and none
     is lost unless the connection is. Between channels, and across a reconnection, there is no order
-    and messages may be lost. What arrived on a connection is never delivered after a newer connection
-    of the same peer and channel was accepted, or after the peer proved another session.
+    and messages may be lost. Messages of a connection are never delivered after a newer connection of the same peer and
+    channel was accepted, or after the peer proved another session.
 
     Callbacks are made from the loop, never from inside a call into the transport; one that raises is
     the caller's broken invariant and is not caught.
@@ -123,7 +123,7 @@ class Transport(Protocol):
 
         False, and nothing is sent, when the peer is not connected on this channel or its unsent bytes are
         at their bound. True promises nothing but order. `message` is encoded before this returns; `body`
-        is kept by reference until sent, so nobody may change what lies in it.
+        is kept by reference until sent, so its content must not change.
         """
         ...
 
@@ -145,8 +145,8 @@ class Transport(Protocol):
     def set_peer(self, address: PeerAddress) -> None:
         """Dial this broker at this address until it is removed. A changed address replaces the connection.
 
-        This broker's own id is passed over, so that a list of voters can be given whole. Who is not set
-        here may still dial us, when it proves the secret: brokers join without restarts.
+        This broker's own id is passed over, so that a list of voters can be given whole. A broker that is not set here
+        may still dial us if it proves the secret, so brokers join without restarts.
         """
         ...
 

@@ -164,7 +164,7 @@ class FailureDetector:
         return election_s(self._timing, max(live, default=0.0))
 
     def clocks_us(self, brokers: Collection[int]) -> list[int]:
-        """For each live broker of `brokers`, return its wall clock less our monotonic clock."""
+        """For each live broker of `brokers`, return its wall clock minus our monotonic clock."""
         lives = [self._peers[broker_id] for broker_id in brokers if broker_id in self._peers]
         return [max(life.clocks_us) for life in lives if life.alive and life.clocks_us]
 

@@ -71,7 +71,9 @@ class Peers:
         self._pulse = self._clock.call_later(max(LOOK_S_MIN, self._due_at - now), self._look)
 
     def _notice_standstill(self, now: float) -> None:
-        """Hazard 15: a process that was stopped ignores silences until it has read what arrived meanwhile."""
+        """Hazard 15: a process that was stopped ignores silences until it has read the messages that arrived in
+        between.
+        """
         late_s = now - self._due_at
         if late_s > self._timing.heartbeat_s:
             self._due_at = now

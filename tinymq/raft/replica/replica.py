@@ -69,8 +69,9 @@ class RaftReplica:
         theirs = ours if recovery_epoch is None else recovery_epoch
         leadership = self.current.leadership
         if self.state.membership.replica(peer) is None:
-            # A broker that is no member changes neither this replica nor its term (hazard 8). An observer with a lower
-            # recovery epoch may lack the CONFIG of a forced leadership. We take its answers, so that we can fill it.
+            # A broker that is not a member changes neither this replica nor its term (hazard 8). An observer with a
+            # lower recovery epoch may lack the CONFIG of a forced leadership. We take its answers, so that we can fill
+            # it.
             if leadership is not None and theirs <= ours:
                 leadership.on_observer_message(peer, message)
             return
@@ -232,7 +233,7 @@ class RaftReplica:
             return
         leadership.learn_time()
         if leadership.settle_at <= now:
-            self.current.check_quorum()  # a majority may have gone before this leadership began
+            self.current.check_quorum()  # the majority may have failed before this leadership began
             if self.current.role is not leadership:
                 return
             leadership.settle(now)
@@ -258,7 +259,7 @@ class RaftReplica:
         return leadership is not None and leadership.begin_transfer(to, until, manual)
 
     def can_lose(self, peer: int) -> bool:
-        """Would the group go on if broker `peer` lost its data, and all other brokers lost power at this moment?"""
+        """Would the group survive if broker `peer` lost its data, and all other brokers lost power at this moment?"""
         state, leadership = self.state, self.current.leadership
         sure = set() if leadership is None else leadership.replication.followers.sure(state.configs)
         own = {state.me.broker_id} if state.is_member else set()

@@ -250,7 +250,7 @@ class Leadership:
     def transfer_obstacle(self, peer: int) -> str:
         """Return the reason why a transfer to `peer` would not succeed at once; "" if it would."""
         if self.transfer is not None:
-            return f"it is being handed over to broker {self.transfer.successor}"
+            return f"its leadership is being transferred to broker {self.transfer.successor}"
         if not self.state.env.alive(peer):
             return f"broker {peer} is not alive"
         if not self.replication.followers.counts(self.state.configs, peer):

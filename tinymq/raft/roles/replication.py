@@ -168,6 +168,7 @@ class Replication:
             return False
         last = prev + len(batch)
         progress.sent(last, sum(e.size for e in batch), self.link.now())
+        # The follower commits only entries that this Append verifies, so it learns the commit index up to `last`.
         self._notified[peer] = max(self._notified.get(peer, 0), min(commit, last))
         return True
 
@@ -212,13 +213,15 @@ class Replication:
             if progress.probe_overdue(self._timing.bulk_stalled_s if large else PROBE_RETRY_S, now):
                 progress.probe_again()
             elif progress.match < self.log.last_index and self._stalled(progress, now):
+                # Everything is sent, and no ack comes: the bulk connection may be stuck with entries in its buffers.
                 progress.restart()
                 self.link.reopen(peer)
             elif progress.match == self.log.last_index and progress.commit < commit:
+                # It has every entry, and only lacks the commit index, without which the group cannot rest.
                 self.notify(peer, progress, commit, ack_wanted=True)
 
     def _stalled(self, progress: Progress, now: float) -> bool:
-        """Is an answer overdue? The answer may have been lost, too."""
+        """Is an answer overdue? The entries or the answer may be lost."""
         return progress.mode is Mode.REPLICATE and now - progress.sent_at > self._timing.bulk_stalled_s
 
     def sync_hangs(self) -> bool:

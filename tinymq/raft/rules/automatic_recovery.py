@@ -36,7 +36,7 @@ from tinymq.raft.rules.quorum_loss import NOBODY, QuorumLost, ReplicaReport, can
 def plan_recovery(
     reports: Sequence[ReplicaReport], members: Sequence[int], *, risky_now: bool = False
 ) -> QuorumLost | None:
-    """Return the recovery that resumes the group, or None if the group can, or may be able to, go on by itself.
+    """Return the recovery that resumes the group, or None if the group can, or may be able to, continue without one.
 
     `risky_now`: the group's present setting accepts risks. It decides for brokers that do not report how their replicas
     ended.

@@ -64,7 +64,7 @@ class Configs:
 
     @property
     def newest(self) -> Membership:
-        """The membership as the log ends, committed or not."""
+        """The membership at the end of the log, committed or not."""
         if self._forced is not None:
             return self._forced
         return self.above[-1].membership if self.above else self.applied.membership
@@ -73,7 +73,7 @@ class Configs:
     def forced_at(self) -> int | None:
         """The index at which a forced leadership begins that is not known to be committed.
 
-        Its NOOP, before its CONFIG.
+        The index is that of its NOOP, which comes before its CONFIG.
         """
         ours = self.applied.membership.recovery_epoch
         return next((c.index - 1 for c in self.above if c.membership.recovery_epoch > ours), None)
@@ -90,6 +90,7 @@ class Configs:
         """Do the acknowledgements of this replica count for a commit? May it campaign?"""
         if replica is None:
             return False
+        # While a CONFIG is uncommitted, either it or the applied one may turn out to decide, so both have to list it.
         applied, newest = self.membership, self.newest
         return applied.has(replica) and (newest is applied or newest.has(replica))
 
@@ -107,7 +108,7 @@ class Configs:
     # ---- what happens to the log -------------------------------------------------------------------------
 
     def after(self, cut_from: int | None, entries: Sequence[Entry]) -> list[Config]:
-        """Return what would lie above the applied CONFIG after a cut and an append. It changes nothing.
+        """Return what would lie above the applied CONFIG after a cut and an append. Changes nothing.
 
         Raises CorruptData for a CONFIG that does not follow from the one before.
         """
@@ -129,9 +130,9 @@ class Configs:
             self._forced = None
 
     def keep(self, commit: int) -> bool:
-        """The disk knows that all up to `commit` is committed.
+        """Note that the disk has stored the commit index `commit`.
 
-        True when it has come to know that of the applied CONFIG.
+        True when the commit of the applied CONFIG is stored by that for the first time.
         """
         if self.kept is self.applied or self.applied.index > commit:
             return False
@@ -143,7 +144,7 @@ class Configs:
         self._forced = membership
 
     def release(self) -> None:
-        """The forced leadership is over before its CONFIG was applied."""
+        """End a forced leadership whose CONFIG was not applied."""
         self._forced = None
 
 

@@ -1,4 +1,4 @@
-"""Why a replica does not take part in full, in words that a person can act on. Pure."""
+"""Explains why a replica does not take part in full, so that a person can act on it. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A follower's side of replication: what an Append means for the log that is here. Pure.
+"""A follower's side of replication: the effect of an Append on its log. Pure.
 
 Hazard 2: entries that match are skipped, and only a conflict truncates. Hazard 11: the answer to a conflict lets one
 round trip repair it.

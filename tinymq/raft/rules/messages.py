@@ -66,7 +66,7 @@ class AppendAck:
     next_term: int  # on conflict: term of the entry before `next`
     commit: int  # the commit index that this follower knows
     count: int  # the follower's incarnation count in this group
-    read_id: int = 0  # the greatest one that a CommitNotice of this term carried
+    read_id: int = 0  # the greatest read id of this term's CommitNotices
 
 
 @value

@@ -46,7 +46,7 @@ class ReplicaReport:
 
     @property
     def position(self) -> tuple[int, int]:
-        """(last term, last index): of two logs, the greater holds all that was committed in the other."""
+        """(last term, last index): of two logs, the greater one has every committed entry of the other."""
         return self.last_term, self.last_index
 
 
