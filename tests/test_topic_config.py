@@ -48,19 +48,19 @@ def test_settings_come_back_as_they_went() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "phrases"),
     [
         (TopicConfig(), ["on the disks, synced", "nothing is lost"]),
-        (TopicConfig(sync_interval_ms=250), ["at most 250 ms later", "is lost", "crash lose nothing"]),
+        (TopicConfig(sync_interval_ms=250), ["at most 250 ms later", "are lost", "crash lose nothing"]),
         (
             TopicConfig(storage=Storage.MEMORY, max_bytes=1000),
             ["on no disk", "it is lost when a majority", "1000 bytes"],
         ),
     ],
 )
-def test_a_topic_says_what_it_promises_and_what_it_loses(config: TopicConfig, said: list[str]) -> None:
-    for words in said:
-        assert words in promise(config)
+def test_a_topic_describes_its_promises_and_losses(config: TopicConfig, phrases: list[str]) -> None:
+    for phrase in phrases:
+        assert phrase in promise(config)
     assert "7 days" in promise(config)
 
 

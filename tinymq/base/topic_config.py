@@ -214,7 +214,7 @@ def promise(config: TopicConfig) -> str:
     ends = _phrases(config, Clause.REMOVAL)
     if config.retention is Retention.ACKNOWLEDGED:
         ends = ["once every channel of its partition has read it"]
-    lines.append(f"It may be removed {', or '.join(ends)}." if ends else "It is kept until somebody removes it.")
+    lines.append(f"It may be removed {', or '.join(ends)}." if ends else "It is kept until a trim removes it.")
     if bounds := _phrases(config, Clause.CAPACITY):
         action = "drops the oldest" if config.on_full is OnFull.DROP_OLDEST else "refuses writes"
         lines.append(f"A partition with {' or '.join(bounds)} {action}.")
@@ -231,15 +231,15 @@ def _durability(config: TopicConfig) -> str:
     if config.storage is Storage.MEMORY:
         return (
             "An acknowledged record is in the memory of a majority of its replicas, and on no disk: it is lost when a "
-            "majority of their brokers end, each before the last one has its log again. The topic then goes on by "
-            "itself with what is left; with nothing left, offsets begin at 0 again."
+            "majority of their brokers end, each before the last one has its log again. The topic then continues "
+            "with the remaining records; without any, offsets begin at 0 again."
         )
     if config.sync_interval_ms:
         return (
             "An acknowledged record is written by a majority of its replicas, and they begin to sync it at most "
             f"{config.sync_interval_ms} ms later. Brokers that crash lose nothing, and neither does a minority of "
-            "machines that lose power. When a majority loses power, what was acknowledged within that time is lost, "
-            "and the topic goes on with the longest log that is left."
+            "machines that lose power. When a majority loses power, records acknowledged in that time are lost, "
+            "and the topic continues with the longest remaining log."
         )
     return (
         "An acknowledged record is on the disks, synced, of a majority of its replicas: nothing is lost when any "

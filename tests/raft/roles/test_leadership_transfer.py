@@ -62,7 +62,7 @@ def test_a_dead_lagging_or_hanging_follower_is_not_ready() -> None:
         await cluster.settle()
         await cluster.until(lambda: not transfer_obstacle(leader, other.id), 3.0)
         leader.process.do(lambda: leader.host.transfer(GROUP, other.id))
-        assert "being handed over" in transfer_obstacle(leader, other.id)
+        assert "being transferred" in transfer_obstacle(leader, other.id)
 
     simulate(scenario)
 

@@ -170,7 +170,7 @@ def room(
         reading = config.retention is Retention.ACKNOWLEDGED
         hint = "read it, or raise the topic's bounds" if reading else "trim the partition, or raise the topic's bounds"
         if reading and (applied.lowest_cursor or 0) > applied.log_start:
-            raise QuotaExceeded("the partition is full, and room is being made", hint=hint, retry_after_ms=MOVING_MS)
+            raise QuotaExceeded("the partition is full, and space is being freed", hint=hint, retry_after_ms=MOVING_MS)
         raise QuotaExceeded("the partition is full", hint=hint, retry_after_ms=RETRY_MS)
     start, slack = ends.start, 0
     # Bytes first: the index knows bytes at the ends of batches only, so this drops whole batches. A record count can

@@ -1,4 +1,5 @@
-"""AsyncAdmin: everything that an application can ask and change from outside of the records. Answers are frozen values.
+"""AsyncAdmin: everything about a cluster, except its records, that an application can read and change. Answers are
+frozen values.
 
 A method here checks its arguments, makes one call of a part, and turns the reply into a value. The parts:
 

@@ -1,4 +1,4 @@
-"""Where reading starts and ends: the application's words, as an offset or as a question to a broker. Pure."""
+"""Where reading starts and ends: the application's position, as an offset or as a request to a broker. Pure."""
 
 from __future__ import annotations
 

@@ -134,7 +134,8 @@ class ChannelReader:
         offset = handed if upto is None else _offset_behind(upto)
         if offset > handed:
             raise InvalidRequest(
-                f"{self._log.name}: {offset} lies beyond what was handed out, {handed}", hint="to skip messages, seek"
+                f"{self._log.name}: {offset} lies beyond the delivered messages, {handed}",
+                hint="to skip messages, seek",
             )
         if self._consumer is not None:
             await self._consumer.commit(offset, self._log.timeout_s)

@@ -111,9 +111,9 @@ class AsyncQueue:
         """Up to `max_records` messages: at once if there are any, else after up to `timeout` seconds (None: no limit).
 
         [] means that there is none: the leader was asked. While no leader answers this waits beyond `timeout`, up to
-        request_timeout_ms, and then raises. The messages handed out before are done with, and are committed within
-        commit_interval_ms. Raises Fenced when another consumer took the channel over, or somebody moved its cursor;
-        OffsetOutOfRange when the next message is gone (on_trimmed="skip" goes on behind it).
+        request_timeout_ms, and then raises. The messages of the previous call count as processed, and are committed
+        within commit_interval_ms. Raises Fenced when another consumer took the channel over, or somebody moved its
+        cursor; OffsetOutOfRange when the next message is gone (on_trimmed="skip" goes on behind it).
         """
         check_count("max_records", max_records, 1)
         check_wait(timeout)

@@ -89,8 +89,9 @@ class UrgentCommits:
         return {group: log.commit.known for group, log in self._logs.items()}
 
     def ended(self, durable: Mapping[GroupId, int], synced: Collection[CommitStorage]) -> None:
-        """The sync batch has ended. `durable` has the commit indexes that marks on the disk say, and `synced` the logs
-        that the batch synced."""
+        """The sync batch has ended. `durable` has the commit indexes in the marks on the disk, and `synced` the logs
+        that the batch synced.
+        """
         for group, log in list(self._logs.items()):
             log.commit_synced(durable.get(group, 0))
             if not log.commit.urgent:

@@ -121,7 +121,7 @@ class Listener:
         older = self.accepted.get(key)
         self.accepted[key] = connection
         if older is not None:
-            older.close(Closed("a newer connection took its place"))
+            older.close(Closed("a newer connection has replaced it"))
         self._on_open(connection)
 
     def _lost(self, connection: Connection, reason: TinymqError) -> None:

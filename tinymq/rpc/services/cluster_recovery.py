@@ -218,7 +218,7 @@ def _order_of(surveyed: SurveyedGroup) -> RecoveryOrder:
 
 
 def _channel(address: str) -> grpc.aio.Channel:
-    # Brokers are dialled where they are, whatever proxy the environment names for the web.
+    # Brokers are dialled directly, even if the environment names a web proxy.
     return grpc.aio.insecure_channel(
         address, [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
     )  # fmt: skip

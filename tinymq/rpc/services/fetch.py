@@ -36,7 +36,7 @@ class Replies(Protocol):
     """The sink for a stream's answers."""
 
     async def write(self, message: FetchAnswer) -> None:
-        """Raises Closed when the client has gone."""
+        """Raises Closed when the client has disconnected."""
         ...
 
 
