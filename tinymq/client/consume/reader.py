@@ -204,11 +204,9 @@ class AsyncReader:
         if self._end is not None:
             places = by_partition(self._end, partitions)
             times = {p: e for p, e in places.items() if isinstance(e, OffsetQuestion) and e.timestamp_us != END}
-            answers = await self._ask(topic, times, left()) if times else {}
+            last = await self._ask(topic, times, left()) if times else {}
             for p, place in places.items():
-                ends[p] = (
-                    place.offset if isinstance(place, KnownOffset) else answers[p].offset if p in times else seen[p]
-                )
+                ends[p] = place.offset if isinstance(place, KnownOffset) else last[p].offset if p in times else seen[p]
         cursors = {
             p: Cursor(p, offsets[p], ends[p], seen[p], answers[p].leader_epoch, history=answers[p].history)
             for p in partitions
