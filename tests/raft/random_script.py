@@ -44,7 +44,7 @@ class RandomScript:
         self._damaged: dict[int, Replica] = {}  # by broker: the replica with a flipped bit, perhaps unread
         self._listed: Membership | None = None  # the newest CONFIG that any replica applied
         self._draws: list[tuple[int, Callable[[ScriptedBroker], str]]] = [
-            (42, self._message), (3, self._replay), (12, self._propose), (3, self._stand), (3, self._trim),
+            (42, self._message), (3, self._replay), (12, self._propose), (3, self._campaign), (3, self._trim),
             (9, lambda b: f"run {self._rng.choice([0.02, 0.1, 0.3, 0.6])}"),
             (4, lambda b: f"wait {self._rng.choice([0.05, 0.3, 0.8])}"), (4, self._cut), (4, lambda b: "join"),
             (4, self._end), (8, self._restart), (4, self._disk), (3, self._hurt),
@@ -127,8 +127,8 @@ class RandomScript:
         self._written += 1
         return f"propose {self._rng.choice(leaders)} v{self._written}*{self._rng.choice([10, 2500])}" if leaders else ""
 
-    def _stand(self, broker: ScriptedBroker) -> str:
-        return f"stand {broker.id}" if broker.up else ""
+    def _campaign(self, broker: ScriptedBroker) -> str:
+        return f"campaign {broker.id}" if broker.up else ""
 
     def _trim(self, broker: ScriptedBroker) -> str:
         able = broker.up and broker.group.failure is None and not broker.disk.hangs

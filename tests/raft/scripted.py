@@ -290,7 +290,7 @@ class Scenario(Wires):
 
     # ---- time and timers -----------------------------------------------------------------------------------------
 
-    async def do_stand(self, number: str) -> None:
+    async def do_campaign(self, number: str) -> None:
         broker = self._brokers[int(number)]
         broker.state.election_deadline = self._now
         broker.state.env.wake()
@@ -298,7 +298,7 @@ class Scenario(Wires):
     async def do_elect(self, number: str) -> None:
         asked = ("PreVote", "RequestVote", "Vote")
         for _ in range(ELECTIONS_MAX):
-            await self.do_stand(number)
+            await self.do_campaign(number)
             await self._settle()
             await self._deliver(lambda s: int(number) in (s.source, s.target) and kind_of(s) in asked, again=True)
             if self._brokers[int(number)].group.is_leader:
@@ -376,4 +376,4 @@ class Scenario(Wires):
     def do_transfer(self, number: str, to: str, target: str) -> None:
         assert to == "to"
         begun = self._brokers[int(number)].host.transfer(GROUP, int(target))
-        self._tell(f"{number} {'hands over' if begun else 'does not hand over'} to {target}")
+        self._tell(f"{number} {'transfers' if begun else 'does not transfer'} its leadership to {target}")

@@ -85,7 +85,7 @@ def _raft(sent: Sent) -> Message | None:
 def _content(sent: Sent, names: Names) -> str:
     match _raft(sent):
         case RequestVote() as request:
-            asked_for = ", asked for by the leader" if request.transfer else ""
+            asked_for = ", on the leader's request" if request.transfer else ""
             return f"for t{request.term}, log ends at {request.last_index}/t{request.last_term}{asked_for}"
         case Vote() as vote:
             answer = "yes" if vote.granted else "no"
@@ -113,7 +113,7 @@ def _content(sent: Sent, names: Names) -> str:
 def _ack(ack: AppendAck) -> str:
     count = f", count {ack.count}" if ack.count else ""
     if ack.conflict:
-        return f"t{ack.term} conflict: go on at {ack.next} after t{ack.next_term}, commit {ack.commit}{count}"
+        return f"t{ack.term} conflict: continue at {ack.next} after t{ack.next_term}, commit {ack.commit}{count}"
     received = f", received {ack.received}" if ack.received != ack.durable else ""
     return f"t{ack.term} durable {ack.durable}{received}, commit {ack.commit}{_read_id(ack.read_id)}{count}"
 
@@ -131,7 +131,7 @@ def changes(broker: ScriptedBroker, names: Names, known: dict[tuple[int, int], s
     broker.seen = now
     lines: list[str] = []
     if now.failure != before.failure:
-        lines.append(f"is {now.role}: {now.failure}" if now.failure else "begins anew")
+        lines.append(f"is {now.role}: {now.failure}" if now.failure else "starts with an empty log")
     if now.term != before.term:
         lines.append(f"is in term {now.term}")
     if now.voted_for is not None and (now.term, now.voted_for) != (before.term, before.voted_for):
@@ -147,7 +147,7 @@ def changes(broker: ScriptedBroker, names: Names, known: dict[tuple[int, int], s
     for call in broker.machine.calls[before.calls :]:
         lines.append("may accept writes" if call.startswith("lead") else "accepts no writes any more")
     for position in broker.machine.unknown[before.unknown :]:
-        lines.append(f"tells who waits for {position.index}/t{position.term}: outcome unknown")
+        lines.append(f"ends the wait for {position.index}/t{position.term}: outcome unknown")
     return lines
 
 
@@ -177,7 +177,7 @@ def _roles(before: Seen, now: Seen) -> list[str]:
         case "leader":
             return [f"LEADS term {now.term}"]
         case "candidate":
-            return ["stands"]
+            return ["campaigns"]
         case "follower" | "learner":
             learner = " as a learner" if now.role == "learner" else ""
             return [f"follows {'nobody' if now.leader is None else now.leader}{learner}"]
@@ -193,7 +193,7 @@ def _log(broker: ScriptedBroker, before: Seen, now: Seen, names: Names, known: d
     if gone and first > gone[0]:
         lines.append(f"has a log that begins at {first}")
     elif gone:
-        lines.append("cuts away " + " to ".join(f"{i}/t{before.entries[i]}" for i in (gone[0], gone[-1])[: len(gone)]))
+        lines.append("truncates " + " to ".join(f"{i}/t{before.entries[i]}" for i in (gone[0], gone[-1])[: len(gone)]))
     if new:
         for entry in broker.group.log.reader.tail(new[0], 1 << 30) or ():
             known[entry.index, entry.term] = name_entry(entry, names)

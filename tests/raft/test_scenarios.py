@@ -239,7 +239,7 @@ def no_generation_is_looked_at(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RaftReplica, "receive", lambda self, peer, message, recovery_epoch: real(self, peer, message, None))
 
 
-def who_lacks_entries_is_told_to_stand(patch: pytest.MonkeyPatch) -> None:
+def a_replica_that_lacks_entries_campaigns(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Followers, "holds_all", lambda self, peer: True)
 
 
@@ -288,7 +288,7 @@ NOTICED: list[tuple[str, Patch]] = [
     ("repair", every_incarnation_votes),
     ("repair_of_two", nobody_asks_who_does_without_it),
     ("forced_leadership", no_generation_is_looked_at),
-    ("transfer", who_lacks_entries_is_told_to_stand),
+    ("transfer", a_replica_that_lacks_entries_campaigns),
     ("sync_hangs", a_sync_may_hang),
     ("uncommitted_of_old_leader", nobody_steps_down),
     ("forgetful_disk", what_was_acknowledged_is_still_there),
