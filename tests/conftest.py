@@ -16,6 +16,7 @@ import gc
 import json
 import math
 import os
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,10 @@ from xdist.scheduler import LoadScopeScheduling
 from tinymq.net import loopback_ports
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # of every process that uses gRPC, and forks: tinymq/rpc
+
+# `tinymq dev up` names its cluster in the user's directory of configuration: no test may write into the real one.
+_CONFIG = tempfile.TemporaryDirectory(prefix="tinymq-config-")
+os.environ["XDG_CONFIG_HOME"] = _CONFIG.name
 
 TESTS = Path(__file__).parent
 DURATIONS = TESTS / "durations.json"  # seconds by group

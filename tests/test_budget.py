@@ -17,11 +17,11 @@ WALL_S_MAX = 480  # of `make test` on a quiet machine
 CHECK_S = 50  # of that: `make check`
 WORKERS = 3  # Makefile: PARALLEL
 SHARES_S = {  # of the time of all workers, by the first folder below tests/; "": the files in tests/ itself
-    "": 49,
+    "": 46,
     "benchmarks": 3,
     "broker": 40,
     "chaos": 330,
-    "cli": 150,
+    "cli": 153,
     "client": 112,
     "examples": 18,
     "fuzz": 24,

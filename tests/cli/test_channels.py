@@ -73,10 +73,10 @@ def test_partitions_are_added_and_deleted_by_number(topic: str, capfd: Capture) 
     assert document(capfd, "topic", "add-partition", topic)["partition"] == 2
     assert run(["topic", "delete-partition", topic, "1", "--dry-run"]) == Exit.OK
     assert "would delete" in capfd.readouterr().err
-    assert document(capfd, "topic", "delete-partition", topic, "1")["deleted"] is True
+    assert document(capfd, "topic", "delete-partition", topic, "1", "--yes")["deleted"] is True
     partitions = document(capfd, "topic", "describe", topic)["partitions"]
     assert [p["partition"] for p in partitions] == [0, 2]
-    assert run(["topic", "delete-partition", topic, "1"]) == Exit.NOT_FOUND
+    assert run(["topic", "delete-partition", topic, "1", "--yes"]) == Exit.NOT_FOUND
     assert run(["topic", "delete-partition", topic, "1", "--dry-run"]) == Exit.NOT_FOUND
     assert run(["queue", "push", f"{topic}/2", "x"]) == Exit.OK
     assert printed(capfd, "consume", topic, "--exit-at-end", "-f", r"%p %v\n") == "2 x\n"

@@ -42,11 +42,11 @@ def test_topics(topic: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["topic", "describe", topic]) == Exit.OK
     assert capfd.readouterr().out.splitlines()[0].split() == ["partition", "leader", "replicas", "start", "end"]
     capfd.readouterr()
-    assert run(["topic", "delete", topic, "-o", "json"]) == Exit.OK
+    assert run(["topic", "delete", topic, "--yes", "-o", "json"]) == Exit.OK
     assert json.loads(capfd.readouterr().out) == {"name": topic, "deleted": True}
     assert run(["topic", "describe", topic]) == Exit.NOT_FOUND
     capfd.readouterr()
-    assert run(["topic", "delete", topic]) == Exit.NOT_FOUND
+    assert run(["topic", "delete", topic, "--yes"]) == Exit.NOT_FOUND
     assert "topic create" not in capfd.readouterr().err
     assert run(["topic", "create", topic, "-r", "1", "-o", "json"]) == Exit.OK
     assert json.loads(capfd.readouterr().out) == {"name": topic, "partitions": 1, "replication_factor": 1}

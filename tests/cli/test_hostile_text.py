@@ -38,8 +38,8 @@ ASKING: dict[str, list[str]] = {
     "topic alter": [TOPIC, "--set", "sync=always"],
     "topic trim": [TOPIC, "0", "--before-offset", "1"],
     "topic add-partition": [TOPIC],
-    "topic delete-partition": [TOPIC, "0"],
-    "topic delete": [TOPIC],
+    "topic delete-partition": [TOPIC, "0", "--yes"],
+    "topic delete": [TOPIC, "--yes"],
     "produce": [TOPIC],
     "consume": [TOPIC, "-e"],
     "channel list": [TOPIC],
@@ -72,7 +72,10 @@ ASKING: dict[str, list[str]] = {
     "cluster transfer-leader": [TOPIC, "0"],
     "cluster status": [],
 }
-LOCAL = {"dev up", "dev add", "dev kill", "dev stop", "dev start", "dev down", "dev status", "dev logs", "log dump"}
+LOCAL = {
+    "dev up", "dev add", "dev kill", "dev stop", "dev start", "dev down", "dev status", "dev logs", "log dump",
+    "context list", "context set", "context use", "context delete", "completion",
+}  # fmt: skip
 NO_JSON = {
     "consume",
     "queue poll",

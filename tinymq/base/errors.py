@@ -75,7 +75,7 @@ class InvalidBatch(InvalidRequest):
 class BatchTooLarge(InvalidRequest):
     """A record or batch is over a limit, packed or unpacked."""
 
-    default_hint = "send smaller batches, or raise batch_bytes_max on client and brokers"
+    default_hint = "send smaller records or batches; docs/operations.md has the brokers' limits"
 
 
 class InvalidConfig(InvalidRequest):
@@ -177,7 +177,7 @@ class AlreadyExists(TinymqError):
 
 
 class TopicExists(AlreadyExists):
-    default_hint = "choose another name, or delete the topic first"
+    default_hint = "choose another name, or accept the topic as it is: --if-not-exists, exist_ok=True"
 
 
 class Unavailable(TinymqError):

@@ -29,4 +29,10 @@ app.command(
 app.command("tinymq.cli.verbs.hold:app", name="hold", help="Keep records from being removed for a while.")
 app.command("tinymq.cli.verbs.scan:app", name="scan", help="Show which replicas served a scan, such as a Spark query.")
 app.command("tinymq.cli.verbs.cluster:app", name="cluster", help="Form a cluster, show its state, recover it.")
+app.command(
+    "tinymq.cli.verbs.local.context:app", name="context", help="Name clusters, and choose the one that commands use."
+)
+app.command(
+    "tinymq.cli.verbs.local.completion:completion", name="completion", help="Print the completion script of a shell."
+)
 app.command("tinymq.cli.verbs.log:app", name="log", help="Inspect segment files offline.")

@@ -32,6 +32,12 @@ def print_line(text: object = "") -> None:
     print(visible(str(text)))
 
 
+def print_text(text: str) -> None:
+    """Print lines that the program itself made, such as a script."""
+    for line in text.splitlines():
+        print(visible(line, keep="\t"))
+
+
 def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
     """Print one JSON document, indented."""
     print(visible_json(value, indent=2))
@@ -91,6 +97,12 @@ def abandon_stdout() -> None:
 def say(message: str) -> None:
     """Print a line for people on stderr."""
     print(visible(message), file=sys.stderr, flush=True)
+
+
+def ask(question: str) -> str:
+    """Print a question on stderr, and return the line that the user types; "" at the end of input."""
+    print(visible(question), end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline()
 
 
 def say_mistyped(error: Exception) -> None:

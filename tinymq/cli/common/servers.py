@@ -1,4 +1,5 @@
-"""The brokers that a command talks to: those of `--servers`, else the local cluster of the current directory."""
+"""The brokers that a command talks to: those of `--servers`, else the local cluster of the current directory, else the
+context in use (tinymq/cli/common/contexts.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from cyclopts import Parameter
 
 from tinymq.base.config import parse_address
 from tinymq.base.errors import InvalidConfig, InvalidRequest, NotFound
-from tinymq.cli.common import stopwatch
+from tinymq.cli.common import contexts, stopwatch
 from tinymq.dev import dev_directory
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class ServerOptions:
         Parameter(
             name=["--servers", "-s"],
             env_var="TINYMQ_SERVERS",
-            help="Brokers' addresses: host:port[,host:port…]. [default: the local cluster's]",
+            help="Brokers' addresses: host:port[,host:port…]. [default: the local cluster's, or the context's]",
         ),
     ] = None
     timeout: Annotated[
@@ -58,14 +59,16 @@ class ServerOptions:
         Raises InvalidConfig for a malformed address, and NotFound if there are no addresses and no local cluster.
         """
         if self.servers is not None:
-            for address in filter(None, map(str.strip, self.servers.split(","))):
-                _check(address)
+            check_addresses(self.servers)
             return self.servers
         try:
             return dev_directory.load(dev_directory.DEFAULT).servers
         except NotFound:
-            hint = "give -s host:port, set TINYMQ_SERVERS, or start a local cluster: tinymq dev up"
-            raise NotFound("no brokers were named", hint=hint) from None
+            known = contexts.load()
+        if known.current:
+            return known.get(known.current).servers
+        hint = "give -s host:port, set TINYMQ_SERVERS, or start a local cluster: tinymq dev up"
+        raise NotFound("no brokers were named", hint=hint)
 
     def connect(self) -> Client:
         """Return a client for a `with` block. It sends nothing yet."""
@@ -73,6 +76,12 @@ class ServerOptions:
         from tinymq.client import Client  # takes time, which counts: see left_s
 
         return Client(addresses, request_timeout_ms=self.timeout_ms)
+
+
+def check_addresses(servers: str) -> None:
+    """Raise InvalidConfig unless each part of "host:port,host:port" is an address."""
+    for address in filter(None, map(str.strip, servers.split(","))):
+        _check(address)
 
 
 def _check(address: str) -> None:

@@ -36,6 +36,9 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
             raise InvalidConfig(f"{text!r} is not a setting", hint="write name=value, such as retention_ms=7d")
         if name in settings:
             raise InvalidConfig(f"{name} is given twice", hint="--set each setting once; docs/topics.md shows them")
+        if _unit(name) is Unit.MILLISECONDS and re.fullmatch(r"[1-9][0-9]{0,2}", value):
+            hint = f"write the unit: {name}={value}d, {name}={value}h or {name}={value}ms"
+            raise InvalidConfig(f"{name}={value} would be {value} milliseconds", hint=hint)
         settings[name] = _number(name, value)
     return settings
 

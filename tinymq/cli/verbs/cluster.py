@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -116,18 +117,55 @@ def transfer_leader(
 
 
 @app.command
-def status(*, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> int:
+def status(
+    *,
+    topic: Annotated[
+        list[str] | None, Parameter(name=["--topic", "-t"], help="Only the replicas of this topic; may be repeated.")
+    ] = None,
+    problems: Annotated[
+        bool, Parameter(negative="", help="Only the brokers and the replicas that are not as they should be.")
+    ] = False,
+    servers: ServerOptions = DEFAULT_SERVERS,
+    output: Output = "table",
+) -> int:
     """Show every broker and every replica, as the brokers report them. Exits with 1 unless all are present and healthy.
 
-    A broker is missing if it votes on the metadata or has replicas, but is not registered: it died some time ago.
+    The first line says whether all is well. The options choose what is listed below it; the exit code is that of the
+    whole cluster. A broker is missing if it votes on the metadata or has replicas, but is not registered: it died some
+    time ago.
     """
     with servers.connect() as mq:
         document = describe(mq.admin.cluster_status())
+    summary = summarize(document)
+    if topic is not None:
+        document["replicas"] = [row for row in document["replicas"] if row["topic"] in topic]
+    if problems:
+        document["replicas"] = [row for row in document["replicas"] if row["role"] not in TAKES_PART]
+        document["brokers"] = [row for row in document["brokers"] if not _is_well(row)]
     if output == "json":
         print_json(document)
     else:
-        _print(document)
+        _print(document, summary)
     return 0 if document["healthy"] else 1
+
+
+def summarize(document: dict[str, Any]) -> str:
+    """Return one line that says whether all is well, and if not, what is wrong. Pure."""
+    brokers, replicas = document["brokers"], document["replicas"]
+    topics = {row["topic"] for row in replicas} - {recover.METADATA}
+    have = f"{quantity(len(brokers), 'broker')}, {quantity(len(topics), 'topic')}, {quantity(len(replicas), 'replica')}"
+    if document["healthy"]:
+        return f"all is well: {have}"
+    wrong = [f"broker {row['id']} is {row['state']}" for row in brokers if not _is_well(row)]
+    roles = Counter(row["role"] for row in replicas if row["role"] not in TAKES_PART)
+    wrong += [f"{quantity(count, 'replica')} {role}" for role, count in sorted(roles.items())]
+    if not document["metadata_leader"]:
+        wrong.append("the metadata has no leader")
+    return f"not well: {', '.join(wrong) or 'no broker knows all topics'}; of {have}"
+
+
+def _is_well(broker: dict[str, Any]) -> bool:
+    return bool(broker["state"] == "running" and broker["registered"])
 
 
 def describe(status: ClusterStatus) -> dict[str, Any]:
@@ -220,8 +258,10 @@ def _absent(topic: str, partition: int, broker: int, why: str) -> dict[str, Any]
     return _replica(broker, ReplicaStatus(topic=topic, partition=partition, role=MISSING, reason=why, **nothing))
 
 
-def _print(document: dict[str, Any]) -> None:
+def _print(document: dict[str, Any], summary: str) -> None:
     leader = document["metadata_leader"]
+    print_line(summary)
+    print_line()
     say(f"cluster {document['cluster_id']}, metadata led by {f'broker {leader}' if leader else 'no broker'}")
     print_table(
         ["broker", "address", "metrics", "state", "reason"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -12,7 +13,7 @@ from tinymq.base.errors import InvalidRequest, OffsetOutOfRange
 from tinymq.base.types import Offset
 from tinymq.cli.common.escapes import visible_json
 from tinymq.cli.common.offsets import Last, parse_start
-from tinymq.cli.common.options import Output, Raw
+from tinymq.cli.common.options import Raw
 from tinymq.cli.common.output import flush, record_bytes, write_record
 from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 from tinymq.cli.common.template import compile_template, iso
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
 
 DEFAULT_FORMAT = r"%v\n"
 POLL_S = 1.0
+SHARED_POLL_S = 0.05  # of each topic, if there are several: a quiet one delays the others by this
 RECORDS_PER_POLL_MAX = 10_000
 
 
 def consume(
-    topic: Annotated[str, Parameter(help="The topic.")],
+    topics: Annotated[list[str], Parameter(help="The topics.")],
     /,
     *,
     format: Annotated[
@@ -38,7 +40,7 @@ def consume(
         str,
         Parameter(
             allow_leading_hyphen=True,
-            help="start, end, a number, -N (the last N of each partition), or @time (ISO 8601, seconds).",
+            help="start, end, a number, -N (the last N of each partition), @time (ISO 8601, seconds), @-1h, @12:00.",
         ),
     ] = "start",
     partition: Annotated[
@@ -53,25 +55,31 @@ def consume(
     ] = "leader",
     raw: Raw = False,
     servers: ServerOptions = DEFAULT_SERVERS,
-    output: Output = "table",
+    output: Annotated[
+        Literal["table", "json", "jsonl"],
+        Parameter(name=["--output", "-o"], help="json and jsonl are the same: one JSON object per line."),
+    ] = "table",
 ) -> None:
-    r"""Print the records of a topic until you interrupt the command, or until an option stops it.
+    r"""Print the records of topics until you interrupt the command, or until an option stops it.
 
     On a terminal, control characters of records are printed as escapes, such as \\x1b and \\n. --raw prints the bytes
-    unchanged, as a file or a pipe always gets them. -o json prints one JSON object per line; a key or value that is not
-    UTF-8 text is printed as key_base64 or value_base64.
+    unchanged, as a file or a pipe always gets them. -o jsonl prints one JSON object per line, which `tinymq produce -i
+    jsonl` reads; a key or value that is not UTF-8 text is printed as key_base64 or value_base64.
     """
     if count is not None and count < 0:
         raise InvalidRequest(f"-n {count}: the number of records must be 0 or more")
     render = renderer(format, output, raw)
     start = parse_start(offset)
     with servers.connect() as mq:
-        places: Places = start if not isinstance(start, Last) else _last(mq, topic, start.count, partition)
-        if isinstance(start, Offset):
-            _check_within(mq, topic, start.value, partition)
         end: Places | None = "latest" if exit_at_end else None
-        with mq.reader(topic, partition, places, end, replica=replica) as reader:
-            _copy(reader, render, count)
+        with ExitStack() as opened:
+            readers = []
+            for topic in dict.fromkeys(topics):
+                places: Places = start if not isinstance(start, Last) else _last(mq, topic, start.count, partition)
+                if isinstance(start, Offset):
+                    _check_within(mq, topic, start.value, partition)
+                readers.append(opened.enter_context(mq.reader(topic, partition, places, end, replica=replica)))
+            _copy(readers, render, count)
 
 
 def _last(mq: Client, topic: str, count: int, partitions: list[int] | None) -> dict[int, Offset]:
@@ -95,27 +103,31 @@ def _check_within(mq: Client, topic: str, offset: int, partitions: list[int] | N
             )
 
 
-def _copy(reader: Reader, render: Callable[[Message], bytes], count: int | None) -> None:
-    """Print records until the reader's end or `count` records. Flushes before each wait for more."""
+def _copy(readers: list[Reader], render: Callable[[Message], bytes], count: int | None) -> None:
+    """Print records until the readers' ends or `count` records. Flushes before each wait for more."""
     left = RECORDS_PER_POLL_MAX if count is None else count
-    while left > 0:
-        messages = reader.poll(POLL_S, min(left, RECORDS_PER_POLL_MAX))
-        for message in messages:
-            write_record(render(message))
-        if messages:
-            flush()
-        elif reader.at_end:
-            return
-        if count is not None:
-            left -= len(messages)
+    while left > 0 and readers:
+        wait_s = POLL_S if len(readers) == 1 else SHARED_POLL_S
+        for reader in list(readers):
+            found = reader.poll(wait_s, min(left, RECORDS_PER_POLL_MAX))
+            for message in found:
+                write_record(render(message))
+            if found:
+                flush()
+            elif reader.at_end:
+                readers.remove(reader)
+            if count is not None:
+                left -= len(found)
+            if left <= 0:
+                return
 
 
-def renderer(format: str | None, output: Output, raw: bool) -> Callable[[Message], bytes]:
+def renderer(format: str | None, output: Literal["table", "json", "jsonl"], raw: bool) -> Callable[[Message], bytes]:
     """Return the function that renders a record. Raises InvalidRequest for options that exclude one another."""
     if output == "table":
         return compile_template(DEFAULT_FORMAT if format is None else format, record_bytes(raw))
     if format is not None or raw:
-        raise InvalidRequest(f"{'-f' if format is not None else '--raw'} and -o json exclude one another")
+        raise InvalidRequest(f"{'-f' if format is not None else '--raw'} and -o {output} exclude one another")
     return as_json
 
 
@@ -129,8 +141,7 @@ def as_json(record: Message) -> bytes:
         **_json_bytes("key", record.key),
         **_json_bytes("value", record.value),
     }
-    if record.headers:
-        document["headers"] = [{"name": name, **_json_bytes("value", value)} for name, value in record.headers]
+    document["headers"] = [{"name": name, **_json_bytes("value", value)} for name, value in record.headers]
     return visible_json(document, ascii_only=False).encode() + b"\n"
 
 

@@ -11,6 +11,8 @@ from cyclopts import App, Parameter
 
 from tinymq.base.errors import InvalidRequest
 from tinymq.base.quantity import quantity
+from tinymq.cli.common import contexts
+from tinymq.cli.common.contexts import Context
 from tinymq.cli.common.options import Output
 from tinymq.cli.common.output import flush, print_json, print_line, print_table, say
 from tinymq.dev import cause, dev_cluster, dev_directory
@@ -18,6 +20,10 @@ from tinymq.dev import cause, dev_cluster, dev_directory
 app = App(name="dev", help="Run a local cluster of plain processes: up, add, status, logs, kill, stop, start, down.")
 
 Dir = Annotated[Path, Parameter(name=["--dir", "-D"], help="The cluster's directory.")]
+Found = Annotated[
+    Path | None,
+    Parameter(name=["--dir", "-D"], help="The cluster's directory. [default: .tinymq/dev, or the context's]"),
+]
 Number = Annotated[int, Parameter(help="The broker's number, from 1.")]
 
 FOLLOW_S = 0.2
@@ -45,7 +51,11 @@ def up(
     if not 0 <= port < 1 << 16:
         raise InvalidRequest(f"--port {port} is not a port", hint="write 0 (any port) to 65535")
     folder = dev_cluster.up(dir, brokers, say, port)
+    name = contexts.name_of(dir)
+    contexts.save(contexts.load().with_one(name, Context(folder.servers, str(dir.absolute())), use=True))
     say(f"clients connect to {folder.servers}")
+    say(f"commands find it from everywhere, as the context {name}; programs do after")
+    say(f"export TINYMQ_SERVERS={folder.servers}")
     _print(dir, output)
 
 
@@ -53,13 +63,14 @@ def up(
 def add(
     *,
     brokers: Annotated[int, Parameter(name=["--brokers", "-n"], help="How many brokers to add.")] = 1,
-    dir: Dir = dev_directory.DEFAULT,
+    dir: Found = None,
     output: Output = "table",
 ) -> None:
     """Add brokers to a running cluster, and wait until they serve.
 
     They join as with `tinymq broker --join`, and have no vote on the cluster's metadata. New topics use them.
     """
+    dir = _found(dir)
     if brokers < 1:
         raise InvalidRequest(f"-n {brokers}: the number of brokers must be 1 or more", hint="tinymq dev add -n 1")
     for _ in range(brokers):
@@ -69,8 +80,9 @@ def add(
 
 
 @app.command
-def status(*, dir: Dir = dev_directory.DEFAULT, output: Output = "table") -> None:
+def status(*, dir: Found = None, output: Output = "table") -> None:
     """Show the brokers, their processes and their states."""
+    dir = _found(dir)
     _print(dir, output)
 
 
@@ -81,9 +93,10 @@ def logs(
     *,
     lines: Annotated[int, Parameter(name=["--lines", "-n"], help="How many lines from the end.")] = 50,
     follow: Annotated[bool, Parameter(name=["--follow", "-f"], help="Print new lines until interrupted.")] = False,
-    dir: Dir = dev_directory.DEFAULT,
+    dir: Found = None,
 ) -> None:
     """Print the brokers' logs. Each line is a JSON object already, so there is no -o."""
+    dir = _found(dir)
     folder = dev_directory.load(dir)
     numbers = [broker.id for broker in folder.brokers] if number is None else [folder.broker(number).id]
     positions = {}
@@ -102,24 +115,27 @@ def logs(
 
 
 @app.command
-def kill(number: Number, /, *, dir: Dir = dev_directory.DEFAULT, output: Output = "table") -> None:
+def kill(number: Number, /, *, dir: Found = None, output: Output = "table") -> None:
     """Kill a broker, as kill -9 does."""
+    dir = _found(dir)
     dev_cluster.kill(dir, number)
     say(f"broker {number} killed")
     _print_one(dir, number, output)
 
 
 @app.command
-def stop(number: Number, /, *, dir: Dir = dev_directory.DEFAULT, output: Output = "table") -> None:
+def stop(number: Number, /, *, dir: Found = None, output: Output = "table") -> None:
     """Stop a broker in order: it transfers its leaderships first."""
+    dir = _found(dir)
     dev_cluster.stop(dir, number)
     say(f"broker {number} stopped")
     _print_one(dir, number, output)
 
 
 @app.command
-def start(number: Number, /, *, dir: Dir = dev_directory.DEFAULT, output: Output = "table") -> None:
+def start(number: Number, /, *, dir: Found = None, output: Output = "table") -> None:
     """Start a broker that was killed or stopped, and wait until it serves."""
+    dir = _found(dir)
     broker = dev_cluster.start(dir, number)
     dev_cluster.wait_ready(dir, number)
     say(f"broker {number} serves on {broker.address}")
@@ -130,14 +146,41 @@ def start(number: Number, /, *, dir: Dir = dev_directory.DEFAULT, output: Output
 def down(
     *,
     purge: Annotated[bool, Parameter(help="Remove the cluster's directory with all its data.")] = False,
-    dir: Dir = dev_directory.DEFAULT,
+    dir: Found = None,
     output: Output = "table",
 ) -> None:
     """Stop the cluster. Its data stays, unless --purge is given."""
+    dir = dir or dev_directory.DEFAULT if purge else _found(dir)  # nothing is removed that was not named
     stopped = dev_cluster.down(dir, purge=purge)
+    if purge:
+        _forget(dir)
     say(f"{quantity(len(stopped), 'broker')} stopped" + (f", {dir} removed" if purge else ""))
     if output == "json":
         print_json({"stopped": [broker.id for broker in stopped], "removed": str(dir) if purge else None})
+
+
+def _forget(dir: Path) -> None:
+    """Remove the context of a local cluster that is no more."""
+    known = contexts.load()
+    for name, context in known.by_name.items():
+        if context.directory == str(dir.absolute()):
+            contexts.save(known.without(name))
+            return
+
+
+def _found(dir: Path | None) -> Path:
+    """Return the directory of the cluster that a command means.
+
+    Without --dir that is the cluster of the current directory, else the local cluster of the context in use.
+    """
+    if dir is not None:
+        return dir
+    if not dev_directory.exists(dev_directory.DEFAULT):
+        known = contexts.load()
+        context = known.by_name.get(known.current)
+        if context is not None and context.directory:
+            return Path(context.directory)
+    return dev_directory.DEFAULT
 
 
 def _print(dir: Path, output: Output) -> None:

@@ -17,15 +17,27 @@ from tinymq.base.config import Limits
 from tinymq.base.errors import BatchTooLarge, InvalidRequest, NotDelivered, TinymqError
 from tinymq.cli.common.escapes import unescaped
 from tinymq.cli.common.exits import Exit
+from tinymq.cli.common.json_records import InputRecord, Place, json_record, plain_record
 from tinymq.cli.common.options import Output
 from tinymq.cli.common.output import print_json, progress, say
 from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 
 if TYPE_CHECKING:
-    from tinymq.client import Delivery
+    from tinymq.client import Delivery, Producer
 
 FILES = r"Files to read lines from. [default: standard input] The \n at the end of a line is not part of its record."
 SEPARATOR = r"The text before the first separator in a line is the key. \t, \n, \r, \0, \xNN and \\\\ are escapes."
+KeyOptional = Annotated[
+    bool, Parameter(negative="", help="With -K: send a line without the separator as a record without a key.")
+]
+Input = Annotated[
+    Literal["lines", "jsonl"],
+    Parameter(name=["--input", "-i"], help="jsonl: each line is a record, as `tinymq consume -o jsonl` prints it."),
+]
+OnePartition = Annotated[
+    int | None,
+    Parameter(name=["--partition", "-p"], help="Send every record to this partition instead of choosing by key."),
+]
 LINE_BYTES_MAX = Limits().record_bytes_max
 PROGRESS_EVERY = 1_000
 ERRORS_SHOWN_MAX = 5
@@ -54,14 +66,10 @@ def produce(
     *,
     key: Annotated[str | None, Parameter(name=["--key", "-k"], help="The key of every record.")] = None,
     key_separator: Annotated[str | None, Parameter(name=["--key-separator", "-K"], help=SEPARATOR)] = None,
-    key_optional: Annotated[
-        bool, Parameter(negative="", help="With -K: send a line without the separator as a record without a key.")
-    ] = False,
+    key_optional: KeyOptional = False,
+    input: Input = "lines",
     header: Annotated[list[str] | None, Parameter(name=["--header", "-H"], help="name=value; may be repeated.")] = None,
-    partition: Annotated[
-        int | None,
-        Parameter(name=["--partition", "-p"], help="Send every record to this partition instead of choosing by key."),
-    ] = None,
+    partition: OnePartition = None,
     compression: Literal["none", "lz4", "zstd"] = "none",
     servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
@@ -71,9 +79,12 @@ def produce(
     A record that is not acknowledged within --timeout has failed. The counts at the end say how many lines were
     acknowledged and how many were not. They are also printed after an interrupt or an error, unless no record was sent
     before it. With -K, a line without the separator is such an error.
+
+    With -i jsonl each line is a JSON object with `value` or `value_base64`, and may have `key` or `key_base64`,
+    `headers` and `timestamp`. Its topic, partition and offset are ignored. -H adds headers to each record.
     """
-    headers = parse_headers(header or [])
-    split = splitter(key, key_separator, optional=key_optional)
+    fixed = parse_headers(header or [])
+    read = reader_of(input, key, key_separator, optional=key_optional)
     began = time.monotonic()
     tally = Tally()
     pending: deque[Delivery] = deque()
@@ -85,9 +96,9 @@ def produce(
             mq.producer(compression=compression, delivery_timeout_ms=timeout_ms, block_ms_max=timeout_ms) as producer,
         ):
             for line, place in _lines(files or []):
-                key_bytes, value = split(line, place)
+                record = read(line, place)
                 tally.lines += 1
-                pending.append(producer.send(topic, value, key=key_bytes, headers=headers, partition=partition))
+                pending.append(_send(producer, topic, record, fixed, partition))
                 tally.sent += 1
                 tally.bytes += len(line)
                 if tally.lines % PROGRESS_EVERY == 0:
@@ -109,6 +120,30 @@ def produce(
     return Exit.FAILED if tally.failed else Exit.OK
 
 
+def _send(
+    producer: Producer, topic: str, record: InputRecord, headers: list[tuple[str, bytes]], partition: int | None
+) -> Delivery:
+    return producer.send(
+        topic,
+        record.value,
+        key=record.key,
+        headers=[*record.headers, *headers],
+        timestamp=record.timestamp,
+        partition=partition,
+    )
+
+
+def reader_of(
+    input: str, key: str | None, separator: str | None, *, optional: bool
+) -> Callable[[bytes, Place], InputRecord]:
+    """Return the function that makes a record of a line. Raises InvalidRequest as `splitter`."""
+    if input != "jsonl":
+        return plain_record(splitter(key, separator, optional=optional))
+    if key is not None or separator is not None:
+        raise InvalidRequest("-i jsonl and a key exclude one another", hint="give each line a field `key`")
+    return json_record
+
+
 def parse_headers(texts: list[str]) -> list[tuple[str, bytes]]:
     """Parse texts of the form "name=value" into headers. Raises InvalidRequest."""
     headers = []
@@ -118,10 +153,6 @@ def parse_headers(texts: list[str]) -> list[tuple[str, bytes]]:
             raise InvalidRequest(f"{text!r} is not a header", hint="write name=value")
         headers.append((name, value.encode()))
     return headers
-
-
-Place = tuple[str, int]
-"""A line's file and number, from 1."""
 
 
 def splitter(
@@ -204,5 +235,6 @@ def _report(tally: Tally, seconds: float, output: Output) -> None:
         counts = {"acknowledged": tally.acknowledged, "failed": tally.failed}
         print_json({**counts, "bytes": tally.bytes, "seconds": seconds})
     else:
-        rate = tally.bytes / 1e6 / max(seconds, 1e-6)
-        say(f"{tally.acknowledged} acknowledged, {tally.failed} not, {seconds:.2f} s, {rate:.1f} MB/s")
+        took_s = max(seconds, 1e-6)
+        rates = f"{tally.acknowledged / took_s:.0f} records/s, {tally.bytes / 1e6 / took_s:.1f} MB/s"
+        say(f"{tally.acknowledged} acknowledged, {tally.failed} not, {seconds:.2f} s, {rates}")

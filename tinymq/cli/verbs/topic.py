@@ -12,6 +12,7 @@ from tinymq.base.errors import InvalidRequest, OffsetOutOfRange, UnknownPartitio
 from tinymq.base.quantity import quantity
 from tinymq.base.types import Offset
 from tinymq.cli.common import units
+from tinymq.cli.common.confirmation import confirm
 from tinymq.cli.common.offsets import parse_time
 from tinymq.cli.common.options import Output
 from tinymq.cli.common.output import print_json, print_line, print_table, say
@@ -29,6 +30,7 @@ SETTINGS = (
 Name = Annotated[str, Parameter(help="The topic's name: 1 to 249 of A-Z a-z 0-9 . _ -")]
 Number = Annotated[int, Parameter(help="The partition's number.")]
 Settings = Annotated[list[str] | None, Parameter(name=["--set"], help=SETTINGS)]
+Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask.")]
 DryRun = Annotated[
     bool, Parameter(name=["--dry-run"], negative="", help="Show what the command would do, and change nothing.")
 ]
@@ -42,6 +44,9 @@ def create(
     partitions: Annotated[int, Parameter(name=["--partitions", "-p"])] = 1,
     replication_factor: Annotated[int | None, Parameter(name=["--replication-factor", "-r"])] = None,
     settings: Settings = None,
+    if_not_exists: Annotated[
+        bool, Parameter(negative="", help="Leave a topic of this name as it is, and show it.")
+    ] = False,
     servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
@@ -58,7 +63,7 @@ def create(
     parsed = units.parse_settings(settings or [])
     topic_config.make(parsed.items())  # refuses invalid settings before any call to a broker
     with servers.connect() as mq:
-        topic = mq.admin.create_topic(name, partitions, replication_factor, settings=parsed)
+        topic = mq.admin.create_topic(name, partitions, replication_factor, settings=parsed, exist_ok=if_not_exists)
     if output == "json":
         print_json(_document(topic))
     else:
@@ -189,6 +194,7 @@ def delete_partition(
     /,
     *,
     dry_run: DryRun = False,
+    yes: Yes = False,
     servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
@@ -198,6 +204,7 @@ def delete_partition(
             bounds = extent(mq, name, partition)
             say(f"would delete {name}/{partition}, with {quantity(bounds.high_watermark - bounds.log_start, 'record')}")
         else:
+            confirm(f"delete partition {name}/{partition} with all its records", yes)
             mq.admin.delete_partition(name, partition)
             say(f"partition {name}/{partition} deleted")
     if output == "json":
@@ -205,13 +212,19 @@ def delete_partition(
 
 
 @app.command
-def delete(name: Name, /, *, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
-    """Delete a topic and all its records."""
+def delete(
+    name: Name, /, *, yes: Yes = False, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table"
+) -> None:
+    """Delete a topic and all its records. Asks first; a script has to pass --yes."""
     with servers.connect() as mq:
         try:
+            if not yes:
+                partitions = len(mq.admin.describe_topic(name).partitions)
+                confirm(f"delete topic {name}, {quantity(partitions, 'partition')} with all records", yes)
             mq.admin.delete_topic(name)
         except UnknownTopic as error:  # the default hint is to create the topic
-            raise UnknownTopic(error.message, hint="list the topics: tinymq topic list") from None
+            meant = error.hint.partition("?")[0] + "?" if "did you mean" in error.hint else ""
+            raise UnknownTopic(error.message, hint=meant or "list the topics: tinymq topic list") from None
     say(f"topic {name} deleted")
     if output == "json":
         print_json({"name": name, "deleted": True})

@@ -64,9 +64,13 @@ class AsyncAdmin:
         replication_factor: int | None = None,
         *,
         settings: Mapping[str, object] | None = None,
+        exist_ok: bool = False,
         timeout: float | None = None,
     ) -> TopicDescription:
         """Create a topic, and wait until its partitions have leaders.
+
+        `exist_ok`: if the topic exists, describe it instead of raising TopicExists. Its partitions and settings stay as
+        they are, whatever this call asks for.
 
         `replication_factor`: by default 3, or the number of brokers if there are fewer. The default needs as many
         registered brokers as the metadata has voters, or 3. Until then the call waits; at its deadline it raises
@@ -77,7 +81,9 @@ class AsyncAdmin:
         OutcomeUnknown.
         """
         timeout_s = self._timeout_s(timeout)
-        return await self._topics.create(name, partitions, replication_factor, settings or {}, timeout_s)
+        return await self._topics.create(
+            name, partitions, replication_factor, settings or {}, timeout_s, exist_ok=exist_ok
+        )
 
     async def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
         """Delete a topic and its records. Raises UnknownTopic, OutcomeUnknown."""

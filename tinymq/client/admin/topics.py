@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tinymq.base.errors import UnknownTopic
+from tinymq.base.errors import TopicExists
 from tinymq.client.admin.broker_calls import BrokerCalls
 from tinymq.client.admin.cluster_status import TopicDescription, describe_topic, describe_topics
 from tinymq.client.cluster import routing
@@ -25,9 +25,19 @@ class Topics:
         self._brokers = brokers
 
     async def create(
-        self, name: str, partitions: int, replicas: int | None, settings: Mapping[str, object], timeout_s: float
+        self,
+        name: str,
+        partitions: int,
+        replicas: int | None,
+        settings: Mapping[str, object],
+        timeout_s: float,
+        *,
+        exist_ok: bool = False,
     ) -> TopicDescription:
-        """Create a topic with `replicas` of each partition, None for the default."""
+        """Create a topic with `replicas` of each partition, None for the default.
+
+        `exist_ok`: a topic that exists is described as it is, whatever was asked for.
+        """
         check_topic(name)
         written = write_settings(settings)
         check_count("partitions", partitions, 1)
@@ -46,7 +56,12 @@ class Topics:
             settings=written,
             default_factor=by_default,
         )
-        reply = await self._brokers.change(request, left(), waits_for_leaders=True)
+        try:
+            reply = await self._brokers.change(request, left(), waits_for_leaders=True)
+        except TopicExists:
+            if not exist_ok:
+                raise
+            return await self.describe(name, left())
         return self._learn(reply.topic)
 
     async def delete(self, name: str, timeout_s: float) -> None:
@@ -89,7 +104,7 @@ class Topics:
         for topic in describe_topics(reply):
             if topic.name == name:
                 return topic
-        raise UnknownTopic(f"there is no topic {name!r}")
+        raise await self._cluster.unknown_topic(name, timeout_s)
 
     def _learn(self, info: pb.TopicInfo) -> TopicDescription:
         """Take a topic off the wire into the client's view."""

@@ -7,20 +7,17 @@ retriable error is never raised before the deadline.
 from __future__ import annotations
 
 import asyncio
+import difflib
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from google.protobuf.message import Message
-
 from tinymq.base.clock import Clock
 from tinymq.base.errors import (
     BrokerUnreachable,
-    DeadlineExceeded,
     NotLeader,
     OutcomeUnknown,
-    QuotaExceeded,
     TinymqError,
     UnknownTopic,
     WrongEventLoop,
@@ -28,6 +25,7 @@ from tinymq.base.errors import (
 from tinymq.base.retry import Attempts, Backoff, retry_until
 from tinymq.client.cluster import routing
 from tinymq.client.cluster.broker_health import ClusterHealth
+from tinymq.client.cluster.call_errors import error_of, give_up, is_unformed, may_pass, reason_of
 from tinymq.client.cluster.routing import Reach, Topic, View
 from tinymq.client.common.config import ClientConfig
 from tinymq.client.net.broker_streams import BrokerProduceStream
@@ -36,14 +34,12 @@ from tinymq.client.net.ports import Connector
 from tinymq.client.net.wire import read_error
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.bounds import REPEATED_MAX
-from tinymq.proto.methods import method_of
 
 LOG = logging.getLogger("tinymq.client")
 
 BACKOFF = Backoff(0.02, 0.5)
 JITTERED = Backoff(0.02, 0.5, jitter=0.5)
 CHANGE_S_MIN = 0.1  # the least time for a last attempt at a change; a shorter one could only end as OutcomeUnknown
-UNCLEAR_HINT = "check the brokers and their registry; see whether it was done, then call again"
 REFRESH_GAP_S = 0.05  # the least time between two refreshes that errors asked for
 NAMES_MAX = REPEATED_MAX["MetadataRequest.topics"]
 METADATA_ATTEMPT_S = 1.0
@@ -69,6 +65,7 @@ class Cluster:
         self.health = ClusterHealth()
         self.changed: dict[Callable[[], None], None] = {}  # a set that keeps the order of registration
         self.closed = False
+        self._served = False  # has a broker ever answered without an error?
         self._servers = tuple(servers)
         self.connections = Connections(connector, clock, self, self.attempt_s, self.changed)
         self._names: set[str] = set()  # the topics that this client uses; each refresh asks for them
@@ -174,31 +171,37 @@ class Cluster:
 
         Raises a definite error that a broker answered. At the deadline it raises OutcomeUnknown if an attempt may have
         taken effect; else the last answer if that was QuotaExceeded, or a NotReady that names missing brokers; else
-        DeadlineExceeded if any broker answered; else BrokerUnreachable, with the last reason of every address. An error
-        that follows an attempt of unknown outcome has the detail `unclear`.
+        DeadlineExceeded if any broker answered; else BrokerUnreachable, with the last reason of every address. A client
+        that no broker has served yet gives up after connect_timeout_ms if every address refuses or is unformed. An
+        error that follows an attempt of unknown outcome has the detail `unclear`.
         """
         whole_s = attempt_s or self.attempt_s
-        attempts = retry_until(self.clock.monotonic() + timeout_s, self.clock, JITTERED, rng=self.rng)
+        began_s = self.clock.monotonic()
+        attempts = retry_until(began_s + timeout_s, self.clock, JITTERED, rng=self.rng)
         reasons: dict[str, str] = {}
         last: TinymqError | None = None
         unclear: TinymqError | None = None
         async for attempt in attempts:
+            nobody = not self._served  # does every address refuse, or wait to be formed, in this pass?
             for address in self.addresses():
                 left_s = attempt.left_s
                 if left_s <= 0 or (changes and last is not None and left_s < CHANGE_S_MIN):
-                    raise _give_up(request, timeout_s, reasons, last, unclear)
+                    raise give_up(request, timeout_s, reasons, last, unclear)
                 try:
                     reply = await self._attempt(address, request, min(left_s, whole_s))
                 except BrokerUnreachable as error:
-                    reasons[address] = _reason(error, address)
+                    reasons[address] = reason_of(error, address)
                 except OutcomeUnknown as error:
+                    nobody = False
                     # An attempt that the deadline cut short tells nothing: keep what the broker said before.
-                    reasons[address] = (left_s < whole_s and reasons.get(address)) or _reason(error, address)
+                    reasons[address] = (left_s < whole_s and reasons.get(address)) or reason_of(error, address)
                     unclear = error if changes else unclear
                 else:
-                    error_in = _error_of(reply)
+                    error_in = error_of(reply)
                     if error_in is None:
+                        self._served = True
                         return reply
+                    nobody = nobody and is_unformed(error_in)
                     if isinstance(error_in, OutcomeUnknown) and changes:
                         unclear = error_in
                     elif not may_pass(error_in):
@@ -207,12 +210,15 @@ class Cluster:
                         raise error_in
                     last = error_in
                     reasons[address] = error_in.message
-        raise _give_up(request, timeout_s, reasons, last, unclear)
+            # A wrong address, or a cluster that nobody formed: more time would change nothing.
+            if nobody and self.clock.monotonic() - began_s >= self.config.connect_timeout_ms / 1000:
+                break
+        raise give_up(request, timeout_s, reasons, last, unclear)
 
     async def ask_broker(self, address: str, request: Any, timeout_s: float) -> Any:
         """Ask one broker once. Raises the error that it answered, BrokerUnreachable or OutcomeUnknown."""
         reply = await self._attempt(address, request, timeout_s)
-        error = _error_of(reply)
+        error = error_of(reply)
         if error is not None:
             raise error
         return reply
@@ -291,21 +297,22 @@ class Cluster:
             left = self.countdown(timeout_s)
             try:
                 known = await self._look_up(name, timeout_s)
-            except UnknownTopic:
+            except UnknownTopic as unknown:
                 if not create:
                     raise
-                known = await self._create(name, left())
+                known = await self._create(name, left(), unknown)
         self._names.add(name)
         return known
 
-    async def _create(self, name: str, timeout_s: float) -> Topic:
-        """Have a broker make the topic. Raises UnknownTopic if its settings do not allow that, or why it failed."""
+    async def _create(self, name: str, timeout_s: float, unknown: UnknownTopic) -> Topic:
+        """Have a broker make the topic. Raises `unknown` if its settings do not allow that, or why it failed."""
         request = pb.MetadataRequest(topics=[name], create_missing=True)
         reply = await self.ask(request, timeout_s=timeout_s)
         self.update(routing.merge(self.view, reply, [name]))
         known = self.view.topics.get(name)
         if known is None:
-            raise next((read_error(topic.error) for topic in reply.topics), UnknownTopic(f"there is no topic {name!r}"))
+            refused = next((read_error(topic.error) for topic in reply.topics), unknown)
+            raise unknown if isinstance(refused, UnknownTopic) else refused
         return known
 
     async def _look_up(self, name: str, timeout_s: float) -> Topic:
@@ -321,8 +328,21 @@ class Cluster:
                     self.update(routing.merge(self.view, reply, [name]))
         known = self.view.topics.get(name)
         if known is None:
-            raise UnknownTopic(f"there is no topic {name!r}")
+            left_s = max(0.0, min(self.attempt_s, deadline_s - self.clock.monotonic()))
+            raise await self.unknown_topic(name, left_s)
         return known
+
+    async def unknown_topic(self, name: str, timeout_s: float) -> UnknownTopic:
+        """Return the error for a topic that does not exist. Its hint names a topic with a similar name, if there is one
+        and a broker says so within `timeout_s`."""
+        try:
+            reply = await self.ask(pb.MetadataRequest(all=True), timeout_s=max(0.001, timeout_s))
+        except TinymqError as error:
+            LOG.debug("no list of topics: %s", error)
+            return UnknownTopic(f"there is no topic {name!r}")
+        near = difflib.get_close_matches(name, [topic.name for topic in reply.topics], 1)
+        hint = f"did you mean {near[0]!r}? Else create it: tinymq topic create {name}" if near else None
+        return UnknownTopic(f"there is no topic {name!r}", hint=hint)
 
     async def still_there(self, name: str, topic_id: bytes, timeout_s: float, partition: int | None = None) -> bool:
         """Does the topic still exist, with the same id and with this partition? Asks the brokers."""
@@ -363,34 +383,3 @@ def wrong_loop(home: asyncio.AbstractEventLoop) -> WrongEventLoop:
     """Return the error for a caller on another loop than `home`."""
     what = "has ended" if home.is_closed() else "runs in another thread" if home.is_running() else "does not run now"
     return WrongEventLoop(f"this client belongs to another event loop, which {what}")
-
-
-def _reason(error: TinymqError, address: str) -> str:
-    return error.message.removeprefix(f"{address}: ")
-
-
-def _error_of(reply: Any) -> TinymqError | None:
-    if "error" in reply.DESCRIPTOR.fields_by_name and reply.HasField("error"):
-        return read_error(reply.error)
-    return None
-
-
-def may_pass(error: TinymqError) -> bool:
-    """May the same request succeed soon? A quota may only if the broker says after which time."""
-    if isinstance(error, QuotaExceeded):
-        return "retry_after_ms" in error.detail
-    return error.retriable or isinstance(error, OutcomeUnknown)
-
-
-def _give_up(
-    request: Message, timeout_s: float, reasons: dict[str, str], last: TinymqError | None, unclear: TinymqError | None
-) -> TinymqError:
-    what = f"{method_of(request).name} within {timeout_s:.3g} s"
-    tried = "; ".join(f"{address}: {reason}" for address, reason in reasons.items()) or "no broker was tried"
-    if unclear is not None:
-        return OutcomeUnknown(f"no answer to {what}, and it may have been done: {tried}", hint=UNCLEAR_HINT)
-    if isinstance(last, QuotaExceeded) or (last is not None and "missing" in last.detail):
-        return last
-    if last is not None:
-        return DeadlineExceeded(f"no broker could do {what}: {tried}", last=last.code)
-    return BrokerUnreachable(f"no broker answered {what}: {tried}")

@@ -20,7 +20,8 @@ from tinymq.base.errors import (
     UnknownTopic,
 )
 from tinymq.client.cluster import lookups
-from tinymq.client.cluster.cluster import JITTERED, UNCLEAR_HINT, Cluster, may_pass
+from tinymq.client.cluster.call_errors import UNCLEAR_HINT, may_pass
+from tinymq.client.cluster.cluster import JITTERED, Cluster
 from tinymq.client.cluster.routing import Topic
 from tinymq.proto.methods import method_of
 

@@ -12,7 +12,7 @@ import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from tinymq.base.config import MIB, Limits, format_address, parse_address
 from tinymq.base.errors import InvalidConfig, InvalidName
@@ -22,15 +22,22 @@ from tinymq.format.batch import Codec
 Partitioner = Callable[[bytes | None, int], int]
 """(key, number of partitions) -> partition. The thread that sends calls it. It must not block."""
 
+Compression = Literal["none", "lz4", "zstd"]
+Acks = Literal["quorum", "leader", "none"]
+Replica = Literal["leader", "follower", "nearest", "any"]
+OnTrimmed = Literal["raise", "skip"]
+Partitioning = Literal["keyed", "round_robin", "sticky"]
+
 COMPRESSION = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
-ACKS = ("quorum", "leader", "none")
-PARTITIONERS = ("keyed", "round_robin", "sticky")
-REPLICAS = ("leader", "follower", "nearest", "any")
-ON_TRIMMED = ("raise", "skip")
+ACKS: tuple[str, ...] = get_args(Acks)
+PARTITIONERS: tuple[str, ...] = get_args(Partitioning)
+REPLICAS: tuple[str, ...] = get_args(Replica)
+ON_TRIMMED: tuple[str, ...] = get_args(OnTrimmed)
 INFLIGHT_BATCHES_MAX = 5  # brokers remember this many batches per producer, to recognise those that are sent again
 MILLISECONDS_MAX = 1_000_000_000  # eleven days
 SWITCH_INTERVAL_MS_MIN = 0.01  # below this the interpreter would do little but switch
 HOST_LENGTH_MAX = 200
+SERVERS_VARIABLE = "TINYMQ_SERVERS"  # of the environment: the brokers, if a program names none
 BUFFER_BYTES_MAX = 1 << 40
 
 C = TypeVar("C")
@@ -71,6 +78,9 @@ class ClientConfig:
 
     request_timeout_ms: the deadline of every call without a `timeout` of its own. A producer looks for a topic for so
         long at most.
+    connect_timeout_ms: how long a client that no broker has served yet goes on while every address refuses, or says
+        that its cluster is not formed. Then the call raises, before its own deadline. Raise this for a program that
+        starts before its brokers. A client that was served once waits for its brokers up to each call's deadline.
     attempt_timeout_ms: when a broker is silent for so long, the client tries another broker or a new connection.
     metadata_max_age_ms: the client asks for fresh metadata when its own is older.
     rack: the rack of this process. `replica="nearest"` prefers brokers in the same rack.
@@ -82,6 +92,7 @@ class ClientConfig:
     """
 
     request_timeout_ms: float = 30_000
+    connect_timeout_ms: float = 3_000
     attempt_timeout_ms: float = 3_000
     metadata_max_age_ms: float = 30_000
     rack: str = ""
@@ -93,6 +104,7 @@ class ClientConfig:
         if self.switch_interval_ms is not None:
             _milliseconds(self, "switch_interval_ms", least=SWITCH_INTERVAL_MS_MIN)
         _milliseconds(self, "request_timeout_ms", "attempt_timeout_ms", "metadata_max_age_ms")
+        _milliseconds(self, "connect_timeout_ms", least=0)
         _kind(self, "rack", str)
         _kind(self, "client_id", str)
         try:
@@ -125,14 +137,14 @@ class ProducerConfig:
 
     linger_ms: float = 5
     batch_bytes_max: int = MIB
-    compression: str = "none"
+    compression: Compression = "none"
     buffer_bytes_max: int = 64 * MIB
     block_ms_max: float = 60_000
-    acks: str = "quorum"
+    acks: Acks = "quorum"
     idempotent: bool = True
     delivery_timeout_ms: float = 60_000
     inflight_batches_max: int = INFLIGHT_BATCHES_MAX
-    partitioner: str | Partitioner = "keyed"
+    partitioner: Partitioning | Partitioner = "keyed"
 
     def __post_init__(self) -> None:
         _milliseconds(self, "delivery_timeout_ms")
@@ -173,14 +185,14 @@ class ReaderConfig:
         first record that is kept and count the skipped ones. Records that were lost always raise.
     """
 
-    replica: str = "leader"
+    replica: Replica = "leader"
     fetch_bytes_max: int = MIB
     fetch_min_bytes: int = 1
     fetch_wait_ms: float = 500
     buffer_bytes_max: int = 32 * MIB
     unreachable_ms_max: float = 60_000
     stale_ms_max: float = 2_000
-    on_trimmed: str = "raise"
+    on_trimmed: OnTrimmed = "raise"
 
     def __post_init__(self) -> None:
         _one_of("replica", self.replica, REPLICAS)
@@ -205,8 +217,8 @@ class QueueConfig:
 
     auto_commit: bool = True
     commit_interval_ms: float = 500
-    on_trimmed: str = "raise"
-    replica: str = "leader"
+    on_trimmed: OnTrimmed = "raise"
+    replica: Replica = "leader"
     fetch_bytes_max: int = MIB
     fetch_wait_ms: float = 500
     buffer_bytes_max: int = 32 * MIB
@@ -244,12 +256,15 @@ def configure(kind: type[C], settings: Mapping[str, object]) -> C:
     return kind(**settings)
 
 
-def parse_servers(servers: str | Sequence[str]) -> tuple[str, ...]:
-    """Read "host:port,host:port", or a list of such texts, as addresses. Raises InvalidConfig."""
+def parse_servers(servers: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Read "host:port,host:port", or a list of such texts, as addresses. None means those of the environment variable
+    TINYMQ_SERVERS. Raises InvalidConfig."""
+    if servers is None:
+        servers = os.environ.get(SERVERS_VARIABLE, "")
     parts = servers.split(",") if isinstance(servers, str) else servers
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
         raise InvalidConfig(f"servers={servers!r}", hint="such as '127.0.0.1:7070', or a list of such")
     addresses = tuple(format_address(*parse_address(part.strip())) for part in parts if part.strip())
     if not addresses:
-        raise InvalidConfig("no server is named", hint="such as Client('127.0.0.1:7070')")
+        raise InvalidConfig("no server is named", hint=f"pass Client('127.0.0.1:7070'), or set {SERVERS_VARIABLE}")
     return addresses

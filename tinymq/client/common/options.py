@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TypedDict
 
 from tinymq.base.config import Limits
-from tinymq.client.common.config import Partitioner
+from tinymq.client.common.config import Acks, Compression, OnTrimmed, Partitioner, Partitioning, Replica
 
 
 class ClientOptions(TypedDict, total=False):
     """See ClientConfig."""
 
     request_timeout_ms: float
+    connect_timeout_ms: float
     attempt_timeout_ms: float
     metadata_max_age_ms: float
     rack: str
@@ -25,27 +26,27 @@ class ProducerOptions(TypedDict, total=False):
 
     linger_ms: float
     batch_bytes_max: int
-    compression: str
+    compression: Compression
     buffer_bytes_max: int
     block_ms_max: float
-    acks: str
+    acks: Acks
     idempotent: bool
     delivery_timeout_ms: float
     inflight_batches_max: int
-    partitioner: str | Partitioner
+    partitioner: Partitioning | Partitioner
 
 
 class ReaderOptions(TypedDict, total=False):
     """See ReaderConfig."""
 
-    replica: str
+    replica: Replica
     fetch_bytes_max: int
     fetch_min_bytes: int
     fetch_wait_ms: float
     buffer_bytes_max: int
     unreachable_ms_max: float
     stale_ms_max: float
-    on_trimmed: str
+    on_trimmed: OnTrimmed
 
 
 class QueueOptions(TypedDict, total=False):
@@ -53,8 +54,8 @@ class QueueOptions(TypedDict, total=False):
 
     auto_commit: bool
     commit_interval_ms: float
-    on_trimmed: str
-    replica: str
+    on_trimmed: OnTrimmed
+    replica: Replica
     fetch_bytes_max: int
     fetch_wait_ms: float
     buffer_bytes_max: int

@@ -28,16 +28,25 @@ def check_value(value: object) -> bytes | None:
         return value
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    raise InvalidRequest(
-        f"a value is bytes or None, not {type(value).__name__}", hint="encode it first, such as text.encode()"
-    )
+    raise InvalidRequest(f"a value is bytes or None, not {type(value).__name__}", hint=_how_to_encode(value, "value"))
 
 
 def check_key(key: object) -> bytes:
     """Return `key` as bytes. Raises InvalidRequest."""
     if isinstance(key, bytes | bytearray | memoryview):
         return bytes(key)
-    raise InvalidRequest(f"a key is bytes or None, not {type(key).__name__}", hint="encode it first")
+    raise InvalidRequest(f"a key is bytes or None, not {type(key).__name__}", hint=_how_to_encode(key, "key"))
+
+
+def _how_to_encode(content: object, name: str) -> str:
+    """Return what to pass instead of `content`, for the type that it has."""
+    if isinstance(content, str):
+        return f"pass {name}.encode()"
+    if isinstance(content, dict | list | tuple):
+        return f"pass json.dumps({name}).encode(), or another encoding"
+    if isinstance(content, bool | int | float):
+        return f"pass str({name}).encode(), or another encoding"
+    return "encode it first: tinymq stores bytes"
 
 
 def check_message_id(message_id: object) -> bytes:

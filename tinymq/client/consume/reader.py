@@ -59,6 +59,9 @@ class AsyncReader:
         self._failure: Exception | None = None
         self._closed = False
 
+    def __repr__(self) -> str:
+        return f"<AsyncReader of {self.topic!r}{' (closed)' if self.closed else ''}>"
+
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
 

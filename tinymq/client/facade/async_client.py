@@ -41,14 +41,15 @@ class AsyncClient:
         async with AsyncClient("localhost:7070") as mq:
             await mq.send("orders", b"...")
 
-    `servers`: "host:port,host:port" or a list; any one of them finds the others. Settings: see ClientConfig.
+    `servers`: "host:port,host:port" or a list; any one of them finds the others. Without it, the
+    environment variable TINYMQ_SERVERS names them. Settings: see ClientConfig.
     Connects when first used. From then on the client belongs to the event loop that used it, and every call on another
     loop raises WrongEventLoop. Only a Delivery may be awaited on any loop. Raises InvalidConfig.
     """
 
     def __init__(
         self,
-        servers: str | Sequence[str],
+        servers: str | Sequence[str] | None = None,
         *,
         connector: Connector | None = None,
         clock: Clock | None = None,
@@ -65,6 +66,9 @@ class AsyncClient:
         self._shared_producers: dict[bool, AsyncProducer] = {}  # behind `send`; under True, the one for nested sends
         self._opened: list[AsyncProducer | AsyncReader | AsyncScan | AsyncQueue] = []
         self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<AsyncClient of {','.join(self.servers)}{' (closed)' if self._closed else ''}>"
 
     @property
     def admin(self) -> AsyncAdmin:

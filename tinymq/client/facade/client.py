@@ -31,12 +31,13 @@ class Client(ClientCalls):
         with Client("localhost:7070") as mq:
             mq.send("orders", b"...")
 
-    `servers`: "host:port,host:port" or a list; any one of them finds the others. Settings: see ClientConfig.
+    `servers`: "host:port,host:port" or a list; any one of them finds the others. Without it, the
+    environment variable TINYMQ_SERVERS names them. Settings: see ClientConfig.
     Connects when first used. A process may fork before that, not after: in the child of a process that has used a
     client every call raises Closed. Safe to share between threads. Raises InvalidConfig.
     """
 
-    def __init__(self, servers: str | Sequence[str], **settings: Unpack[ClientOptions]) -> None:
+    def __init__(self, servers: str | Sequence[str] | None = None, **settings: Unpack[ClientOptions]) -> None:
         self.servers = parse_servers(servers)
         self.config = configure(ClientConfig, settings)
         self._make = partial(AsyncClient, self.servers, **settings)
@@ -44,6 +45,9 @@ class Client(ClientCalls):
         self._direct: BlockingSender | None = None
         self._closed = False
         _CLIENTS.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Client of {','.join(self.servers)}{' (closed)' if self._closed else ''}>"
 
     def send(
         self,

@@ -35,6 +35,9 @@ class Producer(ProducerCalls):
         weakref.finalize(self, exit.close_unused, asynchronous).atexit = False
         _PRODUCERS.add(self)
 
+    def __repr__(self) -> str:
+        return repr(self._async).replace("AsyncProducer", "Producer", 1)
+
     def send(
         self,
         topic: str,

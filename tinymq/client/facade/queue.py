@@ -32,6 +32,9 @@ class Queue(QueueCalls):
         self._producer: AsyncProducer | None = None  # of the client, or the queue's own
         self._is_own_producer = False
 
+    def __repr__(self) -> str:
+        return repr(self._async).replace("AsyncQueue", "Queue", 1)
+
     def __next__(self) -> Message:
         """The next message. Waits for it without a limit. The message before it is done with."""
         reader = self._async.reader

@@ -22,6 +22,9 @@ class Reader(ReaderCalls):
         super().__init__(loop_thread, asynchronous)
         self._buffer = asynchronous.buffer  # fetched messages; any thread may take them
 
+    def __repr__(self) -> str:
+        return repr(self._async).replace("AsyncReader", "Reader", 1)
+
     def __next__(self) -> Message:
         """The next message. Waits for it; ends at `end`. Raises when a partition is served by no replica any more."""
         message = self._buffer.next_message()

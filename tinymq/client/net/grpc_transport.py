@@ -71,10 +71,19 @@ def error_of_status(error: grpc.aio.AioRpcError, address: str) -> TinymqError:
         return Denied(f"{address}: {details}")
     if code is grpc.StatusCode.UNAVAILABLE and any(text in details.lower() for text in _NEVER_SENT):
         reason = details.rsplit("last error: ", 1)[-1]
-        return BrokerUnreachable(f"{address}: {reason}")
+        return BrokerUnreachable(f"{address}: {_other_port(reason) or reason}")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return OutcomeUnknown(f"{address}: no answer in time")
     return OutcomeUnknown(f"{address}: {code.name}: {details}")
+
+
+def _other_port(reason: str) -> str:
+    """Return what listens there if it is no port for clients; "" if that is not known."""
+    if "http1" in reason.lower():
+        return "an HTTP server listens there, such as a broker's metrics_listen; clients connect to its listen"
+    if "socket closed" in reason.lower():
+        return "closes the connection, as a broker's peer_listen and stream_listen do; clients connect to its listen"
+    return ""
 
 
 _started_in: int | None = None  # the process that made the first channel

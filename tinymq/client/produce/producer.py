@@ -62,6 +62,9 @@ class AsyncProducer:
         self._process = os.getpid()  # set last: an object that has it is fully initialised
         exit.enter(self)
 
+    def __repr__(self) -> str:
+        return f"<AsyncProducer with acks={self.config.acks!r}{' (closed)' if self.closed else ''}>"
+
     async def send(
         self,
         topic: str,

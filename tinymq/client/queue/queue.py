@@ -62,6 +62,10 @@ class AsyncQueue:
         self.reader = ChannelReader(cluster, self._log, config, channel, consumer, start)
         self.topic, self.partition, self.channel = topic, partition, channel
 
+    def __repr__(self) -> str:
+        place = f"{self.topic}/{self.partition}, channel {self.channel!r}"
+        return f"<AsyncQueue of {place}{' (closed)' if self.closed else ''}>"
+
     # ---- writing -------------------------------------------------------------------------------------
 
     async def push(

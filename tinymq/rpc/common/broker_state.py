@@ -22,7 +22,10 @@ class State(Enum):
 
 
 _WHY = {
-    State.UNFORMED: ("this broker belongs to no cluster yet", "form one: tinymq cluster init"),
+    State.UNFORMED: (
+        "this broker belongs to no cluster yet",
+        "form one: tinymq cluster init",
+    ),
     State.STARTING: ("this broker is starting", "try again shortly"),
     State.STOPPING: ("this broker is stopping", "ask another broker"),
     State.FAILED: ("this broker's disk failed", "ask another broker; see its log"),
@@ -53,4 +56,4 @@ class Serving:
         if self.state is State.RUNNING and self.broker is not None:
             return self.broker
         message, hint = _WHY.get(self.state, ("this broker is starting", ""))
-        raise NotReady(message, hint=hint)
+        raise NotReady(message, hint=hint, state=self.state.value)

@@ -36,9 +36,13 @@ class Admin:
         replication_factor: int | None = None,
         *,
         settings: Mapping[str, object] | None = None,
+        exist_ok: bool = False,
         timeout: float | None = None,
     ) -> TopicDescription:
         """Create a topic, and wait until its partitions have leaders.
+
+        `exist_ok`: if the topic exists, describe it instead of raising TopicExists. Its partitions and settings stay as
+        they are, whatever this call asks for.
 
         `replication_factor`: by default 3, or the number of brokers if there are fewer. The default needs as many
         registered brokers as the metadata has voters, or 3. Until then the call waits; at its deadline it raises
@@ -49,7 +53,9 @@ class Admin:
         OutcomeUnknown.
         """
         return self._loop_thread.run(
-            self._async.create_topic(name, partitions, replication_factor, settings=settings, timeout=timeout)
+            self._async.create_topic(
+                name, partitions, replication_factor, settings=settings, exist_ok=exist_ok, timeout=timeout
+            )
         )
 
     def delete_topic(self, name: str, *, timeout: float | None = None) -> None:

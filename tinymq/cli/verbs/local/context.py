@@ -1,0 +1,82 @@
+"""`tinymq context`: name clusters, and choose the one that commands use."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from tinymq.cli.common import contexts
+from tinymq.cli.common.contexts import Context
+from tinymq.cli.common.options import Output
+from tinymq.cli.common.output import print_json, print_table, say
+from tinymq.cli.common.servers import check_addresses
+from tinymq.dev import dev_directory
+
+app = App(
+    name="context",
+    help="Name clusters, and choose the one that commands use: list, set, use, delete.\n\nA command takes the brokers "
+    "of -s, else of TINYMQ_SERVERS, else of the local cluster in the current directory, else of the context in use. "
+    "`tinymq dev up` sets a context with the name of its directory, and uses it.",
+)
+Name = Annotated[str, Parameter(help="The context's name.")]
+
+
+@app.command(name="list")
+def list_(*, output: Output = "table") -> None:
+    """List the contexts. A star marks the one in use."""
+    known = contexts.load()
+    if output == "json":
+        rows = [
+            {
+                "name": name,
+                "servers": each.servers,
+                "directory": each.directory or None,
+                "current": name == known.current,
+            }
+            for name, each in known.by_name.items()
+        ]
+        print_json({"contexts": rows})
+        return
+    print_table(
+        ["", "context", "servers", "directory"],
+        [
+            ("*" if name == known.current else "", name, each.servers, each.directory or None)
+            for name, each in known.by_name.items()
+        ],
+    )
+
+
+@app.command(name="set")
+def set_(
+    name: Name, servers: Annotated[str, Parameter(help="host:port[,host:port…]")], /, *, output: Output = "table"
+) -> None:
+    """Name a cluster, or change its addresses, and use it."""
+    check_addresses(servers)
+    contexts.save(contexts.load().with_one(name, Context(servers), use=True))
+    _used(name, output)
+
+
+@app.command
+def use(name: Name, /, *, output: Output = "table") -> None:
+    """Use a context from now on."""
+    contexts.save(contexts.load().using(name))
+    _used(name, output)
+    if dev_directory.exists(dev_directory.DEFAULT):
+        say(f"in this directory, commands use the local cluster of {dev_directory.DEFAULT} instead")
+
+
+@app.command
+def delete(name: Name, /, *, output: Output = "table") -> None:
+    """Forget a context. The cluster stays as it is."""
+    contexts.save(contexts.load().without(name))
+    say(f"context {name} deleted")
+    if output == "json":
+        print_json({"name": name, "deleted": True})
+
+
+def _used(name: str, output: Output) -> None:
+    context = contexts.load().get(name)
+    say(f"commands use {name}: {context.servers}")
+    if output == "json":
+        print_json({"name": name, "servers": context.servers})
