@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 from cyclopts import App, Parameter
 
 app = App(
@@ -32,7 +34,19 @@ app.command("tinymq.cli.verbs.cluster:app", name="cluster", help="Form a cluster
 app.command(
     "tinymq.cli.verbs.local.context:app", name="context", help="Name clusters, and choose the one that commands use."
 )
-app.command(
-    "tinymq.cli.verbs.local.completion:completion", name="completion", help="Print the completion script of a shell."
-)
 app.command("tinymq.cli.verbs.log:app", name="log", help="Inspect segment files offline.")
+
+
+@app.command
+def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell.")], /) -> None:
+    """Print the script by which a shell completes verbs, options and their choices.
+
+    bash: tinymq completion bash > ~/.local/share/bash-completion/completions/tinymq
+
+    zsh: tinymq completion zsh > a file _tinymq in a directory of $fpath
+
+    fish: tinymq completion fish > ~/.config/fish/completions/tinymq.fish
+    """
+    from tinymq.cli.common.output import print_text
+
+    print_text(app.generate_completion(prog_name="tinymq", shell=shell))

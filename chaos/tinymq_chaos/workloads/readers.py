@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 from tinymq.base.errors import OffsetOutOfRange, TinymqError
 from tinymq.base.types import Offset
 from tinymq.client import AsyncClient
 from tinymq.client.admin.partition_offsets import find_place
+from tinymq.client.common.config import Replica
 from tinymq_chaos.records import name_of
 from tinymq_chaos.workloads.context import CALL_S, Context, pause, recording
 
@@ -31,7 +32,7 @@ async def follow(context: Context, client: AsyncClient, topic: str, key: str, re
             return
         again = context.rng.random() < 0.8
         start: Any = {p: Offset(o) for p, o in place.items()} if again and place else "earliest"
-        reader = client.reader(topic, start=start, replica=replica, **SETTINGS)
+        reader = client.reader(topic, start=start, replica=cast(Replica, replica), **SETTINGS)
         name = f"{context.name} {replica} {number}"
         try:
             if await _open(context, reader, name, key, replica):
@@ -55,7 +56,7 @@ async def drain(
         ends = await _ends(client, topic, partitions)
         start: dict[int, Any] = dict.fromkeys(ends, "earliest")
         while True:
-            reader = client.reader(topic, [*ends], start=start, end=ends, replica=replica, **SETTINGS)
+            reader = client.reader(topic, [*ends], start=start, end=ends, replica=cast(Replica, replica), **SETTINGS)
             try:
                 if await _open(context, reader, name, key, replica):
                     while not reader.at_end and await _poll(context, reader, name, key, replica):
