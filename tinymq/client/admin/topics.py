@@ -31,7 +31,6 @@ class Topics:
         replicas: int | None,
         settings: Mapping[str, object],
         timeout_s: float,
-        *,
         exist_ok: bool = False,
     ) -> TopicDescription:
         """Create a topic with `replicas` of each partition, None for the default.

@@ -39,18 +39,14 @@ class Admin:
         exist_ok: bool = False,
         timeout: float | None = None,
     ) -> TopicDescription:
-        """Create a topic, and wait until its partitions have leaders.
-
-        `exist_ok`: if the topic exists, describe it instead of raising TopicExists. Its partitions and settings stay as
-        they are, whatever this call asks for.
+        """Create a topic, and wait until its partitions have leaders. `exist_ok`: describe one that exists as it is.
 
         `replication_factor`: by default 3, or the number of brokers if there are fewer. The default needs as many
         registered brokers as the metadata has voters, or 3. Until then the call waits; at its deadline it raises
         NotReady, which names the missing brokers. An explicit number is used as given.
 
         `settings`: by name, such as {"retention_ms": 86_400_000, "max_bytes": None}; docs/topics.md has them all.
-        Raises InvalidName, TopicExists, InvalidRequest (more replicas than brokers), InvalidConfig (settings),
-        OutcomeUnknown.
+        Raises InvalidName, TopicExists, InvalidRequest (too few brokers), InvalidConfig (settings), OutcomeUnknown.
         """
         return self._loop_thread.run(
             self._async.create_topic(
