@@ -73,8 +73,10 @@ SIM := $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECON
 	$(if $(REGISTRY),--registry $(REGISTRY)) $(if $(ACTS),--acts $(ACTS)) $(if $(REPLICAS),--replicas $(REPLICAS)) \
 	$(if $(GAP_S),--gap-s $(GAP_S)) $(if $(QUOTA),--quota $(QUOTA)) $(if $(REDUCE_S),--reduce-s $(REDUCE_S)) $(if $(TIMING),--timing $(TIMING)) $(if $(PROCESSES),--processes $(PROCESSES))
 
+MUTANTS := $(MUTANT) $(if $(PLAIN),--plain) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(KEEP),--keep)
+
 mutants: .venv/.test-ready ## take rules out one by one; the simulator has to notice each (MUTANT=name: one; REAL=1: real brokers do)
-	@exec env PYTHONPATH=chaos PYTHONHASHSEED=0 $(BIN)/python -m tinymq_chaos.$(if $(REAL),real.mutant_runs,mutants) $(MUTANT)
+	@exec env PYTHONPATH=chaos PYTHONHASHSEED=0 $(BIN)/python -m tinymq_chaos.$(if $(REAL),real.mutant_runs,mutants) $(MUTANTS)
 
 sim: .venv/.test-ready ## simulate clusters under faults, fresh seeds for SECONDS=60; SEED=n BROKERS=5 replays one
 	@exec env PYTHONPATH=chaos PYTHONHASHSEED=0 $(BIN)/python -m tinymq_chaos.sim $(SIM)

@@ -19,6 +19,7 @@ from tinymq_chaos.mutants import (
     partition_state,
     partitions,
     queue_groups,
+    records,
     registry,
     replicas,
     replication,
@@ -41,6 +42,7 @@ ROOMS = (
     registry,
     feature_level,
     clients,
+    records,
 )
 
 REAL = (

@@ -1,23 +1,28 @@
 """`make mutants`: run each mutant with one seed after another until the simulator finds an anomaly; exit 1 if it finds
 none.
 
+Each mutant has a plan of its own, narrowed to what the mutant is about. PLAIN=1 runs the plans of `make sim` without
+options instead: they know nothing of the mutant. SAMPLE=12 chooses some mutants at random.
+
 Some rules cannot show in the simulator. Their mutants name a test of the suite, which has to fail.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
 from tinymq.base.errors import InvalidRequest
 from tinymq.cli.common.exits import Exit, explain
-from tinymq_chaos.mutants import MUTANTS, Mutant, find, suite
+from tinymq_chaos.mutants import MUTANTS, Mutant, find, plain_catches, suite
+from tinymq_chaos.sim.campaign.campaign import nodes_of
 from tinymq_chaos.sim.campaign.run import Plan, Result, run
 from tinymq_chaos.sim.world.world import LINK_S
 
@@ -38,7 +43,7 @@ class HuntResult:
 
     def __str__(self) -> str:
         took = f"after {self.seeds:3} seeds, {self.virtual_s:6.0f} virtual s, {self.real_s:5.0f} s"
-        how = f"by {self.mutant.test}" if self.mutant.test else took
+        how = f"by {self.mutant.test}" if self.mutant.test and not self.seeds else took
         return f"{self.mutant.name:38} {'caught' if self.by else 'SURVIVED'} {how}  {self.by[:160]}".rstrip()
 
 
@@ -57,13 +62,18 @@ def plan_of(mutant: Mutant, seed: int) -> Plan:
     )
 
 
-def hunt(mutant: Mutant, seeds: Iterable[int]) -> HuntResult:
+def plain_plan(mutant: Mutant, seed: int) -> Plan:
+    """Return the plan of `make sim` without options, whatever the mutant."""
+    return Plan(seed, nodes_of(seed))
+
+
+def hunt(mutant: Mutant, seeds: Iterable[int], make_plan: Callable[[Mutant, int], Plan] = plan_of) -> HuntResult:
     """Run the mutant until a run finds an anomaly that the product does not show under the same plan."""
-    if mutant.test:
+    if mutant.test and make_plan is plan_of:
         return _tested(mutant)
     count, virtual_s, real_s = 0, 0.0, 0.0
     for seed in seeds:
-        plan = plan_of(mutant, seed)
+        plan = make_plan(mutant, seed)
         with mutant.applied(), _ending(RUN_S_MAX):
             result = run(plan)
         count, virtual_s, real_s = count + 1, virtual_s + result.virtual_s, real_s + result.real_s
@@ -113,7 +123,10 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("names", nargs="*", help="these alone")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
-    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="at most so many seeds")
+    parser.add_argument("--seeds", type=int, help="at most so many: 100, or 200 of plain runs")
+    parser.add_argument("--plain", action="store_true", help="the plans of `make sim` without options")
+    parser.add_argument("--sample", type=int, help="so many of the mutants, chosen at random")
+    parser.add_argument("--keep", action="store_true", help=f"with --plain: keep the results in {plain_catches.NAME}")
     parser.add_argument("--part", default="1/1", help="every n-th mutant, such as 2/2: to use several cores")
     parser.add_argument("--list", action="store_true", help="names and rules, and nothing is run")
     options = parser.parse_args(words)
@@ -127,10 +140,18 @@ def main(words: Sequence[str]) -> int:
         return Exit.USAGE
     part, parts = map(int, options.part.split("/"))
     chosen = named[part - 1 :: parts]
+    if options.plain:
+        chosen = [mutant for mutant in chosen if mutant.name not in plain_catches.NOT_IN_PLAIN_RUNS]
+    if options.sample is not None:
+        chosen = random.SystemRandom().sample(chosen, min(options.sample, len(chosen)))
+    make_plan = plain_plan if options.plain else plan_of
+    seeds = options.seeds or (plain_catches.SEEDS_MAX if options.plain else SEEDS_MAX)
     survived = []
     for mutant in chosen:
-        caught = hunt(mutant, range(options.first, options.first + options.seeds))
+        caught = hunt(mutant, range(options.first, options.first + seeds), make_plan)
         print(caught, flush=True)
+        if options.keep:
+            plain_catches.keep(mutant.name, plain_catches.Catch(caught.seeds, caught.virtual_s, caught.by))
         survived += [mutant.name] if not caught.by else []
     print(f"{len(chosen) - len(survived)} of {len(chosen)} mutants caught")
     return 1 if survived else 0
