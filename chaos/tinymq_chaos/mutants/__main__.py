@@ -28,6 +28,7 @@ from tinymq_chaos.sim.world.world import LINK_S
 
 SEEDS_MAX = 100
 RUN_S_MAX = 60.0
+NONE = plain_catches.Catch(0, 0.0, "")
 SETTLE_S = 8.0  # of a run, after its faults
 
 
@@ -126,7 +127,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--seeds", type=int, help="at most so many: 100, or 200 of plain runs")
     parser.add_argument("--plain", action="store_true", help="the plans of `make sim` without options")
     parser.add_argument("--sample", type=int, help="so many of the mutants, chosen at random")
-    parser.add_argument("--keep", action="store_true", help=f"with --plain: keep the results in {plain_catches.NAME}")
+    parser.add_argument("--keep", action="store_true", help=f"with --plain: go on where {plain_catches.NAME} ends")
     parser.add_argument("--part", default="1/1", help="every n-th mutant, such as 2/2: to use several cores")
     parser.add_argument("--list", action="store_true", help="names and rules, and nothing is run")
     options = parser.parse_args(words)
@@ -148,10 +149,14 @@ def main(words: Sequence[str]) -> int:
     seeds = options.seeds or (plain_catches.SEEDS_MAX if options.plain else SEEDS_MAX)
     survived = []
     for mutant in chosen:
-        caught = hunt(mutant, range(options.first, options.first + seeds), make_plan)
+        known = plain_catches.load().get(mutant.name, NONE) if options.keep else NONE
+        if known.by:
+            continue
+        first = options.first + known.seeds
+        caught = hunt(mutant, range(first, options.first + max(seeds, known.seeds)), make_plan)
         print(caught, flush=True)
         if options.keep:
-            plain_catches.keep(mutant.name, plain_catches.Catch(caught.seeds, caught.virtual_s, caught.by))
+            plain_catches.keep(mutant.name, known.then(caught.seeds, caught.virtual_s, caught.by))
         survived += [mutant.name] if not caught.by else []
     print(f"{len(chosen) - len(survived)} of {len(chosen)} mutants caught")
     return 1 if survived else 0

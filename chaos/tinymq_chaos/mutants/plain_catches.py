@@ -42,6 +42,10 @@ class Catch:
     virtual_s: float
     by: str
 
+    def then(self, seeds: int, virtual_s: float, by: str) -> Catch:
+        """Return the result after so many more seeds."""
+        return Catch(self.seeds + seeds, self.virtual_s + virtual_s, by)
+
 
 def load(path: Path = PATH) -> dict[str, Catch]:
     """Return the kept results by the mutant's name."""

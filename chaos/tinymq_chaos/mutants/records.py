@@ -19,6 +19,7 @@ from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 WRITES = Focus(faults=("kill",), workloads=("lone", "idempotent"), pace=0.3)
 TABLES = Focus(faults=("kill",), workloads=("batches",), pace=0.3)
 ELECTED = Focus(faults=("kill", "isolate"), workloads=("lone",), pace=0.3)
+CLOCKS = Focus(faults=("kill", "wall_jump", "isolate"), workloads=("lone",), pace=0.3)
 QUEUES = Focus(faults=("kill",), workloads=("queues",), pace=0.3)
 CUT_OFF = Focus(faults=("isolate", "one_way"), workloads=("idempotent", "lone"), pace=0.2)
 LATE_US = 3_000_000
@@ -108,6 +109,16 @@ def look_ups_are_late(p: Patches) -> None:
 
 @mutant("the append times of a new leader begin at that of the entry before", ELECTED)
 def append_times_begin_again(p: Patches) -> None:
+    real = AppendClock.__init__
+
+    def init(self: AppendClock, predecessor_us: int, cluster_us: int | None, monotonic: float) -> None:
+        real(self, 0, cluster_us, monotonic)
+
+    p.replace(AppendClock.__init__, init)
+
+
+@mutant("a new leader's append times do not follow the cluster's time back", CLOCKS)
+def append_times_follow_the_clocks_back(p: Patches) -> None:
     real = AppendClock.__init__
 
     def init(self: AppendClock, predecessor_us: int, cluster_us: int | None, monotonic: float) -> None:
