@@ -36,6 +36,14 @@ names, see records.py):
     alter_topic   topic, settings                                  null
     settings      topic                                            {name: value}
     transfer      topic, partition, to                             the broker that leads
+    status        -                                                see workloads/observers.py, status_values
+    topics        -                                                [topic_values, ...] (same module)
+    brokers       -                                                [[broker, address], ...]
+    feature_level -                                                the cluster's level
+    kept          topic                                            [[partition, records, bytes], ...]
+    holds         topic                                            [[partition, hold, offset], ...]
+    scan          topic, partition, end                            [RECORDS from 0 up to end, records that the brokers
+                                                                   count, the same in the list of scans]
     hold          topic, partition, hold, offset, lease_s          null
     release       topic, partition, hold                           null
 """
@@ -202,6 +210,7 @@ class History:
         self.replicas: list[FinalReplica] = []  # at the end
         self.commits: dict[Log, list[tuple[float, int]]] = {}  # (when, end offset), as first known to any replica
         self.weights: dict[Log, list[tuple[int, int]]] = {}  # (end offset of a batch, bytes of all records up to it)
+        self.brokers: dict[int, str] = {}  # the address of each broker that exists; {}: not known
         self.link_s = 0.0  # the least time of a message on its link, without faults
         self.calm_s: float | None = None  # when the last fault ended
         self.ended_s: float | None = None  # when the run ended
@@ -277,6 +286,7 @@ class History:
     def lines(self) -> Iterator[str]:
         """Return everything as lines of JSON."""
         yield _line("run", {"calm_s": self.calm_s, "ended_s": self.ended_s, "link_s": self.link_s})
+        yield _line("brokers", {"brokers": list(self.brokers.items())})
         for topic, settings in self.topics.items():
             yield _line("topic", {"topic": topic, "settings": settings})
         for call in self.calls:
@@ -310,6 +320,8 @@ class History:
             if kind == "run":
                 history.calm_s, history.ended_s = values["calm_s"], values["ended_s"]
                 history.link_s = values["link_s"]
+            elif kind == "brokers":
+                history.brokers = dict(values["brokers"])
             elif kind == "topic":
                 history.topics[values["topic"]] = values["settings"]
             elif kind == "call":

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from tinymq.format.batch import TIMESTAMP_US_MAX, TIMESTAMP_US_MIN
 
 VALUE_BYTES_MIN = 64  # every name fits
@@ -168,3 +170,14 @@ def columns(contents: Sequence[Content], now_us: int) -> tuple[list[Any], list[A
     """Return the keys, values, headers and timestamps of some records; `now_us` for those without a timestamp."""
     times = [now_us if c.timestamp_us is None else c.timestamp_us for c in contents]
     return [c.key for c in contents], [c.value for c in contents], [c.headers for c in contents], times
+
+
+def names_in_table(batch: pa.RecordBatch) -> list[str]:
+    """Return the names of the records in a batch that has the columns of SCHEMA, and maybe more."""
+    keys, values, headers = (batch.column(name).to_pylist() for name in ("key", "value", "headers"))
+    times = batch.column("timestamp").cast(pa.int64()).to_pylist()
+    return [name_in_fields(*row) for row in zip(keys, values, map(_pairs, headers), times, strict=True)]
+
+
+def _pairs(headers: list[dict[str, Any]] | None) -> Headers:
+    return tuple((header["key"], header["value"]) for header in headers or ())

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.chaos import (
+    test_checkers_answers,
     test_checkers_capacity,
     test_checkers_channels,
     test_checkers_moves,
@@ -364,6 +365,7 @@ BAD: list[tuple[Spoil, AnomalyKind]] = [
     *test_checkers_moves.BAD,
     *test_checkers_capacity.BAD,
     *test_checkers_times.BAD,
+    *test_checkers_answers.BAD,
 ]
 
 
@@ -388,6 +390,7 @@ def test_the_data_source_is_found_by_its_name(spoil: Spoil, kind: AnomalyKind) -
         AnomalyKind.ABORTED_READ: {AnomalyKind.LOST_WRITE, AnomalyKind.DIRTY_READ, AnomalyKind.REORDERED},
         AnomalyKind.HIGH_WATERMARK: {AnomalyKind.NOT_HEALED},
         AnomalyKind.INCONSISTENT_OFFSET: {AnomalyKind.LOST_WRITE},
+        AnomalyKind.WRONG_ANSWER: {AnomalyKind.UNCOMMITTED},
     }
     found = bad(spoil).kinds()
     assert found - besides.get(kind, set()) == {kind}

@@ -13,7 +13,18 @@ from tinymq_chaos.sim.campaign.run import Plan, run
 from tinymq_chaos.workloads import WORKLOADS
 from tinymq_chaos.workloads.capacity import FULL, FULL_BYTES, RETENTION_BYTES, ROOM, ROOM_BYTES
 
-ON_BROKERS = ("cursors", "takers", "rush", "queues", "moved", "partitions", "volatile", "delayed", "toggled")
+ON_BROKERS = (
+    "cursors",
+    "takers",
+    "rush",
+    "queues",
+    "moved",
+    "partitions",
+    "volatile",
+    "delayed",
+    "toggled",
+    "observed",
+)
 BOUNDED = ("retained", "unreplicated", "sized", "room", "heavy", "full", "trimmed", "altered")
 SECONDS = 14.0
 SEED = 3
@@ -82,6 +93,14 @@ def test_leaders_are_moved_by_hand_under_load() -> None:
     assert [call for call in moves if call.args["to"] is None]
     assert len([call for call in moves if call.args["to"] == call.result]) > 10
     assert len(done(history, "send")) > 100
+
+
+def test_every_question_of_an_admin_is_answered() -> None:
+    history = told("observed", "kill", pace=0.5)
+    kinds = ("status", "topics", "brokers", "feature_level", "kept", "holds", "scan", "hold", "release")
+    assert [kind for kind in kinds if not done(history, kind)] == []
+    assert [call for call in done(history, "holds") if call.result]
+    assert [call for call in done(history, "scan") if call.result[0]]
 
 
 def test_partitions_come_and_go() -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from tinymq_chaos.checkers.bounds import capacity, retention, sizes, stale_reads, trims
-from tinymq_chaos.checkers.cluster import deadlines, metadata, moves, unique_numbers
+from tinymq_chaos.checkers.cluster import answers, deadlines, metadata, moves, unique_numbers
 from tinymq_chaos.checkers.cluster.ledger import Ledger
 from tinymq_chaos.checkers.common import settings
 from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
@@ -50,6 +50,16 @@ CHECKERS: tuple[Checker, ...] = (
     metadata.not_linearizable,
     settings.settings_of_the_past,
     unique_numbers.given_twice,
+    answers.wrong_leaders,
+    answers.wrong_statuses,
+    answers.missing_replicas,
+    answers.wrong_topics,
+    answers.wrong_partitions,
+    answers.wrong_brokers,
+    answers.levels_back,
+    answers.wrong_sizes,
+    answers.wrong_holds,
+    answers.wrong_scans,
     cursors.moved_back,
     cursors.strayed,
     cursors.not_fenced,

@@ -19,7 +19,6 @@ from tinymq_chaos.mutants import (
     partition_state,
     partitions,
     queue_groups,
-    records,
     registry,
     replicas,
     replication,
@@ -42,7 +41,6 @@ ROOMS = (
     registry,
     feature_level,
     clients,
-    records,
 )
 
 REAL = (

@@ -1,13 +1,142 @@
-"""Mutants of the client: which broker it asks, and when it asks again."""
+"""Mutants of clients, and of what they write and read: each field of a record, its times, and where it is sent."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tinymq.broker.serve import messages, offsets
 from tinymq.client.cluster.broker_health import ClusterHealth
+from tinymq.client.common.rows import rows_of
+from tinymq.client.consume import records
+from tinymq.client.produce import producer_batch
 from tinymq.client.produce.send_queue import SendQueue
-from tinymq_chaos.mutants.mutant import Patches, mutant
+from tinymq.format.batch import Codec, Headers, conform, encode
+from tinymq.log.replica_log.sync_progress import SyncProgress
+from tinymq.raft.rules.append_clock import AppendClock
+from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 PLACEMENT = "tests/client/produce/test_placement.py::test_"
 HEALTH = "tests/client/cluster/test_broker_health.py::test_"
+WRITES = Focus(faults=("kill",), workloads=("lone", "idempotent"), pace=0.3)
+TABLES = Focus(faults=("kill",), workloads=("batches",), pace=0.3)
+ELECTED = Focus(faults=("kill", "isolate"), workloads=("lone",), pace=0.3)
+CLOCKS = Focus(faults=("kill", "wall_jump", "isolate"), workloads=("lone",), pace=0.3)
+QUEUES = Focus(faults=("kill",), workloads=("queues",), pace=0.3)
+CUT_OFF = Focus(faults=("isolate", "one_way"), workloads=("idempotent", "lone"), pace=0.2)
+LATE_US = 3_000_000
+
+Keys = Sequence[bytes | None] | None
+ManyHeaders = Sequence[Headers | None] | None
+
+
+@mutant("the client sends the key of each record", WRITES)
+def keys_are_not_sent(p: Patches) -> None:
+    def without(
+        keys: Keys, values: Sequence[bytes | None], headers: ManyHeaders, times: Sequence[int], codec: Codec
+    ) -> pa.Buffer:
+        return encode(None, values, headers, times, codec)
+
+    p.replace(encode, without, within=[producer_batch])
+
+
+@mutant("the client sends the headers of each record", WRITES)
+def headers_are_not_sent(p: Patches) -> None:
+    def without(
+        keys: Keys, values: Sequence[bytes | None], headers: ManyHeaders, times: Sequence[int], codec: Codec
+    ) -> pa.Buffer:
+        return encode(keys, values, None, times, codec)
+
+    p.replace(encode, without, within=[producer_batch])
+
+
+@mutant("the client sends the timestamp that the application gives", WRITES)
+def timestamps_are_all_alike(p: Patches) -> None:
+    def alike(
+        keys: Keys, values: Sequence[bytes | None], headers: ManyHeaders, times: Sequence[int], codec: Codec
+    ) -> pa.Buffer:
+        return encode(keys, values, headers, [times[0]] * len(times), codec)
+
+    p.replace(encode, alike, within=[producer_batch])
+
+
+@mutant("the rows of a table keep their timestamps", TABLES)
+def tables_are_stamped_again(p: Patches) -> None:
+    def stamped(data: Any, now_us: int) -> list[pa.RecordBatch]:
+        return conform(data.drop_columns("timestamp"), now_us)
+
+    p.replace(conform, stamped)
+
+
+@mutant("a reader returns the key of each record", WRITES)
+def keys_are_not_read(p: Patches) -> None:
+    real = rows_of
+    p.replace(real, lambda batch: [(None, *row[1:]) for row in real(batch)], within=[records])
+
+
+@mutant("a reader returns the headers of each record", WRITES)
+def headers_are_not_read(p: Patches) -> None:
+    real = rows_of
+    p.replace(real, lambda batch: [(*row[:2], row[2][:1], row[3]) for row in real(batch)], within=[records])
+
+
+@mutant("a reader returns the timestamp of each record", WRITES)
+def timestamps_are_read_in_milliseconds(p: Patches) -> None:
+    real = rows_of
+    p.replace(real, lambda batch: [(*row[:3], row[3] // 1000 * 1000) for row in real(batch)], within=[records])
+
+
+@mutant("QueueService stores the key and the headers of a message", QUEUES)
+def queue_messages_are_bare(p: Patches) -> None:
+    real = messages.pack_record
+    p.replace(real, lambda key, value, headers, timestamp_us: real(None, value, (), timestamp_us))
+
+
+@mutant("QueueService stores the timestamp that the caller gives", QUEUES)
+def queue_messages_lose_their_time(p: Patches) -> None:
+    real = messages.pack_record
+    p.replace(real, lambda key, value, headers, timestamp_us: real(key, value, headers, 0))
+
+
+@mutant("a look-up by time finds the first record of that time or later", WRITES)
+def look_ups_are_late(p: Patches) -> None:
+    real = offsets.find_offset
+
+    async def find(partition: Any, timestamp_us: int, leader_only: bool, offload: Any) -> Any:
+        late_us = timestamp_us + LATE_US if timestamp_us >= 0 else timestamp_us
+        return await real(partition, late_us, leader_only, offload)
+
+    p.replace(offsets.find_offset, find)
+
+
+@mutant("the append times of a new leader begin at that of the entry before", ELECTED)
+def append_times_begin_again(p: Patches) -> None:
+    real = AppendClock.__init__
+
+    def init(self: AppendClock, predecessor_us: int, cluster_us: int | None, monotonic: float) -> None:
+        real(self, 0, cluster_us, monotonic)
+
+    p.replace(AppendClock.__init__, init)
+
+
+@mutant("a new leader's append times do not follow the cluster's time back", CLOCKS)
+def append_times_follow_the_clocks_back(p: Patches) -> None:
+    real = AppendClock.__init__
+
+    def init(self: AppendClock, predecessor_us: int, cluster_us: int | None, monotonic: float) -> None:
+        real(self, predecessor_us if cluster_us is None else cluster_us, cluster_us, monotonic)
+
+    p.replace(AppendClock.__init__, init)
+
+
+@mutant("a truncation lowers the durable index", CUT_OFF)
+def truncations_keep_the_durable_index(p: Patches) -> None:
+    def cut_from(self: SyncProgress, index: int) -> None:
+        self.synced_index = min(self.synced_index, index - 1)
+
+    p.replace(SyncProgress.cut_from, cut_from)
 
 
 @mutant(

@@ -18,6 +18,7 @@ class AnomalyKind(StrEnum):
     DUPLICATE = "duplicate"  # of an idempotent send
     ABORTED_READ = "aborted read"  # a send that failed for certain is in the log
     INCONSISTENT_OFFSET = "inconsistent offset"  # two records at one offset, or one record at two
+    WRONG_ANSWER = "wrong answer"  # of an admin call
     TIME_BACK = "append time moved back"
     WRONG_TIME = "wrong time"  # of a record: its append time, or the answer to a look-up by time
     GAP = "gap"  # offsets or indexes are not dense

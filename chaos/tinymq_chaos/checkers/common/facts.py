@@ -11,6 +11,7 @@ from itertools import pairwise
 from tinymq_chaos.history import METADATA, Call, FinalReplica, History, Log, Outcome
 
 REMOVES_HEADS = re.compile(r"FAULT (trim:|crash_at_.*at: (head|install),)")
+SETTLED_S = 3.0  # after the last fault every broker serves, and knows all leaders
 WELL = ("leader", "follower", "observer")  # roles of replicas that take part
 
 
@@ -60,7 +61,7 @@ class Facts:
         self.sends = self.of("send")
         self.polls = [c for c in self.of("poll") if c.outcome is Outcome.OK]
         self.sent: dict[str, Call] = {name: call for call in self.sends for name in call.args["records"]}
-        self.shown = [*self._polled(), *self._fetched()]
+        self.shown = [*self._polled(), *self._fetched(), *self._scanned()]
         self.replicas = _by_log(history.replicas)
         self.maybe_deleted = {c.args["name"] for c in self.of("delete_topic") if c.outcome is not Outcome.FAILED}
         self.maybe_deleted_logs = {
@@ -130,6 +131,16 @@ class Facts:
             if call.outcome is Outcome.OK and call.result[0] is not None:
                 offset, name = call.result[0]
                 yield ShownRecords(call, (call.args["topic"], call.args["partition"]), offset, [name])
+
+    def _scanned(self) -> Iterator[ShownRecords]:
+        for call in self.of("scan"):
+            if call.outcome is Outcome.OK and call.result[0]:
+                yield ShownRecords(call, (call.args["topic"], call.args["partition"]), 0, call.result[0])
+
+    def quiet(self, call: Call) -> bool:
+        """Return whether all faults were long over when the call began."""
+        calm_s = self.history.calm_s
+        return calm_s is not None and call.invoked_s >= calm_s + SETTLED_S
 
     def places(self, log: Log) -> dict[str, int]:
         """Return the offset of each record; the last one, if there are two."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import google_crc32c
 import pyarrow as pa
 
@@ -13,7 +11,7 @@ from tinymq.format.batch import decode_batch
 from tinymq.format.entry import Entry, Kind
 from tinymq.log.replica_log.log import Log
 from tinymq_chaos.history import StoredEntry
-from tinymq_chaos.records import CHANGED, Headers, name_in_fields
+from tinymq_chaos.records import CHANGED, names_in_table
 
 READ_BYTES = 1 << 20
 Records = tuple[tuple[str, ...], tuple[int, ...]]  # (names, timestamps)
@@ -71,11 +69,4 @@ class ReplicaReader:
         if entry.header.kind != Kind.DATA:
             return (), ()
         batch = decode_batch(entry.batch, self._limits)
-        keys, values, headers = (batch.column(name).to_pylist() for name in ("key", "value", "headers"))
-        times = batch.column("timestamp").cast(pa.int64()).to_pylist()
-        rows = zip(keys, values, map(_pairs, headers), times, strict=True)
-        return tuple(name_in_fields(*row) for row in rows), tuple(times)
-
-
-def _pairs(headers: list[dict[str, Any]] | None) -> Headers:
-    return tuple((header["key"], header["value"]) for header in headers or ())
+        return tuple(names_in_table(batch)), tuple(batch.column("timestamp").cast(pa.int64()).to_pylist())

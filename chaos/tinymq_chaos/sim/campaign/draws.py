@@ -18,6 +18,7 @@ from tinymq_chaos.sim.faults import DAMAGE, FAULTS, SINGLE
 from tinymq_chaos.sim.world.world import JOINING, SEGMENT_BYTES, TAIL_SEGMENTS, VOTERS
 
 WRONG_START, UNREPLICATED, TRIM, ALTER = "wrong_start", "unreplicated", "trim", "alter"
+OBSERVED = "observed"  # asks all that an admin can ask, in every plain run
 EVERY = 1 << 30  # more kinds of faults than there are
 DAMAGED_MIN = 3  # replicas and brokers, of which a disk may be lost: the others are a majority
 
@@ -50,7 +51,7 @@ def _told(value: Any) -> str:
 
 BROKERS = Draw("brokers", "at the start; more may join", ((1, 2), (2, 3), (3, 64), (4, 9), (5, 14), (6, 4), (7, 4)))
 REPLICAS = Draw("replicas", "of each partition; at most one on each broker", ((1, 8), (2, 8), (3, 64), (4, 8), (5, 12)))
-LOADS = Draw("workloads", "side by side, each as likely as another", ((1, 2), (2, 6), (3, 2)))
+LOADS = Draw("workloads", "side by side, each as likely as another, and `observed` beside them", ((1, 2), (2, 6), (3, 2)))
 PACE = Draw("pace", "factor for the pauses of all workloads", ((2.0, 1), (3.0, 1), (5.0, 1)))
 KINDS = Draw("kinds of faults", "two of them overlap; each as likely as its weight says", ((1, 4), (2, 5), (EVERY, 1)))
 GAPS = Draw(
@@ -110,8 +111,8 @@ def filled(plan: Plan) -> Plan:
 
 def _workloads(seed: int, nodes: int) -> tuple[str, ...]:
     spared = workloads.OF_THREE if nodes < 3 else frozenset[str]()
-    known = [name for name in sorted(workloads.WORKLOADS) if name not in spared]
-    return tuple(random.Random(f"{seed}/draw/which workloads").sample(known, LOADS.of(seed)))
+    known = [name for name in sorted(workloads.WORKLOADS) if name not in spared | {OBSERVED}]
+    return (OBSERVED, *random.Random(f"{seed}/draw/which workloads").sample(known, LOADS.of(seed)))
 
 
 def _faults(seed: int, nodes: int, replicas: int, loads: Sequence[str]) -> tuple[str, ...]:

@@ -78,6 +78,7 @@ class World:
         self.link_s = (like.latency_s, LINK_S[1])
         self.history = History(self.clock.monotonic)
         self.history.link_s = like.latency_s
+        self.history.brokers = {n: f"{HOST}:{n}" for n in range(1, like.nodes + 1)}
         self.ledger = Ledger(self.clock.monotonic)
         self.faults: Counter[str] = Counter()  # how many faults of each kind began
         self.over = False  # no broker starts any more
@@ -147,6 +148,7 @@ class World:
         """Add a machine whose broker joins the voters when it starts."""
         broker_id = max(self.brokers) + 1
         broker = self.brokers[broker_id] = SimBroker(self, broker_id)
+        self.history.brokers[broker_id] = f"{HOST}:{broker_id}"
         self.links(broker_id, *self.link_s)
         for client in self.clients.clients:
             self._link(client, broker_id)
