@@ -13,10 +13,11 @@ from tests.chaos.test_reliability_page import PAGE
 from tests.test_tidy import ROOT
 from tinymq.broker.partition import partition
 from tinymq.broker.state import retention, retention_index
-from tinymq_chaos.mutants import MUTANTS, REAL, Mutant, Patches, plain_catches
+from tinymq_chaos.mutants import MUTANTS, REAL, Mutant, Patches
 from tinymq_chaos.mutants import __main__ as command
 from tinymq_chaos.mutants.mutant import ABSENT
-from tinymq_chaos.mutants.plain_catches import HEAD, NOT_IN_PLAIN_RUNS, Catch
+from tinymq_chaos.mutants.plain import catches
+from tinymq_chaos.mutants.plain.catches import HEAD, NOT_IN_PLAIN_RUNS, Catch
 from tinymq_chaos.sim import __main__ as sim
 from tinymq_chaos.sim.campaign.run import Plan, Result
 
@@ -104,19 +105,19 @@ def test_a_plain_run_is_one_of_make_sim() -> None:
 
 
 def test_the_page_has_how_soon_plain_runs_catch_each_mutant() -> None:
-    known = plain_catches.load()
-    rows = plain_catches.PAGE.read_text().partition(HEAD)[2].partition("\n\n")[0].splitlines()
-    assert rows == plain_catches.rows(known, MUTANTS)
+    known = catches.load()
+    rows = catches.PAGE.read_text().partition(HEAD)[2].partition("\n\n")[0].splitlines()
+    assert rows == catches.rows(known, MUTANTS)
     assert {*known, *NOT_IN_PLAIN_RUNS} <= {*MUTANTS}
     assert not {*known} & {*NOT_IN_PLAIN_RUNS}
 
 
 def test_a_result_is_kept_beside_the_others(tmp_path: Path) -> None:
     path = tmp_path / "kept.json"
-    plain_catches.keep("b", Catch(3, 90.2, "lost write: p-1 is not there"), path)
-    plain_catches.keep("a", Catch(200, 6000.0, ""), path)
-    assert plain_catches.load(path) == {"a": Catch(200, 6000, ""), "b": Catch(3, 90, "lost write")}
-    shown = plain_catches.rows(plain_catches.load(path), {"b": Mutant("b", "", _break), "a": Mutant("a", "", _break)})
+    catches.keep("b", Catch(3, 90.2, "lost write: p-1 is not there"), path)
+    catches.keep("a", Catch(200, 6000.0, ""), path)
+    assert catches.load(path) == {"a": Catch(200, 6000, ""), "b": Catch(3, 90, "lost write")}
+    shown = catches.rows(catches.load(path), {"b": Mutant("b", "", _break), "a": Mutant("a", "", _break)})
     assert shown == ["| b | 3 seeds | lost write |", "| a | none in 200 seeds | only by its own plan |"]
 
 

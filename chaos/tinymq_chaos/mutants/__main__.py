@@ -21,14 +21,15 @@ from types import FrameType
 
 from tinymq.base.errors import InvalidRequest
 from tinymq.cli.common.exits import Exit, explain
-from tinymq_chaos.mutants import MUTANTS, Mutant, find, plain_catches, suite
+from tinymq_chaos.mutants import MUTANTS, Mutant, find, suite
+from tinymq_chaos.mutants.plain import catches
 from tinymq_chaos.sim.campaign.campaign import nodes_of
 from tinymq_chaos.sim.campaign.run import Plan, Result, run
 from tinymq_chaos.sim.world.world import LINK_S
 
 SEEDS_MAX = 100
 RUN_S_MAX = 60.0
-NONE = plain_catches.Catch(0, 0.0, "")
+NONE = catches.Catch(0, 0.0, "")
 SETTLE_S = 8.0  # of a run, after its faults
 
 
@@ -127,7 +128,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--seeds", type=int, help="at most so many: 100, or 200 of plain runs")
     parser.add_argument("--plain", action="store_true", help="the plans of `make sim` without options")
     parser.add_argument("--sample", type=int, help="so many of the mutants, chosen at random")
-    parser.add_argument("--keep", action="store_true", help=f"with --plain: go on where {plain_catches.NAME} ends")
+    parser.add_argument("--keep", action="store_true", help=f"with --plain: go on where {catches.NAME} ends")
     parser.add_argument("--part", default="1/1", help="every n-th mutant, such as 2/2: to use several cores")
     parser.add_argument("--list", action="store_true", help="names and rules, and nothing is run")
     options = parser.parse_args(words)
@@ -142,21 +143,21 @@ def main(words: Sequence[str]) -> int:
     part, parts = map(int, options.part.split("/"))
     chosen = named[part - 1 :: parts]
     if options.plain:
-        chosen = [mutant for mutant in chosen if mutant.name not in plain_catches.NOT_IN_PLAIN_RUNS]
+        chosen = [mutant for mutant in chosen if mutant.name not in catches.NOT_IN_PLAIN_RUNS]
     if options.sample is not None:
         chosen = random.SystemRandom().sample(chosen, min(options.sample, len(chosen)))
     make_plan = plain_plan if options.plain else plan_of
-    seeds = options.seeds or (plain_catches.SEEDS_MAX if options.plain else SEEDS_MAX)
+    seeds = options.seeds or (catches.SEEDS_MAX if options.plain else SEEDS_MAX)
     survived = []
     for mutant in chosen:
-        known = plain_catches.load().get(mutant.name, NONE) if options.keep else NONE
+        known = catches.load().get(mutant.name, NONE) if options.keep else NONE
         if known.by:
             continue
         first = options.first + known.seeds
         caught = hunt(mutant, range(first, options.first + max(seeds, known.seeds)), make_plan)
         print(caught, flush=True)
         if options.keep:
-            plain_catches.keep(mutant.name, known.then(caught.seeds, caught.virtual_s, caught.by))
+            catches.keep(mutant.name, known.then(caught.seeds, caught.virtual_s, caught.by))
         survived += [mutant.name] if not caught.by else []
     print(f"{len(chosen) - len(survived)} of {len(chosen)} mutants caught")
     return 1 if survived else 0

@@ -1,9 +1,9 @@
-"""How soon plain runs catch each mutant: the data beside the page that shows it (README.md of this folder).
+"""How soon plain runs catch each mutant: the data beside the page that shows it (README.md of the folder above).
 
 A plain run has the plan that `make sim` without options draws from its seed, so it knows nothing of the mutant.
 
     make mutants PLAIN=1 KEEP=1                     measure all mutants, and keep the results
-    python -m tinymq_chaos.mutants.plain_catches    write the page again
+    python -m tinymq_chaos.mutants.plain.catches    write the page again
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 
 from tinymq_chaos.mutants.mutant import MUTANTS, Mutant
 
-NAME = "plain_catches.json"
+NAME = "catches.json"
 PATH = Path(__file__).with_name(NAME)
-PAGE = Path(__file__).with_name("README.md")
+PAGE = Path(__file__).parents[1].joinpath("README.md")
 SEEDS_MAX = 200
 HEAD = "| mutant | plain runs | caught by |\n|---|---|---|\n"
 
