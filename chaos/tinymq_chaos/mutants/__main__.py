@@ -23,7 +23,7 @@ from tinymq.base.errors import InvalidRequest
 from tinymq.cli.common.exits import Exit, explain
 from tinymq_chaos.mutants import MUTANTS, Mutant, find, suite
 from tinymq_chaos.mutants.plain import catches
-from tinymq_chaos.sim.campaign.campaign import nodes_of
+from tinymq_chaos.sim.campaign.draws import BROKERS
 from tinymq_chaos.sim.campaign.run import Plan, Result, run
 from tinymq_chaos.sim.world.world import LINK_S
 
@@ -66,7 +66,7 @@ def plan_of(mutant: Mutant, seed: int) -> Plan:
 
 def plain_plan(mutant: Mutant, seed: int) -> Plan:
     """Return the plan of `make sim` without options, whatever the mutant."""
-    return Plan(seed, nodes_of(seed))
+    return Plan(seed, BROKERS.of(seed))
 
 
 def hunt(mutant: Mutant, seeds: Iterable[int], make_plan: Callable[[Mutant, int], Plan] = plan_of) -> HuntResult:

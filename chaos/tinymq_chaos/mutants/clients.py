@@ -14,18 +14,13 @@ from tinymq.client.consume import records
 from tinymq.client.produce import producer_batch
 from tinymq.client.produce.send_queue import SendQueue
 from tinymq.format.batch import Codec, Headers, conform, encode
-from tinymq.log.replica_log.sync_progress import SyncProgress
-from tinymq.raft.rules.append_clock import AppendClock
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 PLACEMENT = "tests/client/produce/test_placement.py::test_"
 HEALTH = "tests/client/cluster/test_broker_health.py::test_"
 WRITES = Focus(faults=("kill",), workloads=("lone", "idempotent"), pace=0.3)
 TABLES = Focus(faults=("kill",), workloads=("batches",), pace=0.3)
-ELECTED = Focus(faults=("kill", "isolate"), workloads=("lone",), pace=0.3)
-CLOCKS = Focus(faults=("kill", "wall_jump", "isolate"), workloads=("lone",), pace=0.3)
 QUEUES = Focus(faults=("kill",), workloads=("queues",), pace=0.3)
-CUT_OFF = Focus(faults=("isolate", "one_way"), workloads=("idempotent", "lone"), pace=0.2)
 LATE_US = 3_000_000
 
 Keys = Sequence[bytes | None] | None
@@ -109,34 +104,6 @@ def look_ups_are_late(p: Patches) -> None:
         return await real(partition, late_us, leader_only, offload)
 
     p.replace(offsets.find_offset, find)
-
-
-@mutant("the append times of a new leader begin at that of the entry before", ELECTED)
-def append_times_begin_again(p: Patches) -> None:
-    real = AppendClock.__init__
-
-    def init(self: AppendClock, predecessor_us: int, cluster_us: int | None, monotonic: float) -> None:
-        real(self, 0, cluster_us, monotonic)
-
-    p.replace(AppendClock.__init__, init)
-
-
-@mutant("a new leader's append times do not follow the cluster's time back", CLOCKS)
-def append_times_follow_the_clocks_back(p: Patches) -> None:
-    real = AppendClock.__init__
-
-    def init(self: AppendClock, predecessor_us: int, cluster_us: int | None, monotonic: float) -> None:
-        real(self, predecessor_us if cluster_us is None else cluster_us, cluster_us, monotonic)
-
-    p.replace(AppendClock.__init__, init)
-
-
-@mutant("a truncation lowers the durable index", CUT_OFF)
-def truncations_keep_the_durable_index(p: Patches) -> None:
-    def cut_from(self: SyncProgress, index: int) -> None:
-        self.synced_index = min(self.synced_index, index - 1)
-
-    p.replace(SyncProgress.cut_from, cut_from)
 
 
 @mutant(

@@ -27,8 +27,6 @@ NOT_IN_PLAIN_RUNS: Mapping[str, str] = {
     "levels-rise-over-older-members": "every broker of a simulated run is of the same build",
     "leaders-propose-what-members-do-not-know": "every broker of a simulated run is of the same build",
     "older-builds-are-let-in": "every broker of a simulated run is of the same build",
-    "clients-are-not-charged": "no client of a plain run has a quota",
-    "debts-have-no-bound": "no client of a plain run has a quota",
     "clients-are-never-forgotten": "no run has so many clients",
 }
 """Mutants of what no plain run has, and why."""

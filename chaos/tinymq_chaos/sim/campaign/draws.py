@@ -51,7 +51,7 @@ def _told(value: Any) -> str:
 
 BROKERS = Draw("brokers", "at the start; more may join", ((1, 2), (2, 3), (3, 64), (4, 9), (5, 14), (6, 4), (7, 4)))
 REPLICAS = Draw("replicas", "of each partition; at most one on each broker", ((1, 8), (2, 8), (3, 64), (4, 8), (5, 12)))
-LOADS = Draw("workloads", "side by side, each as likely as another, and `observed` beside them", ((1, 2), (2, 6), (3, 2)))
+LOADS = Draw("workloads", "side by side, each as likely as another; and `observed`", ((1, 2), (2, 6), (3, 2)))
 PACE = Draw("pace", "factor for the pauses of all workloads", ((2.0, 1), (3.0, 1), (5.0, 1)))
 KINDS = Draw("kinds of faults", "two of them overlap; each as likely as its weight says", ((1, 4), (2, 5), (EVERY, 1)))
 GAPS = Draw(
