@@ -34,7 +34,7 @@ class Channel:
     took: list[tuple[bytes, int]] = field(default_factory=list)
 
 
-class Told(NamedTuple):
+class Result(NamedTuple):
     """The parts of an outcome that the test compares. An empty error means success."""
 
     error: str
@@ -43,7 +43,7 @@ class Told(NamedTuple):
     offset: int = 0
 
     @classmethod
-    def of(cls, outcome: CommandOutcome) -> Told:
+    def of(cls, outcome: CommandOutcome) -> Result:
         if outcome.error is not None:
             return cls(outcome.error.code)
         return cls("", outcome.position, outcome.taken, outcome.offset)
@@ -59,7 +59,7 @@ class Naive:
         self.channels: dict[str, Channel] = {}
         self.holds: dict[bytes, tuple[int, int]] = {}  # (offset, until)
         self.numbers = 0
-        self.told: dict[int, list[Told]] = {}  # by index
+        self.answers: dict[int, list[Result]] = {}  # by index
         for entry in entries:
             self.add(entry)
 
@@ -93,74 +93,74 @@ class Naive:
             self.batches.append(Batch(header.base_offset, header.record_count, header.length, header.append_time_us))
         if header.kind == Kind.COMMAND:
             commands = pb.Commands.FromString(entry.payload).commands
-            self.told[entry.index] = [self.do(command) for command in commands]
+            self.answers[entry.index] = [self.do(command) for command in commands]
 
-    def do(self, command: pb.Command) -> Told:
+    def do(self, command: pb.Command) -> Result:
         name = command.WhichOneof("command")
         assert name is not None
-        said = getattr(command, name)
+        request = getattr(command, name)
         if name == "move_start":
-            return self.move(said)
+            return self.move(request)
         if name == "remove_acknowledged":
             held = self.held(self.now_us)
-            self.start = max(self.start, min(said.upto, self.read_by_all, self.end if held is None else held))
-            return Told("")
+            self.start = max(self.start, min(request.upto, self.read_by_all, self.end if held is None else held))
+            return Result("")
         if name == "hold":
-            return self.hold(said)
+            return self.hold(request)
         if name == "release":
-            self.holds.pop(said.hold_id, None)
-            return Told("")
-        channel = self.channels.get(said.channel)
+            self.holds.pop(request.hold_id, None)
+            return Result("")
+        channel = self.channels.get(request.channel)
         if name == "open" and channel is None:
             self.numbers += 1
-            channel = Channel(min(max(said.start, self.start), self.end), said.epoch, self.numbers)
-            self.channels[said.channel] = channel
+            channel = Channel(min(max(request.start, self.start), self.end), request.epoch, self.numbers)
+            self.channels[request.channel] = channel
             return self.at(channel)
         if channel is None:
-            return Told("UnknownChannel")
+            return Result("UnknownChannel")
         if name == "open":
-            return self.open(channel, said)
+            return self.open(channel, request)
         if name == "commit":
-            return self.commit(channel, said)
+            return self.commit(channel, request)
         if name == "seek":
-            return self.seek(channel, said)
+            return self.seek(channel, request)
         if name == "consume":
-            return self.consume(channel, said)
-        told = self.at(channel)
-        del self.channels[said.channel]
-        return told
+            return self.consume(channel, request)
+        result = self.at(channel)
+        del self.channels[request.channel]
+        return result
 
-    def at(self, channel: Channel, taken: bool = False, offset: int = 0) -> Told:
-        return Told("", max(channel.position, self.start), taken, offset)
+    def at(self, channel: Channel, taken: bool = False, offset: int = 0) -> Result:
+        return Result("", max(channel.position, self.start), taken, offset)
 
-    def open(self, channel: Channel, said: pb.OpenChannel) -> Told:
-        if 0 < said.epoch < channel.epoch:
-            return Told("Fenced")
-        channel.epoch = max(channel.epoch, said.epoch)
+    def open(self, channel: Channel, request: pb.OpenChannel) -> Result:
+        if 0 < request.epoch < channel.epoch:
+            return Result("Fenced")
+        channel.epoch = max(channel.epoch, request.epoch)
         return self.at(channel)
 
-    def commit(self, channel: Channel, said: pb.Commit) -> Told:
-        if said.epoch < channel.epoch or said.generation != channel.generation:
-            return Told("Fenced")
-        if said.offset > self.end:
-            return Told("OffsetOutOfRange")
-        channel.epoch = said.epoch
-        channel.position = max(channel.position, said.offset)
+    def commit(self, channel: Channel, request: pb.Commit) -> Result:
+        if request.epoch < channel.epoch or request.generation != channel.generation:
+            return Result("Fenced")
+        if request.offset > self.end:
+            return Result("OffsetOutOfRange")
+        channel.epoch = request.epoch
+        channel.position = max(channel.position, request.offset)
         return self.at(channel)
 
-    def seek(self, channel: Channel, said: pb.Seek) -> Told:
-        if said.request_id == channel.seek:
+    def seek(self, channel: Channel, request: pb.Seek) -> Result:
+        if request.request_id == channel.seek:
             return self.at(channel)
-        if said.epoch < channel.epoch:
-            return Told("Fenced")
-        if not self.start <= said.offset <= self.end:
-            return Told("OffsetOutOfRange")
+        if request.epoch < channel.epoch:
+            return Result("Fenced")
+        if not self.start <= request.offset <= self.end:
+            return Result("OffsetOutOfRange")
         self.numbers += 1
-        channel.epoch, channel.generation, channel.seek = said.epoch, self.numbers, said.request_id
-        channel.position = said.offset
+        channel.epoch, channel.generation, channel.seek = request.epoch, self.numbers, request.request_id
+        channel.position = request.offset
         return self.at(channel)
 
-    def consume(self, channel: Channel, said: pb.Consume) -> Told:
+    def consume(self, channel: Channel, said: pb.Consume) -> Result:
         for request, offset in channel.took:
             if request == said.request_id:
                 return self.at(channel, True, offset)
@@ -171,21 +171,21 @@ class Naive:
         channel.position = offset + 1
         return self.at(channel, True, offset)
 
-    def move(self, said: pb.MoveStart) -> Told:
-        to, held = min(said.offset, self.end), self.held(self.now_us)
-        if said.reason == pb.MoveStart.TRIM:
+    def move(self, request: pb.MoveStart) -> Result:
+        to, held = min(request.offset, self.end), self.held(self.now_us)
+        if request.reason == pb.MoveStart.TRIM:
             if held is not None and to > held:
-                return Told("Held")
+                return Result("Held")
         elif held is not None:
             to = min(to, held)
         self.start = max(self.start, to)
-        return Told("")
+        return Result("")
 
-    def hold(self, said: pb.Hold) -> Told:
-        if not self.start <= said.offset <= self.end:
-            return Told("OffsetOutOfRange")
-        self.holds[said.hold_id] = (said.offset, self.now_us + 1000 * said.lease_ms)
-        return Told("")
+    def hold(self, request: pb.Hold) -> Result:
+        if not self.start <= request.offset <= self.end:
+            return Result("OffsetOutOfRange")
+        self.holds[request.hold_id] = (request.offset, self.now_us + 1000 * request.lease_ms)
+        return Result("")
 
     # ---- decisions of a leader
 

@@ -58,7 +58,7 @@ class Call:
     index: int  # of the entry that it waits for; 0: it waits for none
     offset: int
     duplicate: bool
-    told: list[Produced | TinymqError] = field(default_factory=list)
+    answers: list[Produced | TinymqError] = field(default_factory=list)
     over: bool = False  # answered, or never to be answered
 
 
@@ -220,12 +220,12 @@ class PartitionLife(RuleBasedStateMachine):
         length = len(self.bench.group.log.entries)
         refused: TinymqError | None = None
         try:
-            self.partition.produce(*checked(data), acks, TIMEOUT_S, call.told.append)
+            self.partition.produce(*checked(data), acks, TIMEOUT_S, call.answers.append)
         except TinymqError as error:
             refused = error
         if refused is not None:
             assert type(refused) is (verdict if self.leading else NotLeader), (refused, verdict)
-            assert call.told == []
+            assert call.answers == []
             assert len(self.bench.group.log.entries) == length
             return
         assert self.leading
@@ -249,13 +249,13 @@ class PartitionLife(RuleBasedStateMachine):
         """Check that the waiter got the right answer just now, once."""
         call.over = True
         if call.acks is Acks.NONE:
-            assert call.told == []
+            assert call.answers == []
         elif produced:
-            (told,) = call.told
-            assert isinstance(told, Produced)
-            assert (told.base_offset, told.duplicate) == (call.offset, call.duplicate)
+            (answer,) = call.answers
+            assert isinstance(answer, Produced)
+            assert (answer.base_offset, answer.duplicate) == (call.offset, call.duplicate)
         else:
-            assert [type(told) for told in call.told] == [OutcomeUnknown]
+            assert [type(answer) for answer in call.answers] == [OutcomeUnknown]
 
     @rule(count=st.integers(1, 4))
     def commit(self, count: int) -> None:
@@ -334,7 +334,7 @@ class PartitionLife(RuleBasedStateMachine):
         assert self.partition.high_watermark == sum(b.count for b in self.model.committed)
         assert self.partition.leading == self.leading
         assert len(self.bench.deadlines) == sum(not call.over for call in self.calls)
-        assert all(not call.told for call in self.calls if not call.over)
+        assert all(not call.answers for call in self.calls if not call.over)
 
     @invariant()
     def nothing_is_written_twice(self) -> None:
@@ -364,7 +364,7 @@ class PartitionLife(RuleBasedStateMachine):
         for call in self.calls:
             if not call.over:
                 self.ended(call, False)
-        assert all(len(call.told) == (call.acks is not Acks.NONE) for call in self.calls)
+        assert all(len(call.answers) == (call.acks is not Acks.NONE) for call in self.calls)
 
 
 TestPartitionLife = PartitionLife.TestCase

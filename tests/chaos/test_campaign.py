@@ -60,11 +60,11 @@ def test_a_failure_is_printed_with_its_command_and_counted(capsys: pytest.Captur
     assert "FAILED" not in capsys.readouterr().out
     assert campaign.failures == []
     campaign._take("make sim SEED=2 BROKERS=3", _values(Plan(2), "lost write: p-0", "gap: 3"))
-    told = capsys.readouterr().out
-    assert told.splitlines() == ["FAILED  make sim SEED=2 BROKERS=3", "    lost write: p-0", "    gap: 3"]
+    output = capsys.readouterr().out
+    assert output.splitlines() == ["FAILED  make sim SEED=2 BROKERS=3", "    lost write: p-0", "    gap: 3"]
     assert campaign.failures == ["make sim SEED=2 BROKERS=3"]
     campaign._tell()
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for part in (
         "2 runs, 60 virtual",
         "4 faults",
@@ -74,7 +74,7 @@ def test_a_failure_is_printed_with_its_command_and_counted(capsys: pytest.Captur
         "kill 4",
         "crash at cut 6",
     ):
-        assert part in told
+        assert part in output
     lines = [json.loads(line) for line in (tmp_path / "results").read_text().splitlines()]
     assert [line["command"] for line in lines] == ["make sim SEED=1 BROKERS=3", "make sim SEED=2 BROKERS=3"]
     assert [line["anomalies"] for line in lines] == [[], ["lost write: p-0", "gap: 3"]]
@@ -115,9 +115,9 @@ def test_a_replay_ends_with_the_verdict(
     monkeypatch.setenv("PYTHONHASHSEED", "0")  # otherwise it would restart itself
     assert command.main() == len(anomalies)
     assert asked == [SMALL]
-    told = capsys.readouterr().out.splitlines()
-    assert told[0] == "the transcript"
-    assert told[-1].strip() == (anomalies[0] if anomalies else "no anomalies")
+    output = capsys.readouterr().out.splitlines()
+    assert output[0] == "the transcript"
+    assert output[-1].strip() == (anomalies[0] if anomalies else "no anomalies")
 
 
 def test_an_interrupted_campaign_prints_its_totals() -> None:
@@ -134,7 +134,7 @@ def test_an_interrupted_campaign_prints_its_totals() -> None:
         while "interrupted" not in (line := campaign.stdout.readline()):
             assert line, "it ended without a word"
         os.killpg(campaign.pid, signal.SIGINT)  # a second Ctrl-C
-        told = campaign.stdout.read()  # not `communicate`, which ignores what readline has read ahead
+        output = campaign.stdout.read()  # not `communicate`, which ignores what readline has read ahead
         assert campaign.stderr is not None
         complained = campaign.stderr.read()
         campaign.wait(60.0)
@@ -142,5 +142,5 @@ def test_an_interrupted_campaign_prints_its_totals() -> None:
         if campaign.poll() is None:
             os.killpg(campaign.pid, signal.SIGKILL)
     assert campaign.returncode == 130
-    assert re.search(r"^seeds 0 to \d+: ", told, re.M), told
+    assert re.search(r"^seeds 0 to \d+: ", output, re.M), output
     assert "Traceback" not in complained, complained

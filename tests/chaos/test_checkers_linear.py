@@ -109,14 +109,14 @@ def test_a_search_that_grows_too_long_is_undecided() -> None:
 # ---- the registry -------------------------------------------------------------------------------------------
 
 
-def verdict_of(*told: tuple[str, str, object]) -> list[str]:
+def verdict_of(*answers: tuple[str, str, object]) -> list[str]:
     """Check calls (kind, name, answer) one after another, or overlapping from '(' to ')'.
 
     An answer is a topic's id, None, an error's code, a dict for all topics, or '?' for an unknown outcome.
     """
     story = Story()
     waiting = []
-    for kind, name, answer in told:
+    for kind, name, answer in answers:
         overlaps = kind.startswith("(")
         args = {} if name == "" else {"name": name}
         call = story.begin("m", kind.lstrip("("), **args)
@@ -137,7 +137,7 @@ CREATE, DELETE, GET, LIST = "create_topic", "delete_topic", "get_topic", "list_t
 
 
 @pytest.mark.parametrize(
-    "told",
+    "answers",
     [
         [(CREATE, "u", "01"), (GET, "u", "01"), (DELETE, "u", None), (GET, "u", "UnknownTopic")],
         [(CREATE, "u", "01"), (CREATE, "u", "TopicExists"), (DELETE, "u", None), (DELETE, "u", "UnknownTopic")],
@@ -152,12 +152,12 @@ CREATE, DELETE, GET, LIST = "create_topic", "delete_topic", "get_topic", "list_t
         [("(" + CREATE, "u", "01"), ("(" + CREATE, "v", "02"), (LIST, "", {"v": "02"}), (GET, "u", "01")],
     ],
 )
-def test_answers_with_an_order_are_accepted(told: list[tuple[str, str, object]]) -> None:
-    assert verdict_of(*told) == []
+def test_answers_with_an_order_are_accepted(answers: list[tuple[str, str, object]]) -> None:
+    assert verdict_of(*answers) == []
 
 
 @pytest.mark.parametrize(
-    "told",
+    "answers",
     [
         [(CREATE, "u", "01"), (GET, "u", "UnknownTopic")],
         [(CREATE, "u", "01"), (GET, "u", "02")],
@@ -180,6 +180,6 @@ def test_answers_with_an_order_are_accepted(told: list[tuple[str, str, object]])
         ],
     ],
 )  # fmt: skip
-def test_answers_without_an_order_are_found(told: list[tuple[str, str, object]]) -> None:
-    (line,) = verdict_of(*told)
+def test_answers_without_an_order_are_found(answers: list[tuple[str, str, object]]) -> None:
+    (line,) = verdict_of(*answers)
     assert "no order of the calls explains" in line

@@ -27,8 +27,8 @@ def timed(s: Story, *appended_us: int) -> FinalReplica:
     return replace(replica, entries=tuple(entries))
 
 
-def looked_up(s: Story, time_s: int, offset: int, *told: int | None) -> None:
-    answer: list[Any] = [0, offset, *(told or (None, None, None))]
+def looked_up(s: Story, time_s: int, offset: int, *known: int | None) -> None:
+    answer: list[Any] = [0, offset, *(known or (None, None, None))]
     s.begin("t", "find_time", topic=T, time_us=time_s * SECOND).ok([answer])
     s.end(timed(s))
 
@@ -82,7 +82,7 @@ BAD: list[tuple[Spoil, AnomalyKind]] = [
 
 
 @pytest.mark.parametrize(
-    ("time_s", "offset", "told"),
+    ("time_s", "offset", "answer"),
     [
         (5, 0, (TIMES[0], 0, 4)),
         (10, 0, (TIMES[0], 0, 4)),
@@ -95,9 +95,9 @@ BAD: list[tuple[Spoil, AnomalyKind]] = [
         (5, 1, (TIMES[1], 1, 4)),  # the first record was trimmed
     ],
 )
-def test_a_right_place_is_right(time_s: int, offset: int, told: tuple[int | None, ...]) -> None:
+def test_a_right_place_is_right(time_s: int, offset: int, answer: tuple[int | None, ...]) -> None:
     story = good()
-    looked_up(story, time_s, offset, *told)
+    looked_up(story, time_s, offset, *answer)
     assert story.kinds() == set()
 
 

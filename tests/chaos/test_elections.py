@@ -84,21 +84,21 @@ class Told:
 
 
 def test_correct_reports_are_not_noted() -> None:
-    told = Told()
-    elections = told.elections
-    told.elect(1, A, B)
-    told.commit(3, 1, leads=1)
-    told.commit(2, 1, leads=None, broker=2)
-    told.commit(3, 1, leads=None, broker=2)
+    reported = Told()
+    elections = reported.elections
+    reported.elect(1, A, B)
+    reported.commit(3, 1, leads=1)
+    reported.commit(2, 1, leads=None, broker=2)
+    reported.commit(3, 1, leads=None, broker=2)
     elections.serves(LOG, 1, 1, 3)
-    told.look(UNLED_S - 1, B, C)
-    told.look(1, B, C, led=True)
-    told.look(UNLED_S - 1, B, C)
-    told.look(UNLED_S - 1, A, B)
-    told.look(2 * UNLED_S)
-    told.look(2 * UNLED_S, A)
-    told.look(2 * UNLED_S, A, B, C, apart=(1, 3))
-    told.elect(TERMS_MAX, C, B)
+    reported.look(UNLED_S - 1, B, C)
+    reported.look(1, B, C, led=True)
+    reported.look(UNLED_S - 1, B, C)
+    reported.look(UNLED_S - 1, A, B)
+    reported.look(2 * UNLED_S)
+    reported.look(2 * UNLED_S, A)
+    reported.look(2 * UNLED_S, A, B, C, apart=(1, 3))
+    reported.elect(TERMS_MAX, C, B)
     elections.listed(LOG, WIPED)
     elections.voted(LOG, 20, 3, B_WIPED)
     for _ in range(2):
@@ -107,17 +107,17 @@ def test_correct_reports_are_not_noted() -> None:
         elections.answered(LOG, 2, A, None)
     for _ in range(2 * CONFLICTS_MAX):
         elections.answered(LOG, 2, A, (7, 1))  # to copies of one message, which a cut link had held back
-    told.elect(TERMS_MAX + 1, A, B)
-    told.says(TERMS_MAX + 1, 0, log=[0, 1, 1])  # an answer without a comparison of logs
-    told.says(TERMS_MAX + 1, 1, 3, log=[0, 1, 1, 2])
-    told.says(TERMS_MAX + 1, 3, log=[0, 1, 1, 2])
-    told.says(TERMS_MAX + 1, 4, 5, log=[0, 1, 1, TERMS_MAX + 1, TERMS_MAX + 1])
-    told.says(TERMS_MAX + 2, 9, log=[0])  # no leader of that term was observed, so it is not judged
+    reported.elect(TERMS_MAX + 1, A, B)
+    reported.says(TERMS_MAX + 1, 0, log=[0, 1, 1])  # an answer without a comparison of logs
+    reported.says(TERMS_MAX + 1, 1, 3, log=[0, 1, 1, 2])
+    reported.says(TERMS_MAX + 1, 3, log=[0, 1, 1, 2])
+    reported.says(TERMS_MAX + 1, 4, 5, log=[0, 1, 1, TERMS_MAX + 1, TERMS_MAX + 1])
+    reported.says(TERMS_MAX + 2, 9, log=[0])  # no leader of that term was observed, so it is not judged
     elections.counts(LOG, TERMS_MAX + 1, 1, B, 4)
     elections.counts(LOG, TERMS_MAX + 1, 1, C, 0)
     elections.sent(LOG, 2, [90, 90], 100)
     elections.waits(LOG, 2, 100, 100)
-    assert told.kinds() == []
+    assert reported.kinds() == []
 
 
 def its_own_vote_alone(t: Told) -> None:
@@ -269,46 +269,46 @@ BAD: list[tuple[Callable[[Told], None], AnomalyKind]] = [
 
 @pytest.mark.parametrize(("tell", "kind"), BAD)
 def test_each_violation_is_noted_once(tell: Callable[[Told], None], kind: AnomalyKind) -> None:
-    told = Told()
-    tell(told)
-    assert told.kinds() == [kind]
+    reported = Told()
+    tell(reported)
+    assert reported.kinds() == [kind]
 
 
 def test_an_old_disk_makes_no_majority() -> None:
     """Seed 100323: broker 2 was wiped and listed again, then its old disk came back, and all brokers that knew were cut
     off.
     """
-    told = Told()
-    told.elections.listed(LOG, WIPED)
-    told.look(3 * UNLED_S, A, B)
-    told.look(3 * UNLED_S, A, B, C, apart=(3,))
-    assert told.kinds() == []
-    told.look(2 * UNLED_S, A, B, C)  # but the two listed ones are one broker
-    assert told.kinds() == [AnomalyKind.NO_PROGRESS]
+    reported = Told()
+    reported.elections.listed(LOG, WIPED)
+    reported.look(3 * UNLED_S, A, B)
+    reported.look(3 * UNLED_S, A, B, C, apart=(3,))
+    assert reported.kinds() == []
+    reported.look(2 * UNLED_S, A, B, C)  # but the two listed ones are one broker
+    assert reported.kinds() == [AnomalyKind.NO_PROGRESS]
 
 
 def test_a_replica_that_an_uncommitted_config_replaces_counts_for_no_majority() -> None:
     """Broker 1 has the entry that lists broker 2 again, and the brokers that know whether it is committed are away."""
-    told = Told()
-    told.look(3 * UNLED_S, A, B, newest=WIPED)
-    told.look(3 * UNLED_S, A, B_WIPED, newest=WIPED)
-    assert told.kinds() == []
-    told.look(3 * UNLED_S, A, B)
-    assert told.kinds() == [AnomalyKind.NO_PROGRESS]
+    reported = Told()
+    reported.look(3 * UNLED_S, A, B, newest=WIPED)
+    reported.look(3 * UNLED_S, A, B_WIPED, newest=WIPED)
+    assert reported.kinds() == []
+    reported.look(3 * UNLED_S, A, B)
+    assert reported.kinds() == [AnomalyKind.NO_PROGRESS]
 
 
 def test_a_replica_without_its_leader_is_noted_once() -> None:
-    told = Told()
+    reported = Told()
 
     def look(seconds: float, *lost: int) -> None:
-        until_s = told.now_s + seconds
-        while told.now_s < until_s:
-            told.elections.lost(LOG, lost)
-            told.now_s += 0.1
+        until_s = reported.now_s + seconds
+        while reported.now_s < until_s:
+            reported.elections.lost(LOG, lost)
+            reported.now_s += 0.1
 
     look(LOST_S - 0.2, 4)
     look(0.1)
     look(LOST_S - 0.2, 4, 5)
-    assert told.kinds() == []
+    assert reported.kinds() == []
     look(3 * LOST_S, 4)
-    assert told.kinds() == [AnomalyKind.NO_PROGRESS]
+    assert reported.kinds() == [AnomalyKind.NO_PROGRESS]

@@ -217,25 +217,25 @@ async def drop(world: World) -> None:
 @effect
 async def stale(world: World) -> None:
     """Messages arrive again, some of them seconds later."""
-    told: list[Pair] = []
+    lines: list[Pair] = []
     for target in {pipe.target: None for pipe in world.network._pipes}:
 
         def deliver(pipe: Pipe, *rest: Any, real: Any = target.deliver) -> None:
-            told.append(pipe.direction)
+            lines.append(pipe.direction)
             real(pipe, *rest)
 
         target.deliver = deliver  # type: ignore[method-assign]
     first = (await delivered(world, 4.0)).total()
-    assert len(told) == first
+    assert len(lines) == first
     assert world.conditions.again_after_s((1, 2)) is None
     _, fault = begun(world, "stale", "50% of the messages between replicas")
     again = [world.conditions.again_after_s((1, 2)) for _ in range(100)]
     assert 30 < sum(s is not None and s > 0.01 for s in again) < 70
-    told.clear()
+    lines.clear()
     writing = asyncio.ensure_future(write(world.client(random.Random(3))))
     once = (await delivered(world, 8.0)).total()
     await writing
-    assert len(told) > once + 50
+    assert len(lines) > once + 50
     next(fault, None)
     assert world.conditions.again_after_s((1, 2)) is None
 

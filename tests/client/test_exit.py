@@ -68,11 +68,11 @@ mq.queue("t").push_nowait(b"pushed")
 @pytest.mark.parametrize(("count", "end", "code"), [(10, "", 0), (20_000, "raise ValueError", 1)])
 def test_records_are_stored_when_the_program_ends(brokers: GrpcBrokers, count: int, end: str, code: int) -> None:
     running = script(SENDS.format(count=count, end=end), brokers.servers[0])
-    _, told = running.communicate(timeout=60)
-    assert running.returncode == code, told
+    _, reports = running.communicate(timeout=60)
+    assert running.returncode == code, reports
     asyncio.run(until(lambda: stored(brokers) == count + 3))
-    assert "acknowledged" not in told
-    assert ("Traceback" in told) == (code == 1)
+    assert "acknowledged" not in reports
+    assert ("Traceback" in reports) == (code == 1)
 
 
 IN_A_CHILD = """
@@ -92,8 +92,8 @@ sys.exit(child.exitcode)
 
 def test_producers_in_a_child_of_multiprocessing_are_flushed(brokers: GrpcBrokers) -> None:
     running = script(IN_A_CHILD, brokers.servers[0])
-    _, told = running.communicate(timeout=60)
-    assert (running.returncode, told, stored(brokers)) == (0, "", 100)
+    _, reports = running.communicate(timeout=60)
+    assert (running.returncode, reports, stored(brokers)) == (0, "", 100)
 
 
 UNREACHABLE = """
@@ -115,10 +115,10 @@ def test_undelivered_records_are_counted_within_the_deadline(brokers: GrpcBroker
     assert running.stdout is not None
     assert running.stdout.readline() == "sent\n"
     stop_all(brokers)
-    _, told = running.communicate("\n", timeout=20)
-    assert running.returncode == 0, told
-    lines = [line for line in told.splitlines() if "5 records were not acknowledged when the program ended" in line]
-    assert ["ResourceWarning" in line for line in lines] == [False, True], told
+    _, reports = running.communicate("\n", timeout=20)
+    assert running.returncode == 0, reports
+    lines = [line for line in reports.splitlines() if "5 records were not acknowledged when the program ended" in line]
+    assert ["ResourceWarning" in line for line in lines] == [False, True], reports
     assert "close the producer" in lines[0]
 
 
@@ -139,10 +139,10 @@ gc.collect()
 
 def test_records_of_an_ended_event_loop_are_counted(brokers: GrpcBrokers) -> None:
     running = script(LOOPS, brokers.servers[0])
-    _, told = running.communicate(timeout=60)
+    _, reports = running.communicate(timeout=60)
     assert running.returncode == 0
-    assert "7 records were not acknowledged when the program ended" in told
-    assert "3 records were not acknowledged when the producer was dropped" in told
+    assert "7 records were not acknowledged when the program ended" in reports
+    assert "3 records were not acknowledged when the producer was dropped" in reports
 
 
 def test_a_producer_that_nothing_refers_to_is_flushed_and_closed(brokers: GrpcBrokers) -> None:

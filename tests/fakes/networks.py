@@ -69,7 +69,7 @@ class Recorder:
         self._note(self.messages, (peer, message, bytes(body)))
 
     def _noting(self, where: list[Any]) -> Callable[..., None]:
-        return lambda *told: self._note(where, told)
+        return lambda *arguments: self._note(where, arguments)
 
     def _note(self, where: list[Any], what: object) -> None:
         where.append(what)
@@ -82,7 +82,7 @@ class End:
 
     broker_id: int
     transport: Any  # TcpTransport or MemoryTransport: mypy sees Transport where it matters
-    told: Recorder
+    events: Recorder
     identity: Identity
 
     @property
@@ -117,7 +117,7 @@ class TcpNetwork:
         """A transport that is not started yet."""
         end = End(broker_id, None, None, Identity(broker_id, bytes([broker_id]) * 16, cluster_id))  # type: ignore[arg-type]
         end.transport = self._transport(end, secret, session, port)
-        end.told = Recorder(end.transport)
+        end.events = Recorder(end.transport)
         self.ends.append(end)
         return end
 
@@ -159,6 +159,6 @@ async def started(network: TcpNetwork, *broker_ids: int) -> list[End]:
 
 async def connected(end: End, *others: End) -> None:
     """Check that both channels from `end` to each of `others` are open."""
-    await end.told.until(
+    await end.events.until(
         lambda: all(end.transport.connected(other.broker_id, channel) for other in others for channel in Channel)
     )

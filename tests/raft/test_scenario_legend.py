@@ -42,27 +42,31 @@ def _words(line: str) -> set[str]:
 
 def test_the_words_of_the_transcripts_are_those_of_the_legend() -> None:
     used = {word: line for line in TRANSCRIPTS if line.startswith("  ") for word in _words(line)}
-    told = {word: example for example in ROW.findall(RECORDS) for word in _words(example)}
-    assert not {word: line for word, line in used.items() if word not in told}, "not in scenarios/README.md"
-    assert not {word: example for word, example in told.items() if word not in used}, "in no transcript"
+    explained = {word: example for example in ROW.findall(RECORDS) for word in _words(example)}
+    assert not {word: line for word, line in used.items() if word not in explained}, "not in scenarios/README.md"
+    assert not {word: example for word, example in explained.items() if word not in used}, "in no transcript"
 
 
 def test_the_commands_are_those_of_the_legend() -> None:
     there = {name.removeprefix("do_").replace("_", "-") for name in dir(Scenario) if name.startswith("do_")}
-    told = [form.split()[0] for form in ROW.findall(LANGUAGE)]
-    assert sorted(told) == sorted({*there, "quietly"})
+    explained = [form.split()[0] for form in ROW.findall(LANGUAGE)]
+    assert sorted(explained) == sorted({*there, "quietly"})
     assert {command[0] for command in COMMANDS} == there
     assert any(line.startswith("quietly ") for line in GIVEN)
 
 
 def test_the_options_of_commands_are_those_of_the_legend() -> None:
-    told = {form.split()[0]: set(re.findall(r"(\w+)=", form)) for form in ROW.findall(LANGUAGE)}
+    explained = {form.split()[0]: set(re.findall(r"(\w+)=", form)) for form in ROW.findall(LANGUAGE)}
     used = {(name, word.partition("=")[0]) for name, *words in COMMANDS for word in words if "=" in word}
-    of_messages = {(name, option) for name, option in used if "FIELD" in told[name] and option not in told[name]}
+    of_messages = {
+        (name, option) for name, option in used if "FIELD" in explained[name] and option not in explained[name]
+    }
     assert of_messages
-    assert used - of_messages == {(name, option) for name in told for option in told[name] if option != "FIELD"}
+    assert used - of_messages == {
+        (name, option) for name in explained for option in explained[name] if option != "FIELD"
+    }
 
 
 def test_the_kinds_of_messages_are_those_of_the_legend() -> None:
-    told = {word.split()[0] for example in ROW.findall(RECORDS) for word in _words(example)}
-    assert {*KIND.values(), "PreVote", "RequestVote", "Request", "Reply"} <= told
+    explained = {word.split()[0] for example in ROW.findall(RECORDS) for word in _words(example)}
+    assert {*KIND.values(), "PreVote", "RequestVote", "Request", "Reply"} <= explained

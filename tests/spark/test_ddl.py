@@ -67,14 +67,14 @@ def test_schemas_are_read_as_sparks_parser_reads_them(spark: SparkSession) -> No
         assert read_schema(theirs) == read_schema(text)
 
 
-def _nullable(told: Any) -> Any:
+def _nullable(message: Any) -> Any:
     """A schema's JSON with every nullability true."""
-    if isinstance(told, list):
-        return [_nullable(each) for each in told]
-    if not isinstance(told, dict):
-        return told
+    if isinstance(message, list):
+        return [_nullable(each) for each in message]
+    if not isinstance(message, dict):
+        return message
     free = ("nullable", "containsNull", "valueContainsNull")
-    return {name: True if name in free else _nullable(each) for name, each in told.items()}
+    return {name: True if name in free else _nullable(each) for name, each in message.items()}
 
 
 @pytest.mark.parametrize("text", TAKEN)

@@ -56,7 +56,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("output", "why"),
     [
         (f"    java.home = /j17\njava.base@17.0.15\n{MODULE}@17.0.15\n", ""),
         (f"    java.home = /j21\njava.base@21\n{MODULE}@21\n", ""),
@@ -68,8 +68,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
         (f"java.base@17.0.15\n{MODULE}@17.0.15\n", "does not say"),
     ],
 )
-def test_the_output_of_java_decides(told: str, why: str) -> None:
-    found = why_not(read("/bin/java", told))
+def test_the_output_of_java_decides(output: str, why: str) -> None:
+    found = why_not(read("/bin/java", output))
     assert why in found
     assert bool(why) == bool(found)
 
@@ -93,10 +93,10 @@ def test_sparks_own_java_is_tried_first_and_none_twice() -> None:
 )
 def test_one_command_is_named(tools: set[str], line: str) -> None:
     assert command(frozenset(tools)) == line
-    told = refusal(frozenset(tools), ["/bin/java is Java 25: Spark needs 17 or 21"])
-    assert "Java 25" in told
-    assert (f"As root, run: {line}\n" if line else "set JAVA_HOME") in told
-    assert told.endswith("make: then run make again")
+    output = refusal(frozenset(tools), ["/bin/java is Java 25: Spark needs 17 or 21"])
+    assert "Java 25" in output
+    assert (f"As root, run: {line}\n" if line else "set JAVA_HOME") in output
+    assert output.endswith("make: then run make again")
 
 
 def test_only_root_with_apt_installs() -> None:
@@ -140,9 +140,9 @@ def test_a_user_without_root_gets_the_install_command(machine: Machine) -> None:
     machine.apt("exit 1")
     with pytest.raises(SystemExit) as stopped:
         java_setup.get(machine.link)
-    told = str(stopped.value)
-    assert f"without the module {MODULE}" in told
-    assert "As root, run: apt-get install openjdk-17-jre-headless" in told
+    output = str(stopped.value)
+    assert f"without the module {MODULE}" in output
+    assert "As root, run: apt-get install openjdk-17-jre-headless" in output
     assert not machine.link.is_symlink()
 
 

@@ -74,11 +74,11 @@ def test_once_formed_it_stays() -> None:
         formation = await open_broker(FaultyFiles(random.Random(1)))
         assert await formation.is_empty()
         entry = first_entry(formation)
-        told: list[Entry] = []
-        formation.on_formed = told.append
+        formed_with: list[Entry] = []
+        formation.on_formed = formed_with.append
         await formation.form(CLUSTER, packed(entry))
         await formation.form(CLUSTER, packed(entry))
-        assert told == [entry]
+        assert formed_with == [entry]
         for cluster_id, first in ((b"o" * 16, packed(entry)), (CLUSTER, packed(entry) + b"x")):
             with pytest.raises(WrongCluster):
                 await formation.form(cluster_id, first)
@@ -144,10 +144,10 @@ def test_formed_and_joined_at_once_is_formed_once() -> None:
     async def main() -> None:
         formation = await open_broker(FaultyFiles(random.Random(1)))
         entry = first_entry(formation)
-        told: list[Entry] = []
-        formation.on_formed = told.append
+        formed_with: list[Entry] = []
+        formation.on_formed = formed_with.append
         calls = (formation.form, formation.join, formation.form)
         await asyncio.gather(*(call(CLUSTER, packed(entry)) for call in calls))
-        assert told == [entry]
+        assert formed_with == [entry]
 
     asyncio.run(main())

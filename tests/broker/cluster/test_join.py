@@ -44,7 +44,7 @@ OTHER = Invitation(b"o" * 16, FIRST)
 
 
 @pytest.mark.parametrize(
-    ("told", "decided"),
+    ("messages", "decided"),
     [
         ({}, NotReady),
         ({2: THIS}, NotReady),  # broker 3 may belong to another
@@ -59,8 +59,8 @@ OTHER = Invitation(b"o" * 16, FIRST)
         ({3: WrongSecret("no")}, WrongSecret),
     ],
 )
-def test_the_cluster_to_join(told: dict[int, Invitation | TinymqError], decided: object) -> None:
-    decision = decide([2, 3], told)
+def test_the_cluster_to_join(messages: dict[int, Invitation | TinymqError], decided: object) -> None:
+    decision = decide([2, 3], messages)
     assert (decision if isinstance(decided, Invitation) else type(decision)) == decided
 
 
@@ -146,13 +146,13 @@ def test_the_brokers_that_are_let_in() -> None:
         with pytest.raises(NotReady):
             let_in(Living(), None, new)
         await formation.join(CLUSTER, FIRST)
-        told = Invitation(CLUSTER, FIRST, tuple(VOTERS))
-        assert let_in(Living(), None, new) == told
-        assert let_in(Living(), old, new) == told
-        assert let_in(Living(2), old, old) == told
+        messages = Invitation(CLUSTER, FIRST, tuple(VOTERS))
+        assert let_in(Living(), None, new) == messages
+        assert let_in(Living(), old, new) == messages
+        assert let_in(Living(2), old, old) == messages
         with pytest.raises(NotReady, match="alive with another data directory"):
             let_in(Living(2), old, new)
-        assert let_in(Living(), None, PeerIdentity(4, b"n" * 16, 5)) == told, "beyond the voters"
+        assert let_in(Living(), None, PeerIdentity(4, b"n" * 16, 5)) == messages, "beyond the voters"
         with pytest.raises(QuotaExceeded):
             let_in(Living(), None, PeerIdentity(5, b"n" * 16, 5))
 
@@ -166,7 +166,7 @@ GONE = BrokerUnreachable("a:1: connection refused")
 
 
 @pytest.mark.parametrize(
-    ("told", "chosen"),
+    ("messages", "chosen"),
     [
         ({"a:1": ALL}, ALL),
         ({"a:1": GONE, "b:1": ALL}, ALL),
@@ -181,9 +181,9 @@ GONE = BrokerUnreachable("a:1: connection refused")
     ],
 )
 def test_the_cluster_to_join_from_the_answers_of_addresses(
-    told: dict[str, Invitation | TinymqError], chosen: object
+    messages: dict[str, Invitation | TinymqError], chosen: object
 ) -> None:
-    decision = choose(told)
+    decision = choose(messages)
     assert (decision if isinstance(chosen, Invitation) else type(decision)) == chosen
 
 

@@ -27,8 +27,8 @@ class Bounded(Bench):
     def bound(self, **config: object) -> None:
         self.partition.configure(TopicConfig(retention_ms=None, **config))  # type: ignore[arg-type]
 
-    def command(self, *said: pb.Command) -> None:
-        self.partition.command(said, 1.0, lambda told: None)
+    def command(self, *commands: pb.Command) -> None:
+        self.partition.command(commands, 1.0, lambda outcomes: None)
 
     @property
     def whole(self) -> Applied:
@@ -190,7 +190,7 @@ def test_a_duplicate_needs_no_space(bench: Bounded) -> None:
     bench.send(2, producer=9, sequence=0)
     bench.group.commit()
     bench.send(2, producer=9, sequence=0)
-    assert [told.duplicate for told in bench.told if isinstance(told, Produced)] == [False, True]
+    assert [answer.duplicate for answer in bench.answers if isinstance(answer, Produced)] == [False, True]
 
 
 def test_a_new_leader_counts_its_predecessors_uncommitted_records(bench: Bounded) -> None:
@@ -220,19 +220,19 @@ FULL = 4 * 1000 + LOG_BYTES_MIN
 
 
 @pytest.mark.parametrize(
-    ("said", "refused"),
+    ("commands", "refused"),
     [
         (opens(), True), (commits(1), True), (seeks(1, 1), True), (consumes(1), True), (holds(1), True),
         (moves(1), False), (deletes(), False), (releases(), False),
     ],
 )  # fmt: skip
-def test_a_full_log_in_memory_accepts_only_commands_that_free_space(said: pb.Command, refused: bool) -> None:
-    check_commands(MEMORY, FULL, [said])
-    check_commands(TopicConfig(max_bytes=1000), FULL + 1, [said])
+def test_a_full_log_in_memory_accepts_only_commands_that_free_space(commands: pb.Command, refused: bool) -> None:
+    check_commands(MEMORY, FULL, [commands])
+    check_commands(TopicConfig(max_bytes=1000), FULL + 1, [commands])
     if not refused:
-        check_commands(MEMORY, FULL + 1, [said])
+        check_commands(MEMORY, FULL + 1, [commands])
         return
-    for call in ([said], [releases(), said]):
+    for call in ([commands], [releases(), commands]):
         with pytest.raises(QuotaExceeded) as raised:
             check_commands(MEMORY, FULL + 1, call)
         assert int(raised.value.detail["retry_after_ms"]) > 0

@@ -70,7 +70,7 @@ class Commander(Bench):
 
     @property
     def positions(self) -> list[int]:
-        return [o.position for told in self.outcomes for o in told]  # type: ignore[union-attr]
+        return [o.position for answers in self.outcomes for o in answers]  # type: ignore[union-attr]
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_commands_of_one_turn_share_an_entry(bench: Commander) -> None:
     assert bench.entries == [10]
     assert bench.outcomes == [], "no answer before the commit"
     bench.group.commit()
-    assert [len(told) for told in bench.outcomes] == [2] * 5  # type: ignore[arg-type]
+    assert [len(answers) for answers in bench.outcomes] == [2] * 5  # type: ignore[arg-type]
     assert len(bench.deadlines) == 0
 
 
@@ -277,7 +277,7 @@ def test_a_failed_append_is_answered(bench: Commander) -> None:
 
 
 def test_a_callback_that_raises_affects_no_other(bench: Commander) -> None:
-    def done(told: object) -> None:
+    def done(answers: object) -> None:
         raise ValueError("a bug in the waiter")
 
     bench.partition.command([commits(1)], 1.0, done)
@@ -289,5 +289,5 @@ def test_a_callback_that_raises_affects_no_other(bench: Commander) -> None:
 def test_errors_are_outcomes_of_their_own(bench: Commander) -> None:
     bench.run(opens("a"), seeks(3, channel="none"), holds(2), moves(4))
     bench.settle()
-    (told,) = bench.outcomes
-    assert [type(o.error).__name__ for o in told] == ["NoneType", UnknownChannel.__name__, "NoneType", "Held"]  # type: ignore[union-attr]
+    (answers,) = bench.outcomes
+    assert [type(o.error).__name__ for o in answers] == ["NoneType", UnknownChannel.__name__, "NoneType", "Held"]  # type: ignore[union-attr]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.broker import values
-from tests.broker.naive import Naive, Told
+from tests.broker.naive import Naive, Result
 from tests.broker.partition.test_partition import Bench
 from tests.fakes.batches import checked, payload
 from tinymq.base.errors import BatchTooLarge, NotLeader, OutcomeUnknown, QuotaExceeded, TinymqError
@@ -50,7 +50,7 @@ class Call:
 
     def __init__(self, commands: list[pb.Command]) -> None:
         self.commands = commands
-        self.told: list[list[CommandOutcome] | TinymqError] = []
+        self.answers: list[list[CommandOutcome] | TinymqError] = []
 
 
 class CommandsLife(RuleBasedStateMachine):
@@ -110,7 +110,7 @@ class CommandsLife(RuleBasedStateMachine):
         data, before, topic = payload(count, value=value), self.whole, self.partition.config
         size, length = len(data), len(self.entries)
         try:
-            self.partition.produce(*checked(data), acks, 1.0, lambda told: None)
+            self.partition.produce(*checked(data), acks, 1.0, lambda answers: None)
         except NotLeader:
             assert not self.leading
         except BatchTooLarge:
@@ -195,17 +195,17 @@ class CommandsLife(RuleBasedStateMachine):
 
         def do() -> None:
             try:
-                self.partition.command(commands, 1.0, call.told.append)
+                self.partition.command(commands, 1.0, call.answers.append)
             except NotLeader:
                 assert not self.leading
             else:
                 self.calls.append(call)
 
         self.in_loop(do)
-        if call.told:
+        if call.answers:
             assert len(self.entries) == length, "written, but answered before the commit"
-            assert isinstance(call.told[0], list)
-            assert [Told.of(o) for o in call.told[0]] == [before.do(c) for c in commands]
+            assert isinstance(call.answers[0], list)
+            assert [Result.of(o) for o in call.answers[0]] == [before.do(c) for c in commands]
             assert self.same(before, self.applied), "the command would have changed something"
             self.calls.remove(call)
 
@@ -253,13 +253,13 @@ class CommandsLife(RuleBasedStateMachine):
 
     def answers(self) -> None:
         """Return the calls in the applied entries, in order, as the replay sees them."""
-        told = [t for told in self.applied.told.values() for t in told]
-        for call in [c for c in self.calls if c.told]:
+        answers = [t for answers in self.applied.answers.values() for t in answers]
+        for call in [c for c in self.calls if c.answers]:
             self.calls.remove(call)
-            assert isinstance(call.told[0], list)
-            outcomes = [Told.of(outcome) for outcome in call.told[0]]
-            assert len(call.told) == 1
-            assert any(told[at : at + len(outcomes)] == outcomes for at in range(len(told)))
+            assert isinstance(call.answers[0], list)
+            outcomes = [Result.of(outcome) for outcome in call.answers[0]]
+            assert len(call.answers) == 1
+            assert any(answers[at : at + len(outcomes)] == outcomes for at in range(len(answers)))
 
     @precondition(lambda self: self.leading)
     @rule(keep=st.booleans())
@@ -267,7 +267,7 @@ class CommandsLife(RuleBasedStateMachine):
         self.bench.group.lose_leadership(keep_tail=keep)
         self.leading = False
         for call in self.calls:
-            assert [type(told) for told in call.told] in ([OutcomeUnknown], [NotLeader])
+            assert [type(answer) for answer in call.answers] in ([OutcomeUnknown], [NotLeader])
         self.calls.clear()
 
     @precondition(lambda self: not self.leading)

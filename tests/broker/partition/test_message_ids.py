@@ -31,11 +31,11 @@ class Identified(Bench):
 
     def put(self, message_id: str, *, acks: Acks = Acks.QUORUM, count: int = 1, **header: int) -> None:
         data = payload(count, value=message_id.encode(), **header)  # type: ignore[arg-type]
-        self.partition.produce(*checked(data), acks, 1.0, self.told.append, message_id.encode())
+        self.partition.produce(*checked(data), acks, 1.0, self.answers.append, message_id.encode())
 
     @property
-    def answers(self) -> list[tuple[int, bool]]:
-        return [(t.base_offset, t.duplicate) for t in self.told if isinstance(t, Produced)]
+    def places(self) -> list[tuple[int, bool]]:
+        return [(t.base_offset, t.duplicate) for t in self.answers if isinstance(t, Produced)]
 
     def later(self, ms: int) -> None:
         self.group.later_us += ms * 1000
@@ -52,7 +52,7 @@ def test_a_duplicate_gets_the_place_of_the_first(bench: Identified) -> None:
     bench.put("b")
     bench.group.commit()
     bench.put("a")
-    assert bench.answers == [(0, False), (3, False), (4, False), (3, True)]
+    assert bench.places == [(0, False), (3, False), (4, False), (3, True)]
     assert bench.partition.high_watermark == 5
 
 
@@ -60,9 +60,9 @@ def test_a_duplicate_of_an_uncommitted_record_waits_for_it(bench: Identified) ->
     bench.put("a")
     bench.put("a")
     bench.put("a", acks=Acks.LEADER)
-    assert bench.answers == [(0, True)], "the leader's memory is enough for the last one"
+    assert bench.places == [(0, True)], "the leader's memory is enough for the last one"
     bench.group.commit()
-    assert bench.answers == [(0, True), (0, False), (0, True)]
+    assert bench.places == [(0, True), (0, False), (0, True)]
     assert bench.partition.high_watermark == 1
 
 
@@ -76,7 +76,7 @@ def test_an_idempotent_producer_goes_on_behind_a_duplicate(bench: Identified) ->
     bench.put("b", producer=9, sequence=1)
     bench.group.commit()
     bench.put("a", producer=9, sequence=0)
-    assert bench.answers == [(0, False), (0, True), (0, True), (1, False), (1, True), (0, True)]
+    assert bench.places == [(0, False), (0, True), (0, True), (1, False), (1, True), (0, True)]
     assert bench.partition.high_watermark == 2
     bench.send(producer=9, sequence=2)
 
@@ -88,7 +88,7 @@ def test_an_id_is_forgotten_after_the_window(bench: Identified) -> None:
     bench.put("a")
     bench.group.commit()
     bench.put("a")
-    assert bench.answers == [(0, False), (1, False), (1, True)]
+    assert bench.places == [(0, False), (1, False), (1, True)]
     assert len(bench.partition.state.message_ids) == 1
 
 
@@ -114,7 +114,7 @@ def test_ids_of_a_topic_that_remembers_none_any_more_are_forgotten(bench: Identi
     assert len(bench.partition.state.message_ids) == 0
 
 
-def test_connections_are_bounded_and_the_oldest_one_is_closed(
+def test_remembered_ids_are_bounded_and_the_oldest_is_dropped(
     bench: Identified, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(message_ids, "IDS_MAX", 2)
@@ -124,7 +124,7 @@ def test_connections_are_bounded_and_the_oldest_one_is_closed(
     bench.put("c")
     bench.put("a")
     bench.group.commit()
-    assert bench.answers[3:] == [(2, True), (3, False)]
+    assert bench.places[3:] == [(2, True), (3, False)]
 
 
 def test_an_id_without_its_record_counts_for_nothing(bench: Identified) -> None:
@@ -133,12 +133,12 @@ def test_an_id_without_its_record_counts_for_nothing(bench: Identified) -> None:
     del bench.group.log.entries[-1]
     bench.group.next_offset = 0
     bench.group.lose_leadership(keep_tail=True)
-    assert isinstance(bench.told.pop(), OutcomeUnknown)
+    assert isinstance(bench.answers.pop(), OutcomeUnknown)
     bench.group.win()
     bench.send()
     bench.put("a")
     bench.group.commit()
-    assert bench.answers == [(0, False), (1, False)]
+    assert bench.places == [(0, False), (1, False)]
 
 
 def test_another_record_in_the_place_of_the_noted_one_has_not_its_id() -> None:
@@ -157,11 +157,11 @@ def test_ids_outlive_a_change_of_leaders_and_uncommitted_ones_do_not(bench: Iden
     bench.put("b")
     bench.group.lose_leadership()
     bench.group.win()
-    bench.told.clear()
+    bench.answers.clear()
     bench.put("a")
     bench.put("b")
     bench.group.commit()
-    assert bench.answers == [(0, True), (1, False)]
+    assert bench.places == [(0, True), (1, False)]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_ids_outlive_a_change_of_leaders_and_uncommitted_ones_do_not(bench: Iden
         ("a" * 257, 1, TopicConfig(dedupe_window_ms=WINDOW_MS), "at most 256 bytes"),
     ],
 )
-def test_unrecognised_values_are_refused(
+def test_ids_that_cannot_be_remembered_are_refused(
     bench: Identified, message_id: str, count: int, config: TopicConfig, why: str
 ) -> None:
     bench.partition.configure(config)

@@ -31,14 +31,14 @@ class Bench:
         self.partition = Partition("t/0", self.deadlines, lambda call: call(), {1: "h:1", 2: "h:2"}.get, producers_max)
         self.group = FakeGroup(self.partition)
         self.partition.attach(self.group)
-        self.told: list[Produced | TinymqError] = []
+        self.answers: list[Produced | TinymqError] = []
 
     def send(self, count: int = 1, *, acks: Acks = Acks.QUORUM, timeout_s: float = 1.0, **header: int) -> None:
-        self.partition.produce(*checked(payload(count, **header)), acks, timeout_s, self.told.append)  # type: ignore[arg-type]
+        self.partition.produce(*checked(payload(count, **header)), acks, timeout_s, self.answers.append)  # type: ignore[arg-type]
 
     @property
     def offsets(self) -> list[int]:
-        return [t.base_offset for t in self.told if isinstance(t, Produced)]
+        return [t.base_offset for t in self.answers if isinstance(t, Produced)]
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def bench() -> Bench:
 def test_a_batch_is_answered_when_it_is_committed_and_not_before(bench: Bench) -> None:
     bench.send(3)
     bench.send(2)
-    assert bench.told == []
+    assert bench.answers == []
     bench.group.commit(1)
     assert bench.offsets == [0]
     bench.group.commit()
@@ -60,10 +60,10 @@ def test_a_batch_is_answered_when_it_is_committed_and_not_before(bench: Bench) -
 
 def test_a_callback_that_raises_affects_no_other(bench: Bench) -> None:
     """Hazard 9: an applied batch is applied once and stays applied, even if its waiter is gone."""
-    told: list[Produced | TinymqError] = []
+    answers: list[Produced | TinymqError] = []
 
     def done(outcome: Produced | TinymqError) -> None:
-        told.append(outcome)
+        answers.append(outcome)
         raise ValueError("a bug in the waiter")
 
     def send() -> None:
@@ -72,12 +72,12 @@ def test_a_callback_that_raises_affects_no_other(bench: Bench) -> None:
 
     send()
     bench.group.commit()
-    assert (len(told), bench.offsets) == (1, [2])
+    assert (len(answers), bench.offsets) == (1, [2])
     assert bench.partition.high_watermark == 5
     send()
     bench.group.lose_leadership(to=2)
-    assert [type(outcome) for outcome in (told[1], bench.told[1])] == [OutcomeUnknown] * 2
-    assert (len(told), len(bench.deadlines)) == (2, 0)
+    assert [type(outcome) for outcome in (answers[1], bench.answers[1])] == [OutcomeUnknown] * 2
+    assert (len(answers), len(bench.deadlines)) == (2, 0)
 
 
 def test_acks_leader_answers_after_append_and_none_never(bench: Bench) -> None:
@@ -109,7 +109,7 @@ def test_a_committed_duplicate_answers_at_once_with_the_first_offset(bench: Benc
     bench.group.commit()
     bench.send(3, producer=9, sequence=0)
     assert bench.offsets == [0, 7, 7]
-    assert bench.told[2].duplicate  # type: ignore[union-attr]
+    assert bench.answers[2].duplicate  # type: ignore[union-attr]
     assert bench.partition.high_watermark == 10
 
 
@@ -117,7 +117,7 @@ def test_an_uncommitted_duplicate_waits_for_the_first(bench: Bench) -> None:
     bench.send(3, producer=9, sequence=0)
     bench.send(2, producer=9, sequence=3)
     bench.send(3, producer=9, sequence=0)
-    assert bench.told == []
+    assert bench.answers == []
     assert len(bench.group.log.entries) == 3, "the no-op and two batches"
     bench.group.commit(1)
     assert bench.offsets == [0, 0]
@@ -197,18 +197,18 @@ def test_a_lost_leadership_leaves_outcomes_unknown_and_drops_uncommitted_produce
     bench.send(2, producer=9, sequence=2)
     bench.group.lose_leadership()
     assert bench.offsets == [0]
-    assert isinstance(bench.told[1], OutcomeUnknown)
+    assert isinstance(bench.answers[1], OutcomeUnknown)
     bench.group.win()
     bench.send(2, producer=9, sequence=2)
     bench.group.commit()
     assert bench.offsets == [0, 2]
-    assert not bench.told[2].duplicate  # type: ignore[union-attr]
+    assert not bench.answers[2].duplicate  # type: ignore[union-attr]
 
 
 def test_a_retry_after_a_change_of_leader_appends_once(bench: Bench) -> None:
     bench.send(2, producer=9, sequence=0)
     bench.group.lose_leadership(keep_tail=True)
-    assert isinstance(bench.told[0], OutcomeUnknown)
+    assert isinstance(bench.answers[0], OutcomeUnknown)
     bench.group.win()
     bench.send(2, producer=9, sequence=0)
     assert bench.offsets == [0]
@@ -218,17 +218,17 @@ def test_a_retry_after_a_change_of_leader_appends_once(bench: Bench) -> None:
 def test_the_time_is_up(bench: Bench) -> None:
     bench.send(timeout_s=0.5)
     bench.clock.advance(0.49)
-    assert bench.told == []
+    assert bench.answers == []
     bench.clock.advance(0.04)
-    assert isinstance(bench.told[0], OutcomeUnknown)
+    assert isinstance(bench.answers[0], OutcomeUnknown)
     bench.group.commit()
-    assert len(bench.told) == 1, "told once"
+    assert len(bench.answers) == 1, "answered once"
 
 
 def test_a_closed_partition_tells_everyone(bench: Bench) -> None:
     bench.send()
     bench.partition.close(UnknownTopic("deleted"))
-    assert isinstance(bench.told[0], OutcomeUnknown)
+    assert isinstance(bench.answers[0], OutcomeUnknown)
     with pytest.raises(UnknownTopic):
         bench.send()
 

@@ -232,7 +232,7 @@ def test_cold_reads_come_from_disk(bench: Bench) -> None:
 
 
 def trim(bench: Bench, offset: int) -> None:
-    bench.partition.command([moves(offset)], 1.0, lambda told: None)
+    bench.partition.command([moves(offset)], 1.0, lambda outcomes: None)
     bench.group.commit()
 
 
@@ -316,7 +316,7 @@ def test_the_latest_time_below_the_log_start_does_not_count() -> None:
     """One batch with descending times."""
     bench = Bench()
     message = encode(None, [b"v"] * 3, None, [TIME_US + 9, TIME_US + 5, TIME_US + 4])
-    bench.partition.produce(*checked(pack_batch(message, record_count=3)), Acks.LEADER, 1.0, bench.told.append)
+    bench.partition.produce(*checked(pack_batch(message, record_count=3)), Acks.LEADER, 1.0, bench.answers.append)
     bench.send(2, time_us=TIME_US + 3)
     bench.group.commit()
     trim(bench, 1)

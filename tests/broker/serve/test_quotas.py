@@ -79,8 +79,8 @@ def test_a_call_waits_or_gets_the_delay() -> None:
     async def main() -> None:
         clock = ManualClock()
         rate = Rate(clock, 1000)
-        told: list[float] = []
-        rate.throttled = told.append
+        delays: list[float] = []
+        rate.throttled = delays.append
         share = rate.share("a")
         await share.admit(3000, 0.0)
         with pytest.raises(QuotaExceeded) as refused:
@@ -93,7 +93,7 @@ def test_a_call_waits_or_gets_the_delay() -> None:
         assert not waiting.done()
         clock.advance(0.2)
         await waiting
-        assert told == [pytest.approx(2.0)]
+        assert delays == [pytest.approx(2.0)]
         assert rate.owed_s("a") == pytest.approx(0.4), "a refused request uses no quota"
 
     asyncio.run(main())
@@ -111,12 +111,12 @@ def test_delays_are_reported_with_their_direction() -> None:
     async def main() -> None:
         clock = ManualClock()
         quotas = Quotas(clock, Limits(client_produce_bytes_per_s=10, client_fetch_bytes_per_s=20))
-        told: list[tuple[str, float]] = []
-        quotas.tell(lambda direction, wait_s: told.append((direction, wait_s)))
+        delays: list[tuple[str, float]] = []
+        quotas.tell(lambda direction, wait_s: delays.append((direction, wait_s)))
         waits = [asyncio.ensure_future(rate.wait(s)) for rate, s in ((quotas.produce, 1.0), (quotas.fetch, 2.0))]
         await asyncio.sleep(0)
         clock.advance(2)
         await asyncio.gather(*waits)
-        assert told == [("produce", 1), ("fetch", 2)]
+        assert delays == [("produce", 1), ("fetch", 2)]
 
     asyncio.run(main())

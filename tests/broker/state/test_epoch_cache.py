@@ -44,8 +44,8 @@ def test_offsets_of_forgotten_epochs_count_as_lost() -> None:
     assert len(state.recoveries) == EPOCHS_MAX
     for term, _, _ in losses:
         held = min((start for later, _, start in losses if later > term), default=None)
-        told = cache.divergence_offset(term)
-        assert told == held or (told is not None and held is not None and told < held and term < 40)
+        divergence = cache.divergence_offset(term)
+        assert divergence == held or (divergence is not None and held is not None and divergence < held and term < 40)
     assert cache.divergence_offset(0) == 100
 
 

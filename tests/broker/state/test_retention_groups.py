@@ -55,9 +55,9 @@ async def command(
         return None
     answer: asyncio.Future[list[CommandOutcome] | TinymqError | None] = cluster.loop.create_future()
 
-    def done(told: list[CommandOutcome] | TinymqError | None) -> None:
+    def done(answered: list[CommandOutcome] | TinymqError | None) -> None:
         if not answer.done():
-            answer.set_result(told)
+            answer.set_result(answered)
 
     cluster.clock.call_later(1.0, lambda: done(None))
     try:
@@ -69,9 +69,9 @@ async def command(
 
 
 async def until_it_is_done(cluster: VirtualCluster, topic: TopicRecord, *said: pb.Command) -> list[CommandOutcome]:
-    while not isinstance(told := await command(cluster, topic, *said), list):
+    while not isinstance(answered := await command(cluster, topic, *said), list):
         pass
-    return told
+    return answered
 
 
 def equal_states(cluster: VirtualCluster, topic: TopicRecord) -> Callable[[], bool]:
@@ -232,11 +232,11 @@ async def check_taking_through_failovers(cluster: VirtualCluster) -> None:
         number = 0
         while True:
             number += 1
-            (told,) = await until_it_is_done(cluster, topic, consumes(worker * 1000 + number))
-            assert told.error is None, told.error
-            if not told.taken:
+            (answered,) = await until_it_is_done(cluster, topic, consumes(worker * 1000 + number))
+            assert answered.error is None, answered.error
+            if not answered.taken:
                 return
-            taken.append(told.offset)
+            taken.append(answered.offset)
 
     tasks = [cluster.loop.create_task(work(worker)) for worker in range(1, 6)]
     for _ in range(3):

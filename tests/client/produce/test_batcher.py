@@ -219,15 +219,15 @@ def test_the_buffer_is_bounded() -> None:
     while (delivery := bench.batcher.append("t", b"x" * 976, None, None, None, None)) is not None:
         taken.append(delivery._batch)
     assert len(taken) == 10
-    told: list[int] = []
-    bench.batcher.pool.when_free(lambda: told.append(1))
+    woken: list[int] = []
+    bench.batcher.pool.when_free(lambda: woken.append(1))
     for batch in taken[:2]:
         bench.batcher.pool.release(batch.bytes)
-    assert told == []
+    assert woken == []
     bench.batcher.pool.release(taken[2].bytes)
-    assert told == [1], "room for two batches: those who wait go on"
-    bench.batcher.pool.when_free(lambda: told.append(2))
-    assert told == [1, 2]
+    assert woken == [1], "room for two batches: those who wait go on"
+    bench.batcher.pool.when_free(lambda: woken.append(2))
+    assert woken == [1, 2]
 
 
 def test_a_lane_with_enough_on_its_way_keeps_filling_its_batch() -> None:

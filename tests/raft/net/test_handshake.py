@@ -83,9 +83,9 @@ def test_the_acceptor_refuses_and_says_why(
     with pytest.raises(error) as raised:
         two.receive(message(one.first_message))
     assert two.state is State.FAILED
-    with pytest.raises(error, match="the peer refuses") as told:
+    with pytest.raises(error, match="the peer refuses") as invitation:
         one.receive(message(two.farewell))
-    assert raised.value.message in told.value.message
+    assert raised.value.message in invitation.value.message
     assert one.state is State.FAILED
 
 
@@ -108,9 +108,9 @@ def invites(acceptor: Credentials = TWO) -> Handshake:
 
 def test_a_broker_without_a_cluster_learns_the_cluster() -> None:
     dialer, acceptor = dial(NOBODY), invites()
-    said = welcome(dialer, acceptor)
+    message = welcome(dialer, acceptor)
     assert dialer.state is State.AWAIT_WELCOME
-    assert dialer.receive(said) is None
+    assert dialer.receive(message) is None
     assert dialer.state is acceptor.state is State.WELCOMED
     assert dialer.invitation == Invitation(b"cluster", FIRST + b"1" * 16)
     assert isinstance(acceptor.silence(), Closed)
@@ -132,20 +132,20 @@ def test_nothing_is_disclosed_before_the_secret_is_proven() -> None:
 @pytest.mark.parametrize("change", [{"first_entry": b"another"}, {"proof": b"p" * 32}, {"proof": b""}])
 def test_a_changed_welcome_is_refused(change: dict[str, object]) -> None:
     dialer = dial(NOBODY)
-    said = peer_pb2.Welcome.FromString(welcome(dialer, invites()))
+    message = peer_pb2.Welcome.FromString(welcome(dialer, invites()))
     for name, value in change.items():
-        setattr(said, name, value)
+        setattr(message, name, value)
     with pytest.raises(WrongSecret):
-        dialer.receive(said.SerializeToString())
+        dialer.receive(message.SerializeToString())
     assert dialer.invitation is None
 
 
 def test_a_recorded_welcome_is_worthless() -> None:
-    said = welcome(dial(NOBODY), invites())
+    message = welcome(dial(NOBODY), invites())
     again = Handshake.dial(NOBODY, 2, Channel.BULK, b"d" * 32)
     welcome(again, invites())
     with pytest.raises(WrongSecret):
-        again.receive(said)
+        again.receive(message)
 
 
 def whoever(credentials: Credentials = NOBODY) -> Handshake:
@@ -163,20 +163,20 @@ def test_a_new_broker_asks_any_listener_and_learns_the_voters() -> None:
 )
 def test_a_changed_cluster_answer_is_refused(change: dict[str, object]) -> None:
     dialer = whoever()
-    said = peer_pb2.Welcome.FromString(welcome(dialer, invites()))
+    message = peer_pb2.Welcome.FromString(welcome(dialer, invites()))
     for name, value in change.items():
-        said.ClearField(name)  # type: ignore[arg-type]
-        said.MergeFrom(peer_pb2.Welcome(**{name: value}))  # type: ignore[arg-type]
+        message.ClearField(name)  # type: ignore[arg-type]
+        message.MergeFrom(peer_pb2.Welcome(**{name: value}))  # type: ignore[arg-type]
     with pytest.raises(WrongSecret):
-        dialer.receive(said.SerializeToString())
+        dialer.receive(message.SerializeToString())
     assert dialer.invitation is None
 
 
 def test_fields_cannot_be_moved_between_messages() -> None:
     dialer = whoever()
-    said = peer_pb2.Welcome.FromString(welcome(dialer, invites()))
-    moved = peer_pb2.Welcome(first_entry=said.first_entry + said.voters[0].encode(), voters=said.voters[1:])
-    moved.proof = said.proof
+    message = peer_pb2.Welcome.FromString(welcome(dialer, invites()))
+    moved = peer_pb2.Welcome(first_entry=message.first_entry + message.voters[0].encode(), voters=message.voters[1:])
+    moved.proof = message.proof
     with pytest.raises(WrongSecret):
         dialer.receive(moved.SerializeToString())
 
@@ -366,12 +366,12 @@ def test_a_refusal_is_not_expected_by_an_acceptor_nor_a_hello_after_the_end() ->
 
 
 def test_only_expected_codes_are_accepted_and_reasons_are_made_printable() -> None:
-    said = peer_pb2.Hello(refused="DiskFull", reason="\x1b[31mred" + "x" * 1000).SerializeToString()
-    with pytest.raises(Denied) as told:
-        dial().receive(said)
-    assert type(told.value) is Denied
-    assert "\x1b" not in told.value.message
-    assert len(told.value.message) < 300
+    message = peer_pb2.Hello(refused="DiskFull", reason="\x1b[31mred" + "x" * 1000).SerializeToString()
+    with pytest.raises(Denied) as invitation:
+        dial().receive(message)
+    assert type(invitation.value) is Denied
+    assert "\x1b" not in invitation.value.message
+    assert len(invitation.value.message) < 300
 
 
 def test_repr_shows_no_secret() -> None:

@@ -64,10 +64,10 @@ def test_messages_arrive_in_order_with_their_bodies(run: Run) -> None:
             body = tuple(bytes([i % 256]) * n for n in (0, i, 17 * i, 1 if i % 50 else 300_000))
             assert a.send(2, i, Channel.BULK, body)
             sent.append(b"".join(body))
-        await b.told.until(lambda: len(b.told.messages) == 500)
-        assert b.told.sequences == list(range(500))
-        assert [body for _, _, body in b.told.messages] == sent
-        assert {peer for peer, _, _ in b.told.messages} == {1}
+        await b.events.until(lambda: len(b.events.messages) == 500)
+        assert b.events.sequences == list(range(500))
+        assert [body for _, _, body in b.events.messages] == sent
+        assert {peer for peer, _, _ in b.events.messages} == {1}
 
     run(scenario)
 
@@ -78,8 +78,8 @@ def test_large_bodies_arrive_whole(run: Run) -> None:
         bodies = [bytes(range(256)) * (4096 * n + n) for n in (1, 3, 8)]
         for i, body in enumerate(bodies):
             assert a.transport.send(2, Channel.BULK, heartbeat(i), (b"head", memoryview(body)))
-        await b.told.until(lambda: len(b.told.messages) == 3)
-        assert [body for _, _, body in b.told.messages] == [b"head" + body for body in bodies]
+        await b.events.until(lambda: len(b.events.messages) == 3)
+        assert [body for _, _, body in b.events.messages] == [b"head" + body for body in bodies]
 
     run(scenario)
 
@@ -92,12 +92,12 @@ def test_a_received_body_stays_as_it_was(run: Run) -> None:
         for i in range(40):
             assert a.send(2, i, Channel.BULK, (bytes([i]) * (100_000 if i % 2 else 10),))
         assert a.send(2, 0)
-        a_told = a.told
+        a_events = a.events
         b.transport.set_peer(a.address)
         async with asyncio.timeout(10):
             while len(kept) < 41:
                 await asyncio.sleep(0)
-        assert a_told.refused == []
+        assert a_events.refused == []
         assert sorted({bytes(body)[:1] for body in kept}) == sorted({bytes([i]) for i in range(40)} | {b""})
 
     run(scenario)
@@ -123,11 +123,11 @@ def test_each_side_learns_the_proven_identity_of_the_other(run: Run) -> None:
     async def scenario(network: TcpNetwork) -> None:
         a, b = await started(network, 1, 2)
         assert a.transport.identity(2) == PeerIdentity(2, b"\x02" * 16, 1, KNOWN_LEVEL)
-        assert sorted(channel for _, channel, _ in a.told.connected) == [Channel.CONTROL, Channel.BULK]
-        assert a.told.connected[0] == (2, a.told.connected[0][1], PeerIdentity(2, b"\x02" * 16, 1, KNOWN_LEVEL))
+        assert sorted(channel for _, channel, _ in a.events.connected) == [Channel.CONTROL, Channel.BULK]
+        assert a.events.connected[0] == (2, a.events.connected[0][1], PeerIdentity(2, b"\x02" * 16, 1, KNOWN_LEVEL))
         assert a.send(2, 5)
-        await b.told.until(lambda: b.told.messages)
-        assert b.told.identities == [PeerIdentity(1, b"\x01" * 16, 1, KNOWN_LEVEL)]
+        await b.events.until(lambda: b.events.messages)
+        assert b.events.identities == [PeerIdentity(1, b"\x01" * 16, 1, KNOWN_LEVEL)]
 
     run(scenario)
 
@@ -141,7 +141,7 @@ def test_a_build_that_knows_less_than_the_cluster_is_turned_away_for_good(run: R
         for end, other in ((a, b), (b, a)):
             end.transport.set_peer(other.address)
         for end, other in ((a, 2), (b, 1)):
-            await end.told.until(lambda end=end, other=other: all(end.transport.connected(other, c) for c in Channel))
+            await end.events.until(lambda end=end, other=other: all(end.transport.connected(other, c) for c in Channel))
         who = a.transport.identity(2)
         assert who is not None
         assert who.feature_level == 1
@@ -149,9 +149,9 @@ def test_a_build_that_knows_less_than_the_cluster_is_turned_away_for_good(run: R
         assert all(a.transport.connected(2, channel) for channel in Channel), "its build knows the same level"
         a.identity = replace(a.identity, feature_level=2)
         a.transport.turn_away(2)
-        await b.told.until(lambda: [e for _, e in b.told.refused if isinstance(e, UnsupportedVersion)])
-        await a.told.until(lambda: not any(a.transport.connected(2, channel) for channel in Channel))
-        why = next(error.message for _, error in b.told.refused if isinstance(error, UnsupportedVersion))
+        await b.events.until(lambda: [e for _, e in b.events.refused if isinstance(e, UnsupportedVersion)])
+        await a.events.until(lambda: not any(a.transport.connected(2, channel) for channel in Channel))
+        why = next(error.message for _, error in b.events.refused if isinstance(error, UnsupportedVersion))
         assert "broker 2 knows feature level 1, and this cluster is at 2" in why
 
     run(scenario)
@@ -167,8 +167,8 @@ def test_a_full_buffer_returns_false_and_loses_no_accepted_message(run: Run) -> 
             assert taken < 100
         assert 0 < a.transport.buffered_bytes(2, Channel.BULK) <= 20 * MIB
         assert a.send(2, 1000, Channel.CONTROL), "the other channel is not delayed"
-        await b.told.until(lambda: len(b.told.messages) == taken + 1)
-        assert [s for s in b.told.sequences if s != 1000] == list(range(taken))
+        await b.events.until(lambda: len(b.events.messages) == taken + 1)
+        assert [s for s in b.events.sequences if s != 1000] == list(range(taken))
         assert a.send(2, taken, Channel.BULK, body), "the buffer has space again"
 
     run(scenario, Limits(peer_buffer_bytes_max=20 * MIB))
@@ -180,12 +180,12 @@ def test_reset_closes_and_dials_again(run: Run) -> None:
         a.transport.reset(2, Channel.BULK)
         assert not a.transport.connected(2, Channel.BULK)
         assert not a.send(2, 1, Channel.BULK)
-        assert a.told.disconnected == [], "the callback runs from the loop, not inside the call"
-        await a.told.until(lambda: len(a.told.connected) == 3)
-        assert [(peer, channel) for peer, channel, _ in a.told.disconnected] == [(2, Channel.BULK)]
+        assert a.events.disconnected == [], "the callback runs from the loop, not inside the call"
+        await a.events.until(lambda: len(a.events.connected) == 3)
+        assert [(peer, channel) for peer, channel, _ in a.events.disconnected] == [(2, Channel.BULK)]
         assert a.transport.connected(2, Channel.CONTROL)
         assert a.send(2, 2, Channel.BULK)
-        await b.told.until(lambda: b.told.sequences == [2])
+        await b.events.until(lambda: b.events.sequences == [2])
 
     run(scenario)
 
@@ -195,7 +195,7 @@ def test_a_restarted_peer_is_another_session(run: Run) -> None:
         a, b = await started(network, 1, 2)
         port = b.address.port
         await b.transport.stop()
-        await a.told.until(lambda: len(a.told.disconnected) == 2)
+        await a.events.until(lambda: len(a.events.disconnected) == 2)
         assert not b.send(1, 1)
         again = network.make(2, session=9, port=port)
         again.transport.set_peer(a.address)
@@ -204,8 +204,8 @@ def test_a_restarted_peer_is_another_session(run: Run) -> None:
         await connected(again, a)
         assert a.transport.identity(2) == PeerIdentity(2, b"\x02" * 16, 9, KNOWN_LEVEL)
         assert again.send(1, 3)
-        await a.told.until(lambda: a.told.messages)
-        assert a.told.identities[-1] == PeerIdentity(2, b"\x02" * 16, 9, KNOWN_LEVEL)
+        await a.events.until(lambda: a.events.messages)
+        assert a.events.identities[-1] == PeerIdentity(2, b"\x02" * 16, 9, KNOWN_LEVEL)
 
     run(scenario)
 
@@ -216,9 +216,9 @@ def test_a_newer_process_cuts_off_the_older_ones_messages_in_flight(run: Run) ->
         newer = network.make(2, session=9)
         await newer.transport.start()
         newer.transport.set_peer(a.address)
-        await newer.told.until(lambda: newer.told.connected)
-        await a.told.until(lambda: len(a.told.disconnected) == 2)  # a's connection led to the older process
-        await b.told.until(lambda: b.told.disconnected)
+        await newer.events.until(lambda: newer.events.connected)
+        await a.events.until(lambda: len(a.events.disconnected) == 2)  # a's connection led to the older process
+        await b.events.until(lambda: b.events.disconnected)
         assert a.transport.identity(2) is not None
 
     run(scenario)
@@ -232,8 +232,8 @@ def test_a_refused_dial_is_reported_and_retried(run: Run) -> None:
         await gone.transport.stop()
         await a.transport.start()
         a.transport.set_peer(address)
-        await a.told.until(lambda: len(a.told.refused) >= 4)  # a keeps dialling
-        assert all(peer == 2 and isinstance(error, BrokerUnreachable) for peer, error in a.told.refused)
+        await a.events.until(lambda: len(a.events.refused) >= 4)  # a keeps dialling
+        assert all(peer == 2 and isinstance(error, BrokerUnreachable) for peer, error in a.events.refused)
 
     run(scenario)
 
@@ -261,13 +261,13 @@ def test_strangers_are_turned_away_with_the_reason(
         await a.transport.start()
         await b.transport.start()
         a.transport.set_peer(PeerAddress(claimed_id, b.address.host, b.address.port))
-        await a.told.until(lambda: len(a.told.refused) >= 3)
-        assert {(peer, type(error)) for peer, error in a.told.refused} == {(claimed_id, dialer_error)}
-        await b.told.until(lambda: b.told.rejected)
-        assert {type(error) for error in b.told.rejected} == {acceptor_error}
+        await a.events.until(lambda: len(a.events.refused) >= 3)
+        assert {(peer, type(error)) for peer, error in a.events.refused} == {(claimed_id, dialer_error)}
+        await b.events.until(lambda: b.events.rejected)
+        assert {type(error) for error in b.events.rejected} == {acceptor_error}
         assert not a.send(claimed_id, 1)
-        assert b.told.messages == []
-        assert a.told.connected == []
+        assert b.events.messages == []
+        assert a.events.connected == []
         friend = network.make(4, cluster_id=cluster_id or CLUSTER, secret=secret or SECRET)
         b.identity = Identity(2, b"\x02" * 16, cluster_id or CLUSTER)
         await friend.transport.start()
@@ -284,8 +284,8 @@ def test_a_broker_without_cluster_dials_once_it_has_one(run: Run) -> None:
         await b.transport.start()
         a.transport.set_peer(b.address)
         b.transport.set_peer(a.address)
-        await b.told.until(lambda: b.told.refused)
-        assert (a.told.connected, a.told.refused) == ([], [])
+        await b.events.until(lambda: b.events.refused)
+        assert (a.events.connected, a.events.refused) == ([], [])
         a.identity = Identity(1, b"\x01" * 16, CLUSTER)
         await connected(a, b)
         await connected(b, a)
@@ -305,13 +305,13 @@ def test_a_broker_without_a_cluster_learns_the_cluster_and_nothing_else(run: Run
             await end.transport.start()
         a.transport.set_peer(b.address)
         stranger.transport.set_peer(b.address)
-        await a.told.until(lambda: a.told.invited)
-        assert a.told.invited[0] == (2, Invitation(CLUSTER, b"the first entry for 1"))
-        await stranger.told.until(lambda: stranger.told.invited)
-        assert type(stranger.told.invited[0][1]) is WrongSecret
+        await a.events.until(lambda: a.events.invited)
+        assert a.events.invited[0] == (2, Invitation(CLUSTER, b"the first entry for 1"))
+        await stranger.events.until(lambda: stranger.events.invited)
+        assert type(stranger.events.invited[0][1]) is WrongSecret
         assert b.transport.identity(1) is None, "b is not a peer yet"
-        assert (a.told.connected, a.told.refused, a.told.disconnected) == ([], [], [])
-        assert {type(error) for error in b.told.rejected} <= {WrongSecret}
+        assert (a.events.connected, a.events.refused, a.events.disconnected) == ([], [], [])
+        assert {type(error) for error in b.events.rejected} <= {WrongSecret}
         a.identity = Identity(1, b"\x01" * 16, CLUSTER)
         await connected(a, b)
 
@@ -337,7 +337,7 @@ def test_any_listener_can_be_asked_for_its_cluster(run: Run, formed: bytes | Non
         b.transport.invite = None
         with pytest.raises(NotReady):
             await a.transport.ask(*where)
-        assert (a.told.connected, a.told.refused, b.told.connected) == ([], [], []), "no peers yet"
+        assert (a.events.connected, a.events.refused, b.events.connected) == ([], [], []), "no peers yet"
 
     run(scenario)
 
@@ -348,12 +348,12 @@ def test_a_broker_without_a_cluster_learns_why_none_is_shared(run: Run, known: b
         a, b = network.make(1, cluster_id=None), network.make(2, cluster_id=known)
         await a.transport.start()
         a.transport.set_peer(PeerAddress(2, *_free(network)))
-        await a.told.until(lambda: a.told.invited)
-        assert type(a.told.invited[0][1]) is BrokerUnreachable
+        await a.events.until(lambda: a.events.invited)
+        assert type(a.events.invited[0][1]) is BrokerUnreachable
         await b.transport.start()
         a.transport.set_peer(b.address)
-        await a.told.until(lambda: type(a.told.invited[-1][1]) is not BrokerUnreachable)
-        assert type(a.told.invited[-1][1]) is NotReady  # b shares no cluster, whether it has one or not
+        await a.events.until(lambda: type(a.events.invited[-1][1]) is not BrokerUnreachable)
+        assert type(a.events.invited[-1][1]) is NotReady  # b shares no cluster, whether it has one or not
 
     run(scenario)
 
@@ -377,14 +377,14 @@ def test_a_removed_peer_is_closed_both_ways_and_left_alone(run: Run) -> None:
     async def scenario(network: TcpNetwork) -> None:
         a, b = await started(network, 1, 2)
         assert all(a.send(2, 1, channel) for channel in Channel)
-        await b.told.until(lambda: len(b.told.messages) == 2)  # b has accepted both connections
+        await b.events.until(lambda: len(b.events.messages) == 2)  # b has accepted both connections
         b.transport.remove_peer(1)
         assert b.transport.identity(1) is None
-        await a.told.until(lambda: len(a.told.disconnected) == 2)
+        await a.events.until(lambda: len(a.events.disconnected) == 2)
         await connected(a, b)  # a still has b as a peer: every broker that proves the secret may connect
         assert not b.send(1, 1)
         assert a.send(2, 7)
-        await b.told.until(lambda: b.told.sequences[2:] == [7])
+        await b.events.until(lambda: b.events.sequences[2:] == [7])
 
     run(scenario)
 
@@ -400,7 +400,7 @@ def test_a_broker_that_reaches_us_is_dialled_without_waiting(make: type[TcpNetwo
         (port,) = free_ports(1)
         a = network.make(1, port=port)
         b.transport.set_peer(PeerAddress(1, "127.0.0.1", port) if make is TcpNetwork else a.address)
-        await b.told.until(lambda: len(b.told.refused) == len(Channel))
+        await b.events.until(lambda: len(b.events.refused) == len(Channel))
         await a.transport.start()
         a.transport.set_peer(b.address)
         await connected(a, b)
@@ -420,7 +420,7 @@ def test_a_changed_address_is_dialled(run: Run) -> None:
         await elsewhere.transport.start()
         a.transport.set_peer(elsewhere.address)
         await connected(a, elsewhere)
-        await a.told.until(lambda: a.transport.identity(2) != before)
+        await a.events.until(lambda: a.transport.identity(2) != before)
         assert a.transport.identity(2) == PeerIdentity(2, b"\x02" * 16, 2, KNOWN_LEVEL)
 
     run(scenario)
@@ -429,11 +429,11 @@ def test_a_changed_address_is_dialled(run: Run) -> None:
 def test_nothing_is_sent_after_stop(run: Run) -> None:
     async def scenario(network: TcpNetwork) -> None:
         a, b = await started(network, 1, 2)
-        told_before = len(a.told.disconnected)
+        disconnected_before = len(a.events.disconnected)
         await a.transport.stop()
         assert not a.send(2, 1)
         assert not a.transport.connected(2, Channel.CONTROL)
-        await b.told.until(lambda: len(b.told.disconnected) == 2)
-        assert len(a.told.disconnected) == told_before
+        await b.events.until(lambda: len(b.events.disconnected) == 2)
+        assert len(a.events.disconnected) == disconnected_before
 
     run(scenario)

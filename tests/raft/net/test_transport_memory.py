@@ -35,9 +35,9 @@ def test_without_delay_no_time_passes() -> None:
     async def scenario(net: InMemoryNetwork, clock: ManualClock) -> None:
         a, b = await started(net, 1, 2)
         assert a.send(2, 1)
-        assert b.told.messages == [], "never delivered inside send"
+        assert b.events.messages == [], "never delivered inside send"
         await settle()
-        assert b.told.sequences == [1]
+        assert b.events.sequences == [1]
         assert clock.monotonic() == 1000.0
 
     run(scenario)
@@ -53,13 +53,13 @@ def test_a_delay_holds_messages_and_keeps_their_order() -> None:
         assert a.send(2, 3, Channel.BULK)
         clock.advance(0.2)
         await settle()
-        assert b.told.sequences == [3], "a channel does not wait for the other one"
+        assert b.events.sequences == [3], "a channel does not wait for the other one"
         clock.advance(0.2)
         await settle()
-        assert b.told.sequences == [3]
+        assert b.events.sequences == [3]
         clock.advance(0.2)
         await settle()
-        assert b.told.sequences == [3, 1, 2]
+        assert b.events.sequences == [3, 1, 2]
 
     run(scenario)
 
@@ -72,7 +72,7 @@ def test_jitter_follows_the_seed_and_keeps_order() -> None:
             assert a.send(2, i)
         clock.advance(0.2)
         await settle()
-        assert b.told.sequences == list(range(20))
+        assert b.events.sequences == list(range(20))
 
     run(scenario)
 
@@ -85,12 +85,12 @@ def test_a_cut_holds_messages_until_healed() -> None:
         assert b.send(1, 2)
         clock.advance(60)
         await settle()
-        assert a.told.messages == b.told.messages == []
+        assert a.events.messages == b.events.messages == []
         assert a.transport.connected(2, Channel.CONTROL), "nobody has noticed"
         assert not net.network.idle
         net.network.heal(1, 2)
         await settle()
-        assert (a.told.sequences, b.told.sequences) == ([2], [1])
+        assert (a.events.sequences, b.events.sequences) == ([2], [1])
         assert net.network.idle
 
     run(scenario)
@@ -103,10 +103,10 @@ def test_a_cut_may_be_one_way() -> None:
         assert a.send(2, 1)
         assert b.send(1, 2)
         await settle()
-        assert (a.told.sequences, b.told.sequences) == ([2], [])
+        assert (a.events.sequences, b.events.sequences) == ([2], [])
         net.network.heal()
         await settle()
-        assert b.told.sequences == [1]
+        assert b.events.sequences == [1]
 
     run(scenario)
 
@@ -121,13 +121,13 @@ def test_messages_held_by_a_cut_are_lost_with_their_connection() -> None:
         assert not a.transport.connected(2, Channel.CONTROL), "no connection through a cut"
         clock.advance(HANDSHAKE_TIMEOUT_S)
         await settle()
-        assert [type(error) for _, error in a.told.refused] == [DeadlineExceeded]
+        assert [type(error) for _, error in a.events.refused] == [DeadlineExceeded]
         net.network.heal()
         await settle()
         assert a.transport.connected(2, Channel.CONTROL), "healing wakes the waiting dialer"
         assert a.send(2, 2)
         await settle()
-        assert b.told.sequences == [2]
+        assert b.events.sequences == [2]
 
     run(scenario)
 
@@ -141,7 +141,7 @@ def test_isolate_cuts_one_from_all() -> None:
         assert b.send(3, 2)
         assert c.send(1, 3)
         await settle()
-        assert (a.told.sequences, b.told.sequences, c.told.sequences) == ([], [], [2])
+        assert (a.events.sequences, b.events.sequences, c.events.sequences) == ([], [], [2])
 
     run(scenario)
 
@@ -154,11 +154,11 @@ def test_a_reset_loses_messages_in_flight_and_both_sides_dial_again() -> None:
         net.network.reset(1, 2)
         assert not a.send(2, 2)
         await settle()
-        assert a.told.messages == b.told.messages == []
-        assert len(a.told.disconnected) == len(b.told.disconnected) == 2
+        assert a.events.messages == b.events.messages == []
+        assert len(a.events.disconnected) == len(b.events.disconnected) == 2
         assert a.send(2, 3)
         await settle()
-        assert b.told.sequences == [3]
+        assert b.events.sequences == [3]
 
     run(scenario)
 
@@ -172,7 +172,7 @@ def test_messages_are_dropped_and_doubled_on_demand() -> None:
             assert a.send(2, i)
         assert a.send(2, 5, Channel.BULK)
         await settle()
-        assert sorted(b.told.sequences) == [1, 4, 5, 5, 5, 6]
+        assert sorted(b.events.sequences) == [1, 4, 5, 5, 5, 6]
 
     run(scenario)
 
@@ -184,7 +184,7 @@ def test_a_crash_is_noticed_and_a_restart_found() -> None:
         net.network.crash(2)
         assert not b.send(1, 1)
         await settle()
-        assert len(a.told.disconnected) == 2
+        assert len(a.events.disconnected) == 2
         again: End = net.make(2, session=2, port=port)
         await again.transport.start()
         clock.advance(2)
@@ -202,7 +202,7 @@ def test_nothing_is_shared_between_brokers() -> None:
         message.heartbeat.sequence = 2
         body[:] = b"gone"
         await settle()
-        assert b.told.messages == [(1, heartbeat(1), b"body")]
+        assert b.events.messages == [(1, heartbeat(1), b"body")]
 
     run(scenario)
 
@@ -233,8 +233,8 @@ def test_what_a_machine_without_power_had_not_sent_never_arrives() -> None:
         net.network.heal()
         clock.advance(0.2)
         await settle()
-        assert b.told.sequences == [1], "it was on the wire"
-        assert c.told.sequences == [], "its machine still held it"
+        assert b.events.sequences == [1], "it was on the wire"
+        assert c.events.sequences == [], "its machine still held it"
 
     run(scenario)
 
@@ -250,7 +250,7 @@ def test_a_stale_message_finds_the_connection_that_took_the_place_of_its_own() -
         assert a.transport.connected(2, Channel.CONTROL)
         clock.advance(STALE_S)
         await settle()
-        assert [message.append_ack.term for _, message, _ in b.told.messages] == [7, 7]
+        assert [message.append_ack.term for _, message, _ in b.events.messages] == [7, 7]
 
     run(scenario)
 
@@ -265,13 +265,13 @@ def test_a_lost_connection_carries_nothing_until_it_is_opened_again() -> None:
         assert b.send(1, 3)
         clock.advance(60.0)
         await settle()
-        assert (a.told.sequences, b.told.sequences) == ([3], [2])
+        assert (a.events.sequences, b.events.sequences) == ([3], [2])
         net.network.end_lost(1, 2, Channel.CONTROL)
         clock.advance(1.0)
         await settle()
         assert a.send(2, 4)
         await settle()
-        assert b.told.sequences == [2, 4]
+        assert b.events.sequences == [2, 4]
 
     run(scenario)
 
@@ -286,11 +286,11 @@ def test_one_kind_of_connections_is_cut_alone() -> None:
         assert a.send(2, 1, Channel.BULK)
         assert a.send(2, 2)
         await settle()
-        assert b.told.sequences == [2]
+        assert b.events.sequences == [2]
         conditions.heal_part((1, 2), Channel.BULK)
         net.network.healed()
         await settle()
-        assert b.told.sequences == [2, 1]
+        assert b.events.sequences == [2, 1]
         assert not conditions.is_impaired((1, 2))
 
     run(scenario)

@@ -94,15 +94,15 @@ def run(scenario: Callable[[TcpNetwork], Awaitable[None]], network: Callable[[],
 
 async def turned_away(net: TcpNetwork, b: End, error: type[TinymqError]) -> None:
     """`b` logged this error once and delivered nothing, and a real broker can still connect."""
-    await b.told.until(lambda: b.told.rejected)
-    assert [type(e) for e in b.told.rejected] == [error]
-    assert b.told.messages == []
+    await b.events.until(lambda: b.events.rejected)
+    assert [type(e) for e in b.events.rejected] == [error]
+    assert b.events.messages == []
     friend = net.make(7)
     await friend.transport.start()
     friend.transport.set_peer(b.address)
     await connected(friend, b)
     assert friend.send(b.broker_id, 42)
-    await b.told.until(lambda: b.told.sequences == [42])
+    await b.events.until(lambda: b.events.sequences == [42])
 
 
 async def listening(net: TcpNetwork) -> End:
@@ -170,13 +170,13 @@ def test_a_replayed_handshake_opens_nothing() -> None:
         first.send(opening)
         proof = framed(shake.receive(await first.frame()) or b"")
         first.send(proof + framed(heartbeat(1).SerializeToString()))
-        await b.told.until(lambda: b.told.sequences == [1])
-        b.told.messages.clear()
+        await b.events.until(lambda: b.events.sequences == [1])
+        b.events.messages.clear()
         replay = await Raw.dial(b)
         replay.send(opening + proof + framed(heartbeat(1).SerializeToString()))
         await replay.until_closed()
         await turned_away(net, b, WrongSecret)
-        assert 1 not in b.told.sequences, "no message of the replay was accepted"
+        assert 1 not in b.events.sequences, "no message of the replay was accepted"
 
     run(scenario)
 
@@ -190,12 +190,12 @@ def test_silence_has_a_deadline() -> None:
         halfway.send(framed(hello()))
         await halfway.frame()
         clock.advance(HANDSHAKE_TIMEOUT_S - 0.1)
-        assert b.told.rejected == []
+        assert b.events.rejected == []
         clock.advance(0.2)
         assert await mute.until_closed() + await halfway.until_closed() == b""
-        await b.told.until(lambda: len(b.told.rejected) == 2)
-        assert {type(e) for e in b.told.rejected} == {DeadlineExceeded}
-        del b.told.rejected[1]
+        await b.events.until(lambda: len(b.events.rejected) == 2)
+        assert {type(e) for e in b.events.rejected} == {DeadlineExceeded}
+        del b.events.rejected[1]
         await turned_away(net, b, DeadlineExceeded)
 
     run(scenario, lambda: TcpNetwork(clock))
@@ -212,8 +212,8 @@ def test_a_silent_peer_is_closed_and_dialled_again() -> None:
         a.transport.set_peer(PeerAddress(2, *server.sockets[0].getsockname()[:2]))
         writers = [await accepted.get(), await accepted.get()]
         clock.advance(HANDSHAKE_TIMEOUT_S + 0.1)
-        await a.told.until(lambda: len(a.told.refused) == 2)
-        assert {type(error) for _, error in a.told.refused} == {DeadlineExceeded}
+        await a.events.until(lambda: len(a.events.refused) == 2)
+        assert {type(error) for _, error in a.events.refused} == {DeadlineExceeded}
         async with asyncio.timeout(DEADLINE_S):
             while accepted.empty():
                 clock.advance(0.01)
@@ -265,7 +265,7 @@ def test_large_messages_that_never_end_are_bounded_and_end_their_connections() -
         for waiting, taken in ((3, 2), (1, 2), (0, 1), (0, 0)):  # two at a time, each up to its deadline
             await until(lambda now=(waiting, taken * MIB): (room.waiting, room.bytes) == now)
             clock.advance(2 * FRAME_S)
-        assert {type(error) for error in b.told.rejected} == {DeadlineExceeded}
+        assert {type(error) for error in b.events.rejected} == {DeadlineExceeded}
         for raw in raws:
             assert await raw.until_closed() == b""
 
@@ -311,13 +311,13 @@ def test_a_second_connection_of_the_same_peer_and_channel_closes_the_first() -> 
         first, control = await Raw.opened(b), await Raw.opened(b, Channel.CONTROL)
         first.send(framed(heartbeat(1).SerializeToString()))
         control.send(framed(heartbeat(2).SerializeToString()))
-        await b.told.until(lambda: sorted(b.told.sequences) == [1, 2])
+        await b.events.until(lambda: sorted(b.events.sequences) == [1, 2])
         second = await Raw.opened(b)
         assert await first.until_closed() == b""
         second.send(framed(heartbeat(3).SerializeToString()))
         control.send(framed(heartbeat(4).SerializeToString()))
-        await b.told.until(lambda: sorted(b.told.sequences) == [1, 2, 3, 4])
-        assert b.told.rejected == []
+        await b.events.until(lambda: sorted(b.events.sequences) == [1, 2, 3, 4])
+        assert b.events.rejected == []
         second.writer.close()
         control.writer.close()
 
@@ -332,13 +332,13 @@ def test_messages_of_the_older_connection_are_not_delivered_after_the_newer_open
         first.send(half[:-10])
         second = await Raw.opened(b)
         second.send(framed(heartbeat(2).SerializeToString()))
-        await b.told.until(lambda: b.told.sequences == [2])
+        await b.events.until(lambda: b.events.sequences == [2])
         first.send(half[-10:])
         await first.until_closed()
         second.send(framed(heartbeat(3).SerializeToString()))
-        await b.told.until(lambda: 3 in b.told.sequences)
-        assert b.told.sequences == [2, 3], "no message of the older connection"
-        assert b.told.rejected == []
+        await b.events.until(lambda: 3 in b.events.sequences)
+        assert b.events.sequences == [2, 3], "no message of the older connection"
+        assert b.events.rejected == []
         second.writer.close()
 
     run(scenario)
@@ -349,7 +349,7 @@ def test_another_session_closes_the_other_channel_too() -> None:
         b = await listening(net)
         bulk = await Raw.opened(b)
         bulk.send(framed(heartbeat(1).SerializeToString()))
-        await b.told.until(lambda: b.told.sequences == [1])
+        await b.events.until(lambda: b.events.sequences == [1])
         restarted = await Raw.opened(b, Channel.CONTROL, replace(FRIEND, session=2))
         assert await bulk.until_closed() == b""
         restarted.writer.close()
@@ -363,11 +363,11 @@ def test_an_acceptor_may_not_send() -> None:
     async def scenario(net: TcpNetwork) -> None:
         a, b = await started(net, 1, 2)
         assert a.send(2, 1)
-        await b.told.until(lambda: b.told.messages)
+        await b.events.until(lambda: b.events.messages)
         accepted = b.transport._listener.accepted[1, Channel.CONTROL]
         assert accepted.send(heartbeat(1).SerializeToString(), ())
-        await a.told.until(lambda: a.told.disconnected)
-        assert a.told.messages == []
+        await a.events.until(lambda: a.events.disconnected)
+        assert a.events.messages == []
         await connected(a, b)
 
     run(scenario)
@@ -377,8 +377,8 @@ def test_many_small_sends_of_one_turn_arrive_in_order() -> None:
     async def scenario(net: TcpNetwork) -> None:
         a, b = await started(net, 1, 2)
         assert all(a.send(2, i) for i in range(20_000))
-        await b.told.until(lambda: len(b.told.messages) == 20_000)
-        assert b.told.sequences == list(range(20_000))
+        await b.events.until(lambda: len(b.events.messages) == 20_000)
+        assert b.events.sequences == list(range(20_000))
         assert a.transport.buffered_bytes(2, Channel.CONTROL) == 0
 
     run(scenario)
@@ -390,8 +390,8 @@ def test_an_invalid_address_is_unreachable() -> None:
         await a.transport.start()
         a.transport.set_peer(PeerAddress(2, "x" * 100, 1))
         a.transport.set_peer(PeerAddress(3, "", 1))
-        await a.told.until(lambda: {peer for peer, _ in a.told.refused} == {2, 3})
-        assert {type(error) for _, error in a.told.refused} == {BrokerUnreachable}
+        await a.events.until(lambda: {peer for peer, _ in a.events.refused} == {2, 3})
+        assert {type(error) for _, error in a.events.refused} == {BrokerUnreachable}
 
     run(scenario)
 
@@ -412,8 +412,8 @@ def test_refusals_are_logged_once_however_often_they_happen() -> None:
         await a.transport.start()
         with structlog.testing.capture_logs() as logs:
             a.transport.set_peer(b.address)
-            await a.told.until(lambda: len(a.told.refused) >= 6)
-            await b.told.until(lambda: len(b.told.rejected) >= 6)
+            await a.events.until(lambda: len(a.events.refused) >= 6)
+            await b.events.until(lambda: len(b.events.rejected) >= 6)
         assert sorted((line["event"], line["code"], line.get("channel", "")) for line in logs) == [
             ("peer not reached", "WrongSecret", "BULK"),
             ("peer not reached", "WrongSecret", "CONTROL"),
@@ -446,8 +446,8 @@ def test_the_same_over_tls() -> None:
         bodies = [bytes([i]) * (i * 300_000) for i in range(8)]
         for i, body in enumerate(bodies):
             assert a.send(2, i, Channel.BULK, (body,))
-        await b.told.until(lambda: len(b.told.messages) == 8)
-        assert [body for _, _, body in b.told.messages] == bodies
+        await b.events.until(lambda: len(b.events.messages) == 8)
+        assert [body for _, _, body in b.events.messages] == bodies
         plain = await Raw.dial(b)
         plain.send(framed(hello()))
         await plain.until_closed()

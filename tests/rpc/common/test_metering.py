@@ -57,8 +57,8 @@ class Told(Unmetered):
 def run(scenario: Callable[[Streams, Told], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
         streams = Streams(Limits())
-        streams.serving.meter = told = Told()
-        await scenario(streams, told)
+        streams.serving.meter = reports = Told()
+        await scenario(streams, reports)
 
     asyncio.run(main())
 
@@ -66,17 +66,17 @@ def run(scenario: Callable[[Streams, Told], Coroutine[Any, Any, None]]) -> None:
 def test_a_batch_is_reported_when_it_is_acknowledged() -> None:
     data = payload(3)
 
-    async def scenario(s: Streams, told: Told) -> None:
+    async def scenario(s: Streams, reports: Told) -> None:
         line = Line()
         s.produce(line)
         line.send(pb.ProduceRequest(batches=[batch(T, data, 1), batch(T, data, 2, acks=pb.ACKS_LEADER)]))
         await settle()
-        assert told.said == [("produced", T, len(data), 3, 3.0, None)], "no request waits for a majority"
+        assert reports.said == [("produced", T, len(data), 3, 3.0, None)], "no request waits for a majority"
         s.bench.group.commit()
-        assert told.said[1:] == [("produced", T, len(data), 3, 1.0, 2.0)]
+        assert reports.said[1:] == [("produced", T, len(data), 3, 1.0, 2.0)]
         line.send(pb.ProduceRequest(batches=[batch(T, data, 3, acks=pb.ACKS_NONE)]))
         await settle()
-        assert told.said[2:] == [("appended", T, len(data), 3)]
+        assert reports.said[2:] == [("appended", T, len(data), 3)]
 
     run(scenario)
 
@@ -84,54 +84,54 @@ def test_a_batch_is_reported_when_it_is_acknowledged() -> None:
 def test_a_duplicate_is_reported_as_one() -> None:
     data = payload(2, producer=5, sequence=0)
 
-    async def scenario(s: Streams, told: Told) -> None:
+    async def scenario(s: Streams, reports: Told) -> None:
         line = Line()
         s.produce(line)
         line.send(pb.ProduceRequest(batches=[batch(T, data, 1), batch(T, data, 2)]))
         await settle()
         s.bench.group.commit()
-        assert [said[0] for said in told.said] == ["produced", "duplicated"]
+        assert [said[0] for said in reports.said] == ["produced", "duplicated"]
 
     run(scenario)
 
 
 def test_a_refusal_is_reported_even_if_no_call_waits_for_it() -> None:
-    async def scenario(s: Streams, told: Told) -> None:
+    async def scenario(s: Streams, reports: Told) -> None:
         line = Line()
         s.produce(line)
         elsewhere = [batch(T, payload(), n, partition=1, acks=acks) for n, acks in ((1, 0), (2, pb.ACKS_NONE))]
         line.send(pb.ProduceRequest(batches=[*elsewhere, batch(T, payload(), 3)]))
         await settle()
-        assert told.said == [("refused", PRODUCE, "UnknownPartition")] * 2
+        assert reports.said == [("refused", PRODUCE, "UnknownPartition")] * 2
         assert [result.request_id for reply in line.replies for result in reply.results] == [1]
         s.bench.group.lose_leadership(to=2)
-        assert told.said[2:] == [("refused", PRODUCE, "OutcomeUnknown")]
+        assert reports.said[2:] == [("refused", PRODUCE, "OutcomeUnknown")]
 
     run(scenario)
 
 
 def test_a_fetch_is_reported_with_its_wait_apart() -> None:
-    async def scenario(s: Streams, told: Told) -> None:
+    async def scenario(s: Streams, reports: Told) -> None:
         line = Line()
         s.fetch(line)
         line.send(ask(1))
         await settle()
-        assert told.said == [], "it waits"
+        assert reports.said == [], "it waits"
         s.bench.send(2)
         s.bench.group.commit()
         await settle()
         (reply,) = line.replies
-        assert told.said == [("fetched", T, len(reply.frames), 1.0, 2.0)]
+        assert reports.said == [("fetched", T, len(reply.frames), 1.0, 2.0)]
         line.send(ask(2, offset=99))
         line.send(ask(3, partition=1))
         await settle()
-        assert told.said[1:] == [("refused", FETCH, "UnknownPartition"), ("refused", FETCH, "OffsetOutOfRange")]
+        assert reports.said[1:] == [("refused", FETCH, "UnknownPartition"), ("refused", FETCH, "OffsetOutOfRange")]
 
     run(scenario)
 
 
 def test_a_cancelled_fetch_is_not_reported() -> None:
-    async def scenario(s: Streams, told: Told) -> None:
+    async def scenario(s: Streams, reports: Told) -> None:
         line = Line()
         stream = FetchStream(s.serving, line, s.limits)
         running = asyncio.ensure_future(stream.run(line.incoming()))
@@ -145,7 +145,7 @@ def test_a_cancelled_fetch_is_not_reported() -> None:
         s.bench.group.commit()
         line.end()
         await running
-        assert [said[0] for said in told.said] == ["fetched"]
+        assert [said[0] for said in reports.said] == ["fetched"]
         assert len(line.replies) == 1
 
     run(scenario)
@@ -178,8 +178,8 @@ async def _stream(requests: Any, context: object) -> None:
 
 async def _told_of(service: str, *names: str) -> list[tuple[Any, ...]]:
     """Return the calls of the meter for these calls to a service."""
-    told = Told()
-    server = grpc.aio.server(interceptors=[Metering(told)])
+    reports = Told()
+    server = grpc.aio.server(interceptors=[Metering(reports)])
     unary = grpc.unary_unary_rpc_method_handler(
         _answer,  # type: ignore[arg-type]
         request_deserializer=pb.CreateTopicRequest.FromString,
@@ -202,7 +202,7 @@ async def _told_of(service: str, *names: str) -> list[tuple[Any, ...]]:
         unknown = channel.unary_unary(f"/{service}/Nothing")(b"", timeout=20)
         assert await unknown.code() is grpc.StatusCode.UNIMPLEMENTED
     await server.stop(None)
-    return told.said
+    return reports.said
 
 
 @pytest.mark.parametrize(
