@@ -75,16 +75,17 @@ class Group:
     @property
     def role(self) -> Role:
         state = self._replica.state
-        unlisted = Role.OBSERVER if state.is_observer else Role.LEARNER
-        if isinstance(state.failure, NotReady):  # the host opens it again
-            return Role.FOLLOWER if state.is_member else unlisted
-        if state.failure is not None:
-            return Role.QUARANTINED if isinstance(state.failure, CorruptData) else Role.FAILED
-        if self._replica.current.leadership is not None:
-            return Role.LEADER
-        if not state.is_member:
-            return unlisted
-        return Role.CANDIDATE if state.is_candidate else Role.FOLLOWER
+        failure = state.failure
+        if failure is None:  # asked for at every tick: the usual answers come first
+            if self._replica.current.leadership is not None:
+                return Role.LEADER
+            if state.is_member:
+                return Role.CANDIDATE if state.is_candidate else Role.FOLLOWER
+        elif not isinstance(failure, NotReady):
+            return Role.QUARANTINED if isinstance(failure, CorruptData) else Role.FAILED
+        elif state.is_member:  # the host opens it again
+            return Role.FOLLOWER
+        return Role.OBSERVER if state.is_observer else Role.LEARNER
 
     @property
     def term(self) -> int:
