@@ -144,3 +144,12 @@ def test_an_interrupted_campaign_prints_its_totals() -> None:
     assert campaign.returncode == 130
     assert re.search(r"^seeds 0 to \d+: ", output, re.M), output
     assert "Traceback" not in complained, complained
+
+
+def test_a_reduced_failure_is_printed_with_the_shortest_command(capsys: pytest.CaptureFixture[str]) -> None:
+    campaign = Campaign([], None, 1, None, reduce_s=60.0)
+    campaign._take("make sim SEED=2 BROKERS=3", _values(Plan(2), "gap: 3") | {"shortest": "make sim SEED=2 ACTS=1"})
+    campaign._take("make sim SEED=3 BROKERS=3", _values(Plan(3), "gap: 3") | {"shortest": "make sim SEED=3 BROKERS=3"})
+    told = [line.strip() for line in capsys.readouterr().out.splitlines() if "reduced" in line]
+    assert told == ["reduced: make sim SEED=2 ACTS=1"]
+    assert campaign.failures == ["make sim SEED=2 BROKERS=3", "make sim SEED=3 BROKERS=3"]
