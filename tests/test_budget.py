@@ -34,7 +34,7 @@ SHARES_S = {  # of the time of all workers, by the first folder below tests/; ""
     "registry": 60,
     "rpc": 36,
     "spark": 180,
-    "testing": 42,
+    "testing": 45,
     "upgrade": 13,
 }
 ALL_LONG = re.compile(r"^pytestmark = .*\bmark\.long\b", re.MULTILINE)  # nothing of such a file is in `make test`

@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,9 +30,13 @@ from tinymq.base.errors import DeadlineExceeded, TinymqError
 from tinymq.base.types import PeerAddress
 from tinymq.log.files.files import Files
 from tinymq.net.loopback_ports import HOST, PortReservation
+from tinymq.registry.raft_group.replicated import ReplicatedRegistry
 from tinymq.registry.service import RegistryService
 from tinymq.rpc.common.broker_state import State
 from tinymq.rpc.services.cluster_formation import form_cluster
+from tinymq.testing.clock import TestClock
+from tinymq.testing.faults import Faults
+from tinymq.testing.links import Links
 
 if TYPE_CHECKING:
     from tinymq import Client
@@ -59,12 +63,14 @@ class Cluster:
         metrics: bool = False,
         racks: Mapping[int, str] | None = None,
         auto_create_topics: bool = False,
+        links: bool = False,
     ) -> None:
         """Prepare a cluster. Brokers start when you enter it.
 
         `files_factory` returns the disk of a broker, by broker id, at each of its starts. Without `form`, the brokers
         come up unformed. With `metrics`, each broker serves its metrics (see `metrics_address`). `racks` maps broker
-        ids to racks. With `auto_create_topics`, topics are made when they are first used.
+        ids to racks. With `auto_create_topics`, topics are made when they are first used. With `links`, brokers 1 to
+        `nodes` reach one another through relays, so that `partition` and `slow` work.
         """
         assert nodes in (1, 3, 5), "the metadata group has 1, 3 or 5 voters"
         self.nodes = nodes  # the number of voters: brokers 1 to `nodes` replicate the metadata
@@ -74,6 +80,8 @@ class Cluster:
         self._files_factory = files_factory
         self._form = form
         self._racks = racks or {}
+        self.clock = TestClock(self._jump)  # of all brokers: `cluster.clock.advance(days=7)`
+        self._links = Links() if links else None
         self._auto_create_topics = auto_create_topics
         self._metrics_listen = f"{HOST}:0" if metrics else ""
         self._directory: tempfile.TemporaryDirectory[str] | None = None
@@ -169,6 +177,39 @@ class Cluster:
         """End a broker as `kill -9` does: it transfers no leadership, and sends and writes nothing more."""
         self.run(self.brokers.pop(broker_id).kill())
 
+    def restart(self, broker_id: int) -> None:
+        """Kill a broker, and start it again. Returns when it is registered again."""
+        self.kill(broker_id)
+        self.start(broker_id)
+
+    def partition(self, *groups: Iterable[int]) -> None:
+        """Cut the links between groups of brokers, such as `partition({1}, {2, 3})`. One group is cut from all others.
+
+        Clients still reach every broker. Brokers notice nothing but silence, as in a network that drops packets. Needs
+        a cluster made with `links=True`.
+        """
+        sets = [set(group) for group in groups]
+        if len(sets) == 1:
+            sets.append(set(self._client_ports) - sets[0])
+        links = self._faulty_links()
+        for number, one in enumerate(sets):
+            for other in sets[number + 1 :]:
+                self.call(lambda one=one, other=other: links.cut(one, other))  # type: ignore[misc]
+
+    def slow(self, broker_id: int, milliseconds: float) -> None:
+        """Let everything between a broker and the others take so much longer, each way. Needs `links=True`."""
+        links = self._faulty_links()
+        self.call(lambda: links.slow(broker_id, milliseconds / 1000))
+
+    def heal(self) -> None:
+        """End all partitions and delays."""
+        self.call(self._faulty_links().heal)
+
+    def faults(self, seed: int) -> Faults:
+        """Return random faults for a `with` block: kills, partitions and delays that follow from `seed`."""
+        self._faulty_links()
+        return Faults(self, seed)
+
     def wipe(self, broker_id: int) -> None:
         """Remove the data of a stopped broker, as a dead disk does. Its next start finds an empty data directory."""
         assert broker_id not in self.brokers, "stop it first"
@@ -217,12 +258,29 @@ class Cluster:
         self._clients.append(client)
         return client
 
+    def _faulty_links(self) -> Links:
+        assert self._links is not None, "make the cluster with links=True, or use the fixture tinymq_cluster"
+        return self._links
+
+    def _jump(self, jump: Callable[[], None]) -> None:
+        """Let the brokers' clock jump, on their loop, and keep them registered."""
+
+        def on_loop() -> None:
+            jump()
+            for app in self.brokers.values():
+                registry = app.serving.broker.registry if app.serving.broker is not None else None
+                if isinstance(registry, ReplicatedRegistry):
+                    registry.grant_whole_leases()
+
+        self.call(on_loop)
+
     # ---- on the loop ---------------------------------------------------------------------------------
 
     def _config(self, broker_id: int) -> BrokerConfig:
         assert self._directory is not None, "enter the cluster first"
         voters = tuple(PeerAddress(i, HOST, port) for i, port in self._peer_ports.items() if i <= self.nodes)
         joins = broker_id > self.nodes
+        relays = {other: self._links.port(broker_id, other) for other in self._peer_ports} if self._links else {}
         return BrokerConfig(
             broker_id=broker_id,
             data_dir=f"{self._directory.name}/broker-{broker_id}",
@@ -232,6 +290,7 @@ class Cluster:
             listen=self.address(broker_id),
             peer_listen=f"{HOST}:{self._peer_ports[broker_id]}",
             metrics_listen=self._metrics_listen,
+            dial=tuple(PeerAddress(other, HOST, port) for other, port in relays.items() if port is not None),
             rack=self._racks.get(broker_id, ""),
             auto_create_topics=self._auto_create_topics,
             limits=self._limits,
@@ -240,11 +299,18 @@ class Cluster:
 
     async def _start(self, broker_id: int) -> None:
         files = self._files_factory(broker_id) if self._files_factory is not None else None
-        app = BrokerApp(self._config(broker_id), MachineEnv(files=files))
+        app = BrokerApp(self._config(broker_id), MachineEnv(clock=self.clock, files=files))
         await app.start()
         self.brokers[broker_id] = app
 
+    async def _open_links(self, links: Links) -> None:
+        pairs = [(a, b) for a in self._peer_ports for b in self._peer_ports if a != b]
+        for (source, target), port in zip(pairs, self._ports.take(len(pairs)), strict=True):
+            await links.add(source, target, port, self._peer_ports[target])
+
     async def _start_all(self) -> None:
+        if self._links is not None:
+            await self._open_links(self._links)
         await asyncio.gather(*(self._start(broker_id) for broker_id in self._client_ports))
         if not self._form:
             return
@@ -256,6 +322,8 @@ class Cluster:
         apps = list(self.brokers.values())
         self.brokers.clear()
         await asyncio.gather(*(app.kill() for app in apps))
+        if self._links is not None:
+            await self._links.close()
 
     def _knows(self, broker_id: int, others: set[int]) -> bool:
         """Return whether a broker runs and sees `others` registered with the sessions that run now."""
