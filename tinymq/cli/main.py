@@ -28,9 +28,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def run(argv: Sequence[str]) -> int:
     """Run the command line `argv` and return the exit code. Bugs propagate as exceptions."""
-    stopwatch.begin()
     try:
-        with extras.required("the tinymq command"):
+        with stopwatch.command(), extras.required("the tinymq command"):
             return _run(argv)
     except extras.MissingExtra as missing:
         explain(missing)
