@@ -143,13 +143,14 @@ def test_async_pushes_without_a_wait_keep_their_order(cluster: Cluster, mq: Clie
         assert [m.value for m in drained(queue)] == [b"%d" % i for i in range(5001)]
 
 
-def test_the_example_of_the_channels_page_works(cluster: Cluster, mq: Client) -> None:
+def test_the_examples_of_the_channels_page_work(cluster: Cluster, mq: Client) -> None:
     mq.admin.create_topic("orders", partitions=1, replication_factor=3)
     page = (Path(__file__).resolve().parents[2] / "docs" / "channels.md").read_text()
-    (example,) = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    exec(example.replace("127.0.0.1:7070", cluster.servers))
-    (found,) = mq.admin.list_channels("orders")
-    assert (found.channel, found.position) == ("billing", 1)
+    for example in re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
+        exec(example.replace("127.0.0.1:7070", cluster.servers), {"mq": mq})
+    for topic, channel in (("orders", "billing"), ("jobs", "workers")):
+        (found,) = mq.admin.list_channels(topic)
+        assert (found.channel, found.position) == (channel, 1)
 
 
 def test_channels_are_independent(mq: Client, topic: str) -> None:

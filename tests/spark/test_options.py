@@ -292,4 +292,5 @@ def test_finding_the_name_loads_neither_grpc_nor_the_client() -> None:
         "tinymq",
         "tinymq.base",
         "tinymq.base.extras",
+        "tinymq.base.version",
     }
