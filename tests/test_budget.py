@@ -21,7 +21,7 @@ SHARES_S = {  # of the time of all workers, by the first folder below tests/; ""
     "benchmarks": 3,
     "broker": 40,
     "chaos": 330,
-    "cli": 153,
+    "cli": 154,
     "client": 112,
     "examples": 18,
     "fuzz": 24,

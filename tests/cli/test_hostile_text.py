@@ -71,10 +71,13 @@ ASKING: dict[str, list[str]] = {
     "cluster recover": ["--secret-file", "secret"],
     "cluster transfer-leader": [TOPIC, "0"],
     "cluster status": [],
+    "bench produce": [TOPIC, "-n", "1"],
+    "bench consume": [TOPIC, "-n", "1"],
+    "bench e2e": [TOPIC, "-n", "1"],
 }
 LOCAL = {
     "dev up", "dev add", "dev kill", "dev stop", "dev start", "dev down", "dev status", "dev logs", "log dump",
-    "context list", "context set", "context use", "context delete", "completion",
+    "doctor", "context list", "context set", "context use", "context delete", "completion",
 }  # fmt: skip
 NO_JSON = {
     "consume",

@@ -34,6 +34,8 @@ app.command("tinymq.cli.verbs.cluster:app", name="cluster", help="Form a cluster
 app.command(
     "tinymq.cli.verbs.local.context:app", name="context", help="Name clusters, and choose the one that commands use."
 )
+app.command("tinymq.cli.verbs.local.doctor:doctor", name="doctor", help="Look at this machine and the brokers.")
+app.command("tinymq.cli.verbs.local.bench:app", name="bench", help="Measure a cluster: produce, consume, e2e.")
 app.command("tinymq.cli.verbs.log:app", name="log", help="Inspect segment files offline.")
 
 
