@@ -92,7 +92,7 @@ def test_only_a_joining_broker_may_have_another_data_directory() -> None:
         entry = first_entry(formation, b"another folder's")
         with pytest.raises(WrongBroker, match="with this data directory") as refused:
             await formation.form(CLUSTER, packed(entry))
-        assert "a broker joins a formed cluster automatically" in refused.value.hint
+        assert "joins a formed cluster by itself" in refused.value.hint
         with pytest.raises(WrongBroker):
             await formation.join(CLUSTER, packed(first_entry(formation, broker_id=2)))
         with pytest.raises(InvalidRequest):

@@ -14,7 +14,7 @@ def explain_learner(repairing: str, leader: int | None, last_index: int, announc
     none. `listed`: the applied CONFIG lists it, and it becomes a member when its disk has stored that.
     """
     if listed:
-        now = "it is listed, and waits until its disk has stored that"
+        now = "it is listed, and waits until its disk has stored its membership"
     elif leader is None:
         now = NO_LEADER
     elif announced > last_index:
