@@ -1,0 +1,153 @@
+"""The promises to users of the Python client, each one a test that carries its words as its name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from importlib import resources
+
+import pytest
+
+import tinymq
+from tests.client.fake_cluster import FakeCluster
+from tests.client.running import client_of, run
+from tinymq import Client, NotDelivered
+from tinymq.app.broker_app import BrokerApp
+from tinymq.base.errors import BY_CODE, BrokerUnreachable, InvalidRequest, TinymqError, UnknownTopic
+from tinymq.testing import Cluster
+
+DEADLINE_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=3) as running:
+        yield running
+
+
+@pytest.fixture
+def mq(cluster: Cluster) -> Iterator[Client]:
+    with Client(cluster.servers) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(mq: Client, request: pytest.FixtureRequest) -> str:
+    name: str = request.node.name[:200]
+    mq.admin.create_topic(name, partitions=1, replication_factor=3)
+    return name
+
+
+def test_a_consumer_never_hangs_or_dies_silently_it_resumes_by_itself(cluster: Cluster, mq: Client, topic: str) -> None:
+    with mq.reader(topic) as reader:
+        mq.send(topic, b"before")
+        assert [message.value for message in reader.poll(DEADLINE_S)] == [b"before"]
+        leader = cluster.wait_leader(topic)
+        cluster.kill(leader)
+        mq.send(topic, b"after")
+        assert [message.value for message in reader.poll(DEADLINE_S)] == [b"after"]
+        cluster.start(leader)
+
+
+def test_a_consumer_never_hangs_or_dies_silently_or_raises(mq: Client, topic: str) -> None:
+    with mq.reader(topic) as reader:
+        assert reader.poll(0.0) == []
+        mq.admin.delete_topic(topic)
+        with pytest.raises(UnknownTopic):
+            reader.poll(DEADLINE_S)
+
+
+def test_an_empty_poll_is_an_empty_list_not_an_exception(mq: Client, topic: str) -> None:
+    with mq.reader(topic) as reader, mq.queue(topic, 0, "c") as queue:
+        assert reader.poll(0.0) == []
+        assert queue.poll() == []
+
+
+def test_no_argument_is_ever_dropped_headers_given_are_headers_delivered(mq: Client, topic: str) -> None:
+    given = [("trace", b"7"), ("trace", b"8"), ("none", None)]
+    mq.send(topic, b"v", key=b"k", headers=given, timestamp=7, partition=0)
+    with mq.reader(topic, end="latest") as reader:
+        (message,) = list(reader)
+    assert (message.key, message.value, message.timestamp_us) == (b"k", b"v", 7)
+    assert list(message.headers) == given
+    with pytest.raises(TypeError):
+        mq.send(topic, b"v", header={"trace": b"7"})  # type: ignore[call-arg]
+    with pytest.raises(InvalidRequest, match="linger_ms"):
+        mq.producer(linger=5)  # type: ignore[call-arg]
+
+
+def test_a_connection_error_lists_every_address_tried_and_why_each_failed() -> None:
+    async def scenario() -> None:
+        fake = FakeCluster()
+        for broker in fake.nodes:
+            fake.kill(broker, elect=False)
+        async with client_of(fake, connect_timeout_ms=0) as client:
+            with pytest.raises(BrokerUnreachable) as raised:
+                await client.admin.list_topics()
+            assert all(f"fake:{n}: connection refused" in raised.value.message for n in (1, 2, 3))
+
+    run(scenario())
+
+
+def test_every_error_has_code_retriable_and_hint() -> None:
+    assert len(BY_CODE) > 40
+    for code, kind in BY_CODE.items():
+        error = kind("said")
+        assert (error.code, type(error.retriable)) == (code, bool)
+        assert error.hint or kind.__subclasses__(), f"{code} says what to do"
+
+
+def test_leaving_a_with_block_flushes_and_what_could_not_be_sent_raises_with_the_records() -> None:
+    async def scenario() -> None:
+        fake = FakeCluster()
+        fake.add_topic("t")
+        async with client_of(fake) as client:
+            async with client.producer(linger_ms=60_000) as producer:
+                delivery = await producer.send("t", b"flushed")
+            assert (await delivery).offset == 0
+
+            async def leave_while_no_broker_answers() -> None:
+                async with client.producer(delivery_timeout_ms=300, linger_ms=60_000) as producer:
+                    await producer.send("t", b"left", key=b"k")
+                    for broker in fake.nodes:
+                        fake.kill(broker, elect=False)
+
+            with pytest.raises(NotDelivered) as raised:
+                await leave_while_no_broker_answers()
+            assert [(record.key, record.value) for record in raised.value.records] == [(b"k", b"left")]
+
+    run(scenario())
+
+
+FORKING = """
+import os, sys, tinymq
+client = tinymq.Client(sys.argv[1])
+if not (child := os.fork()):
+    with client:
+        os._exit(0 if client.send(sys.argv[2], b"from a child").offset == 0 else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_process_that_forks_after_import_works(cluster: Cluster, topic: str) -> None:
+    command = [sys.executable, "-c", FORKING, cluster.servers, topic]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_broker_that_tests_use_is_the_real_one_in_process(cluster: Cluster) -> None:
+    assert all(type(broker) is BrokerApp for broker in cluster.brokers.values())
+    assert "tinymq-cluster" in {thread.name for thread in threading.enumerate()}
+
+
+def test_py_typed_is_there_so_that_mypy_strict_checks_programs() -> None:
+    assert (resources.files(tinymq) / "py.typed").is_file()
+
+
+def test_payloads_are_bytes_to_the_broker(mq: Client, topic: str) -> None:
+    for value, hint in (("text", "value.encode()"), ({"a": 1}, "json.dumps(value).encode()"), (1, "str(value)")):
+        with pytest.raises(TinymqError) as raised:
+            mq.send(topic, value)  # type: ignore[arg-type]
+        assert hint in raised.value.hint
