@@ -194,6 +194,15 @@ class QuorumRecovery:
     log: Log
 
 
+@dataclass(frozen=True, slots=True)
+class FilledReplica:
+    """A replica that had started has caught up: it has applied all that was committed in its group."""
+
+    at_s: float
+    log: Log
+    broker: int
+
+
 class History:
     """Calls in the order of invocation, and all other observations."""
 
@@ -206,6 +215,7 @@ class History:
         self.faults: list[FaultSpan] = []  # in the order of their beginnings; they may overlap
         self.found: list[FoundDamage] = []  # damage without a cause
         self.revivals: list[QuorumRecovery] = []
+        self.filled: list[FilledReplica] = []  # of topics with weaker durability
         self.topics: dict[str, dict[str, str]] = {}  # by TOPIC: settings that are not the defaults
         self.replicas: list[FinalReplica] = []  # at the end
         self.commits: dict[Log, list[tuple[float, int]]] = {}  # (when, end offset), as first known to any replica
@@ -260,6 +270,10 @@ class History:
         if log in self.commits:
             self.commits[log].append((self.now(), end_offset))
 
+    def caught_up(self, log: Log, broker: int) -> None:
+        """A broker's replica has applied all that was committed, for the first time since it started."""
+        self.filled.append(FilledReplica(self.now(), log, broker))
+
     def committed(self, log: Log, end_offset: int) -> None:
         """All records below `end_offset` are committed now, and some replica has applied them."""
         commits = self.commits.setdefault(log, [])
@@ -301,6 +315,8 @@ class History:
             yield _line("found", asdict(found))
         for revival in self.revivals:
             yield _line("revival", asdict(revival))
+        for filled in self.filled:
+            yield _line("filled", asdict(filled))
         for log, commits in self.commits.items():
             yield _line("commits", {"log": log, "commits": commits})
         for log, weights in self.weights.items():
@@ -328,6 +344,8 @@ class History:
                 history.calls.append(Call(**values | {"outcome": Outcome(values["outcome"])}))
             elif kind == "revival":
                 history.revivals.append(QuorumRecovery(**values))
+            elif kind == "filled":
+                history.filled.append(FilledReplica(**values))
             elif kind == "found":
                 history.found.append(FoundDamage(**values))
             elif kind == "commits":

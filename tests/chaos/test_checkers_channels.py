@@ -185,7 +185,33 @@ def lost_although_synced(s: Story) -> None:
     s.history.revived(LOG)
 
 
+def lost_after_a_broker_was_filled(s: Story) -> None:
+    """Broker 1 has lost power and caught up. Then only broker 2 loses power: a majority still has the record."""
+    s.history.topics[T] = {"storage": "memory", "replicas": "3"}
+    s.history.changed("broker 1 is killed")
+    s.now_s += 2
+    s.history.caught_up(LOG, 1)
+    s.send("p-2", at=4)
+    s.history.changed("broker 2 is killed")
+    s.history.revived(LOG)
+
+
+def lost_long_after_a_slow_disk(s: Story) -> None:
+    """The disk had been well for long when the power failed."""
+    s.history.topics[T] = {"sync": "100", "replicas": "3"}
+    s.history.changed("FAULT slow_disk: twice at [1]")
+    s.history.changed("FAULT slow_disk is over")
+    s.now_s += 5
+    s.send("p-2", at=4)
+    s.now_s += 5
+    for broker in (1, 2):
+        s.history.changed(f"broker {broker} loses power")
+    s.history.revived(LOG)
+
+
 BAD: list[tuple[Spoil, AnomalyKind]] = [
+    (lost_after_a_broker_was_filled, AnomalyKind.NEEDLESS_LOSS),
+    (lost_long_after_a_slow_disk, AnomalyKind.LOST_WRITE),
     (lost_although_synced, AnomalyKind.LOST_WRITE),
     (answered_early_long_after_a_majority, AnomalyKind.UNCOMMITTED),
     (lost_long_after_a_majority, AnomalyKind.LOST_WRITE),
@@ -292,6 +318,29 @@ def lost_with_a_majority(s: Story) -> None:
     s.history.revived(LOG)
 
 
+def lost_on_a_slow_disk(s: Story) -> None:
+    """A sync may take long: nobody knows what was synced."""
+    s.history.topics[T] = {"sync": "100", "replicas": "3"}
+    s.send("p-2", at=4)
+    s.now_s += 1
+    s.history.changed("FAULT slow_disk: twice at [1]")
+    for broker in (1, 2):
+        s.history.changed(f"broker {broker} loses power")
+    s.history.changed("FAULT slow_disk is over")
+    s.history.revived(LOG)
+
+
+def lost_before_a_filled_broker_had_synced(s: Story) -> None:
+    """Broker 1 has caught up, and loses power before its interval ends."""
+    s.history.topics[T] = {"sync": "5000", "replicas": "3"}
+    s.send("p-2", at=4)
+    s.history.changed("broker 1 loses power")
+    s.history.caught_up(LOG, 1)
+    for broker in (1, 2):
+        s.history.changed(f"broker {broker} loses power")
+    s.history.revived(LOG)
+
+
 def given_up_after_failed_syncs(s: Story) -> None:
     """Each of the two lost unsynced records: one by a failed sync, the other by a power cut."""
     s.history.topics[T] = {"sync": "100", "replicas": "3"}
@@ -317,6 +366,8 @@ def lost_under_an_earlier_setting(s: Story) -> None:
     "tell",
     [
         lost_under_an_earlier_setting,
+        lost_on_a_slow_disk,
+        lost_before_a_filled_broker_had_synced,
         a_seek_that_was_not_answered,
         a_seek_beside_a_look,
         a_commit_behind_the_cursor,

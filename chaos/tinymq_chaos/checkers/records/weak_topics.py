@@ -7,6 +7,7 @@ In all other cases the same rules hold as for other topics.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -20,6 +21,7 @@ _ENDS = re.compile(r"broker (\d+) (loses power|is killed|has ended|has stopped|l
 _UNSYNCED = {"loses power", "fails to sync"}  # either may lose unsynced entries: adr/0029
 _PROCESS = {"loses power", "is killed", "has ended", "has stopped", "loses its disk"}
 _SLOW = {"slow_disk", "hung_disk", "hung_file", "fail_sync", "disk_full", "disk_error", "no_room"}
+_FAULT = re.compile(r"FAULT (\w+)(: | is over)")
 ANSWERED_S = 1.0  # for which an earlier answer may be in flight
 SYNCED_S = 0.5  # for a sync and its waiters, on a healthy disk
 LOST = frozenset(
@@ -54,7 +56,7 @@ def _lost_since_s(facts: Facts, revival: QuorumRecovery) -> float | None:
     majority lost power. None: no record is certain to be synced. The longest interval that may have been in force
     counts; while `sync` was `always` for certain, no interval counts."""
     settings = facts.history.topics.get(revival.log[0], {})
-    if "sync" not in settings or _SLOW & {change.what.split(" ")[-1] for change in facts.history.changes}:
+    if "sync" not in settings:
         return None
     cuts = sorted(_ends(facts, revival).values())
     majority = int(settings.get("replicas", "3")) // 2 + 1
@@ -63,7 +65,22 @@ def _lost_since_s(facts: Facts, revival: QuorumRecovery) -> float | None:
     cut_s = cuts[majority - 1]
     settings_then = SettingsHistory(facts, revival.log[0])
     values = settings_then.between("sync", cut_s - _longest_s(settings_then.between("sync", 0.0, cut_s)), cut_s)
-    return cut_s - _longest_s(values) - SYNCED_S
+    since_s = cut_s - _longest_s(values) - SYNCED_S
+    return None if _slow_between(facts, since_s, cut_s) else since_s
+
+
+def _slow_between(facts: Facts, since_s: float, until_s: float) -> bool:
+    """Return whether some disk was slow, hung or full at any time between two."""
+    began_s: dict[str, float] = {}
+    for change in facts.history.changes:
+        fault = _FAULT.match(change.what)
+        if fault is None or fault[1] not in _SLOW:
+            continue
+        if fault[2] == ": ":
+            began_s.setdefault(fault[1], change.at_s)
+        elif began_s.pop(fault[1], math.inf) <= until_s and change.at_s >= since_s:
+            return True
+    return any(at_s <= until_s for at_s in began_s.values())
 
 
 def _longest_s(values: set[str | None]) -> float:
@@ -82,16 +99,40 @@ def needless_losses(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _ends(facts: Facts, revival: QuorumRecovery) -> dict[int, float]:
-    """Return when each broker that may lack entries ended first, since the group's last recovery."""
+    """Return when each broker that may lack entries ended first, since it had all that was committed and since the
+    group's last recovery."""
     others = [r.at_s for r in facts.history.revivals if r.log == revival.log and r.at_s < revival.at_s]
     commits = [at_s for at_s, _ in facts.history.commits.get(revival.log, ()) if at_s < revival.at_s]
     stood_s = max(commits, default=revival.at_s)  # since then the group has been stuck, and no replica caught up
     since_s = max([stood_s - FILLED_S, *others])
     counted = _UNSYNCED if "sync" in facts.history.topics.get(revival.log[0], {}) else _PROCESS
-    found: dict[int, float] = {}
+    ends: dict[int, list[float]] = {}
     for change in facts.history.changes:
         end = _ENDS.match(change.what)
         recent = since_s <= change.at_s <= revival.at_s
         if recent and end is not None and end[2] in counted:
-            found.setdefault(int(end[1]), change.at_s)
-    return found
+            ends.setdefault(int(end[1]), []).append(change.at_s)
+    full_s = _full_since_s(facts, revival)
+    left = {broker: [at_s for at_s in each if at_s > full_s.get(broker, 0.0)] for broker, each in ends.items()}
+    return {broker: min(each) for broker, each in left.items() if each}
+
+
+def _full_since_s(facts: Facts, revival: QuorumRecovery) -> dict[int, float]:
+    """Return when each broker certainly had all that was committed, synced, for the last time before the recovery.
+
+    A replica that has caught up lacks nothing of before. It has synced that after the longest interval, unless it ended
+    first.
+    """
+    values = SettingsHistory(facts, revival.log[0]).between("sync", 0.0, revival.at_s)
+    wait_s = _longest_s(values) + SYNCED_S if values - {None} else 0.0
+    full_s: dict[int, float] = {}
+    for filled in facts.history.filled:
+        synced_s = filled.at_s + wait_s
+        ended = any(
+            (end := _ENDS.match(change.what)) is not None and int(end[1]) == filled.broker
+            for change in facts.history.changes if filled.at_s <= change.at_s <= synced_s
+        )  # fmt: skip
+        sure = not ended and not _slow_between(facts, filled.at_s, synced_s)
+        if filled.log == revival.log and synced_s <= revival.at_s and sure:
+            full_s[filled.broker] = synced_s
+    return full_s

@@ -14,6 +14,7 @@ from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.format.entry import Entry, Kind
 from tinymq.log.replica_log.log_config import DISK, LogConfig
 from tinymq.proto import peer_pb2
+from tinymq.raft import Role
 from tinymq.simulation.memory_network import MemoryNetwork
 from tinymq_chaos.checkers.cluster.ledger import Ledger
 from tinymq_chaos.checkers.common.replica_reader import ReplicaReader
@@ -35,6 +36,7 @@ class Observations:
         self._names: dict[GroupId, Log] = {METADATA_GROUP: METADATA}
         self._deleted: set[GroupId] = set()
         self._revived: set[GroupId] = set()
+        self._filling: set[tuple[GroupId, int]] = set()  # replicas of weak groups that have not caught up yet
         self._weak: set[GroupId] = set()  # in memory, or synced at intervals
         self._weak_topics: set[bytes] = set()  # topics whose `sync` was altered, by id
 
@@ -68,8 +70,19 @@ class Observations:
             log = self.log_of(group)
             self._ledger.applied(log, process.broker_id, entry.index, entry.term, entry.header.header_crc)
             self._history.committed(log, entry.header.next_offset)
+            self._fill(group, process.broker_id, entry)
             if entry.header.kind == Kind.DATA:
                 self._history.weighed(log, entry.header.next_offset, entry.header.length)
+
+    def _fill(self, group: GroupId, broker_id: int, entry: Entry) -> None:
+        """Note when a replica of a weak group has applied all that is committed, and counts as a member again."""
+        log, replica = self.log_of(group), (group, broker_id)
+        if replica not in self._filling or entry.header.next_offset < self._history.commits[log][-1][1]:
+            return
+        roles = {each.role for each in self._brokers[broker_id].groups() if each.id == group}
+        if roles & {Role.LEADER, Role.FOLLOWER}:
+            self._filling.discard(replica)
+            self._history.caught_up(log, broker_id)
 
     def is_deleted(self, group: GroupId) -> bool:
         """Return whether some replica has deleted the group's data: the group is not judged any more."""
@@ -86,6 +99,9 @@ class Observations:
         """A replica with this configuration was opened."""
         if config.takes_risks:
             self._weak.add(group)
+            process = running_process()
+            if process is not None:
+                self._filling.add((group, process.broker_id))
 
     def weaken(self, topic_id: bytes) -> None:
         """The topic may be synced at intervals from now on: its `sync` is about to be altered."""
