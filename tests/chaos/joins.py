@@ -8,7 +8,7 @@ from tests.chaos.worlds import begun, numbers
 from tinymq.base.types import METADATA_GROUP
 from tinymq.raft import Role
 from tinymq_chaos.sim.faults import FAULTS
-from tinymq_chaos.sim.faults.joins import ENDS
+from tinymq_chaos.sim.faults.joins import BROKERS_MAX, ENDS
 from tinymq_chaos.sim.world.world import World
 
 ENDING, STAYING = (
@@ -19,7 +19,7 @@ ENDING, STAYING = (
 async def joins(world: World) -> None:
     """A fourth and a fifth broker take part as learners of the metadata, although the fifth ends on its way.
 
-    No other broker restarts, topics created later are on them, and there is no sixth broker.
+    No other broker restarts, topics created later are on them, and there are no more than BROKERS_MAX.
     """
     before = {n: broker.starts for n, broker in world.brokers.items()}
     for broker_id, seed, starts in ((4, STAYING, 1), (5, ENDING, 2)):
@@ -34,6 +34,8 @@ async def joins(world: World) -> None:
     client = world.client(random.Random(2))
     found = await client.admin.create_topic("late", 5, 3, timeout=10.0)
     assert {replica for partition in found.partitions for replica in partition.replicas} == {1, 2, 3, 4, 5}
+    while len(world.brokers) < BROKERS_MAX:
+        world.add_broker()
     assert next(FAULTS["join"].begin(world, random.Random(1))) is None
 
 
