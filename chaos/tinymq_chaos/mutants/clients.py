@@ -116,7 +116,7 @@ def slow_leaders_are_left_alone(p: Patches) -> None:
 
 @mutant(
     "unsent batches without a key leave a partition whose leader is lost",
-    test=f"{PLACEMENT}what_waits_for_a_dead_broker_moves_and_what_is_bound_to_it_stays",
+    test=f"{PLACEMENT}free_records_leave_a_dead_broker_and_bound_ones_stay",
 )
 def waiting_batches_stay(p: Patches) -> None:
     p.replace(SendQueue.withdraw, lambda self: [])

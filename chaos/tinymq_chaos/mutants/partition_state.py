@@ -195,7 +195,7 @@ def holds_are_forgotten(real: Any, state: Any, end: int) -> Any:
     return Holds()
 
 
-@mutant("a hold ends with its lease", test=f"{HELD}what_is_held_stays_until_the_lease_ends")
+@mutant("a hold ends with its lease", test=f"{HELD}held_records_stay_until_the_lease_ends")
 def holds_never_end(p: Patches) -> None:
     def lowest(self: Holds, now_us: int) -> Hold | None:
         return min(self._holds.values(), default=None)
@@ -214,13 +214,13 @@ def trims_take_what_is_held(
 
 @mutant(
     "a light hold delays retention",
-    test=f"{PROMISED}a_promise_writes_nothing_and_keeps_retention_away",
+    test=f"{PROMISED}a_soft_lease_writes_nothing_and_delays_retention",
 )
 def soft_leases_keep_nothing(p: Patches) -> None:
     p.replace(SoftLeases.lowest, lambda self, now_us: None)
 
 
-@mutant("a light hold refuses no producer and no trim", test=f"{PROMISED}a_light_hold_refuses_no_producer")
+@mutant("a light hold refuses no producer and no trim", test=f"{PROMISED}a_soft_hold_refuses_no_producer")
 @replaces(Partition.grant_soft_lease)
 def light_holds_bind(real: Callable[..., Hold], self: Partition, request: pb.Hold) -> Hold:
     self._propose_commands([pb.Command(hold=request)])
@@ -229,7 +229,7 @@ def light_holds_bind(real: Callable[..., Hold], self: Partition, request: pb.Hol
 
 @mutant(
     "a light hold of records that are about to be removed is refused",
-    test=f"{PROMISED}a_light_hold_is_not_made_of_what_is_about_to_go",
+    test=f"{PROMISED}no_soft_hold_covers_records_about_to_be_removed",
 )
 @replaces(Partition.grant_soft_lease)
 def light_holds_come_too_late(_: Any, self: Partition, request: pb.Hold) -> Hold:
@@ -238,7 +238,7 @@ def light_holds_come_too_late(_: Any, self: Partition, request: pb.Hold) -> Hold
 
 @mutant(
     "retention=acknowledged keeps what a channel has not read",
-    test=f"{READ}a_record_goes_when_every_channel_has_read_it",
+    test=f"{READ}a_record_is_removed_when_every_channel_has_read_it",
 )
 def the_unread_are_removed(p: Patches) -> None:
     p.replace(retention.acknowledged_start, lambda kept, now_us: kept.high_watermark)
@@ -246,7 +246,7 @@ def the_unread_are_removed(p: Patches) -> None:
 
 @mutant(
     "retention=acknowledged counts the cursors as of the command's entry",
-    test=f"{READ}a_channel_that_goes_back_in_front_of_the_command_keeps_its_records",
+    test=f"{READ}a_channel_that_seeks_back_before_the_command_keeps_its_records",
 )
 def cursors_count_when_the_leader_looked(p: Patches) -> None:
     def remove(self: PartitionState, said: pb.RemoveAcknowledged, at: OffsetBounds) -> CommandOutcome:

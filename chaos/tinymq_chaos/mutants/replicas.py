@@ -36,7 +36,7 @@ HANDING = "tests/raft/roles/test_leadership_transfer.py::test_"
 
 @mutant(
     "a group recovers when every member's broker has answered: a silent one may know more",
-    test=f"{REVIVAL}in_memory_nobody_is_revived_while_somebody_is_silent",
+    test=f"{REVIVAL}in_memory_no_group_recovers_while_a_replica_is_silent",
 )
 def the_silent_are_not_waited_for(p: Patches) -> None:
     async def reports(self: QuorumWatch, group: Any, members: Sequence[int]) -> list[ReplicaReport]:
@@ -71,7 +71,7 @@ def electable_groups_recover(p: Patches) -> None:
 
 @mutant(
     "22: a recovering replica promises durably to take part in no lower term",
-    test=f"{REVIVAL}a_promise_is_durable_and_given_to_one",
+    test=f"{REVIVAL}a_recovery_grant_is_durable_and_given_once",
 )
 @replaces(ForcedLeadership.promise_term)
 def promises_are_forgotten(_: Any, self: ForcedLeadership, term: int, promised: Any) -> None:
@@ -80,7 +80,7 @@ def promises_are_forgotten(_: Any, self: ForcedLeadership, term: int, promised: 
 
 
 @mutant(
-    "a recovery waits for a replaced disk, which may come back", test=f"{REVIVAL}a_disk_that_was_replaced_is_waited_for"
+    "a recovery waits for a replaced disk, which may come back", test=f"{REVIVAL}recovery_waits_for_a_replaced_disk"
 )
 def replaced_disks_are_not_waited_for(p: Patches) -> None:
     p.replace(automatic_recovery.is_present_or_risked, lambda listed, present, risky_now: True)
@@ -88,7 +88,7 @@ def replaced_disks_are_not_waited_for(p: Patches) -> None:
 
 @mutant(
     "the setting when an entry was written decides whether it was at risk, not the present one",
-    test=f"{ALTERED}a_group_is_revived_although_sync_was_altered_to_always_since",
+    test=f"{ALTERED}a_group_recovers_although_sync_was_altered_to_always_since",
 )
 def the_present_setting_decides(p: Patches) -> None:
     real = QuorumWatch.stuck_groups
@@ -97,7 +97,7 @@ def the_present_setting_decides(p: Patches) -> None:
 
 @mutant(
     "a group that lost entries by a fault waits for an operator: they were promised to be safe",
-    test=f"{ALTERED}a_majority_that_lost_its_files_is_never_revived",
+    test=f"{ALTERED}a_majority_that_lost_its_files_never_recovers_automatically",
 )
 @replaces(automatic_recovery.is_present_or_risked)
 def faults_are_risks(
@@ -108,7 +108,7 @@ def faults_are_risks(
 
 @mutant(
     "nothing is committed under a CONFIG older than one that any replica has applied",
-    test=f"{DECISION}configs_of_before_the_newest_applied_one_are_over",
+    test=f"{DECISION}configs_before_the_newest_applied_one_do_not_count",
 )
 def old_configs_count(p: Patches) -> None:
     p.replace(automatic_recovery.age_of, lambda membership: (0, 0))
@@ -127,7 +127,7 @@ def causes_are_forgotten(p: Patches) -> None:
 
 @mutant(
     "a recovery waits for damaged and failed replicas",
-    test=f"{DECISION}a_damaged_or_failed_member_may_know_of_a_majority",
+    test=f"{DECISION}a_damaged_or_failed_member_may_know_a_majority",
 )
 @replaces(automatic_recovery.plan_recovery)
 def the_damaged_are_not_waited_for(
@@ -160,7 +160,7 @@ def replicas_of_the_past_answer(real: Any, partition: Any, offset: int, recovery
 
 @mutant(
     "a leader returns to a broker that has been up for a while",
-    test=f"{HOME}to_a_broker_that_came_back_and_has_been_there_for_a_while",
+    test=f"{HOME}a_broker_that_has_been_back_for_a_while_gets_its_leadership",
 )
 def leaders_return_at_once(p: Patches) -> None:
     real = preferred_leaders.may_return
@@ -169,7 +169,7 @@ def leaders_return_at_once(p: Patches) -> None:
 
 @mutant(
     "a leader returns to a replica that can lead at once",
-    test=f"{HOME}it_waits_for_what_is_missing_and_looks_again",
+    test=f"{HOME}the_election_waits_for_missing_conditions_and_checks_again",
 )
 def leaders_return_to_lagging_replicas(p: Patches) -> None:
     real = PreferredLeaders.misplaced
@@ -178,7 +178,7 @@ def leaders_return_to_lagging_replicas(p: Patches) -> None:
 
 @mutant(
     "a broker that does not keep its leaderships gets none for a time, longer each time",
-    test=f"{HOME}what_a_living_preferred_broker_gave_away_is_left_here_for_a_while",
+    test=f"{HOME}a_leadership_given_away_by_a_live_preferred_broker_stays_for_a_while",
 )
 def backoff_is_ignored(p: Patches) -> None:
     p.replace(PreferredLeaders.back_off, lambda self, broker_id: None)
@@ -186,7 +186,7 @@ def backoff_is_ignored(p: Patches) -> None:
 
 @mutant(
     "a leadership that an operator moved stays",
-    test=f"{HOME}what_an_operator_moved_stays_until_the_preferred_broker_is_started_again",
+    test=f"{HOME}a_manual_transfer_stays_until_the_preferred_broker_restarts",
 )
 @replaces(preferred_leaders.may_return)
 def operator_moves_are_undone(
@@ -197,7 +197,7 @@ def operator_moves_are_undone(
 
 @mutant(
     "a hand-over that is not taken in its time is given up",
-    test=f"{HANDING}a_transfer_that_is_not_done_in_time_is_given_up",
+    test=f"{HANDING}a_transfer_that_takes_too_long_is_abandoned",
 )
 def transfers_never_end(p: Patches) -> None:
     p.replace(LeadershipTransfer.is_over, lambda self, now: False)
@@ -205,7 +205,7 @@ def transfers_never_end(p: Patches) -> None:
 
 @mutant(
     "a leadership goes to a replica that lacks little of the log",
-    test=f"{HANDING}a_follower_is_ready_unless_it_is_gone_behind_or_something_hangs",
+    test=f"{HANDING}a_dead_lagging_or_hanging_follower_is_not_ready",
 )
 def anybody_is_ready(p: Patches) -> None:
     p.replace(Leadership.transfer_obstacle, lambda self, peer: "")

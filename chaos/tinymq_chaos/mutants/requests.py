@@ -24,7 +24,7 @@ def debts_have_no_bound(p: Patches) -> None:
     p.replace(quotas.bounded, lambda level, bytes_per_s: level)
 
 
-@mutant("the number of remembered clients is bounded", test=f"{QUOTAS}clients_that_are_remembered_are_bounded")
+@mutant("the number of remembered clients is bounded", test=f"{QUOTAS}the_number_of_stored_clients_is_bounded")
 def clients_are_never_forgotten(p: Patches) -> None:
     p.replace(Rate.forget_oldest, lambda self: None)
 

@@ -49,7 +49,7 @@ ALTERED = "tests/log/test_altered_sync.py::test_"
 
 @mutant(
     "a mark gets its LAZY flag when it is written, not when it is noted",
-    test=f"{ALTERED}a_mark_noted_under_always_does_not_cover_what_follows_it",
+    test=f"{ALTERED}a_mark_created_under_always_does_not_cover_later_entries",
 )
 def marks_say_what_was_noted(p: Patches) -> None:
     p.replace(DurabilityMarks.expose, lambda self, group: None)
@@ -57,7 +57,7 @@ def marks_say_what_was_noted(p: Patches) -> None:
 
 @mutant(
     "closing a log, or taking a new count, waits for the sync of all its entries",
-    test=f"{ALTERED}what_was_appended_a_moment_before_is_synced_before_a_mark_covers_it",
+    test=f"{ALTERED}entries_are_synced_before_a_mark_covers_them",
 )
 def logs_are_closed_unsynced(p: Patches) -> None:
     p.replace(Writer.syncing_all, lambda self: nullcontext())
@@ -65,7 +65,7 @@ def logs_are_closed_unsynced(p: Patches) -> None:
 
 @mutant(
     "a shortened interval applies to all later writes",
-    test=f"{ALTERED}a_shorter_interval_counts_for_what_comes_after_it",
+    test=f"{ALTERED}a_shorter_interval_applies_to_later_writes",
 )
 @replaces(interval_sync.IntervalSync.wrote)
 def the_first_interval_counts(_: Any, self: interval_sync.IntervalSync, log: Log, now_s: float) -> None:

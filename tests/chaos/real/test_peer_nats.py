@@ -93,7 +93,7 @@ async def _write_and_take_one_out(subject, history):
     working = asyncio.create_task(subject.workloads["lone"](Context(around, "lone")))
     try:
         call = await _acknowledged(history, 20)
-        partition, offset = call.result
+        partition, offset, *_ = call.result
         stream = stream_of(call.args["topic"].partition("#")[0], partition)
         client = subject.client()
         await client.wire.remove(stream, sequence_of(offset), 10)

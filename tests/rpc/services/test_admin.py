@@ -81,7 +81,7 @@ def test_settings_are_made_altered_and_followed_by_every_broker(cluster: Cluster
     with pytest.raises(InvalidConfig, match="storage"):
         mq.admin.alter_topic("set", {"storage": "memory"})
     with pytest.raises(InvalidConfig) as misspelt:
-        mq.admin.alter_topic("set", {"retention": 5})
+        mq.admin.alter_topic("set", {"retention_m": 5})
     assert "retention_ms" in misspelt.value.hint
     with pytest.raises(InvalidConfig):
         mq.admin.create_topic("never", settings={"max_bytes": 0})

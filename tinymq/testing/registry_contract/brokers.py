@@ -117,7 +117,7 @@ def test_a_topic_has_its_settings_and_they_change_one_by_one(run: Scenario) -> N
 @pytest.mark.parametrize(
     ("settings", "hint"),
     [
-        ([("retention", "5")], "retention_ms"),
+        ([("retention_m", "5")], "retention_ms"),
         ([("retention_ms", "5000"), ("retention_ms", "6000")], ""),
         ([("retention_ms", "1")], "between"),
         ([("retention_ms", "soon")], "whole number"),
