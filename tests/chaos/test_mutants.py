@@ -143,6 +143,16 @@ def test_the_few_are_of_several_rooms() -> None:
     assert len(TESTED) >= 15
 
 
+def test_the_tests_that_mutants_name_exist() -> None:
+    """A renamed test would leave its rule without a mutant that is tried: only the long run above starts them all."""
+    missing = []
+    for name in TESTED:
+        file, _, function = MUTANTS[name].test.partition("::")
+        if f"def {function.partition('[')[0]}(" not in (ROOT / file).read_text():
+            missing.append(f"{name}: {MUTANTS[name].test}")
+    assert missing == []
+
+
 def test_a_missing_test_is_an_error() -> None:
     test = "tests/raft/rules/test_automatic_recovery.py::test_that_there_is_none_of"
     look = f"from tinymq_chaos.mutants import suite; suite.failures({test!r})"
