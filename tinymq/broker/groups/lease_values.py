@@ -1,0 +1,85 @@
+"""The values that the leases of a queue group are made of: settings, grants, leases, sessions, verdicts, proposals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from tinymq.broker.state.queue_group import Charge
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """The settings of a group that its leases depend on, in seconds and records."""
+
+    lease_s: float = 30.0
+    ask_s: float = 2.0
+    session_s: float = 10.0
+    rejoin_s: float = 3.0
+    leased_max: int = 10_000
+    waiting_max: int = 10_000
+
+
+class Era(NamedTuple):
+    """What a seek, or a loss of records, replaces: grants of another era are over."""
+
+    history: int
+    generation: int
+
+
+class Grant(NamedTuple):
+    """One delivery of a record to a worker."""
+
+    offset: int
+    term: int  # with `number`, newer than every earlier grant of the record
+    number: int
+    delivery: int
+    era: Era
+    started: bool  # it counts as started at once
+
+
+@dataclass(slots=True)
+class Lease:
+    """A granted record that is not settled."""
+
+    session: bytes
+    grant: Grant
+    granted_s: float
+    until_s: float
+    started: bool
+    asked_until_s: float | None = None  # the worker was asked whether it still works on the record
+
+
+@dataclass(slots=True)
+class Session:
+    """A worker that has attached to this leader."""
+
+    connection: int  # messages of an older connection are not heard
+    heard_s: float
+    closed_s: float | None = None
+
+
+class Verdict(Enum):
+    """The answer to a settlement."""
+
+    DONE = "done"  # it is settled, or nothing more has to be done
+    PROPOSED = "proposed"  # it is answered once its proposal is applied
+    LOST = "lost"  # LeaseLost: the worker does not hold the record
+    LATER = "later"  # ask again: another settlement is under way, or the worker has to attach first
+
+
+class Proposal(NamedTuple):
+    """What the leader has to append, in one command of its kind. `blocked` are the offsets that wait for it."""
+
+    era: Era  # in which its records were granted: after a seek the command changes nothing
+    acks: tuple[int, ...] = ()
+    charges: tuple[Charge, ...] = ()
+    opens: bytes = b""  # a session
+    ends: bytes = b""  # a session, with `charges` and `returned`
+    returned: tuple[int, ...] = ()
+    granted_below: int = 0
+
+    @property
+    def blocked(self) -> tuple[int, ...]:
+        return (*self.acks, *(charge.offset for charge in self.charges), *self.returned)

@@ -1,0 +1,368 @@
+"""The leases of one queue group in one partition, as the leader of one term has them. Pure: the time is given.
+
+Leases are in memory, so a grant costs no entry. What has to outlive the leader is proposed: the ids of sessions, the
+mark below which records may have been granted, settlements and charges. A record is granted only below a mark that is
+applied, and to a session that is applied, so that the next leader knows all workers to wait for, and all records that
+they may hold.
+
+A record is in one place: settled, being buried, leased, in a proposal under way, waiting for its time, or free.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from tinymq.base.errors import Fenced
+from tinymq.broker.groups.lease_values import Era, Grant, Lease, Proposal, QueueSettings, Session, Verdict
+from tinymq.broker.state.queue_group import Charge, QueueGroup
+
+MARK_STEP = 1000  # records by which the mark rises at a time
+ALONE_RETURNS = 3  # so many sessions died with the record in hand: it may be what kills them
+HOLD_S_MAX = 12 * 3600.0  # from a grant to the end of its last extension
+
+
+class AppliedQueue(Protocol):
+    """What is applied of a group: the leader's replica goes on applying to it."""
+
+    @property
+    def group(self) -> QueueGroup: ...
+    @property
+    def position(self) -> int:
+        """Of the group's cursor, and never below the log start: everything below it is settled."""
+        ...
+
+
+class QueueLeases:
+    """The leases of one group, from the first entry of the leader's own term on, which it has applied."""
+
+    def __init__(self, term: int, applied: AppliedQueue, history: int, settings: QueueSettings, now_s: float) -> None:
+        """`history` is the term of the log's newest recovery."""
+        group, position = applied.group, applied.position
+        self.term = term
+        self.era = Era(history, group.generation)
+        self.leases: dict[int, Lease] = {}  # by offset
+        self.sessions: dict[bytes, Session] = {}
+        self.proposals: list[Proposal] = []  # to be appended, in this order
+        self._applied = applied
+        self._settings = settings
+        self._number = 0  # of the newest grant
+        self._pending: set[int] = set()  # offsets that a proposal under way settles, charges or gives back
+        self._opening: set[bytes] = set()
+        self._ending: set[bytes] = set()
+        self._mark_proposed = group.granted_below
+        self._free: list[int] = []  # a heap; an offset is looked at again when it is taken
+        self._waiting: list[tuple[int, int]] = []  # a heap of (append time, offset)
+        # Leases below the mark of the last leader are not known until every worker has attached.
+        self._unknown_from, self._unknown_below = position, max(position, group.granted_below)
+        self.absent = set(group.sessions)
+        self._rejoin_until_s = now_s + settings.rejoin_s
+        self._next = self._unknown_below  # no record from here on was granted
+        self.end_wait(now_s)
+
+    @property
+    def waits(self) -> bool:
+        """Whether records below the last leader's mark still wait for workers that have not attached."""
+        return self._unknown_below > self._unknown_from
+
+    # ---- sessions
+
+    def attach(self, session: bytes, connection: int, held: Iterable[Grant], now_s: float) -> list[int]:
+        """Attach a worker, which lists what it holds, records with an unanswered settlement included. Returns the
+        offsets that it does not hold any more: LeaseLost. Raises Fenced."""
+        self.check_session(session)
+        known = session in self._group.sessions
+        if not known and session not in self._opening:
+            self._opening.add(session)
+            self.proposals.append(Proposal(self.era, opens=session))
+        self.sessions[session] = Session(connection, now_s)
+        grants = {grant.offset: grant for grant in held}
+        lost = [offset for offset, grant in grants.items() if not (known and self.confirm(session, grant, now_s))]
+        for offset in [o for o, lease in self.leases.items() if lease.session == session and o not in grants]:
+            self._drop(offset)
+        self.absent.discard(session)
+        self.end_wait(now_s)
+        return lost
+
+    def check_session(self, session: bytes) -> None:
+        """Raise Fenced for a session whose end is proposed: what it held is about to be granted to others."""
+        if session in self._ending:
+            raise Fenced("this session ends")
+
+    def confirm(self, session: bytes, grant: Grant, now_s: float) -> bool:
+        """Whether the worker holds this grant. After a change of leaders it becomes a lease again."""
+        offset, lease = grant.offset, self.leases.get(grant.offset)
+        if grant.era != self.era or offset in self._pending or not self._is_open(offset):
+            return False
+        if lease is not None and lease.grant[1:3] >= grant[1:3]:
+            return lease.session == session and lease.grant[1:3] == grant[1:3]
+        if not (self.waits and self._unknown_from <= offset < self._unknown_below) or grant.term >= self.term:
+            return False  # this leader has given it to nobody, or has taken it back
+        # Two workers may list one record: the last leader took it from the first one. The newer grant holds.
+        self.leases[offset] = Lease(session, grant, now_s, now_s + self._settings.lease_s, grant.started)
+        return True
+
+    def hear(self, session: bytes, connection: int, now_s: float) -> bool:
+        """Note a sign of life. False: the worker has attached elsewhere since, or not at all."""
+        known = self.sessions.get(session)
+        if known is None or known.connection != connection:
+            return False
+        known.heard_s = now_s
+        return True
+
+    def close(self, session: bytes, connection: int, by_worker: bool, now_s: float) -> None:
+        """Note that a connection has ended. A worker that closed it starts nothing more, so what it had not started is
+        free at once; its session ends unless it attaches again in time."""
+        if not self.hear(session, connection, now_s):
+            return
+        self.sessions[session].closed_s = now_s
+        if by_worker:
+            for offset in [o for o, lease in self.leases.items() if lease.session == session and not lease.started]:
+                self._drop(offset)
+
+    def end_session(self, session: bytes) -> None:
+        """Propose the end of a session, with the charges for what it had started."""
+        held = [(offset, lease) for offset, lease in self.leases.items() if lease.session == session]
+        charges = tuple(Charge(offset, lease.grant.delivery, 0) for offset, lease in held if lease.started)
+        returned = tuple(offset for offset, lease in held if not lease.started)
+        for offset, _ in held:
+            del self.leases[offset]
+        self.sessions.pop(session, None)
+        self.absent.discard(session)
+        self._ending.add(session)
+        self.propose(Proposal(self.era, ends=session, charges=charges, returned=returned))
+
+    # ---- grants
+
+    def grant(self, session: bytes, most: int, end: int, now_us: int, now_s: float) -> list[Grant]:
+        """Grant up to `most` records below `end`, the high watermark, to an attached session."""
+        known = self.sessions.get(session)
+        if known is None or known.closed_s is not None or not self.is_open(session):
+            return []
+        self.end_wait(now_s)
+        granted: list[Grant] = []
+        while len(granted) < most and len(self.leases) < self._settings.leased_max:
+            offset = self._take(end, now_us)
+            if offset is None:
+                break
+            failure = self._group.failures.get(offset)
+            alone = failure is not None and failure.returns >= ALONE_RETURNS
+            if alone and granted:
+                heapq.heappush(self._free, offset)
+                break
+            self._number += 1
+            delivery = 1 + (failure.deliveries if failure is not None else 0)
+            new = Grant(offset, self.term, self._number, delivery, self.era, started=alone)
+            self.leases[offset] = Lease(session, new, now_s, now_s + self._settings.lease_s, alone)
+            granted.append(new)
+            if alone:  # its worker gets nothing beside it, so that nothing else is charged for it
+                break
+        return granted
+
+    def is_open(self, session: bytes) -> bool:
+        """Whether the session is applied, so that the next leader waits for it, and is not about to end."""
+        return session in self._group.sessions and session not in self._ending
+
+    def _take(self, end: int, now_us: int) -> int | None:
+        """The next record that may be granted; None: there is none now."""
+        while self._waiting and self._waiting[0][0] <= now_us:
+            heapq.heappush(self._free, heapq.heappop(self._waiting)[1])
+        while self._free and self._free[0] < end:
+            offset = heapq.heappop(self._free)
+            if self._is_free(offset, now_us):
+                return offset
+        if len(self._group.failures) >= self._settings.waiting_max:
+            return None  # what waits for its time takes all room: nothing new is begun
+        while self._next < end:
+            if not self.may_grant(self._next):
+                return None
+            offset, self._next = self._next, self._next + 1
+            if self._is_free(offset, now_us):
+                return offset
+        return None
+
+    def may_grant(self, offset: int) -> bool:
+        """Whether the record lies below the mark that is applied. If not, the mark is on its way."""
+        if offset >= self._group.granted_below:
+            self.raise_mark()
+        return offset < self._group.granted_below
+
+    def raise_mark(self) -> None:
+        """Propose a mark above the next record, once."""
+        if self._mark_proposed <= self._next:
+            self._mark_proposed = self._next + MARK_STEP
+            self.proposals.append(Proposal(self.era, granted_below=self._mark_proposed))
+
+    def _is_open(self, offset: int) -> bool:
+        """Whether the record is neither settled nor being buried. Below the group's position, all are settled."""
+        return (
+            offset >= self._applied.position and offset not in self._group.settled and offset not in self._group.burials
+        )
+
+    def _is_free(self, offset: int, now_us: int) -> bool:
+        if offset in self.leases or offset in self._pending or not self._is_open(offset):
+            return False
+        if self.waits and self._unknown_from <= offset < self._unknown_below:
+            return False  # somebody may hold it; `end_wait` offers it again
+        failure = self._group.failures.get(offset)
+        if failure is not None and failure.not_before_us > now_us:
+            heapq.heappush(self._waiting, (failure.not_before_us, offset))
+            return False
+        return True
+
+    @property
+    def _group(self) -> QueueGroup:
+        return self._applied.group
+
+    def _drop(self, offset: int) -> None:
+        """End a lease without a charge: the record is free."""
+        del self.leases[offset]
+        heapq.heappush(self._free, offset)
+
+    def end_wait(self, now_s: float) -> None:
+        """After a change of leaders: once all workers have attached, or their time is up, what none of them holds is
+        free."""
+        if not self.waits or (self.absent and now_s < self._rejoin_until_s):
+            return
+        unknown = range(self._unknown_from, self._unknown_below)
+        self._unknown_from = self._unknown_below
+        for session in sorted(self.absent):
+            self.end_session(session)
+        for offset in unknown:
+            if self._is_open(offset) and offset not in self.leases:
+                self._free.append(offset)
+        heapq.heapify(self._free)
+
+    # ---- settlements
+
+    def ack(self, session: bytes, connection: int, grant: Grant, now_s: float) -> Verdict:
+        """A record is done. An ack under an older grant counts while nobody holds a newer one."""
+        verdict = self._judge(session, connection, grant, now_s)
+        if verdict is not None:
+            return verdict
+        lease = self.leases.get(grant.offset)
+        if lease is not None and (lease.session != session or lease.grant[1:3] != grant[1:3]):
+            return Verdict.LOST
+        self.leases.pop(grant.offset, None)
+        self.propose(Proposal(self.era, acks=(grant.offset,)))
+        return Verdict.PROPOSED
+
+    def nack(self, session: bytes, connection: int, grant: Grant, delay_ms: int, now_s: float) -> Verdict:
+        """A delivery failed: the record is granted again after `delay_ms`. Counts only for the newest grant."""
+        verdict = self._judge(session, connection, grant, now_s) or self.check_newest(session, grant)
+        if verdict is not None:
+            return verdict
+        del self.leases[grant.offset]
+        self.propose(Proposal(self.era, charges=(Charge(grant.offset, grant.delivery, delay_ms),)))
+        return Verdict.PROPOSED
+
+    def release(self, session: bytes, connection: int, grant: Grant, now_s: float) -> Verdict:
+        """The worker gives back a record that it has not started."""
+        verdict = self._judge(session, connection, grant, now_s) or self.check_newest(session, grant)
+        if verdict is None and self.leases[grant.offset].started:
+            verdict = Verdict.LOST
+        if verdict is not None:
+            return verdict
+        self._drop(grant.offset)
+        return Verdict.DONE
+
+    def extend(self, session: bytes, connection: int, grant: Grant, started: bool, now_s: float) -> Verdict:
+        """The worker goes on with a record, or begins with it (`started`)."""
+        verdict = self._judge(session, connection, grant, now_s) or self.check_newest(session, grant)
+        if verdict is not None:
+            return verdict
+        lease = self.leases[grant.offset]
+        lease.started = lease.started or started
+        lease.until_s = max(lease.until_s, min(now_s + self._settings.lease_s, lease.granted_s + HOLD_S_MAX))
+        lease.asked_until_s = None
+        return Verdict.DONE
+
+    def _judge(self, session: bytes, connection: int, grant: Grant, now_s: float) -> Verdict | None:
+        """The verdict that does not depend on the kind of the settlement; None: it may be carried out."""
+        if not self.hear(session, connection, now_s):
+            return Verdict.LATER
+        if grant.era != self.era:
+            return Verdict.LOST
+        if grant.offset < self._applied.position or grant.offset in self._group.settled:
+            return Verdict.DONE
+        if grant.offset in self._group.burials:
+            return Verdict.LOST
+        # Another settlement of this record, or a charge, is under way: its outcome decides about this one.
+        return Verdict.LATER if grant.offset in self._pending else None
+
+    def check_newest(self, session: bytes, grant: Grant) -> Verdict | None:
+        lease = self.leases.get(grant.offset)
+        newest = lease is not None and lease.session == session and lease.grant[1:3] == grant[1:3]
+        return None if newest else Verdict.LOST
+
+    # ---- time
+
+    def expire(self, now_s: float) -> list[tuple[bytes, Grant]]:
+        """End what has run out. Returns the grants to ask their workers about: an `extend` within `ask_s` keeps them.
+
+        A lease that runs out is charged only if its worker had started the record.
+        """
+        self.end_wait(now_s)
+        for session, known in list(self.sessions.items()):
+            gone = known.closed_s is not None and now_s >= known.closed_s + self._settings.rejoin_s
+            if gone or now_s >= known.heard_s + self._settings.session_s:
+                self.end_session(session)
+        asks: list[tuple[bytes, Grant]] = []
+        for offset, lease in [(o, lease) for o, lease in self.leases.items() if now_s >= lease.until_s]:
+            if lease.asked_until_s is None:
+                lease.asked_until_s = now_s + self._settings.ask_s
+                asks.append((lease.session, lease.grant))
+            elif now_s >= lease.asked_until_s and lease.started:
+                del self.leases[offset]
+                self.propose(Proposal(self.era, charges=(Charge(offset, lease.grant.delivery, 0),)))
+            elif now_s >= lease.asked_until_s:
+                self._drop(offset)
+        return asks
+
+    # ---- proposals
+
+    def propose(self, proposal: Proposal) -> None:
+        self._pending.update(proposal.blocked)
+        self.proposals.append(proposal)
+
+    def take_proposals(self) -> Iterator[Proposal]:
+        """The proposals to append now; neighbours that only settle become one."""
+        proposals, self.proposals = self.proposals, []
+        joined = Proposal(self.era)
+        for proposal in proposals:
+            if proposal.opens or proposal.ends or proposal.granted_below:
+                if joined.blocked:
+                    yield joined
+                    joined = Proposal(self.era)
+                yield proposal
+            else:
+                if joined.era != proposal.era:
+                    if joined.blocked:
+                        yield joined
+                    joined = Proposal(proposal.era)
+                acks, charges = joined.acks + proposal.acks, joined.charges + proposal.charges
+                joined = joined._replace(acks=acks, charges=charges)
+        if joined.blocked:
+            yield joined
+
+    def applied(self, proposal: Proposal) -> None:
+        """The proposal is applied to the group's state, or was refused there: its records are free unless settled."""
+        self._pending.difference_update(proposal.blocked)
+        self._opening.discard(proposal.opens)
+        self._ending.discard(proposal.ends)
+        for offset in proposal.blocked:
+            if self._is_open(offset):
+                heapq.heappush(self._free, offset)
+
+    def begin_era(self, history: int) -> list[tuple[bytes, Grant]]:
+        """A seek, or the group made again, has replaced the era. Returns the grants that are lost."""
+        lost = [(lease.session, lease.grant) for lease in self.leases.values()]
+        position = self._applied.position
+        self.era = Era(history, self._group.generation)
+        self.leases.clear()
+        self._free.clear()
+        self._waiting.clear()
+        self._unknown_from = self._unknown_below = self._next = position
+        self._mark_proposed = self._group.granted_below
+        return lost
