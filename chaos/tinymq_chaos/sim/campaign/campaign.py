@@ -161,7 +161,7 @@ class Campaign:
         print(self._line())
         virtual_s, cpu_s = self._three_s
         print(
-            f"seeds {min(self._seeds)} to {max(self._seeds)};"
+            f"seeds {min(self._seeds)} to {max(self._seeds)}:"
             f" runs by number of brokers {dict(sorted(self._runs.items()))};"
             f" calls {dict(self._calls)}; {self._elections:,} leaders"
         )
