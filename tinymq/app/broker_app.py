@@ -272,6 +272,7 @@ class BrokerApp:
         assert self._bootstrap is not None
         self._bootstrap.follow(member.broker.registry)
         self.serving.broker, self.serving.groups = member.broker, member.groups
+        self.serving.coordinator = member.coordinator
         self._enter(State.RUNNING)
         self._spawn(self._serve_once_ready(member))
 

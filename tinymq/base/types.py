@@ -102,6 +102,16 @@ def is_internal(topic: str) -> bool:
     return topic.startswith(INTERNAL_PREFIX)
 
 
+def check_user_topic(name: str) -> str:
+    """Return `name`, or raise InvalidName for a topic that belongs to the cluster."""
+    if is_internal(name):
+        raise InvalidName(
+            f"topic {name[:60]!r} belongs to the cluster",
+            hint=f"users' topics do not begin with {INTERNAL_PREFIX}",
+        )
+    return name
+
+
 def check_channel_name(name: str) -> str:
     """As `check_topic_name`, for channels and consumer groups, which share one namespace."""
     return _check_name("channel", name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from tinymq.base.clock import Clock
@@ -17,16 +17,18 @@ from tinymq.base.errors import InvalidConfig
 from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.cluster.feature_level import FeatureLevelControl, announced_level
 from tinymq.broker.cluster.registration import Registration
+from tinymq.broker.coordinator.coordinator import Coordinator
 from tinymq.broker.groups.cursor_keeper import CursorKeeper
 from tinymq.broker.groups.group_list import GroupList
 from tinymq.broker.groups.groups import Groups
+from tinymq.broker.members.coordinator_replica import CoordinatorReplica
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.replicas.holders import Holders
 from tinymq.broker.replicas.preferred_leaders import PreferredLeaders
 from tinymq.broker.replicas.quorum_watch import QuorumWatch
 from tinymq.broker.replicas.replica_host import ReplicaHost
-from tinymq.broker.replicas.retention_timer import RetentionTimer
+from tinymq.broker.replicas.retention_timer import Retained, RetentionTimer
 from tinymq.broker.serve.broker import Broker, BrokerEnv, LossCounts
 from tinymq.broker.serve.offsets import find_offset
 from tinymq.format.entry import Entry
@@ -76,12 +78,11 @@ class MetadataMember:
         self._registry = make_registry(config, self._machine, host, cluster_id, env.clock, env.rng)
         self._deadlines = Deadlines(env.clock)
         self._replica_host = ReplicaHost(
-            config.broker_id, self._registry, host, self._make_partition, config.limits, env.clock
-        )
+            config.broker_id, self._registry, host, self._make_partition,
+            limits=config.limits, clock=env.clock, make_internal=self._make_coordinator,
+        )  # fmt: skip
         self._holders = Holders(self._registry, host.set_holders)
-        self._retention_timer = RetentionTimer(
-            env.clock, lambda: self._replica_host.partitions.values(), config.timing.retention_check_s
-        )
+        self._retention_timer = RetentionTimer(env.clock, self._retained, config.timing.retention_check_s)
         record = replace(record, feature_level=announced_level(env.store.identity))
         self._registration = Registration(
             self._registry, record, env.clock, config.timing, self._replica_host.up_to_date, self._registry_reachable
@@ -121,9 +122,16 @@ class MetadataMember:
             metadata_known=self._metadata_known,
         )
         self.broker = Broker(broker_env)
+        self._make_groups(env)
+
+    def _make_groups(self, env: MemberEnv) -> None:
+        """Make the parts that keep consumer groups. They begin with `start`."""
         known = GroupList(self._registry)
         self._keeper = CursorKeeper(self._registry, known, self._replica_host, env.clock, self._find_start)
-        self.groups = Groups(self._registry, known, self._keeper, host, env.clock, self._leads_metadata)
+        self.groups = Groups(
+            self._registry, known, self._keeper, env.host, env.clock, finishes=self._leads_metadata, voters=self._voters
+        )
+        self.coordinator = Coordinator(self._registry, self.groups, lambda: self._replica_host.internal, env.clock)
 
     async def start(self, first_entry: Entry) -> None:
         """Open the metadata group, and start all parts.
@@ -145,6 +153,7 @@ class MetadataMember:
             self._quorum_watch.start(),
             upgrade,
             *self.groups.start(),
+            self.coordinator.start(),
         ):
             task.add_done_callback(self._ended)
         self._retention_timer.start()
@@ -163,6 +172,7 @@ class MetadataMember:
     async def stop(self) -> None:
         """Stop following the registry, and answer all waiting calls with an error."""
         self._retention_timer.stop()
+        await self.coordinator.stop()
         await self.groups.stop()
         await self.upgrade.stop()
         await self._quorum_watch.stop()
@@ -216,6 +226,14 @@ class MetadataMember:
         partition.group_gate.expected = lambda: self._keeper.expected(queue.topic)
         partition.group_gate.on_missing = lambda: self.groups.group_changed(queue.group)
         return partition
+
+    def _make_coordinator(self, queue: QueueRecord) -> CoordinatorReplica:
+        replica = CoordinatorReplica(f"{queue.topic}/{queue.partition}", self.broker.address_of)
+        replica.on_change, replica.on_role = self.coordinator.on_change, self.coordinator.on_role
+        return replica
+
+    def _retained(self) -> Iterable[Retained]:
+        return (*self._replica_host.partitions.values(), *self._replica_host.internal.values())
 
     async def _find_start(self, partition: Partition, start_us: int) -> int:
         return (await find_offset(partition, start_us, True, self.broker.unpack_queue)).offset

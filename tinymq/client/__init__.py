@@ -18,18 +18,21 @@ if TYPE_CHECKING:
     from tinymq.client.admin.partition_offsets import PartitionOffsets
     from tinymq.client.admin.scans import ScanDescription, ScanSummary, ServedBy
     from tinymq.client.cluster.routing import Broker
-    from tinymq.client.common.config import ClientConfig, ProducerConfig, QueueConfig, ReaderConfig
+    from tinymq.client.common.config import ClientConfig, ConsumerConfig, ProducerConfig, QueueConfig, ReaderConfig
     from tinymq.client.consume.cursors import ChannelDescription, ConsumerDescription
     from tinymq.client.consume.reader import AsyncReader
     from tinymq.client.consume.records import Message
     from tinymq.client.consume.scan import AsyncScan
     from tinymq.client.facade.async_client import AsyncClient
     from tinymq.client.facade.client import Client
+    from tinymq.client.facade.consumer import Consumer
     from tinymq.client.facade.generated.hold import Hold
     from tinymq.client.facade.producer import Producer
     from tinymq.client.facade.queue import Queue
     from tinymq.client.facade.reader import Reader
     from tinymq.client.facade.scan import Scan
+    from tinymq.client.group.assigned_buffer import TopicPartition
+    from tinymq.client.group.consumer import AsyncConsumer
     from tinymq.client.produce.delivery import BatchDelivery, Delivery
     from tinymq.client.produce.producer import AsyncProducer
     from tinymq.client.produce.producer_batch import BatchMetadata
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AsyncClient": "tinymq.client.facade.async_client",
+    "AsyncConsumer": "tinymq.client.group.consumer",
     "AsyncHold": "tinymq.client.admin.holds",
     "AsyncProducer": "tinymq.client.produce.producer",
     "AsyncQueue": "tinymq.client.queue.queue",
@@ -52,6 +56,8 @@ _HOMES = {
     "Client": "tinymq.client.facade.client",
     "ClientConfig": "tinymq.client.common.config",
     "ClusterStatus": "tinymq.client.admin.cluster_status",
+    "Consumer": "tinymq.client.facade.consumer",
+    "ConsumerConfig": "tinymq.client.common.config",
     "ConsumerDescription": "tinymq.client.consume.cursors",
     "Delivery": "tinymq.client.produce.delivery",
     "Hold": "tinymq.client.facade.generated.hold",
@@ -74,11 +80,13 @@ _HOMES = {
     "ServedBy": "tinymq.client.admin.scans",
     "TinymqError": "tinymq.base.errors",
     "TopicDescription": "tinymq.client.admin.cluster_status",
+    "TopicPartition": "tinymq.client.group.assigned_buffer",
     "Unsent": "tinymq.base.errors",
 }
 
 __all__ = [
     "AsyncClient",
+    "AsyncConsumer",
     "AsyncHold",
     "AsyncProducer",
     "AsyncQueue",
@@ -92,6 +100,8 @@ __all__ = [
     "Client",
     "ClientConfig",
     "ClusterStatus",
+    "Consumer",
+    "ConsumerConfig",
     "ConsumerDescription",
     "Delivery",
     "GroupCursor",
@@ -116,6 +126,7 @@ __all__ = [
     "ServedBy",
     "TinymqError",
     "TopicDescription",
+    "TopicPartition",
     "Unsent",
 ]
 

@@ -30,6 +30,7 @@ REPEATED_MAX: dict[str, int] = {
     "CreateTopicRequest.settings": 64,
     "AlterTopicRequest.settings": 64,
     "CreateQueueRequest.settings": 64,
+    "HeartbeatRequest.owned": 10_000,
     "CreateGroupRequest.topics": 100,
     "CreateGroupRequest.settings": 64,
     "TakeOverOrders.orders": 20_001,  # every partition that a cluster can have, and the metadata

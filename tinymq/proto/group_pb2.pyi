@@ -216,3 +216,180 @@ class Outcome(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
+
+@_typing.final
+class MembersChange(_message.Message):
+    """---- the log and the state of a partition of __coordinator -----------------------------------------
+
+    Payload of its COMMAND entries, of version 2.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    REMOVE_FIELD_NUMBER: _builtins.int
+    COUNTER_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    LEFT_FIELD_NUMBER: _builtins.int
+    OWNED_FIELD_NUMBER: _builtins.int
+    FREED_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    group_id: _builtins.int
+    """above the stored one: the state of an earlier group of that name is dropped"""
+    revision: _builtins.int
+    """of the state that it was decided on; at any other revision it changes nothing"""
+    remove: _builtins.bool
+    """the group was deleted"""
+    counter: _builtins.int
+    """of the newest epoch; 0: as before"""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberState]: ...
+    @_builtins.property
+    def left(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def owned(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnedState]: ...
+    @_builtins.property
+    def freed(self) -> _containers.RepeatedCompositeFieldContainer[Global___Place]: ...
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        group_id: _builtins.int = ...,
+        revision: _builtins.int = ...,
+        remove: _builtins.bool = ...,
+        counter: _builtins.int = ...,
+        members: _abc.Iterable[Global___MemberState] | None = ...,
+        left: _abc.Iterable[_builtins.str] | None = ...,
+        owned: _abc.Iterable[Global___OwnedState] | None = ...,
+        freed: _abc.Iterable[Global___Place] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counter", b"counter", "freed", b"freed", "group", b"group", "group_id", b"group_id", "left", b"left", "members", b"members", "owned", b"owned", "remove", b"remove", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MembersChange: _TypeAlias = MembersChange  # noqa: Y015
+
+@_typing.final
+class MemberState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    STATIC_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    session: _builtins.bytes
+    client_id: _builtins.str
+    static: _builtins.bool
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        session: _builtins.bytes = ...,
+        client_id: _builtins.str = ...,
+        static: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "name", b"name", "session", b"session", "static", b"static"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemberState: _TypeAlias = MemberState  # noqa: Y015
+
+@_typing.final
+class OwnedState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    REVOKING_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    member: _builtins.str
+    epoch: _builtins.int
+    revoking: _builtins.bool
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        member: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        revoking: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "member", b"member", "partition", b"partition", "revoking", b"revoking", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OwnedState: _TypeAlias = OwnedState  # noqa: Y015
+
+@_typing.final
+class MembersState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    COUNTER_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    OWNED_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    group_id: _builtins.int
+    revision: _builtins.int
+    counter: _builtins.int
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberState]:
+        """by name"""
+
+    @_builtins.property
+    def owned(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnedState]:
+        """by topic id and partition"""
+
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        group_id: _builtins.int = ...,
+        revision: _builtins.int = ...,
+        counter: _builtins.int = ...,
+        members: _abc.Iterable[Global___MemberState] | None = ...,
+        owned: _abc.Iterable[Global___OwnedState] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counter", b"counter", "group", b"group", "group_id", b"group_id", "members", b"members", "owned", b"owned", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MembersState: _TypeAlias = MembersState  # noqa: Y015
+
+@_typing.final
+class CoordinatorState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___MembersState]:
+        """by name"""
+
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___MembersState] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CoordinatorState: _TypeAlias = CoordinatorState  # noqa: Y015

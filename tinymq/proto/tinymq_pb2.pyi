@@ -779,10 +779,13 @@ class MetadataRequest(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     ALL_FIELD_NUMBER: _builtins.int
     FRESH_FIELD_NUMBER: _builtins.int
+    INTERNAL_FIELD_NUMBER: _builtins.int
     CREATE_MISSING_FIELD_NUMBER: _builtins.int
     all: _builtins.bool
     fresh: _builtins.bool
     """not older than this request: the broker asks the registry's leader first"""
+    internal: _builtins.bool
+    """with all: the topics that belong to the cluster, too"""
     create_missing: _builtins.bool
     """make the one topic that is asked for, if it does not exist and the broker's settings allow it"""
     @_builtins.property
@@ -795,11 +798,12 @@ class MetadataRequest(_message.Message):
         topics: _abc.Iterable[_builtins.str] | None = ...,
         all: _builtins.bool = ...,
         fresh: _builtins.bool = ...,
+        internal: _builtins.bool = ...,
         create_missing: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "create_missing", b"create_missing", "fresh", b"fresh", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "create_missing", b"create_missing", "fresh", b"fresh", "internal", b"internal", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3462,3 +3466,262 @@ class ListGroupsReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListGroupsReply: _TypeAlias = ListGroupsReply  # noqa: Y015
+
+@_typing.final
+class OwnedPartition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    REVOKING_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    epoch: _builtins.int
+    """that it was assigned under"""
+    revoking: _builtins.bool
+    """of an assignment: the member is asked to let go"""
+    topic: _builtins.str
+    """of an assignment"""
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        revoking: _builtins.bool = ...,
+        topic: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "partition", b"partition", "revoking", b"revoking", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OwnedPartition: _TypeAlias = OwnedPartition  # noqa: Y015
+
+@_typing.final
+class HeartbeatRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    OWNED_FIELD_NUMBER: _builtins.int
+    TAKEN_FIELD_NUMBER: _builtins.int
+    FENCED_AT_FIELD_NUMBER: _builtins.int
+    LEAVE_FIELD_NUMBER: _builtins.int
+    STATIC_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    group_id: _builtins.int
+    member: _builtins.str
+    """its instance id, or the hex of its session"""
+    session: _builtins.bytes
+    """16 random bytes, of this life of the member"""
+    number: _builtins.int
+    """rises with every heartbeat of the session: an older list is ignored"""
+    taken: _builtins.int
+    """the newest epoch of an assignment that the member has taken or dropped"""
+    fenced_at: _builtins.int
+    """an epoch above the member's that it found in a cursor"""
+    leave: _builtins.bool
+    static: _builtins.bool
+    """`member` is an instance id: its partitions wait for its return"""
+    client_id: _builtins.str
+    @_builtins.property
+    def owned(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnedPartition]:
+        """all of them"""
+
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        group_id: _builtins.int = ...,
+        member: _builtins.str = ...,
+        session: _builtins.bytes = ...,
+        number: _builtins.int = ...,
+        owned: _abc.Iterable[Global___OwnedPartition] | None = ...,
+        taken: _builtins.int = ...,
+        fenced_at: _builtins.int = ...,
+        leave: _builtins.bool = ...,
+        static: _builtins.bool = ...,
+        client_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "fenced_at", b"fenced_at", "group", b"group", "group_id", b"group_id", "leave", b"leave", "member", b"member", "number", b"number", "owned", b"owned", "session", b"session", "static", b"static", "taken", b"taken"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeartbeatRequest: _TypeAlias = HeartbeatRequest  # noqa: Y015
+
+@_typing.final
+class HeartbeatReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOST_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnedPartition]:
+        """partitions of the list that are not the member's"""
+
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        lost: _abc.Iterable[Global___OwnedPartition] | None = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "lost", b"lost"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeartbeatReply: _TypeAlias = HeartbeatReply  # noqa: Y015
+
+@_typing.final
+class AwaitAssignmentRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    group_id: _builtins.int
+    member: _builtins.str
+    session: _builtins.bytes
+    digest: _builtins.int
+    """of the assignment that the member has; 0: none"""
+    wait_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        group_id: _builtins.int = ...,
+        member: _builtins.str = ...,
+        session: _builtins.bytes = ...,
+        digest: _builtins.int = ...,
+        wait_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "group", b"group", "group_id", b"group_id", "member", b"member", "session", b"session", "wait_ms", b"wait_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitAssignmentRequest: _TypeAlias = AwaitAssignmentRequest  # noqa: Y015
+
+@_typing.final
+class AwaitAssignmentReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBER_FIELD_NUMBER: _builtins.int
+    OWNED_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    member: _builtins.bool
+    """false: the group does not know this session, and has to get a heartbeat first"""
+    digest: _builtins.int
+    @_builtins.property
+    def owned(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnedPartition]: ...
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        member: _builtins.bool = ...,
+        owned: _abc.Iterable[Global___OwnedPartition] | None = ...,
+        digest: _builtins.int = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "error", b"error", "member", b"member", "owned", b"owned"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitAssignmentReply: _TypeAlias = AwaitAssignmentReply  # noqa: Y015
+
+@_typing.final
+class ListMembersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    group_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        group_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "group_id", b"group_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMembersRequest: _TypeAlias = ListMembersRequest  # noqa: Y015
+
+@_typing.final
+class ListMembersReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupMember]: ...
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        members: _abc.Iterable[Global___GroupMember] | None = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "members", b"members"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMembersReply: _TypeAlias = ListMembersReply  # noqa: Y015
+
+@_typing.final
+class GroupMember(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBER_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    STATIC_FIELD_NUMBER: _builtins.int
+    OWNED_FIELD_NUMBER: _builtins.int
+    member: _builtins.str
+    client_id: _builtins.str
+    static: _builtins.bool
+    @_builtins.property
+    def owned(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnedPartition]: ...
+    def __init__(
+        self,
+        *,
+        member: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+        static: _builtins.bool = ...,
+        owned: _abc.Iterable[Global___OwnedPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "member", b"member", "owned", b"owned", "static", b"static"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupMember: _TypeAlias = GroupMember  # noqa: Y015

@@ -639,6 +639,21 @@ class GroupsStub:
                 request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListGroupsRequest.SerializeToString,
                 response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListGroupsReply.FromString,
                 _registered_method=True)
+        self.Heartbeat = channel.unary_unary(
+                '/tinymq.v1.Groups/Heartbeat',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.HeartbeatRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.HeartbeatReply.FromString,
+                _registered_method=True)
+        self.AwaitAssignment = channel.unary_unary(
+                '/tinymq.v1.Groups/AwaitAssignment',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.AwaitAssignmentRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.AwaitAssignmentReply.FromString,
+                _registered_method=True)
+        self.ListMembers = channel.unary_unary(
+                '/tinymq.v1.Groups/ListMembers',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListMembersRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListMembersReply.FromString,
+                _registered_method=True)
 
 
 class GroupsServicer:
@@ -665,6 +680,27 @@ class GroupsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Heartbeat(self, request, context):
+        """These go to the group's coordinator: the leader of partition crc32(group) % 16 of the topic __coordinator.
+        What a member owns, and that it lives. Answered after a majority has confirmed that the coordinator leads.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AwaitAssignment(self, request, context):
+        """Waits for another assignment than the one that the member has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListMembers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GroupsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -682,6 +718,21 @@ def add_GroupsServicer_to_server(servicer, server):
                     servicer.ListGroups,
                     request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListGroupsRequest.FromString,
                     response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListGroupsReply.SerializeToString,
+            ),
+            'Heartbeat': grpc.unary_unary_rpc_method_handler(
+                    servicer.Heartbeat,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.HeartbeatRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.HeartbeatReply.SerializeToString,
+            ),
+            'AwaitAssignment': grpc.unary_unary_rpc_method_handler(
+                    servicer.AwaitAssignment,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.AwaitAssignmentRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.AwaitAssignmentReply.SerializeToString,
+            ),
+            'ListMembers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMembers,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListMembersRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListMembersReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -766,6 +817,87 @@ class Groups:
             '/tinymq.v1.Groups/ListGroups',
             tinymq_dot_proto_dot_tinymq__pb2.ListGroupsRequest.SerializeToString,
             tinymq_dot_proto_dot_tinymq__pb2.ListGroupsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Heartbeat(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Groups/Heartbeat',
+            tinymq_dot_proto_dot_tinymq__pb2.HeartbeatRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.HeartbeatReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AwaitAssignment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Groups/AwaitAssignment',
+            tinymq_dot_proto_dot_tinymq__pb2.AwaitAssignmentRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.AwaitAssignmentReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMembers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Groups/ListMembers',
+            tinymq_dot_proto_dot_tinymq__pb2.ListMembersRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.ListMembersReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -220,6 +220,13 @@ class GroupsStub:
     DeleteGroup: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.DeleteGroupRequest, _tinymq_pb2.DeleteGroupReply]
     """Returns when no partition has a cursor of the group."""
     ListGroups: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ListGroupsRequest, _tinymq_pb2.ListGroupsReply]
+    Heartbeat: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.HeartbeatRequest, _tinymq_pb2.HeartbeatReply]
+    """These go to the group's coordinator: the leader of partition crc32(group) % 16 of the topic __coordinator.
+    What a member owns, and that it lives. Answered after a majority has confirmed that the coordinator leads.
+    """
+    AwaitAssignment: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.AwaitAssignmentRequest, _tinymq_pb2.AwaitAssignmentReply]
+    """Waits for another assignment than the one that the member has."""
+    ListMembers: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ListMembersRequest, _tinymq_pb2.ListMembersReply]
 
 @_typing.type_check_only
 class GroupsAsyncStub(GroupsStub):
@@ -231,6 +238,13 @@ class GroupsAsyncStub(GroupsStub):
     DeleteGroup: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.DeleteGroupRequest, _tinymq_pb2.DeleteGroupReply]  # type: ignore[assignment]
     """Returns when no partition has a cursor of the group."""
     ListGroups: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ListGroupsRequest, _tinymq_pb2.ListGroupsReply]  # type: ignore[assignment]
+    Heartbeat: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.HeartbeatRequest, _tinymq_pb2.HeartbeatReply]  # type: ignore[assignment]
+    """These go to the group's coordinator: the leader of partition crc32(group) % 16 of the topic __coordinator.
+    What a member owns, and that it lives. Answered after a majority has confirmed that the coordinator leads.
+    """
+    AwaitAssignment: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.AwaitAssignmentRequest, _tinymq_pb2.AwaitAssignmentReply]  # type: ignore[assignment]
+    """Waits for another assignment than the one that the member has."""
+    ListMembers: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ListMembersRequest, _tinymq_pb2.ListMembersReply]  # type: ignore[assignment]
 
 class GroupsServicer(metaclass=_abc_1.ABCMeta):
     """Consumer groups: docs/groups.md. Any broker makes, deletes and lists them."""
@@ -257,6 +271,31 @@ class GroupsServicer(metaclass=_abc_1.ABCMeta):
         request: _tinymq_pb2.ListGroupsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tinymq_pb2.ListGroupsReply, _abc.Awaitable[_tinymq_pb2.ListGroupsReply]]: ...
+
+    @_abc_1.abstractmethod
+    def Heartbeat(
+        self,
+        request: _tinymq_pb2.HeartbeatRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.HeartbeatReply, _abc.Awaitable[_tinymq_pb2.HeartbeatReply]]:
+        """These go to the group's coordinator: the leader of partition crc32(group) % 16 of the topic __coordinator.
+        What a member owns, and that it lives. Answered after a majority has confirmed that the coordinator leads.
+        """
+
+    @_abc_1.abstractmethod
+    def AwaitAssignment(
+        self,
+        request: _tinymq_pb2.AwaitAssignmentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.AwaitAssignmentReply, _abc.Awaitable[_tinymq_pb2.AwaitAssignmentReply]]:
+        """Waits for another assignment than the one that the member has."""
+
+    @_abc_1.abstractmethod
+    def ListMembers(
+        self,
+        request: _tinymq_pb2.ListMembersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.ListMembersReply, _abc.Awaitable[_tinymq_pb2.ListMembersReply]]: ...
 
 def add_GroupsServicer_to_server(servicer: GroupsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

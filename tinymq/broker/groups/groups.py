@@ -9,7 +9,7 @@ group. The broker that takes a call carries it out. If it fails on the way, the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from typing import Protocol
 
@@ -21,12 +21,14 @@ from tinymq.base.errors import (
     DeadlineExceeded,
     NotReady,
     TinymqError,
+    TopicExists,
     UnknownGroup,
     UnknownTopic,
     VersionConflict,
     WrongKind,
 )
-from tinymq.base.group_config import is_pattern
+from tinymq.base.group_config import GroupKind, is_pattern
+from tinymq.base.topic_config import SEGMENT_BYTES_MIN, TopicConfig
 from tinymq.base.types import GroupId
 from tinymq.broker.groups.cursor_keeper import METHOD, CursorKeeper
 from tinymq.broker.groups.definition import RECORD_KIND, Group, GroupPhase, check_group
@@ -34,6 +36,10 @@ from tinymq.broker.groups.group_list import GroupList
 from tinymq.proto import group_pb2 as wire
 from tinymq.registry.service import RegistryService
 
+COORDINATOR_TOPIC = "__coordinator"
+COORDINATORS = 16  # its partitions, for good: another number would give groups to other partitions
+COORDINATOR_REPLICAS = 3
+COORDINATOR_CONFIG = TopicConfig(segment_bytes=SEGMENT_BYTES_MIN, retention_ms=None)
 LOOK_S = 0.05  # between two rounds of requests to the leaders
 REQUEST_S = 6.0  # for one leader's answer
 REFRESH_S = 2.0
@@ -56,15 +62,17 @@ class Groups:
 
     def __init__(
         self, registry: RegistryService, known: GroupList, keeper: CursorKeeper, peers: Peers, clock: Clock,
-        finishes: Callable[[], bool],
+        *, finishes: Callable[[], bool], voters: Callable[[], Collection[int]],
     ) -> None:  # fmt: skip
-        """`finishes`: whether this broker finishes what others began, because it leads the metadata."""
+        """`finishes`: whether this broker finishes what others began, because it leads the metadata. `voters`: of the
+        metadata."""
         self.known = known
         self._registry = registry
         self._keeper = keeper
         self._peers = peers
         self._clock = clock
         self._finishes = finishes
+        self._voters = voters
         self._driven: set[str] = set()  # groups that a call on this broker makes or deletes now
         self._tasks: list[asyncio.Task[None]] = []
         peers.serve(METHOD, keeper.serve)
@@ -110,6 +118,8 @@ class Groups:
         """
         check_group(wanted)
         deadline_s = self._clock.monotonic() + timeout_s
+        if wanted.kind is GroupKind.STREAM:
+            await self._make_coordinators(timeout_s)
         while True:
             await self.refresh()
             present = self.known.get(wanted.name)
@@ -131,6 +141,22 @@ class Groups:
         deadline_s = self._clock.monotonic() + timeout_s
         group = await self.get(name)
         await self._remove(group, deadline_s)
+
+    async def _make_coordinators(self, timeout_s: float) -> None:
+        """Make the topic that has the members of stream groups, at first use. Raises NotReady."""
+        if self._registry.get_topic(COORDINATOR_TOPIC) is not None:
+            return
+        # As many replicas as the metadata has, up to three: the topic survives what the metadata survives.
+        factor = max(1, min(COORDINATOR_REPLICAS, len(self._voters())))
+        registered = len(self._registry.get_all_brokers())
+        if registered < factor:
+            raise NotReady(f"{registered} of {factor} brokers are registered that {COORDINATOR_TOPIC} needs")
+        try:
+            await self._registry.register_topic(
+                COORDINATOR_TOPIC, COORDINATORS, factor, COORDINATOR_CONFIG, timeout_s=timeout_s
+            )
+        except TopicExists:
+            await self.refresh()
 
     # ---- the steps ------------------------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ from tinymq.base.clock import Clock, SystemClock, Timer
 from tinymq.base.config import Limits
 from tinymq.base.errors import NotReady, TinymqError, UnknownPartition, UnknownTopic
 from tinymq.base.retry import Backoff
-from tinymq.base.types import METADATA_GROUP, GroupId
+from tinymq.base.types import METADATA_GROUP, GroupId, is_internal
+from tinymq.broker.members.coordinator_replica import CoordinatorReplica
 from tinymq.broker.partition.partition import Partition, RaftGroup
 from tinymq.format.entry import Entry
 from tinymq.log import LogConfig, log_config
@@ -70,6 +71,7 @@ class ReplicaHost:
         make_partition: Callable[[QueueRecord], Partition],
         limits: Limits | None = None,
         clock: Clock | None = None,
+        make_internal: Callable[[QueueRecord], CoordinatorReplica] | None = None,
     ) -> None:
         self._limits = limits or Limits()
         self._clock = clock or SystemClock()
@@ -78,7 +80,9 @@ class ReplicaHost:
         self._groups = groups
         self._on_disk: set[GroupId] = set()  # groups with data in the data directory
         self._make_partition = make_partition
+        self._make_internal = make_internal
         self._open: dict[tuple[bytes, int], Partition] = {}
+        self._internal: dict[tuple[bytes, int], CoordinatorReplica] = {}  # of the topics that belong to the cluster
         self._failed: dict[GroupId, TinymqError] = {}  # not open, with the newest error
         self._pending: dict[GroupId, QueueRecord | None] = {}  # work that is due: the record to open; None: delete
         self._retries: dict[GroupId, tuple[int, Timer]] = {}  # (failures in a row, the timer of the next attempt)
@@ -92,6 +96,18 @@ class ReplicaHost:
     def partitions(self) -> Mapping[tuple[bytes, int], Partition]:
         """A view of the open partitions."""
         return MappingProxyType(self._open)
+
+    @property
+    def internal(self) -> Mapping[tuple[bytes, int], CoordinatorReplica]:
+        """A view of the open replicas of topics that belong to the cluster."""
+        return MappingProxyType(self._internal)
+
+    def _all_open(self) -> list[Partition | CoordinatorReplica]:
+        return [*self._open.values(), *self._internal.values()]
+
+    def _hosted(self, group: GroupId) -> Partition | CoordinatorReplica | None:
+        key = (group.topic_id, group.partition)
+        return self._open.get(key) or self._internal.get(key)
 
     def failure(self, group: GroupId) -> TinymqError | None:
         """The error with which this broker's replica of a group could not be opened."""
@@ -122,8 +138,8 @@ class ReplicaHost:
         self._wake.set()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
-        for partition in self._open.values():
-            partition.close(NotReady(f"{partition}: the broker stops"))
+        for partition in self._all_open():
+            partition.close(NotReady(f"{partition.name}: the broker stops"))
 
     def up_to_date(self) -> None:
         """Note that the local registry has every change from before this broker started."""
@@ -132,7 +148,7 @@ class ReplicaHost:
 
     def group_changed(self, group: GroupId) -> None:
         """Wake the partition of a group whose role, leader or term has changed."""
-        partition = self._open.get((group.topic_id, group.partition))
+        partition = self._hosted(group)
         if partition is not None:
             partition.look()
 
@@ -156,13 +172,13 @@ class ReplicaHost:
         for topic in self._registry.get_all_topics():
             self._open_later(topic.queues)
             self._configure(topic)
-        for group in [*self._on_disk, *(p.group.id for p in self._open.values())]:
+        for group in [*self._on_disk, *(p.group.id for p in self._all_open())]:
             if self._registry.is_queue_deleted(group):
                 self._delete_later(group)
 
     def _open_later(self, queues: Sequence[QueueRecord]) -> None:
         for queue in queues:
-            if queue.has_replica(self._broker_id) and (queue.topic_id, queue.partition) not in self._open:
+            if queue.has_replica(self._broker_id) and self._hosted(queue.group) is None:
                 self._pending[queue.group] = queue
                 self.opened.clear()
                 self._wake.set()
@@ -170,15 +186,17 @@ class ReplicaHost:
     def _configure(self, topic: TopicRecord) -> None:
         """Apply a topic's present settings to its open partitions."""
         for queue in topic.queues:
-            partition = self._open.get((queue.topic_id, queue.partition))
+            partition = self._hosted(queue.group)
             if partition is not None:
                 partition.configure(topic.config)
                 self._groups.configure_group(queue.group, log_config(topic.config, self._limits))
 
     def _delete_later(self, group: GroupId) -> None:
-        partition = self._open.pop((group.topic_id, group.partition), None)
+        partition = self._hosted(group)
+        self._open.pop((group.topic_id, group.partition), None)
+        self._internal.pop((group.topic_id, group.partition), None)
         if partition is not None:
-            partition.close(self._gone(group, f"{partition}"))
+            partition.close(self._gone(group, partition.name))
             self._on_disk.add(group)
         if group in self._on_disk or group in self._pending:
             self._pending[group] = None
@@ -231,7 +249,7 @@ class ReplicaHost:
             self._retries[group] = failures, self._clock.call_later(pause_s, lambda: self._retry(group, queue))
 
     def _retry(self, group: GroupId, queue: QueueRecord | None) -> None:
-        if group not in self._pending and (group.topic_id, group.partition) not in self._open:  # no newer work is due
+        if group not in self._pending and self._hosted(group) is None:  # no newer work is due
             self._pending[group] = queue
             self.opened.clear()
             self._wake.set()
@@ -240,14 +258,18 @@ class ReplicaHost:
         topic = self._registry.get_topic_by_id(queue.topic_id)
         if topic is None:
             return  # deleted so long ago that the registry has forgotten it
-        partition = self._make_partition(queue)
+        internal = self._make_internal if is_internal(queue.topic) else None
+        partition = self._make_partition(queue) if internal is None else internal(queue)
         partition.configure(topic.config)
         kept = log_config(topic.config, self._limits)
         group = await self._groups.open_group(queue.group, first_entry_of(queue), partition, kept)
         partition.attach(group)
         self._on_disk.add(queue.group)
         self._failed.pop(queue.group, None)
-        self._open[queue.topic_id, queue.partition] = partition
+        if isinstance(partition, Partition):
+            self._open[queue.topic_id, queue.partition] = partition
+        else:
+            self._internal[queue.topic_id, queue.partition] = partition
         # While the log was being opened, the topic may have been deleted or altered; no effect of that came here.
         now = self._registry.get_topic_by_id(queue.topic_id)
         if self._registry.is_queue_deleted(queue.group):

@@ -15,7 +15,7 @@ from tinymq.base.config import Limits, Timing
 from tinymq.base.errors import NotLeader, NotReady, TinymqError, TopicExists, UnknownPartition, UnknownTopic
 from tinymq.base.quantity import named, quantity
 from tinymq.base.topic_config import TopicConfig
-from tinymq.base.types import GroupId, TopicId, check_topic_name
+from tinymq.base.types import GroupId, TopicId, check_topic_name, check_user_topic
 from tinymq.broker.cluster.feature_level import FeatureLevelControl
 from tinymq.broker.partition.admission import check_topic_id
 from tinymq.broker.partition.deadlines import Deadlines
@@ -112,6 +112,8 @@ class Broker:
         check_topic_id(topic_id)
         group = GroupId(TopicId(topic_id), partition)
         topic = self.registry.get_topic_by_id(group.topic_id)
+        if topic is not None:
+            check_user_topic(topic.name)
         if topic is None:
             # Partition 0 stands for the topic, so that requests for many of its partitions cause one question.
             raise self._missing(group._replace(partition=0), UnknownTopic(f"no topic has the id {topic_id.hex()}"))
@@ -211,6 +213,7 @@ class Broker:
         `replication_factor` None means three, or the number of brokers if there are fewer, once that number is known.
         Raises NotReady if it is not known in time, and as `RegistryService.register_topic`.
         """
+        check_user_topic(name)
         deadline_s = self.env.clock.monotonic() + timeout_s
         if replication_factor is None:
             replication_factor = await self._default_factor(deadline_s)
@@ -275,6 +278,7 @@ class Broker:
 
         Raises as `RegistryService.alter_topic`.
         """
+        check_user_topic(name)
         topic = await self.registry.alter_topic(name, settings, timeout_s, command_id)
         logger.info("topic_altered", topic=name, settings=dict(settings))
         return topic
@@ -284,6 +288,7 @@ class Broker:
 
         Raises as `RegistryService.register_queue`.
         """
+        check_user_topic(topic)
         deadline_s = self.env.clock.monotonic() + timeout_s
         record = self.registry.get_topic(topic)
         await self._wait_registered(1 if record is None else record.replication_factor, deadline_s)
@@ -304,6 +309,7 @@ class Broker:
         topic_id: bytes = b"",
     ) -> None:
         """Delete a partition, as `RegistryService.unregister_queue` does. Its data is deleted in the background."""
+        check_user_topic(topic)
         await self.registry.unregister_queue(
             topic, partition, timeout_s, command_id, with_topic=with_topic, topic_id=topic_id
         )
@@ -318,6 +324,7 @@ class Broker:
 
     async def delete_topic(self, name: str, timeout_s: float, command_id: bytes = b"") -> None:
         """Delete a topic. Its data is deleted in the background. Raises as `RegistryService.unregister_topic`."""
+        check_user_topic(name)
         await self.registry.unregister_topic(name, timeout_s, command_id)
         logger.info("topic_deleted", topic=name)
 

@@ -131,7 +131,7 @@ def check_epoch(cursor: Cursor, channel: str, epoch: int) -> None:
     """Raise Fenced if a newer consumer has replaced the one of `epoch`."""
     if epoch < cursor.epoch:
         what = "channel" if cursor.kind == CursorKind.CHANNEL else "group"
-        raise Fenced(f"epoch {epoch} of {what} {channel!r}: the newest is {cursor.epoch}")
+        raise Fenced(f"epoch {epoch} of {what} {channel!r}: the newest is {cursor.epoch}", epoch=cursor.epoch)
 
 
 def check_session(cursor: Cursor, command: pb.OpenChannel) -> None:

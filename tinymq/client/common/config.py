@@ -26,6 +26,7 @@ Compression = Literal["none", "lz4", "zstd"]
 Acks = Literal["quorum", "leader", "none"]
 Replica = Literal["leader", "follower", "nearest", "any"]
 OnTrimmed = Literal["raise", "skip"]
+Processing = Literal["at_least_once", "at_most_once"]
 Partitioning = Literal["keyed", "round_robin", "sticky"]
 
 COMPRESSION = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
@@ -33,6 +34,7 @@ ACKS: tuple[str, ...] = get_args(Acks)
 PARTITIONERS: tuple[str, ...] = get_args(Partitioning)
 REPLICAS: tuple[str, ...] = get_args(Replica)
 ON_TRIMMED: tuple[str, ...] = get_args(OnTrimmed)
+PROCESSING: tuple[str, ...] = get_args(Processing)
 INFLIGHT_BATCHES_MAX = 5  # brokers remember this many batches per producer, to recognise those that are sent again
 MILLISECONDS_MAX = 1_000_000_000  # eleven days
 SWITCH_INTERVAL_MS_MIN = 0.01  # below this the interpreter would do little but switch
@@ -235,6 +237,47 @@ class QueueConfig:
             fetch_bytes_max=self.fetch_bytes_max,
             fetch_wait_ms=self.fetch_wait_ms,
             buffer_bytes_max=self.buffer_bytes_max,
+            on_trimmed=self.on_trimmed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerConfig:
+    """The settings of one consumer.
+
+    processing: "at_least_once" commits a message after the application has asked for the next one; "at_most_once"
+        commits messages before they are handed out, up to commit_records_max at a time.
+    auto_commit: without it, only `commit` commits.
+    commit_interval_ms: how often commits are sent. After a crash, the messages of one interval are delivered again.
+    The others: see ReaderConfig.
+    """
+
+    processing: Processing = "at_least_once"
+    auto_commit: bool = True
+    commit_interval_ms: float = 500
+    commit_records_max: int = 500
+    on_trimmed: OnTrimmed = "skip"
+    replica: Replica = "leader"
+    fetch_bytes_max: int = MIB
+    fetch_wait_ms: float = 500
+    buffer_bytes_max: int = 32 * MIB
+    unreachable_ms_max: float = 60_000
+
+    def __post_init__(self) -> None:
+        _one_of("processing", self.processing, PROCESSING)
+        _kind(self, "auto_commit", bool)
+        _milliseconds(self, "commit_interval_ms")
+        _count(self, "commit_records_max")
+        self.reader()
+
+    def reader(self) -> ReaderConfig:
+        """The settings of the fetches."""
+        return ReaderConfig(
+            replica=self.replica,
+            fetch_bytes_max=self.fetch_bytes_max,
+            fetch_wait_ms=self.fetch_wait_ms,
+            buffer_bytes_max=self.buffer_bytes_max,
+            unreachable_ms_max=self.unreachable_ms_max,
             on_trimmed=self.on_trimmed,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from tinymq.base.config import Limits
-from tinymq.client.common.config import Acks, Compression, OnTrimmed, Partitioner, Partitioning, Replica
+from tinymq.client.common.config import Acks, Compression, OnTrimmed, Partitioner, Partitioning, Processing, Replica
 
 
 class ClientOptions(TypedDict, total=False):
@@ -47,6 +47,21 @@ class ReaderOptions(TypedDict, total=False):
     unreachable_ms_max: float
     stale_ms_max: float
     on_trimmed: OnTrimmed
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """See ConsumerConfig."""
+
+    processing: Processing
+    auto_commit: bool
+    commit_interval_ms: float
+    commit_records_max: int
+    on_trimmed: OnTrimmed
+    replica: Replica
+    fetch_bytes_max: int
+    fetch_wait_ms: float
+    buffer_bytes_max: int
+    unreachable_ms_max: float
 
 
 class QueueOptions(TypedDict, total=False):

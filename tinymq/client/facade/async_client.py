@@ -15,6 +15,7 @@ from tinymq.base.types import RecordMetadata
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.common.config import (
     ClientConfig,
+    ConsumerConfig,
     ProducerConfig,
     QueueConfig,
     ReaderConfig,
@@ -22,11 +23,12 @@ from tinymq.client.common.config import (
     default_client_id,
     parse_servers,
 )
-from tinymq.client.common.options import ClientOptions, ProducerOptions, QueueOptions, ReaderOptions
+from tinymq.client.common.options import ClientOptions, ConsumerOptions, ProducerOptions, QueueOptions, ReaderOptions
 from tinymq.client.common.start_positions import Place, Places
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.consume.reader import AsyncReader
 from tinymq.client.consume.scan import FETCH_BYTES_MAX, WAIT_MS, AsyncScan, Tiers, read_range
+from tinymq.client.group.consumer import AsyncConsumer, Callback
 from tinymq.client.net.ports import Connector
 from tinymq.client.produce.producer import AsyncProducer
 from tinymq.client.queue.queue import AsyncQueue
@@ -64,7 +66,7 @@ class AsyncClient:
         self._cluster: Cluster | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._shared_producers: dict[bool, AsyncProducer] = {}  # behind `send`; under True, the one for nested sends
-        self._opened: list[AsyncProducer | AsyncReader | AsyncScan | AsyncQueue] = []
+        self._opened: list[AsyncProducer | AsyncReader | AsyncScan | AsyncQueue | AsyncConsumer] = []
         self._closed = False
 
     def __repr__(self) -> str:
@@ -164,6 +166,40 @@ class AsyncClient:
         self._keep(scan)
         return scan
 
+    def consumer(
+        self,
+        topics: str | Sequence[str],
+        *,
+        group: str | None = None,
+        instance_id: str | None = None,
+        start: Place = "earliest",
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+        on_lost: Callback | None = None,
+        **settings: Unpack[ConsumerOptions],
+    ) -> AsyncConsumer:
+        """A consumer of topics, as a member of `group`: its partitions are those that the group gives it.
+
+        `topics`: names, and patterns such as "orders-*". The group is made if there is none, and begins at `start`.
+        Without a group the consumer reads all partitions, saves nothing, and follows added ones. With an `instance_id`
+        the partitions wait for this member's return. The callbacks get lists of partitions, on the client's loop.
+        Settings: see ConsumerConfig (processing="at_most_once" among them). Use it in `async with`.
+        """
+        consumer = AsyncConsumer(
+            self.cluster(),
+            configure(ConsumerConfig, settings),
+            self._call_soon,
+            topics,
+            group=group,
+            instance_id=instance_id,
+            start=start,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+            on_lost=on_lost,
+        )
+        self._keep(consumer)
+        return consumer
+
     def queue(
         self,
         topic: str,
@@ -207,7 +243,7 @@ class AsyncClient:
         opened, self._opened = self._opened, []
         for each in opened:
             try:
-                await (each.leave() if isinstance(each, AsyncQueue) else each.close())
+                await (each.leave() if isinstance(each, AsyncQueue | AsyncConsumer) else each.close())
             except TinymqError as error:
                 first = first or error
         if self._cluster is not None:
@@ -262,7 +298,7 @@ class AsyncClient:
             self._cluster = Cluster(self.servers, self.config, self._connector, self._clock, self._rng)
         return self._cluster
 
-    def _keep(self, opened: AsyncProducer | AsyncReader | AsyncScan | AsyncQueue) -> None:
+    def _keep(self, opened: AsyncProducer | AsyncReader | AsyncScan | AsyncQueue | AsyncConsumer) -> None:
         self._opened = [
             each for each in self._opened if not (each.ended if isinstance(each, AsyncProducer) else each.closed)
         ]

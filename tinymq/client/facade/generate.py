@@ -62,6 +62,12 @@ TWINS = (
         internal=frozenset({"close_s", "closed", "direct", "ended", "ready", "unfinished"}),
     ),
     Twin(
+        "tinymq.client.group.consumer",
+        "Consumer",
+        by_hand="tinymq.client.facade.consumer",
+        internal=frozenset({"arrival", "closed", "leave", "take", "take_one"}),
+    ),
+    Twin(
         "tinymq.client.queue.queue",
         "Queue",
         by_hand="tinymq.client.facade.queue",

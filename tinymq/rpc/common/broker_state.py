@@ -6,6 +6,7 @@ from enum import Enum
 
 from tinymq.base.errors import NotReady
 from tinymq.base.meter import Meter, Unmetered
+from tinymq.broker.coordinator.coordinator import Coordinator
 from tinymq.broker.groups.groups import Groups
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.slices import Slices
@@ -43,13 +44,20 @@ class Serving:
         self.slices = Slices()  # the turns in which large requests are served
         self.broker: Broker | None = None  # set when it runs, and kept while it stops: open calls still need it
 
-        self.groups: Groups | None = None  # set together with `broker`
+        self.groups: Groups | None = None  # set together with `broker`, as is the next one
+        self.coordinator: Coordinator | None = None
 
     def running_groups(self) -> Groups:
         """Return the groups of the cluster. Raises NotReady as `running`."""
         self.running()
         assert self.groups is not None, "set together with the broker"
         return self.groups
+
+    def coordinating(self) -> Coordinator:
+        """Return the coordinator of stream groups here. Raises NotReady as `running`."""
+        self.running()
+        assert self.coordinator is not None, "set together with the broker"
+        return self.coordinator
 
     def running(self) -> Broker:
         """Return the broker. Raises NotReady with the reason why there is none."""

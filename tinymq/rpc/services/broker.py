@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from tinymq.base.config import Limits
 from tinymq.base.errors import NotReady, TinymqError, WrongBroker
 from tinymq.base.meter import Meter
+from tinymq.base.types import is_internal
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.offsets import find_offset
 from tinymq.broker.serve.quotas import Quotas
@@ -99,7 +100,8 @@ class BrokerService(pb_grpc.BrokerServicer):
                 await self._add_topics(reply, [pb.TopicInfo(name=names[0], error=to_wire(error))])
                 return reply
         if request.all:
-            answers = (topic_to_wire(broker, topic) for topic in broker.registry.get_all_topics())
+            topics = broker.registry.get_all_topics()
+            answers = (topic_to_wire(broker, t) for t in topics if request.internal or not is_internal(t.name))
         else:
             found = await broker.topics(names)
             answers = (_answer(broker, *pair) for pair in zip(names, found, strict=True))

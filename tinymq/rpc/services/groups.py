@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from tinymq.base.errors import InvalidConfig
+from collections.abc import Mapping
+
+from tinymq.base.errors import InvalidConfig, InvalidRequest
 from tinymq.base.group_config import SETTINGS, GroupKind
+from tinymq.base.types import TopicId, check_consumer_name
+from tinymq.broker.coordinator.coordinator import Heard
 from tinymq.broker.groups.definition import START_EARLIEST, Group
+from tinymq.broker.members.group_members import Member, Owned, Place
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.rpc.common.access import GROUP
@@ -14,6 +19,9 @@ from tinymq.rpc.common.rpc_method import unary
 
 TIMEOUT_S = 10.0  # if the client gives none
 TIMEOUT_S_MAX = 600.0
+WAIT_S_MAX = 30.0  # for an assignment
+SESSION_BYTES = 16
+CLIENT_ID_CHARS_MAX = 249
 
 
 class GroupsService(pb_grpc.GroupsServicer):
@@ -48,6 +56,74 @@ class GroupsService(pb_grpc.GroupsServicer):
             return pb.ListGroupsReply(groups=[group_to_wire(await groups.get(request.name))])
         await groups.refresh()
         return pb.ListGroupsReply(groups=map(group_to_wire, groups.known.all()))
+
+    # ---- asked of the coordinator -----------------------------------------------------------------------------
+
+    @unary(operation="read", resource=GROUP)
+    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatReply:
+        _check_session(request.member, request.session)
+        heard = Heard(
+            name=request.member,
+            member=Member(request.session, request.client_id[:CLIENT_ID_CHARS_MAX], request.static),
+            number=request.number,
+            owned={Place(owned.topic_id, owned.partition): owned.epoch for owned in request.owned},
+            taken=request.taken,
+            fenced_at=request.fenced_at,
+            leave=request.leave,
+        )
+        lost = await self._serving.coordinating().heartbeat(request.group, request.group_id, heard)
+        return pb.HeartbeatReply(
+            lost=[pb.OwnedPartition(topic_id=place.topic_id, partition=place.partition) for place in lost]
+        )
+
+    @unary(operation="read", resource=GROUP)
+    async def AwaitAssignment(self, request: pb.AwaitAssignmentRequest, context: Context) -> pb.AwaitAssignmentReply:
+        _check_session(request.member, request.session)
+        found = await self._serving.coordinating().assignment(
+            request.group, request.group_id, request.member, request.session, request.digest,
+            wait_s=min(request.wait_ms / 1000, WAIT_S_MAX),
+        )  # fmt: skip
+        if found is None:
+            return pb.AwaitAssignmentReply()
+        owned, digest = found
+        return pb.AwaitAssignmentReply(member=True, owned=self._owned_to_wire(owned), digest=digest)
+
+    @unary(operation="describe", resource=GROUP)
+    async def ListMembers(self, request: pb.ListMembersRequest, context: Context) -> pb.ListMembersReply:
+        state = await self._serving.coordinating().members(request.group, request.group_id)
+        return pb.ListMembersReply(
+            members=[
+                pb.GroupMember(
+                    member=name,
+                    client_id=member.client_id,
+                    static=member.static,
+                    owned=self._owned_to_wire(state.of(name)),
+                )
+                for name, member in sorted(state.members.items())
+            ]
+        )
+
+    def _owned_to_wire(self, owned: Mapping[Place, Owned]) -> list[pb.OwnedPartition]:
+        registry = self._serving.running().registry
+        found = []
+        for place, at in sorted(owned.items()):
+            topic = registry.get_topic_by_id(TopicId(place.topic_id))
+            found.append(
+                pb.OwnedPartition(
+                    topic_id=place.topic_id,
+                    partition=place.partition,
+                    epoch=at.epoch,
+                    revoking=at.revoking,
+                    topic=topic.name if topic is not None else "",
+                )
+            )
+        return found
+
+
+def _check_session(member: str, session: bytes) -> None:
+    check_consumer_name(member)
+    if len(session) != SESSION_BYTES:
+        raise InvalidRequest(f"a session of {len(session)} bytes", hint=f"a session is {SESSION_BYTES} random bytes")
 
 
 def group_to_wire(group: Group) -> pb.GroupInfo:

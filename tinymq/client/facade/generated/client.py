@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
-from tinymq.client.common.options import ProducerOptions, QueueOptions, ReaderOptions
+from tinymq.client.common.options import ConsumerOptions, ProducerOptions, QueueOptions, ReaderOptions
 from tinymq.client.common.start_positions import Place, Places
 from tinymq.client.consume.scan import WAIT_MS, Tiers
 from tinymq.client.facade.async_client import AsyncClient
+from tinymq.client.facade.consumer import Consumer
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.facade.producer import Producer
 from tinymq.client.facade.queue import Queue
 from tinymq.client.facade.reader import Reader
 from tinymq.client.facade.scan import Scan
+from tinymq.client.group.consumer import Callback
 
 if TYPE_CHECKING:
     from tinymq.client.facade.generated.admin import Admin
@@ -96,6 +98,41 @@ class ClientCalls:
                     wait_ms=wait_ms,
                     topic_id=topic_id,
                     leader_last=leader_last,
+                    **settings,
+                )
+            ),
+        )
+
+    def consumer(
+        self,
+        topics: str | Sequence[str],
+        *,
+        group: str | None = None,
+        instance_id: str | None = None,
+        start: Place = "earliest",
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+        on_lost: Callback | None = None,
+        **settings: Unpack[ConsumerOptions],
+    ) -> Consumer:
+        """A consumer of topics, as a member of `group`: its partitions are those that the group gives it.
+
+        `topics`: names, and patterns such as "orders-*". The group is made if there is none, and begins at `start`.
+        Without a group the consumer reads all partitions, saves nothing, and follows added ones. With an `instance_id`
+        the partitions wait for this member's return. The callbacks get lists of partitions, on the client's loop.
+        Settings: see ConsumerConfig (processing="at_most_once" among them). Use it in `with`.
+        """
+        return Consumer(
+            self._loop_thread,
+            self._loop_thread.do(
+                lambda: self._async.consumer(
+                    topics,
+                    group=group,
+                    instance_id=instance_id,
+                    start=start,
+                    on_assigned=on_assigned,
+                    on_revoked=on_revoked,
+                    on_lost=on_lost,
                     **settings,
                 )
             ),

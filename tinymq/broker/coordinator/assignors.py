@@ -1,0 +1,55 @@
+"""Which member reads which partition. Pure: the same arguments give the same answer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+from tinymq.base.group_config import Assignor
+from tinymq.broker.members.group_members import Place
+
+Assign = Callable[[Sequence[str], Sequence[Place], Mapping[Place, str]], dict[Place, str]]
+"""(members, partitions, present owners) → the member of every partition; {} without members."""
+
+
+def balanced(members: Sequence[str], places: Sequence[Place], present: Mapping[Place, str]) -> dict[Place, str]:
+    """As many partitions for each, give or take one, over all topics. A member keeps what it may keep."""
+    if not members:
+        return {}
+    least, extra = divmod(len(places), len(members))
+    kept: dict[str, list[Place]] = {member: [] for member in sorted(members)}
+    for place in sorted(places):
+        if present.get(place) in kept:
+            kept[present[place]].append(place)
+    # Those that have most keep one more than the others, so that as few partitions as possible move.
+    by_size = sorted(kept, key=lambda member: (-len(kept[member]), member))
+    room = {member: least + (number < extra) for number, member in enumerate(by_size)}
+    target = {place: member for member, some in kept.items() for place in some[: room[member]]}
+    free = [place for place in sorted(places) if place not in target]
+    for member in by_size:
+        count = room[member] - min(len(kept[member]), room[member])
+        target |= dict.fromkeys(free[:count], member)
+        free = free[count:]
+    return target
+
+
+def by_range(members: Sequence[str], places: Sequence[Place], present: Mapping[Place, str]) -> dict[Place, str]:
+    """Of each topic, neighbouring partitions to one member, so that equal numbers of several topics go together."""
+    if not members:
+        return {}
+    ordered = sorted(members)
+    topics: dict[bytes, list[Place]] = defaultdict(list)
+    for place in sorted(places):
+        topics[place.topic_id].append(place)
+    target: dict[Place, str] = {}
+    for some in topics.values():
+        least, extra = divmod(len(some), len(ordered))
+        first = 0
+        for number, member in enumerate(ordered):
+            count = least + (number < extra)
+            target |= dict.fromkeys(some[first : first + count], member)
+            first += count
+    return target
+
+
+ASSIGNORS: Mapping[Assignor, Assign] = {Assignor.BALANCED: balanced, Assignor.RANGE: by_range}

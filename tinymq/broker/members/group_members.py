@@ -1,0 +1,83 @@
+"""The replicated state of one stream group: its members, which of them owns which partition, and the newest epoch.
+
+Values only. A `Change` leads from one revision of the state to the next. The coordinator decides changes by rules.py,
+and every replica of its partition applies them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+COUNTER_BITS = 32  # an epoch is the group's id << 32 | a counter
+
+
+class Place(NamedTuple):
+    """A partition of a topic."""
+
+    topic_id: bytes
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A consumer of the group. Its name is its instance id, or that of its session."""
+
+    session: bytes  # of this life of the consumer: an epoch is given to one session, once
+    client_id: str = ""
+    static: bool = False  # has an instance id: its partitions wait for its return
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """The owner of a partition."""
+
+    member: str
+    epoch: int
+    revoking: bool = False  # the owner is asked to let go
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """All that the coordinator remembers of one group."""
+
+    group_id: int = 0  # the registry's version when the group was made
+    revision: int = 0  # counts changes
+    counter: int = 0  # of the newest epoch that was given; never falls within one group id
+    members: Mapping[str, Member] = field(default_factory=dict)
+    owned: Mapping[Place, Owned] = field(default_factory=dict)  # a partition that is not here is free
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch."""
+        return self.group_id << COUNTER_BITS | self.counter
+
+    def of(self, member: str) -> dict[Place, Owned]:
+        """The partitions of one member."""
+        return {place: owned for place, owned in self.owned.items() if owned.member == member}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A step from one revision to the next. In `members` and `owned`, None removes."""
+
+    members: Mapping[str, Member | None] = field(default_factory=dict)
+    owned: Mapping[Place, Owned | None] = field(default_factory=dict)
+    counter: int = 0  # 0: as before
+
+    def __bool__(self) -> bool:
+        return bool(self.members or self.owned or self.counter)
+
+
+def changed(state: Members, change: Change) -> Members:
+    """The next revision."""
+    members = {**state.members, **change.members}
+    owned = {**state.owned, **change.owned}
+    return replace(
+        state,
+        revision=state.revision + 1,
+        counter=max(state.counter, change.counter),
+        members={name: member for name, member in members.items() if member is not None},
+        owned={place: at for place, at in owned.items() if at is not None},
+    )

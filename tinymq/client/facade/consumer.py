@@ -1,0 +1,40 @@
+"""Consumer: an AsyncConsumer for threads. Messages that were fetched already are taken in the calling thread."""
+
+from __future__ import annotations
+
+from tinymq.client.common.argument_checks import check_count, check_wait
+from tinymq.client.consume.records import Message
+from tinymq.client.facade.generated.consumer import ConsumerCalls
+from tinymq.client.facade.loop_thread import LoopThread
+from tinymq.client.group.consumer import AsyncConsumer
+
+
+class Consumer(ConsumerCalls):
+    """Reads topics, as a member of a group. Made by Client.consumer(); joined by the first use. For one thread at a
+    time.
+
+        with mq.consumer("orders", group="billing") as orders:
+            for message in orders:
+                handle(message)
+
+    A message is committed when the next one is asked for, or when the `with` block ends without an exception.
+    """
+
+    def __init__(self, loop_thread: LoopThread, asynchronous: AsyncConsumer) -> None:
+        super().__init__(loop_thread, asynchronous)
+        self._take_one = asynchronous.take_one
+
+    def __next__(self) -> Message:
+        """The next message. Waits for it without a limit. What was handed out before is done."""
+        while (message := self._take_one()) is None:
+            self._loop_thread.run(self._async.arrival(None))
+        return message
+
+    def poll(self, timeout: float | None = None, max_records: int = 500) -> list[Message]:
+        """Up to `max_records` messages: at once if there are any, else after up to `timeout` seconds ([] then).
+
+        The messages of the poll before are done.
+        """
+        check_wait(timeout)
+        check_count("max_records", max_records, 1)
+        return self._async.take(max_records) or self._loop_thread.run(self._async.poll(timeout, max_records))

@@ -1,0 +1,353 @@
+"""AsyncConsumer: reads topics as a member of a stream group, or all partitions of them without a group."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Self
+
+from tinymq.base.errors import Closed, InvalidRequest, NotFound, TinymqError
+from tinymq.client.admin.broker_calls import BrokerCalls
+from tinymq.client.admin.groups import KIND_NUMBERS, GroupCalls
+from tinymq.client.cluster.cluster import Cluster
+from tinymq.client.cluster.offsets import list_offsets
+from tinymq.client.common.argument_checks import check_channel, check_consumer, check_count, check_wait
+from tinymq.client.common.config import ConsumerConfig
+from tinymq.client.common.start_positions import END, KnownOffset, Place, read_place
+from tinymq.client.consume.cursors import GroupRef
+from tinymq.client.consume.records import Message
+from tinymq.client.group.assigned_buffer import TopicPartition
+from tinymq.client.group.group_reading import GroupReading
+from tinymq.client.group.membership import Membership
+from tinymq.client.group.partition_tasks import PartitionTasks
+from tinymq.client.group.plain_reading import PlainReading
+
+LOG = logging.getLogger("tinymq.client")
+
+NOT_OWNING_S = 0.2  # between two looks whether the member may hand out records again
+LEAVING_IN_ERROR_S = 2.0
+
+Callback = Callable[[list[TopicPartition]], object]
+
+
+class AsyncConsumer:
+    """Reads topics as a member of a group. Made by AsyncClient.consumer(); joined by the first use.
+
+    A record is committed when the next one is asked for, or when the `async with` block ends cleanly. Commits are sent
+    every commit_interval_ms. Use it in `async with`.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: ConsumerConfig,
+        wake: Callable[[Callable[[], None]], None],
+        topics: str | Sequence[str],
+        *,
+        group: str | None,
+        instance_id: str | None,
+        start: Place,
+        on_assigned: Callback | None,
+        on_revoked: Callback | None,
+        on_lost: Callback | None,
+    ) -> None:
+        self.topics = (topics,) if isinstance(topics, str) else tuple(topics)
+        self.group = None if group is None else check_channel(group)
+        self._instance_id = None if instance_id is None else check_consumer(instance_id)
+        if not self.topics or (instance_id is not None and group is None):
+            raise InvalidRequest("a consumer needs a topic, and an instance_id needs a group")
+        self._start = start
+        read_place(start)
+        self._cluster = cluster
+        self._config = config
+        self._timeout_s = cluster.config.request_timeout_ms / 1000
+        self._callbacks = {"assigned": on_assigned, "revoked": on_revoked, "lost": on_lost}
+        self.tasks = PartitionTasks(cluster, config.reader(), wake, self._partition_failed)
+        self._membership: Membership | None = None
+        self._reading: GroupReading | None = None  # with a group
+        self._background: set[asyncio.Task[None]] = set()
+        self._opening = asyncio.Lock()
+        self._opened = False
+        self._closed = False
+        self._failure: Exception | None = None
+        self._waiting: list[Message] = []  # committed already, and not handed out: at most once
+
+    # ---- messages ---------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        """The next message. Waits for it without a limit. What was handed out before is done."""
+        while (message := self.take_one()) is None:
+            await self.arrival(None)
+        return message
+
+    async def poll(self, timeout: float | None = None, max_records: int = 500) -> list[Message]:
+        """Take up to `max_records` messages: at once if some wait, else as soon as one arrives.
+
+        Returns [] after `timeout` seconds. Without a timeout it waits until one message arrives. The messages of the
+        poll before are done.
+        """
+        check_wait(timeout)
+        check_count("max_records", max_records, 1)
+        while not (found := self.take(max_records)):
+            if not await self.arrival(timeout):
+                return self.take(max_records)
+        return found
+
+    def take_one(self) -> Message | None:
+        """Take a fetched message; None: call `arrival`. For the thread that takes."""
+        if self._waiting or self._config.processing == "at_most_once":
+            return self._waiting.pop(0) if self._waiting else None
+        membership = self._membership
+        if membership is not None and not membership.alive:
+            return None
+        return self.tasks.buffer.next_message()
+
+    def take(self, count: int) -> list[Message]:
+        """As `take_one`, for several."""
+        if self._waiting or self._config.processing == "at_most_once":
+            found, self._waiting = self._waiting[:count], self._waiting[count:]
+            return found
+        membership = self._membership
+        if membership is not None and not membership.alive:
+            return []
+        return self.tasks.buffer.next_messages(count)
+
+    async def arrival(self, timeout_s: float | None) -> bool:
+        """Wait until a message waits. What was handed out before is done. False: the time is up. Raises what stopped
+        the consumer."""
+        await self.open()
+        buffer = self.tasks.buffer
+        buffer.done()
+        if self._reading is not None:
+            await self._reading.give_up_leaving()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    self._check()
+                    owns = self._membership is None or self._membership.alive
+                    if owns and not buffer.empty and await self._commit_first():
+                        return True
+                    self.tasks.arrived.clear()
+                    if buffer.empty or not owns:
+                        await self._arrived(NOT_OWNING_S if not owns else None)
+        except TimeoutError:
+            return False
+
+    async def _arrived(self, timeout_s: float | None) -> None:
+        waiting = asyncio.ensure_future(self.tasks.arrived.wait())
+        try:
+            await asyncio.wait([waiting], timeout=timeout_s)
+        finally:
+            waiting.cancel()
+
+    async def _commit_first(self) -> bool:
+        """At most once: commit messages before they are handed out. Returns whether a message waits."""
+        if self._config.processing != "at_most_once":
+            return True
+        found = self.tasks.buffer.next_messages(self._config.commit_records_max)
+        self.tasks.buffer.done()
+        if self._reading is not None:
+            await self._reading.commit_done(self._timeout_s, strict=True)
+        still = self._reading.cursors if self._reading is not None else None
+        self._waiting = [m for m in found if still is None or (m.topic, m.partition) in still]
+        return bool(self._waiting)
+
+    # ---- the group's cursors ----------------------------------------------------------------------------------
+
+    async def commit(self) -> None:
+        """Commit now everything that was handed out, the newest messages included.
+
+        Returns when a majority has it on disk. Raises Fenced (a partition is another member's by now), and errors of
+        the partitions' leaders.
+        """
+        await self.open()
+        self.tasks.buffer.done()
+        if self._reading is not None:
+            await self._reading.commit_done(self._timeout_s, strict=True)
+
+    async def seek(self, topic: str, partition: int, to: Place) -> int:
+        """Go on from an Offset, "earliest", "latest" or a datetime in a partition that this consumer reads.
+
+        With a group, the group's cursor moves. Returns the position. Raises InvalidRequest, OffsetOutOfRange, Fenced.
+        """
+        await self.open()
+        place, target = TopicPartition(topic, partition), read_place(to)
+        found = await self._cluster.topic(topic, self._timeout_s)
+        if self._reading is not None:
+            offset = await self._reading.seek(place, target)
+        elif place not in self.tasks.buffer.positions():
+            raise InvalidRequest(f"{topic}/{partition} is not read by this consumer", hint="see assignment()")
+        elif isinstance(target, KnownOffset):
+            offset = target.offset
+        else:
+            asked = {partition: target.timestamp_us}
+            answers = await list_offsets(self._cluster, found, asked, timeout_s=self._timeout_s, leader_only=True)
+            offset = int(answers[partition].offset)
+        self.tasks.buffer.done()
+        self.tasks.start(place, found, offset)
+        return offset
+
+    def pause(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
+        """Hand out no records of these partitions, of all if not given, until `resume`. They stay this member's."""
+        self.tasks.buffer.pause(self._places(partitions))
+
+    def resume(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
+        """Hand out records of paused partitions again."""
+        self.tasks.buffer.pause(self._places(partitions), resume=True)
+        self.tasks.arrived.set()
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that this consumer reads now."""
+        return sorted(self.tasks.buffer.positions())
+
+    def position(self) -> dict[TopicPartition, int]:
+        """The offset behind the last record that is done, by partition."""
+        return self.tasks.buffer.positions()
+
+    def committed(self) -> dict[TopicPartition, int]:
+        """The group's committed offset of each partition that this consumer reads; empty without a group."""
+        cursors = self._reading.cursors if self._reading is not None else {}
+        return {place: cursor.committed for place, cursor in cursors.items()}
+
+    async def lag(self) -> dict[TopicPartition, int]:
+        """How many records each partition has behind `position`."""
+        await self.open()
+        lags = {}
+        for place, position in self.tasks.buffer.positions().items():
+            topic = await self._cluster.topic(place.topic, self._timeout_s)
+            asked = {place.partition: END}
+            answers = await list_offsets(self._cluster, topic, asked, timeout_s=self._timeout_s, leader_only=True)
+            lags[place] = max(0, int(answers[place.partition].high_watermark) - position)
+        return lags
+
+    # ---- joining and leaving ----------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Join the group, which is made if there is none. The first use and `async with` do this.
+
+        Raises UnknownTopic, WrongKind (a queue group, or a channel, has the name), AlreadyExists (the group reads other
+        topics).
+        """
+        self._cluster.check_loop()
+        self._check()
+        async with self._opening:
+            if self._opened:
+                return
+            if self.group is None:
+                plain = PlainReading(self._cluster, self.tasks, self.topics, self._start, self._tell)
+                await plain.look()
+                self._spawn(plain.follow())
+            else:
+                calls = GroupCalls(self._cluster, BrokerCalls(self._cluster))
+                made = await calls.create(
+                    self.group, self.topics, "stream", self._start, {}, exist_ok=True, timeout_s=self._timeout_s
+                )
+                self._reading = GroupReading(
+                    self._cluster,
+                    self.tasks,
+                    self.group,
+                    GroupRef(KIND_NUMBERS["stream"], made.group_id),
+                    commit_interval_s=self._config.commit_interval_ms / 1000,
+                    auto_commit=self._config.auto_commit,
+                    rejoin_s=int(made.settings["rejoin_ms"]) / 1000,
+                    instance_id=self._instance_id,
+                    tell=self._tell,
+                    failed=self._fail,
+                    spawn=self._spawn,
+                )
+                self._membership = self._reading.membership
+                self._reading.start()
+            self._opened = True
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    async def close(self, *, leave: bool = False) -> None:
+        """Commit what was handed out, and leave the group, so that other members go on at once.
+
+        A member with an instance id does not leave: its partitions wait for its return, unless `leave` is set.
+        """
+        if not self._closed:
+            self.tasks.buffer.done()
+            await self._end(self._timeout_s, leave=leave)
+
+    async def leave(self) -> None:
+        """Close without a commit of what was handed out last: it is delivered again."""
+        await self._end(LEAVING_IN_ERROR_S, leave=False)
+
+    async def _end(self, timeout_s: float, *, leave: bool) -> None:
+        self._cluster.check_loop()
+        if self._closed:
+            return
+        self._closed = True
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        try:
+            if self._reading is not None and self._failure is None and self._config.auto_commit:
+                await self._reading.commit_done(timeout_s)
+        finally:
+            await self.tasks.close()
+            if self._membership is not None:
+                await self._membership.leave(stay=self._instance_id is not None and not leave)
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.close()
+            return
+        try:
+            await self.leave()
+        except TinymqError as another:
+            error.add_note(f"and {another}")
+
+    # ---- of its parts -----------------------------------------------------------------------------------------
+
+    def _partition_failed(self, place: TopicPartition, error: Exception) -> None:
+        if isinstance(error, NotFound) and self._reading is not None:
+            self._reading.partition_gone(place)
+        else:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = self._failure or error
+        self.tasks.arrived.set()
+
+    def _places(self, partitions: Sequence[tuple[str, int]] | None) -> list[TopicPartition]:
+        return self.assignment() if partitions is None else [TopicPartition(*each) for each in partitions]
+
+    def _check(self) -> None:
+        if self._closed:
+            raise Closed("the consumer is closed")
+        if self._failure is not None:
+            raise self._failure
+
+    def _tell(self, what: str, places: Sequence[TopicPartition]) -> None:
+        callback = self._callbacks[what]
+        if callback is not None and places:
+            try:
+                callback(list(places))
+            except Exception:
+                LOG.exception("the callback on_%s of group %s failed", what, self.group)
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._fail(error)

@@ -1,0 +1,213 @@
+"""What a member does with the partitions that its group gives it: open their cursors, read, commit, and let go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+
+from tinymq.base.errors import Fenced, InvalidRequest, NotFound, TinymqError, WrongKind
+from tinymq.client.cluster.cluster import Cluster
+from tinymq.client.common.start_positions import KnownOffset, OffsetQuestion
+from tinymq.client.consume import cursors
+from tinymq.client.consume.cursors import REQUEST_ID_BYTES, ChannelId, GroupRef
+from tinymq.client.group.assigned_buffer import TopicPartition
+from tinymq.client.group.membership import Membership
+from tinymq.client.group.partition_tasks import PartitionTasks
+from tinymq.proto import tinymq_pb2 as pb
+
+LOG = logging.getLogger("tinymq.client")
+
+EARLIEST = KnownOffset(0)
+OPEN_RETRY_S = 0.2
+PROBE_S = 2.0  # how often a commit is sent that moves nothing: it tells of a seek from outside
+
+Tell = Callable[[str, Sequence[TopicPartition]], None]
+
+
+@dataclass(slots=True)
+class GroupCursor:
+    """A group's cursor in a partition that this member reads."""
+
+    id: ChannelId
+    epoch: int
+    generation: int
+    committed: int
+    probed_s: float
+
+
+class GroupReading:
+    """The partitions of one member, and the group's cursors in them."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        tasks: PartitionTasks,
+        group: str,
+        ref: GroupRef,
+        *,
+        commit_interval_s: float,
+        auto_commit: bool,
+        rejoin_s: float,
+        instance_id: str | None,
+        tell: Tell,
+        failed: Callable[[Exception], None],
+        spawn: Callable[[Coroutine[object, object, None]], None],
+    ) -> None:
+        """`tell` calls the application's callback of that name. `spawn` runs a task until the consumer ends."""
+        self.tasks = tasks
+        self.cursors: dict[TopicPartition, GroupCursor] = {}
+        self._cluster = cluster
+        self._group = group
+        self._ref = ref
+        self._commit_interval_s = commit_interval_s
+        self._auto_commit = auto_commit
+        self._timeout_s = cluster.config.request_timeout_ms / 1000
+        self._tell = tell
+        self._failed = failed
+        self._spawn = spawn
+        self.membership = Membership(cluster, self, group, ref.group_id, rejoin_s, instance_id)
+
+    def start(self) -> None:
+        """Join the group."""
+        self.membership.start()
+        if self._auto_commit:
+            self._spawn(self._commit_every())
+
+    async def seek(self, place: TopicPartition, target: KnownOffset | OffsetQuestion) -> int:
+        """Move the group's cursor, and return its position. Raises InvalidRequest, Fenced, OffsetOutOfRange."""
+        cursor = self.cursors.get(place)
+        if cursor is None:
+            hint = "see assignment()"
+            raise InvalidRequest(f"{place.topic}/{place.partition} is not read by this consumer", hint=hint)
+        command = cursors.seeking(cursor.epoch, target, self._cluster.rng.randbytes(REQUEST_ID_BYTES))
+        outcome = await cursors.change(self._cluster, cursor.id, command, self._timeout_s)
+        cursor.generation, cursor.committed = outcome.generation, int(outcome.position)
+        return cursor.committed
+
+    def partition_gone(self, place: TopicPartition) -> None:
+        """The topic or the partition was deleted."""
+        self.lost([place])
+        self.membership.let_go(place)
+
+    # ---- called by the membership -----------------------------------------------------------------------------
+
+    def assigned(self, place: TopicPartition, topic_id: bytes, epoch: int) -> None:
+        self._spawn(self._begin(place, topic_id, epoch))
+
+    def revoke(self, place: TopicPartition) -> None:
+        # Kept until the taker asks again, if something of it is in hand; the coordinator waits for `revoke_ms`.
+        position = self.tasks.buffer.release(place) if place in self.cursors else 0
+        if position is not None:
+            self._spawn(self._let_go(place, position))
+
+    def lost(self, places: Sequence[TopicPartition]) -> None:
+        for place in places:
+            self.tasks.stop(place)
+            self.cursors.pop(place, None)
+        self.tasks.buffer.drop(places)
+        self._tell("lost", places)
+
+    def failed(self, error: Exception) -> None:
+        self._failed(error)
+
+    async def _begin(self, place: TopicPartition, topic_id: bytes, epoch: int) -> None:
+        """Open the cursor under a new epoch, which fences the owner before, and read on from it."""
+        membership = self.membership
+        try:
+            topic = await self._cluster.topic(place.topic, self._timeout_s)
+            at = ChannelId(topic, place.partition, self._group, self._ref)
+            command = cursors.opening(epoch, EARLIEST)
+            command.open.session = membership.session
+            outcome = await cursors.change(self._cluster, at, command, self._timeout_s)
+        except TinymqError as error:
+            LOG.info("group %s: %s/%d not opened: %s", self._group, place.topic, place.partition, error)
+            await self._cluster.clock.sleep(OPEN_RETRY_S)
+            if membership.owned.get(place) == (topic_id, epoch):
+                membership.let_go(place, fenced_at=int(error.detail.get("epoch", 0)))
+            return
+        if membership.owned.get(place) != (topic_id, epoch) or not membership.alive:
+            return  # lost meanwhile
+        now_s = self._cluster.clock.monotonic()
+        self.cursors[place] = GroupCursor(at, epoch, outcome.generation, int(outcome.position), now_s)
+        self.tasks.start(place, topic, int(outcome.position))
+        self._tell("assigned", [place])
+
+    async def _let_go(self, place: TopicPartition, position: int) -> None:
+        """Commit what is done of a partition, and confirm that it is let go."""
+        self.tasks.stop(place)
+        cursor = self.cursors.pop(place, None)
+        self._tell("revoked", [place])
+        if cursor is not None and self._auto_commit and position > cursor.committed:
+            try:
+                await self._commit_one(cursor, position, self._cluster.attempt_s)
+            except TinymqError as error:  # its records are delivered again
+                LOG.info("group %s: %s/%d not committed: %s", self._group, place.topic, place.partition, error)
+        self.membership.let_go(place)
+
+    async def give_up_leaving(self) -> None:
+        for place in list(self.tasks.buffer.leaving):
+            await self._let_go(place, self.tasks.buffer.leave(place))
+
+    # ---- commits ----------------------------------------------------------------------------------------------
+
+    async def _commit_every(self) -> None:
+        while True:
+            await self._cluster.clock.sleep(self._commit_interval_s)
+            await self.commit_done(self._cluster.attempt_s)
+
+    async def commit_done(self, timeout_s: float, *, strict: bool = False) -> None:
+        """Commit what is done, in all partitions. `strict`: raise the first error."""
+        positions = self.tasks.buffer.positions()
+        now_s = self._cluster.clock.monotonic()
+        due = [
+            (place, cursor, positions[place])
+            for place, cursor in self.cursors.items()
+            if place in positions and (positions[place] > cursor.committed or now_s - cursor.probed_s >= PROBE_S)
+        ]
+        errors = await asyncio.gather(*(self._commit_place(*each, timeout_s) for each in due))
+        for error in errors:
+            if strict and error is not None:
+                raise error
+
+    async def _commit_place(
+        self, place: TopicPartition, cursor: GroupCursor, position: int, timeout_s: float
+    ) -> TinymqError | None:
+        try:
+            await self._commit_one(cursor, max(position, cursor.committed), timeout_s)
+        except Fenced as error:
+            if self.cursors.get(place) is cursor:
+                await self._reopen(place, cursor)
+            return error
+        except (NotFound, WrongKind) as error:  # the group, the topic or the partition was deleted
+            if self.cursors.get(place) is cursor:
+                self.lost([place])
+                self.membership.let_go(place)
+            return error
+        except TinymqError as error:  # the next commit includes it
+            LOG.info("group %s: %s/%d not committed: %s", self._group, place.topic, place.partition, error)
+            return error
+        return None
+
+    async def _commit_one(self, cursor: GroupCursor, offset: int, timeout_s: float) -> None:
+        commit = pb.ChannelCommit(epoch=cursor.epoch, generation=cursor.generation, offset=offset)
+        outcome = await cursors.change(self._cluster, cursor.id, pb.ChannelCommand(commit=commit), timeout_s)
+        cursor.committed = max(cursor.committed, int(outcome.position))
+        cursor.probed_s = self._cluster.clock.monotonic()
+
+    async def _reopen(self, place: TopicPartition, cursor: GroupCursor) -> None:
+        """After a Fenced commit: somebody moved the group, and we go on from there; or the partition is another's."""
+        membership = self.membership
+        command = cursors.opening(cursor.epoch, EARLIEST)
+        command.open.session = membership.session
+        try:
+            outcome = await cursors.change(self._cluster, cursor.id, command, self._cluster.attempt_s)
+        except TinymqError as error:
+            if isinstance(error, Fenced):
+                self.lost([place])
+                membership.let_go(place, fenced_at=int(error.detail.get("epoch", 0)))
+            return
+        if self.cursors.get(place) is cursor:
+            cursor.generation, cursor.committed = outcome.generation, int(outcome.position)
+            self.tasks.start(place, cursor.id.topic, cursor.committed)
