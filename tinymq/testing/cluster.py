@@ -228,7 +228,9 @@ class Cluster:
             record = broker.registry.get_topic(topic) if broker is not None else None
             if broker is None or record is None:
                 continue
-            replica = broker.replica_host.get(record.topic_id, partition)
+            host = broker.replica_host
+            place = (record.topic_id, partition)
+            replica = host.partitions.get(place) or host.internal.get(place)
             if replica is not None and replica.leading:
                 return broker_id
         return None

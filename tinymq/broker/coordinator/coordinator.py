@@ -132,7 +132,7 @@ class Coordinator:
         if heard.leave:
             await self._decide(replica, group, lambda state: rules.left(state, [heard.name]))
             known.sessions.pop(heard.name, None)
-            return list(heard.owned)
+            return []  # the member gave its partitions back: it lost none
 
         def list_heard(state: Members) -> Change:
             if heard.name not in state.members and len(state.members) >= MEMBERS_MAX:
