@@ -11,7 +11,7 @@ import pytest
 
 from tests.chaos.test_reliability_page import PAGE
 from tests.test_tidy import ROOT
-from tinymq.broker.partition import partition
+from tinymq.broker.partition import retention as partition_retention
 from tinymq.broker.state import retention, retention_index
 from tinymq_chaos.mutants import MUTANTS, REAL, Mutant, Patches
 from tinymq_chaos.mutants import __main__ as command
@@ -57,17 +57,17 @@ def _room(owner: object) -> str:
 def test_a_function_is_replaced_in_every_module_that_imported_it() -> None:
     patches, original = Patches(), retention.due_start
     patches.replace(retention.due_start, _break)
-    assert {partition.due_start, retention.due_start} == {_break}  # type: ignore[attr-defined]
-    partition.late = _break  # type: ignore[attr-defined]  # as a module has it that was imported meanwhile
+    assert {partition_retention.due_start, retention.due_start} == {_break}  # type: ignore[attr-defined]
+    partition_retention.late = _break  # type: ignore[attr-defined]  # as a module has it that was imported meanwhile
     patches.undo()
-    assert {partition.due_start, partition.late, retention.due_start} == {original}  # type: ignore[attr-defined]
-    del partition.late  # type: ignore[attr-defined]
+    assert {partition_retention.due_start, partition_retention.late, retention.due_start} == {original}  # type: ignore[attr-defined]
+    del partition_retention.late  # type: ignore[attr-defined]
 
 
 def test_a_function_is_replaced_in_some_modules_alone() -> None:
     patches, original = Patches(), retention.due_start
-    patches.replace(retention.due_start, _break, within=[partition])
-    assert (partition.due_start, retention.due_start) == (_break, original)  # type: ignore[attr-defined]
+    patches.replace(retention.due_start, _break, within=[partition_retention])
+    assert (partition_retention.due_start, retention.due_start) == (_break, original)  # type: ignore[attr-defined]
     patches.undo()
     with pytest.raises(AssertionError, match="has imported"):
         patches.replace(retention.due_start, _break, within=[retention_index])

@@ -21,7 +21,7 @@ async def _settle() -> None:
 
 
 def _terms(end: End) -> list[int]:
-    return [message.append_ack.term for _, message, _ in end.told.messages]
+    return [message.append_ack.term for _, message, _ in end.events.messages]
 
 
 def test_stale_messages_arrive_again_while_the_connection_lasts() -> None:
@@ -68,14 +68,14 @@ def test_offers_and_pieces_of_a_state_come_again_and_entries_do_not() -> None:
                 assert a.transport.send(2, Channel.BULK, message)
             await _settle()
         sent = [*_state(1), *_state(2)]
-        assert [message for _, message, _ in b.told.messages] == sent
+        assert [message for _, message, _ in b.events.messages] == sent
         clock.advance(STALE_S)
         await _settle()
-        late = [message for _, message, _ in b.told.messages[6:]]
+        late = [message for _, message, _ in b.events.messages[6:]]
         assert sorted(late, key=str) == sorted(_state(2)[:2], key=str)
         net.network.deliver_again(2, lambda message: message.HasField("install_snapshot"))
         await _settle()
-        assert [message for _, message, _ in b.told.messages[8:]] == [_state(1)[0], _state(2)[0]]
+        assert [message for _, message, _ in b.events.messages[8:]] == [_state(1)[0], _state(2)[0]]
         await net.stop()
 
     asyncio.run(whole())

@@ -98,7 +98,7 @@ async def no_mark_is_written(cluster: Cluster) -> None:
         await cluster.run_for(1.0)
         group, leader = three.group(), cluster.leader().group()
         assert (group.role, group.replica.state.failure) == (Role.LEARNER, None)
-        assert group.status().reason == "it is listed, and waits until its disk has stored that"
+        assert group.status().reason == "it is listed, and waits until its disk has stored its membership"
         leading = leader.replica.current.leadership
         assert leading is not None
         assert leading.replication.progress[3].commit < leader.replica.state.configs.applied.index, (

@@ -100,7 +100,9 @@ def test_a_mutant_that_answers_before_the_commit_loses_acknowledged_records(clus
         dev_cluster.kill(cluster.folder.path, number)
     for number in (2, 3):
         dev_cluster.start(cluster.folder.path, number)
-    with Client(cluster.folder.servers) as other:  # the first one may have sent to the dead broker before it knows
+    # Another client: the first one may have sent to the dead broker before it knows. It waits until the two answer,
+    # which have just been started.
+    with Client(cluster.folder.servers, connect_timeout_ms=60_000) as other:
         after = other.send(TOPIC, b"of the next leader", partition=at)
     assert after.offset == acknowledged.offset, "the place of an acknowledged record is given to another one"
 

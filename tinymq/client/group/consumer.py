@@ -9,8 +9,6 @@ from types import TracebackType
 from typing import Self
 
 from tinymq.base.errors import Closed, InvalidRequest, NotFound, TinymqError
-from tinymq.client.admin.broker_calls import BrokerCalls
-from tinymq.client.admin.groups import KIND_NUMBERS, GroupCalls
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.offsets import list_offsets
 from tinymq.client.common.argument_checks import check_channel, check_consumer, check_count, check_wait
@@ -243,6 +241,10 @@ class AsyncConsumer:
                 await plain.look()
                 self._spawn(plain.follow())
             else:
+                # Imported here: a program without a group needs no admin calls.
+                from tinymq.client.admin.broker_calls import BrokerCalls
+                from tinymq.client.admin.groups import KIND_NUMBERS, GroupCalls
+
                 calls = GroupCalls(self._cluster, BrokerCalls(self._cluster))
                 made = await calls.create(
                     self.group, self.topics, "stream", self._start, {}, exist_ok=True, timeout_s=self._timeout_s
