@@ -33,7 +33,7 @@ def create(
     topics: Annotated[list[str], Parameter(help="Topics, and patterns such as 'orders-*'.")],
     /,
     *,
-    kind: Annotated[str, Parameter(help="stream: partitions are divided; queue: records are.")] = "stream",
+    kind: Annotated[str, Parameter(help="stream, or queue (without a client yet).")] = "stream",
     start: Annotated[str, Parameter(help="start, end or @time: where it begins in the partitions of now.")] = "start",
     set_: Annotated[list[str] | None, Parameter(name="--set", help="A setting, NAME=VALUE; may be repeated.")] = None,
     servers: ServerOptions = DEFAULT_SERVERS,
