@@ -16,6 +16,7 @@ def test_free_ports_are_free_and_all_different() -> None:
     assert len(set(ports)) == 10
     for port in ports:
         with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as brokers do: former connections may linger
             probe.bind((HOST, port))
 
 
