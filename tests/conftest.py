@@ -18,6 +18,7 @@ import math
 import os
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,6 @@ from xdist.scheduler import LoadScopeScheduling
 from tinymq.net import loopback_ports
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # of every process that uses gRPC, and forks: tinymq/rpc
-
-# `tinymq dev up` names its cluster in the user's directory of configuration: no test may write into the real one.
-_CONFIG = tempfile.TemporaryDirectory(prefix="tinymq-config-")
-os.environ["XDG_CONFIG_HOME"] = _CONFIG.name
 
 TESTS = Path(__file__).parent
 DURATIONS = TESTS / "durations.json"  # seconds by group
@@ -54,6 +51,16 @@ def group_of(path: Path) -> str:
 def group_of_test(root: Path, nodeid: str) -> str:
     """The same by a test's name, not its path: a library's test lies in the library."""
     return group_of(root / nodeid.partition("::")[0])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _config_home() -> Iterator[None]:
+    """Give each file of tests a directory of configuration of its own: `tinymq dev up` names its cluster there, and
+    commands without --servers use it. No test writes into the user's directory.
+    """
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="tinymq-config-") as home:
+        patch.setenv("XDG_CONFIG_HOME", home)
+        yield
 
 
 class Groups(LoadScopeScheduling):
