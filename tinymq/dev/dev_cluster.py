@@ -19,7 +19,7 @@ from tinymq.base.quantity import named, quantity
 from tinymq.dev import ask, cause, dev_directory, process
 from tinymq.dev.dev_directory import DevBroker, DevDirectory
 
-READY_S_MAX = 30.0  # from a broker's start until it serves
+READY_S_MAX = 60.0  # from a broker's start until it serves
 STOP_S_MAX = 15.0  # within this time, a broker that gets SIGTERM transfers its leaderships and ends
 ASK_S_MAX = 1.0
 POLL_S = 0.05

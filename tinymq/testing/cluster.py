@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SECRET = b"the secret of a cluster in a test"
-READY_S = 30.0
+READY_S = 60.0
 POLL_S = 0.002
 SEGMENT_BYTES = 64 << 20
 

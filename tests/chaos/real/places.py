@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from pathlib import Path
 
 from tinymq.base.config import parse_address
@@ -43,6 +44,19 @@ class Line:
         sending.sendall(data)
         return self.arrives(len(data), receiving) == data
 
+    def is_read_by_the_proxy(self, data: bytes, *, back: bool = False) -> bool:
+        """Send bytes. Returns True when the proxy has read them, wherever it sends them; False after a time.
+
+        `back`: sent by the accepting end.
+        """
+        sending = self.accepted if back else self.dialled
+        sending.sendall(data)
+        deadline = time.monotonic() + WAIT_S
+        while _is_unread(sending):
+            if time.monotonic() > deadline:
+                return False
+        return True
+
     def arrives(self, length: int, receiving: socket.socket) -> bytes:
         """Read so many bytes, or all until the end."""
         got = b""
@@ -54,6 +68,16 @@ class Line:
     def close(self) -> None:
         self.dialled.close()
         self.accepted.close()
+
+
+def _is_unread(sending: socket.socket) -> bool:
+    """Tell whether the process at the other end, on this machine, has yet to read bytes (proc(5): tcp)."""
+    ports = tuple(f"{end[1]:04X}" for end in (sending.getpeername(), sending.getsockname()))
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        local, remote, _state, queues = line.split()[1:5]
+        if (local.partition(":")[2], remote.partition(":")[2]) == ports:
+            return int(queues.partition(":")[2], 16) > 0
+    return False
 
 
 class Net:

@@ -52,7 +52,7 @@ def test_a_cut_stops_one_direction_of_every_present_connection(net: Net, directi
     assert all(line.passes(back=back) for line, back in there)
     net.proxies.cut("why", [direction])
     for line, back in there:
-        (line.accepted if back else line.dialled).sendall(b"into nowhere")
+        assert line.is_read_by_the_proxy(b"into nowhere", back=back)
         assert line.passes(back=not back), "the other direction of the same line"
     net.proxies.mend("why")
     for line, back in there:
@@ -64,7 +64,7 @@ def test_a_cut_stops_new_connections_until_it_is_mended(net: Net, direction: Dir
     net.proxies.cut("why", [direction])
     new = lines(net, direction)
     for line, back in new:
-        (line.accepted if back else line.dialled).sendall(b"into nowhere")
+        assert line.is_read_by_the_proxy(b"into nowhere", back=back)
         assert line.passes(back=not back)
     net.proxies.mend("why")
     for line, back in new:
@@ -85,7 +85,7 @@ def test_a_direction_with_two_cuts_works_when_both_are_mended(net: Net) -> None:
     net.proxies.cut("other", [(1, 2)])
     net.proxies.mend("one")
     line = net.line(1, 2)
-    line.dialled.sendall(b"into nowhere")
+    assert line.is_read_by_the_proxy(b"into nowhere")
     assert line.passes(back=True)
     net.proxies.mend("no such reason")
     net.proxies.mend("other")

@@ -54,7 +54,7 @@ def test_only_a_hung_proxy_restarts_and_keeps_its_toxics(
     net.proxies.cut("cut", [(1, 2)])
     assert net.proxies.restarts == 2
     line = net.line(1, 2)
-    line.dialled.sendall(b"into nowhere")
+    assert line.is_read_by_the_proxy(b"into nowhere")
     assert line.passes(back=True)
     net.proxies.mend("slow")
     net.proxies.mend("cut")
@@ -109,7 +109,7 @@ def test_a_fault_of_a_direction_is_on_all_its_doors(tmp_path: Path, monkeypatch:
             assert bool(net.proxies.restarts) == restarted
             lines = [net.line(1, 2, which) for which in (0, 1)]
             for line in lines:
-                line.dialled.sendall(b"into nowhere")
+                assert line.is_read_by_the_proxy(b"into nowhere")
                 assert line.passes(back=True)
             net.proxies.mend("why")
             assert [line.arrives(1, line.accepted) for line in lines] == [b"", b""]
@@ -125,7 +125,7 @@ def test_two_networks_of_one_process_have_nothing_in_common(net: Net, tmp_path: 
         assert other.line(1, 2).passes()
         other.proxies.mend_all()
         line = net.line(1, 2)
-        line.dialled.sendall(b"into nowhere")
+        assert line.is_read_by_the_proxy(b"into nowhere")
         net.proxies.mend_all()
         assert line.arrives(1, line.accepted) == b""
     finally:
