@@ -16,11 +16,7 @@ from tinymq.base.version import VERSION
 __version__ = VERSION
 
 if TYPE_CHECKING:
-    from tinymq import client
     from tinymq.client import *  # noqa: F403
-
-    __all__ = []
-    __all__ += client.__all__
 
 
 def __getattr__(name: str) -> object:

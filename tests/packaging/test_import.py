@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +37,15 @@ def test_the_names_for_completion_are_public() -> None:
 
     assert "Client" in dir(tinymq)
     assert "__version__" in dir(tinymq)
+
+
+def test_each_line_of_the_stub_is_a_public_name() -> None:
+    """`tinymq.client` reads its stub line by line. A line of another form would be a name for type checkers alone."""
+    import tinymq
+    from tinymq import client
+
+    stub = Path(client.__file__).with_suffix(".pyi")
+    lines = [node for node in ast.parse(stub.read_text()).body if isinstance(node, ast.ImportFrom)]
+    assert [alias.name for line in lines for alias in line.names] == [line.names[0].asname for line in lines]
+    assert sorted(line.names[0].name for line in lines) == client.__all__
+    assert all(getattr(tinymq, name) is getattr(client, name) for name in client.__all__)
