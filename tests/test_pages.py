@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 from cyclopts import CycloptsError, MissingArgumentError
@@ -45,6 +46,20 @@ def test_the_map_has_every_room() -> None:
     rooms = [path for folder in (ROOT, ROOT / "tinymq") for path in folder.iterdir() if path.name[0] not in "._"]
     with_code = {path.name for path in rooms if path.suffix == ".py" or any(path.glob("**/*.py"))}
     assert named == with_code - {"tinymq"}
+
+
+def test_the_map_shows_the_order_of_rooms_that_import_linter_holds() -> None:
+    """Rooms of one line of a contract do not import each other, or stand side by side: a comma on the map."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    held = {
+        contract["containers"][0].removeprefix("tinymq."): " → ".join(
+            re.sub(r" [|:] ", ", ", layer) for layer in contract["layers"]
+        )
+        for contract in contracts
+        if contract["type"] == "layers" and contract["containers"][0].startswith("tinymq.")
+    }
+    shown = re.findall(r"^\| `(\w+)` \| (.+? → .+?) \|$", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    assert dict(shown) == held
 
 
 def test_every_chore_is_on_the_page_for_who_changes_things() -> None:
