@@ -28,7 +28,7 @@ SHARES_S = {  # of the time of all workers, by the first folder below tests/; ""
     "gateway": 25,
     "log": 55,
     "metrics": 25,
-    "packaging": 8,
+    "packaging": 10,
     "proto": 2,
     "raft": 110,
     "registry": 58,

@@ -21,13 +21,25 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
-from functools import lru_cache
 from typing import Protocol
 
 import pyarrow as pa
 
 from tinymq.base.errors import BatchTooLarge, InvalidBatch
 from tinymq.base.value import value
+from tinymq.format.columns import (
+    BINARY,
+    HEADERS,
+    TIMESTAMP,
+    Headers,
+    binary_column,
+    headers_column,
+    int64_column,
+    no_headers,
+    no_keys,
+    null_column,
+    time_column,
+)
 from tinymq.format.ipc import Layout, read_layout
 
 HEADER = struct.Struct("<BBHIQIIq")
@@ -38,10 +50,10 @@ assert HEADER.size == HEADER_SIZE
 
 SCHEMA = pa.schema(
     [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-        ("timestamp", pa.timestamp("us", "UTC")),
+        ("key", BINARY),
+        ("value", BINARY),
+        ("headers", HEADERS),
+        ("timestamp", TIMESTAMP),
     ]
 )
 """The schema of every batch, for good. All columns are nullable, but no timestamp and no header's key is null."""
@@ -55,9 +67,6 @@ PACK_HINT = (
     f"a batch has the column value, and may have others of {SCHEMA.names}; pack columns of your own first, such as "
     'pa.table({"value": [json.dumps(row).encode() for row in table.to_pylist()]})'
 )
-_BINARY, _HEADERS, _TIMESTAMP = SCHEMA.field(0).type, SCHEMA.field(2).type, SCHEMA.field(3).type
-
-Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Codec(IntEnum):
@@ -229,39 +238,15 @@ def encode(
     """
     count = len(values)
     try:
-        key = _shared_nulls(count, _BINARY) if keys is None else pa.array(keys, _BINARY)
-        value = pa.array(values, _BINARY)
-        header = _shared_nulls(count, _HEADERS) if headers is None else _header_array(headers)
-        timestamp = pa.array(timestamps_us, _TIMESTAMP)
+        key = no_keys(count) if keys is None else binary_column(keys)
+        header = no_headers(count) if headers is None else headers_column(headers)
+        value, timestamp = binary_column(values), time_column(timestamps_us)
         batch = pa.RecordBatch.from_arrays([key, value, header, timestamp], schema=SCHEMA)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidBatch(f"not records: {str(error)[:200]}", hint="keys and values are bytes or None") from error
-    return encode_record_batch(batch, codec)
-
-
-@lru_cache(16)
-def _shared_nulls(count: int, kind: pa.DataType) -> pa.Array:
-    """A column of nulls. It is immutable, so most batches of single records share two of them."""
-    return _nulls(count, kind)
-
-
-def _nulls(count: int, kind: pa.DataType) -> pa.Array:
-    """Return the same as pa.nulls, but no larger than necessary when written.
-
-    Arrow's own nulls give the empty children of a list as many offsets as there are rows, and Arrow writes all of these
-    offsets with every slice of the column. If a table is cut into batches, each batch then has eight bytes for each row
-    of the whole table.
-    """
-    if not pa.types.is_list(kind):
-        return pa.nulls(count, kind)
-    none, offsets = pa.py_buffer(bytes((count + 7) // 8)), pa.py_buffer(bytes(4 * (count + 1)))
-    children = [pa.array([], kind.value_type)]
-    return pa.Array.from_buffers(kind, count, [none, offsets], null_count=count, children=children)
-
-
-def _header_array(headers: Sequence[Headers | None]) -> pa.Array:
-    pairs = [None if row is None else [{"key": k, "value": v} for k, v in row] for row in headers]
-    return pa.array(pairs, _HEADERS)
+    if codec is Codec.NONE:
+        return batch.serialize()
+    return _compressed(batch, codec)
 
 
 def encode_record_batch(batch: pa.RecordBatch, codec: Codec = Codec.NONE) -> pa.Buffer:
@@ -271,8 +256,10 @@ def encode_record_batch(batch: pa.RecordBatch, codec: Codec = Codec.NONE) -> pa.
         pairs = headers.flatten()
         if pairs.null_count or pairs.field(0).null_count:
             raise InvalidBatch("a header has no key")
-    if codec is Codec.NONE:
-        return batch.serialize()
+    return batch.serialize() if codec is Codec.NONE else _compressed(batch, codec)
+
+
+def _compressed(batch: pa.RecordBatch, codec: Codec) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA, options=_WRITE[codec]) as writer:
         writer.write_batch(batch)
@@ -304,9 +291,9 @@ def _conform(batch: pa.RecordBatch, now_us: int) -> pa.RecordBatch:
     columns = []
     for field in SCHEMA:
         there = field.name in names
-        column = _cast(batch.column(field.name), field) if there else _nulls(batch.num_rows, field.type)
+        column = _cast(batch.column(field.name), field) if there else null_column(batch.num_rows, field.type)
         if field.name == "timestamp" and column.null_count:
-            column = column.fill_null(pa.scalar(now_us, field.type))
+            column = column.fill_null(time_column([now_us])[0])
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
@@ -337,7 +324,7 @@ def record_bytes(batch: pa.RecordBatch) -> int:
     if headers.null_count < len(headers) and len(headers.values):
         pairs = headers.values
         pair_bytes = pc.add(_lengths(pairs.field(0)), _lengths(pairs.field(1)))
-        ends = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(pair_bytes)])
+        ends = pa.concat_arrays([int64_column([0]), pc.cumulative_sum(pair_bytes)])
         offsets = headers.offsets
         upto = ends.take(offsets)
         sizes = pc.add(sizes, pc.subtract(upto.slice(1), upto.slice(0, len(headers))))

@@ -13,7 +13,8 @@ from tinymq.client.common.rows import rows_of
 from tinymq.client.consume import records
 from tinymq.client.produce import producer_batch
 from tinymq.client.produce.send_queue import SendQueue
-from tinymq.format.batch import Codec, Headers, conform, encode
+from tinymq.format.batch import Codec, conform, encode
+from tinymq.format.columns import Headers
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 PLACEMENT = "tests/client/produce/test_placement.py::test_"

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from tinymq.base.errors import InvalidRequest
-from tinymq.format.batch import TIMESTAMP_US_MAX, TIMESTAMP_US_MIN, Headers
+from tinymq.format.batch import TIMESTAMP_US_MAX, TIMESTAMP_US_MIN
+from tinymq.format.columns import Headers
 
 HeadersLike = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
 """Headers in order. A list may have a name twice."""

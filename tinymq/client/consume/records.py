@@ -18,6 +18,7 @@ from tinymq.base.value import value
 from tinymq.client.common.rows import rows_of
 from tinymq.client.common.values import as_datetime
 from tinymq.format.batch import SCHEMA, BatchLimits, decode_batch
+from tinymq.format.columns import int64_scalar
 from tinymq.format.entry import HEADER_SIZE, EntryHeader, Kind, batch_in, crc32c_of, parse_header
 
 TABLE_SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), *SCHEMA])
@@ -97,8 +98,8 @@ class Chunk:
         import pyarrow.compute as pc  # here: a reader of messages never needs it, and it takes long to load
 
         count = self.batch.num_rows
-        partition = pa.repeat(pa.scalar(self.partition, pa.int32()), count)
-        offset = pc.add(_ramp(count), pa.scalar(self.base_offset, pa.int64()))
+        partition = pa.repeat(int64_scalar(self.partition).cast(pa.int32()), count)
+        offset = pc.add(_ramp(count), int64_scalar(self.base_offset))
         return pa.RecordBatch.from_arrays([partition, offset, *self.batch.columns], schema=TABLE_SCHEMA)
 
 
@@ -106,7 +107,7 @@ class Chunk:
 def _long_ramp(count: int) -> pa.Array:
     import pyarrow.compute as pc
 
-    return pc.subtract(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count)), 1)
+    return pc.subtract(pc.cumulative_sum(pa.repeat(one := int64_scalar(1), count)), one)
 
 
 def _ramp(count: int) -> pa.Array:

@@ -18,7 +18,8 @@ from tinymq.base.errors import Closed, TinymqError, Unsent
 from tinymq.base.value import value
 from tinymq.client.common.argument_checks import FORK_HINT, check_wait
 from tinymq.client.common.rows import Row, rows_of
-from tinymq.format.batch import SCHEMA, Codec, Headers, encode
+from tinymq.format.batch import SCHEMA, Codec, encode
+from tinymq.format.columns import Headers
 
 if TYPE_CHECKING:
     from tinymq.client.produce.send_queue import SendQueue

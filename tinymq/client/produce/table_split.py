@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from tinymq.format.columns import int64_column
+
 
 def by_partition(
     batch: pa.RecordBatch, partition_of: Callable[[bytes | None], int | None]
@@ -19,7 +21,7 @@ def by_partition(
         rows.setdefault(partition_of(key), []).append(row)
     if len(rows) == 1:
         return [(next(iter(rows)), batch)]
-    return [(partition, batch.take(pa.array(places, pa.int64()))) for partition, places in rows.items()]
+    return [(partition, batch.take(int64_column(places))) for partition, places in rows.items()]
 
 
 def by_size(batch: pa.RecordBatch, bytes_aim: int, bytes_max: int, rows_max: int) -> list[pa.RecordBatch]:
