@@ -126,6 +126,31 @@ def still_there_after_it_was_shortened(s: Story) -> None:
     ended(s)
 
 
+def held(s: Story, offset: int) -> None:
+    """Hold the records from `offset` on, to the end of the story."""
+    s.begin("h", "hold", **PLACE, hold="h", offset=offset, lease_s=3.0).ok()
+
+
+def old_records_below_a_hold(s: Story, shown_start: int) -> None:
+    """The whole segment of the held record is on disk, long after the time of its records."""
+    told(s, retention_ms="1000")
+    held(s, 2)
+    s.history.calm()
+    s.now_s += 30
+    ended(s, shown_start=shown_start)
+
+
+def shown_below_a_hold(s: Story) -> None:
+    old_records_below_a_hold(s, shown_start=0)
+
+
+def on_disk_without_a_hold(s: Story) -> None:
+    told(s, retention_ms="1000")
+    s.history.calm()
+    s.now_s += 30
+    ended(s, shown_start=4)
+
+
 def a_trim_that_goes_too_far(s: Story) -> None:
     trim(s, 1, 1)
     look(s, 2, 4)
@@ -176,6 +201,8 @@ BAD: list[tuple[Spoil, AnomalyKind]] = [
     (refused_and_there, AnomalyKind.ABORTED_READ),
     (removed_before_it_was_lengthened, AnomalyKind.REMOVED_EARLY),
     (still_there_after_it_was_shortened, AnomalyKind.KEPT_TOO_LONG),
+    (shown_below_a_hold, AnomalyKind.KEPT_TOO_LONG),
+    (on_disk_without_a_hold, AnomalyKind.KEPT_TOO_LONG),
     (a_trim_that_goes_too_far, AnomalyKind.REMOVED_EARLY),
     (a_refused_trim_that_removes, AnomalyKind.REMOVED_EARLY),
     (shown_after_a_trim, AnomalyKind.TRIMMED_READ),
@@ -187,6 +214,10 @@ BAD: list[tuple[Spoil, AnomalyKind]] = [
 
 
 # ---- what is no anomaly --------------------------------------------------------------------------------------
+
+
+def on_disk_in_the_segment_of_a_held_record(s: Story) -> None:
+    old_records_below_a_hold(s, shown_start=2)
 
 
 def as_many_bytes_as_have_room(s: Story) -> None:
@@ -290,6 +321,7 @@ def settings_as_they_were_told(s: Story) -> None:
 @pytest.mark.parametrize(
     "tell",
     [
+        on_disk_in_the_segment_of_a_held_record,
         as_many_bytes_as_have_room,
         refused_although_a_fault_removed_the_head,
         lowered_and_nothing_came_since,

@@ -44,7 +44,11 @@ def removed_early(facts: Facts) -> Iterator[Anomaly]:
 
 
 def kept_too_long(facts: Facts) -> Iterator[Anomaly]:
-    """A record past its retention time is still in the log, long after the last fault."""
+    """A record past its retention time is still shown, or still on disk, long after the last fault.
+
+    A hold keeps the records from its offset on for readers. On disk it keeps the whole segment of its offset, with
+    records below it.
+    """
     end_s, calm_s = facts.history.ended_s, facts.history.calm_s
     if end_s is None or calm_s is None or _clocks_were_wrong(facts):
         return
@@ -54,15 +58,18 @@ def kept_too_long(facts: Facts) -> Iterator[Anomaly]:
         retention_s = settings.bounds("retention_ms", end_s, end_s)[1] / 1000 * (1 + CLOCKS)
         if not settings.only("retention_ms") or retention_s == math.inf or not replicas:
             continue
-        log_start = max(replica.log_start for replica in replicas)
-        held = [c for c in facts.of("hold") if hold_of(c)[:2] == log]
-        released = {hold_of(c): c.ended_s or end_s for c in facts.of("release")}
+        stored = max(replica.log_start for replica in replicas)
+        shown = max((r.shown_start for r in replicas if r.shown_start is not None), default=stored)
         for call in acknowledged(facts):
             where, base, _ = place_of(call)
-            holds_s = [released.get(hold_of(c), end_s) for c in held if c.args["offset"] <= base]
+            if where != log or base < stored:
+                continue
+            is_shown = base >= shown
+            holds_s = _held_until_s(facts, log, end_s, base if is_shown else math.inf)
             due_s = max(max(call.ended_s or end_s, counted_s) + retention_s, calm_s, settings.settled_s, *holds_s)
-            if where == log and base >= log_start and end_s - due_s > GONE_S:
-                what = f"not removed {end_s - due_s:.3f} s after its time"
+            if end_s - due_s > GONE_S:
+                kept = "shown" if is_shown else "on disk"
+                what = f"still {kept} {end_s - due_s:.3f} s after its time"
                 yield Anomaly.of(AnomalyKind.KEPT_TOO_LONG, what, log, call, offsets=(base,))
                 break
 
@@ -102,9 +109,11 @@ def kept_too_much(facts: Facts) -> Iterator[Anomaly]:
             yield Anomaly(AnomalyKind.KEPT_TOO_LONG, what, log, (), (log_start, end))
 
 
-def _held_until_s(facts: Facts, log: Log, end_s: float) -> list[float]:
+def _held_until_s(facts: Facts, log: Log, end_s: float, upto: float = math.inf) -> list[float]:
+    """Return when each hold of a partition ended that keeps records from an offset of at most `upto` on."""
     released = {hold_of(c): c.ended_s or end_s for c in facts.of("release")}
-    return [released.get(hold_of(c), end_s) for c in facts.of("hold") if hold_of(c)[:2] == log]
+    holds = (c for c in facts.of("hold") if hold_of(c)[:2] == log and c.args["offset"] <= upto)
+    return [released.get(hold_of(c), end_s) for c in holds]
 
 
 def broken_holds(facts: Facts) -> Iterator[Anomaly]:
