@@ -209,6 +209,7 @@ def command_calls() -> list[list[part.Command]]:
             values.acknowledged(),
             part.Command(note_message_id=part.NoteMessageId(message_id=bytes(16), window_ms=1000)),
             part.Command(skip_duplicate=part.SkipDuplicate(producer_id=1, first_sequence=4)),
+            part.Command(note_copy=part.NoteMessageId(message_id=bytes(16), window_ms=1000)),
         ],
         queue_calls(),
     ]

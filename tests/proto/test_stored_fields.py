@@ -55,9 +55,13 @@ NEW = {
     "tinymq.partition.v1.Command.raise_mark": (2, "it is another command"),
     "tinymq.partition.v1.Command.bury": (2, "it is another command"),
     "tinymq.partition.v1.Command.buried": (2, "it is another command"),
+    "tinymq.partition.v1.Command.note_copy": (2, "it is another command"),
     "tinymq.partition.v1.State.queue_groups": (2, "no queue group has anything above its cursor"),
     "tinymq.partition.v1.State.message_ids": (2, "no message id is remembered"),
     "tinymq.partition.v1.State.awaited_message": (2, "the last entry noted no message id"),
+    "tinymq.partition.v1.State.copy_ids": (2, "no copy's id is remembered"),
+    "tinymq.partition.v1.State.awaited_copy": (2, "the last entry noted no copy's id"),
+    "tinymq.partition.v1.State.copy_ids_from": (2, "no copy's id was forgotten"),
 }
 """By field that the base build does not have, of a message that it has: (feature level, what its absence means)."""
 

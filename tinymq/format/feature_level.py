@@ -66,6 +66,7 @@ PARTITION_COMMANDS: Mapping[str, int] = {
     "raise_mark": 2,
     "bury": 2,
     "buried": 2,
+    "note_copy": 2,
 }
 """By the command's name in partition.proto's Command."""
 

@@ -92,6 +92,7 @@ class Command(_message.Message):
     RAISE_MARK_FIELD_NUMBER: _builtins.int
     BURY_FIELD_NUMBER: _builtins.int
     BURIED_FIELD_NUMBER: _builtins.int
+    NOTE_COPY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___OpenChannel: ...
     @_builtins.property
@@ -134,6 +135,10 @@ class Command(_message.Message):
     def bury(self) -> Global___BuryRecord: ...
     @_builtins.property
     def buried(self) -> Global___EndBurial: ...
+    @_builtins.property
+    def note_copy(self) -> Global___NoteMessageId:
+        """of a record that brokers copy: a dead letter, or one that is sent back"""
+
     def __init__(
         self,
         *,
@@ -156,12 +161,13 @@ class Command(_message.Message):
         raise_mark: Global___RaiseGrantMark | None = ...,
         bury: Global___BuryRecord | None = ...,
         buried: Global___EndBurial | None = ...,
+        note_copy: Global___NoteMessageId | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["buried", b"buried", "bury", b"bury", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "end_session", b"end_session", "hold", b"hold", "make", b"make", "move_start", b"move_start", "note_message_id", b"note_message_id", "open", b"open", "open_session", b"open_session", "raise_mark", b"raise_mark", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek", "settle", b"settle", "skip_duplicate", b"skip_duplicate"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["buried", b"buried", "bury", b"bury", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "end_session", b"end_session", "hold", b"hold", "make", b"make", "move_start", b"move_start", "note_copy", b"note_copy", "note_message_id", b"note_message_id", "open", b"open", "open_session", b"open_session", "raise_mark", b"raise_mark", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek", "settle", b"settle", "skip_duplicate", b"skip_duplicate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buried", b"buried", "bury", b"bury", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "end_session", b"end_session", "hold", b"hold", "make", b"make", "move_start", b"move_start", "note_message_id", b"note_message_id", "open", b"open", "open_session", b"open_session", "raise_mark", b"raise_mark", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek", "settle", b"settle", "skip_duplicate", b"skip_duplicate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buried", b"buried", "bury", b"bury", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "end_session", b"end_session", "hold", b"hold", "make", b"make", "move_start", b"move_start", "note_copy", b"note_copy", "note_message_id", b"note_message_id", "open", b"open", "open_session", b"open_session", "raise_mark", b"raise_mark", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek", "settle", b"settle", "skip_duplicate", b"skip_duplicate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "seek", "delete", "consume", "move_start", "hold", "release", "remove_acknowledged", "make", "drop", "note_message_id", "skip_duplicate", "settle", "open_session", "end_session", "raise_mark", "bury", "buried"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "seek", "delete", "consume", "move_start", "hold", "release", "remove_acknowledged", "make", "drop", "note_message_id", "skip_duplicate", "settle", "open_session", "end_session", "raise_mark", "bury", "buried", "note_copy"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -881,6 +887,9 @@ class State(_message.Message):
     MESSAGE_IDS_FIELD_NUMBER: _builtins.int
     AWAITED_MESSAGE_FIELD_NUMBER: _builtins.int
     QUEUE_GROUPS_FIELD_NUMBER: _builtins.int
+    COPY_IDS_FIELD_NUMBER: _builtins.int
+    AWAITED_COPY_FIELD_NUMBER: _builtins.int
+    COPY_IDS_FROM_FIELD_NUMBER: _builtins.int
     log_start: _builtins.int
     last_number: _builtins.int
     """the newest number or generation of a cursor"""
@@ -892,6 +901,10 @@ class State(_message.Message):
     """of the newest CONFIG entry that is a recovery"""
     message_ids: _builtins.bytes
     """32 bytes each, oldest first, bounded: drawn in tinymq/broker/state/message_ids.py"""
+    copy_ids: _builtins.bytes
+    """as message_ids: of the copies that brokers made"""
+    copy_ids_from: _builtins.int
+    """the id of every copy at or behind this offset is remembered"""
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___Cursor]:
         """by name; of all kinds"""
@@ -916,6 +929,10 @@ class State(_message.Message):
     def queue_groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueGroup]:
         """by name"""
 
+    @_builtins.property
+    def awaited_copy(self) -> Global___AwaitedMessage:
+        """noted by the entry at applied_index"""
+
     def __init__(
         self,
         *,
@@ -931,10 +948,13 @@ class State(_message.Message):
         message_ids: _builtins.bytes = ...,
         awaited_message: Global___AwaitedMessage | None = ...,
         queue_groups: _abc.Iterable[Global___QueueGroup] | None = ...,
+        copy_ids: _builtins.bytes = ...,
+        awaited_copy: Global___AwaitedMessage | None = ...,
+        copy_ids_from: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["awaited_message", b"awaited_message"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["awaited_copy", b"awaited_copy", "awaited_message", b"awaited_message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited_message", b"awaited_message", "channels", b"channels", "holds", b"holds", "last_append_us", b"last_append_us", "last_number", b"last_number", "log_start", b"log_start", "message_ids", b"message_ids", "queue_groups", b"queue_groups", "recoveries", b"recoveries", "recovery_epoch", b"recovery_epoch", "retention_marks", b"retention_marks", "taken", b"taken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited_copy", b"awaited_copy", "awaited_message", b"awaited_message", "channels", b"channels", "copy_ids", b"copy_ids", "copy_ids_from", b"copy_ids_from", "holds", b"holds", "last_append_us", b"last_append_us", "last_number", b"last_number", "log_start", b"log_start", "message_ids", b"message_ids", "queue_groups", b"queue_groups", "recoveries", b"recoveries", "recovery_epoch", b"recovery_epoch", "retention_marks", b"retention_marks", "taken", b"taken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

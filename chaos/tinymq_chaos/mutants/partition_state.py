@@ -271,8 +271,8 @@ def uncommitted_ids_do_not_count(p: Patches) -> None:
 def ids_are_forgotten(p: Patches) -> None:
     real = MessageIds.load.__func__  # type: ignore[attr-defined]
 
-    def load(cls: Any, state: Any, end: int) -> Any:
-        real(cls, state, end)
+    def load(cls: Any, *stored: Any) -> Any:
+        real(cls, *stored)
         return cls()
 
     p.replace(MessageIds.load, classmethod(load))

@@ -12,7 +12,7 @@ from tests.fakes.batches import checked, payload
 from tinymq.base.config import Limits
 from tinymq.base.errors import CorruptData, InvalidConfig, InvalidRequest, OutcomeUnknown
 from tinymq.base.topic_config import TopicConfig, make
-from tinymq.broker.partition.message_ids import stored_id
+from tinymq.broker.partition.message_ids import COPY_WINDOW_MS, CopyId, stored_id
 from tinymq.broker.partition.partition import Acks, Partition, Produced
 from tinymq.broker.state import message_ids
 from tinymq.broker.state.state import PartitionState
@@ -199,12 +199,10 @@ def test_the_bytes_are_those_that_were_written_down() -> None:
     ids = message_ids.MessageIds()
     ids._ids[A] = message_ids.RememberedId(5, 5)
     ids._awaited = message_ids.AwaitedRecord(A, 7, 1, 10)
-    state = pb.State()
-    ids.dump(state)
+    state = pb.State(message_ids=ids.dump(), awaited_message=ids.dump_awaited())
     assert state.SerializeToString(deterministic=True).hex() == GOLDEN
-    again = pb.State()
-    message_ids.MessageIds.load(state, 6).dump(again)
-    assert again == state
+    again = message_ids.MessageIds.load(state.message_ids, state.awaited_message, 6)
+    assert (again.dump(), again.dump_awaited()) == (state.message_ids, state.awaited_message)
 
 
 @pytest.mark.parametrize(
@@ -218,8 +216,9 @@ def test_the_bytes_are_those_that_were_written_down() -> None:
     ids=["half of one", "twice", "behind the end", "no id"],
 )
 def test_damaged_bytes_are_refused(state: pb.State) -> None:
+    awaited = state.awaited_message if state.HasField("awaited_message") else None
     with pytest.raises(CorruptData):
-        message_ids.MessageIds.load(state, 6)
+        message_ids.MessageIds.load(state.message_ids, awaited, 6)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -282,3 +281,61 @@ def name_in(data: bytes) -> str:
 def test_ids_of_users_have_a_room_of_their_own() -> None:
     assert stored_id(b"a") != stored_id(b"b")
     assert len(stored_id(b"")) == 16
+
+
+# ---- copies that brokers make -----------------------------------------------------------------------------------
+
+
+def copy(bench: Bench, digest: bytes) -> None:
+    bench.partition.produce(*checked(payload(value=digest)), Acks.QUORUM, 1.0, bench.answers.append, CopyId(digest))
+
+
+def test_copies_are_recognised_for_a_day_whatever_the_dedupe_window() -> None:
+    bench = Identified()
+    bench.partition.configure(TopicConfig())
+    copy(bench, A)
+    bench.group.commit()
+    bench.later(COPY_WINDOW_MS)
+    bench.partition.retain()
+    copy(bench, A)
+    assert bench.places == [(0, False), (0, True)]
+    bench.later(1)
+    bench.partition.retain()
+    bench.group.commit()
+    assert len(bench.partition.state.copy_ids) == 0
+    assert bench.partition.state.copy_ids.complete_from == 1, "a copy may lie below it, unremembered"
+
+
+def test_the_duplicate_of_a_copy_is_answered_when_the_first_copy_is_committed(bench: Identified) -> None:
+    copy(bench, A)
+    copy(bench, A)
+    assert bench.places == []
+    bench.group.commit()
+    assert sorted(bench.places) == [(0, False), (0, True)]
+
+
+def test_ids_of_copies_and_of_users_do_not_displace_each_other(
+    bench: Identified, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_ids, "IDS_MAX", 2)
+    copy(bench, A)
+    bench.group.commit()
+    for name in "bcdef":
+        bench.put(name)
+    bench.group.commit()
+    copy(bench, A)
+    assert bench.places[-1] == (0, True)
+    assert bench.partition.state.copy_ids.complete_from == 0
+
+
+def test_evicted_ids_of_copies_leave_a_trace_in_the_snapshot(
+    bench: Identified, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_ids, "IDS_MAX", 2)
+    for letter in b"abc":
+        copy(bench, bytes([letter]) * 16)
+        bench.group.commit()
+    state = PartitionState(100)
+    state.load(bench.partition.dump())
+    assert (len(state.copy_ids), state.copy_ids.complete_from) == (2, 1)
+    assert state.dump() == bench.partition.dump()

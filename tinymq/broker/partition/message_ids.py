@@ -9,16 +9,55 @@ from typing import NamedTuple
 from tinymq.base.errors import InvalidRequest
 from tinymq.base.types import Position
 from tinymq.broker.state.message_ids import ID_BYTES, MessageIds
+from tinymq.broker.state.state import PartitionState
 from tinymq.format.batch import BatchHeader
 from tinymq.proto import partition_pb2 as pb
 
 MESSAGE_ID_BYTES_MAX = 256
-_USERS = b"tinymq user"  # ids of other kinds, which tinymq makes for itself, are never equal to a user's
+COPY_WINDOW_MS = 86_400_000  # in every topic, whatever its dedupe_window
+_USERS = b"tinymq user"  # ids of copies, which brokers make, are never equal to a user's
 
 
 def stored_id(message_id: bytes) -> bytes:
     """The id under which a partition remembers a user's message id."""
     return blake2b(message_id, digest_size=ID_BYTES, person=_USERS).digest()
+
+
+class CopyId(NamedTuple):
+    """The id of a copy that a broker makes of a stored record (tinymq/broker/dead_letters)."""
+
+    digest: bytes  # ID_BYTES
+
+
+class RecordId(NamedTuple):
+    """The id of a record that is about to be appended, as the partition remembers it."""
+
+    stored: bytes
+    window_ms: int
+    of_copy: bool
+
+    def remembered(self, state: PartitionState) -> MessageIds:
+        """The applied ids of this kind."""
+        return state.copy_ids if self.of_copy else state.message_ids
+
+    def since_us(self, now_us: int) -> int:
+        """Records of this id from before this time count no more. A copy counts for as long as its id is remembered."""
+        return 0 if self.of_copy else now_us - self.window_ms * 1000
+
+    def note(self, payload_crc: int, length: int) -> pb.Command:
+        """The command in front of the record."""
+        note = pb.NoteMessageId(
+            message_id=self.stored, payload_crc=payload_crc, length=length, window_ms=self.window_ms
+        )
+        return pb.Command(note_copy=note) if self.of_copy else pb.Command(note_message_id=note)
+
+
+def record_id(message_id: bytes | CopyId, records: int, window_ms: int | None) -> RecordId:
+    """The id of a batch in a topic with this dedupe_window. Raises InvalidRequest, as `check_message_id`."""
+    if isinstance(message_id, CopyId):
+        return RecordId(message_id.digest, COPY_WINDOW_MS, of_copy=True)
+    check_message_id(message_id, records, window_ms)
+    return RecordId(stored_id(message_id), window_ms or 0, of_copy=False)
 
 
 def check_message_id(message_id: bytes, records: int, window_ms: int | None) -> None:
@@ -75,15 +114,6 @@ class UncommittedIds:
     def clear(self) -> None:
         self._by_id.clear()
         self._in_order.clear()
-
-
-def note_record(message_id: bytes, payload_crc: int, length: int, window_ms: int) -> pb.Command:
-    """The command in front of the record of an id."""
-    return pb.Command(
-        note_message_id=pb.NoteMessageId(
-            message_id=message_id, payload_crc=payload_crc, length=length, window_ms=window_ms
-        )
-    )
 
 
 def skip_duplicate(header: BatchHeader, offset: int) -> pb.Command:

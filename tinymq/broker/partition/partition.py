@@ -20,12 +20,12 @@ from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.group_gate import GroupGate
 from tinymq.broker.partition.group_port import RaftGroup, RecordLog
 from tinymq.broker.partition.message_ids import (
+    CopyId,
     FirstRecord,
+    RecordId,
     UncommittedIds,
-    check_message_id,
-    note_record,
+    record_id,
     skip_duplicate,
-    stored_id,
 )
 from tinymq.broker.partition.noop_elision import NoopElision
 from tinymq.broker.partition.pending_acks import Acks, Done, PendingAcks, Produced
@@ -139,7 +139,7 @@ class Partition:
         acks: Acks,
         timeout_s: float,
         done: Done,
-        message_id: bytes = b"",
+        message_id: bytes | CopyId = b"",
     ) -> None:
         """Append a batch that passed `admission`, or find that it is a duplicate. Calls `done` once `acks` holds.
 
@@ -158,8 +158,9 @@ class Partition:
             if duplicate is not None:
                 self.answer_duplicate(header.producer_id, duplicate, acks, timeout_s, done)
                 return
+        identity: RecordId | None = None
         if message_id:
-            message_id, first = self._find_message(message_id, header.record_count)
+            identity, first = self._find_message(message_id, header.record_count)
             if first is not None:
                 self._skip_duplicate(header, producer, first, acks, timeout_s, done)
                 return
@@ -167,10 +168,9 @@ class Partition:
             # The command that makes room goes first. It takes effect even if the batch is then refused, which
             # `drop_oldest` permits.
             self._make_room(header.record_count, len(payload))
-            if message_id:
+            if identity is not None:
                 # The id counts only with the record behind it (tinymq/broker/state/message_ids.py).
-                window_ms = self.config.dedupe_window_ms or 0
-                self._propose_commands([note_record(message_id, payload_crc, len(payload), window_ms)])
+                self._propose_commands([identity.note(payload_crc, len(payload))])
             position = self.group.propose(
                 NewEntry(Kind.DATA, payload, header.record_count, batch.max_timestamp_us, payload_crc)
             )
@@ -181,8 +181,8 @@ class Partition:
         if header.producer_id:
             # The producer's next batch is judged against this one, whether or not it is committed by then.
             self._uncommitted_producers.appended(header, producer, position)
-        if message_id:
-            self._uncommitted_ids.appended(message_id, position)
+        if identity is not None:
+            self._uncommitted_ids.appended(identity.stored, position)
         if acks is Acks.NONE:
             return
         produced = Produced(position.base_offset, position.append_time_us, position.term, False)
@@ -211,13 +211,11 @@ class Partition:
         elif acks is not Acks.NONE:
             done(produced)
 
-    def _find_message(self, message_id: bytes, records: int) -> tuple[bytes, FirstRecord | None]:
-        """The id as it is stored, and the first record of it. Raises InvalidRequest, as `check_message_id`."""
-        window_ms = self.config.dedupe_window_ms
-        check_message_id(message_id, records, window_ms)
-        since_us = self.group.append_time_now_us() - (window_ms or 0) * 1000
-        stored = stored_id(message_id)
-        return stored, self._uncommitted_ids.find(self.state.message_ids, stored, since_us)
+    def _find_message(self, message_id: bytes | CopyId, records: int) -> tuple[RecordId, FirstRecord | None]:
+        """The id as it is stored, and the first record of it. Raises InvalidRequest, as `record_id`."""
+        found = record_id(message_id, records, self.config.dedupe_window_ms)
+        since_us = found.since_us(self.group.append_time_now_us())
+        return found, self._uncommitted_ids.find(found.remembered(self.state), found.stored, since_us)
 
     def _skip_duplicate(
         self,
@@ -321,7 +319,8 @@ class Partition:
             if self.config.on_full is OnFull.DROP_OLDEST:
                 self._make_room(0, 0)  # the bounds may have been lowered since the last batch
         if not len(self._uncommitted_ids):
-            self._propose_if(due_forgetting(self.config, state.message_ids, now_us))
+            for forget in due_forgetting(self.config, state, now_us):
+                self._propose_if(forget)
 
     def _propose_if(self, command: pb.Command | None) -> None:
         if command is not None:

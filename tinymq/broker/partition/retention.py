@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tinymq.base.topic_config import Retention, TopicConfig
 from tinymq.broker.partition.capacity import Uncommitted
+from tinymq.broker.partition.message_ids import COPY_WINDOW_MS
 from tinymq.broker.partition.soft_leases import SoftLeases
 from tinymq.broker.state.message_ids import MessageIds
 from tinymq.broker.state.retention import acknowledged_start, clamped, due_start
@@ -41,12 +42,19 @@ def acknowledged_move(
     return pb.Command(remove_acknowledged=pb.RemoveAcknowledged(upto=upto))
 
 
-def due_forgetting(config: TopicConfig, remembered: MessageIds, now_us: int) -> pb.Command | None:
-    """The command that forgets all message ids, once the topic remembers none any more, or none came for a window.
+def due_forgetting(config: TopicConfig, state: PartitionState, now_us: int) -> list[pb.Command]:
+    """The commands that forget all ids of a kind, once the topic remembers none any more, or none came for a window.
 
     While ids come, each of them forgets those that are older than the window.
     """
+    due = []
     window_ms = config.dedupe_window_ms or 0
-    if not len(remembered) or remembered.newest_us >= now_us - window_ms * 1000:
-        return None
-    return pb.Command(note_message_id=pb.NoteMessageId(window_ms=window_ms))
+    if _is_over(state.message_ids, window_ms, now_us):
+        due.append(pb.Command(note_message_id=pb.NoteMessageId(window_ms=window_ms)))
+    if _is_over(state.copy_ids, COPY_WINDOW_MS, now_us):
+        due.append(pb.Command(note_copy=pb.NoteMessageId(window_ms=COPY_WINDOW_MS)))
+    return due
+
+
+def _is_over(remembered: MessageIds, window_ms: int, now_us: int) -> bool:
+    return len(remembered) > 0 and remembered.newest_us < now_us - window_ms * 1000

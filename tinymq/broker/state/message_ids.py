@@ -46,13 +46,18 @@ class AwaitedRecord(NamedTuple):
 
 
 class MessageIds:
-    """The remembered ids of one partition, by the time of their append."""
+    """The remembered ids of one kind in one partition, by the time of their append.
 
-    __slots__ = ("_awaited", "_ids")
+    A partition has a table for the ids of users' messages and one for those of copies, so that neither kind displaces
+    the other.
+    """
+
+    __slots__ = ("_awaited", "_ids", "complete_from")
 
     def __init__(self) -> None:
         self._ids: OrderedDict[bytes, RememberedId] = OrderedDict()  # the oldest append first
         self._awaited: AwaitedRecord | None = None  # noted by the last entry
+        self.complete_from = 0  # the id of every record at or behind this offset is remembered
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -77,7 +82,7 @@ class MessageIds:
         # The window stands in the command, because `apply` knows no settings.
         before_us = bounds.now_us - command.window_ms * 1000
         while self._ids and next(iter(self._ids.values())).append_us < before_us:
-            self._ids.popitem(last=False)
+            self._forget_oldest()
         if command.message_id:
             self._awaited = AwaitedRecord(command.message_id, index + 1, command.payload_crc, command.length)
 
@@ -89,36 +94,44 @@ class MessageIds:
         self._ids.pop(awaited.message_id, None)  # an id from before its window: it takes its place anew
         self._ids[awaited.message_id] = RememberedId(header.base_offset, header.append_time_us)
         if len(self._ids) > IDS_MAX:
-            self._ids.popitem(last=False)
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        _, forgotten = self._ids.popitem(last=False)
+        self.complete_from = max(self.complete_from, forgotten.offset + 1)
 
     # ---- as bytes
 
-    def dump(self, state: pb.State) -> None:
+    def dump(self) -> bytes:
+        """The remembered ids, as drawn above."""
         pack = _ID.pack
-        state.message_ids = b"".join([pack(message_id, *found) for message_id, found in self._ids.items()])
-        if (awaited := self._awaited) is not None:
-            state.awaited_message.CopyFrom(
-                pb.AwaitedMessage(
-                    message_id=awaited.message_id,
-                    index=awaited.entry_index,
-                    payload_crc=awaited.payload_crc,
-                    length=awaited.length,
-                )
-            )
+        return b"".join([pack(message_id, *found) for message_id, found in self._ids.items()])
+
+    def dump_awaited(self) -> pb.AwaitedMessage | None:
+        """The id whose record has to be the next entry; None: there is none."""
+        if (awaited := self._awaited) is None:
+            return None
+        return pb.AwaitedMessage(
+            message_id=awaited.message_id,
+            index=awaited.entry_index,
+            payload_crc=awaited.payload_crc,
+            length=awaited.length,
+        )
 
     @classmethod
-    def load(cls, state: pb.State, end: int) -> MessageIds:
-        """The inverse of `dump`, for a log that ends at `end`. Raises CorruptData for anything that `dump` cannot
-        write."""
+    def load(cls, packed: bytes, awaited: pb.AwaitedMessage | None, end: int, complete_from: int = 0) -> MessageIds:
+        """The inverse of `dump` and `dump_awaited`, for a log that ends at `end`. Raises CorruptData for anything that
+        they cannot write."""
         ids = cls()
-        _check(len(state.message_ids) % _ID.size == 0 and len(state.message_ids) <= IDS_MAX * _ID.size)
+        _check(complete_from <= end)
+        ids.complete_from = complete_from
+        _check(len(packed) % _ID.size == 0 and len(packed) <= IDS_MAX * _ID.size)
         before_us = 0
-        for message_id, offset, append_us in _ID.iter_unpack(state.message_ids):
+        for message_id, offset, append_us in _ID.iter_unpack(packed):
             _check(message_id not in ids._ids and offset < end and append_us >= before_us)
             before_us = append_us
             ids._ids[message_id] = RememberedId(offset, append_us)
-        if state.HasField("awaited_message"):
-            awaited = state.awaited_message
+        if awaited is not None:
             _check(len(awaited.message_id) == ID_BYTES)
             ids._awaited = AwaitedRecord(awaited.message_id, awaited.index, awaited.payload_crc, awaited.length)
         return ids

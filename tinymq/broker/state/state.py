@@ -49,6 +49,7 @@ class PartitionState:
     __slots__ = (
         "_cursors",
         "applied_index",
+        "copy_ids",
         "epoch_cache",
         "high_watermark",
         "holds",
@@ -71,6 +72,7 @@ class PartitionState:
         self.epoch_cache = EpochCache()
         self._cursors = Cursors()
         self.message_ids = MessageIds()
+        self.copy_ids = MessageIds()  # of records that brokers copied (tinymq/broker/dead_letters)
         self.queue_groups = QueueGroups()
 
     @property
@@ -108,6 +110,7 @@ class PartitionState:
         self.applied_index = header.index
         self.high_watermark = header.next_offset
         self.message_ids.applied(header)
+        self.copy_ids.applied(header)
         if header.kind != Kind.DATA:
             if header.kind == Kind.COMMAND:
                 return self._apply_commands(entry)
@@ -169,8 +172,9 @@ class PartitionState:
                 return self.move_start(command.move_start, bounds)
             if name == "remove_acknowledged":
                 return self.remove_acknowledged(command.remove_acknowledged, bounds)
-            if name == "note_message_id":
-                self.message_ids.note(command.note_message_id, header.index, bounds)
+            if name in ("note_message_id", "note_copy"):
+                table = self.message_ids if name == "note_message_id" else self.copy_ids
+                table.note(getattr(command, name), header.index, bounds)
                 return CommandOutcome(log_start=bounds.log_start, high_watermark=bounds.end)
             if name == "skip_duplicate":
                 skip = command.skip_duplicate
@@ -231,13 +235,21 @@ class PartitionState:
         self.retention_index.dump(state)
         self.holds.dump(state)
         self.epoch_cache.dump(state)
-        self.message_ids.dump(state)
+        self._dump_ids(state)
         self.queue_groups.dump(state)
         crc_later = reserved = 0
         numbers = (self.applied_index, self.high_watermark, self.record_bytes, len(producers))
         head = _HEAD.pack(crc_later, STATE_VERSION, reserved, *numbers)
         body = b"".join((head[4:], producers, state.SerializeToString(deterministic=True)))
         return crc32c(body).to_bytes(4, "little") + body
+
+    def _dump_ids(self, state: pb.State) -> None:
+        state.message_ids, state.copy_ids = self.message_ids.dump(), self.copy_ids.dump()
+        state.copy_ids_from = self.copy_ids.complete_from
+        if (awaited := self.message_ids.dump_awaited()) is not None:
+            state.awaited_message.CopyFrom(awaited)
+        if (awaited := self.copy_ids.dump_awaited()) is not None:
+            state.awaited_copy.CopyFrom(awaited)
 
     def load(self, data: bytes) -> None:
         """The inverse of `dump`. Raises CorruptData, and then nothing has changed."""
@@ -259,13 +271,13 @@ class PartitionState:
         retention_index = RetentionIndex.load(state, high_watermark, record_bytes)
         holds = Holds.load(state, high_watermark)
         epoch_cache = EpochCache.load(state, high_watermark)
-        message_ids = MessageIds.load(state, high_watermark)
+        message_ids, copy_ids = _load_ids(state, high_watermark)
         queue_groups = QueueGroups.load(state, cursors.by_name, high_watermark)
         self.producers.load(data[_HEAD.size : end])
         self.applied_index, self.high_watermark, self.record_bytes = applied_index, high_watermark, record_bytes
         self.log_start = state.log_start
         self._cursors, self.retention_index, self.holds = cursors, retention_index, holds
-        self.epoch_cache, self.message_ids = epoch_cache, message_ids
+        self.epoch_cache, self.message_ids, self.copy_ids = epoch_cache, message_ids, copy_ids
         self.queue_groups = queue_groups
 
 
@@ -280,6 +292,15 @@ def _parse(data: bytes) -> pb.State:
     if state.SerializeToString(deterministic=True) != data:
         raise CorruptData("a partition's applied state is not as it was written")
     return state
+
+
+def _load_ids(state: pb.State, end: int) -> tuple[MessageIds, MessageIds]:
+    users = state.awaited_message if state.HasField("awaited_message") else None
+    copy = state.awaited_copy if state.HasField("awaited_copy") else None
+    return (
+        MessageIds.load(state.message_ids, users, end),
+        MessageIds.load(state.copy_ids, copy, end, state.copy_ids_from),
+    )
 
 
 def _batch_header(entry: Entry) -> BatchHeader | None:
