@@ -19,7 +19,8 @@ def test_every_rpc_is_in_the_table() -> None:
     assert created is METHODS["/tinymq.v1.Admin/CreateTopic"]
     assert (created.label, created.streams) == ("Admin.CreateTopic", False)
     assert (created.request, created.reply) == (pb.CreateTopicRequest, pb.CreateTopicReply)
-    assert [method.label for method in METHODS.values() if method.streams] == ["Broker.Produce", "Broker.Fetch"]
+    streams = [method.label for method in METHODS.values() if method.streams]
+    assert streams == ["Broker.Produce", "Broker.Fetch", "Workers.Work"]
 
 
 def test_a_type_of_request_names_one_rpc() -> None:

@@ -19,7 +19,9 @@ from tinymq.rpc.services.admin import TOPIC_TIMEOUT_S
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "wire-protocol.md").read_text()
 CLIENTS, BROKERS = PAGE.split("## Between brokers")
 NAMES = set(re.findall(r"`([A-Za-z_]+)`", CLIENTS))
-STREAMED = (pb.ProduceBatch, pb.ProduceResult, pb.FetchRequest, pb.FetchReply, pb.Error)
+STREAMED = (
+    pb.ProduceBatch, pb.ProduceResult, pb.FetchRequest, pb.FetchReply, pb.WorkRequest, pb.WorkReply, pb.Error,
+)  # fmt: skip
 
 
 def test_every_call_is_there() -> None:

@@ -52,6 +52,7 @@ from tinymq.rpc.services.admin import AdminService
 from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
 from tinymq.rpc.services.groups import GroupsService
+from tinymq.rpc.services.workers import WorkersService
 
 EXECUTOR_THREADS = 8
 STREAM_GRACE_S = 0.3  # for streams to send what was answered; they never end by themselves
@@ -242,7 +243,14 @@ class BrokerApp:
             self.serving, self._connector, marks, metadata=broker.metadata, rng=self._rng, elsewhere=config.forward
         )  # fmt: skip
         self._gateway = QueueService(self.serving, leaders, marks, self.quotas, self._rng.randbytes)
-        return Services(broker, admin, ChannelsService(self.serving), GroupsService(self.serving), self._gateway)
+        return Services(
+            broker=broker,
+            admin=admin,
+            channels=ChannelsService(self.serving),
+            groups=GroupsService(self.serving),
+            workers=WorkersService(),
+            queue=self._gateway,
+        )
 
     def _formed(self, env: MemberEnv, first: Entry) -> None:
         if self.state is State.UNFORMED:  # otherwise it is stopping, and continues at its next start

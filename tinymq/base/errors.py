@@ -4,7 +4,8 @@
     ├── InvalidRequest         the call itself is wrong; sending it again changes nothing
     │   ├── InvalidName, InvalidBatch, BatchTooLarge, InvalidConfig, InvalidFrame, UnsupportedVersion,
     │   │   WrongEventLoop
-    │   └── OffsetOutOfRange, OutOfOrderSequence, Fenced, UnknownProducer, VersionConflict, WrongKind
+    │   └── OffsetOutOfRange, OutOfOrderSequence, Fenced, UnknownProducer, VersionConflict, WrongKind, LeaseLost,
+    │       SessionEnded
     ├── NotFound               UnknownTopic, UnknownPartition, UnknownChannel, UnknownGroup
     ├── AlreadyExists          TopicExists
     ├── Unavailable            nothing was done: try again (retriable)
@@ -140,6 +141,19 @@ class WrongKind(InvalidRequest):
     """The cursor belongs to a channel or a group of another kind, or to another group of that name."""
 
     default_hint = "channels, stream groups and queue groups share their names; see: tinymq group list"
+
+
+class LeaseLost(InvalidRequest):
+    """The worker does not hold this record any more: its lease ran out, a seek moved the group, or somebody else has
+    settled it."""
+
+    default_hint = "the record is, or was, delivered again: make its handling idempotent, or lengthen lease_ms"
+
+
+class SessionEnded(InvalidRequest):
+    """The partition's leader has ended this worker's session, because the worker was silent for too long."""
+
+    default_hint = "the client attaches under a new session by itself; what it held is delivered again"
 
 
 class NotFound(TinymqError):

@@ -14,7 +14,9 @@ from types import MappingProxyType
 from typing import Any
 
 from tinymq.base.errors import InvalidConfig
-from tinymq.base.setting import Choice, Number, Setting, Unit
+from tinymq.base.setting import Choice, Delays, Number, Setting, TopicName, Unit
+
+RETRY_MS_MAX = 30 * 86_400_000  # between two deliveries of a record
 
 
 class GroupKind(Enum):
@@ -31,6 +33,13 @@ class Assignor(Enum):
     RANGE = "range"  # of each topic, neighbours to one member: topics with equal partitions go together
 
 
+class Ordering(Enum):
+    """Which records of a queue group wait for each other."""
+
+    NONE = "none"
+    KEY = "key"  # those of one key: one at a time, in the order of their offsets
+
+
 Declared = Mapping[str, tuple[Setting, Any]]
 """By name: the setting, and its default."""
 
@@ -43,6 +52,10 @@ def _ms(least: int, most: int, text: str, default: int) -> tuple[Setting, int]:
     return Setting(Number(Unit.MILLISECONDS, least, most), text), default
 
 
+def _records(text: str, default: int) -> tuple[Setting, int]:
+    return Setting(Number(Unit.RECORDS, 1, 10_000), text), default
+
+
 SETTINGS: Mapping[GroupKind, Declared] = MappingProxyType(
     {
         GroupKind.STREAM: _declare(
@@ -53,7 +66,27 @@ SETTINGS: Mapping[GroupKind, Declared] = MappingProxyType(
                 0, 3_600_000, "so long the partitions of a member with an instance_id wait for its return", 45_000
             ),
         ),
-        GroupKind.QUEUE: _declare(),
+        GroupKind.QUEUE: _declare(
+            ordering=(Setting(Choice(Ordering), "whether the records of a key wait for each other"), Ordering.NONE),
+            lease_ms=_ms(1000, 43_200_000, "so long a worker has a record before it is asked about it", 30_000),
+            ask_ms=_ms(100, 60_000, "so long a worker has for that answer", 2000),
+            session_ms=_ms(1000, 600_000, "a worker that is silent for so long loses its records", 10_000),
+            rejoin_ms=_ms(500, 300_000, "so long a worker has to come back after a lost connection", 3000),
+            retry_ms=(
+                Setting(Delays(0, RETRY_MS_MAX, 32), "the delays after a record's first, second ... failed delivery"),
+                (10_000, 30_000, 60_000, 300_000, 1_800_000),
+            ),
+            deliveries_max=(
+                Setting(
+                    Number(Unit.DELIVERIES, 1, 1000, none_word="retries"),
+                    "failed deliveries after which a record is a dead letter; `retries`: one more than `retry_ms` has",
+                ),
+                None,
+            ),
+            dlq=(Setting(TopicName(), "the topic of dead letters; empty: the topic's name and .dlq; `none`: none"), ""),
+            leased_max=_records("records of one partition that its workers have at once", 10_000),
+            waiting_max=_records("records of one partition that wait for another delivery", 10_000),
+        ),
     }
 )
 

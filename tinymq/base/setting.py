@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
-from tinymq.base.errors import InvalidConfig
+from tinymq.base.errors import InvalidConfig, InvalidName
 from tinymq.base.quantity import quantity
+from tinymq.base.types import check_topic_name
 
 NO_BOUND_WIRE = -1  # None in a message and in stored bytes; 0 cannot be it, because proto3 does not write zeros
 NUMBER_CHARS_MAX = 20
@@ -26,6 +27,10 @@ class Unit(Enum):
     MILLISECONDS = "milliseconds"
     BYTES = "bytes"
     RECORDS = "records"
+    DELIVERIES = "deliveries"
+
+
+_COUNTED = {Unit.BYTES: "byte", Unit.RECORDS: "record", Unit.DELIVERIES: "delivery"}
 
 
 class Clause(Enum):
@@ -83,7 +88,7 @@ class Number:
         if self.unit is Unit.MILLISECONDS:
             whole = (quantity(number // size, unit) for unit, size in _TIMES if number % size == 0)
             return next(whole, f"{number} ms")
-        return quantity(number, "byte" if self.unit is Unit.BYTES else "record")
+        return quantity(number, _COUNTED[self.unit])
 
     def check(self, shown: str, number: int | None) -> None:
         """Raises InvalidConfig for a number out of range."""
@@ -136,10 +141,75 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class Delays:
+    """Times in milliseconds, one after the other, each from `least` to `most`; written with commas, or "none"."""
+
+    least: int
+    most: int
+    count_max: int
+
+    def parse(self, name: str, text: str) -> tuple[int, ...]:
+        """Raises InvalidConfig for text that is no list of numbers. Does not check the range."""
+        if text == "none":
+            return ()
+        parts = text.split(",", self.count_max)
+        if not all(part.isascii() and part.isdigit() and len(part) <= NUMBER_CHARS_MAX for part in parts):
+            hint = f"{name} is a list of milliseconds such as 10000,60000, or none"
+            raise InvalidConfig(f"{name} is {text[:TEXT_CHARS_MAX]!r}", hint=hint)
+        return tuple(map(int, parts))
+
+    def text(self, delays: tuple[int, ...]) -> str:
+        return ",".join(map(str, delays)) or "none"
+
+    def spelled(self, delays: tuple[int, ...]) -> str:
+        return self.text(delays)
+
+    def check(self, shown: str, delays: tuple[int, ...]) -> None:
+        """Raises InvalidConfig for too many times, or for one out of range."""
+        if len(delays) > self.count_max or not all(self.least <= delay <= self.most for delay in delays):
+            hint = f"{shown} has up to {self.count_max} times between {self.least} and {self.most}"
+            raise InvalidConfig(f"{shown} is {self.text(delays)[:TEXT_CHARS_MAX]}", hint=hint)
+
+    def to_wire(self, delays: tuple[int, ...]) -> str:
+        return self.text(delays)
+
+    def from_wire(self, text: str) -> tuple[int, ...]:
+        return self.parse("a stored list", text)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicName:
+    """The name of a topic; None is written as "none", and "" stands for a name that is derived."""
+
+    def parse(self, name: str, text: str) -> str | None:
+        return None if text == "none" else text
+
+    def text(self, topic: str | None) -> str:
+        return "none" if topic is None else topic
+
+    def spelled(self, topic: str | None) -> str:
+        return self.text(topic)
+
+    def check(self, shown: str, topic: str | None) -> None:
+        """Raises InvalidConfig for a name that no topic of a user can have."""
+        if topic:
+            try:
+                check_topic_name(topic)
+            except InvalidName as error:
+                raise InvalidConfig(f"{shown}: {error.message}", hint=error.hint) from None
+
+    def to_wire(self, topic: str | None) -> str:
+        return self.text(topic)
+
+    def from_wire(self, text: str) -> str | None:
+        return self.parse("", text)
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     """Everything that tinymq knows of one setting, except its Python type and its default: its field has these."""
 
-    kind: Number | Choice
+    kind: Number | Choice | Delays | TopicName
     help: str  # its row in docs/topics.md
     name: str = ""  # as users write it; "": the name of the field
     field: str = ""  # of the dataclass and of the message; `declared` fills it in

@@ -33,6 +33,13 @@ REPEATED_MAX: dict[str, int] = {
     "HeartbeatRequest.owned": 10_000,
     "CreateGroupRequest.topics": 100,
     "CreateGroupRequest.settings": 64,
+    "WorkRequest.attach": 1024,
+    "WorkRequest.settle": 4096,
+    "WorkRequest.credit": 1024,
+    "WorkRequest.detach": 1024,
+    "WorkAttach.held": 64,
+    "WorkAttach.started": 64,
+    "Grants.runs": 10_000,  # as many as a worker may hold of one partition
     "TakeOverOrders.orders": 20_001,  # every partition that a cluster can have, and the metadata
     "TakeOverOrder.replicas": 64,
 }

@@ -3725,3 +3725,623 @@ class GroupMember(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GroupMember: _TypeAlias = GroupMember  # noqa: Y015
+
+@_typing.final
+class GrantRun(_message.Message):
+    """---- workers of queue groups ----------------------------------------------------------------------------
+
+    Grants of neighbouring records to one worker: record `offset + i` has the grant number `number + i`. Offset and
+    number name a grant; the worker repeats `term`, `number` and `delivery` in all that it says of the record. A worker
+    may split a run, and join runs whose offsets and numbers go on without a gap.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    DELIVERY_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    """of the first record"""
+    count: _builtins.int
+    """1 to 10,000"""
+    term: _builtins.int
+    """of the leader that granted them. With `number`, newer grants of a record are greater"""
+    number: _builtins.int
+    """of the first record's grant"""
+    delivery: _builtins.int
+    """of each record: 1, and one more after each delivery that failed"""
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        count: _builtins.int = ...,
+        term: _builtins.int = ...,
+        number: _builtins.int = ...,
+        delivery: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "delivery", b"delivery", "number", b"number", "offset", b"offset", "term", b"term"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GrantRun: _TypeAlias = GrantRun  # noqa: Y015
+
+@_typing.final
+class Grants(_message.Message):
+    """Grants of one history and generation. What is said of grants of other ones than the present is LeaseLost."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HISTORY_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    RUNS_FIELD_NUMBER: _builtins.int
+    history: _builtins.int
+    """term of the newest recovery of the log when they were granted; 0: there was none"""
+    generation: _builtins.int
+    """of the group's cursor then: a seek gives it another one"""
+    @_builtins.property
+    def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___GrantRun]: ...
+    def __init__(
+        self,
+        *,
+        history: _builtins.int = ...,
+        generation: _builtins.int = ...,
+        runs: _abc.Iterable[Global___GrantRun] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "history", b"history", "runs", b"runs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Grants: _TypeAlias = Grants  # noqa: Y015
+
+@_typing.final
+class WorkRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTACH_FIELD_NUMBER: _builtins.int
+    SETTLE_FIELD_NUMBER: _builtins.int
+    CREDIT_FIELD_NUMBER: _builtins.int
+    DETACH_FIELD_NUMBER: _builtins.int
+    PING_FIELD_NUMBER: _builtins.int
+    ping: _builtins.int
+    """not 0: the broker answers with the same number, after the answers to earlier messages"""
+    @_builtins.property
+    def attach(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkAttach]: ...
+    @_builtins.property
+    def settle(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkSettle]: ...
+    @_builtins.property
+    def credit(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkCredit]: ...
+    @_builtins.property
+    def detach(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkDetach]: ...
+    def __init__(
+        self,
+        *,
+        attach: _abc.Iterable[Global___WorkAttach] | None = ...,
+        settle: _abc.Iterable[Global___WorkSettle] | None = ...,
+        credit: _abc.Iterable[Global___WorkCredit] | None = ...,
+        detach: _abc.Iterable[Global___WorkDetach] | None = ...,
+        ping: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "credit", b"credit", "detach", b"detach", "ping", b"ping", "settle", b"settle"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkRequest: _TypeAlias = WorkRequest  # noqa: Y015
+
+@_typing.final
+class WorkAttach(_message.Message):
+    """Begins or renews a worker's place at one partition. The broker grants nothing before it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTACHMENT_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    STARTED_FIELD_NUMBER: _builtins.int
+    CREDIT_RECORDS_FIELD_NUMBER: _builtins.int
+    CREDIT_BYTES_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    attachment: _builtins.int
+    """chosen by the client, unique on its stream and above the ones before. All messages name it"""
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    """must be set"""
+    group: _builtins.str
+    group_id: _builtins.int
+    """of ListGroups"""
+    session: _builtins.bytes
+    """16 random bytes, one for a worker's life and the same at all brokers. Attaching ends the"""
+    credit_records: _builtins.int
+    """as in WorkCredit"""
+    credit_bytes: _builtins.int
+    term: _builtins.int
+    """the newest term that the worker has seen at this partition: a broker that leads in an"""
+    @_builtins.property
+    def held(self) -> _containers.RepeatedCompositeFieldContainer[Global___Grants]:
+        """session's older attachment to this partition
+        all that the worker holds of this partition, and has not started
+        """
+
+    @_builtins.property
+    def started(self) -> _containers.RepeatedCompositeFieldContainer[Global___Grants]:
+        """all that it has started, those with a settlement that is not answered among them"""
+
+    def __init__(
+        self,
+        *,
+        attachment: _builtins.int = ...,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int | None = ...,
+        group: _builtins.str = ...,
+        group_id: _builtins.int = ...,
+        session: _builtins.bytes = ...,
+        held: _abc.Iterable[Global___Grants] | None = ...,
+        started: _abc.Iterable[Global___Grants] | None = ...,
+        credit_records: _builtins.int = ...,
+        credit_bytes: _builtins.int = ...,
+        term: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "partition", b"partition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "attachment", b"attachment", "credit_bytes", b"credit_bytes", "credit_records", b"credit_records", "group", b"group", "group_id", b"group_id", "held", b"held", "partition", b"partition", "session", b"session", "started", b"started", "term", b"term", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
+
+Global___WorkAttach: _TypeAlias = WorkAttach  # noqa: Y015
+
+@_typing.final
+class WorkCredit(_message.Message):
+    """The sum of what the worker takes since it attached: the broker grants until its own sums of `WorkGranted.records` and
+    `WorkGranted.bytes` reach these. It never falls. A worker that holds nothing may get one record above the bytes.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTACHMENT_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    attachment: _builtins.int
+    records: _builtins.int
+    bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        attachment: _builtins.int = ...,
+        records: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment", b"attachment", "bytes", b"bytes", "records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkCredit: _TypeAlias = WorkCredit  # noqa: Y015
+
+@_typing.final
+class WorkSettle(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Verb:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _VerbEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[WorkSettle._Verb.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        NONE: WorkSettle._Verb.ValueType  # 0
+        START: WorkSettle._Verb.ValueType  # 1
+        """the worker begins with the records: from now on a crash counts as a failed delivery"""
+        ACK: WorkSettle._Verb.ValueType  # 2
+        """they are done"""
+        NACK: WorkSettle._Verb.ValueType  # 3
+        """the delivery failed: they are granted again after a delay"""
+        REJECT: WorkSettle._Verb.ValueType  # 4
+        """they are not to be delivered again: to the dead letters"""
+        EXTEND: WorkSettle._Verb.ValueType  # 5
+        """the worker goes on with them: the lease begins again. Also the answer to WorkAsk"""
+        RELEASE: WorkSettle._Verb.ValueType  # 6
+        """the worker gives back what it has not started. Nothing failed"""
+
+    class Verb(_Verb, metaclass=_VerbEnumTypeWrapper): ...
+    NONE: WorkSettle.Verb.ValueType  # 0
+    START: WorkSettle.Verb.ValueType  # 1
+    """the worker begins with the records: from now on a crash counts as a failed delivery"""
+    ACK: WorkSettle.Verb.ValueType  # 2
+    """they are done"""
+    NACK: WorkSettle.Verb.ValueType  # 3
+    """the delivery failed: they are granted again after a delay"""
+    REJECT: WorkSettle.Verb.ValueType  # 4
+    """they are not to be delivered again: to the dead letters"""
+    EXTEND: WorkSettle.Verb.ValueType  # 5
+    """the worker goes on with them: the lease begins again. Also the answer to WorkAsk"""
+    RELEASE: WorkSettle.Verb.ValueType  # 6
+    """the worker gives back what it has not started. Nothing failed"""
+
+    ATTACHMENT_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VERB_FIELD_NUMBER: _builtins.int
+    GRANTS_FIELD_NUMBER: _builtins.int
+    DELAY_MS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    attachment: _builtins.int
+    request_id: _builtins.int
+    """chosen by the client, unique on its stream. The answer, WorkSettled, names it. 0: no answer"""
+    verb: Global___WorkSettle.Verb.ValueType
+    """is sent, and a grant that is lost is told by WorkRevoked"""
+    delay_ms: _builtins.int
+    """of NACK: absent: as the group's `retry` says; up to 30 days"""
+    error: _builtins.str
+    """of NACK and REJECT, for people, such as a traceback: the broker keeps up to 4 KiB"""
+    @_builtins.property
+    def grants(self) -> Global___Grants:
+        """of one verb at a time; every record is decided by itself"""
+
+    def __init__(
+        self,
+        *,
+        attachment: _builtins.int = ...,
+        request_id: _builtins.int = ...,
+        verb: Global___WorkSettle.Verb.ValueType = ...,
+        grants: Global___Grants | None = ...,
+        delay_ms: _builtins.int | None = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_delay_ms", b"_delay_ms", "delay_ms", b"delay_ms", "grants", b"grants"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delay_ms", b"_delay_ms", "attachment", b"attachment", "delay_ms", b"delay_ms", "error", b"error", "grants", b"grants", "request_id", b"request_id", "verb", b"verb"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__delay_ms: _TypeAlias = _typing.Literal["delay_ms"]  # noqa: Y015
+    _WhichOneofArgType__delay_ms: _TypeAlias = _typing.Literal["_delay_ms", b"_delay_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__delay_ms) -> _WhichOneofReturnType__delay_ms | None: ...
+
+Global___WorkSettle: _TypeAlias = WorkSettle  # noqa: Y015
+
+@_typing.final
+class WorkDetach(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTACHMENT_FIELD_NUMBER: _builtins.int
+    LEAVE_FIELD_NUMBER: _builtins.int
+    attachment: _builtins.int
+    leave: _builtins.bool
+    """the session ends at this partition, at once. Otherwise what was only held is given back,"""
+    def __init__(
+        self,
+        *,
+        attachment: _builtins.int = ...,
+        leave: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment", b"attachment", "leave", b"leave"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkDetach: _TypeAlias = WorkDetach  # noqa: Y015
+
+@_typing.final
+class WorkReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTACHED_FIELD_NUMBER: _builtins.int
+    GRANTED_FIELD_NUMBER: _builtins.int
+    SETTLED_FIELD_NUMBER: _builtins.int
+    ASKED_FIELD_NUMBER: _builtins.int
+    REVOKED_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    PONG_FIELD_NUMBER: _builtins.int
+    pong: _builtins.int
+    """the number of a ping"""
+    @_builtins.property
+    def attached(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkAttached]: ...
+    @_builtins.property
+    def granted(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkGranted]: ...
+    @_builtins.property
+    def settled(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkSettled]: ...
+    @_builtins.property
+    def asked(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkAsk]: ...
+    @_builtins.property
+    def revoked(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkRevoked]: ...
+    @_builtins.property
+    def ended(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkEnded]: ...
+    def __init__(
+        self,
+        *,
+        attached: _abc.Iterable[Global___WorkAttached] | None = ...,
+        granted: _abc.Iterable[Global___WorkGranted] | None = ...,
+        settled: _abc.Iterable[Global___WorkSettled] | None = ...,
+        asked: _abc.Iterable[Global___WorkAsk] | None = ...,
+        revoked: _abc.Iterable[Global___WorkRevoked] | None = ...,
+        ended: _abc.Iterable[Global___WorkEnded] | None = ...,
+        pong: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "attached", b"attached", "ended", b"ended", "granted", b"granted", "pong", b"pong", "revoked", b"revoked", "settled", b"settled"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkReply: _TypeAlias = WorkReply  # noqa: Y015
+
+@_typing.final
+class WorkAttached(_message.Message):
+    """The first message about an attachment, unless that is WorkEnded."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTACHMENT_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    HISTORY_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    KNOWN_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    LEASE_MS_FIELD_NUMBER: _builtins.int
+    SESSION_MS_FIELD_NUMBER: _builtins.int
+    KEYED_FIELD_NUMBER: _builtins.int
+    attachment: _builtins.int
+    term: _builtins.int
+    """the leader's. The worker drops grants of lower terms that arrive later"""
+    history: _builtins.int
+    """the present ones: other grants are lost"""
+    generation: _builtins.int
+    known: _builtins.bool
+    """the partition knew the session. If not, it holds nothing"""
+    lease_ms: _builtins.int
+    """how long a grant lasts from its arrival at the leader's clock: extend before"""
+    session_ms: _builtins.int
+    """a stream that is silent for so long ends the session: send at least three messages in it"""
+    keyed: _builtins.bool
+    """the group's ordering is `key`: run one record of a key at a time"""
+    @_builtins.property
+    def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___Grants]:
+        """of what the worker listed: LeaseLost"""
+
+    def __init__(
+        self,
+        *,
+        attachment: _builtins.int = ...,
+        term: _builtins.int = ...,
+        history: _builtins.int = ...,
+        generation: _builtins.int = ...,
+        known: _builtins.bool = ...,
+        lost: _abc.Iterable[Global___Grants] | None = ...,
+        lease_ms: _builtins.int = ...,
+        session_ms: _builtins.int = ...,
+        keyed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment", b"attachment", "generation", b"generation", "history", b"history", "keyed", b"keyed", "known", b"known", "lease_ms", b"lease_ms", "lost", b"lost", "session_ms", b"session_ms", "term", b"term"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkAttached: _TypeAlias = WorkAttached  # noqa: Y015
+
+@_typing.final
+class WorkGranted(_message.Message):
+    """Records for the worker. The first and the last one of each run are in `batches`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTACHMENT_FIELD_NUMBER: _builtins.int
+    GRANTS_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    STARTED_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    LEFT_MS_FIELD_NUMBER: _builtins.int
+    attachment: _builtins.int
+    started: _builtins.bool
+    """the grants count as started at once, because earlier sessions died with the record"""
+    bytes: _builtins.int
+    """what it takes of the credit; `grants` has the records"""
+    left_ms: _builtins.int
+    """of the lease when it was sent"""
+    @_builtins.property
+    def grants(self) -> Global___Grants: ...
+    @_builtins.property
+    def batches(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkBatch]:
+        """together they have every granted record, and may have others between them"""
+
+    def __init__(
+        self,
+        *,
+        attachment: _builtins.int = ...,
+        grants: Global___Grants | None = ...,
+        batches: _abc.Iterable[Global___WorkBatch] | None = ...,
+        started: _builtins.bool = ...,
+        bytes: _builtins.int = ...,
+        left_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grants", b"grants"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment", b"attachment", "batches", b"batches", "bytes", b"bytes", "grants", b"grants", "left_ms", b"left_ms", "started", b"started"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkGranted: _TypeAlias = WorkGranted  # noqa: Y015
+
+@_typing.final
+class WorkBatch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BASE_OFFSET_FIELD_NUMBER: _builtins.int
+    APPEND_TIME_US_FIELD_NUMBER: _builtins.int
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    PAYLOAD_CRC_FIELD_NUMBER: _builtins.int
+    base_offset: _builtins.int
+    """of its first record; the others follow without gaps"""
+    append_time_us: _builtins.int
+    payload: _builtins.bytes
+    """as in ProduceBatch: a batch as it is stored, or a part of it"""
+    payload_crc: _builtins.int
+    """crc32c of payload"""
+    def __init__(
+        self,
+        *,
+        base_offset: _builtins.int = ...,
+        append_time_us: _builtins.int = ...,
+        payload: _builtins.bytes = ...,
+        payload_crc: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_us", b"append_time_us", "base_offset", b"base_offset", "payload", b"payload", "payload_crc", b"payload_crc"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkBatch: _TypeAlias = WorkBatch  # noqa: Y015
+
+@_typing.final
+class WorkSettled(_message.Message):
+    """The answer to a WorkSettle. What is not in `refused` is done, and on a majority of disks (START, EXTEND and RELEASE: in
+    the leader's memory).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTACHMENT_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    attachment: _builtins.int
+    request_id: _builtins.int
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkRefused]: ...
+    def __init__(
+        self,
+        *,
+        attachment: _builtins.int = ...,
+        request_id: _builtins.int = ...,
+        refused: _abc.Iterable[Global___WorkRefused] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment", b"attachment", "refused", b"refused", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkSettled: _TypeAlias = WorkSettled  # noqa: Y015
+
+@_typing.final
+class WorkRefused(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    GRANTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error:
+        """LeaseLost, or a retriable one: the worker still holds them, and sends the same again"""
+
+    @_builtins.property
+    def grants(self) -> Global___Grants: ...
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+        grants: Global___Grants | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "grants", b"grants"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "grants", b"grants"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkRefused: _TypeAlias = WorkRefused  # noqa: Y015
+
+@_typing.final
+class WorkAsk(_message.Message):
+    """The lease of these is over: they go to another worker unless an EXTEND arrives within 2 s."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTACHMENT_FIELD_NUMBER: _builtins.int
+    GRANTS_FIELD_NUMBER: _builtins.int
+    attachment: _builtins.int
+    @_builtins.property
+    def grants(self) -> Global___Grants: ...
+    def __init__(
+        self,
+        *,
+        attachment: _builtins.int = ...,
+        grants: Global___Grants | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grants", b"grants"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment", b"attachment", "grants", b"grants"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkAsk: _TypeAlias = WorkAsk  # noqa: Y015
+
+@_typing.final
+class WorkRevoked(_message.Message):
+    """The worker does not hold these any more, although it has not settled them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTACHMENT_FIELD_NUMBER: _builtins.int
+    GRANTS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    attachment: _builtins.int
+    @_builtins.property
+    def grants(self) -> Global___Grants: ...
+    @_builtins.property
+    def error(self) -> Global___Error:
+        """LeaseLost"""
+
+    def __init__(
+        self,
+        *,
+        attachment: _builtins.int = ...,
+        grants: Global___Grants | None = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "grants", b"grants"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment", b"attachment", "error", b"error", "grants", b"grants"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkRevoked: _TypeAlias = WorkRevoked  # noqa: Y015
+
+@_typing.final
+class WorkEnded(_message.Message):
+    """The attachment is over, and so is everything on its way to or from it. NotLeader, NotReady: attach again, where the
+    partition is led now, with all that is held. SessionEnded: all that was held at this partition is lost; attach under a
+    new session. UnknownGroup, WrongKind, Closed, others that are not retriable: the worker cannot go on here.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTACHMENT_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    attachment: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error:
+        """unset: the answer to WorkDetach"""
+
+    def __init__(
+        self,
+        *,
+        attachment: _builtins.int = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment", b"attachment", "error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkEnded: _TypeAlias = WorkEnded  # noqa: Y015

@@ -909,6 +909,84 @@ class Groups:
             _registered_method=True)
 
 
+class WorkersStub:
+    """Workers of queue groups: docs/groups.md. Every message goes to the leader of its partition.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Work = channel.stream_stream(
+                '/tinymq.v1.Workers/Work',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.WorkRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.WorkReply.FromString,
+                _registered_method=True)
+
+
+class WorkersServicer:
+    """Workers of queue groups: docs/groups.md. Every message goes to the leader of its partition.
+    """
+
+    def Work(self, request_iterator, context):
+        """A worker's stream to one broker, for all partitions that the broker leads and the worker attaches to. Each message
+        from the worker is a sign of life for all its attachments; an empty one is nothing else. A broker handles the fields
+        of a message in the order of their numbers, and the items of a field in their order.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_WorkersServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Work': grpc.stream_stream_rpc_method_handler(
+                    servicer.Work,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.WorkRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.WorkReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'tinymq.v1.Workers', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('tinymq.v1.Workers', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Workers:
+    """Workers of queue groups: docs/groups.md. Every message goes to the leader of its partition.
+    """
+
+    @staticmethod
+    def Work(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/tinymq.v1.Workers/Work',
+            tinymq_dot_proto_dot_tinymq__pb2.WorkRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.WorkReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class AdminStub:
     """Missing associated documentation comment in .proto file."""
 

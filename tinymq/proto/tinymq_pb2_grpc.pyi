@@ -299,6 +299,46 @@ class GroupsServicer(metaclass=_abc_1.ABCMeta):
 
 def add_GroupsServicer_to_server(servicer: GroupsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
+class WorkersStub:
+    """Workers of queue groups: docs/groups.md. Every message goes to the leader of its partition."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> WorkersAsyncStub: ...
+    Work: _grpc.StreamStreamMultiCallable[_tinymq_pb2.WorkRequest, _tinymq_pb2.WorkReply]
+    """A worker's stream to one broker, for all partitions that the broker leads and the worker attaches to. Each message
+    from the worker is a sign of life for all its attachments; an empty one is nothing else. A broker handles the fields
+    of a message in the order of their numbers, and the items of a field in their order.
+    """
+
+@_typing.type_check_only
+class WorkersAsyncStub(WorkersStub):
+    """Workers of queue groups: docs/groups.md. Every message goes to the leader of its partition."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    Work: _aio.StreamStreamMultiCallable[_tinymq_pb2.WorkRequest, _tinymq_pb2.WorkReply]  # type: ignore[assignment]
+    """A worker's stream to one broker, for all partitions that the broker leads and the worker attaches to. Each message
+    from the worker is a sign of life for all its attachments; an empty one is nothing else. A broker handles the fields
+    of a message in the order of their numbers, and the items of a field in their order.
+    """
+
+class WorkersServicer(metaclass=_abc_1.ABCMeta):
+    """Workers of queue groups: docs/groups.md. Every message goes to the leader of its partition."""
+
+    @_abc_1.abstractmethod
+    def Work(
+        self,
+        request_iterator: _MaybeAsyncIterator[_tinymq_pb2.WorkRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_tinymq_pb2.WorkReply], _abc.AsyncIterator[_tinymq_pb2.WorkReply]]:
+        """A worker's stream to one broker, for all partitions that the broker leads and the worker attaches to. Each message
+        from the worker is a sign of life for all its attachments; an empty one is nothing else. A broker handles the fields
+        of a message in the order of their numbers, and the items of a field in their order.
+        """
+
+def add_WorkersServicer_to_server(servicer: WorkersServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
 class AdminStub:
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...

@@ -23,11 +23,13 @@ from tinymq.rpc.services.admin import AdminService
 from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
 from tinymq.rpc.services.groups import GroupsService
+from tinymq.rpc.services.workers import WorkersService
 
 SERVICES: dict[str, type] = {
     "Broker": BrokerService,
     "Channels": ChannelsService,
     "Groups": GroupsService,
+    "Workers": WorkersService,
     "Admin": AdminService,
     "QueueService": QueueService,
 }
@@ -43,6 +45,7 @@ EXPECTED = {
     "Groups.Heartbeat": Access("read", GROUP),
     "Groups.AwaitAssignment": Access("read", GROUP),
     "Groups.ListMembers": Access("describe", GROUP),
+    "Workers.Work": Access("read", GROUP),
     "Channels.SetConsumer": Access("read", CHANNEL),
     "Channels.UnsetConsumer": Access("read", CHANNEL),
     "Channels.GetConsumer": Access("describe", CHANNEL),

@@ -24,7 +24,7 @@ class Resource:
 
 CLUSTER = Resource("cluster", ())
 TOPIC = Resource("topic", ("topic", "topic_id", "topics", "batches.topic_id", "name"))
-GROUP = Resource("group", ("group", "name"))
+GROUP = Resource("group", ("group", "name", "attach.group"))
 CHANNEL = Resource("channel", ("channel", "commands.channel"))
 
 

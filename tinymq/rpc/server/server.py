@@ -24,6 +24,7 @@ from tinymq.rpc.services.admin import AdminService
 from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
 from tinymq.rpc.services.groups import GroupsService
+from tinymq.rpc.services.workers import WorkersService
 
 HANDLED_MAX = 4096  # calls at once, over all connections
 HANDSHAKE_S = 10.0  # from accepting a connection to its first HTTP/2 settings
@@ -56,6 +57,7 @@ class Services:
     admin: AdminService
     channels: ChannelsService
     groups: GroupsService
+    workers: WorkersService
     queue: pb_grpc.QueueServiceServicer  # tinymq.gateway.queue_service
 
 
@@ -112,6 +114,7 @@ def _register(server: grpc.aio.Server, services: Services) -> tuple[str, ...]:
         "Admin": (pb_grpc.add_AdminServicer_to_server, services.admin),
         "Channels": (pb_grpc.add_ChannelsServicer_to_server, services.channels),
         "Groups": (pb_grpc.add_GroupsServicer_to_server, services.groups),
+        "Workers": (pb_grpc.add_WorkersServicer_to_server, services.workers),
         "QueueService": (pb_grpc.add_QueueServiceServicer_to_server, services.queue),
     }
     for add_to_server, service in add.values():
