@@ -58,6 +58,7 @@ def values(result: RunResult, target: Target, command: str, began: str) -> dict[
         "never_happened": list(result.never),
         "calls": dict(Counter(call.outcome.value for call in history.calls)),
         "records_acknowledged": result.acknowledged,
+        "clients": dict(result.clients),
         "terms_seen": len(history.leaders),
         "measures": {
             "healed_s": round(result.healed_s, 3),
@@ -99,6 +100,7 @@ def outcome_in_words(result: RunResult) -> str:
     lines = [
         f"{result.acknowledged} records acknowledged; {len(result.history.calls)} calls, {failed}",
         f"faults: {', '.join(f'{kind} {count}' for kind, count in result.faults.items()) or 'none'}",
+        f"clients: {', '.join(f'{kind} {count}' for kind, count in sorted(result.clients.items())) or 'none'}",
     ]
     lines += [f"never possible: {', '.join(result.never)}"] if result.never else []
     lines += [f"note: {note}" for note in result.notes]

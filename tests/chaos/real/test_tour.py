@@ -45,6 +45,11 @@ def test_nothing_is_wrong(toured: Toured) -> None:
     assert [str(anomaly) for anomaly in toured.result.anomalies] == []
 
 
+def test_both_kinds_of_clients_met_the_faults(toured: Toured) -> None:
+    assert toured.result.clients["AsyncClient"]
+    assert toured.result.clients["ThreadedClient"]
+
+
 def test_every_table_has_a_fault_that_happened(toured: Toured) -> None:
     families = {FAULTS[kind].family for kind in KINDS}
     assert families == {fault.family for fault in FAULTS.values()}

@@ -16,6 +16,7 @@ from tinymq_chaos.real.product.callers import GrpcCaller
 from tinymq_chaos.real.product.counters import counted
 from tinymq_chaos.real.product.leader_log import LeaderLog, name_logs
 from tinymq_chaos.real.product.replica_logs import ReplicaStatus, StoppedLogs, said_by
+from tinymq_chaos.real.product.threaded_client import ThreadedClient
 from tinymq_chaos.real.system import verdict
 from tinymq_chaos.real.system.system import CollectedReplicas
 from tinymq_chaos.real.system.verdict import Slack
@@ -32,6 +33,7 @@ Others bound what a topic keeps, or have weaker durability: only a simulator kno
 may lose (verdict.py).
 """
 
+THREADED = 0.5  # this share of the clients is synchronous
 ANSWER_S = 10.0  # for a broker's report on its replicas; a busy broker needs more than one attempt
 POLL_S = 0.1
 
@@ -48,6 +50,9 @@ class ProductSystem:
         self._watching: LeaderLog | None = None
 
     def client(self, **settings: Any) -> Any:
+        """Return an asynchronous or a synchronous client, as its random source draws."""
+        if settings["rng"].random() < THREADED:
+            return ThreadedClient(self.target.servers, **settings)
         return self.target.client(**settings)
 
     def caller(self, rng: random.Random) -> GrpcCaller:

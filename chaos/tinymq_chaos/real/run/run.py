@@ -78,6 +78,7 @@ class RunResult:
     crowd_calm: float = 0.0  # the same, from the last fault on
     proxy_restarts: int = 0  # proxies that hung and were replaced, which closed their connections
     checked_s: float = 0.0  # duration of the checks
+    clients: Mapping[str, int] = field(default_factory=dict)  # how many of each class, callers included
 
     @property
     def slack(self) -> Slack:
@@ -255,6 +256,7 @@ class Run:
         for task in self._working:
             if task not in late:
                 task.result()
+        self.result.clients = Counter(type(client).__name__ for client in self._around.clients)
         await self._around.close()
 
     async def _healthy(self, within_s: float) -> str:
