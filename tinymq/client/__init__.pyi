@@ -39,10 +39,12 @@ from tinymq.client.facade.producer import Producer as Producer
 from tinymq.client.facade.queue import Queue as Queue
 from tinymq.client.facade.reader import Reader as Reader
 from tinymq.client.facade.scan import Scan as Scan
-from tinymq.client.group.assigned_buffer import TopicPartition as TopicPartition
 from tinymq.client.group.consumer import AsyncConsumer as AsyncConsumer
+from tinymq.client.group.fetched_records import TopicPartition as TopicPartition
 from tinymq.client.produce.delivery import BatchDelivery as BatchDelivery
 from tinymq.client.produce.delivery import Delivery as Delivery
 from tinymq.client.produce.producer import AsyncProducer as AsyncProducer
 from tinymq.client.produce.producer_batch import BatchMetadata as BatchMetadata
 from tinymq.client.queue.queue import AsyncQueue as AsyncQueue
+from tinymq.client.serve.health import HandlerHealth as HandlerHealth
+from tinymq.client.serve.health import Health as Health

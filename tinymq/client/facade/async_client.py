@@ -32,6 +32,9 @@ from tinymq.client.group.consumer import AsyncConsumer, Callback
 from tinymq.client.net.ports import Connector
 from tinymq.client.produce.producer import AsyncProducer
 from tinymq.client.queue.queue import AsyncQueue
+from tinymq.client.serve.health import Health
+from tinymq.client.serve.serving import STOP_TIMEOUT_S, Serving, stopping_signals
+from tinymq.client.serve.subscription import Handler, OnError
 
 if TYPE_CHECKING:
     from tinymq.client.admin.admin import AsyncAdmin
@@ -66,7 +69,8 @@ class AsyncClient:
         self._cluster: Cluster | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._shared_producers: dict[bool, AsyncProducer] = {}  # behind `send`; under True, the one for nested sends
-        self._opened: list[AsyncProducer | AsyncReader | AsyncScan | AsyncQueue | AsyncConsumer] = []
+        self._opened: list[AsyncProducer | AsyncReader | AsyncScan | AsyncQueue | AsyncConsumer | Serving] = []
+        self._serving = Serving()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -230,6 +234,78 @@ class AsyncClient:
         self._keep(queue)
         return queue
 
+    def subscribe(
+        self,
+        topics: str | Sequence[str],
+        *,
+        group: str,
+        concurrency: int = 1,
+        on_error: OnError = "retry",
+        start: Place = "earliest",
+        instance_id: str | None = None,
+        **settings: Unpack[ConsumerOptions],
+    ) -> Callable[[Handler], Handler]:
+        """Subscribe the decorated function: `run` and `serve` call it for each message of the stream group `group`.
+
+            @mq.subscribe("orders", group="billing", concurrency=4)
+            async def bill(message): ...
+
+        Up to `concurrency` messages are handled at a time, each of another partition: a partition's messages are
+        handled in order. An `async` function runs on the client's loop and must not block. Others run in threads.
+        A message is committed after its handler has returned. When a handler raises, its error is logged, and
+        `on_error` decides: "retry" calls it again after 1, 2, 4, ... 30 s while its partition waits; "skip" goes on;
+        "stop" ends `run` with the error. Other arguments: see `consumer`. Raises InvalidRequest, InvalidName.
+        """
+        return self._serving.subscriptions.subscribe(
+            topics,
+            group=group,
+            concurrency=concurrency,
+            on_error=on_error,
+            start=start,
+            instance_id=instance_id,
+            settings=settings,
+        )
+
+    async def serve(self, *, stop_timeout: float = STOP_TIMEOUT_S, signals: bool = True) -> None:
+        """Call the subscribed handlers until `stop`, Ctrl-C or SIGTERM. Then finish what is started, and return.
+
+        Handlers that have begun get `stop_timeout` seconds, or until a second signal. Records that were not handled are
+        delivered again. `signals`: react to signals; only in the main thread. Raises what ended a subscription.
+        """
+        await self.serve_with(self._serving, stop_timeout=stop_timeout, signals=signals)
+
+    async def serve_with(self, serving: Serving, *, stop_timeout: float, signals: bool) -> None:
+        """Serve the subscriptions of the synchronous client, or our own."""
+        cluster = self.cluster()
+        self._keep(serving)
+        with stopping_signals(lambda again: serving.stop(now=again)) if signals else contextlib.nullcontext():
+            await serving.serve(cluster, stop_timeout)
+
+    def run(self, *, stop_timeout: float = STOP_TIMEOUT_S) -> None:
+        """Call the subscribed handlers until `stop`, Ctrl-C or SIGTERM, on an event loop of its own, and close the
+        client. For a program that has no loop. As `serve` otherwise."""
+
+        async def served() -> None:
+            async with self:
+                await self.serve(stop_timeout=stop_timeout)
+
+        asyncio.run(served())
+
+    def stop(self, *, now: bool = False) -> None:
+        """Finish what is started, release the rest, and end `run` or `serve`. `now`: do not wait for the handlers.
+
+        Callable from any thread, and from handlers.
+        """
+        self._serving.stop(now=now)
+
+    def health(self) -> Health:
+        """Whether the handlers are live. Callable from any thread, for example by an HTTP server's probe; never blocks.
+
+        False if `run` or `serve` is not running, if the client's loop is blocked, or if a handler has lost its group
+        for more than 30 s.
+        """
+        return self._serving.health()
+
     async def close(self) -> None:
         """Close producers (flushing them), queues, readers and connections. A second call does nothing.
 
@@ -298,7 +374,7 @@ class AsyncClient:
             self._cluster = Cluster(self.servers, self.config, self._connector, self._clock, self._rng)
         return self._cluster
 
-    def _keep(self, opened: AsyncProducer | AsyncReader | AsyncScan | AsyncQueue | AsyncConsumer) -> None:
+    def _keep(self, opened: AsyncProducer | AsyncReader | AsyncScan | AsyncQueue | AsyncConsumer | Serving) -> None:
         self._opened = [
             each for each in self._opened if not (each.ended if isinstance(each, AsyncProducer) else each.closed)
         ]

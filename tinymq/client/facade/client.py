@@ -7,9 +7,10 @@ they can.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
@@ -17,12 +18,16 @@ from typing import Self, Unpack
 from tinymq.base.errors import Closed, TinymqError
 from tinymq.base.types import RecordMetadata
 from tinymq.client.common.config import ClientConfig, configure, parse_servers
-from tinymq.client.common.options import ClientOptions
+from tinymq.client.common.options import ClientOptions, ConsumerOptions
+from tinymq.client.common.start_positions import Place
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.facade.async_client import AsyncClient
 from tinymq.client.facade.generated.client import ClientCalls
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.produce.blocking_sender import BlockingSender
+from tinymq.client.serve.health import Health
+from tinymq.client.serve.serving import STOP_TIMEOUT_S, Serving, stopping_signals
+from tinymq.client.serve.subscription import Handler, OnError
 
 
 class Client(ClientCalls):
@@ -44,6 +49,7 @@ class Client(ClientCalls):
         self._loop_thread = self._new_loop_thread()
         self._direct: BlockingSender | None = None
         self._closed = False
+        self._serving = Serving()
         _CLIENTS.add(self)
 
     def __repr__(self) -> str:
@@ -79,6 +85,66 @@ class Client(ClientCalls):
             work = producer.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
             delivery = loop_thread.run(work)
         return delivery.result()
+
+    def subscribe(
+        self,
+        topics: str | Sequence[str],
+        *,
+        group: str,
+        concurrency: int = 1,
+        on_error: OnError = "retry",
+        start: Place = "earliest",
+        instance_id: str | None = None,
+        **settings: Unpack[ConsumerOptions],
+    ) -> Callable[[Handler], Handler]:
+        """Subscribe the decorated function: `run` and `serve` call it for each message of the stream group `group`.
+
+            @mq.subscribe("orders", group="billing", concurrency=4)
+            def bill(message): ...
+
+        As AsyncClient.subscribe, which says what the arguments are. Does not connect. Raises InvalidRequest,
+        InvalidName.
+        """
+        return self._serving.subscriptions.subscribe(
+            topics,
+            group=group,
+            concurrency=concurrency,
+            on_error=on_error,
+            start=start,
+            instance_id=instance_id,
+            settings=settings,
+        )
+
+    def serve(self, *, stop_timeout: float = STOP_TIMEOUT_S, signals: bool = True) -> None:
+        """Call the subscribed handlers until `stop`, Ctrl-C or SIGTERM. Then finish what is started, and return.
+
+        Handlers that have begun get `stop_timeout` seconds, or until a second signal. Records that were not handled are
+        delivered again. `signals`: react to signals; only in the main thread. Raises what ended a subscription.
+        """
+        if self._closed:
+            raise Closed("the client is closed")
+        loop_thread = self._loop_thread
+        with stopping_signals(lambda again: self._serving.stop(now=again)) if signals else contextlib.nullcontext():
+            loop_thread.run(self._async.serve_with(self._serving, stop_timeout=stop_timeout, signals=False))
+
+    def run(self, *, stop_timeout: float = STOP_TIMEOUT_S) -> None:
+        """As `serve`: call the subscribed handlers until `stop`, Ctrl-C or SIGTERM. The client stays open."""
+        self.serve(stop_timeout=stop_timeout)
+
+    def stop(self, *, now: bool = False) -> None:
+        """Finish what is started, release the rest, and end `run` or `serve`. `now`: do not wait for the handlers.
+
+        Callable from any thread, and from handlers.
+        """
+        self._serving.stop(now=now)
+
+    def health(self) -> Health:
+        """Whether the handlers are live. Callable from any thread, for example by an HTTP server's probe; never blocks.
+
+        False if `run` or `serve` is not running, if the client's loop is blocked, or if a handler has lost its group
+        for more than 30 s.
+        """
+        return self._serving.health()
 
     def close(self) -> None:
         """Close producers (flushing them), queues, readers and connections. A second call does nothing.

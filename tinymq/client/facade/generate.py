@@ -52,7 +52,7 @@ TWINS = (
         "tinymq.client.facade.async_client",
         "Client",
         by_hand="tinymq.client.facade.client",
-        internal=frozenset({"cluster", "producers", "shared_producer"}),
+        internal=frozenset({"cluster", "producers", "serve_with", "shared_producer"}),
     ),
     Twin("tinymq.client.admin.holds", "Hold"),
     Twin(

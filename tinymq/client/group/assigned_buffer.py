@@ -9,16 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection
 from threading import Lock
-from typing import NamedTuple
 
 from tinymq.client.consume.records import Chunk, Message
-
-
-class TopicPartition(NamedTuple):
-    """A partition of a topic, by the topic's name."""
-
-    topic: str
-    partition: int
+from tinymq.client.group.fetched_records import TopicPartition
 
 
 class AssignedBuffer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -14,9 +14,10 @@ from tinymq.client.cluster.offsets import list_offsets
 from tinymq.client.common.argument_checks import check_channel, check_consumer, check_count, check_wait
 from tinymq.client.common.config import ConsumerConfig
 from tinymq.client.common.start_positions import END, KnownOffset, Place, read_place
-from tinymq.client.consume.cursors import GroupRef
 from tinymq.client.consume.records import Message
-from tinymq.client.group.assigned_buffer import TopicPartition
+from tinymq.client.group.assigned_buffer import AssignedBuffer
+from tinymq.client.group.background import Background
+from tinymq.client.group.fetched_records import TopicPartition
 from tinymq.client.group.group_reading import GroupReading
 from tinymq.client.group.membership import Membership
 from tinymq.client.group.partition_tasks import PartitionTasks
@@ -62,10 +63,11 @@ class AsyncConsumer:
         self._config = config
         self._timeout_s = cluster.config.request_timeout_ms / 1000
         self._callbacks = {"assigned": on_assigned, "revoked": on_revoked, "lost": on_lost}
-        self.tasks = PartitionTasks(cluster, config.reader(), wake, self._partition_failed)
+        self._buffer = AssignedBuffer(lambda size: wake(lambda: self.tasks.freed(size)))
+        self.tasks = PartitionTasks(cluster, config.reader(), self._buffer, self._partition_failed)
         self._membership: Membership | None = None
         self._reading: GroupReading | None = None  # with a group
-        self._background: set[asyncio.Task[None]] = set()
+        self._background = Background(self._fail)
         self._opening = asyncio.Lock()
         self._opened = False
         self._closed = False
@@ -103,7 +105,7 @@ class AsyncConsumer:
         membership = self._membership
         if membership is not None and not membership.alive:
             return None
-        return self.tasks.buffer.next_message()
+        return self._buffer.next_message()
 
     def take(self, count: int) -> list[Message]:
         """As `take_one`, for several."""
@@ -113,16 +115,16 @@ class AsyncConsumer:
         membership = self._membership
         if membership is not None and not membership.alive:
             return []
-        return self.tasks.buffer.next_messages(count)
+        return self._buffer.next_messages(count)
 
     async def arrival(self, timeout_s: float | None) -> bool:
         """Wait until a message waits. What was handed out before is done. False: the time is up. Raises what stopped
         the consumer."""
         await self.open()
-        buffer = self.tasks.buffer
+        buffer = self._buffer
         buffer.done()
         if self._reading is not None:
-            await self._reading.give_up_leaving()
+            await self._reading.give_up(buffer.leaving)
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -147,8 +149,8 @@ class AsyncConsumer:
         """At most once: commit messages before they are handed out. Returns whether a message waits."""
         if self._config.processing != "at_most_once":
             return True
-        found = self.tasks.buffer.next_messages(self._config.commit_records_max)
-        self.tasks.buffer.done()
+        found = self._buffer.next_messages(self._config.commit_records_max)
+        self._buffer.done()
         if self._reading is not None:
             await self._reading.commit_done(self._timeout_s, strict=True)
         still = self._reading.cursors if self._reading is not None else None
@@ -164,7 +166,7 @@ class AsyncConsumer:
         the partitions' leaders.
         """
         await self.open()
-        self.tasks.buffer.done()
+        self._buffer.done()
         if self._reading is not None:
             await self._reading.commit_done(self._timeout_s, strict=True)
 
@@ -178,7 +180,7 @@ class AsyncConsumer:
         found = await self._cluster.topic(topic, self._timeout_s)
         if self._reading is not None:
             offset = await self._reading.seek(place, target)
-        elif place not in self.tasks.buffer.positions():
+        elif place not in self._buffer.positions():
             raise InvalidRequest(f"{topic}/{partition} is not read by this consumer", hint="see assignment()")
         elif isinstance(target, KnownOffset):
             offset = target.offset
@@ -186,26 +188,26 @@ class AsyncConsumer:
             asked = {partition: target.timestamp_us}
             answers = await list_offsets(self._cluster, found, asked, timeout_s=self._timeout_s, leader_only=True)
             offset = int(answers[partition].offset)
-        self.tasks.buffer.done()
+        self._buffer.done()
         self.tasks.start(place, found, offset)
         return offset
 
     def pause(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
         """Hand out no records of these partitions, of all if not given, until `resume`. They stay this member's."""
-        self.tasks.buffer.pause(self._places(partitions))
+        self._buffer.pause(self._places(partitions))
 
     def resume(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
         """Hand out records of paused partitions again."""
-        self.tasks.buffer.pause(self._places(partitions), resume=True)
+        self._buffer.pause(self._places(partitions), resume=True)
         self.tasks.arrived.set()
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that this consumer reads now."""
-        return sorted(self.tasks.buffer.positions())
+        return sorted(self._buffer.positions())
 
     def position(self) -> dict[TopicPartition, int]:
         """The offset behind the last record that is done, by partition."""
-        return self.tasks.buffer.positions()
+        return self._buffer.positions()
 
     def committed(self) -> dict[TopicPartition, int]:
         """The group's committed offset of each partition that this consumer reads; empty without a group."""
@@ -216,7 +218,7 @@ class AsyncConsumer:
         """How many records each partition has behind `position`."""
         await self.open()
         lags = {}
-        for place, position in self.tasks.buffer.positions().items():
+        for place, position in self._buffer.positions().items():
             topic = await self._cluster.topic(place.topic, self._timeout_s)
             asked = {place.partition: END}
             answers = await list_offsets(self._cluster, topic, asked, timeout_s=self._timeout_s, leader_only=True)
@@ -239,31 +241,22 @@ class AsyncConsumer:
             if self.group is None:
                 plain = PlainReading(self._cluster, self.tasks, self.topics, self._start, self._tell)
                 await plain.look()
-                self._spawn(plain.follow())
+                self._background.spawn(plain.follow())
             else:
-                # Imported here: a program without a group needs no admin calls.
-                from tinymq.client.admin.broker_calls import BrokerCalls
-                from tinymq.client.admin.groups import KIND_NUMBERS, GroupCalls
-
-                calls = GroupCalls(self._cluster, BrokerCalls(self._cluster))
-                made = await calls.create(
-                    self.group, self.topics, "stream", self._start, {}, exist_ok=True, timeout_s=self._timeout_s
-                )
-                self._reading = GroupReading(
+                self._reading = await GroupReading.join(
                     self._cluster,
                     self.tasks,
                     self.group,
-                    GroupRef(KIND_NUMBERS["stream"], made.group_id),
+                    self.topics,
+                    self._start,
                     commit_interval_s=self._config.commit_interval_ms / 1000,
                     auto_commit=self._config.auto_commit,
-                    rejoin_s=int(made.settings["rejoin_ms"]) / 1000,
                     instance_id=self._instance_id,
                     tell=self._tell,
+                    background=self._background,
                     failed=self._fail,
-                    spawn=self._spawn,
                 )
                 self._membership = self._reading.membership
-                self._reading.start()
             self._opened = True
 
     @property
@@ -276,7 +269,7 @@ class AsyncConsumer:
         A member with an instance id does not leave: its partitions wait for its return, unless `leave` is set.
         """
         if not self._closed:
-            self.tasks.buffer.done()
+            self._buffer.done()
             await self._end(self._timeout_s, leave=leave)
 
     async def leave(self) -> None:
@@ -288,9 +281,7 @@ class AsyncConsumer:
         if self._closed:
             return
         self._closed = True
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._background.close()
         try:
             if self._reading is not None and self._failure is None and self._config.auto_commit:
                 await self._reading.commit_done(timeout_s)
@@ -342,14 +333,3 @@ class AsyncConsumer:
                 callback(list(places))
             except Exception:
                 LOG.exception("the callback on_%s of group %s failed", what, self.group)
-
-    def _spawn(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._background.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):
-            self._fail(error)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 
 from tinymq.base.errors import Fenced, InvalidRequest, NotFound, TinymqError, WrongKind
 from tinymq.client.cluster.cluster import Cluster
-from tinymq.client.common.start_positions import KnownOffset, OffsetQuestion
+from tinymq.client.common.start_positions import KnownOffset, OffsetQuestion, Place
 from tinymq.client.consume import cursors
 from tinymq.client.consume.cursors import REQUEST_ID_BYTES, ChannelId, GroupRef
-from tinymq.client.group.assigned_buffer import TopicPartition
+from tinymq.client.group.background import Background
+from tinymq.client.group.fetched_records import TopicPartition
 from tinymq.client.group.membership import Membership
 from tinymq.client.group.partition_tasks import PartitionTasks
 from tinymq.proto import tinymq_pb2 as pb
@@ -69,6 +70,46 @@ class GroupReading:
         self._spawn = spawn
         self.membership = Membership(cluster, self, group, ref.group_id, rejoin_s, instance_id)
 
+    @classmethod
+    async def join(
+        cls,
+        cluster: Cluster,
+        tasks: PartitionTasks,
+        group: str,
+        topics: Sequence[str],
+        start: Place,
+        *,
+        commit_interval_s: float,
+        auto_commit: bool,
+        instance_id: str | None,
+        tell: Tell,
+        background: Background,
+        failed: Callable[[Exception], None],
+    ) -> GroupReading:
+        """Join a group, which is made if there is none, and begins at `start`. Raises WrongKind, AlreadyExists."""
+        # Imported here: a program without a group needs no admin calls.
+        from tinymq.client.admin.broker_calls import BrokerCalls
+        from tinymq.client.admin.groups import KIND_NUMBERS, GroupCalls
+
+        timeout_s = cluster.config.request_timeout_ms / 1000
+        calls = GroupCalls(cluster, BrokerCalls(cluster))
+        made = await calls.create(group, topics, "stream", start, {}, exist_ok=True, timeout_s=timeout_s)
+        reading = cls(
+            cluster,
+            tasks,
+            group,
+            GroupRef(KIND_NUMBERS["stream"], made.group_id),
+            commit_interval_s=commit_interval_s,
+            auto_commit=auto_commit,
+            rejoin_s=int(made.settings["rejoin_ms"]) / 1000,
+            instance_id=instance_id,
+            tell=tell,
+            failed=failed,
+            spawn=background.spawn,
+        )
+        reading.start()
+        return reading
+
     def start(self) -> None:
         """Join the group."""
         self.membership.start()
@@ -98,7 +139,7 @@ class GroupReading:
 
     def revoke(self, place: TopicPartition) -> None:
         # Kept until the taker asks again, if something of it is in hand; the coordinator waits for `revoke_ms`.
-        position = self.tasks.buffer.release(place) if place in self.cursors else 0
+        position = self.tasks.records.release(place) if place in self.cursors else 0
         if position is not None:
             self._spawn(self._let_go(place, position))
 
@@ -106,7 +147,7 @@ class GroupReading:
         for place in places:
             self.tasks.stop(place)
             self.cursors.pop(place, None)
-        self.tasks.buffer.drop(places)
+        self.tasks.records.drop(places)
         self._tell("lost", places)
 
     def failed(self, error: Exception) -> None:
@@ -146,9 +187,10 @@ class GroupReading:
                 LOG.info("group %s: %s/%d not committed: %s", self._group, place.topic, place.partition, error)
         self.membership.let_go(place)
 
-    async def give_up_leaving(self) -> None:
-        for place in list(self.tasks.buffer.leaving):
-            await self._let_go(place, self.tasks.buffer.leave(place))
+    async def give_up(self, places: Iterable[TopicPartition]) -> None:
+        """Let partitions go that are leaving, because nothing of them is in hand any more."""
+        for place in list(places):
+            await self._let_go(place, self.tasks.records.leave(place))
 
     # ---- commits ----------------------------------------------------------------------------------------------
 
@@ -159,7 +201,7 @@ class GroupReading:
 
     async def commit_done(self, timeout_s: float, *, strict: bool = False) -> None:
         """Commit what is done, in all partitions. `strict`: raise the first error."""
-        positions = self.tasks.buffer.positions()
+        positions = self.tasks.records.positions()
         now_s = self._cluster.clock.monotonic()
         due = [
             (place, cursor, positions[place])

@@ -19,7 +19,7 @@ from zlib import crc32
 from tinymq.base.errors import InvalidRequest, NotFound, OutcomeUnknown, TinymqError
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.leader_calls import ask_leader
-from tinymq.client.group.assigned_buffer import TopicPartition
+from tinymq.client.group.fetched_records import TopicPartition
 from tinymq.proto import tinymq_pb2 as pb
 
 LOG = logging.getLogger("tinymq.client")
@@ -154,7 +154,7 @@ class Membership:
         reply = await self._ask(request, timeout_s)
         # From when it was sent, not from when it was answered. An answer that comes late extends nothing: by then
         # everything was dropped, and it stays dropped.
-        self._until_s = max(self._until_s, sent_s + self._rejoin_s)
+        self._until_s = max(self._until_s, sent_s + self._rejoin_s) if not leave else 0.0
         lost = {(place.topic_id, place.partition) for place in reply.lost}
         self._drop([p for p, (topic_id, _) in self.owned.items() if (topic_id, p.partition) in lost])
 

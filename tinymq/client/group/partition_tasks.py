@@ -1,4 +1,4 @@
-"""Fetches the partitions of a consumer, each by a task, into one AssignedBuffer of bounded bytes."""
+"""Fetches the partitions of a consumer, each by a task, into one store of bounded bytes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from tinymq.client.common.config import ReaderConfig
 from tinymq.client.consume.fetch_policy import FollowPolicy
 from tinymq.client.consume.partition_fetcher import Cursor, PartitionFetcher
 from tinymq.client.consume.records import Chunk
-from tinymq.client.group.assigned_buffer import AssignedBuffer, TopicPartition
+from tinymq.client.group.fetched_records import FetchedRecords, TopicPartition
 
 
 class PartitionTasks:
-    """The fetchers of the partitions that a consumer reads now. All calls on the loop, but for the buffer's."""
+    """The fetchers of the partitions that a consumer reads now. All calls on the loop."""
 
     def __init__(
         self,
         cluster: Cluster,
         config: ReaderConfig,
-        wake: Callable[[Callable[[], None]], None],
+        records: FetchedRecords,
         failed: Callable[[TopicPartition, Exception], None],
     ) -> None:
-        """`wake` makes a call on the loop, soon, from any thread. `failed` gets the error that ended a partition."""
-        self.buffer = AssignedBuffer(lambda size: wake(lambda: self._freed(size)))
+        """`records` gets the fetched records. `failed` gets the error that ended a partition."""
+        self.records = records
         self.arrived = asyncio.Event()
         self._cluster = cluster
         self._config = config
@@ -38,7 +38,7 @@ class PartitionTasks:
     def start(self, place: TopicPartition, topic: Topic, offset: int) -> None:
         """Read a partition from an offset on, and no more from where it was read before."""
         self.stop(place)
-        self.buffer.begin(place, offset)
+        self.records.begin(place, offset)
         fetcher = PartitionFetcher(
             cluster=self._cluster,
             config=self._config,
@@ -76,10 +76,11 @@ class PartitionTasks:
         self._buffered_bytes += chunk.bytes
         if self._buffered_bytes >= self._config.buffer_bytes_max:
             self._has_room.clear()
-        self.buffer.offer(place, chunk)
+        self.records.offer(place, chunk)
         self.arrived.set()
 
-    def _freed(self, size: int) -> None:
+    def freed(self, size: int) -> None:
+        """Records of so many bytes have left the store."""
         self._buffered_bytes -= size
         if self._buffered_bytes < self._config.buffer_bytes_max:
             self._has_room.set()

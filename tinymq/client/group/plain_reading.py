@@ -10,7 +10,7 @@ from tinymq.base.group_config import topic_matches
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.offsets import list_offsets
 from tinymq.client.common.start_positions import KnownOffset, Place, read_place
-from tinymq.client.group.assigned_buffer import TopicPartition
+from tinymq.client.group.fetched_records import TopicPartition
 from tinymq.client.group.partition_tasks import PartitionTasks
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -55,7 +55,7 @@ class PlainReading:
             names = [info.name for info in reply.topics if any(topic_matches(p, info.name) for p in self._topics)]
         elif self._begun:
             await self._cluster.refresh(names, timeout_s=self._timeout_s)
-        known = self._tasks.buffer.positions()
+        known = self._tasks.records.positions()
         for name in names:
             topic = await self._cluster.topic(name, self._timeout_s)
             added = [number for number in topic.numbers if TopicPartition(name, number) not in known]

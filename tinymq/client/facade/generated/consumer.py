@@ -8,8 +8,8 @@ from typing import Self
 
 from tinymq.client.common.start_positions import Place
 from tinymq.client.facade.loop_thread import LoopThread
-from tinymq.client.group.assigned_buffer import TopicPartition
 from tinymq.client.group.consumer import AsyncConsumer
+from tinymq.client.group.fetched_records import TopicPartition
 
 
 class ConsumerCalls:

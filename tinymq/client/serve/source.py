@@ -1,0 +1,42 @@
+"""What handlers get their records from. A member of a stream group and a worker of a queue group both pass for it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+Record = Any
+"""What a handler is called with: a Message of a stream group, a Job of a queue group. Both have topic, partition,
+offset, key, value and headers."""
+
+
+class Source(Protocol):
+    """The records of one subscription. All calls on the client's loop, but for `alive`."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can hand out records now. Callable from any thread."""
+        ...
+
+    async def open(self) -> None:
+        """Join the group. Raises what makes that impossible."""
+        ...
+
+    async def take(self) -> Record | None:
+        """Wait for a record whose handler may start now. None: `stop` was called. Raises what ended the source."""
+        ...
+
+    def done(self, record: Record) -> None:
+        """The handler returned."""
+        ...
+
+    def failed(self, record: Record, error: BaseException) -> str:
+        """The handler raised. Returns what happens to the record, for the log. Raises `error` if serving should end."""
+        ...
+
+    def stop(self) -> None:
+        """Hand out nothing more. What was handed out can still be done or fail."""
+        ...
+
+    async def close(self) -> None:
+        """Save what is done, release the rest, and leave the group."""
+        ...
