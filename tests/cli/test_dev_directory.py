@@ -160,6 +160,14 @@ def test_an_added_broker_joins_the_voters_and_has_the_same_files(tmp_path: Path)
     assert len({a for b in grown.brokers for a in (b.address, b.peer_address, b.metrics_address)}) == 15
 
 
+def test_an_added_broker_takes_no_port_of_a_stopped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = dev_directory.create(tmp_path / "dev", 3)
+    ours = sorted(made._ports())
+    monkeypatch.setattr(dev_directory, "is_free", lambda port: False)
+    monkeypatch.setattr(dev_directory, "free_ports", lambda count: [*ours, 65_001, 65_002, 65_003][:count])
+    assert made.with_one_more().broker(4).address == "127.0.0.1:65001"
+
+
 def test_an_added_broker_that_fails_to_start_is_removed(tmp_path: Path) -> None:
     made = dev_directory.create(tmp_path / "dev", 3)
     before = sorted(path.name for path in made.path.iterdir())

@@ -119,13 +119,19 @@ class DevDirectory:
         number = max(broker.id for broker in self.brokers) + 1
         port = 1 + max(int(broker.address.rpartition(":")[2]) for broker in self.brokers)
         ports = [port + after for after in (0, PEER_PORTS_AFTER, METRICS_PORTS_AFTER)]
-        if not all(map(is_free, ports)):
-            ports = free_ports(len(ports))
+        used = self._ports()  # a port of a stopped broker is free, and yet not for another broker
+        if used.intersection(ports) or not all(map(is_free, ports)):
+            ports = [port for port in free_ports(len(ports) + len(used)) if port not in used][: len(ports)]
         broker = DevBroker(number, *(f"{HOST}:{port}" for port in ports), joined=True)
         grown = replace(self, brokers=(*self.brokers, broker))
         _write(self.config(number), _toml(self, broker, join=[voter.peer_address for voter in self.voters]))
         _save(grown)
         return grown
+
+    def _ports(self) -> set[int]:
+        """The ports of all brokers, running or not."""
+        addresses = [a for each in self.brokers for a in (each.address, each.peer_address, each.metrics_address)]
+        return {int(address.rpartition(":")[2]) for address in addresses}
 
     def without(self, broker: DevBroker) -> DevDirectory:
         """Remove `broker` with its files and data. The broker must be stopped."""
