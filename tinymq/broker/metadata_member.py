@@ -18,6 +18,7 @@ from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.cluster.feature_level import FeatureLevelControl, announced_level
 from tinymq.broker.cluster.registration import Registration
 from tinymq.broker.coordinator.coordinator import Coordinator
+from tinymq.broker.dead_letters.dead_letters import DeadLetters
 from tinymq.broker.groups.cursor_keeper import CursorKeeper
 from tinymq.broker.groups.group_list import GroupList
 from tinymq.broker.groups.groups import Groups
@@ -131,6 +132,7 @@ class MetadataMember:
         self.groups = Groups(
             self._registry, known, self._keeper, env.host, env.clock, finishes=self._leads_metadata, voters=self._voters
         )
+        self.dead_letters = DeadLetters(self.broker, self.groups, env.host, env.clock)
         self.coordinator = Coordinator(self._registry, self.groups, lambda: self._replica_host.internal, env.clock)
 
     async def start(self, first_entry: Entry) -> None:
@@ -154,6 +156,7 @@ class MetadataMember:
             upgrade,
             *self.groups.start(),
             self.coordinator.start(),
+            self.dead_letters.start(),
         ):
             task.add_done_callback(self._ended)
         self._retention_timer.start()
@@ -172,6 +175,7 @@ class MetadataMember:
     async def stop(self) -> None:
         """Stop following the registry, and answer all waiting calls with an error."""
         self._retention_timer.stop()
+        await self.dead_letters.stop()
         await self.coordinator.stop()
         await self.groups.stop()
         await self.upgrade.stop()
@@ -188,6 +192,7 @@ class MetadataMember:
         """Note that the role, leader or term of a group has changed."""
         self._replica_host.group_changed(group.id)
         self.groups.group_changed(group.id)
+        self.dead_letters.group_changed(group.id)
         self._preferred_leaders.group_changed(group)
 
     def _loss_counts(self) -> LossCounts:

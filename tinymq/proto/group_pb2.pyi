@@ -218,6 +218,128 @@ class Outcome(_message.Message):
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
 @_typing.final
+class CopyRequest(_message.Message):
+    """---- between brokers: Request.method "copy" --------------------------------------------------------
+
+    Store a copy of a record, once, in a partition that the receiver leads. Without a payload: only look for it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    COPY_ID_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    copy_id: _builtins.bytes
+    """16 bytes"""
+    end: _builtins.int
+    """a copy of an earlier attempt lies at or behind it"""
+    payload: _builtins.bytes
+    """a batch of one record"""
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        copy_id: _builtins.bytes = ...,
+        end: _builtins.int = ...,
+        payload: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy_id", b"copy_id", "end", b"end", "partition", b"partition", "payload", b"payload", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyRequest: _TypeAlias = CopyRequest  # noqa: Y015
+
+@_typing.final
+class CopyReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_CODE_FIELD_NUMBER: _builtins.int
+    ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
+    RETRIABLE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    DUPLICATE_FIELD_NUMBER: _builtins.int
+    error_code: _builtins.str
+    """"": no error"""
+    error_message: _builtins.str
+    retriable: _builtins.bool
+    offset: _builtins.int
+    """of the copy, which is committed; absent: there is none of that id"""
+    high_watermark: _builtins.int
+    duplicate: _builtins.bool
+    """it was there already"""
+    def __init__(
+        self,
+        *,
+        error_code: _builtins.str = ...,
+        error_message: _builtins.str = ...,
+        retriable: _builtins.bool = ...,
+        offset: _builtins.int | None = ...,
+        high_watermark: _builtins.int = ...,
+        duplicate: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "offset", b"offset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "duplicate", b"duplicate", "error_code", b"error_code", "error_message", b"error_message", "high_watermark", b"high_watermark", "offset", b"offset", "retriable", b"retriable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__offset: _TypeAlias = _typing.Literal["offset"]  # noqa: Y015
+    _WhichOneofArgType__offset: _TypeAlias = _typing.Literal["_offset", b"_offset"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__offset) -> _WhichOneofReturnType__offset | None: ...
+
+Global___CopyReply: _TypeAlias = CopyReply  # noqa: Y015
+
+@_typing.final
+class CopyHeaders(_message.Message):
+    """The headers of a dead letter, as BuryRecord.headers and Burial.headers in partition.proto have them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___CopyHeader]: ...
+    def __init__(
+        self,
+        *,
+        headers: _abc.Iterable[Global___CopyHeader] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["headers", b"headers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyHeaders: _TypeAlias = CopyHeaders  # noqa: Y015
+
+@_typing.final
+class CopyHeader(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    value: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        value: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyHeader: _TypeAlias = CopyHeader  # noqa: Y015
+
+@_typing.final
 class MembersChange(_message.Message):
     """---- the log and the state of a partition of __coordinator -----------------------------------------
 

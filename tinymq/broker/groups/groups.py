@@ -31,6 +31,7 @@ from tinymq.base.group_config import GroupKind, is_pattern
 from tinymq.base.topic_config import SEGMENT_BYTES_MIN, TopicConfig
 from tinymq.base.types import GroupId
 from tinymq.broker.groups.cursor_keeper import METHOD, CursorKeeper
+from tinymq.broker.groups.dead_letter_topic import check_dead_letters
 from tinymq.broker.groups.definition import RECORD_KIND, Group, GroupPhase, check_group
 from tinymq.broker.groups.group_list import GroupList
 from tinymq.proto import group_pb2 as wire
@@ -126,6 +127,7 @@ class Groups:
             if present is not None:
                 _check_same(present, wanted, exist_ok)
                 return await self._complete(present, deadline_s)
+            check_dead_letters(wanted, self._registry.get_all_topics())
             for topic in wanted.topics:
                 if not is_pattern(topic) and self._registry.get_topic(topic) is None:
                     raise UnknownTopic(f"no topic {topic!r}")

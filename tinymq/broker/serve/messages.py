@@ -19,6 +19,7 @@ from tinymq.base.types import GroupId
 from tinymq.base.value import value
 from tinymq.broker.partition.admission import admit, is_heavy
 from tinymq.broker.partition.deadlines import Deadlines
+from tinymq.broker.partition.message_ids import CopyId
 from tinymq.broker.partition.partition import Acks, Partition, Produced
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.fetch import Fetch, FetchQuery
@@ -63,12 +64,19 @@ def pack_record(key: bytes | None, value: bytes | None, headers: Headers, timest
     return pack_batch(message, record_count=1)
 
 
-async def put(broker: Broker, partition: Partition, payload: bytes, acks: Acks, timeout_s: float) -> Produced:
+async def put(
+    broker: Broker,
+    partition: Partition,
+    payload: bytes,
+    acks: Acks,
+    timeout_s: float,
+    message_id: bytes | CopyId = b"",
+) -> Produced:
     """Append a batch, and wait until `acks` holds. Raises as `admit` and `Partition.produce` do, and OutcomeUnknown."""
     crc = crc32c(payload)
     checked = admit(payload, crc, broker.limits)
     answer: asyncio.Future[Produced] = asyncio.get_running_loop().create_future()
-    partition.produce(checked, payload, crc, acks, timeout_s, partial(_resolve, answer))
+    partition.produce(checked, payload, crc, acks, timeout_s, partial(_resolve, answer), message_id)
     return await answer
 
 

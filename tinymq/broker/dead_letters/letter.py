@@ -1,0 +1,128 @@
+"""A dead letter as a record: the original's key and value, its headers, and headers that say why it is here. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from tinymq.base.errors import InvalidRequest
+from tinymq.proto import group_pb2 as wire
+
+REASON_BYTES_MAX = 1024
+TRACEBACK_BYTES_MAX = 4096
+
+TOPIC = "tinymq-source-topic"
+PARTITION = "tinymq-source-partition"
+OFFSET = "tinymq-source-offset"
+GROUP = "tinymq-group"
+DELIVERIES = "tinymq-deliveries"
+FIRST_FAILURE = "tinymq-first-failure"  # append time in microseconds; missing: not known
+LAST_FAILURE = "tinymq-last-failure"
+REASON = "tinymq-reason"
+TRACEBACK = "tinymq-traceback"
+LOST = "tinymq-lost"  # retention removed the record before it was copied: there are only headers
+CUT = "tinymq-cut"  # the record and these headers together were too large: what is missing
+REDRIVE_GROUP = "tinymq-redrive-group"  # the group that is to have the record again
+REDRIVEN_FROM = "tinymq-redriven-from"
+
+OWN = frozenset(
+    [TOPIC, PARTITION, OFFSET, GROUP, DELIVERIES, FIRST_FAILURE, LAST_FAILURE, REASON, TRACEBACK, LOST, CUT]
+) | {REDRIVE_GROUP, REDRIVEN_FROM}
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRecord:
+    """A record that a queue group gives up, as the leader of the group knows it.
+
+    `reason` and `traceback` come from a worker, and are cut to REASON_BYTES_MAX and TRACEBACK_BYTES_MAX.
+    """
+
+    offset: int
+    reason: str
+    deliveries: int = 0  # that failed
+    traceback: str = ""
+    first_failure_us: int = 0  # append times; 0: not known
+    last_failure_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a dead letter comes from, as its headers say."""
+
+    topic: str
+    partition: int
+    offset: int
+    group: str
+    lost: bool
+
+
+def letter_headers(record: DeadRecord, topic: str, partition: int, group: str) -> list[tuple[str, bytes]]:
+    """The headers that a dead letter has beside those of the original."""
+    headers = [
+        (TOPIC, topic.encode()),
+        (PARTITION, b"%d" % partition),
+        (OFFSET, b"%d" % record.offset),
+        (GROUP, group.encode()),
+        (DELIVERIES, b"%d" % record.deliveries),
+    ]
+    if record.first_failure_us:
+        headers.append((FIRST_FAILURE, b"%d" % record.first_failure_us))
+    if record.last_failure_us:
+        headers.append((LAST_FAILURE, b"%d" % record.last_failure_us))
+    headers.append((REASON, cut_text(record.reason, REASON_BYTES_MAX)))
+    if record.traceback:
+        # The end of a traceback names the error.
+        headers.append((TRACEBACK, cut_text(record.traceback, TRACEBACK_BYTES_MAX, keep_end=True)))
+    return headers
+
+
+def cut_text(text: str, bytes_max: int, *, keep_end: bool = False) -> bytes:
+    """The text as at most so many bytes of UTF-8, without a half character."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= bytes_max:
+        return data
+    part = data[-bytes_max:] if keep_end else data[:bytes_max]
+    return part.decode("utf-8", "ignore").encode()
+
+
+def pack_headers(headers: Iterable[tuple[str, bytes]]) -> bytes:
+    """Headers as a BuryRecord has them."""
+    packed = wire.CopyHeaders(headers=[wire.CopyHeader(key=key, value=value) for key, value in headers])
+    return packed.SerializeToString(deterministic=True)
+
+
+def unpack_headers(data: bytes) -> list[tuple[str, bytes]]:
+    """The inverse of `pack_headers`. Bytes of another build that do not parse are no headers."""
+    try:
+        return [(header.key, header.value) for header in wire.CopyHeaders.FromString(data).headers]
+    except DecodeError:
+        return []
+
+
+def strip(headers: Headers) -> list[tuple[str, bytes | None]]:
+    """The headers of the original alone."""
+    return [(key, value) for key, value in headers if key not in OWN]
+
+
+def origin(headers: Headers) -> Origin:
+    """Where a dead letter comes from. Raises InvalidRequest for a record that is no dead letter."""
+    found = by_name(headers)
+    try:
+        return Origin(
+            topic=found[TOPIC].decode(),
+            partition=int(found[PARTITION]),
+            offset=int(found[OFFSET]),
+            group=found[GROUP].decode(),
+            lost=found.get(LOST) == b"true",
+        )
+    except (KeyError, ValueError):
+        raise InvalidRequest("the record is no dead letter: it has no headers that say where it comes from") from None
+
+
+def by_name(headers: Headers) -> Mapping[str, bytes]:
+    """The headers of tinymq's own names. The last of a name counts: an original may have brought such headers."""
+    return {key: value for key, value in headers if key in OWN and value is not None}

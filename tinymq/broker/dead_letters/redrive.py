@@ -1,0 +1,119 @@
+"""Sends dead letters back to where they came from, and settles them.
+
+The group of a topic of dead letters that has the topic's name says which of them are done: `redrive` and `purge` settle
+them there. It is a queue group like any other, so retention=acknowledged makes room as dead letters are sent back.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tinymq.base.errors import InvalidRequest, UnknownTopic
+from tinymq.base.group_config import GroupKind
+from tinymq.broker.dead_letters.copy_ids import RUN_BYTES, redrive_id
+from tinymq.broker.dead_letters.courier import NO_SEARCH, Courier
+from tinymq.broker.dead_letters.letter import REDRIVE_GROUP, REDRIVEN_FROM, origin, strip
+from tinymq.broker.dead_letters.queue_commands import settle
+from tinymq.broker.groups.definition import Group
+from tinymq.broker.groups.groups import Groups
+from tinymq.broker.partition.partition import Partition
+from tinymq.broker.serve.broker import Broker
+from tinymq.broker.serve.messages import pack_record, prove_leading, read_record
+
+GROUP_S = 10.0
+COMMAND_S = 5.0
+
+
+class Redriven(NamedTuple):
+    """Where a dead letter went."""
+
+    topic: str
+    partition: int
+    offset: int  # in the source; meaningless if `settled_before`
+    settled_before: bool  # it was sent back, or purged, by an earlier call: nothing was done now
+
+
+class Redrive:
+    """The redrives of one broker, of the dead letters in partitions that it leads."""
+
+    def __init__(self, broker: Broker, groups: Groups, courier: Courier) -> None:
+        self._broker = broker
+        self._groups = groups
+        self._courier = courier
+
+    async def redrive(self, partition: Partition, offset: int, run: bytes) -> Redriven:
+        """Send one dead letter back to its source, for the group that gave it up, and settle it.
+
+        `run`: RUN_BYTES, which the repeats of a call keep: the source gets the record once for each. Returns when the
+        record is committed in the source, and the dead letter is settled. Raises InvalidRequest for what is no dead
+        letter or was lost, UnknownTopic if the source is gone, OffsetOutOfRange, NotLeader, NotReady, OutcomeUnknown.
+        """
+        if len(run) != RUN_BYTES:
+            raise InvalidRequest(f"a run has {RUN_BYTES} bytes, not {len(run)}")
+        name = await self._own_group(partition)
+        await prove_leading(partition, COMMAND_S)
+        record = await read_record(self._broker, partition, offset)
+        came = origin(record.headers)
+        if _is_settled(partition, name, offset):
+            return Redriven(came.topic, came.partition, 0, True)
+        if came.lost:
+            hint = f"purge it; {came.topic}/{came.partition} had it at offset {came.offset}"
+            raise InvalidRequest(
+                "retention removed this record before it was copied: there is nothing to send", hint=hint
+            )
+        source = self._broker.registry.get_topic(came.topic)
+        if source is None:
+            await self._broker.refresh()
+            source = self._broker.registry.get_topic(came.topic)
+        if source is None or not source.queues:
+            raise UnknownTopic(f"the dead letter came from topic {came.topic!r}, which is gone")
+        queue = source.queue(came.partition) or source.queues[came.partition % len(source.queues)]
+        place = partition.group.id
+        back = f"{self._name_of(partition)}/{place.partition}/{offset}".encode()
+        headers = [*strip(record.headers), (REDRIVE_GROUP, came.group.encode()), (REDRIVEN_FROM, back)]
+        payload = pack_record(record.key, record.value, headers, record.timestamp_us)
+        # The record's own message id, if it had one, is known in the source: under it, the record would be refused as
+        # a duplicate, and lost.
+        copy_id = redrive_id(place.topic_id, place.partition, offset, run)
+        copied = await self._courier.send(queue.group, copy_id, NO_SEARCH, payload)
+        await settle(partition, name, offset, offset + 1, COMMAND_S)
+        assert copied.offset is not None, "of a copy that is committed"
+        return Redriven(source.name, queue.partition, copied.offset, False)
+
+    async def purge(self, partition: Partition, start: int, end: int) -> int:
+        """Settle the dead letters from `start` up to `end`, so that nobody is offered them again. Returns how many were
+        not settled before."""
+        name = await self._own_group(partition)
+        await prove_leading(partition, COMMAND_S)
+        start, end = max(start, partition.log_start), min(end, partition.high_watermark)
+        count = _unsettled(partition, name, start, end)
+        if count:
+            await settle(partition, name, start, end, COMMAND_S)
+        return count
+
+    def _name_of(self, partition: Partition) -> str:
+        topic = self._broker.registry.get_topic_by_id(partition.group.id.topic_id)
+        if topic is None:
+            raise UnknownTopic("the topic of the dead letters was deleted")
+        return topic.name
+
+    async def _own_group(self, partition: Partition) -> str:
+        """The name of the topic's own group, which is made at first use."""
+        name = self._name_of(partition)
+        if name not in partition.state.queue_groups.by_name:
+            wanted = Group(name, GroupKind.QUEUE, (name,))
+            await self._groups.create(wanted, GROUP_S, exist_ok=True)
+        return name
+
+
+def _unsettled(partition: Partition, name: str, start: int, end: int) -> int:
+    """How many records from `start` up to `end` the group has not settled."""
+    group = partition.state.queue_groups.by_name[name]
+    start = max(start, partition.state.cursors[name].position)
+    settled = sum(max(0, min(end, stop) - max(start, first)) for first, stop in group.settled)
+    return max(0, end - start - settled)
+
+
+def _is_settled(partition: Partition, name: str, offset: int) -> bool:
+    group, cursor = partition.state.queue_groups.by_name[name], partition.state.cursors[name]
+    return group.is_settled(offset, cursor.position)
