@@ -92,6 +92,7 @@ class Stories:
             )
         if group.is_settled(offset, cursor.position):
             return await self._settled(partition, offset, replace(story, state=SETTLED), cursor)
+        # From here on the record is open, and only this leader's memory knows its lease.
         failure = group.failures.get(offset)
         memory = self.remember(partition, name, offset) or RecordMemory()
         story = replace(story, state=LEASED if memory.worker else FREE, memory=memory)
