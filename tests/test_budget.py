@@ -19,8 +19,8 @@ WORKERS = 3  # Makefile: PARALLEL
 SHARES_S = {  # of the time of all workers, by the first folder below tests/; "": the files in tests/ itself
     "": 46,
     "benchmarks": 3,
-    "broker": 49,
-    "chaos": 300,
+    "broker": 45,
+    "chaos": 309,
     "cli": 154,
     "client": 145,
     "examples": 16,

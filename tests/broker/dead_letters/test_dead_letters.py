@@ -175,6 +175,7 @@ def test_the_next_leader_goes_on_with_a_burial_and_copies_nothing_twice(tinymq_c
     assert len(shop.letters()) == 2
 
 
+@pytest.mark.long
 def test_dead_letters_that_were_deleted_are_made_again_and_the_burial_goes_there(
     tinymq_cluster: Cluster, mq: Client
 ) -> None:
@@ -194,6 +195,7 @@ def test_dead_letters_that_were_deleted_are_made_again_and_the_burial_goes_there
     assert [letter.value for letter in shop.letters()] == [b"value 1"]
 
 
+@pytest.mark.long
 def test_a_full_topic_blocks_burials_and_what_retention_removes_meanwhile_is_headers_alone(
     tinymq_cluster: Cluster, mq: Client
 ) -> None:

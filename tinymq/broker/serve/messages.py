@@ -76,7 +76,7 @@ async def put(
     crc = crc32c(payload)
     checked = admit(payload, crc, broker.limits)
     answer: asyncio.Future[Produced] = asyncio.get_running_loop().create_future()
-    partition.produce(checked, payload, crc, acks, timeout_s, partial(_resolve, answer), message_id)
+    partition.produce(checked, payload, crc, acks, timeout_s, partial(_resolve, answer), message_id=message_id)
     return await answer
 
 
