@@ -19,7 +19,7 @@ WORKERS = 3  # Makefile: PARALLEL
 SHARES_S = {  # of the time of all workers, by the first folder below tests/; "": the files in tests/ itself
     "": 46,
     "benchmarks": 3,
-    "broker": 45,
+    "broker": 43,
     "chaos": 309,
     "cli": 154,
     "client": 145,

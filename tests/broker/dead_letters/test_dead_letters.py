@@ -138,6 +138,7 @@ def test_a_record_that_is_given_up_is_a_dead_letter_once_with_its_reason(tinymq_
     assert made.replication_factor == 3
 
 
+@pytest.mark.long
 def test_the_next_leader_goes_on_with_a_burial_and_copies_nothing_twice(tinymq_cluster: Cluster, mq: Client) -> None:
     shop = Shop(tinymq_cluster, mq, "db", 2)
     shop.bury(0)
@@ -255,6 +256,7 @@ def test_a_group_is_refused_whose_dead_letters_would_be_less_durable(mq: Client)
         mq.admin.create_group("dj-g", long, kind="queue")
 
 
+@pytest.mark.long
 def test_the_story_of_a_record_names_its_dead_letter(tinymq_cluster: Cluster, mq: Client) -> None:
     shop = Shop(tinymq_cluster, mq, "dk", 3)
     shop.bury(0)
