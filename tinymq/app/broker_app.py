@@ -248,7 +248,7 @@ class BrokerApp:
             admin=admin,
             channels=ChannelsService(self.serving),
             groups=GroupsService(self.serving),
-            workers=WorkersService(),
+            workers=WorkersService(self.serving),
             queue=self._gateway,
         )
 
@@ -280,7 +280,7 @@ class BrokerApp:
         assert self._bootstrap is not None
         self._bootstrap.follow(member.broker.registry)
         self.serving.broker, self.serving.groups = member.broker, member.groups
-        self.serving.coordinator = member.coordinator
+        self.serving.coordinator, self.serving.workers = member.coordinator, member.workers
         self._enter(State.RUNNING)
         self._spawn(self._serve_once_ready(member))
 

@@ -32,6 +32,7 @@ from tinymq.broker.replicas.replica_host import ReplicaHost
 from tinymq.broker.replicas.retention_timer import Retained, RetentionTimer
 from tinymq.broker.serve.broker import Broker, BrokerEnv, LossCounts
 from tinymq.broker.serve.offsets import find_offset
+from tinymq.broker.work.workers import Workers
 from tinymq.format.entry import Entry
 from tinymq.log.engine.store import Store
 from tinymq.log.files.runner import Runner
@@ -134,6 +135,7 @@ class MetadataMember:
         )
         self.dead_letters = DeadLetters(self.broker, self.groups, env.host, env.clock)
         self.coordinator = Coordinator(self._registry, self.groups, lambda: self._replica_host.internal, env.clock)
+        self.workers = Workers(self.broker, known, env.clock, env.rng)
 
     async def start(self, first_entry: Entry) -> None:
         """Open the metadata group, and start all parts.
@@ -157,6 +159,7 @@ class MetadataMember:
             *self.groups.start(),
             self.coordinator.start(),
             self.dead_letters.start(),
+            self.workers.start(),
         ):
             task.add_done_callback(self._ended)
         self._retention_timer.start()
@@ -176,6 +179,7 @@ class MetadataMember:
         """Stop following the registry, and answer all waiting calls with an error."""
         self._retention_timer.stop()
         await self.dead_letters.stop()
+        await self.workers.stop()
         await self.coordinator.stop()
         await self.groups.stop()
         await self.upgrade.stop()

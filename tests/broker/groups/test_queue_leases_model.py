@@ -15,7 +15,7 @@ import pytest
 
 from tests.broker.state.queue_commands import GROUP, Queue
 from tests.seeds import first_of
-from tinymq.base.errors import Fenced
+from tinymq.base.errors import SessionEnded
 from tinymq.broker.groups import queue_leases
 from tinymq.broker.groups.lease_values import Grant, Proposal, QueueSettings, Verdict
 from tinymq.broker.groups.queue_leases import QueueLeases
@@ -217,7 +217,7 @@ class World:
                 return
             try:
                 lost = leases.attach(session, connection, message[2], self.now_s)
-            except Fenced:
+            except SessionEnded:
                 self.send(worker, leader.term, connection, "down", ("ended", session))
                 return
             pairs = [(grant.offset, grant) for grant in message[2] if grant.offset in lost]

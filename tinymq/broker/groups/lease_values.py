@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tinymq.broker.state.queue_group import Charge
 
@@ -19,6 +20,32 @@ class QueueSettings:
     rejoin_s: float = 3.0
     leased_max: int = 10_000
     waiting_max: int = 10_000
+    deliveries_max: int = 0  # a record with so many failed deliveries is to be buried; 0: never
+    retry_ms: tuple[int, ...] = ()  # after the first, second ... failed delivery; the last one for all further ones
+    buries: bool = True  # False: what is to be buried is dropped
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> QueueSettings:
+        """The settings of a group's record (tinymq/base/group_config.py)."""
+        retry_ms: tuple[int, ...] = config["retry_ms"]
+        return cls(
+            lease_s=config["lease_ms"] / 1000,
+            ask_s=config["ask_ms"] / 1000,
+            session_s=config["session_ms"] / 1000,
+            rejoin_s=config["rejoin_ms"] / 1000,
+            leased_max=config["leased_max"],
+            waiting_max=config["waiting_max"],
+            deliveries_max=config["deliveries_max"] or len(retry_ms) + 1,
+            retry_ms=retry_ms,
+            buries=config["dlq"] is not None,
+        )
+
+    def delay_ms(self, delivery: int, jitter: float) -> int:
+        """The delay after the failure of a delivery. `jitter`, from 0 to 1, moves it by up to 10 % either way."""
+        if not self.retry_ms:
+            return 0
+        delay = self.retry_ms[min(delivery, len(self.retry_ms)) - 1]
+        return int(delay * (0.9 + 0.2 * jitter))
 
 
 class Era(NamedTuple):

@@ -11,12 +11,14 @@ A record is in one place: settled, being buried, leased, in a proposal under way
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Protocol
 
-from tinymq.base.errors import Fenced
+from tinymq.base.errors import SessionEnded
+from tinymq.broker.groups.dead_records import DeadRecords
+from tinymq.broker.groups.lease_proposals import LeaseProposals
 from tinymq.broker.groups.lease_values import Era, Grant, Lease, Proposal, QueueSettings, Session, Verdict
-from tinymq.broker.state.queue_group import Charge, QueueGroup
+from tinymq.broker.state.queue_group import REJECTED, Charge, Failure, QueueGroup
 
 MARK_STEP = 1000  # records by which the mark rises at a time
 ALONE_RETURNS = 3  # so many sessions died with the record in hand: it may be what kills them
@@ -44,11 +46,11 @@ class QueueLeases:
         self.era = Era(history, group.generation)
         self.leases: dict[int, Lease] = {}  # by offset
         self.sessions: dict[bytes, Session] = {}
-        self.proposals: list[Proposal] = []  # to be appended, in this order
+        self.dead = DeadRecords(settings.deliveries_max)
+        self._proposals = LeaseProposals()
         self._applied = applied
         self._settings = settings
         self._number = 0  # of the newest grant
-        self._pending: set[int] = set()  # offsets that a proposal under way settles, charges or gives back
         self._opening: set[bytes] = set()
         self._ending: set[bytes] = set()
         self._mark_proposed = group.granted_below
@@ -59,6 +61,7 @@ class QueueLeases:
         self.absent = set(group.sessions)
         self._rejoin_until_s = now_s + settings.rejoin_s
         self._next = self._unknown_below  # no record from here on was granted
+        self.dead.note(group.failures, group)
         self.end_wait(now_s)
 
     @property
@@ -70,12 +73,12 @@ class QueueLeases:
 
     def attach(self, session: bytes, connection: int, held: Iterable[Grant], now_s: float) -> list[int]:
         """Attach a worker, which lists what it holds, records with an unanswered settlement included. Returns the
-        offsets that it does not hold any more: LeaseLost. Raises Fenced."""
+        offsets that it does not hold any more: LeaseLost. Raises SessionEnded."""
         self.check_session(session)
         known = session in self._group.sessions
         if not known and session not in self._opening:
             self._opening.add(session)
-            self.proposals.append(Proposal(self.era, opens=session))
+            self.propose(Proposal(self.era, opens=session))
         self.sessions[session] = Session(connection, now_s)
         grants = {grant.offset: grant for grant in held}
         lost = [offset for offset, grant in grants.items() if not (known and self.confirm(session, grant, now_s))]
@@ -86,14 +89,14 @@ class QueueLeases:
         return lost
 
     def check_session(self, session: bytes) -> None:
-        """Raise Fenced for a session whose end is proposed: what it held is about to be granted to others."""
+        """Raise SessionEnded for a session whose end is proposed: what it held is about to be granted to others."""
         if session in self._ending:
-            raise Fenced("this session ends")
+            raise SessionEnded("this session ends: its worker was silent, or has left")
 
     def confirm(self, session: bytes, grant: Grant, now_s: float) -> bool:
         """Whether the worker holds this grant. After a change of leaders it becomes a lease again."""
         offset, lease = grant.offset, self.leases.get(grant.offset)
-        if grant.era != self.era or offset in self._pending or not self._is_open(offset):
+        if grant.era != self.era or offset in self._proposals.pending or not self._is_open(offset):
             return False
         if lease is not None and lease.grant[1:3] >= grant[1:3]:
             return lease.session == session and lease.grant[1:3] == grant[1:3]
@@ -135,15 +138,18 @@ class QueueLeases:
 
     # ---- grants
 
-    def grant(self, session: bytes, most: int, end: int, now_us: int, now_s: float) -> list[Grant]:
-        """Grant up to `most` records below `end`, the high watermark, to an attached session."""
+    def grant(
+        self, session: bytes, most: int, end: int, now_us: int, now_s: float, *, has_room: bool = True
+    ) -> list[Grant]:
+        """Grant up to `most` records below `end`, the high watermark, to an attached session. Without room for more
+        state, only records are granted that take some already."""
         known = self.sessions.get(session)
         if known is None or known.closed_s is not None or not self.is_open(session):
             return []
         self.end_wait(now_s)
         granted: list[Grant] = []
         while len(granted) < most and len(self.leases) < self._settings.leased_max:
-            offset = self._take(end, now_us)
+            offset = self._take(end, now_us, has_room)
             if offset is None:
                 break
             failure = self._group.failures.get(offset)
@@ -164,7 +170,7 @@ class QueueLeases:
         """Whether the session is applied, so that the next leader waits for it, and is not about to end."""
         return session in self._group.sessions and session not in self._ending
 
-    def _take(self, end: int, now_us: int) -> int | None:
+    def _take(self, end: int, now_us: int, has_room: bool) -> int | None:
         """The next record that may be granted; None: there is none now."""
         while self._waiting and self._waiting[0][0] <= now_us:
             heapq.heappush(self._free, heapq.heappop(self._waiting)[1])
@@ -172,7 +178,7 @@ class QueueLeases:
             offset = heapq.heappop(self._free)
             if self._is_free(offset, now_us):
                 return offset
-        if len(self._group.failures) >= self._settings.waiting_max:
+        if not has_room or len(self._group.failures) >= self._settings.waiting_max:
             return None  # what waits for its time takes all room: nothing new is begun
         while self._next < end:
             if not self.may_grant(self._next):
@@ -192,7 +198,7 @@ class QueueLeases:
         """Propose a mark above the next record, once."""
         if self._mark_proposed <= self._next:
             self._mark_proposed = self._next + MARK_STEP
-            self.proposals.append(Proposal(self.era, granted_below=self._mark_proposed))
+            self.propose(Proposal(self.era, granted_below=self._mark_proposed))
 
     def _is_open(self, offset: int) -> bool:
         """Whether the record is neither settled nor being buried. Below the group's position, all are settled."""
@@ -201,19 +207,38 @@ class QueueLeases:
         )
 
     def _is_free(self, offset: int, now_us: int) -> bool:
-        if offset in self.leases or offset in self._pending or not self._is_open(offset):
+        if offset in self.leases or offset in self._proposals.pending or not self._is_open(offset):
             return False
         if self.waits and self._unknown_from <= offset < self._unknown_below:
             return False  # somebody may hold it; `end_wait` offers it again
         failure = self._group.failures.get(offset)
+        if failure is not None and self.dead.is_dead(failure):
+            return False  # until it is buried, or a seek moves the group
         if failure is not None and failure.not_before_us > now_us:
             heapq.heappush(self._waiting, (failure.not_before_us, offset))
             return False
         return True
 
+    def take_dead(self) -> list[tuple[int, Failure]]:
+        """The records that are to be buried, and whose burial is not under way, the oldest first."""
+        found = self.dead.take(self._group, self._is_open)
+        return [(offset, failure) for offset, failure in found if offset not in self._proposals.pending]
+
+    def drop(self, offset: int) -> None:
+        """Settle a dead record of a group that buries none."""
+        self.propose(Proposal(self.era, acks=(offset,)))
+
     @property
     def _group(self) -> QueueGroup:
         return self._applied.group
+
+    def may_have_work(self, end: int) -> bool:
+        """Whether a record below `end` may be free, now or later. False is sure."""
+        return bool(self._next < end or self._free or self._waiting or self.waits)
+
+    def take_back(self, offset: int) -> None:
+        """End a lease whose grant was never sent."""
+        self._drop(offset)
 
     def _drop(self, offset: int) -> None:
         """End a lease without a charge: the record is free."""
@@ -223,7 +248,7 @@ class QueueLeases:
     def end_wait(self, now_s: float) -> None:
         """After a change of leaders: once all workers have attached, or their time is up, what none of them holds is
         free."""
-        if not self.waits or (self.absent and now_s < self._rejoin_until_s):
+        if not (self.waits or self.absent) or (self.absent and now_s < self._rejoin_until_s):
             return
         unknown = range(self._unknown_from, self._unknown_below)
         self._unknown_from = self._unknown_below
@@ -255,6 +280,15 @@ class QueueLeases:
             return verdict
         del self.leases[grant.offset]
         self.propose(Proposal(self.era, charges=(Charge(grant.offset, grant.delivery, delay_ms),)))
+        return Verdict.PROPOSED
+
+    def reject(self, session: bytes, connection: int, grant: Grant, now_s: float) -> Verdict:
+        """No further delivery can succeed: the record is to be buried. Counts only for the newest grant."""
+        verdict = self._judge(session, connection, grant, now_s) or self.check_newest(session, grant)
+        if verdict is not None:
+            return verdict
+        del self.leases[grant.offset]
+        self.propose(Proposal(self.era, charges=(Charge(grant.offset, grant.delivery | REJECTED, 0),)))
         return Verdict.PROPOSED
 
     def release(self, session: bytes, connection: int, grant: Grant, now_s: float) -> Verdict:
@@ -289,7 +323,7 @@ class QueueLeases:
         if grant.offset in self._group.burials:
             return Verdict.LOST
         # Another settlement of this record, or a charge, is under way: its outcome decides about this one.
-        return Verdict.LATER if grant.offset in self._pending else None
+        return Verdict.LATER if grant.offset in self._proposals.pending else None
 
     def check_newest(self, session: bytes, grant: Grant) -> Verdict | None:
         lease = self.leases.get(grant.offset)
@@ -323,43 +357,29 @@ class QueueLeases:
     # ---- proposals
 
     def propose(self, proposal: Proposal) -> None:
-        self._pending.update(proposal.blocked)
-        self.proposals.append(proposal)
+        self._proposals.add(proposal)
 
-    def take_proposals(self) -> Iterator[Proposal]:
-        """The proposals to append now; neighbours that only settle become one."""
-        proposals, self.proposals = self.proposals, []
-        joined = Proposal(self.era)
-        for proposal in proposals:
-            if proposal.opens or proposal.ends or proposal.granted_below:
-                if joined.blocked:
-                    yield joined
-                    joined = Proposal(self.era)
-                yield proposal
-            else:
-                if joined.era != proposal.era:
-                    if joined.blocked:
-                        yield joined
-                    joined = Proposal(proposal.era)
-                acks, charges = joined.acks + proposal.acks, joined.charges + proposal.charges
-                joined = joined._replace(acks=acks, charges=charges)
-        if joined.blocked:
-            yield joined
+    def take_proposals(self) -> list[Proposal]:
+        """The proposals to append now, in this order."""
+        return self._proposals.take(self.era)
 
     def applied(self, proposal: Proposal) -> None:
         """The proposal is applied to the group's state, or was refused there: its records are free unless settled."""
-        self._pending.difference_update(proposal.blocked)
+        self._proposals.applied(proposal)
         self._opening.discard(proposal.opens)
         self._ending.discard(proposal.ends)
         for offset in proposal.blocked:
             if self._is_open(offset):
                 heapq.heappush(self._free, offset)
+        self.dead.note((charge.offset for charge in proposal.charges), self._group)
 
     def begin_era(self, history: int) -> list[tuple[bytes, Grant]]:
         """A seek, or the group made again, has replaced the era. Returns the grants that are lost."""
         lost = [(lease.session, lease.grant) for lease in self.leases.values()]
         position = self._applied.position
+        self._proposals.join(self.era)  # what was settled in the old era changes nothing any more
         self.era = Era(history, self._group.generation)
+        self.dead.clear()
         self.leases.clear()
         self._free.clear()
         self._waiting.clear()

@@ -27,6 +27,10 @@ BURIAL_BYTES_MAX = 64 << 10  # of the headers of one copy
 STATE_BYTES_MAX = 1 << 20  # of all groups of a partition together
 
 
+REJECTED = 1 << 31
+"""Added to the number of a delivery whose worker has rejected the record: it is not to be delivered again. Greater than
+every number of a delivery, so it stays."""
+
 Span = tuple[int, int]
 """The offsets from the first up to, and not including, the second."""
 
@@ -43,7 +47,7 @@ class Place(NamedTuple):
 class Failure(NamedTuple):
     """What is known of a record that was delivered and is not settled."""
 
-    deliveries: int  # the greatest number of a delivery that failed
+    deliveries: int  # the greatest number of a delivery that failed, and REJECTED
     returns: int  # how often a session that died gave it back unstarted
     not_before_us: int  # append time before which it is not granted
 

@@ -10,6 +10,7 @@ from tinymq.broker.coordinator.coordinator import Coordinator
 from tinymq.broker.groups.groups import Groups
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.slices import Slices
+from tinymq.broker.work.workers import Workers
 
 
 class State(Enum):
@@ -46,6 +47,7 @@ class Serving:
 
         self.groups: Groups | None = None  # set together with `broker`, as is the next one
         self.coordinator: Coordinator | None = None
+        self.workers: Workers | None = None
 
     def running_groups(self) -> Groups:
         """Return the groups of the cluster. Raises NotReady as `running`."""
@@ -58,6 +60,12 @@ class Serving:
         self.running()
         assert self.coordinator is not None, "set together with the broker"
         return self.coordinator
+
+    def working(self) -> Workers:
+        """Return the workers of queue groups here. Raises NotReady as `running`."""
+        self.running()
+        assert self.workers is not None, "set together with the broker"
+        return self.workers
 
     def running(self) -> Broker:
         """Return the broker. Raises NotReady with the reason why there is none."""

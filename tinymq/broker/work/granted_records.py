@@ -1,0 +1,163 @@
+"""Finds the stored batches of granted records, and cuts parts out of batches of which a worker gets little."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from tinymq.base.types import GroupId
+from tinymq.broker.partition.admission import is_heavy
+from tinymq.broker.partition.partition import Partition
+from tinymq.broker.serve.unpack_queue import BlockingRunner
+from tinymq.format.batch import BatchLimits, decode_batch, encode_record_batch, pack_batch, read_declared
+from tinymq.format.entry import Entry, Kind, crc32c, iter_entries
+
+READ_BYTES = 1 << 20  # of one read; a larger batch comes whole
+CACHE_BYTES_MAX = 64 << 20  # of unpacked batches, per broker
+CACHED_MAX = 256  # batches
+
+
+class GrantedBatch(NamedTuple):
+    """Records that follow each other without gaps."""
+
+    base_offset: int
+    record_count: int
+    append_time_us: int
+    payload: bytes
+    payload_crc: int
+
+
+class Unpacked(NamedTuple):
+    """A batch in the cache."""
+
+    base_offset: int
+    append_time_us: int
+    records: pa.RecordBatch
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + len(self.records)
+
+
+class GrantedRecords:
+    """The reads of one broker. An unpacked batch stays for the next grants of its records, up to a bound."""
+
+    def __init__(self, unpack: BlockingRunner, limits: BatchLimits) -> None:
+        self._unpack = unpack
+        self._limits = limits
+        self._cache: OrderedDict[tuple[GroupId, int, int], Unpacked] = OrderedDict()  # the latest used last
+        self._cached_bytes = 0
+
+    def read_now(self, partition: Partition, offsets: Sequence[int]) -> list[GrantedBatch] | None:
+        """The batches of these records, in order, if they are whole batches in memory; None: call `read` instead."""
+        frames = partition.group.log.reader.tail_from_offset(offsets[0], offsets[-1] + 1, READ_BYTES)
+        if not frames:
+            return None
+        found, at = [], 0
+        for entry in iter_entries(frames):
+            wanted, at = _within(entry, offsets, at)
+            if not wanted:
+                continue
+            if _is_slice(entry, len(wanted)):
+                return None
+            found.append(_whole(entry))
+        return found if at == len(offsets) else None
+
+    async def read(self, partition: Partition, offsets: Sequence[int]) -> list[GrantedBatch]:
+        """The batches of these records, in order. Records that retention has removed are left out.
+
+        Raises CorruptData, and other errors of a disk.
+        """
+        found: list[GrantedBatch] = []
+        at = 0
+        while at < len(offsets):
+            kept = self._find(partition, offsets[at])
+            if kept is not None:
+                wanted, at = _until(kept.next_offset, offsets, at)
+                found += [_cut(kept, first, last) for first, last in _runs(wanted)]
+                continue
+            reader = partition.group.log.reader
+            frames = await reader.read_from_offset(offsets[at], offsets[-1] + 1, READ_BYTES)
+            before = at
+            for entry in iter_entries(frames):
+                while at < len(offsets) and offsets[at] < entry.header.base_offset:
+                    at += 1  # it was removed
+                wanted, at = _within(entry, offsets, at)
+                if wanted and _is_slice(entry, len(wanted)):
+                    kept = await self._keep(partition, entry)
+                    found += [_cut(kept, first, last) for first, last in _runs(wanted)]
+                elif wanted:
+                    found.append(_whole(entry))
+            if at == before:
+                break  # there is nothing more to read
+        return found
+
+    def _find(self, partition: Partition, offset: int) -> Unpacked | None:
+        group, history = partition.group.id, partition.state.epoch_cache.newest_term
+        for key, kept in self._cache.items():
+            if key[:2] == (group, history) and kept.base_offset <= offset < kept.next_offset:
+                self._cache.move_to_end(key)
+                return kept
+        return None
+
+    async def _keep(self, partition: Partition, entry: Entry) -> Unpacked:
+        payload = entry.batch
+        if is_heavy(read_declared(payload, self._limits), len(payload)):
+            records = await self._unpack.run(lambda: decode_batch(payload, self._limits))
+        else:
+            records = decode_batch(payload, self._limits)
+        header = entry.header
+        kept = Unpacked(header.base_offset, header.append_time_us, records)
+        key = (partition.group.id, partition.state.epoch_cache.newest_term, header.base_offset)
+        if key not in self._cache:
+            self._cache[key] = kept
+            self._cached_bytes += records.nbytes
+        while self._cached_bytes > CACHE_BYTES_MAX or len(self._cache) > CACHED_MAX:
+            _, dropped = self._cache.popitem(last=False)
+            self._cached_bytes -= dropped.records.nbytes
+        return kept
+
+
+def _within(entry: Entry, offsets: Sequence[int], at: int) -> tuple[Sequence[int], int]:
+    """The offsets from the one at `at` on that the entry has, and where the others go on."""
+    if entry.header.kind != Kind.DATA or at >= len(offsets) or offsets[at] < entry.header.base_offset:
+        return (), at
+    return _until(entry.header.next_offset, offsets, at)
+
+
+def _until(end: int, offsets: Sequence[int], at: int) -> tuple[Sequence[int], int]:
+    after = at
+    while after < len(offsets) and offsets[after] < end:
+        after += 1
+    return offsets[at:after], after
+
+
+def _is_slice(entry: Entry, wanted: int) -> bool:
+    """Whether the worker gets a part of the batch only: it would pay for the rest."""
+    return 2 * wanted < entry.header.record_count
+
+
+def _whole(entry: Entry) -> GrantedBatch:
+    header = entry.header
+    return GrantedBatch(header.base_offset, header.record_count, header.append_time_us, entry.batch, header.payload_crc)
+
+
+def _runs(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """The runs of neighbours among rising offsets: the first of each, and the last."""
+    found: list[tuple[int, int]] = []
+    for offset in offsets:
+        if found and offset == found[-1][1] + 1:
+            found[-1] = (found[-1][0], offset)
+        else:
+            found.append((offset, offset))
+    return found
+
+
+def _cut(kept: Unpacked, first: int, last: int) -> GrantedBatch:
+    count = last - first + 1
+    message = encode_record_batch(kept.records.slice(first - kept.base_offset, count))
+    payload = pack_batch(message, record_count=count)
+    return GrantedBatch(first, count, kept.append_time_us, payload, crc32c(payload))

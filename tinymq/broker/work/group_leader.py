@@ -1,0 +1,398 @@
+"""One queue group in one partition that this broker leads: attachments, grants, and commands in the log.
+
+The rules of leases decide. This object tells them the time and what is applied, appends what they propose, one command
+at a time, and sends what they grant. It ends with the leadership, with its term, or with the group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import structlog
+
+from tinymq.base.clock import Clock
+from tinymq.base.errors import Fenced, LeaseLost, NotReady, OutcomeUnknown, SessionEnded, TinymqError, UnknownGroup
+from tinymq.broker.groups.lease_values import Era, Grant, Proposal, QueueSettings, Verdict
+from tinymq.broker.groups.queue_leases import QueueLeases
+from tinymq.broker.partition.partition import Partition
+from tinymq.broker.state.cursor import CursorKind
+from tinymq.broker.state.outcome import CommandOutcome
+from tinymq.broker.state.queue_group import REJECTED, STATE_BYTES_MAX, QueueGroup
+from tinymq.broker.work.attachment import Attached, Attachment, Refused, Settlement, Verb
+from tinymq.broker.work.commands import command_of
+from tinymq.broker.work.deliveries import Deliveries
+from tinymq.broker.work.granted_records import GrantedRecords
+
+COMMAND_S = 86_400.0  # a command ends when it is applied, or with the leadership: an earlier end would tell nothing
+GRANT_MAX = 1000  # records in one grant
+GRANT_BYTES = 1 << 20  # of the records in one grant, by their average
+ERRORS_MAX = 1000  # records whose last error is remembered
+SHARE_BYTES_MIN = 8 << 10
+
+logger = structlog.get_logger("tinymq.broker")
+
+
+class DeadRecord(NamedTuple):
+    """A record that is to be buried."""
+
+    offset: int
+    deliveries: int  # that failed
+    rejected: bool
+    error: str  # what its last worker said; "": this leader does not know
+
+
+class _Applied:
+    """What is applied of the group, for the rules of leases."""
+
+    def __init__(self, partition: Partition, name: str) -> None:
+        self._partition = partition
+        self._name = name
+
+    @property
+    def group(self) -> QueueGroup:
+        return self._partition.state.queue_groups.by_name[self._name]
+
+    @property
+    def position(self) -> int:
+        return max(self._partition.state.cursors[self._name].position, self._partition.log_start)
+
+
+class GroupLeader:
+    """The leader's side of one group in one partition, in one term."""
+
+    def __init__(
+        self, partition: Partition, name: str, group_id: int, settings: QueueSettings, *, keyed: bool,
+        records: GrantedRecords, clock: Clock, rng: random.Random, on_dead: Callable[[GroupLeader], None],
+    ) -> None:  # fmt: skip
+        """`on_dead` is called when there are records to bury, again and again until there are none."""
+        self.partition = partition
+        self.name = name
+        self.group_id = group_id
+        self.settings = settings
+        self.term = partition.group.term
+        self.over = False
+        self.attachments: dict[bytes, Attachment] = {}  # by session; in the turn in which they are granted records
+        self._keyed = keyed
+        self._clock = clock
+        self._rng = rng
+        self._on_dead = on_dead
+        self._applied = _Applied(partition, name)
+        self.leases = QueueLeases(self.term, self._applied, self._history, settings, clock.monotonic())
+        self._settlements: list[Settlement] = []  # that wait for the next command
+        self._proposals: list[Proposal] = []  # that could not be appended yet
+        self._under_way = False  # a command is appended, or queued
+        self._again = False  # `pump` is scheduled
+        self._errors: dict[int, str] = {}  # the last error of a record, the oldest first
+        self._deliveries = Deliveries(partition, self.leases, records, clock, self.pump)
+        partition.watch(self.pump)
+
+    @property
+    def _history(self) -> int:
+        return self.partition.state.epoch_cache.newest_term
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing would be lost if this object were made again later."""
+        if self.over:
+            return True
+        group, leases = self._applied.group, self.leases
+        known = self.attachments or leases.leases or leases.sessions or leases.waits
+        return not (known or group.sessions or group.failures or self._under_way or self._proposals)
+
+    # ---- workers
+
+    def attach(self, new: Attachment, held: Sequence[Grant]) -> None:
+        """Attach a worker. Raises SessionEnded, NotReady."""
+        now_s = self._clock.monotonic()
+        self._follow_era()
+        known = new.session in self._applied.group.sessions
+        lost = set(self.leases.attach(new.session, new.connection, held, now_s))
+        older = self.attachments.pop(new.session, None)
+        if older is not None:
+            self._end(older, Fenced("the same session has attached again", hint="this attachment is over"))
+        self.attachments[new.session] = new
+        answer = Attached(
+            term=self.term,
+            era=self.leases.era,
+            known=known,
+            lost=[grant for grant in held if grant.offset in lost],
+            lease_s=self.settings.lease_s,
+            session_s=self.settings.session_s,
+            keyed=self._keyed,
+        )
+        new.port.attached(new.number, answer)
+        self.pump()
+
+    def detach(self, old: Attachment, *, by_worker: bool, leave: bool = False) -> None:
+        """End an attachment. `by_worker`: it starts nothing more. `leave`: it does not come back."""
+        if old.over:
+            return
+        old.over = True
+        del self.attachments[old.session]
+        self.leases.close(old.session, old.connection, by_worker, self._clock.monotonic())
+        if leave and old.session in self.leases.sessions:
+            self.leases.end_session(old.session)
+        self.pump()
+
+    def settle(
+        self, at: Attachment, request_id: int, verb: Verb, grants: Sequence[Grant], delay_ms: int | None, error: str
+    ) -> None:
+        """Carry out one settlement. It is answered in any case, unless the attachment ends."""
+        now_s = self._clock.monotonic()
+        lost: list[Grant] = []
+        later: list[Grant] = []
+        proposed: dict[int, Grant] = {}
+        for grant in grants:
+            verdict = self._settle_one(at, verb, grant, delay_ms, now_s)
+            if verdict is Verdict.PROPOSED:
+                proposed[grant.offset] = grant
+                if verb is Verb.ACK:
+                    self._errors.pop(grant.offset, None)
+                elif error:
+                    self._note_error(grant.offset, error)
+            elif verdict is Verdict.LOST:
+                lost.append(grant)
+            elif verdict is Verdict.LATER:
+                later.append(grant)
+        refused = [Refused(_lost(self), lost)] if lost else []
+        if later:
+            refused.append(Refused(NotReady("another settlement of these records is under way"), later))
+        settlement = Settlement(at, request_id, refused, proposed)
+        if proposed:
+            self._settlements.append(settlement)
+        else:
+            settlement.answer()
+
+    def _settle_one(self, at: Attachment, verb: Verb, grant: Grant, delay_ms: int | None, now_s: float) -> Verdict:
+        leases, session, connection = self.leases, at.session, at.connection
+        if verb is Verb.ACK:
+            return leases.ack(session, connection, grant, now_s)
+        if verb is Verb.NACK:
+            delay = self.settings.delay_ms(grant.delivery, self._rng.random()) if delay_ms is None else delay_ms
+            return leases.nack(session, connection, grant, delay, now_s)
+        if verb is Verb.REJECT:
+            return leases.reject(session, connection, grant, now_s)
+        if verb is Verb.RELEASE:
+            return leases.release(session, connection, grant, now_s)
+        return leases.extend(session, connection, grant, verb is Verb.START, now_s)
+
+    def _note_error(self, offset: int, error: str) -> None:
+        self._errors.pop(offset, None)
+        self._errors[offset] = error
+        if len(self._errors) > ERRORS_MAX:
+            del self._errors[next(iter(self._errors))]
+
+    # ---- what is to be done now
+
+    def pump(self) -> None:
+        """Do all that can be done now: follow the state, grant, and append what is proposed. Called after commits."""
+        if self.over:
+            return
+        gone = self._gone()
+        if gone is not None:
+            self.close(gone)
+            return
+        self._follow_era()
+        self._grant_all()
+        self._append()
+        if self.leases.dead:
+            self._bury()
+
+    def tick(self) -> None:
+        """Look at the time: silent sessions, leases that are over, records whose time has come."""
+        self.check()
+        if self.over:
+            return
+        now_s = self._clock.monotonic()
+        for at in self.attachments.values():
+            known = self.leases.sessions.get(at.session)
+            if known is not None and at.port.heard_s > known.heard_s:
+                self.leases.hear(at.session, at.connection, at.port.heard_s)
+        asks: dict[bytes, list[Grant]] = {}
+        for session, grant in self.leases.expire(now_s):
+            asks.setdefault(session, []).append(grant)
+        for session, grants in asks.items():
+            asked = self.attachments.get(session)
+            if asked is not None:
+                asked.port.asked(asked.number, grants)
+        for at in list(self.attachments.values()):
+            if at.session not in self.leases.sessions:
+                self._end(at, SessionEnded("the worker was silent for too long"))
+        self.pump()
+
+    def close(self, error: TinymqError) -> None:
+        """End all attachments: this broker does not lead the group any more."""
+        if self.over:
+            return
+        self.over = True
+        self.partition.unwatch(self.pump)
+        for at in list(self.attachments.values()):
+            self._end(at, error)
+        self._deliveries.close()
+
+    def check(self) -> None:
+        """End this object if it is over: the leadership may have ended, and begun again, since the last look."""
+        gone = None if self.over else self._gone()
+        if gone is not None:
+            self.close(gone)
+
+    def _gone(self) -> TinymqError | None:
+        """Why this object is over; None: it is not."""
+        partition = self.partition
+        if partition.closed is not None:
+            return partition.closed
+        if not partition.leading or partition.group.term != self.term:
+            return partition.not_leader()
+        cursor = partition.state.cursors.get(self.name)
+        if cursor is None or cursor.kind != CursorKind.QUEUE or cursor.group_id != self.group_id:
+            return UnknownGroup(f"group {self.name!r} was deleted")
+        return None
+
+    def _end(self, at: Attachment, error: TinymqError) -> None:
+        if not at.over:
+            at.over = True
+            if self.attachments.get(at.session) is at:
+                del self.attachments[at.session]
+            at.port.ended(at.number, error)
+
+    def _follow_era(self) -> None:
+        """After a seek, or a loss of records, tell the workers that their grants are over."""
+        era = Era(self._history, self._applied.group.generation)
+        if era == self.leases.era:
+            return
+        lost: dict[bytes, list[Grant]] = {}
+        for session, grant in self.leases.begin_era(era.history):
+            lost.setdefault(session, []).append(grant)
+        for session, grants in lost.items():
+            at = self.attachments.get(session)
+            if at is not None:
+                at.port.revoked(at.number, grants, LeaseLost("a seek has moved the group"))
+
+    # ---- grants
+
+    def _grant_all(self) -> None:
+        """Grant in turns, so that each worker gets some."""
+        if not self.attachments or not self.leases.may_have_work(self.partition.high_watermark):
+            return
+        partition = self.partition
+        size = partition.state.kept_bytes // max(1, partition.state.kept_records)
+        most_at_once = max(1, min(GRANT_MAX, GRANT_BYTES // max(1, size)))
+        again = False
+        for at in list(self.attachments.values()):
+            most = min(most_at_once, at.most(size))
+            if not most and at.lacks_bytes_only and not self._holds(at.session):
+                most = 1
+            granted = self._grant(at.session, most) if most else []
+            if granted:
+                self.attachments[at.session] = self.attachments.pop(at.session)  # its next turn is the last one
+                self._deliveries.send(at, granted)
+                again = True
+        if again and not self._again:  # the loop serves others in between
+            self._again = True
+            asyncio.get_running_loop().call_soon(self._pump_again)
+
+    def _pump_again(self) -> None:
+        self._again = False
+        self.pump()
+
+    def _holds(self, session: bytes) -> bool:
+        return any(lease.session == session for lease in self.leases.leases.values())
+
+    def _grant(self, session: bytes, most: int) -> list[Grant]:
+        partition = self.partition
+        groups = partition.state.queue_groups
+        share = max(SHARE_BYTES_MIN, STATE_BYTES_MAX // max(1, len(groups.by_name)))
+        return self.leases.grant(
+            session,
+            most,
+            partition.high_watermark,
+            partition.group.append_time_now_us(),
+            self._clock.monotonic(),
+            has_room=self._applied.group.state_bytes < share,
+        )
+
+    # ---- the log
+
+    def _append(self) -> None:
+        """Append what is proposed, unless a command is under way: then it waits, with all that comes until then."""
+        if self._under_way:
+            return
+        proposals = self._proposals + self.leases.take_proposals()
+        if not proposals:
+            return
+        settlements, self._settlements = self._settlements, []
+        commands = [command_of(proposal, self.name, self.group_id) for proposal in proposals]
+        self._proposals, self._under_way = [], True
+
+        def done(outcomes: list[CommandOutcome] | TinymqError) -> None:
+            self._under_way = False
+            self._appended(proposals, settlements, outcomes)
+
+        try:
+            self.partition.command(commands, COMMAND_S, done)
+        except TinymqError as error:
+            done(error)
+
+    def _appended(
+        self, proposals: list[Proposal], settlements: list[Settlement], outcomes: list[CommandOutcome] | TinymqError
+    ) -> None:
+        if self.over:
+            return
+        if isinstance(outcomes, TinymqError):
+            gone = self._gone()
+            if gone is not None or isinstance(outcomes, OutcomeUnknown):
+                self.close(gone or self.partition.not_leader())
+            else:  # nothing was done, and the next tick tries again
+                self._proposals, self._settlements = proposals, settlements + self._settlements
+            return
+        refused: list[range] = []
+        for proposal, outcome in zip(proposals, outcomes, strict=True):
+            if outcome.error is not None:
+                refused += [range(offset, offset + 1) for offset in proposal.blocked]
+                self._refused(proposal, outcome.error)
+            refused += [range(start, end) for start, end in outcome.refused]
+            self.leases.applied(proposal)
+        for settlement in settlements:
+            lost = [g for g in settlement.proposed.values() if refused and any(g.offset in span for span in refused)]
+            if lost:
+                settlement.refused.append(Refused(_lost(self), lost))
+            settlement.answer()
+        # `pump` watches the partition, and is called after this entry.
+
+    def _refused(self, proposal: Proposal, error: TinymqError) -> None:
+        at = self.attachments.get(proposal.opens) if proposal.opens else None
+        if at is not None:  # there are too many workers
+            self._end(at, error)
+
+    # ---- dead records
+
+    def dead(self) -> list[DeadRecord]:
+        """The records that are to be buried, and whose burial has not begun, the oldest first."""
+        found = self.leases.take_dead()
+        return [
+            DeadRecord(offset, known.deliveries & ~REJECTED, bool(known.deliveries & REJECTED), self.error_of(offset))
+            for offset, known in found
+        ]
+
+    def error_of(self, offset: int) -> str:
+        """What a worker said when it last failed with the record; "": this leader does not know."""
+        return self._errors.get(offset, "")
+
+    def _bury(self) -> None:
+        if self.settings.buries:
+            self._on_dead(self)
+            return
+        for record in self.dead():
+            logger.warning(
+                "record_dropped", partition=self.partition.name, group=self.name, offset=record.offset,
+                deliveries=record.deliveries, rejected=record.rejected, error=record.error[:200],
+            )  # fmt: skip
+            self.leases.drop(record.offset)
+        self._append()
+
+
+def _lost(leader: GroupLeader) -> LeaseLost:
+    return LeaseLost(f"{leader.partition}: group {leader.name!r} has not these records leased to this worker")

@@ -1,0 +1,135 @@
+"""The workers of queue groups on one broker: finds the leader of a group in a partition, and makes it at first use."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+
+from tinymq.base.clock import Clock
+from tinymq.base.errors import NotLeader, NotReady, UnknownGroup, WrongKind
+from tinymq.base.group_config import Ordering
+from tinymq.base.types import GroupId
+from tinymq.broker.groups.group_list import GroupList
+from tinymq.broker.groups.lease_values import QueueSettings
+from tinymq.broker.partition.partition import Partition
+from tinymq.broker.serve.broker import Broker
+from tinymq.broker.state.cursor import CursorKind
+from tinymq.broker.work.attachment import Attachment, AttachRequest, WorkerPort
+from tinymq.broker.work.granted_records import GrantedRecords
+from tinymq.broker.work.group_leader import GroupLeader
+
+TICK_S = 0.2
+LOOK_TICKS = 10  # ticks between two looks for groups whose workers have not come back to this leader
+
+
+class Workers:
+    """One per broker, from `start` to `stop`."""
+
+    def __init__(self, broker: Broker, groups: GroupList, clock: Clock, rng: random.Random) -> None:
+        self.on_dead: Callable[[GroupLeader], None] = lambda leader: None
+        """Called when a group has records that are to be buried (`GroupLeader.dead`), after each commit until it has
+        none."""
+        self._broker = broker
+        self._groups = groups
+        self._clock = clock
+        self._rng = rng
+        self._records = GrantedRecords(broker.unpack_queue, broker.limits)
+        self._leaders: dict[tuple[GroupId, str], GroupLeader] = {}
+        self._connections = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> asyncio.Task[None]:
+        """Look at the time until `stop`."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        return self._task
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for leader in self._leaders.values():
+            leader.close(NotReady("this broker is stopping", hint="ask the new leader"))
+
+    @property
+    def leaders(self) -> Sequence[GroupLeader]:
+        """The groups with workers, or with records that some may hold, in partitions that are led here."""
+        return [leader for leader in self._leaders.values() if not leader.over]
+
+    def now_s(self) -> float:
+        """The time by which sessions are silent."""
+        return self._clock.monotonic()
+
+    def leader(self, group: GroupId, name: str) -> GroupLeader | None:
+        """The leader's side of a group in a partition; None: it has no workers, or is not led here."""
+        found = self._leaders.get((group, name))
+        return None if found is None or found.over else found
+
+    def attach(self, port: WorkerPort, request: AttachRequest) -> tuple[GroupLeader, Attachment]:
+        """Attach a worker to a partition.
+
+        Raises NotLeader, NotReady, UnknownTopic, UnknownPartition, UnknownGroup, WrongKind, SessionEnded.
+        """
+        replica = self._broker.find(request.topic_id, request.partition)
+        replica.check_leading()
+        term = replica.group.term
+        if term < request.term:
+            raise NotLeader(f"{replica}: this broker leads in term {term}, and the worker knows {request.term}")
+        leader = self._find(replica, request.group, request.group_id)
+        self._connections += 1
+        new = Attachment(
+            number=request.number,
+            port=port,
+            session=request.session,
+            connection=self._connections,
+            credit_records=request.credit_records,
+            credit_bytes=request.credit_bytes,
+        )
+        leader.attach(new, request.held)
+        return leader, new
+
+    def _find(self, partition: Partition, name: str, group_id: int) -> GroupLeader:
+        cursor, group = partition.state.cursors.get(name), self._groups.get(name)
+        if cursor is None or (cursor.kind == CursorKind.QUEUE and cursor.group_id < group_id):
+            if group is not None and group.group_id == group_id:
+                raise NotReady(f"{partition}: the cursor of group {name!r} is being made")
+            raise UnknownGroup(f"{partition}: no group {name[:300]!r}")
+        if cursor.kind != CursorKind.QUEUE:
+            raise WrongKind(f"{name!r} is no queue group", hint="workers need a group of the kind queue")
+        if cursor.group_id != group_id:
+            raise UnknownGroup(f"group {name!r} was deleted, and made again")
+        if group is None or group.group_id != group_id:
+            raise NotReady(f"this broker does not know group {name!r} yet")
+        key = partition.group.id, name
+        leader = self._leaders.get(key)
+        if leader is not None:
+            leader.check()
+        if leader is None or leader.over:
+            config = group.config()
+            leader = self._leaders[key] = GroupLeader(
+                partition, name, group_id, QueueSettings.of(config), keyed=config["ordering"] is Ordering.KEY,
+                records=self._records, clock=self._clock, rng=self._rng, on_dead=lambda led: self.on_dead(led),
+            )  # fmt: skip
+        return leader
+
+    async def _run(self) -> None:
+        ticks = 0
+        while True:
+            await self._clock.sleep(TICK_S)
+            ticks += 1
+            for key, leader in list(self._leaders.items()):
+                leader.tick()
+                if leader.is_idle:
+                    leader.close(NotReady("no worker is attached"))
+                    del self._leaders[key]
+            if ticks % LOOK_TICKS == 0:
+                self._look()
+
+    def _look(self) -> None:
+        """Lead the groups whose workers may be gone: their sessions end, and what they held is free."""
+        for partition in self._broker.replica_host.partitions.values():
+            for name, state in partition.state.queue_groups.by_name.items() if partition.leading else ():
+                cursor, group = partition.state.cursors[name], self._groups.get(name)
+                known = group is not None and group.group_id == cursor.group_id
+                if known and (state.sessions or state.failures):
+                    self._find(partition, name, cursor.group_id)
