@@ -403,10 +403,17 @@ class MemberState(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     STATIC_FIELD_NUMBER: _builtins.int
+    REPLACED_FIELD_NUMBER: _builtins.int
+    RACK_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     session: _builtins.bytes
     client_id: _builtins.str
     static: _builtins.bool
+    rack: _builtins.str
+    @_builtins.property
+    def replaced(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """the sessions before, oldest first; none of them comes back"""
+
     def __init__(
         self,
         *,
@@ -414,10 +421,12 @@ class MemberState(_message.Message):
         session: _builtins.bytes = ...,
         client_id: _builtins.str = ...,
         static: _builtins.bool = ...,
+        replaced: _abc.Iterable[_builtins.bytes] | None = ...,
+        rack: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "name", b"name", "session", b"session", "static", b"static"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "name", b"name", "rack", b"rack", "replaced", b"replaced", "session", b"session", "static", b"static"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

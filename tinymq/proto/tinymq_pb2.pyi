@@ -3516,6 +3516,8 @@ class HeartbeatRequest(_message.Message):
     LEAVE_FIELD_NUMBER: _builtins.int
     STATIC_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
+    JOINED_FIELD_NUMBER: _builtins.int
+    RACK_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     group_id: _builtins.int
     member: _builtins.str
@@ -3532,6 +3534,9 @@ class HeartbeatRequest(_message.Message):
     static: _builtins.bool
     """`member` is an instance id: its partitions wait for its return"""
     client_id: _builtins.str
+    joined: _builtins.bool
+    """a heartbeat of this session was answered: it takes no other session's place"""
+    rack: _builtins.str
     @_builtins.property
     def owned(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnedPartition]:
         """all of them"""
@@ -3550,10 +3555,12 @@ class HeartbeatRequest(_message.Message):
         leave: _builtins.bool = ...,
         static: _builtins.bool = ...,
         client_id: _builtins.str = ...,
+        joined: _builtins.bool = ...,
+        rack: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "fenced_at", b"fenced_at", "group", b"group", "group_id", b"group_id", "leave", b"leave", "member", b"member", "number", b"number", "owned", b"owned", "session", b"session", "static", b"static", "taken", b"taken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "fenced_at", b"fenced_at", "group", b"group", "group_id", b"group_id", "joined", b"joined", "leave", b"leave", "member", b"member", "number", b"number", "owned", b"owned", "rack", b"rack", "session", b"session", "static", b"static", "taken", b"taken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3565,6 +3572,9 @@ class HeartbeatReply(_message.Message):
 
     LOST_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    term: _builtins.int
+    """of the coordinator"""
     @_builtins.property
     def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnedPartition]:
         """partitions of the list that are not the member's"""
@@ -3576,10 +3586,11 @@ class HeartbeatReply(_message.Message):
         *,
         lost: _abc.Iterable[Global___OwnedPartition] | None = ...,
         error: Global___Error | None = ...,
+        term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "lost", b"lost"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "lost", b"lost", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3628,9 +3639,12 @@ class AwaitAssignmentReply(_message.Message):
     OWNED_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
     member: _builtins.bool
     """false: the group does not know this session, and has to get a heartbeat first"""
     digest: _builtins.int
+    term: _builtins.int
+    """of the coordinator: a member takes nothing of one that was replaced"""
     @_builtins.property
     def owned(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnedPartition]: ...
     @_builtins.property
@@ -3642,10 +3656,11 @@ class AwaitAssignmentReply(_message.Message):
         owned: _abc.Iterable[Global___OwnedPartition] | None = ...,
         digest: _builtins.int = ...,
         error: Global___Error | None = ...,
+        term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "error", b"error", "member", b"member", "owned", b"owned"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "error", b"error", "member", b"member", "owned", b"owned", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3705,9 +3720,11 @@ class GroupMember(_message.Message):
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     STATIC_FIELD_NUMBER: _builtins.int
     OWNED_FIELD_NUMBER: _builtins.int
+    RACK_FIELD_NUMBER: _builtins.int
     member: _builtins.str
     client_id: _builtins.str
     static: _builtins.bool
+    rack: _builtins.str
     @_builtins.property
     def owned(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnedPartition]: ...
     def __init__(
@@ -3717,10 +3734,11 @@ class GroupMember(_message.Message):
         client_id: _builtins.str = ...,
         static: _builtins.bool = ...,
         owned: _abc.Iterable[Global___OwnedPartition] | None = ...,
+        rack: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "member", b"member", "owned", b"owned", "static", b"static"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "member", b"member", "owned", b"owned", "rack", b"rack", "static", b"static"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

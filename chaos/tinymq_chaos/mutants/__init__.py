@@ -25,6 +25,7 @@ from tinymq_chaos.mutants import (
     requests,
     weak_topics,
 )
+from tinymq_chaos.mutants.groups import stream_groups
 from tinymq_chaos.mutants.mutant import MUTANTS, Focus, Mutant, Patches, find, mutant
 
 # Importing a module enters its mutants into MUTANTS.
@@ -35,6 +36,7 @@ ROOMS = (
     partitions,
     partition_state,
     queue_groups,
+    stream_groups,
     requests,
     weak_topics,
     replicas,

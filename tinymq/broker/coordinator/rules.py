@@ -1,4 +1,4 @@
-"""The decisions of a coordinator on one stream group. Pure: a state and what was heard in, a change out.
+"""The decisions of a coordinator on one stream group. Pure: a state and a list of a member in, a change out.
 
 A partition moves in three steps. The owner is asked to let go (`revoking`); it lets go, and its next list lacks the
 partition, so that the partition is free; the new owner is told, under a higher epoch. Each step is committed before
@@ -8,36 +8,81 @@ anybody is told of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from tinymq.base.errors import Fenced
 from tinymq.broker.coordinator.assignors import Assign
 from tinymq.broker.members.group_members import COUNTER_BITS, Change, Member, Members, Owned, Place
 
+REPLACED_MAX = 4  # sessions of one instance id that are remembered
+CLAIMED_MAX = 1 << (COUNTER_BITS - 1)  # of a counter that a member names: the coordinator's own has the other half
 
-def heard(
-    state: Members, name: str, member: Member, owned: Mapping[Place, int], taken: int, fenced_at: int = 0
-) -> Change:
-    """The change that a member's list leads to: the partitions that it owns, with their epochs.
 
-    `taken` is the newest epoch of an assignment that the member has taken or dropped. A partition that the list lacks
-    is released only if its epoch is not above: the list may have been sent before the assignment arrived. `fenced_at`
-    is an epoch that the member found in a cursor, above its own; 0: none.
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One heartbeat of a member."""
+
+    name: str
+    member: Member
+    number: int
+    owned: Mapping[Place, int]  # epochs
+    taken: int = 0  # the newest epoch of an assignment that the member has taken or dropped
+    fenced_at: int = 0  # an epoch that the member found in a cursor, above its own; 0: none
+    joined: bool = False  # a heartbeat of this session was answered
+    leave: bool = False
+
+
+def heard(state: Members, beat: Heard) -> Change:
+    """The change that a member's list leads to.
+
+    Raises Fenced for a session whose instance id a later session has.
     """
-    present = state.members.get(name)
-    released: dict[Place, Owned | None] = {}
-    for place, at in state.of(name).items():
-        if present is None or present.session != member.session:
-            # Another life of a member with an instance id. It gets its partitions under new epochs.
-            released[place] = None
-        elif owned.get(place) != at.epoch and at.epoch <= taken:
-            released[place] = None
-    # Epochs go on above one that a cursor has, such as after a loss of the coordinator's log. An epoch of another group
-    # id says nothing.
-    counter = fenced_at & ((1 << COUNTER_BITS) - 1) if fenced_at >> COUNTER_BITS == state.group_id else 0
+    present = state.members.get(beat.name)
+    counter = seen_epoch(state, beat)
+    owned: dict[Place, Owned | None] = {}
+    member = beat.member
+    if present is not None and present.session != member.session:
+        check_not_replaced(present, beat)
+        member = replace(member, replaced=(*present.replaced, present.session)[-REPLACED_MAX:])
+        # Another life of a member with an instance id: it gets its partitions at once, under epochs of its own.
+        for place, at in sorted(state.of(beat.name).items()):
+            counter += not at.revoking
+            owned[place] = None if at.revoking else Owned(beat.name, state.group_id << COUNTER_BITS | counter)
+    elif present is not None:
+        member = replace(member, replaced=present.replaced)
+        owned = dict.fromkeys(released(state, beat))
     return Change(
-        members={} if present == member else {name: member},
-        owned=released,
+        members={} if present == member else {beat.name: member},
+        owned=owned,
         counter=counter if counter > state.counter else 0,
     )
+
+
+def released(state: Members, beat: Heard) -> list[Place]:
+    """The member's partitions that its list lacks.
+
+    The list may have been sent before an assignment arrived. It says nothing of partitions whose epoch is above the
+    newest that the member has taken.
+    """
+    mine = state.of(beat.name).items()
+    return [place for place, at in mine if beat.owned.get(place) != at.epoch and at.epoch <= beat.taken]
+
+
+def seen_epoch(state: Members, beat: Heard) -> int:
+    """The counter to go on above: no lower than that of any epoch of this group that the member has seen.
+
+    Members have seen higher ones after a loss of the coordinator's log. Epochs of another group id say nothing.
+    """
+    seen = [epoch for epoch in (beat.taken, beat.fenced_at) if epoch >> COUNTER_BITS == state.group_id]
+    claimed = [epoch & ((1 << COUNTER_BITS) - 1) for epoch in seen]
+    return max([state.counter, *(counter for counter in claimed if counter < CLAIMED_MAX)])
+
+
+def check_not_replaced(present: Member, beat: Heard) -> None:
+    """Raise Fenced if the session ended when `present` began. Otherwise it is the later one of the two."""
+    if beat.joined or beat.member.session in present.replaced:
+        hint = "one process for each instance_id; the later one goes on"
+        raise Fenced(f"another session has the instance id {beat.name!r}", hint=hint)
 
 
 def lost(state: Members, name: str, session: bytes, owned: Mapping[Place, int]) -> list[Place]:
@@ -49,15 +94,22 @@ def lost(state: Members, name: str, session: bytes, owned: Mapping[Place, int]) 
     return [place for place, epoch in owned.items() if place not in mine or mine[place].epoch != epoch]
 
 
+def closed(state: Members, name: str, session: bytes) -> Change:
+    """The change when a session leaves. The later session of its instance id stays."""
+    present = state.members.get(name)
+    return left(state, [name]) if present is not None and present.session == session else Change()
+
+
 def left(state: Members, names: Collection[str]) -> Change:
     """The change when these members are gone: their sessions ended, or they left."""
     gone = {name: None for name in names if name in state.members}
     return Change(members=gone, owned={place: None for place, at in state.owned.items() if at.member in gone})
 
 
-def freed(state: Members, places: Collection[Place]) -> Change:
-    """The change when owners that were asked have not let go in time. A higher epoch will fence them."""
-    return Change(owned={place: None for place in places if place in state.owned and state.owned[place].revoking})
+def freed(state: Members, asked: Mapping[Place, int]) -> Change:
+    """The change when owners that were asked, by epoch, have not let go in time. A higher epoch will fence them."""
+    owned = state.owned.items()
+    return Change(owned={place: None for place, at in owned if at.revoking and asked.get(place) == at.epoch})
 
 
 def rebalanced(state: Members, places: Sequence[Place], assign: Assign) -> Change:

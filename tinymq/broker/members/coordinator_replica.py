@@ -224,11 +224,18 @@ def _parse_members(said: pb.MembersState) -> Members:
 
 
 def _pack_member(name: str, member: Member) -> pb.MemberState:
-    return pb.MemberState(name=name, session=member.session, client_id=member.client_id, static=member.static)
+    return pb.MemberState(
+        name=name,
+        session=member.session,
+        client_id=member.client_id,
+        static=member.static,
+        replaced=member.replaced,
+        rack=member.rack,
+    )
 
 
 def _parse_member(said: pb.MemberState) -> Member:
-    return Member(said.session, said.client_id, said.static)
+    return Member(said.session, said.client_id, said.static, tuple(said.replaced), said.rack)
 
 
 def _pack_owned(place: Place, owned: Owned) -> pb.OwnedState:

@@ -27,6 +27,8 @@ class Member:
     session: bytes  # of this life of the consumer: an epoch is given to one session, once
     client_id: str = ""
     static: bool = False  # has an instance id: its partitions wait for its return
+    replaced: tuple[bytes, ...] = ()  # sessions of this instance id before, oldest first: none of them comes back
+    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -287,6 +287,8 @@ class AsyncConsumer:
                 await self._reading.commit_done(timeout_s)
         finally:
             await self.tasks.close()
+            if self._reading is not None:
+                self._reading.closed()
             if self._membership is not None:
                 await self._membership.leave(stay=self._instance_id is not None and not leave)
 

@@ -7,14 +7,16 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 
-from tinymq.base.errors import Fenced, InvalidRequest, NotFound, TinymqError, WrongKind
+from tinymq.base.errors import Fenced, InvalidRequest, NotFound, TinymqError, UnknownTopic, WrongKind
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.common.start_positions import KnownOffset, OffsetQuestion, Place
 from tinymq.client.consume import cursors
 from tinymq.client.consume.cursors import REQUEST_ID_BYTES, ChannelId, GroupRef
 from tinymq.client.group.background import Background
+from tinymq.client.group.coordinator_calls import CoordinatorCalls
 from tinymq.client.group.fetched_records import TopicPartition
-from tinymq.client.group.membership import Membership
+from tinymq.client.group.member_state import Grant
+from tinymq.client.group.membership import SESSION_BYTES, MemberId, Membership
 from tinymq.client.group.partition_tasks import PartitionTasks
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -32,10 +34,14 @@ class GroupCursor:
     """A group's cursor in a partition that this member reads."""
 
     id: ChannelId
-    epoch: int
+    grant: Grant
     generation: int
     committed: int
     probed_s: float
+
+    @property
+    def epoch(self) -> int:
+        return self.grant.epoch
 
 
 class GroupReading:
@@ -68,7 +74,17 @@ class GroupReading:
         self._tell = tell
         self._failed = failed
         self._spawn = spawn
-        self.membership = Membership(cluster, self, group, ref.group_id, rejoin_s, instance_id)
+        me = MemberId(
+            group,
+            ref.group_id,
+            session=cluster.rng.randbytes(SESSION_BYTES),
+            instance_id=instance_id,
+            client_id=cluster.config.client_id or "",
+            rack=cluster.config.rack,
+        )
+        self.membership = Membership(
+            me, CoordinatorCalls(cluster, group), self, cluster.clock, rejoin_s=rejoin_s, attempt_s=cluster.attempt_s
+        )
 
     @classmethod
     async def join(
@@ -129,63 +145,80 @@ class GroupReading:
 
     def partition_gone(self, place: TopicPartition) -> None:
         """The topic or the partition was deleted."""
-        self.lost([place])
-        self.membership.let_go(place)
+        cursor = self.cursors.get(place)
+        if cursor is not None:
+            self.lost([place])
+            self.membership.let_go(place, cursor.grant)
 
     # ---- called by the membership -----------------------------------------------------------------------------
 
-    def assigned(self, place: TopicPartition, topic_id: bytes, epoch: int) -> None:
-        self._spawn(self._begin(place, topic_id, epoch))
+    def assigned(self, place: TopicPartition, grant: Grant) -> None:
+        self._spawn(self._begin(place, grant))
 
-    def revoke(self, place: TopicPartition) -> None:
+    def revoke(self, place: TopicPartition, grant: Grant) -> None:
+        if place not in self.cursors:  # it is not open yet, and will not be
+            self.membership.let_go(place, grant)
+            return
         # Kept until the taker asks again, if something of it is in hand; the coordinator waits for `revoke_ms`.
-        position = self.tasks.records.release(place) if place in self.cursors else 0
+        position = self.tasks.records.release(place)
         if position is not None:
             self._spawn(self._let_go(place, position))
 
     def lost(self, places: Sequence[TopicPartition]) -> None:
+        # A partition whose cursor is not open yet was never announced to the application.
+        known = [place for place in places if self.cursors.pop(place, None) is not None]
         for place in places:
             self.tasks.stop(place)
-            self.cursors.pop(place, None)
         self.tasks.records.drop(places)
-        self._tell("lost", places)
+        self._tell("lost", known)
+
+    def closed(self) -> None:
+        """Give everything back: the consumer ends."""
+        places, self.cursors = list(self.cursors), {}
+        self._tell("revoked", places)
 
     def failed(self, error: Exception) -> None:
         self._failed(error)
 
-    async def _begin(self, place: TopicPartition, topic_id: bytes, epoch: int) -> None:
+    async def _begin(self, place: TopicPartition, grant: Grant) -> None:
         """Open the cursor under a new epoch, which fences the owner before, and read on from it."""
         membership = self.membership
         try:
             topic = await self._cluster.topic(place.topic, self._timeout_s)
+            if topic.topic_id != grant.topic_id:  # deleted, and made again: the epoch is for the one before
+                await self._cluster.refresh([place.topic], timeout_s=self._timeout_s)
+                topic = await self._cluster.topic(place.topic, self._timeout_s)
+            if topic.topic_id != grant.topic_id:
+                raise UnknownTopic(f"{place.topic!r} is another topic than the one that was assigned")
             at = ChannelId(topic, place.partition, self._group, self._ref)
-            command = cursors.opening(epoch, EARLIEST)
-            command.open.session = membership.session
+            command = cursors.opening(grant.epoch, EARLIEST)
+            command.open.session = membership.me.session
             outcome = await cursors.change(self._cluster, at, command, self._timeout_s)
         except TinymqError as error:
             LOG.info("group %s: %s/%d not opened: %s", self._group, place.topic, place.partition, error)
             await self._cluster.clock.sleep(OPEN_RETRY_S)
-            if membership.owned.get(place) == (topic_id, epoch):
-                membership.let_go(place, fenced_at=int(error.detail.get("epoch", 0)))
+            membership.let_go(place, grant, fenced_at=int(error.detail.get("epoch", 0)))
             return
-        if membership.owned.get(place) != (topic_id, epoch) or not membership.alive:
+        if not membership.owns(place, grant):
             return  # lost meanwhile
         now_s = self._cluster.clock.monotonic()
-        self.cursors[place] = GroupCursor(at, epoch, outcome.generation, int(outcome.position), now_s)
+        self.cursors[place] = GroupCursor(at, grant, outcome.generation, int(outcome.position), now_s)
         self.tasks.start(place, topic, int(outcome.position))
         self._tell("assigned", [place])
 
     async def _let_go(self, place: TopicPartition, position: int) -> None:
         """Commit what is done of a partition, and confirm that it is let go."""
-        self.tasks.stop(place)
         cursor = self.cursors.pop(place, None)
+        if cursor is None:
+            return  # lost meanwhile
+        self.tasks.stop(place)
         self._tell("revoked", [place])
-        if cursor is not None and self._auto_commit and position > cursor.committed:
+        if self._auto_commit and position > cursor.committed:
             try:
                 await self._commit_one(cursor, position, self._cluster.attempt_s)
             except TinymqError as error:  # its records are delivered again
                 LOG.info("group %s: %s/%d not committed: %s", self._group, place.topic, place.partition, error)
-        self.membership.let_go(place)
+        self.membership.let_go(place, cursor.grant)
 
     async def give_up(self, places: Iterable[TopicPartition]) -> None:
         """Let partitions go that are leaving, because nothing of them is in hand any more."""
@@ -225,7 +258,7 @@ class GroupReading:
         except (NotFound, WrongKind) as error:  # the group, the topic or the partition was deleted
             if self.cursors.get(place) is cursor:
                 self.lost([place])
-                self.membership.let_go(place)
+                self.membership.let_go(place, cursor.grant)
             return error
         except TinymqError as error:  # the next commit includes it
             LOG.info("group %s: %s/%d not committed: %s", self._group, place.topic, place.partition, error)
@@ -242,13 +275,14 @@ class GroupReading:
         """After a Fenced commit: somebody moved the group, and we go on from there; or the partition is another's."""
         membership = self.membership
         command = cursors.opening(cursor.epoch, EARLIEST)
-        command.open.session = membership.session
+        command.open.session = membership.me.session
         try:
             outcome = await cursors.change(self._cluster, cursor.id, command, self._cluster.attempt_s)
         except TinymqError as error:
             if isinstance(error, Fenced):
-                self.lost([place])
-                membership.let_go(place, fenced_at=int(error.detail.get("epoch", 0)))
+                if self.cursors.get(place) is cursor:
+                    self.lost([place])
+                membership.let_go(place, cursor.grant, fenced_at=int(error.detail.get("epoch", 0)))
             return
         if self.cursors.get(place) is cursor:
             cursor.generation, cursor.committed = outcome.generation, int(outcome.position)

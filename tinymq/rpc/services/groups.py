@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tinymq.base.errors import InvalidConfig, InvalidRequest
 from tinymq.base.group_config import SETTINGS, GroupKind
 from tinymq.base.types import TopicId, check_consumer_name
-from tinymq.broker.coordinator.coordinator import Heard
+from tinymq.broker.coordinator.rules import Heard
 from tinymq.broker.groups.definition import START_EARLIEST, Group
 from tinymq.broker.members.group_members import Member, Owned, Place
 from tinymq.proto import tinymq_pb2 as pb
@@ -62,18 +62,24 @@ class GroupsService(pb_grpc.GroupsServicer):
     @unary(operation="read", resource=GROUP)
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatReply:
         _check_session(request.member, request.session)
-        heard = Heard(
+        beat = Heard(
             name=request.member,
-            member=Member(request.session, request.client_id[:CLIENT_ID_CHARS_MAX], request.static),
+            member=Member(
+                request.session,
+                request.client_id[:CLIENT_ID_CHARS_MAX],
+                request.static,
+                rack=request.rack[:CLIENT_ID_CHARS_MAX],
+            ),
             number=request.number,
             owned={Place(owned.topic_id, owned.partition): owned.epoch for owned in request.owned},
             taken=request.taken,
             fenced_at=request.fenced_at,
+            joined=request.joined,
             leave=request.leave,
         )
-        lost = await self._serving.coordinating().heartbeat(request.group, request.group_id, heard)
+        lost, term = await self._serving.coordinating().heartbeat(request.group, request.group_id, beat)
         return pb.HeartbeatReply(
-            lost=[pb.OwnedPartition(topic_id=place.topic_id, partition=place.partition) for place in lost]
+            lost=[pb.OwnedPartition(topic_id=place.topic_id, partition=place.partition) for place in lost], term=term
         )
 
     @unary(operation="read", resource=GROUP)
@@ -85,8 +91,8 @@ class GroupsService(pb_grpc.GroupsServicer):
         )  # fmt: skip
         if found is None:
             return pb.AwaitAssignmentReply()
-        owned, digest = found
-        return pb.AwaitAssignmentReply(member=True, owned=self._owned_to_wire(owned), digest=digest)
+        owned = self._owned_to_wire(found.owned)
+        return pb.AwaitAssignmentReply(member=True, owned=owned, digest=found.digest, term=found.term)
 
     @unary(operation="describe", resource=GROUP)
     async def ListMembers(self, request: pb.ListMembersRequest, context: Context) -> pb.ListMembersReply:
@@ -97,6 +103,7 @@ class GroupsService(pb_grpc.GroupsServicer):
                     member=name,
                     client_id=member.client_id,
                     static=member.static,
+                    rack=member.rack,
                     owned=self._owned_to_wire(state.of(name)),
                 )
                 for name, member in sorted(state.members.items())

@@ -276,13 +276,13 @@ class SimProcess:
             asyncio.get_running_loop().go_on(held)  # type: ignore[attr-defined]
 
     def kill(self) -> None:
+        loop: Any = asyncio.get_running_loop()
+        loop.dead += [t for t in asyncio.all_tasks() if _process_of(t) is self]  # before `held`, their only reference
         self.alive = False
         self.held = None
         self._crash = None
         if self._died is not None:
             self._died.set_result(None)
-        loop: Any = asyncio.get_running_loop()
-        loop.dead += [task for task in asyncio.all_tasks() if _process_of(task) is self]
 
 
 class ProcessTransport:

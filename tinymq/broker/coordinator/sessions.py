@@ -1,0 +1,80 @@
+"""What a coordinator has heard of a group's members: in memory only, and gone with the leadership.
+
+Members repeat all of it with each heartbeat. Pure, but for the waiters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from tinymq.base.errors import QuotaExceeded
+from tinymq.broker.coordinator.rules import Heard
+from tinymq.broker.members.group_members import Members, Place
+
+MEMBERS_MAX = 1000  # of one group
+
+
+@dataclass(slots=True)
+class Session:
+    """The newest heartbeat of a member."""
+
+    heard_s: float
+    session: bytes = b""
+    number: int = 0
+
+
+@dataclass(slots=True)
+class GroupSessions:
+    """The sessions of one group, since this broker leads its coordinator."""
+
+    since_s: float  # when this broker began to lead: the members of the state count as heard then
+    sessions: dict[str, Session] = field(default_factory=dict)
+    asked_s: dict[Place, tuple[int, float]] = field(default_factory=dict)  # since when an owner is asked, by epoch
+    deciding: asyncio.Lock = field(default_factory=asyncio.Lock)
+    due: bool = True  # the assignment may not be what it should be
+    waiting: set[asyncio.Future[None]] = field(default_factory=set)  # of members, for a change
+
+    def hear(self, beat: Heard, state: Members, now_s: float) -> bool:
+        """Note a heartbeat. False: a later one of the same session has come already, and this one says nothing.
+
+        Raises QuotaExceeded for one member too many.
+        """
+        before = self.sessions.get(beat.name)
+        if before is None and beat.name not in state.members and len(self.sessions) >= MEMBERS_MAX:
+            raise QuotaExceeded(f"the group has {MEMBERS_MAX} members")
+        if before is not None and before.session == beat.member.session and beat.number < before.number:
+            return False
+        self.sessions[beat.name] = Session(now_s, beat.member.session, beat.number)
+        return True
+
+    def silences(self, now_s: float) -> Callable[[str], float]:
+        """How long each member has been silent, in seconds."""
+
+        def silent_s(member: str) -> float:
+            session = self.sessions.get(member)
+            return now_s - (session.heard_s if session is not None else self.since_s)
+
+        return silent_s
+
+    def late(self, state: Members, now_s: float, revoke_s: float) -> dict[Place, int]:
+        """The partitions, with epochs, whose owners were asked to let go `revoke_s` ago."""
+        asked = {place: at.epoch for place, at in state.owned.items() if at.revoking}
+        self.asked_s = {
+            place: before if (before := self.asked_s.get(place, (0, 0.0)))[0] == epoch else (epoch, now_s)
+            for place, epoch in asked.items()
+        }
+        return {place: epoch for place, (epoch, since_s) in self.asked_s.items() if now_s - since_s >= revoke_s}
+
+    def forget(self, members: Mapping[str, object], now_s: float, rejoin_s: float) -> None:
+        """Forget those that left or never joined, once no heartbeat of theirs can be under way any more."""
+        for name in [n for n, s in self.sessions.items() if n not in members and now_s - s.heard_s >= 2 * rejoin_s]:
+            del self.sessions[name]
+
+    def wake(self) -> None:
+        """Tell all that wait for a change."""
+        waiting, self.waiting = self.waiting, set()
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)
