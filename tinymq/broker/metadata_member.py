@@ -25,6 +25,7 @@ from tinymq.broker.groups.groups import Groups
 from tinymq.broker.members.coordinator_replica import CoordinatorReplica
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.partition import Partition
+from tinymq.broker.queue_joints import join
 from tinymq.broker.replicas.holders import Holders
 from tinymq.broker.replicas.preferred_leaders import PreferredLeaders
 from tinymq.broker.replicas.quorum_watch import QuorumWatch
@@ -136,6 +137,7 @@ class MetadataMember:
         self.dead_letters = DeadLetters(self.broker, self.groups, env.host, env.clock)
         self.coordinator = Coordinator(self._registry, self.groups, lambda: self._replica_host.internal, env.clock)
         self.workers = Workers(self.broker, known, env.clock, env.rng)
+        join(self.workers, self.dead_letters, env.clock)
 
     async def start(self, first_entry: Entry) -> None:
         """Open the metadata group, and start all parts.

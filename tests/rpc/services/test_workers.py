@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from tests.fakes.batches import payload
-from tests.fakes.raw_client import WAIT_S, Raw, batch, until
-from tests.fakes.raw_worker import Place, RawWorker, Workers
+from tests.fakes.raw_client import WAIT_S, Raw, batch, entries, until
+from tests.fakes.raw_worker import LIMITS, Place, RawWorker, Workers
+from tinymq.broker.dead_letters.letter import DELIVERIES, OFFSET, REASON
+from tinymq.format.batch import decode_batch
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.testing.cluster import Cluster
@@ -68,6 +70,14 @@ class Bench:
         worker = self._workers.worker(self.cluster.address(self.leader), self.group, self.place, session)
         await worker.attach(**fields)  # type: ignore[arg-type]
         return worker
+
+    async def letters(self) -> list[dict[str, bytes]]:
+        """The headers of the dead letters."""
+        name = f"{self.name}.dlq"
+        raw = self._workers.raw(self.cluster.address(self.cluster.wait_leader(name)))
+        reply = await raw.fetch((await raw.topic(name)).topic_id)
+        found = [decode_batch(entry.batch, LIMITS).column(2).to_pylist() for entry in entries(reply)]
+        return [{each["key"]: each["value"] for each in headers} for batch in found for headers in batch]
 
     async def lag(self) -> int:
         request = pb.ListChannelsRequest(topic_id=self.place[0], partitions=[0], groups=True)
@@ -155,18 +165,22 @@ def test_a_failed_delivery_comes_again_under_the_next_number_after_its_delay(clu
     on(cluster, "nacks", test)
 
 
-def test_a_record_at_its_limit_or_rejected_is_not_delivered_again(cluster: Cluster) -> None:
+def test_a_record_at_its_limit_or_rejected_becomes_a_dead_letter(cluster: Cluster) -> None:
     async def test(b: Bench) -> None:
-        await b.make(records=3, retry_ms="none", deliveries_max="2", dlq="none")
+        await b.make(records=3, retry_ms="none", deliveries_max="2")
         one = await b.worker()
         await one.until(lambda: len(one.grants) == 3)
         assert await one.do("REJECT", 1, error="not a number") == []
         assert await one.do("NACK", 2) == []
         await one.until(lambda: one.grants[2].runs[0].delivery == 2)
-        assert await one.do("NACK", 2, error="again") == []
+        assert await one.do("NACK", 2, error="Traceback:\n  line 1\nValueError: again") == []
         assert await one.do("ACK", 0) == []
         await until_lag(b, 0)
         assert one.grants[1].runs[0].delivery == 1
+        letters = await b.letters()
+        assert [letter[OFFSET] for letter in letters] == [b"1", b"2"]
+        assert [letter[REASON] for letter in letters] == [b"not a number", b"ValueError: again"]
+        assert [letter[DELIVERIES] for letter in letters] == [b"1", b"2"]
 
     on(cluster, "rejects", test)
 

@@ -16,6 +16,7 @@ from tinymq.broker.groups.group_list import GroupList
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.state.cursor import Cursor, CursorKind
+from tinymq.broker.state.queue_group import REJECTED
 
 UNREAD, READ = "unread", "read"  # of channels and stream groups: by the cursor alone
 FREE, LEASED, WAITING = "free", "leased", "waiting"
@@ -98,7 +99,7 @@ class Stories:
         story = replace(story, state=LEASED if memory.worker else FREE, memory=memory)
         if failure is not None:
             wait_ms = max(0, failure.not_before_us - partition.group.append_time_now_us()) // 1000
-            story = replace(story, deliveries=failure.deliveries, returns=failure.returns, wait_ms=wait_ms)
+            story = replace(story, deliveries=failure.deliveries & ~REJECTED, returns=failure.returns, wait_ms=wait_ms)
             if wait_ms and not memory.worker:
                 story = replace(story, state=WAITING)
         if self._burials.is_given_up(partition.group.id, name, offset):

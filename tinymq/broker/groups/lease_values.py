@@ -22,7 +22,6 @@ class QueueSettings:
     waiting_max: int = 10_000
     deliveries_max: int = 0  # a record with so many failed deliveries is to be buried; 0: never
     retry_ms: tuple[int, ...] = ()  # after the first, second ... failed delivery; the last one for all further ones
-    buries: bool = True  # False: what is to be buried is dropped
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> QueueSettings:
@@ -37,7 +36,6 @@ class QueueSettings:
             waiting_max=config["waiting_max"],
             deliveries_max=config["deliveries_max"] or len(retry_ms) + 1,
             retry_ms=retry_ms,
-            buries=config["dlq"] is not None,
         )
 
     def delay_ms(self, delivery: int, jitter: float) -> int:

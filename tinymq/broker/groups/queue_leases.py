@@ -224,10 +224,6 @@ class QueueLeases:
         found = self.dead.take(self._group, self._is_open)
         return [(offset, failure) for offset, failure in found if offset not in self._proposals.pending]
 
-    def drop(self, offset: int) -> None:
-        """Settle a dead record of a group that buries none."""
-        self.propose(Proposal(self.era, acks=(offset,)))
-
     @property
     def _group(self) -> QueueGroup:
         return self._applied.group

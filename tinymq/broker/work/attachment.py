@@ -61,6 +61,11 @@ class WorkerPort(Protocol):
     """The end of a worker's stream. Nothing here waits or raises: a stream that is closed drops what it gets."""
 
     @property
+    def client(self) -> str:
+        """The worker's client id, or its host."""
+        ...
+
+    @property
     def heard_s(self) -> float:
         """The time of the newest sign of life."""
         ...
@@ -94,6 +99,11 @@ class Attachment:
     sent_bytes: int = 0
     reading: bool = False  # records are being read for it: it gets no others meanwhile
     over: bool = False
+
+    @property
+    def worker(self) -> str:
+        """The worker, for people."""
+        return f"{self.port.client} {self.session.hex()[:8]}"
 
     def most(self, record_bytes: int) -> int:
         """How many records of that size it may be granted now."""

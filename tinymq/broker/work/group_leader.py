@@ -11,8 +11,6 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import structlog
-
 from tinymq.base.clock import Clock
 from tinymq.base.errors import Fenced, LeaseLost, NotReady, OutcomeUnknown, SessionEnded, TinymqError, UnknownGroup
 from tinymq.broker.groups.lease_values import Era, Grant, Proposal, QueueSettings, Verdict
@@ -25,14 +23,12 @@ from tinymq.broker.work.attachment import Attached, Attachment, Refused, Settlem
 from tinymq.broker.work.commands import command_of
 from tinymq.broker.work.deliveries import Deliveries
 from tinymq.broker.work.granted_records import GrantedRecords
+from tinymq.broker.work.last_failures import LastFailure, LastFailures
 
 COMMAND_S = 86_400.0  # a command ends when it is applied, or with the leadership: an earlier end would tell nothing
 GRANT_MAX = 1000  # records in one grant
 GRANT_BYTES = 1 << 20  # of the records in one grant, by their average
-ERRORS_MAX = 1000  # records whose last error is remembered
 SHARE_BYTES_MIN = 8 << 10
-
-logger = structlog.get_logger("tinymq.broker")
 
 
 class DeadRecord(NamedTuple):
@@ -41,7 +37,7 @@ class DeadRecord(NamedTuple):
     offset: int
     deliveries: int  # that failed
     rejected: bool
-    error: str  # what its last worker said; "": this leader does not know
+    failure: LastFailure | None  # None: this leader does not know
 
 
 class _Applied:
@@ -67,7 +63,7 @@ class GroupLeader:
         self, partition: Partition, name: str, group_id: int, settings: QueueSettings, *, keyed: bool,
         records: GrantedRecords, clock: Clock, rng: random.Random, on_dead: Callable[[GroupLeader], None],
     ) -> None:  # fmt: skip
-        """`on_dead` is called when there are records to bury, again and again until there are none."""
+        """`on_dead` is called when there are records to bury, and again and again until there are none."""
         self.partition = partition
         self.name = name
         self.group_id = group_id
@@ -85,7 +81,7 @@ class GroupLeader:
         self._proposals: list[Proposal] = []  # that could not be appended yet
         self._under_way = False  # a command is appended, or queued
         self._again = False  # `pump` is scheduled
-        self._errors: dict[int, str] = {}  # the last error of a record, the oldest first
+        self.failures = LastFailures()
         self._deliveries = Deliveries(partition, self.leases, records, clock, self.pump)
         partition.watch(self.pump)
 
@@ -150,9 +146,9 @@ class GroupLeader:
             if verdict is Verdict.PROPOSED:
                 proposed[grant.offset] = grant
                 if verb is Verb.ACK:
-                    self._errors.pop(grant.offset, None)
-                elif error:
-                    self._note_error(grant.offset, error)
+                    self.failures.forget(grant.offset)
+                else:
+                    self.failures.note(grant.offset, error, at.worker, self.partition.group.append_time_now_us())
             elif verdict is Verdict.LOST:
                 lost.append(grant)
             elif verdict is Verdict.LATER:
@@ -179,12 +175,6 @@ class GroupLeader:
             return leases.release(session, connection, grant, now_s)
         return leases.extend(session, connection, grant, verb is Verb.START, now_s)
 
-    def _note_error(self, offset: int, error: str) -> None:
-        self._errors.pop(offset, None)
-        self._errors[offset] = error
-        if len(self._errors) > ERRORS_MAX:
-            del self._errors[next(iter(self._errors))]
-
     # ---- what is to be done now
 
     def pump(self) -> None:
@@ -198,8 +188,6 @@ class GroupLeader:
         self._follow_era()
         self._grant_all()
         self._append()
-        if self.leases.dead:
-            self._bury()
 
     def tick(self) -> None:
         """Look at the time: silent sessions, leases that are over, records whose time has come."""
@@ -222,6 +210,8 @@ class GroupLeader:
             if at.session not in self.leases.sessions:
                 self._end(at, SessionEnded("the worker was silent for too long"))
         self.pump()
+        if self.leases.dead:
+            self._on_dead(self)
 
     def close(self, error: TinymqError) -> None:
         """End all attachments: this broker does not lead the group any more."""
@@ -360,6 +350,8 @@ class GroupLeader:
             if lost:
                 settlement.refused.append(Refused(_lost(self), lost))
             settlement.answer()
+        if self.leases.dead:
+            self._on_dead(self)
         # `pump` watches the partition, and is called after this entry.
 
     def _refused(self, proposal: Proposal, error: TinymqError) -> None:
@@ -371,27 +363,12 @@ class GroupLeader:
 
     def dead(self) -> list[DeadRecord]:
         """The records that are to be buried, and whose burial has not begun, the oldest first."""
-        found = self.leases.take_dead()
         return [
-            DeadRecord(offset, known.deliveries & ~REJECTED, bool(known.deliveries & REJECTED), self.error_of(offset))
-            for offset, known in found
+            DeadRecord(
+                offset, known.deliveries & ~REJECTED, bool(known.deliveries & REJECTED), self.failures.get(offset)
+            )
+            for offset, known in self.leases.take_dead()
         ]
-
-    def error_of(self, offset: int) -> str:
-        """What a worker said when it last failed with the record; "": this leader does not know."""
-        return self._errors.get(offset, "")
-
-    def _bury(self) -> None:
-        if self.settings.buries:
-            self._on_dead(self)
-            return
-        for record in self.dead():
-            logger.warning(
-                "record_dropped", partition=self.partition.name, group=self.name, offset=record.offset,
-                deliveries=record.deliveries, rejected=record.rejected, error=record.error[:200],
-            )  # fmt: skip
-            self.leases.drop(record.offset)
-        self._append()
 
 
 def _lost(leader: GroupLeader) -> LeaseLost:

@@ -27,6 +27,7 @@ QUEUED_BYTES_MAX = 8 << 20  # of records that wait to be sent: the broker grants
 GRANTS_PER_COST = 40  # grants that a slice of the loop settles at the cost of one small batch
 SESSION_BYTES = 16
 ERROR_BYTES_MAX = 4096
+CLIENT_CHARS_MAX = 249
 
 _VERBS = {
     pb.WorkSettle.START: Verb.START,
@@ -49,7 +50,8 @@ class Replies(Protocol):
 class WorkStream:
     """One worker's stream, from its opening to its end. It is the WorkerPort of its attachments."""
 
-    def __init__(self, serving: Serving, replies: Replies) -> None:
+    def __init__(self, serving: Serving, replies: Replies, client: str) -> None:
+        self.client = client[:CLIENT_CHARS_MAX]
         self._serving = serving
         self._replies = replies
         self._attachments: dict[int, tuple[GroupLeader, Attachment]] = {}

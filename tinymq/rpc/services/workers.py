@@ -8,7 +8,7 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.rpc.common.access import GROUP
 from tinymq.rpc.common.broker_state import Serving
-from tinymq.rpc.common.call_context import Context
+from tinymq.rpc.common.call_context import Context, client_of
 from tinymq.rpc.common.reply_stream import GrpcReplies
 from tinymq.rpc.common.rpc_method import streaming
 from tinymq.rpc.services.work import WorkStream
@@ -22,4 +22,4 @@ class WorkersService(pb_grpc.WorkersServicer):
 
     @streaming(operation="read", resource=GROUP)
     async def Work(self, request_iterator: AsyncIterator[pb.WorkRequest], context: Context) -> None:  # type: ignore[override]
-        await WorkStream(self._serving, GrpcReplies(context)).run(request_iterator)
+        await WorkStream(self._serving, GrpcReplies(context), client_of(context)).run(request_iterator)
