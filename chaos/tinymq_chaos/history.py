@@ -46,6 +46,9 @@ names, see records.py):
                                                                    count, the same in the list of scans]
     hold          topic, partition, hold, offset, lease_s          null
     release       topic, partition, hold                           null
+    send_by_name  name, partition, records                         as send; into any topic of that name
+    open_by_name  name                                             null; a reader from the beginning
+    poll_by_name  name                                             as poll
 """
 
 from __future__ import annotations

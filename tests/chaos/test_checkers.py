@@ -14,6 +14,7 @@ from tests.chaos import (
     test_checkers_channels,
     test_checkers_moves,
     test_checkers_queues,
+    test_checkers_recreated,
     test_checkers_times,
     test_elections,
     test_ledger,
@@ -366,6 +367,7 @@ BAD: list[tuple[Spoil, AnomalyKind]] = [
     *test_checkers_capacity.BAD,
     *test_checkers_times.BAD,
     *test_checkers_answers.BAD,
+    *test_checkers_recreated.BAD,
 ]
 
 

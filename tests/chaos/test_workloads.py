@@ -20,7 +20,7 @@ from tinymq_chaos.sim.virtual.event_loop import VirtualClock, VirtualLoop, run_v
 from tinymq_chaos.workloads import WORKLOADS
 
 SECONDS = 6.0
-FAKED = ("idempotent", "plain", "lone", "batches", "hasty", "churn", "metadata")
+FAKED = ("idempotent", "plain", "lone", "batches", "hasty", "churn", "recreated", "metadata")
 """The workloads that a FakeCluster can run; the others run on brokers in virtual time: test_sim_workloads.py."""
 
 

@@ -113,6 +113,7 @@ class FakeCluster:
         self.gone: set[tuple[bytes, int]] = set()  # deleted partitions, which keep their places above
         self.slow_to_hear: set[int] = set()
         self.unheard: dict[int, set[tuple[bytes, int]]] = {}  # broker -> the new partitions that it has not heard of
+        self.outdated: dict[int, dict[str, pb.TopicInfo]] = {}  # broker -> deleted topics that it still knows
         self.settings: dict[str, dict[str, str]] = {}
         self.done: dict[bytes, Any] = {}  # answers to changes of topics, by command id
         self.down: set[int] = set()
@@ -145,6 +146,8 @@ class FakeCluster:
         return made
 
     def remove_topic(self, name: str) -> None:
+        """Delete a topic. The brokers in `slow_to_hear` do not hear of it until a test clears `outdated`."""
+        self.outdated = {broker: {name: self._info(name)} for broker in self.slow_to_hear}
         del self.topics[name]
         self._version += 1
 
@@ -342,7 +345,8 @@ class FakeCluster:
     def _metadata(self, broker: int, request: pb.MetadataRequest) -> pb.MetadataReply:
         ignorant = broker in self.ignorant
         knows = 0 if request.fresh else broker  # the leader of the registry has heard of everything
-        version = 0 if ignorant else self._version - (knows in self.unheard)
+        outdated = self.outdated.get(knows, {})
+        version = 0 if ignorant else self._version - (knows in self.unheard or bool(outdated))
         reply = pb.MetadataReply(cluster_id=b"c" * 16, broker_id=broker, version=version)
         reply.stream_address = self.stream_addresses.get(broker, "")
         for n in self.nodes:
@@ -350,6 +354,8 @@ class FakeCluster:
         for name in self.topics if request.all else request.topics:
             if name in self.topics and not ignorant:
                 reply.topics.append(self._info(name, knows))
+            elif name in outdated:
+                reply.topics.append(outdated[name])
             else:
                 reply.topics.add(name=name, error=to_wire(UnknownTopic("no such topic")))
         return reply

@@ -14,7 +14,16 @@ from tinymq_chaos.checkers.cluster.ledger import Ledger
 from tinymq_chaos.checkers.common import settings
 from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
-from tinymq_chaos.checkers.records import cursors, early_answers, reads, replicas, times, weak_topics, writes
+from tinymq_chaos.checkers.records import (
+    cursors,
+    early_answers,
+    reads,
+    recreated,
+    replicas,
+    times,
+    weak_topics,
+    writes,
+)
 from tinymq_chaos.history import History
 
 Checker = Callable[[Facts], Iterator[Anomaly]]
@@ -49,6 +58,10 @@ CHECKERS: tuple[Checker, ...] = (
     replicas.not_healed,
     metadata.not_linearizable,
     settings.settings_of_the_past,
+    recreated.records_of_the_deleted,
+    recreated.new_topics_begin_at_zero,
+    recreated.lost_in_the_last_topic,
+    recreated.refused_by_the_last_topic,
     unique_numbers.given_twice,
     answers.wrong_leaders,
     answers.wrong_statuses,

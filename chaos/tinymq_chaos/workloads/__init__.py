@@ -21,6 +21,7 @@ from tinymq_chaos.workloads import (
     producers,
     queues,
     readers,
+    recreated,
     topics,
     trims,
     weak_topics,
@@ -88,7 +89,7 @@ async def _load(
 WEAK = frozenset({"volatile", "delayed", "toggled", "unreplicated"})
 """The topics of these workloads do not recover by themselves, or not at all, after disks were wiped or damaged."""
 
-OF_THREE = frozenset({"metadata", "churn", "moved"})
+OF_THREE = frozenset({"metadata", "churn", "moved", "recreated"})
 """They need three brokers."""
 
 WORKLOADS: dict[str, Workload] = {
@@ -115,6 +116,7 @@ WORKLOADS: dict[str, Workload] = {
     "delayed": weak_topics.delayed,
     "toggled": weak_topics.toggled,
     "churn": topics.churn,
+    "recreated": recreated.recreated,
     "partitions": topics.partitions,
     "metadata": topics.metadata,
 }

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.client.fake_cluster import FakeCluster
+from tests.client.running import client_of, run
 from tinymq.base.errors import NotLeader, UnknownPartition
 from tinymq.client.cluster import routing
 from tinymq.client.cluster.broker_health import ClusterHealth
@@ -164,3 +166,22 @@ def test_slow_brokers_are_put_aside_for_longer_and_dead_ones_for_growing_whiles(
     assert asides[-1] == asides[-2] == 2.0
     health.answered("b", 0.001, 1.0)
     assert health.cost("b", 1.0)[0] == 0
+
+
+@pytest.mark.parametrize("lagging", [1, 2, 3])
+def test_a_deleted_topic_that_a_lagging_broker_brings_back_leaves_with_the_next_refresh(lagging: int) -> None:
+    """One broker says that the topic is gone, then the lagging one says that it is there: its name stays asked for."""
+
+    async def scenario() -> None:
+        cluster = FakeCluster()
+        cluster.add_topic("t")
+        async with client_of(cluster) as mq:
+            known = await mq.cluster().topic("t", 5.0)
+            cluster.slow_to_hear = {lagging}
+            cluster.remove_topic("t")
+            await mq.cluster().still_there("t", known.topic_id, 5.0)
+            cluster.outdated.clear()
+            await mq.cluster().refresh(timeout_s=5.0)
+            assert "t" not in mq.cluster().view.topics
+
+    run(scenario())

@@ -350,6 +350,8 @@ class Cluster:
         try:
             await self.refresh([name], timeout_s=timeout_s)
             known = self.view.topics.get(name) or await self._look_up(name, left())
+            # A broker that lags may have brought a deleted topic back into the view. It must leave again.
+            self._names.add(name)
             if partition is not None and known.topic_id == topic_id and known.partition(partition) is None:
                 # The broker that answered may lag, and lack a new partition: the registry has the last word.
                 view = await self.refresh([name], timeout_s=left(), fresh=True)

@@ -63,6 +63,7 @@ class AnomalyKind(StrEnum):
     LOST_COMMIT = "lost commit"  # of a cursor: acknowledged, and without effect
     TAKEN_TWICE = "taken twice"  # two requests got one record, or one request got two
     TAKEN_BY_NOBODY = "taken by nobody"  # a channel passed a record that no request got
+    OF_DELETED_TOPIC = "record of a deleted topic"  # it is in the topic that was made under the same name
     MISCOUNTED = "miscounted"  # the size of a queue
     REMOVED_EARLY = "removed early"  # by retention or capacity
     KEPT_TOO_LONG = "kept too long"  # past its retention

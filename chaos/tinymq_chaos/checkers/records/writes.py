@@ -76,6 +76,8 @@ def changed_records(facts: Facts) -> Iterator[Anomaly]:
         for offset, name in enumerate(final.names, final.start):
             if name is None or ((call := facts.sent.get(name)) is not None and call.args["topic"] == log[0]):
                 continue
+            if (call := facts.sent_by_name.get(name)) is not None and call.args["name"] == log[0].partition("#")[0]:
+                continue
             what = (
                 "damaged"
                 if name.startswith(CHANGED)

@@ -25,7 +25,7 @@ from tinymq_chaos.workloads.context import Workload
 
 RUN = (
     "idempotent", "plain", "lone", "batches", "hasty", "cursors", "takers", "rush", "queues", "counted",
-    "churn", "partitions", "metadata",
+    "churn", "recreated", "partitions", "metadata",
 )  # fmt: skip
 """The workloads that run by default.
 

@@ -13,6 +13,7 @@ from functools import partial
 
 from tinymq_chaos.checkers import CHECKERS, Checker
 from tinymq_chaos.checkers.cluster.deadlines import no_progress, slow_writes, unanswered
+from tinymq_chaos.checkers.records.recreated import refused_by_the_last_topic
 from tinymq_chaos.checkers.records.replicas import lingering_leaders, restless
 
 CROWD_MAX = 4.0
@@ -28,7 +29,8 @@ NOT_JUDGED: Mapping[str, str] = {
 }
 """By the checker's name: why it does not judge runs of real processes."""
 
-SPEED = tuple(checker.__name__ for checker in (lingering_leaders, restless, no_progress, slow_writes))
+SPEED_CHECKERS = (lingering_leaders, restless, no_progress, slow_writes, refused_by_the_last_topic)
+SPEED = tuple(checker.__name__ for checker in SPEED_CHECKERS)
 
 
 @dataclass(frozen=True, slots=True)
