@@ -51,6 +51,7 @@ from tinymq.rpc.server.stream_server import StreamServer
 from tinymq.rpc.services.admin import AdminService
 from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
+from tinymq.rpc.services.dead_letters import DeadLettersService
 from tinymq.rpc.services.groups import GroupsService
 from tinymq.rpc.services.workers import WorkersService
 
@@ -248,6 +249,7 @@ class BrokerApp:
             admin=admin,
             channels=ChannelsService(self.serving),
             groups=GroupsService(self.serving),
+            dead_letters=DeadLettersService(self.serving),
             workers=WorkersService(self.serving),
             queue=self._gateway,
         )
@@ -281,6 +283,7 @@ class BrokerApp:
         self._bootstrap.follow(member.broker.registry)
         self.serving.broker, self.serving.groups = member.broker, member.groups
         self.serving.coordinator, self.serving.workers = member.coordinator, member.workers
+        self.serving.letters = member.dead_letters
         self._enter(State.RUNNING)
         self._spawn(self._serve_once_ready(member))
 

@@ -12,6 +12,9 @@ from tinymq.client.admin.cluster_status import BrokerStatus as BrokerStatus
 from tinymq.client.admin.cluster_status import ClusterStatus as ClusterStatus
 from tinymq.client.admin.cluster_status import ReplicaStatus as ReplicaStatus
 from tinymq.client.admin.cluster_status import TopicDescription as TopicDescription
+from tinymq.client.admin.dead_letters import GroupStory as GroupStory
+from tinymq.client.admin.dead_letters import RecordStory as RecordStory
+from tinymq.client.admin.dead_letters import Redriven as Redriven
 from tinymq.client.admin.groups import GroupCursor as GroupCursor
 from tinymq.client.admin.groups import GroupDescription as GroupDescription
 from tinymq.client.admin.holds import AsyncHold as AsyncHold

@@ -4363,3 +4363,306 @@ class WorkEnded(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkEnded: _TypeAlias = WorkEnded  # noqa: Y015
+
+@_typing.final
+class ExplainRecordRequest(_message.Message):
+    """---- dead letters ---------------------------------------------------------------------------------------"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    """must be set"""
+    offset: _builtins.int
+    """must be set"""
+    count: _builtins.int
+    """records from there on, up to 1,000; 0: one"""
+    group: _builtins.str
+    """only this group or channel; "": all"""
+    timeout_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int | None = ...,
+        offset: _builtins.int | None = ...,
+        count: _builtins.int = ...,
+        group: _builtins.str = ...,
+        timeout_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "_partition", b"_partition", "offset", b"offset", "partition", b"partition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "_partition", b"_partition", "count", b"count", "group", b"group", "offset", b"offset", "partition", b"partition", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__offset: _TypeAlias = _typing.Literal["offset"]  # noqa: Y015
+    _WhichOneofArgType__offset: _TypeAlias = _typing.Literal["_offset", b"_offset"]  # noqa: Y015
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__offset) -> _WhichOneofReturnType__offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
+
+Global___ExplainRecordRequest: _TypeAlias = ExplainRecordRequest  # noqa: Y015
+
+@_typing.final
+class ExplainRecordReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    LOG_START_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    STORIES_FIELD_NUMBER: _builtins.int
+    log_start: _builtins.int
+    """records below it are removed"""
+    high_watermark: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    @_builtins.property
+    def stories(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupStory]:
+        """by offset and group"""
+
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+        log_start: _builtins.int = ...,
+        high_watermark: _builtins.int = ...,
+        stories: _abc.Iterable[Global___GroupStory] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "high_watermark", b"high_watermark", "log_start", b"log_start", "stories", b"stories"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainRecordReply: _TypeAlias = ExplainRecordReply  # noqa: Y015
+
+@_typing.final
+class GroupStory(_message.Message):
+    """Texts come from workers, and may have any characters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    DELIVERIES_FIELD_NUMBER: _builtins.int
+    RETURNS_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    LEASE_LEFT_MS_FIELD_NUMBER: _builtins.int
+    STARTED_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    FAILED_BY_FIELD_NUMBER: _builtins.int
+    DEAD_TOPIC_FIELD_NUMBER: _builtins.int
+    DEAD_PARTITION_FIELD_NUMBER: _builtins.int
+    DEAD_OFFSET_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    BLOCKED_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    group: _builtins.str
+    kind: _builtins.str
+    """channel, stream, queue"""
+    state: _builtins.str
+    """read, unread; of a queue group: free, leased, waiting, given up, burying, buried, settled"""
+    position: _builtins.int
+    """of the group's cursor"""
+    deliveries: _builtins.int
+    """that failed"""
+    returns: _builtins.int
+    """deliveries that ended unstarted, because the worker died"""
+    wait_ms: _builtins.int
+    """until it may be delivered again"""
+    worker: _builtins.str
+    """that holds it"""
+    lease_left_ms: _builtins.int
+    started: _builtins.bool
+    failure: _builtins.str
+    """of the last failure, if the leader remembers it"""
+    failed_by: _builtins.str
+    dead_topic: _builtins.str
+    """where it is buried, or goes"""
+    dead_partition: _builtins.int
+    dead_offset: _builtins.int
+    """absent: it is not there yet"""
+    reason: _builtins.str
+    """why it was given up"""
+    blocked: _builtins.str
+    """why its burial does not go on"""
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        group: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        state: _builtins.str = ...,
+        position: _builtins.int = ...,
+        deliveries: _builtins.int = ...,
+        returns: _builtins.int = ...,
+        wait_ms: _builtins.int = ...,
+        worker: _builtins.str = ...,
+        lease_left_ms: _builtins.int = ...,
+        started: _builtins.bool = ...,
+        failure: _builtins.str = ...,
+        failed_by: _builtins.str = ...,
+        dead_topic: _builtins.str = ...,
+        dead_partition: _builtins.int = ...,
+        dead_offset: _builtins.int | None = ...,
+        reason: _builtins.str = ...,
+        blocked: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_offset", b"_dead_offset", "dead_offset", b"dead_offset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_offset", b"_dead_offset", "blocked", b"blocked", "dead_offset", b"dead_offset", "dead_partition", b"dead_partition", "dead_topic", b"dead_topic", "deliveries", b"deliveries", "failed_by", b"failed_by", "failure", b"failure", "group", b"group", "kind", b"kind", "lease_left_ms", b"lease_left_ms", "offset", b"offset", "position", b"position", "reason", b"reason", "returns", b"returns", "started", b"started", "state", b"state", "wait_ms", b"wait_ms", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__dead_offset: _TypeAlias = _typing.Literal["dead_offset"]  # noqa: Y015
+    _WhichOneofArgType__dead_offset: _TypeAlias = _typing.Literal["_dead_offset", b"_dead_offset"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dead_offset) -> _WhichOneofReturnType__dead_offset | None: ...
+
+Global___GroupStory: _TypeAlias = GroupStory  # noqa: Y015
+
+@_typing.final
+class RedriveRecordRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    """of the dead letters"""
+    partition: _builtins.int
+    """must be set"""
+    offset: _builtins.int
+    """must be set"""
+    run: _builtins.bytes
+    """16 random bytes: a repeat of the call sends the record once"""
+    timeout_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int | None = ...,
+        offset: _builtins.int | None = ...,
+        run: _builtins.bytes = ...,
+        timeout_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "_partition", b"_partition", "offset", b"offset", "partition", b"partition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "_partition", b"_partition", "offset", b"offset", "partition", b"partition", "run", b"run", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__offset: _TypeAlias = _typing.Literal["offset"]  # noqa: Y015
+    _WhichOneofArgType__offset: _TypeAlias = _typing.Literal["_offset", b"_offset"]  # noqa: Y015
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__offset) -> _WhichOneofReturnType__offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
+
+Global___RedriveRecordRequest: _TypeAlias = RedriveRecordRequest  # noqa: Y015
+
+@_typing.final
+class RedriveRecordReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    SETTLED_BEFORE_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """where it went"""
+    partition: _builtins.int
+    offset: _builtins.int
+    settled_before: _builtins.bool
+    """by an earlier call: nothing was done, and `offset` means nothing"""
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        settled_before: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "offset", b"offset", "partition", b"partition", "settled_before", b"settled_before", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RedriveRecordReply: _TypeAlias = RedriveRecordReply  # noqa: Y015
+
+@_typing.final
+class PurgeRecordsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    """must be set"""
+    before: _builtins.int
+    """must be set: the dead letters below it"""
+    timeout_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int | None = ...,
+        before: _builtins.int | None = ...,
+        timeout_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "_partition", b"_partition", "before", b"before", "partition", b"partition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "_partition", b"_partition", "before", b"before", "partition", b"partition", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__before: _TypeAlias = _typing.Literal["before"]  # noqa: Y015
+    _WhichOneofArgType__before: _TypeAlias = _typing.Literal["_before", b"_before"]  # noqa: Y015
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__before) -> _WhichOneofReturnType__before | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
+
+Global___PurgeRecordsRequest: _TypeAlias = PurgeRecordsRequest  # noqa: Y015
+
+@_typing.final
+class PurgeRecordsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    """of those that were not settled before"""
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgeRecordsReply: _TypeAlias = PurgeRecordsReply  # noqa: Y015

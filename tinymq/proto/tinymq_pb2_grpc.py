@@ -987,6 +987,170 @@ class Workers:
             _registered_method=True)
 
 
+class DeadLettersStub:
+    """Dead letters, and the stories of records: docs/dead-letters.md. Each call goes to the leader of its partition.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.ExplainRecord = channel.unary_unary(
+                '/tinymq.v1.DeadLetters/ExplainRecord',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ExplainRecordRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ExplainRecordReply.FromString,
+                _registered_method=True)
+        self.RedriveRecord = channel.unary_unary(
+                '/tinymq.v1.DeadLetters/RedriveRecord',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.RedriveRecordRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.RedriveRecordReply.FromString,
+                _registered_method=True)
+        self.PurgeRecords = channel.unary_unary(
+                '/tinymq.v1.DeadLetters/PurgeRecords',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.PurgeRecordsRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.PurgeRecordsReply.FromString,
+                _registered_method=True)
+
+
+class DeadLettersServicer:
+    """Dead letters, and the stories of records: docs/dead-letters.md. Each call goes to the leader of its partition.
+    """
+
+    def ExplainRecord(self, request, context):
+        """What became of records in each group and channel.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RedriveRecord(self, request, context):
+        """Sends a dead letter back to where it came from, and settles it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PurgeRecords(self, request, context):
+        """Settles dead letters without sending them back.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_DeadLettersServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'ExplainRecord': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainRecord,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ExplainRecordRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ExplainRecordReply.SerializeToString,
+            ),
+            'RedriveRecord': grpc.unary_unary_rpc_method_handler(
+                    servicer.RedriveRecord,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.RedriveRecordRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.RedriveRecordReply.SerializeToString,
+            ),
+            'PurgeRecords': grpc.unary_unary_rpc_method_handler(
+                    servicer.PurgeRecords,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.PurgeRecordsRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.PurgeRecordsReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'tinymq.v1.DeadLetters', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('tinymq.v1.DeadLetters', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class DeadLetters:
+    """Dead letters, and the stories of records: docs/dead-letters.md. Each call goes to the leader of its partition.
+    """
+
+    @staticmethod
+    def ExplainRecord(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.DeadLetters/ExplainRecord',
+            tinymq_dot_proto_dot_tinymq__pb2.ExplainRecordRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.ExplainRecordReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RedriveRecord(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.DeadLetters/RedriveRecord',
+            tinymq_dot_proto_dot_tinymq__pb2.RedriveRecordRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.RedriveRecordReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PurgeRecords(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.DeadLetters/PurgeRecords',
+            tinymq_dot_proto_dot_tinymq__pb2.PurgeRecordsRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.PurgeRecordsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class AdminStub:
     """Missing associated documentation comment in .proto file."""
 

@@ -339,6 +339,61 @@ class WorkersServicer(metaclass=_abc_1.ABCMeta):
 
 def add_WorkersServicer_to_server(servicer: WorkersServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
+class DeadLettersStub:
+    """Dead letters, and the stories of records: docs/dead-letters.md. Each call goes to the leader of its partition."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> DeadLettersAsyncStub: ...
+    ExplainRecord: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ExplainRecordRequest, _tinymq_pb2.ExplainRecordReply]
+    """What became of records in each group and channel."""
+    RedriveRecord: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.RedriveRecordRequest, _tinymq_pb2.RedriveRecordReply]
+    """Sends a dead letter back to where it came from, and settles it."""
+    PurgeRecords: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.PurgeRecordsRequest, _tinymq_pb2.PurgeRecordsReply]
+    """Settles dead letters without sending them back."""
+
+@_typing.type_check_only
+class DeadLettersAsyncStub(DeadLettersStub):
+    """Dead letters, and the stories of records: docs/dead-letters.md. Each call goes to the leader of its partition."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    ExplainRecord: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ExplainRecordRequest, _tinymq_pb2.ExplainRecordReply]  # type: ignore[assignment]
+    """What became of records in each group and channel."""
+    RedriveRecord: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.RedriveRecordRequest, _tinymq_pb2.RedriveRecordReply]  # type: ignore[assignment]
+    """Sends a dead letter back to where it came from, and settles it."""
+    PurgeRecords: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.PurgeRecordsRequest, _tinymq_pb2.PurgeRecordsReply]  # type: ignore[assignment]
+    """Settles dead letters without sending them back."""
+
+class DeadLettersServicer(metaclass=_abc_1.ABCMeta):
+    """Dead letters, and the stories of records: docs/dead-letters.md. Each call goes to the leader of its partition."""
+
+    @_abc_1.abstractmethod
+    def ExplainRecord(
+        self,
+        request: _tinymq_pb2.ExplainRecordRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.ExplainRecordReply, _abc.Awaitable[_tinymq_pb2.ExplainRecordReply]]:
+        """What became of records in each group and channel."""
+
+    @_abc_1.abstractmethod
+    def RedriveRecord(
+        self,
+        request: _tinymq_pb2.RedriveRecordRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.RedriveRecordReply, _abc.Awaitable[_tinymq_pb2.RedriveRecordReply]]:
+        """Sends a dead letter back to where it came from, and settles it."""
+
+    @_abc_1.abstractmethod
+    def PurgeRecords(
+        self,
+        request: _tinymq_pb2.PurgeRecordsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.PurgeRecordsReply, _abc.Awaitable[_tinymq_pb2.PurgeRecordsReply]]:
+        """Settles dead letters without sending them back."""
+
+def add_DeadLettersServicer_to_server(servicer: DeadLettersServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
 class AdminStub:
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import threading
 import time
@@ -22,6 +23,7 @@ from tinymq.broker.dead_letters.letter import DeadRecord
 from tinymq.broker.dead_letters.queue_commands import propose, queue_ref
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.state.queue_group import QueueGroup
+from tinymq.cli.main import run
 from tinymq.client import Message
 from tinymq.proto import partition_pb2 as pb
 from tinymq.testing import Cluster
@@ -276,3 +278,46 @@ def test_the_story_of_a_record_names_its_dead_letter(tinymq_cluster: Cluster, mq
     assert (failed.state, failed.deliveries) == ("waiting", 2)
     assert 3_500_000 < failed.wait_ms <= 3_600_000
     assert (free.state, free.kind) == ("free", "queue")
+
+
+# ---- the commands -----------------------------------------------------------------------------------------------
+
+FORGED = "dl-g: settled"
+
+
+def test_the_commands_show_and_send_back_and_print_no_text_of_a_worker_raw(
+    tinymq_cluster: Cluster, mq: Client, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(tinymq_cluster, mq, "dl", 2)
+    shop.bury(0, reason=f"boom\x1b[2J\n{FORGED}")
+    shop.bury(1)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def said(*argv: str) -> str:
+        code = run([*argv, "-s", tinymq_cluster.servers])
+        out, err = capfd.readouterr()
+        assert code == 0, err
+        assert "\x1b" not in out + err
+        assert FORGED not in (out + err).splitlines()
+        return out + err
+
+    assert "boom" in said("dlq", "list", "dl")
+    shown = said("dlq", "show", "dl", "0", "0")
+    assert f"dl-g: {FORGED}" in shown.splitlines()
+    assert "dl-g | Traceback: boom" in shown
+    assert said("dlq", "show", "dl", "0", "0", "-o", "json")
+    assert "has returned" in said("dlq", "replay", "dl", "0", "0", "builtins:repr")
+    assert run(["dlq", "replay", "dl", "0", "0", "json:loads", "-s", tinymq_cluster.servers]) != 0
+    assert "TypeError" in capfd.readouterr().err
+    assert "would be sent back" in said("dlq", "redrive", "dl", "--dry-run")
+    assert len(shop.letters("dl")) == 2
+    assert "buried" in said("why", "dl", "0", "0")
+    assert "sent back" in said("dlq", "redrive", "dl", "0", "0")
+    assert "settled before" not in said("dlq", "redrive", "dl")
+    assert len(shop.letters("dl")) == 4
+    shop.bury(2)
+    assert "would be purged" in said("dlq", "purge", "dl", "--dry-run")
+    assert json.loads(said("dlq", "purge", "dl", "--yes", "-o", "json"))["partitions"] == [
+        {"partition": 0, "purged": 1}
+    ]
+    assert json.loads(said("dlq", "list", "dl", "-o", "json"))["letters"] == []

@@ -22,6 +22,7 @@ from tinymq.rpc.common.rpc_method import access_of, item, unary
 from tinymq.rpc.services.admin import AdminService
 from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
+from tinymq.rpc.services.dead_letters import DeadLettersService
 from tinymq.rpc.services.groups import GroupsService
 from tinymq.rpc.services.workers import WorkersService
 
@@ -30,6 +31,7 @@ SERVICES: dict[str, type] = {
     "Channels": ChannelsService,
     "Groups": GroupsService,
     "Workers": WorkersService,
+    "DeadLetters": DeadLettersService,
     "Admin": AdminService,
     "QueueService": QueueService,
 }
@@ -46,6 +48,9 @@ EXPECTED = {
     "Groups.AwaitAssignment": Access("read", GROUP),
     "Groups.ListMembers": Access("describe", GROUP),
     "Workers.Work": Access("read", GROUP),
+    "DeadLetters.ExplainRecord": Access("describe", TOPIC),
+    "DeadLetters.RedriveRecord": Access("write", TOPIC),
+    "DeadLetters.PurgeRecords": Access("delete", TOPIC),
     "Channels.SetConsumer": Access("read", CHANNEL),
     "Channels.UnsetConsumer": Access("read", CHANNEL),
     "Channels.GetConsumer": Access("describe", CHANNEL),

@@ -1,13 +1,6 @@
-"""AsyncAdmin: everything about a cluster, except its records, that an application can read and change. Answers are
-frozen values.
+"""AsyncAdmin: what an application can read and change of a cluster, except records. Answers are frozen values.
 
-A method here checks its arguments, makes one call of a part, and turns the reply into a value. The parts:
-
-- broker_calls.py asks any broker for a change, or each broker for its state
-- topics.py changes and describes topics and their partitions
-- channels.py asks the leaders of partitions about channels, holds and sizes
-- groups.py makes, lists and moves consumer groups
-- holds.py keeps records, once or as long as a block runs
+A method here checks its arguments, and makes one call of a part: a module beside this one.
 """
 
 from __future__ import annotations
@@ -18,6 +11,7 @@ from tinymq.client.admin import feature_level, holds, scans
 from tinymq.client.admin.broker_calls import BrokerCalls
 from tinymq.client.admin.channels import Channels, PartitionSize
 from tinymq.client.admin.cluster_status import ClusterStatus, TopicDescription
+from tinymq.client.admin.dead_letters import DeadLetterCalls, RecordStory, Redriven
 from tinymq.client.admin.feature_level import FeatureLevel
 from tinymq.client.admin.groups import GroupCalls, GroupCursor, GroupDescription
 from tinymq.client.admin.holds import ENOUGH, AsyncHold, HoldDescription, Lease
@@ -27,14 +21,8 @@ from tinymq.client.admin.scans import ScanDescription, ScanSummary
 from tinymq.client.admin.topics import Topics
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.routing import Broker, Partition
-from tinymq.client.common.argument_checks import (
-    WAIT_S_MIN,
-    check_count,
-    check_partition,
-    check_scan,
-    check_topic,
-    check_wait,
-)
+from tinymq.client.common import argument_checks as checks
+from tinymq.client.common.argument_checks import check_partition, check_topic
 from tinymq.client.common.start_positions import OffsetLike, Place, read_offset
 from tinymq.client.consume.cursors import ChannelDescription, ConsumerDescription
 from tinymq.proto import tinymq_pb2 as pb
@@ -54,6 +42,7 @@ class AsyncAdmin:
         self._topics = Topics(cluster, self._brokers)
         self._channels = Channels(cluster)
         self._groups = GroupCalls(cluster, self._brokers)
+        self._letters = DeadLetterCalls(cluster)
 
     # ---- topics and partitions -----------------------------------------------------------------------
 
@@ -121,9 +110,9 @@ class AsyncAdmin:
         listed or catching up), DeadlineExceeded (the leader is the same as before), OutcomeUnknown.
         """
         check_topic(topic)
-        check_count("partition", partition, 0)
+        checks.check_count("partition", partition, 0)
         if to is not None:
-            check_count("to", to, 1)
+            checks.check_count("to", to, 1)
         return await transfer_leader(self._cluster, topic, partition, to or 0, self._timeout_s(timeout))
 
     async def list_topics(self, *, timeout: float | None = None) -> list[TopicDescription]:
@@ -139,9 +128,7 @@ class AsyncAdmin:
     ) -> dict[int, PartitionOffsets]:
         """Where every partition begins and ends.
 
-        Raises UnknownTopic; DeadlineExceeded when no replica of a partition answers. With `partial` that partition is
-        left out instead.
-        """
+        Raises UnknownTopic; DeadlineExceeded when no replica of a partition answers: `partial` leaves that one out."""
         answers = await find_place(self._cluster, name, "latest", self._timeout_s(timeout), partial=partial)
         return {p: PartitionOffsets(a.log_start, a.high_watermark) for p, a in answers.items()}
 
@@ -163,8 +150,7 @@ class AsyncAdmin:
     async def trim(self, topic: str, partition: int, before: Place, *, timeout: float | None = None) -> int:
         """Remove for good the records before an Offset, or before the first record at or after a datetime.
 
-        Returns the log start after that. Raises OffsetOutOfRange beyond the end; Held when a hold keeps records that
-        were to be removed.
+        Returns the log start after that. Raises OffsetOutOfRange beyond the end; Held when a hold keeps some of them.
         """
         return await self._channels.trim(topic, partition, before, self._timeout_s(timeout))
 
@@ -176,8 +162,7 @@ class AsyncAdmin:
         return sorted(view.brokers.values(), key=lambda broker: broker.broker_id)
 
     async def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
-        """Return the state of every broker, as each describes itself. The result also lists brokers that do not answer,
-        and metadata voters and replica holders that are not registered."""
+        """The state of every broker, as it describes itself; also of those that do not answer or are not registered."""
         return await self._brokers.status(self._timeout_s(timeout))
 
     async def feature_level(self, *, timeout: float | None = None) -> FeatureLevel:
@@ -195,17 +180,15 @@ class AsyncAdmin:
         return await self._feature_level(hold, timeout)
 
     async def release_feature_level(self, *, timeout: float | None = None) -> FeatureLevel:
-        """End the hold on every broker that answers. The cluster's level rises once all members announce a higher one,
-        and never falls."""
+        """End the hold on every broker that answers: the level rises once all members announce a higher one."""
         return await self._feature_level(pb.FeatureLevelRequest(action=pb.FeatureLevelRequest.RELEASE), timeout)
 
     async def describe_scan(self, scan_id: str, *, timeout: float | None = None) -> ScanDescription:
         """Which brokers have sent what to a scan (see Client.scan), as each broker counts it.
 
-        A broker remembers the latest 1,000 scans until it stops. Raises InvalidName, BrokerUnreachable (no broker
-        answers).
+        A broker remembers the latest 1,000 scans until it stops. Raises InvalidName, BrokerUnreachable.
         """
-        request = pb.DescribeScanRequest(scan_id=check_scan(scan_id))
+        request = pb.DescribeScanRequest(scan_id=checks.check_scan(scan_id))
         return scans.describe(scan_id, await self._brokers.each(request, self._timeout_s(timeout)))
 
     async def list_scans(self, *, timeout: float | None = None) -> list[ScanSummary]:
@@ -233,9 +216,8 @@ class AsyncAdmin:
     ) -> int:
         """Move a channel to an Offset, "earliest", "latest" or a datetime, and return its position after that.
 
-        The channel's consumer is Fenced at its next commit. With `unless_read` no consumer is fenced: the call itself
-        raises Fenced while a consumer is on record for the channel. With `make` a channel that does not exist begins at
-        `to`. Raises UnknownChannel, OffsetOutOfRange, OutcomeUnknown.
+        The channel's consumer is Fenced at its next commit; with `unless_read` the call itself is, while one is on
+        record. With `make` a missing channel begins at `to`. Raises UnknownChannel, OffsetOutOfRange, OutcomeUnknown.
         """
         timeout_s = self._timeout_s(timeout)
         return await self._channels.seek(topic, partition, channel, to, timeout_s, unless_read=unless_read, make=make)
@@ -255,10 +237,10 @@ class AsyncAdmin:
     ) -> None:
         """Remove the consumer on record for a channel; with an `epoch`, only if that assignment is still on record.
 
-        A consumer that reads is not stopped by this. Nothing happens when no consumer is on record.
+        A consumer that reads is not stopped by this.
         """
         timeout_s = self._timeout_s(timeout)
-        await self._channels.unset_consumer(topic, partition, channel, check_count("epoch", epoch, 0), timeout_s)
+        await self._channels.unset_consumer(topic, partition, channel, checks.check_count("epoch", epoch, 0), timeout_s)
 
     # ---- groups --------------------------------------------------------------------------------------
 
@@ -313,6 +295,26 @@ class AsyncAdmin:
         Its members read on from there. Returns the cursors after that. Raises UnknownGroup, OffsetOutOfRange.
         """
         return await self._groups.seek(name, to, topic, partitions, self._timeout_s(timeout))
+
+    async def why(self, topic: str, partition: int, offset: int, *, timeout: float | None = None) -> RecordStory:
+        """What became of a record in each group and channel. Raises OffsetOutOfRange for what is not there yet."""
+        return (await self._letters.why(topic, partition, offset, 1, self._timeout_s(timeout)))[0]
+
+    async def stories(
+        self, topic: str, partition: int, offset: int, count: int, *, timeout: float | None = None
+    ) -> list[RecordStory]:
+        """As `why`, for up to `count` records (1 to 1,000) from an offset on."""
+        return await self._letters.why(topic, partition, offset, count, self._timeout_s(timeout))
+
+    async def redrive(
+        self, topic: str, partition: int, offset: int, *, run: bytes = b"", timeout: float | None = None
+    ) -> Redriven:
+        """Send a dead letter back to its source, and settle it. The same `run`, 16 bytes, sends it once."""
+        return await self._letters.redrive(topic, partition, offset, run, self._timeout_s(timeout))
+
+    async def purge_dead_letters(self, topic: str, partition: int, before: int, *, timeout: float | None = None) -> int:
+        """Settle the dead letters below an offset without sending them back; returns how many that changed."""
+        return await self._letters.purge(topic, partition, before, self._timeout_s(timeout))
 
     # ---- holds ---------------------------------------------------------------------------------------
 
@@ -378,10 +380,8 @@ class AsyncAdmin:
         offsets = holds.read_ranges(ranges)
         lease_s = 0.0 if lease == 0 else holds.check_lease(lease)
         lease_request = Lease(holds.check_hold_id(hold_id), lease_s, enough, light)
-        timeout_s = self._timeout_s(timeout)
-        return await holds.hold_many(
-            self._cluster, check_topic(topic), offsets, lease_request, timeout_s, partial=partial
-        )
+        name, timeout_s = check_topic(topic), self._timeout_s(timeout)
+        return await holds.hold_many(self._cluster, name, offsets, lease_request, timeout_s, partial=partial)
 
     async def release_hold(self, topic: str, partition: int, hold_id: bytes, *, timeout: float | None = None) -> None:
         """End a hold, whichever client made it: its records may be removed from now on. A hold that does not exist is
@@ -393,7 +393,7 @@ class AsyncAdmin:
     # ---- of its parts --------------------------------------------------------------------------------
 
     def _timeout_s(self, timeout: float | None) -> float:
-        check_wait(timeout, least_s=WAIT_S_MIN)
+        checks.check_wait(timeout, least_s=checks.WAIT_S_MIN)
         return self._cluster.config.request_timeout_ms / 1000 if timeout is None else timeout
 
     async def _feature_level(self, request: pb.FeatureLevelRequest, timeout: float | None) -> FeatureLevel:

@@ -7,6 +7,7 @@ from enum import Enum
 from tinymq.base.errors import NotReady
 from tinymq.base.meter import Meter, Unmetered
 from tinymq.broker.coordinator.coordinator import Coordinator
+from tinymq.broker.dead_letters.dead_letters import DeadLetters
 from tinymq.broker.groups.groups import Groups
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.slices import Slices
@@ -48,6 +49,7 @@ class Serving:
         self.groups: Groups | None = None  # set together with `broker`, as is the next one
         self.coordinator: Coordinator | None = None
         self.workers: Workers | None = None
+        self.letters: DeadLetters | None = None
 
     def running_groups(self) -> Groups:
         """Return the groups of the cluster. Raises NotReady as `running`."""
@@ -66,6 +68,12 @@ class Serving:
         self.running()
         assert self.workers is not None, "set together with the broker"
         return self.workers
+
+    def dead_letters(self) -> DeadLetters:
+        """Return the dead letters of this broker. Raises NotReady as `running`."""
+        self.running()
+        assert self.letters is not None, "set together with the broker"
+        return self.letters
 
     def running(self) -> Broker:
         """Return the broker. Raises NotReady with the reason why there is none."""

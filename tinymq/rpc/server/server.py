@@ -23,6 +23,7 @@ from tinymq.rpc.server.client_connections import ClientConnections
 from tinymq.rpc.services.admin import AdminService
 from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
+from tinymq.rpc.services.dead_letters import DeadLettersService
 from tinymq.rpc.services.groups import GroupsService
 from tinymq.rpc.services.workers import WorkersService
 
@@ -58,6 +59,7 @@ class Services:
     channels: ChannelsService
     groups: GroupsService
     workers: WorkersService
+    dead_letters: DeadLettersService
     queue: pb_grpc.QueueServiceServicer  # tinymq.gateway.queue_service
 
 
@@ -114,6 +116,7 @@ def _register(server: grpc.aio.Server, services: Services) -> tuple[str, ...]:
         "Admin": (pb_grpc.add_AdminServicer_to_server, services.admin),
         "Channels": (pb_grpc.add_ChannelsServicer_to_server, services.channels),
         "Groups": (pb_grpc.add_GroupsServicer_to_server, services.groups),
+        "DeadLetters": (pb_grpc.add_DeadLettersServicer_to_server, services.dead_letters),
         "Workers": (pb_grpc.add_WorkersServicer_to_server, services.workers),
         "QueueService": (pb_grpc.add_QueueServiceServicer_to_server, services.queue),
     }

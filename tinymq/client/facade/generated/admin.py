@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tinymq.client.admin.admin import LEASE_S, AsyncAdmin
 from tinymq.client.admin.channels import PartitionSize
 from tinymq.client.admin.cluster_status import ClusterStatus, TopicDescription
+from tinymq.client.admin.dead_letters import RecordStory, Redriven
 from tinymq.client.admin.feature_level import FeatureLevel
 from tinymq.client.admin.groups import GroupCursor, GroupDescription
 from tinymq.client.admin.holds import ENOUGH, HoldDescription
@@ -108,8 +109,7 @@ class Admin:
     def offsets(self, name: str, *, partial: bool = False, timeout: float | None = None) -> dict[int, PartitionOffsets]:
         """Where every partition begins and ends.
 
-        Raises UnknownTopic; DeadlineExceeded when no replica of a partition answers. With `partial` that partition is
-        left out instead.
+        Raises UnknownTopic; DeadlineExceeded when no replica of a partition answers: `partial` leaves that one out.
         """
         return self._loop_thread.run(self._async.offsets(name, partial=partial, timeout=timeout))
 
@@ -129,8 +129,7 @@ class Admin:
     def trim(self, topic: str, partition: int, before: Place, *, timeout: float | None = None) -> int:
         """Remove for good the records before an Offset, or before the first record at or after a datetime.
 
-        Returns the log start after that. Raises OffsetOutOfRange beyond the end; Held when a hold keeps records that
-        were to be removed.
+        Returns the log start after that. Raises OffsetOutOfRange beyond the end; Held when a hold keeps some of them.
         """
         return self._loop_thread.run(self._async.trim(topic, partition, before, timeout=timeout))
 
@@ -139,9 +138,7 @@ class Admin:
         return self._loop_thread.run(self._async.brokers(timeout=timeout))
 
     def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
-        """Return the state of every broker, as each describes itself. The result also lists brokers that do not answer,
-        and metadata voters and replica holders that are not registered.
-        """
+        """The state of every broker, as it describes itself; also of those that do not answer or are not registered."""
         return self._loop_thread.run(self._async.cluster_status(timeout=timeout))
 
     def feature_level(self, *, timeout: float | None = None) -> FeatureLevel:
@@ -158,16 +155,13 @@ class Admin:
         return self._loop_thread.run(self._async.hold_feature_level(level, timeout=timeout))
 
     def release_feature_level(self, *, timeout: float | None = None) -> FeatureLevel:
-        """End the hold on every broker that answers. The cluster's level rises once all members announce a higher one,
-        and never falls.
-        """
+        """End the hold on every broker that answers: the level rises once all members announce a higher one."""
         return self._loop_thread.run(self._async.release_feature_level(timeout=timeout))
 
     def describe_scan(self, scan_id: str, *, timeout: float | None = None) -> ScanDescription:
         """Which brokers have sent what to a scan (see Client.scan), as each broker counts it.
 
-        A broker remembers the latest 1,000 scans until it stops. Raises InvalidName, BrokerUnreachable (no broker
-        answers).
+        A broker remembers the latest 1,000 scans until it stops. Raises InvalidName, BrokerUnreachable.
         """
         return self._loop_thread.run(self._async.describe_scan(scan_id, timeout=timeout))
 
@@ -194,9 +188,8 @@ class Admin:
     ) -> int:
         """Move a channel to an Offset, "earliest", "latest" or a datetime, and return its position after that.
 
-        The channel's consumer is Fenced at its next commit. With `unless_read` no consumer is fenced: the call itself
-        raises Fenced while a consumer is on record for the channel. With `make` a channel that does not exist begins at
-        `to`. Raises UnknownChannel, OffsetOutOfRange, OutcomeUnknown.
+        The channel's consumer is Fenced at its next commit; with `unless_read` the call itself is, while one is on
+        record. With `make` a missing channel begins at `to`. Raises UnknownChannel, OffsetOutOfRange, OutcomeUnknown.
         """
         return self._loop_thread.run(
             self._async.seek_channel(topic, partition, channel, to, unless_read=unless_read, make=make, timeout=timeout)
@@ -217,7 +210,7 @@ class Admin:
     ) -> None:
         """Remove the consumer on record for a channel; with an `epoch`, only if that assignment is still on record.
 
-        A consumer that reads is not stopped by this. Nothing happens when no consumer is on record.
+        A consumer that reads is not stopped by this.
         """
         self._loop_thread.run(self._async.unset_consumer(topic, partition, channel, epoch, timeout=timeout))
 
@@ -275,6 +268,26 @@ class Admin:
         return self._loop_thread.run(
             self._async.seek_group(name, to, topic=topic, partitions=partitions, timeout=timeout)
         )
+
+    def why(self, topic: str, partition: int, offset: int, *, timeout: float | None = None) -> RecordStory:
+        """What became of a record in each group and channel. Raises OffsetOutOfRange for what is not there yet."""
+        return self._loop_thread.run(self._async.why(topic, partition, offset, timeout=timeout))
+
+    def stories(
+        self, topic: str, partition: int, offset: int, count: int, *, timeout: float | None = None
+    ) -> list[RecordStory]:
+        """As `why`, for up to `count` records (1 to 1,000) from an offset on."""
+        return self._loop_thread.run(self._async.stories(topic, partition, offset, count, timeout=timeout))
+
+    def redrive(
+        self, topic: str, partition: int, offset: int, *, run: bytes = b"", timeout: float | None = None
+    ) -> Redriven:
+        """Send a dead letter back to its source, and settle it. The same `run`, 16 bytes, sends it once."""
+        return self._loop_thread.run(self._async.redrive(topic, partition, offset, run=run, timeout=timeout))
+
+    def purge_dead_letters(self, topic: str, partition: int, before: int, *, timeout: float | None = None) -> int:
+        """Settle the dead letters below an offset without sending them back; returns how many that changed."""
+        return self._loop_thread.run(self._async.purge_dead_letters(topic, partition, before, timeout=timeout))
 
     def hold(self, topic: str, partition: int, offset: OffsetLike, *, lease: float = LEASE_S) -> Hold:
         """Keep the records from `offset` on while an `with` block runs, despite retention. See Hold."""

@@ -1,0 +1,89 @@
+"""service DeadLetters: the story of a record, and what brings dead letters back; at the leader of the partition."""
+
+from __future__ import annotations
+
+from tinymq.base.errors import InvalidRequest, OffsetOutOfRange
+from tinymq.broker.dead_letters.story import GroupStory
+from tinymq.broker.serve.messages import prove_leading
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto import tinymq_pb2_grpc as pb_grpc
+from tinymq.rpc.common.access import TOPIC
+from tinymq.rpc.common.broker_state import Serving
+from tinymq.rpc.common.call_context import Context
+from tinymq.rpc.common.presence import require
+from tinymq.rpc.common.rpc_method import unary
+
+TIMEOUT_S = 5.0
+TIMEOUT_S_MAX = 600.0
+RECORDS_MAX = 1000  # of one question
+
+
+class DeadLettersService(pb_grpc.DeadLettersServicer):
+    """service DeadLetters."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+
+    @unary(operation="describe", resource=TOPIC)
+    async def ExplainRecord(self, request: pb.ExplainRecordRequest, context: Context) -> pb.ExplainRecordReply:
+        require(request, "partition", "offset")
+        letters = self._serving.dead_letters()
+        partition = self._serving.running().find(request.topic_id, request.partition)
+        await prove_leading(partition, _timeout_s(request.timeout_ms))
+        count = request.count or 1
+        if count > RECORDS_MAX:
+            raise InvalidRequest(f"the stories of {count} records", hint=f"ask for up to {RECORDS_MAX}")
+        end = partition.high_watermark
+        if request.offset >= end:
+            message = f"{partition}: offset {request.offset} is not below the end {end}"
+            raise OffsetOutOfRange(message, log_start=partition.log_start, high_watermark=end)
+        reply = pb.ExplainRecordReply(log_start=partition.log_start, high_watermark=end)
+        for offset in range(request.offset, min(request.offset + count, end)):
+            told = await letters.stories.tell(partition, offset, request.group)
+            reply.stories.extend(_to_wire(offset, story) for story in told)
+        return reply
+
+    @unary(operation="write", resource=TOPIC)
+    async def RedriveRecord(self, request: pb.RedriveRecordRequest, context: Context) -> pb.RedriveRecordReply:
+        require(request, "partition", "offset")
+        letters = self._serving.dead_letters()
+        partition = self._serving.running().find(request.topic_id, request.partition)
+        done = await letters.redrives.redrive(partition, request.offset, request.run)
+        return pb.RedriveRecordReply(
+            topic=done.topic, partition=done.partition, offset=done.offset, settled_before=done.settled_before
+        )
+
+    @unary(operation="delete", resource=TOPIC)
+    async def PurgeRecords(self, request: pb.PurgeRecordsRequest, context: Context) -> pb.PurgeRecordsReply:
+        require(request, "partition", "before")
+        letters = self._serving.dead_letters()
+        partition = self._serving.running().find(request.topic_id, request.partition)
+        return pb.PurgeRecordsReply(count=await letters.redrives.purge(partition, 0, request.before))
+
+
+def _to_wire(offset: int, story: GroupStory) -> pb.GroupStory:
+    memory = story.memory
+    return pb.GroupStory(
+        offset=offset,
+        group=story.group,
+        kind=story.kind,
+        state=story.state,
+        position=story.position,
+        deliveries=story.deliveries,
+        returns=story.returns,
+        wait_ms=story.wait_ms,
+        worker=memory.worker,
+        lease_left_ms=memory.lease_left_ms,
+        started=memory.started,
+        failure=memory.reason,
+        failed_by=memory.failed_by,
+        dead_topic=story.dead_topic,
+        dead_partition=story.dead_partition,
+        dead_offset=story.dead_offset,
+        reason=story.reason,
+        blocked=story.blocked,
+    )
+
+
+def _timeout_s(timeout_ms: int) -> float:
+    return min(timeout_ms / 1000 or TIMEOUT_S, TIMEOUT_S_MAX)
