@@ -29,6 +29,10 @@ names, see records.py):
     commit        topic, partition, channel, offset                position
     seek          topic, partition, channel, offset                position
     channels      topic                                            [[partition, channel, position], ...]
+    handed_out    topic, group                                     [[partition, offset], ...]
+    assigned      topic, group                                     [partition, ...]; also revoked, lost_partitions
+    group_commit  topic, group, offsets                            null; offsets are [[partition, offset], ...]
+    group_lag     topic, group                                     [[partition, position], ...]
     consume       topic, partition, channel, request, reads        [offset, record], or null: there was none
     fetch         topic, partition, offset                         [[offset, record] or null, log start, high watermark]
     size          topic, partition, channel                        messages kept, or (channel not "") not taken yet

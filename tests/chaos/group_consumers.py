@@ -105,7 +105,9 @@ class Consumer:
                         await self.commit(place, grant, position + 1)
 
     async def let_go(self, place: TopicPartition) -> None:
-        grant = self.leaving.pop(place)
+        grant = self.leaving.pop(place, None)
+        if grant is None:
+            return  # lost while the one before was committed
         _, position = self.reading.pop(place)
         self.told.append(f"revoked {place.partition}")
         with suppress(TinymqError):

@@ -17,6 +17,7 @@ ON_BROKERS = (
     "cursors",
     "takers",
     "rush",
+    "members",
     "queues",
     "moved",
     "partitions",
@@ -54,6 +55,14 @@ def test_consumers_of_two_channels_commit_seek_and_fence_each_other() -> None:
     assert {call.args["channel"] for call in done(history, "commit")} == {"red", "blue"}
     assert max(call.args["offset"] for call in done(history, "commit")) > 5
     assert "Fenced" in {call.error for call in history.of("commit", "seek", "read")}
+
+
+@pytest.mark.long
+def test_members_of_a_group_commit_leave_and_come_back() -> None:
+    history = told("members", "kill")
+    kinds = Counter(call.kind for call in done(history, "assigned", "revoked", "group_commit", "group_lag"))
+    assert all(kinds[kind] >= 3 for kind in ("assigned", "revoked", "group_commit", "group_lag")), kinds
+    assert max(position for call in done(history, "group_lag") for _, position in call.result) > 3
 
 
 def test_takers_share_a_channel_and_ask_again() -> None:

@@ -17,6 +17,7 @@ from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.checkers.records import (
     cursors,
     early_answers,
+    members,
     reads,
     recreated,
     replicas,
@@ -79,6 +80,9 @@ CHECKERS: tuple[Checker, ...] = (
     cursors.taken_twice,
     cursors.taken_by_nobody,
     cursors.taken_as_stored,
+    members.skipped_by_the_group,
+    members.group_moved_back,
+    members.two_owners_commit,
     sizes.miscounted,
     stale_reads.stale_reads,
     retention.removed_early,

@@ -28,6 +28,7 @@ from tinymq_chaos.workloads import (
 )
 from tinymq_chaos.workloads.capacity import Company
 from tinymq_chaos.workloads.context import CALL_S, Context, Workload, key_of
+from tinymq_chaos.workloads.groups import members
 from tinymq_chaos.workloads.pipelining import push
 from tinymq_chaos.workloads.producers import NumberedProducer
 
@@ -92,6 +93,9 @@ WEAK = frozenset({"volatile", "delayed", "toggled", "unreplicated"})
 OF_THREE = frozenset({"metadata", "churn", "moved", "recreated"})
 """They need three brokers."""
 
+BY_NAME_ALONE = frozenset({"members"})
+"""No plain run draws them yet: `make sim WORKLOADS=members`."""
+
 WORKLOADS: dict[str, Workload] = {
     "idempotent": idempotent,
     "plain": plain,
@@ -101,6 +105,7 @@ WORKLOADS: dict[str, Workload] = {
     "cursors": channels.cursors,
     "takers": channels.takers,
     "rush": cursor_races.rush,
+    "members": members.members,
     "queues": queues.queues,
     "retained": capacity.retained,
     "unreplicated": capacity.unreplicated,

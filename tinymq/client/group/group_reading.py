@@ -223,7 +223,8 @@ class GroupReading:
     async def give_up(self, places: Iterable[TopicPartition]) -> None:
         """Let partitions go that are leaving, because nothing of them is in hand any more."""
         for place in list(places):
-            await self._let_go(place, self.tasks.records.leave(place))
+            if place in self.tasks.records.leaving:  # it may be lost while the one before is committed
+                await self._let_go(place, self.tasks.records.leave(place))
 
     # ---- commits ----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,82 @@
+"""Stream groups: no record is skipped, no cursor moves back, and no owner commits what another one has by now
+(docs/groups.md). No member of these histories seeks, and their groups begin with the first record."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
+from tinymq_chaos.checkers.common.facts import Facts
+from tinymq_chaos.history import Call, Outcome
+
+Place = tuple[str, str, int]
+"""(topic, group, partition)"""
+
+
+def skipped_by_the_group(facts: Facts) -> Iterator[Anomaly]:
+    """A group's cursor has passed a record that no member was handed out before."""
+    handed: dict[Place, dict[int, float]] = defaultdict(dict)
+    for call in facts.of("handed_out"):
+        for partition, offset in call.result or ():
+            handed[_place(call, partition)].setdefault(offset, call.invoked_s)
+    for place, (position, call) in _furthest(facts).items():
+        missing = [offset for offset in range(position) if offset not in handed[place]]
+        if missing:
+            what = f"group {place[1]} is at {position}, and no member got some of the records before"
+            yield Anomaly.of(AnomalyKind.TAKEN_BY_NOBODY, what, (place[0], place[2]), call, offsets=tuple(missing[:10]))
+
+
+def group_moved_back(facts: Facts) -> Iterator[Anomaly]:
+    """A group's cursor is behind a position that it had before, or that was committed."""
+    seen: dict[Place, list[tuple[float, int, Call]]] = defaultdict(list)  # (end of the call, position, call)
+    for call in facts.of("group_commit", "group_lag"):
+        if call.outcome is Outcome.OK and call.ended_s is not None:
+            for partition, position in _positions(call):
+                seen[_place(call, partition)].append((call.ended_s, position, call))
+    for now in facts.of("group_lag"):
+        for partition, position in _positions(now) if now.outcome is Outcome.OK else ():
+            before = [s for s in seen[_place(now, partition)] if s[0] < now.invoked_s and s[1] > position]
+            if before:
+                what = f"group {now.args['group']} is at {position}, and was at {before[0][1]}"
+                log = (now.args["topic"], partition)
+                yield Anomaly.of(AnomalyKind.CURSOR_BACK, what, log, before[0][2], now, offsets=(position,))
+                return
+
+
+def two_owners_commit(facts: Facts) -> Iterator[Anomaly]:
+    """A member commits in a partition that another member has taken over since."""
+    owners: dict[Place, list[Call]] = defaultdict(list)  # the calls by which members got the partition, in their order
+    for call in facts.of("assigned"):
+        for partition in call.result or ():
+            owners[_place(call, partition)].append(call)
+    for commit in facts.of("group_commit"):
+        if commit.outcome is not Outcome.OK:
+            continue
+        for partition, offset in commit.args["offsets"]:
+            got = owners[_place(commit, partition)]
+            mine = max((c.invoked_s for c in got if c.process == commit.process), default=0.0)
+            after = [c for c in got if c.process != commit.process and mine < c.invoked_s < commit.invoked_s]
+            if after:
+                what = f"group {commit.args['group']}: a member commits what another one got before"
+                log = (commit.args["topic"], partition)
+                yield Anomaly.of(AnomalyKind.NOT_FENCED, what, log, after[0], commit, offsets=(offset,))
+
+
+def _positions(call: Call) -> list[tuple[int, int]]:
+    return [(partition, position) for partition, position in call.args.get("offsets") or call.result or ()]
+
+
+def _furthest(facts: Facts) -> dict[Place, tuple[int, Call]]:
+    """The highest position of each cursor that a call has shown."""
+    found: dict[Place, tuple[int, Call]] = {}
+    for call in facts.of("group_commit", "group_lag"):
+        for partition, position in _positions(call) if call.outcome is Outcome.OK else ():
+            place = _place(call, partition)
+            if position > found.get(place, (0, call))[0]:
+                found[place] = position, call
+    return found
+
+
+def _place(call: Call, partition: int) -> Place:
+    return call.args["topic"], call.args["group"], partition

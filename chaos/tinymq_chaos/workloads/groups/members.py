@@ -1,0 +1,102 @@
+"""Members of a stream group: they join, read, commit, take their time, leave, and stop without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tinymq.base.errors import TinymqError
+from tinymq.client import AsyncClient
+from tinymq_chaos.history import Outcome
+from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, key_of, pause, recording
+from tinymq_chaos.workloads.producers import NumberedProducer, lone
+from tinymq_chaos.workloads.readers import drain
+
+PARTITIONS = 4
+SEATS = 3  # members at a time
+STATIC = 1  # of them with an instance id
+POLL_S = 0.5
+CONSUMER: dict[str, Any] = {"auto_commit": False, "fetch_wait_ms": 200}
+
+
+async def members(context: Context) -> None:
+    """One group. Its members commit what they were handed out, and another client reads the group's cursors."""
+    name = await context.topic(PARTITIONS)
+    client = context.client(request_timeout_ms=CALL_S * 1000)
+    key = await key_of(context, client, name)
+    group = f"{context.name}-g"
+    sender = NumberedProducer(context, f"{context.name}.a", name, key, PARTITIONS)
+    seats = [_sit(context, seat, name, key, group) for seat in range(SEATS)]
+    await asyncio.gather(lone(context, sender, client), _look(context, client, key, group), *seats)
+    await _look_once(context, client, f"{context.name} end", key, group)
+    await drain(context, client, name, key, "leader")
+
+
+async def _sit(context: Context, seat: int, topic: str, key: str, group: str) -> None:
+    client = context.client(request_timeout_ms=CALL_S * 1000)
+    life = 0
+    while not context.stop.is_set():
+        life += 1
+        process = f"{context.name} {seat}.{life}"
+        place: dict[str, Any] = {"topic": key, "group": group}
+
+        def told(kind: str, process: str = process, place: dict[str, Any] = place) -> Callable[[Sequence[Any]], None]:
+            def tell(partitions: Sequence[Any]) -> None:
+                begin(context, process, kind, **place).ok([each.partition for each in partitions])
+
+            return tell
+
+        consumer = client.consumer(
+            topic,
+            group=group,
+            instance_id=f"seat-{seat}" if seat < STATIC else None,
+            on_assigned=told("assigned"),
+            on_revoked=told("revoked"),
+            on_lost=told("lost_partitions"),
+            **CONSUMER,
+        )
+        try:
+            while not context.stop.is_set() and context.rng.random() > 0.04:
+                if not await _turn(context, process, consumer, place):
+                    break
+        finally:
+            with contextlib.suppress(TinymqError):
+                # A static member that closes says nothing to its group. Others leave, or are missed.
+                await (consumer.close() if context.rng.random() < 0.6 else consumer.leave())
+        await pause(context, 0.0, 2.0)
+
+
+async def _turn(context: Context, process: str, consumer: Any, place: dict[str, Any]) -> bool:
+    """Read some records, handle them, and commit. False: the member ended."""
+    try:
+        found = await consumer.poll(timeout=POLL_S, max_records=context.rng.randint(1, 10))
+    except TinymqError as error:
+        fail(begin(context, process, "read", **place), error)
+        return False
+    begin(context, process, "handed_out", **place).ok([[each.partition, each.offset] for each in found])
+    slow = context.rng.random() < 0.05
+    await pause(context, 0.0, 4.0 if slow else 0.3)
+    committed = consumer.committed()
+    ends = {place.partition: offset for place, offset in consumer.position().items()}
+    for message in found:
+        if message.partition in ends:
+            ends[message.partition] = max(ends[message.partition], message.offset + 1)
+    moved = {each.partition: ends[each.partition] for each, at in committed.items() if ends.get(each.partition, 0) > at}
+    with recording(context, process, "group_commit", **place, offsets=sorted(moved.items())) as call:
+        await consumer.commit()
+        call.ok(None)
+    return call.outcome is not Outcome.PENDING
+
+
+async def _look(context: Context, client: AsyncClient, key: str, group: str) -> None:
+    while not context.stop.is_set():
+        await _look_once(context, client, f"{context.name} looks", key, group)
+        await pause(context, 0.2, 2.0)
+
+
+async def _look_once(context: Context, client: AsyncClient, process: str, key: str, group: str) -> None:
+    with recording(context, process, "group_lag", topic=key, group=group) as call:
+        found = await client.admin.group_lag(group)
+        call.ok([[each.partition, each.position] for each in found])
