@@ -33,6 +33,9 @@ class FakeLog:
     def time_index(self) -> FakeLog:
         return self
 
+    async def read(self, index: int, bytes_max: int) -> list[Entry]:
+        return [entry for entry in self.entries if entry.index >= index]
+
     def tail_from_offset(self, offset: int, end_offset: int, bytes_max: int) -> bytes | None:
         return None if self.cold else self._frames(offset, end_offset, bytes_max)
 

@@ -222,6 +222,7 @@ def test_what_fails_in_dead_letters_goes_to_no_further_ones(tinymq_cluster: Clus
     assert "df.dlq.dlq" not in [topic.name for topic in mq.admin.list_topics()]
 
 
+@pytest.mark.long
 def test_a_group_without_dead_letters_drops_the_record(tinymq_cluster: Cluster, mq: Client) -> None:
     shop = Shop(tinymq_cluster, mq, "dg", 1, dlq="none")
     shop.bury(0)

@@ -244,9 +244,11 @@ class QueueGroup:
         if known is not None:
             if known.message_id != burial.message_id:
                 return False
-            # The dead letters were deleted and made again. The copy keeps its id and its headers.
-            place = known._replace(topic_id=burial.topic_id, partition=burial.partition, end=burial.end)
-            self.burials[offset] = place
+            if (known.topic_id, known.partition) != (burial.topic_id, burial.partition):
+                # The dead letters were deleted and made again. The copy keeps its id and its headers. With the same
+                # destination the first end counts: a copy may lie behind it, and before the end of a later leader.
+                place = known._replace(topic_id=burial.topic_id, partition=burial.partition, end=burial.end)
+                self.burials[offset] = place
             return True
         if self.is_settled(offset, position):
             return False
