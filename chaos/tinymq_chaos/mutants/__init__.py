@@ -25,7 +25,7 @@ from tinymq_chaos.mutants import (
     requests,
     weak_topics,
 )
-from tinymq_chaos.mutants.groups import stream_groups
+from tinymq_chaos.mutants.groups import queue_leases, stream_groups
 from tinymq_chaos.mutants.mutant import MUTANTS, Focus, Mutant, Patches, find, mutant
 
 # Importing a module enters its mutants into MUTANTS.
@@ -36,6 +36,7 @@ ROOMS = (
     partitions,
     partition_state,
     queue_groups,
+    queue_leases,
     stream_groups,
     requests,
     weak_topics,

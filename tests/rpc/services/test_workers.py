@@ -13,7 +13,7 @@ from tests.fakes.batches import payload
 from tests.fakes.raw_client import WAIT_S, Raw, batch, entries, until
 from tests.fakes.raw_worker import LIMITS, Place, RawWorker, Workers
 from tinymq.broker.dead_letters.letter import DELIVERIES, OFFSET, REASON
-from tinymq.format.batch import decode_batch
+from tinymq.format.batch import decode_batch, encode, pack_batch
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.testing.cluster import Cluster
@@ -265,6 +265,36 @@ def test_a_seek_takes_all_records_back(cluster: Cluster) -> None:
         assert await one.do("ACK", 0, 1, 2) == []
 
     on(cluster, "seeks", test)
+
+
+@pytest.mark.long  # the search of leases has the rule; here it waits for a dead letter
+def test_records_of_a_key_come_one_at_a_time_and_in_order(cluster: Cluster) -> None:
+    async def test(b: Bench) -> None:
+        await b.make(records=0, ordering="key", retry_ms="none", deliveries_max="3")
+        for data in (keyed_payload(b"x", b"x", b"y"), keyed_payload(b"y", None, b"x")):
+            (sent,) = await b.raw.produce(batch(b.place[0], data))
+            assert not sent.HasField("error"), sent.error
+        one, two = await b.worker(b"a", credit=2), await b.worker(b"b", credit=0)
+        await one.until(lambda: set(one.grants) == {0, 2})
+        two.credit(10)
+        await two.until(lambda: set(two.grants) == {4})
+        assert await one.do("NACK", 0, delay_ms=200) == []
+        await two.until(lambda: set(two.grants) == {0, 4})
+        assert await two.do("ACK", 0) == []
+        await two.until(lambda: set(two.grants) == {0, 1, 4})
+        assert await one.do("ACK", 2) == []
+        await two.until(lambda: set(two.grants) == {0, 1, 3, 4})
+        assert await two.do("REJECT", 1) == []
+        await two.until(lambda: 5 in two.grants)  # once the dead letter of 1 is there
+        assert await two.do("ACK", 3, 4, 5) == []
+        assert await b.lag() == 0
+
+    on(cluster, "keys", test)
+
+
+def keyed_payload(*keys: bytes | None) -> bytes:
+    message = encode(list(keys), [b"v"] * len(keys), None, [0] * len(keys))
+    return pack_batch(message, record_count=len(keys))
 
 
 def test_after_failover_nobody_gets_what_a_live_worker_holds(cluster: Cluster) -> None:

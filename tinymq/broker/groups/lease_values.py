@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+from tinymq.base.group_config import Ordering
 from tinymq.broker.state.queue_group import Charge
 
 
@@ -21,6 +22,7 @@ class QueueSettings:
     leased_max: int = 10_000
     waiting_max: int = 10_000
     deliveries_max: int = 0  # a record with so many failed deliveries is to be buried; 0: never
+    keyed: bool = False  # the records of a key wait for each other
     retry_ms: tuple[int, ...] = ()  # after the first, second ... failed delivery; the last one for all further ones
 
     @classmethod
@@ -35,6 +37,7 @@ class QueueSettings:
             leased_max=config["leased_max"],
             waiting_max=config["waiting_max"],
             deliveries_max=config["deliveries_max"] or len(retry_ms) + 1,
+            keyed=config["ordering"] is Ordering.KEY,
             retry_ms=retry_ms,
         )
 

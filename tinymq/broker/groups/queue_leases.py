@@ -16,6 +16,7 @@ from typing import Protocol
 
 from tinymq.base.errors import SessionEnded
 from tinymq.broker.groups.dead_records import DeadRecords
+from tinymq.broker.groups.key_order import KeyOrder
 from tinymq.broker.groups.lease_proposals import LeaseProposals
 from tinymq.broker.groups.lease_values import Era, Grant, Lease, Proposal, QueueSettings, Session, Verdict
 from tinymq.broker.state.queue_group import REJECTED, Charge, Failure, QueueGroup
@@ -60,7 +61,9 @@ class QueueLeases:
         self._unknown_from, self._unknown_below = position, max(position, group.granted_below)
         self.absent = set(group.sessions)
         self._rejoin_until_s = now_s + settings.rejoin_s
-        self._next = self._unknown_below  # no record from here on was granted
+        self.keys = KeyOrder(position) if settings.keyed else None
+        # No record from here on was granted, or, with keyed order, was looked at.
+        self._next = position if settings.keyed else self._unknown_below
         self.dead.note(group.failures, group)
         self.end_wait(now_s)
 
@@ -83,7 +86,7 @@ class QueueLeases:
         grants = {grant.offset: grant for grant in held}
         lost = [offset for offset, grant in grants.items() if not (known and self.confirm(session, grant, now_s))]
         for offset in [o for o, lease in self.leases.items() if lease.session == session and o not in grants]:
-            self._drop(offset)
+            self.take_back(offset)
         self.absent.discard(session)
         self.end_wait(now_s)
         return lost
@@ -122,7 +125,7 @@ class QueueLeases:
         self.sessions[session].closed_s = now_s
         if by_worker:
             for offset in [o for o, lease in self.leases.items() if lease.session == session and not lease.started]:
-                self._drop(offset)
+                self.take_back(offset)
 
     def end_session(self, session: bytes) -> None:
         """Propose the end of a session, with the charges for what it had started."""
@@ -147,6 +150,8 @@ class QueueLeases:
         if known is None or known.closed_s is not None or not self.is_open(session):
             return []
         self.end_wait(now_s)
+        if self.keys is not None and self.waits:
+            return []  # somebody may hold an earlier record of any key
         granted: list[Grant] = []
         while len(granted) < most and len(self.leases) < self._settings.leased_max:
             offset = self._take(end, now_us, has_room)
@@ -180,10 +185,13 @@ class QueueLeases:
                 return offset
         if not has_room or len(self._group.failures) >= self._settings.waiting_max:
             return None  # what waits for its time takes all room: nothing new is begun
-        while self._next < end:
-            if not self.may_grant(self._next):
+        keys, held_max = self.keys, self._settings.leased_max // 2
+        while self._next < (end if keys is None else min(end, keys.known_end)):
+            if not self.may_grant(self._next) or (keys is not None and keys.held >= held_max):
                 return None
             offset, self._next = self._next, self._next + 1
+            if keys is not None:
+                keys.enter(offset, self._is_open(offset))
             if self._is_free(offset, now_us):
                 return offset
         return None
@@ -211,6 +219,8 @@ class QueueLeases:
             return False
         if self.waits and self._unknown_from <= offset < self._unknown_below:
             return False  # somebody may hold it; `end_wait` offers it again
+        if self.keys is not None and not self.keys.is_first(offset):
+            return False  # it is offered again when the record before it is settled
         failure = self._group.failures.get(offset)
         if failure is not None and self.dead.is_dead(failure):
             return False  # until it is buried, or a seek moves the group
@@ -233,13 +243,14 @@ class QueueLeases:
         return bool(self._next < end or self._free or self._waiting or self.waits)
 
     def take_back(self, offset: int) -> None:
-        """End a lease whose grant was never sent."""
-        self._drop(offset)
-
-    def _drop(self, offset: int) -> None:
         """End a lease without a charge: the record is free."""
         del self.leases[offset]
-        heapq.heappush(self._free, offset)
+        self.offer(offset)
+
+    def offer(self, offset: int) -> None:
+        """Have a record looked at again. Those from `_next` on are looked at in any case, and then at the mark, too."""
+        if offset < self._next:
+            heapq.heappush(self._free, offset)
 
     def end_wait(self, now_s: float) -> None:
         """After a change of leaders: once all workers have attached, or their time is up, what none of them holds is
@@ -250,7 +261,7 @@ class QueueLeases:
         self._unknown_from = self._unknown_below
         for session in sorted(self.absent):
             self.end_session(session)
-        for offset in unknown:
+        for offset in unknown if self.keys is None else ():  # with keyed order, `_next` comes to them
             if self._is_open(offset) and offset not in self.leases:
                 self._free.append(offset)
         heapq.heapify(self._free)
@@ -294,7 +305,7 @@ class QueueLeases:
             verdict = Verdict.LOST
         if verdict is not None:
             return verdict
-        self._drop(grant.offset)
+        self.take_back(grant.offset)
         return Verdict.DONE
 
     def extend(self, session: bytes, connection: int, grant: Grant, started: bool, now_s: float) -> Verdict:
@@ -334,6 +345,8 @@ class QueueLeases:
         A lease that runs out is charged only if its worker had started the record.
         """
         self.end_wait(now_s)
+        for offset in self.keys.sweep(self._is_open) if self.keys is not None else ():
+            heapq.heappush(self._free, offset)
         for session, known in list(self.sessions.items()):
             gone = known.closed_s is not None and now_s >= known.closed_s + self._settings.rejoin_s
             if gone or now_s >= known.heard_s + self._settings.session_s:
@@ -347,7 +360,7 @@ class QueueLeases:
                 del self.leases[offset]
                 self.propose(Proposal(self.era, charges=(Charge(offset, lease.grant.delivery, 0),)))
             elif now_s >= lease.asked_until_s:
-                self._drop(offset)
+                self.take_back(offset)
         return asks
 
     # ---- proposals
@@ -366,7 +379,9 @@ class QueueLeases:
         self._ending.discard(proposal.ends)
         for offset in proposal.blocked:
             if self._is_open(offset):
-                heapq.heappush(self._free, offset)
+                self.offer(offset)
+            elif self.keys is not None and (following := self.keys.settled(offset)) is not None:
+                heapq.heappush(self._free, following)
         self.dead.note((charge.offset for charge in proposal.charges), self._group)
 
     def begin_era(self, history: int) -> list[tuple[bytes, Grant]]:
@@ -380,5 +395,6 @@ class QueueLeases:
         self._free.clear()
         self._waiting.clear()
         self._unknown_from = self._unknown_below = self._next = position
+        self.keys = KeyOrder(position) if self.keys is not None else None
         self._mark_proposed = self._group.granted_below
         return lost

@@ -95,6 +95,20 @@ class GrantedRecords:
                 break  # there is nothing more to read
         return found
 
+    async def keys(self, partition: Partition, start: int) -> list[tuple[int, list[int | None]]]:
+        """The hashes of the keys of records from `start` on, by batch: (first offset, hashes); None: no key.
+
+        The hashes mean nothing outside of this process. Raises CorruptData, and other errors of a disk.
+        """
+        found: list[tuple[int, list[int | None]]] = []
+        frames = await partition.group.log.reader.read_from_offset(start, partition.high_watermark, READ_BYTES)
+        for entry in iter_entries(frames):
+            if entry.header.kind == Kind.DATA:
+                kept = self._find(partition, entry.header.base_offset) or await self._keep(partition, entry)
+                keys = kept.records.column(0).to_pylist()
+                found.append((kept.base_offset, [None if key is None else hash(key) for key in keys]))
+        return found
+
     def _find(self, partition: Partition, offset: int) -> Unpacked | None:
         group, history = partition.group.id, partition.state.epoch_cache.newest_term
         for key, kept in self._cache.items():

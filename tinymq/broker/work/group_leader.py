@@ -23,6 +23,7 @@ from tinymq.broker.work.attachment import Attached, Attachment, Refused, Settlem
 from tinymq.broker.work.commands import command_of
 from tinymq.broker.work.deliveries import Deliveries
 from tinymq.broker.work.granted_records import GrantedRecords
+from tinymq.broker.work.key_reader import KeyReader
 from tinymq.broker.work.last_failures import LastFailure, LastFailures
 
 COMMAND_S = 86_400.0  # a command ends when it is applied, or with the leadership: an earlier end would tell nothing
@@ -60,7 +61,7 @@ class GroupLeader:
     """The leader's side of one group in one partition, in one term."""
 
     def __init__(
-        self, partition: Partition, name: str, group_id: int, settings: QueueSettings, *, keyed: bool,
+        self, partition: Partition, name: str, group_id: int, settings: QueueSettings, *,
         records: GrantedRecords, clock: Clock, rng: random.Random, on_dead: Callable[[GroupLeader], None],
     ) -> None:  # fmt: skip
         """`on_dead` is called when there are records to bury, and again and again until there are none."""
@@ -71,12 +72,12 @@ class GroupLeader:
         self.term = partition.group.term
         self.over = False
         self.attachments: dict[bytes, Attachment] = {}  # by session; in the turn in which they are granted records
-        self._keyed = keyed
         self._clock = clock
         self._rng = rng
         self._on_dead = on_dead
         self._applied = _Applied(partition, name)
         self.leases = QueueLeases(self.term, self._applied, self._history, settings, clock.monotonic())
+        self._keys = KeyReader(partition, records, self.pump)
         self._settlements: list[Settlement] = []  # that wait for the next command
         self._proposals: list[Proposal] = []  # that could not be appended yet
         self._under_way = False  # a command is appended, or queued
@@ -117,7 +118,7 @@ class GroupLeader:
             lost=[grant for grant in held if grant.offset in lost],
             lease_s=self.settings.lease_s,
             session_s=self.settings.session_s,
-            keyed=self._keyed,
+            keyed=self.settings.keyed,
         )
         new.port.attached(new.number, answer)
         self.pump()
@@ -222,6 +223,7 @@ class GroupLeader:
         for at in list(self.attachments.values()):
             self._end(at, error)
         self._deliveries.close()
+        self._keys.close()
 
     def check(self) -> None:
         """End this object if it is over: the leadership may have ended, and begun again, since the last look."""
@@ -270,6 +272,7 @@ class GroupLeader:
         partition = self.partition
         size = partition.state.kept_bytes // max(1, partition.state.kept_records)
         most_at_once = max(1, min(GRANT_MAX, GRANT_BYTES // max(1, size)))
+        self._keys.read_on(self.leases.keys)
         again = False
         for at in list(self.attachments.values()):
             most = min(most_at_once, at.most(size))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 from tinymq.base.clock import Clock
 from tinymq.base.errors import NotLeader, NotReady, UnknownGroup, WrongKind
-from tinymq.base.group_config import Ordering
 from tinymq.base.types import GroupId
 from tinymq.broker.groups.group_list import GroupList
 from tinymq.broker.groups.lease_values import QueueSettings
@@ -105,9 +104,8 @@ class Workers:
         if leader is not None:
             leader.check()
         if leader is None or leader.over:
-            config = group.config()
             leader = self._leaders[key] = GroupLeader(
-                partition, name, group_id, QueueSettings.of(config), keyed=config["ordering"] is Ordering.KEY,
+                partition, name, group_id, QueueSettings.of(group.config()),
                 records=self._records, clock=self._clock, rng=self._rng, on_dead=lambda led: self.on_dead(led),
             )  # fmt: skip
         return leader
