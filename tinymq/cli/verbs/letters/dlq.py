@@ -211,7 +211,8 @@ def _letters(
         done = _settled(mq, name, number, at.log_start, at.high_watermark)
         if left <= 0 or at.log_start >= at.high_watermark:
             continue
-        with mq.reader(name, [number], Offset(at.log_start), "latest") as reader:
+        # What is purged or sent back in this moment may be removed while it is read.
+        with mq.reader(name, [number], "earliest", "latest", on_trimmed="skip") as reader:
             for message in reader:
                 letter = read_letter(message, message.offset in done)
                 if (settled or not letter.settled) and group in (None, letter.group):
