@@ -147,6 +147,10 @@ class MemoryNetwork:
         for pipe in [p for p in self._pipes if set(p.direction) == {a, b}]:
             self.close(pipe, BrokerUnreachable("connection reset"))
 
+    def has_lost(self, a: int, b: int) -> bool:
+        """Return whether some connection from a to b carries nothing any more, and neither end is told."""
+        return any(pipe.dead and pipe.direction == (a, b) for pipe in self._pipes)
+
     def lose_connection(self, a: int, b: int, channel: Channel) -> bool:
         """Let the connection from `a` to `b` carry nothing any more, and tell neither end, as a forgetful router does.
 

@@ -13,6 +13,7 @@ from tinymq.client.common.rows import rows_of
 from tinymq.client.consume import records
 from tinymq.client.produce import producer_batch
 from tinymq.client.produce.send_queue import SendQueue
+from tinymq.client.produce.topic_buffers import TopicBuffers
 from tinymq.format.batch import Codec, conform, encode
 from tinymq.format.columns import Headers
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
@@ -22,6 +23,7 @@ HEALTH = "tests/client/cluster/test_broker_health.py::test_"
 WRITES = Focus(faults=("kill",), workloads=("lone", "idempotent"), pace=0.3)
 TABLES = Focus(faults=("kill",), workloads=("batches",), pace=0.3)
 QUEUES = Focus(faults=("kill",), workloads=("queues",), pace=0.3)
+RECREATED = Focus(faults=("kill",), workloads=("recreated",), pace=0.5)
 LATE_US = 3_000_000
 
 Keys = Sequence[bytes | None] | None
@@ -105,6 +107,11 @@ def look_ups_are_late(p: Patches) -> None:
         return await real(partition, late_us, leader_only, offload)
 
     p.replace(offsets.find_offset, find)
+
+
+@mutant("a producer goes on into the topic that is made again under the name of a deleted one", RECREATED)
+def producers_stay_with_deleted_topics(p: Patches) -> None:
+    p.replace(TopicBuffers.forget, lambda self, topic, topic_id: None)
 
 
 @mutant(

@@ -263,6 +263,12 @@ class _Watch:
         conditions, usual = self._world.conditions, self._world.link_s
         for way in ((a, b), (b, a)):
             known = conditions.of(way)
-            if conditions.is_impaired(way) or known.loss or known.drop or (known.seconds, known.jitter_s) != usual:
+            if (
+                conditions.is_impaired(way)
+                or self._world.network.has_lost(*way)
+                or known.loss
+                or known.drop
+                or (known.seconds, known.jitter_s) != usual
+            ):
                 return False
         return True
