@@ -49,6 +49,7 @@ ASKING: dict[str, list[str]] = {
     "group list": [],
     "group describe": ["g"],
     "group lag": ["g"],
+    "group members": ["g"],
     "group seek": ["g", "--to", "end"],
     "group delete": ["g"],
     "dlq list": [TOPIC],

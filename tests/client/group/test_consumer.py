@@ -95,6 +95,8 @@ def test_partitions_are_divided_and_move_without_a_record_twice(mq: Client, tiny
 
             until(divided)
             assert {*one.assignment()}.isdisjoint(two.assignment())
+            listed = [{(p.topic, p.partition) for p in m.partitions} for m in mq.admin.group_members("cc-g")]
+            assert sorted(map(sorted, listed)) == sorted(map(sorted, ({*one.assignment()}, {*two.assignment()})))
             assert len(told) == 2, "what it keeps was not interrupted"
             values = fill(mq, "cc", 4, 40)
             found: list[bytes | None] = []

@@ -15,7 +15,7 @@ from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 from tinymq.cli.verbs.topic import DryRun
 
 if TYPE_CHECKING:
-    from tinymq.client import Client, GroupCursor, GroupDescription
+    from tinymq.client import Client, GroupCursor, GroupDescription, GroupMember
     from tinymq.client.common.start_positions import Place
 
 app = App(
@@ -67,6 +67,21 @@ def describe(name: Name, /, *, servers: ServerOptions = DEFAULT_SERVERS, output:
         return
     _show(group, output)
     _print_cursors(cursors)
+
+
+@app.command
+def members(name: Name, /, *, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
+    """Show the members of a stream group, and which partitions each of them has."""
+    with servers.connect() as mq:
+        found = mq.admin.group_members(name)
+    if output == "json":
+        print_json({"group": name, "members": [_member_document(member) for member in found]})
+        return
+    rows = []
+    for member in found:
+        had = [f"{p.topic}/{p.partition}{' (leaving)' if p.revoking else ''}" for p in member.partitions]
+        rows.append((member.member, member.client_id, "yes" if member.static else "no", ", ".join(had)))
+    print_table(["member", "client", "static", "partitions"], rows)
 
 
 @app.command
@@ -176,6 +191,19 @@ def _document(group: GroupDescription) -> dict[str, Any]:
         "state": group.state,
         "topics": list(group.topics),
         "settings": dict(group.settings),
+    }
+
+
+def _member_document(member: GroupMember) -> dict[str, Any]:
+    return {
+        "member": member.member,
+        "client_id": member.client_id,
+        "static": member.static,
+        "rack": member.rack,
+        "partitions": [
+            {"topic": each.topic, "partition": each.partition, "epoch": each.epoch, "revoking": each.revoking}
+            for each in member.partitions
+        ],
     }
 
 

@@ -13,7 +13,7 @@ from tinymq.client.admin.channels import Channels, PartitionSize
 from tinymq.client.admin.cluster_status import ClusterStatus, TopicDescription
 from tinymq.client.admin.dead_letters import DeadLetterCalls, RecordStory, Redriven
 from tinymq.client.admin.feature_level import FeatureLevel
-from tinymq.client.admin.groups import GroupCalls, GroupCursor, GroupDescription
+from tinymq.client.admin.groups import GroupCalls, GroupCursor, GroupDescription, GroupMember
 from tinymq.client.admin.holds import ENOUGH, AsyncHold, HoldDescription, Lease
 from tinymq.client.admin.leadership_transfer import transfer_leader
 from tinymq.client.admin.partition_offsets import PartitionOffsets, find_place
@@ -31,10 +31,8 @@ LEASE_S = 60.0
 
 
 class AsyncAdmin:
-    """Topics, channels, holds and the state of the cluster.
-
-    Every `timeout` is in seconds; request_timeout_ms if not given.
-    """
+    """Topics, channels, groups, holds and the state of the cluster. Each `timeout` is in seconds; request_timeout_ms if
+    not given."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -235,12 +233,10 @@ class AsyncAdmin:
     async def unset_consumer(
         self, topic: str, partition: int, channel: str, epoch: int = 0, *, timeout: float | None = None
     ) -> None:
-        """Remove the consumer on record for a channel; with an `epoch`, only if that assignment is still on record.
-
-        A consumer that reads is not stopped by this.
-        """
-        timeout_s = self._timeout_s(timeout)
-        await self._channels.unset_consumer(topic, partition, channel, checks.check_count("epoch", epoch, 0), timeout_s)
+        """Remove the consumer on record for a channel; with an `epoch`, only if that assignment is still on record. A
+        consumer that reads is not stopped."""
+        checks.check_count("epoch", epoch, 0)
+        await self._channels.unset_consumer(topic, partition, channel, epoch, self._timeout_s(timeout))
 
     # ---- groups --------------------------------------------------------------------------------------
 
@@ -280,6 +276,10 @@ class AsyncAdmin:
     async def group_lag(self, name: str, *, timeout: float | None = None) -> list[GroupCursor]:
         """The position and the lag of a group in each partition, as the leaders have them. Raises UnknownGroup."""
         return await self._groups.cursors(name, self._timeout_s(timeout))
+
+    async def group_members(self, name: str, *, timeout: float | None = None) -> list[GroupMember]:
+        """The members of a stream group, and which partitions each has. Raises UnknownGroup, WrongKind."""
+        return await self._groups.members(name, self._timeout_s(timeout))
 
     async def seek_group(
         self,

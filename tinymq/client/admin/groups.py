@@ -12,6 +12,7 @@ from tinymq.base.group_config import topic_matches
 from tinymq.client.admin.broker_calls import BrokerCalls
 from tinymq.client.admin.channels import LEADERS_AT_ONCE_MAX
 from tinymq.client.cluster.cluster import Cluster
+from tinymq.client.cluster.coordinator_calls import CoordinatorCalls
 from tinymq.client.cluster.routing import Topic
 from tinymq.client.common.argument_checks import check_channel
 from tinymq.client.common.start_positions import KnownOffset, Place, read_place
@@ -46,6 +47,27 @@ class GroupCursor:
     moved: datetime | None  # when the cursor last changed; None: never since it was made
     epoch: int  # of the newest member that read the partition; 0: there was none
     generation: int  # changes with every seek
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a stream group, as the group's coordinator has it."""
+
+    member: str  # its instance id, or the id of its session
+    client_id: str
+    static: bool  # it has an instance id: its partitions wait for its return
+    rack: str
+    partitions: tuple[MemberPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberPartition:
+    """A partition that a member has."""
+
+    topic: str  # "": the broker that answered does not know the topic any more
+    partition: int
+    epoch: int
+    revoking: bool  # the member is asked to let go
 
 
 class GroupCalls:
@@ -99,6 +121,14 @@ class GroupCalls:
         """One group. Raises UnknownGroup."""
         reply = await self._cluster.ask(pb.ListGroupsRequest(name=check_channel(name)), timeout_s=timeout_s)
         return _describe(reply.groups[0])
+
+    async def members(self, name: str, timeout_s: float) -> list[GroupMember]:
+        """The members, by name. Raises UnknownGroup, WrongKind (of a queue group)."""
+        left = self._cluster.countdown(timeout_s)
+        group = await self.describe(name, left())
+        request = pb.ListMembersRequest(group=name, group_id=group.group_id)
+        reply = await CoordinatorCalls(self._cluster, name).members(request, left())
+        return [_member(member) for member in reply.members]
 
     async def cursors(self, name: str, timeout_s: float) -> list[GroupCursor]:
         """The group's cursors, by topic and partition."""
@@ -156,6 +186,17 @@ def _describe(info: pb.GroupInfo) -> GroupDescription:
         topics=tuple(info.topics),
         settings={setting.name: setting.value for setting in info.settings},
         group_id=info.group_id,
+    )
+
+
+def _member(info: pb.GroupMember) -> GroupMember:
+    owned = [MemberPartition(each.topic, each.partition, each.epoch, each.revoking) for each in info.owned]
+    return GroupMember(
+        member=info.member,
+        client_id=info.client_id,
+        static=info.static,
+        rack=info.rack,
+        partitions=tuple(sorted(owned, key=lambda each: (each.topic, each.partition))),
     )
 
 

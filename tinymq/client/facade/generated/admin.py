@@ -9,7 +9,7 @@ from tinymq.client.admin.channels import PartitionSize
 from tinymq.client.admin.cluster_status import ClusterStatus, TopicDescription
 from tinymq.client.admin.dead_letters import RecordStory, Redriven
 from tinymq.client.admin.feature_level import FeatureLevel
-from tinymq.client.admin.groups import GroupCursor, GroupDescription
+from tinymq.client.admin.groups import GroupCursor, GroupDescription, GroupMember
 from tinymq.client.admin.holds import ENOUGH, HoldDescription
 from tinymq.client.admin.partition_offsets import PartitionOffsets
 from tinymq.client.admin.scans import ScanDescription, ScanSummary
@@ -21,9 +21,8 @@ from tinymq.client.facade.loop_thread import LoopThread
 
 
 class Admin:
-    """Topics, channels, holds and the state of the cluster.
-
-    Every `timeout` is in seconds; request_timeout_ms if not given.
+    """Topics, channels, groups, holds and the state of the cluster. Each `timeout` is in seconds; request_timeout_ms if
+    not given.
     """
 
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncAdmin) -> None:
@@ -208,9 +207,8 @@ class Admin:
     def unset_consumer(
         self, topic: str, partition: int, channel: str, epoch: int = 0, *, timeout: float | None = None
     ) -> None:
-        """Remove the consumer on record for a channel; with an `epoch`, only if that assignment is still on record.
-
-        A consumer that reads is not stopped by this.
+        """Remove the consumer on record for a channel; with an `epoch`, only if that assignment is still on record. A
+        consumer that reads is not stopped.
         """
         self._loop_thread.run(self._async.unset_consumer(topic, partition, channel, epoch, timeout=timeout))
 
@@ -251,6 +249,10 @@ class Admin:
     def group_lag(self, name: str, *, timeout: float | None = None) -> list[GroupCursor]:
         """The position and the lag of a group in each partition, as the leaders have them. Raises UnknownGroup."""
         return self._loop_thread.run(self._async.group_lag(name, timeout=timeout))
+
+    def group_members(self, name: str, *, timeout: float | None = None) -> list[GroupMember]:
+        """The members of a stream group, and which partitions each has. Raises UnknownGroup, WrongKind."""
+        return self._loop_thread.run(self._async.group_members(name, timeout=timeout))
 
     def seek_group(
         self,
