@@ -200,18 +200,22 @@ class Outcome(_message.Message):
 
     ERROR_CODE_FIELD_NUMBER: _builtins.int
     ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
+    BURIALS_FIELD_NUMBER: _builtins.int
     error_code: _builtins.str
     """"": there is a cursor of this group, or none after a drop, on a majority of disks"""
     error_message: _builtins.str
+    burials: _builtins.int
+    """of a drop: records of the group that were on their way to the dead letters"""
     def __init__(
         self,
         *,
         error_code: _builtins.str = ...,
         error_message: _builtins.str = ...,
+        burials: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "error_message", b"error_message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["burials", b"burials", "error_code", b"error_code", "error_message", b"error_message"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

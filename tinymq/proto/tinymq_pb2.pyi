@@ -3408,16 +3408,20 @@ class DeleteGroupReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ERROR_FIELD_NUMBER: _builtins.int
+    BURIALS_FIELD_NUMBER: _builtins.int
+    burials: _builtins.int
+    """that the deletion ended: records that were on their way to the dead letters"""
     @_builtins.property
     def error(self) -> Global___Error: ...
     def __init__(
         self,
         *,
         error: Global___Error | None = ...,
+        burials: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["burials", b"burials", "error", b"error"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

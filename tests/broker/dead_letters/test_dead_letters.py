@@ -22,7 +22,6 @@ from tinymq.broker.dead_letters.dead_letters import DeadLetters
 from tinymq.broker.dead_letters.letter import DeadRecord
 from tinymq.broker.dead_letters.queue_commands import propose, queue_ref
 from tinymq.broker.partition.partition import Partition
-from tinymq.broker.state.queue_group import QueueGroup
 from tinymq.cli.main import run
 from tinymq.client import Message
 from tinymq.proto import partition_pb2 as pb
@@ -83,9 +82,10 @@ class Shop:
         record = DeadRecord(offset, reason, deliveries=3, traceback="Traceback: boom", last_failure_us=7)
         return self.cluster.call(lambda: leader.dead_letters.burials.bury(leader.partition, self.group, record))
 
-    @property
-    def queue(self) -> QueueGroup:
-        return self.leader().partition.state.queue_groups.by_name[self.group]
+    def burials(self) -> int:
+        """How many are under way."""
+        partition = self.leader().partition
+        return self.cluster.call(lambda: len(partition.state.queue_groups.by_name[self.group].burials))
 
     def is_settled(self, offset: int) -> bool:
         def look() -> bool:
@@ -279,6 +279,17 @@ def test_the_story_of_a_record_names_its_dead_letter(tinymq_cluster: Cluster, mq
     assert (failed.state, failed.deliveries) == ("waiting", 2)
     assert 3_500_000 < failed.wait_ms <= 3_600_000
     assert (free.state, free.kind) == ("free", "queue")
+
+
+@pytest.mark.long
+def test_deleting_a_group_ends_its_burials_and_says_how_many(tinymq_cluster: Cluster, mq: Client) -> None:
+    mq.admin.create_topic("dm.dead", replication_factor=3, settings={"max_records": 1})
+    shop = Shop(tinymq_cluster, mq, "dm", 3, dlq="dm.dead")
+    shop.bury(0)
+    shop.give_up(1)
+    shop.give_up(2)
+    shop.until(lambda: shop.burials() == 2)
+    assert mq.admin.delete_group("dm-g") == 2
 
 
 # ---- the commands -----------------------------------------------------------------------------------------------

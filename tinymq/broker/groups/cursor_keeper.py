@@ -159,8 +159,10 @@ class CursorKeeper:
             partition.check_leading()
             if request.drop:
                 dropped = pb.DropCursor(name=request.group, group_id=request.group_id)
+                ending = partition.state.queue_groups.by_name.get(request.group)
+                burials = len(ending.burials) if ending is not None else 0
                 await _one(partition, pb.Command(drop=dropped))
-                return wire.Outcome()
+                return wire.Outcome(burials=burials)
             group = self._groups.get(request.group)
             if group is None or group.group_id != request.group_id or not group.lists:
                 # A late request must not bring back the cursor of a group that was deleted.

@@ -137,12 +137,13 @@ class Groups:
                 continue
             logger.info("group_making", group=wanted.name, kind=wanted.kind.value, topics=wanted.topics)
 
-    async def delete(self, name: str, timeout_s: float) -> None:
-        """Delete a group. Returns when no partition has a cursor of it. Raises UnknownGroup; DeadlineExceeded: it is
+    async def delete(self, name: str, timeout_s: float) -> int:
+        """Delete a group. Returns when no partition has a cursor of it, with the number of its burials that ended: the
+        records stay in their topics, and are no dead letters. Raises UnknownGroup; DeadlineExceeded: it is
         still being deleted, and its name is taken."""
         deadline_s = self._clock.monotonic() + timeout_s
         group = await self.get(name)
-        await self._remove(group, deadline_s)
+        return await self._remove(group, deadline_s)
 
     async def _make_coordinators(self, timeout_s: float) -> None:
         """Make the topic that has the members of stream groups, at first use. Raises NotReady."""
@@ -185,8 +186,8 @@ class Groups:
         finally:
             self._driven.discard(group.name)
 
-    async def _remove(self, group: Group, deadline_s: float) -> None:
-        """Bring a group from any phase to no record."""
+    async def _remove(self, group: Group, deadline_s: float) -> int:
+        """Bring a group from any phase to no record. Returns how many burials ended with it."""
         self._driven.add(group.name)
         try:
             while group.phase is not GroupPhase.DELETING:
@@ -199,21 +200,23 @@ class Groups:
                     if now.group_id != group.group_id:
                         raise UnknownGroup(f"group {group.name!r} was deleted, and made again") from None
                     group = now
-            await self._everywhere(group, deadline_s, drop=True)
+            burials = await self._everywhere(group, deadline_s, drop=True)
             try:
                 await self._registry.remove_record(RECORD_KIND, group.name, group.version)
                 logger.info("group_deleted", group=group.name, group_id=group.group_id)
             except VersionConflict:
                 pass  # another broker has removed it
+            return burials
         finally:
             self._driven.discard(group.name)
 
-    async def _everywhere(self, group: Group, deadline_s: float, *, drop: bool) -> None:
-        """Return once every partition of the group's topics has its cursor, or, with `drop`, none.
+    async def _everywhere(self, group: Group, deadline_s: float, *, drop: bool) -> int:
+        """Return once every partition of the group's topics has its cursor, or, with `drop`, none. Returns how many
+        burials ended in them.
 
         Raises AlreadyExists where a channel has the name.
         """
-        confirmed: set[GroupId] = set()
+        confirmed: dict[GroupId, int] = {}  # with the burials that ended there
         reasons: dict[str, str] = {}
         first = True
         while True:
@@ -223,7 +226,7 @@ class Groups:
             first = False
             missing = [place for place in self._places(group) if place not in confirmed]
             if not missing:
-                return
+                return sum(confirmed.values())
             if self._clock.monotonic() >= deadline_s:
                 what = "deleted" if drop else "made"
                 open_ = f"{len(missing)} partitions have not answered: {'; '.join(sorted(set(reasons.values())))}"
@@ -233,7 +236,7 @@ class Groups:
                 await self._clock.sleep(LOOK_S)
 
     async def _ask_leaders(
-        self, group: Group, missing: list[GroupId], confirmed: set[GroupId], *, drop: bool
+        self, group: Group, missing: list[GroupId], confirmed: dict[GroupId, int], *, drop: bool
     ) -> dict[str, str]:
         """Ask the leaders of `missing`, and note in `confirmed` which are done. Returns why others are not."""
         by_leader: dict[int, list[GroupId]] = {}
@@ -262,7 +265,7 @@ class Groups:
             for place, outcome in zip(places, wire.CursorReply.FromString(body).outcomes, strict=False):
                 # AlreadyExists is final: no other answer can make up for a channel that has the name.
                 if not outcome.error_code:
-                    confirmed.add(place)
+                    confirmed[place] = outcome.burials
                 elif outcome.error_code == AlreadyExists.code:
                     taken.append(outcome.error_message)
                 else:

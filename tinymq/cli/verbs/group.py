@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from tinymq.base.errors import InvalidRequest
+from tinymq.base.quantity import quantity
 from tinymq.base.types import Offset
 from tinymq.cli.common.offsets import Last, parse_start
 from tinymq.cli.common.options import Output
@@ -138,15 +139,17 @@ def delete(
     name: Name, /, *, dry_run: DryRun = False, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table"
 ) -> None:
     """Delete a group with its cursors. The records stay. A group that is made again begins as a new one."""
+    burials = 0
     with servers.connect() as mq:
         if dry_run:
             mq.admin.describe_group(name)
         else:
-            mq.admin.delete_group(name)
+            burials = mq.admin.delete_group(name)
     if output == "json":
-        print_json({"group": name, "deleted": not dry_run})
+        print_json({"group": name, "deleted": not dry_run, "burials_ended": burials})
     else:
-        say(f"group {name} {'would be deleted' if dry_run else 'deleted'}")
+        ended = f"; {quantity(burials, 'record')} on the way to the dead letters stay in the topic" if burials else ""
+        say(f"group {name} {'would be deleted' if dry_run else 'deleted'}{ended}")
 
 
 def _place(text: str) -> Place:

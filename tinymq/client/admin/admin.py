@@ -261,9 +261,9 @@ class AsyncAdmin:
             name, names, kind, start, settings or {}, exist_ok=exist_ok, timeout_s=self._timeout_s(timeout)
         )
 
-    async def delete_group(self, name: str, *, timeout: float | None = None) -> None:
+    async def delete_group(self, name: str, *, timeout: float | None = None) -> int:
         """Delete a group with its cursors. Its members get an error. Raises UnknownGroup."""
-        await self._groups.delete(name, self._timeout_s(timeout))
+        return await self._groups.delete(name, self._timeout_s(timeout))
 
     async def list_groups(self, *, timeout: float | None = None) -> list[GroupDescription]:
         """All consumer groups, by name."""

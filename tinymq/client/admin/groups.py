@@ -103,14 +103,15 @@ class GroupCalls:
         reply = await self._brokers.change(request, timeout_s, waits_for_leaders=True)
         return _describe(reply.group)
 
-    async def delete(self, name: str, timeout_s: float) -> None:
-        """Delete a group, and wait until no partition has its cursor."""
+    async def delete(self, name: str, timeout_s: float) -> int:
+        """Delete a group, and wait until no partition has its cursor. Returns the burials that ended with it."""
         request = pb.DeleteGroupRequest(name=check_channel(name))
         try:
-            await self._brokers.change(request, timeout_s, waits_for_leaders=True)
+            return int((await self._brokers.change(request, timeout_s, waits_for_leaders=True)).burials)
         except UnknownGroup as error:
             if "unclear" not in error.detail:  # otherwise an earlier attempt of this call may have deleted it
                 raise
+            return 0
 
     async def list_all(self, timeout_s: float) -> list[GroupDescription]:
         """All groups, by name."""

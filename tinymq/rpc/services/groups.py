@@ -46,8 +46,8 @@ class GroupsService(pb_grpc.GroupsServicer):
 
     @unary(operation="delete", resource=GROUP)
     async def DeleteGroup(self, request: pb.DeleteGroupRequest, context: Context) -> pb.DeleteGroupReply:
-        await self._serving.running_groups().delete(request.name, _timeout_s(request.timeout_ms))
-        return pb.DeleteGroupReply()
+        burials = await self._serving.running_groups().delete(request.name, _timeout_s(request.timeout_ms))
+        return pb.DeleteGroupReply(burials=burials)
 
     @unary(operation="describe", resource=GROUP)
     async def ListGroups(self, request: pb.ListGroupsRequest, context: Context) -> pb.ListGroupsReply:

@@ -234,9 +234,9 @@ class Admin:
             )
         )
 
-    def delete_group(self, name: str, *, timeout: float | None = None) -> None:
+    def delete_group(self, name: str, *, timeout: float | None = None) -> int:
         """Delete a group with its cursors. Its members get an error. Raises UnknownGroup."""
-        self._loop_thread.run(self._async.delete_group(name, timeout=timeout))
+        return self._loop_thread.run(self._async.delete_group(name, timeout=timeout))
 
     def list_groups(self, *, timeout: float | None = None) -> list[GroupDescription]:
         """All consumer groups, by name."""
