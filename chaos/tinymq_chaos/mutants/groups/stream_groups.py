@@ -20,7 +20,6 @@ CURSORS = "tests/broker/state/test_group_cursors.py::test_"
 RULES = "tests/broker/coordinator/test_rules.py::test_"
 MEMBER = "tests/client/group/test_member_state.py::test_"
 SERVICE = "tests/chaos/test_group_coordinator.py::test_"
-LIVES = "tests/chaos/test_group_lives.py::test_"
 
 
 # ---- where state lives --------------------------------------------------------------------------------------------
@@ -161,7 +160,10 @@ def any_session_ends_the_member(p: Patches) -> None:
     p.replace(rules.closed, lambda state, name, session: rules.left(state, [name]))
 
 
-@mutant("stream groups: what a list lacks is released", test=f"{LIVES}random_lives")
+@mutant(
+    "stream groups: what a list lacks is released",
+    test=f"{RULES}what_is_assigned_again_has_a_new_epoch",
+)
 def absence_says_nothing(p: Patches) -> None:
     p.replace(rules.released, lambda state, beat: [])
 
