@@ -63,6 +63,27 @@ def _give_up(running: subprocess.Popen[str]) -> None:
             return
 
 
+def _handle(python: str, program: str, folder: Path) -> None:
+    """Run a program of handlers until it has handled all records, and interrupt it."""
+    left_out = ("TINYMQ_", "PYTHONPATH")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    if python == sys.executable:
+        environment["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
+    with subprocess.Popen(
+        [python, "-c", program], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        guard = threading.Timer(COMMAND_S_MAX, running.kill)
+        guard.start()
+        try:
+            assert running.stdout is not None
+            handled = {tuple(line.split()[:2]) for line, _ in zip(running.stdout, range(1001), strict=False)}
+            running.send_signal(signal.SIGINT)
+            running.communicate()
+        finally:
+            guard.cancel()
+    assert (len(handled), running.returncode) == (1001, 0)
+
+
 def _commands(block: str) -> list[str]:
     """The lines of a block, adapted to the test: the environment exists, and ports are free ones."""
     lines = [line.split("  #")[0].strip() for line in block.splitlines()]
@@ -82,6 +103,9 @@ def paste(folder: Path, python: str) -> None:
         if language == "python":
             servers = dev_directory.load(folder / dev_directory.DEFAULT).servers
             assert ADDRESS in block
+            if "mq.run()" in block:
+                _handle(python, block.replace(ADDRESS, servers), folder)
+                continue
             printed += _run([python, "-c", block.replace(ADDRESS, servers)], folder, python=python).splitlines()
         else:
             for command in _commands(block):
