@@ -76,7 +76,7 @@ def _handle(python: str, program: str, folder: Path) -> None:
         guard.start()
         try:
             assert running.stdout is not None
-            handled = {tuple(line.split()[:2]) for line, _ in zip(running.stdout, range(1001), strict=False)}
+            handled = {tuple(line.split()[:2]) for _, line in zip(range(1001), running.stdout, strict=False)}
             running.send_signal(signal.SIGINT)
             running.communicate()
         finally:
