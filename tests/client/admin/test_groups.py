@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grpc
 import pytest
 
 from tinymq.base.errors import (
@@ -16,6 +17,8 @@ from tinymq.base.errors import (
 from tinymq.base.group_config import GroupKind
 from tinymq.base.types import Offset
 from tinymq.broker.groups.definition import Group, GroupPhase
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.testing import Cluster
 
 pytest_plugins = ["tinymq.testing.fixture"]
@@ -44,6 +47,18 @@ def test_a_group_has_a_cursor_everywhere_when_create_answers(tinymq_cluster: Clu
     assert not any(p.state.cursors for app in tinymq_cluster.brokers.values() for p in led(app, "ga"))
     with pytest.raises(UnknownGroup):
         mq.admin.delete_group("g-late")
+
+
+def test_a_call_without_a_command_id_makes_a_group_once(tinymq_cluster: Cluster) -> None:
+    """Clients of other languages may send none."""
+    mq = tinymq_cluster.client()
+    mq.admin.create_topic("gn", partitions=1)
+    request = pb.CreateGroupRequest(name="nameless", kind="queue", topics=["gn"], timeout_ms=30_000)
+    with grpc.insecure_channel(tinymq_cluster.servers.partition(",")[0]) as channel:
+        make = pb_grpc.GroupsStub(channel).CreateGroup
+        first, second = make(request, timeout=60), make(request, timeout=60)
+    assert (first.group.state, first.error.code) == ("ready", "")
+    assert second.error.code == "AlreadyExists"
 
 
 def led(app: object, topic: str) -> list:  # type: ignore[type-arg]

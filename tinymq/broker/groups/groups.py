@@ -121,11 +121,12 @@ class Groups:
         deadline_s = self._clock.monotonic() + timeout_s
         if wanted.kind is GroupKind.STREAM:
             await self._make_coordinators(timeout_s)
+        made = False  # by this call, which may have no command id
         while True:
             await self.refresh()
             present = self.known.get(wanted.name)
             if present is not None:
-                _check_same(present, wanted, exist_ok)
+                _check_same(present, wanted, exist_ok or made)
                 return await self._complete(present, deadline_s)
             check_dead_letters(wanted, self._registry.get_all_topics())
             for topic in wanted.topics:
@@ -135,6 +136,7 @@ class Groups:
                 await self._registry.put_record(RECORD_KIND, wanted.name, wanted.pack(), 0, timeout_s)
             except VersionConflict:  # another call made it in this moment
                 continue
+            made = True
             logger.info("group_making", group=wanted.name, kind=wanted.kind.value, topics=wanted.topics)
 
     async def delete(self, name: str, timeout_s: float) -> int:
