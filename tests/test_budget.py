@@ -22,7 +22,7 @@ SHARES_S = {  # of the time of all workers, by the first folder below tests/; ""
     "broker": 43,
     "chaos": 311,
     "cli": 154,
-    "client": 144,
+    "client": 145,
     "examples": 16,
     "fuzz": 22,
     "gateway": 24,
@@ -33,7 +33,7 @@ SHARES_S = {  # of the time of all workers, by the first folder below tests/; ""
     "raft": 110,
     "registry": 58,
     "rpc": 34,
-    "spark": 178,
+    "spark": 177,
     "testing": 45,
     "upgrade": 12,
 }

@@ -20,10 +20,12 @@ from urllib.request import url2pathname
 EXTRAS: dict[str, str] = {
     "cyclopts": "cli",
     "rich": "cli",
+    "duckdb": "duckdb",
     "grpc_health": "broker",
     "grpc_reflection": "broker",
     "h11": "broker",
     "kazoo": "zookeeper",
+    "polars": "polars",
     "prometheus_client": "broker",
     "pydantic": "broker",
     "pydantic_settings": "broker",

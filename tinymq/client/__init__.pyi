@@ -38,11 +38,13 @@ from tinymq.client.consume.scan import AsyncScan as AsyncScan
 from tinymq.client.facade.async_client import AsyncClient as AsyncClient
 from tinymq.client.facade.client import Client as Client
 from tinymq.client.facade.consumer import Consumer as Consumer
+from tinymq.client.facade.frame import Frame as Frame
 from tinymq.client.facade.generated.hold import Hold as Hold
 from tinymq.client.facade.producer import Producer as Producer
 from tinymq.client.facade.queue import Queue as Queue
 from tinymq.client.facade.reader import Reader as Reader
 from tinymq.client.facade.scan import Scan as Scan
+from tinymq.client.frame.frame import AsyncFrame as AsyncFrame
 from tinymq.client.group.consumer import AsyncConsumer as AsyncConsumer
 from tinymq.client.group.fetched_records import TopicPartition as TopicPartition
 from tinymq.client.produce.delivery import BatchDelivery as BatchDelivery

@@ -115,6 +115,18 @@ class AsyncReader:
             left = left - chunk.batch.num_rows if left is not None else None
         return to_table(chunks)
 
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        """Read on as record batches with the columns of `to_arrow`, as they are stored, up to `end`.
+
+        Those of a partition come in order; partitions are interleaved. Without `end` it waits for new records.
+        """
+        while True:
+            chunk = self.buffer.take_chunk()
+            if chunk is not None:
+                yield chunk.table()
+            elif not await self.arrival(None):
+                return
+
     @property
     def closed(self) -> bool:
         return self._closed

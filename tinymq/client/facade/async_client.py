@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -28,6 +29,8 @@ from tinymq.client.common.start_positions import Place, Places
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.consume.reader import AsyncReader
 from tinymq.client.consume.scan import FETCH_BYTES_MAX, WAIT_MS, AsyncScan, Tiers, read_range
+from tinymq.client.facade.opened import OpenedObjects, call_soon
+from tinymq.client.frame.frame import AsyncFrame, OffsetRange, TimeRange
 from tinymq.client.group.consumer import AsyncConsumer, Callback
 from tinymq.client.net.ports import Connector
 from tinymq.client.produce.producer import AsyncProducer
@@ -69,7 +72,7 @@ class AsyncClient:
         self._cluster: Cluster | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._shared_producers: dict[bool, AsyncProducer] = {}  # behind `send`; under True, the one for nested sends
-        self._opened: list[AsyncProducer | AsyncReader | AsyncScan | AsyncQueue | AsyncConsumer | Serving] = []
+        self._opened = OpenedObjects()
         self._serving = Serving()
         self._closed = False
 
@@ -105,7 +108,7 @@ class AsyncClient:
     def producer(self, **settings: Unpack[ProducerOptions]) -> AsyncProducer:
         """A producer with its own buffer and settings (see ProducerConfig). Use it in `async with`, which flushes."""
         producer = AsyncProducer(self.cluster(), configure(ProducerConfig, settings), self._call_soon)
-        self._keep(producer)
+        self._opened.keep(producer)
         return producer
 
     def reader(
@@ -126,8 +129,34 @@ class AsyncClient:
         reader = AsyncReader(
             self.cluster(), topic, config, self._call_soon, partitions=partitions, start=start, end=end
         )
-        self._keep(reader)
+        self._opened.keep(reader)
         return reader
+
+    def frame(
+        self,
+        topic: str,
+        columns: Sequence[str] | None = None,
+        partitions: Sequence[int] | None = None,
+        *,
+        offsets: OffsetRange | None = None,
+        times: TimeRange | None = None,
+        **settings: Unpack[ReaderOptions],
+    ) -> AsyncFrame:
+        """A topic as a table, up to its end at the first use (docs/frames.md). Settings: see ReaderConfig.
+
+        columns: names of Message's fields; None: all. offsets: (first, end) of every partition, without `end`. times:
+        the same by datetimes; None leaves a side open. Raises InvalidRequest, OffsetOutOfRange.
+        """
+        return AsyncFrame(
+            self.cluster(),
+            topic,
+            partial(self.reader, topic, **settings),
+            leader_only=configure(ReaderConfig, settings).replica == "leader",
+            columns=columns,
+            partitions=partitions,
+            offsets=offsets,
+            times=times,
+        )
 
     def scan(
         self,
@@ -167,7 +196,7 @@ class AsyncClient:
         )
         config = configure(ReaderConfig, {"fetch_bytes_max": FETCH_BYTES_MAX, **settings})
         scan = AsyncScan(self.cluster(), wanted, config, self._call_soon)
-        self._keep(scan)
+        self._opened.keep(scan)
         return scan
 
     def consumer(
@@ -201,7 +230,7 @@ class AsyncClient:
             on_revoked=on_revoked,
             on_lost=on_lost,
         )
-        self._keep(consumer)
+        self._opened.keep(consumer)
         return consumer
 
     def queue(
@@ -231,7 +260,7 @@ class AsyncClient:
             consumer=consumer,
             start=start,
         )
-        self._keep(queue)
+        self._opened.keep(queue)
         return queue
 
     def subscribe(
@@ -277,7 +306,7 @@ class AsyncClient:
     async def serve_with(self, serving: Serving, *, stop_timeout: float, signals: bool) -> None:
         """Serve the subscriptions of the synchronous client, or our own."""
         cluster = self.cluster()
-        self._keep(serving)
+        self._opened.keep(serving)
         with stopping_signals(lambda again: serving.stop(now=again)) if signals else contextlib.nullcontext():
             await serving.serve(cluster, stop_timeout)
 
@@ -315,13 +344,7 @@ class AsyncClient:
         if self._cluster is not None:
             self._cluster.check_loop()
         self._closed = True
-        first: TinymqError | None = None
-        opened, self._opened = self._opened, []
-        for each in opened:
-            try:
-                await (each.leave() if isinstance(each, AsyncQueue | AsyncConsumer) else each.close())
-            except TinymqError as error:
-                first = first or error
+        first = await self._opened.close()
         if self._cluster is not None:
             await self._cluster.close()
         if first is not None:
@@ -354,9 +377,7 @@ class AsyncClient:
 
     def producers(self) -> list[AsyncProducer]:
         """Return the producers that have not ended, those of queues included."""
-        queues = [each.writer.own for each in self._opened if isinstance(each, AsyncQueue)]
-        made = [each for each in self._opened if isinstance(each, AsyncProducer)]
-        return [each for each in (*made, *queues) if each is not None and not each.ended]
+        return self._opened.producers()
 
     def cluster(self) -> Cluster:
         """The client's view of the cluster, made by the first use on a loop. Raises Closed, WrongEventLoop."""
@@ -374,22 +395,6 @@ class AsyncClient:
             self._cluster = Cluster(self.servers, self.config, self._connector, self._clock, self._rng)
         return self._cluster
 
-    def _keep(self, opened: AsyncProducer | AsyncReader | AsyncScan | AsyncQueue | AsyncConsumer | Serving) -> None:
-        self._opened = [
-            each for each in self._opened if not (each.ended if isinstance(each, AsyncProducer) else each.closed)
-        ]
-        self._opened.append(opened)
-
     def _call_soon(self, call: Callable[[], None]) -> None:
-        """Make `call` on the client's loop, soon. Callable from any thread. Once the loop is closed nothing happens."""
-        loop = self._loop
-        assert loop is not None, "made with the cluster"
-        try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if here is loop:
-            loop.call_soon(call)
-        elif not loop.is_closed():
-            with contextlib.suppress(RuntimeError):  # the loop was closed in this moment
-                loop.call_soon_threadsafe(call)
+        assert self._loop is not None, "made with the cluster"
+        call_soon(self._loop, call)

@@ -30,6 +30,7 @@ class Twin:
     name: str  # of the synchronous class; the asynchronous one has Async before it
     by_hand: str = ""  # the module of facade/ whose class `name` extends the generated one
     internal: frozenset[str] = frozenset()  # names without an underscore that only other rooms of the client use
+    sync_only: frozenset[str] = frozenset()  # names without an asynchronous half: of engines that call from threads
     lazy: bool = False  # the module is imported when it is first used: most programs never use it
 
     @property
@@ -53,6 +54,13 @@ TWINS = (
         "Client",
         by_hand="tinymq.client.facade.client",
         internal=frozenset({"cluster", "producers", "serve_with", "shared_producer"}),
+    ),
+    Twin(
+        "tinymq.client.frame.frame",
+        "Frame",
+        by_hand="tinymq.client.facade.frame",
+        internal=frozenset({"reading"}),
+        sync_only=frozenset({"lazy", "relation"}),
     ),
     Twin("tinymq.client.admin.holds", "Hold"),
     Twin(

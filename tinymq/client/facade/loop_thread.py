@@ -89,6 +89,17 @@ class LoopThread:
 
         return self.run(wrapped())
 
+    def begin(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run a coroutine on the loop without waiting for it, from any thread. Does nothing once the loop has ended."""
+        loop = self._loop
+        if loop is None or not self.alive or loop.is_closed():
+            work.close()
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(work, loop)
+        except RuntimeError:  # the loop was closed in this moment
+            work.close()
+
     def stop(self) -> None:
         """Close the client and end the thread. Raises what closing raises. A second call does nothing."""
         with self._starting:

@@ -3,6 +3,10 @@ the calling thread."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pyarrow as pa
+
 from tinymq.client.common.argument_checks import check_count, check_wait
 from tinymq.client.consume.reader import AsyncReader
 from tinymq.client.consume.records import Message
@@ -43,3 +47,15 @@ class Reader(ReaderCalls):
         check_count("max_records", max_records, 1)
         messages = self._buffer.next_messages(max_records)
         return messages or self._loop_thread.run(self._async.poll(timeout, max_records))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Read on as record batches with the columns of `to_arrow`, as they are stored, up to `end`.
+
+        Those of a partition come in order; partitions are interleaved. Without `end` it waits for new records.
+        """
+        while True:
+            chunk = self._buffer.take_chunk()
+            if chunk is not None:
+                yield chunk.table()
+            elif not self._loop_thread.run(self._async.arrival(None)):
+                return

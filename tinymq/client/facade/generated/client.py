@@ -10,11 +10,13 @@ from tinymq.client.common.start_positions import Place, Places
 from tinymq.client.consume.scan import WAIT_MS, Tiers
 from tinymq.client.facade.async_client import AsyncClient
 from tinymq.client.facade.consumer import Consumer
+from tinymq.client.facade.frame import Frame
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.facade.producer import Producer
 from tinymq.client.facade.queue import Queue
 from tinymq.client.facade.reader import Reader
 from tinymq.client.facade.scan import Scan
+from tinymq.client.frame.frame import OffsetRange, TimeRange
 from tinymq.client.group.consumer import Callback
 
 if TYPE_CHECKING:
@@ -58,6 +60,28 @@ class ClientCalls:
         return Reader(
             self._loop_thread,
             self._loop_thread.do(lambda: self._async.reader(topic, partitions, start, end, **settings)),
+        )
+
+    def frame(
+        self,
+        topic: str,
+        columns: Sequence[str] | None = None,
+        partitions: Sequence[int] | None = None,
+        *,
+        offsets: OffsetRange | None = None,
+        times: TimeRange | None = None,
+        **settings: Unpack[ReaderOptions],
+    ) -> Frame:
+        """A topic as a table, up to its end at the first use (docs/frames.md). Settings: see ReaderConfig.
+
+        columns: names of Message's fields; None: all. offsets: (first, end) of every partition, without `end`. times:
+        the same by datetimes; None leaves a side open. Raises InvalidRequest, OffsetOutOfRange.
+        """
+        return Frame(
+            self._loop_thread,
+            self._loop_thread.do(
+                lambda: self._async.frame(topic, columns, partitions, offsets=offsets, times=times, **settings)
+            ),
         )
 
     def scan(

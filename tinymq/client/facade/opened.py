@@ -1,0 +1,61 @@
+"""What an AsyncClient has made and not closed yet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from tinymq.base.errors import TinymqError
+from tinymq.client.consume.reader import AsyncReader
+from tinymq.client.consume.scan import AsyncScan
+from tinymq.client.group.consumer import AsyncConsumer
+from tinymq.client.produce.producer import AsyncProducer
+from tinymq.client.queue.queue import AsyncQueue
+from tinymq.client.serve.serving import Serving
+
+Opened = AsyncProducer | AsyncReader | AsyncScan | AsyncQueue | AsyncConsumer | Serving
+
+
+class OpenedObjects:
+    """The producers, readers, scans, queues and consumers of one client, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self._opened: list[Opened] = []
+
+    def keep(self, opened: Opened) -> None:
+        """Add an object, and forget those that have ended."""
+        self._opened = [
+            each for each in self._opened if not (each.ended if isinstance(each, AsyncProducer) else each.closed)
+        ]
+        self._opened.append(opened)
+
+    async def close(self) -> TinymqError | None:
+        """Close them all. Returns the first error, after the others are closed, too."""
+        first: TinymqError | None = None
+        opened, self._opened = self._opened, []
+        for each in opened:
+            try:
+                await (each.leave() if isinstance(each, AsyncQueue | AsyncConsumer) else each.close())
+            except TinymqError as error:
+                first = first or error
+        return first
+
+    def producers(self) -> list[AsyncProducer]:
+        """Return the producers that have not ended, those of queues included."""
+        queues = [each.writer.own for each in self._opened if isinstance(each, AsyncQueue)]
+        made = [each for each in self._opened if isinstance(each, AsyncProducer)]
+        return [each for each in (*made, *queues) if each is not None and not each.ended]
+
+
+def call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    """Make `call` on the loop, soon. Callable from any thread. Once the loop is closed nothing happens."""
+    try:
+        here = asyncio.get_running_loop()
+    except RuntimeError:
+        here = None
+    if here is loop:
+        loop.call_soon(call)
+    elif not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop was closed in this moment
+            loop.call_soon_threadsafe(call)
