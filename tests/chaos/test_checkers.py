@@ -12,6 +12,7 @@ from tests.chaos import (
     test_checkers_answers,
     test_checkers_capacity,
     test_checkers_channels,
+    test_checkers_members,
     test_checkers_moves,
     test_checkers_queues,
     test_checkers_recreated,
@@ -368,6 +369,7 @@ BAD: list[tuple[Spoil, AnomalyKind]] = [
     *test_checkers_times.BAD,
     *test_checkers_answers.BAD,
     *test_checkers_recreated.BAD,
+    *test_checkers_members.BAD,
 ]
 
 

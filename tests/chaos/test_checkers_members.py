@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 
 import pytest
 
@@ -55,6 +56,24 @@ def a_partition_that_comes_back(s: Story) -> None:
     told(s, "a", "assigned", [0])
     handed(s, "a", 3)
     commit(s, "a", 4)
+
+
+def in_a_group(spoil: Callable[[Story], None]) -> Callable[[Story], None]:
+    """The same after a group that does everything right."""
+
+    @wraps(spoil)
+    def both(s: Story) -> None:
+        good_group(s)
+        spoil(s)
+
+    return both
+
+
+BAD = [
+    (in_a_group(a_record_that_nobody_got), AnomalyKind.TAKEN_BY_NOBODY),
+    (in_a_group(a_cursor_that_goes_back), AnomalyKind.CURSOR_BACK),
+    (in_a_group(a_commit_of_the_owner_before), AnomalyKind.NOT_FENCED),
+]
 
 
 @pytest.mark.parametrize(
