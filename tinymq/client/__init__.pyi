@@ -30,6 +30,7 @@ from tinymq.client.common.config import ConsumerConfig as ConsumerConfig
 from tinymq.client.common.config import ProducerConfig as ProducerConfig
 from tinymq.client.common.config import QueueConfig as QueueConfig
 from tinymq.client.common.config import ReaderConfig as ReaderConfig
+from tinymq.client.common.config import WorkerConfig as WorkerConfig
 from tinymq.client.consume.cursors import ChannelDescription as ChannelDescription
 from tinymq.client.consume.cursors import ConsumerDescription as ConsumerDescription
 from tinymq.client.consume.reader import AsyncReader as AsyncReader
@@ -44,6 +45,7 @@ from tinymq.client.facade.producer import Producer as Producer
 from tinymq.client.facade.queue import Queue as Queue
 from tinymq.client.facade.reader import Reader as Reader
 from tinymq.client.facade.scan import Scan as Scan
+from tinymq.client.facade.worker import Worker as Worker
 from tinymq.client.frame.frame import AsyncFrame as AsyncFrame
 from tinymq.client.group.consumer import AsyncConsumer as AsyncConsumer
 from tinymq.client.group.fetched_records import TopicPartition as TopicPartition
@@ -54,3 +56,5 @@ from tinymq.client.produce.producer_batch import BatchMetadata as BatchMetadata
 from tinymq.client.queue.queue import AsyncQueue as AsyncQueue
 from tinymq.client.serve.health import HandlerHealth as HandlerHealth
 from tinymq.client.serve.health import Health as Health
+from tinymq.client.work.job import Job as Job
+from tinymq.client.work.worker import AsyncWorker as AsyncWorker

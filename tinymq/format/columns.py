@@ -1,8 +1,8 @@
 """Arrow columns of SCHEMA's types, made from Python sequences by way of their buffers.
 
 `pa.array` and `pa.scalar` import pandas where it is installed, to recognise its types. That costs the first record of
-a process a quarter of a second to one second. Nothing here does, and a column of one or a few records is made in a
-third of the time. The functions take what `pa.array` takes for these types, and raise TypeError, ValueError or
+a process a quarter of a second to one second. Nothing here does, and a column of one or a few records is made in
+four fifths of the time. The functions take what `pa.array` takes for these types, and raise TypeError, ValueError or
 OverflowError for everything else.
 """
 

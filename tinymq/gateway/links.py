@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from google.protobuf.message import Message
 
 from tinymq.base.errors import Closed, QuotaExceeded
-from tinymq.client.net.ports import FetchStream, Link, Metadata, ProduceStream
+from tinymq.client.net.ports import FetchStream, Link, Metadata, ProduceStream, WorkStream
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.methods import Method
 
@@ -51,6 +51,9 @@ class OwnLink:
         raise AssertionError("a gateway opens no streams")
 
     async def open_fetch(self, timeout_s: float) -> FetchStream:
+        raise AssertionError("a gateway opens no streams")
+
+    async def open_work(self, timeout_s: float) -> WorkStream:
         raise AssertionError("a gateway opens no streams")
 
     async def open_blocking(self, timeout_s: float) -> None:

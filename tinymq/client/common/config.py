@@ -282,6 +282,24 @@ class ConsumerConfig:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """The settings of one worker of a queue group.
+
+    prefetch_records, prefetch_bytes: what each partition's leader may lease to this worker ahead of its handlers.
+    max_handler_ms: a job that is in hand for so long is not extended any more, and goes to another worker.
+    """
+
+    prefetch_records: int = 500
+    prefetch_bytes: int = 8 * MIB
+    max_handler_ms: float = 12 * 3_600_000
+
+    def __post_init__(self) -> None:
+        _count(self, "prefetch_records", most=10_000)
+        _count(self, "prefetch_bytes")
+        _milliseconds(self, "max_handler_ms")
+
+
 def default_client_id() -> str:
     """A name made of host and process id."""
     host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:HOST_LENGTH_MAX]

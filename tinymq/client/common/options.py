@@ -64,6 +64,14 @@ class ConsumerOptions(TypedDict, total=False):
     unreachable_ms_max: float
 
 
+class WorkerOptions(TypedDict, total=False):
+    """See WorkerConfig."""
+
+    prefetch_records: int
+    prefetch_bytes: int
+    max_handler_ms: float
+
+
 class QueueOptions(TypedDict, total=False):
     """See QueueConfig."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
@@ -20,16 +20,23 @@ from tinymq.client.common.config import (
     ProducerConfig,
     QueueConfig,
     ReaderConfig,
+    WorkerConfig,
     configure,
-    default_client_id,
     parse_servers,
 )
-from tinymq.client.common.options import ClientOptions, ConsumerOptions, ProducerOptions, QueueOptions, ReaderOptions
+from tinymq.client.common.options import (
+    ClientOptions,
+    ConsumerOptions,
+    ProducerOptions,
+    QueueOptions,
+    ReaderOptions,
+    WorkerOptions,
+)
 from tinymq.client.common.start_positions import Place, Places
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.consume.reader import AsyncReader
 from tinymq.client.consume.scan import FETCH_BYTES_MAX, WAIT_MS, AsyncScan, Tiers, read_range
-from tinymq.client.facade.opened import OpenedObjects, call_soon
+from tinymq.client.facade.opened import OpenedObjects, broker_connector, call_soon
 from tinymq.client.frame.frame import AsyncFrame, OffsetRange, TimeRange
 from tinymq.client.group.consumer import AsyncConsumer, Callback
 from tinymq.client.net.ports import Connector
@@ -38,6 +45,7 @@ from tinymq.client.queue.queue import AsyncQueue
 from tinymq.client.serve.health import Health
 from tinymq.client.serve.serving import STOP_TIMEOUT_S, Serving, stopping_signals
 from tinymq.client.serve.subscription import Handler, OnError
+from tinymq.client.work.worker import AsyncWorker, OnLost
 
 if TYPE_CHECKING:
     from tinymq.client.admin.admin import AsyncAdmin
@@ -148,15 +156,10 @@ class AsyncClient:
         the same by datetimes; None leaves a side open. Raises InvalidRequest, OffsetOutOfRange.
         """
         return AsyncFrame(
-            self.cluster(),
-            topic,
-            partial(self.reader, topic, **settings),
-            leader_only=configure(ReaderConfig, settings).replica == "leader",
-            columns=columns,
-            partitions=partitions,
-            offsets=offsets,
-            times=times,
-        )
+            self.cluster(), topic, partial(self.reader, topic, **settings),
+            leader_only=configure(ReaderConfig, settings).replica == "leader", columns=columns,
+            partitions=partitions, offsets=offsets, times=times,
+        )  # fmt: skip
 
     def scan(
         self,
@@ -219,19 +222,33 @@ class AsyncClient:
         Settings: see ConsumerConfig (processing="at_most_once" among them). Use it in `async with`.
         """
         consumer = AsyncConsumer(
-            self.cluster(),
-            configure(ConsumerConfig, settings),
-            self._call_soon,
-            topics,
-            group=group,
-            instance_id=instance_id,
-            start=start,
-            on_assigned=on_assigned,
-            on_revoked=on_revoked,
-            on_lost=on_lost,
-        )
+            self.cluster(), configure(ConsumerConfig, settings), self._call_soon, topics, group=group,
+            instance_id=instance_id, start=start, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost,
+        )  # fmt: skip
         self._opened.keep(consumer)
         return consumer
+
+    def worker(
+        self,
+        topic: str,
+        *,
+        group: str,
+        start: Place = "earliest",
+        group_settings: Mapping[str, object] | None = None,
+        on_lost: OnLost | None = None,
+        **settings: Unpack[WorkerOptions],
+    ) -> AsyncWorker:
+        """A worker of the queue group `group`: each record is leased to one worker. Use it in `async with`.
+
+        The group is made if there is none, at `start`, with `group_settings` such as {"lease_ms": 60000}.
+        `on_lost(job, error)` is told of jobs that another worker may have. Settings: see WorkerConfig.
+        """
+        worker = AsyncWorker(
+            self.cluster(), configure(WorkerConfig, settings), self._call_soon, topic, group=group, start=start,
+            group_settings=group_settings, on_lost=on_lost,
+        )  # fmt: skip
+        self._opened.keep(worker)
+        return worker
 
     def queue(
         self,
@@ -250,16 +267,9 @@ class AsyncClient:
         `async with`.
         """
         queue = AsyncQueue(
-            self.cluster(),
-            configure(QueueConfig, settings),
-            self._call_soon,
-            self.shared_producer,
-            topic=topic,
-            partition=partition,
-            channel=channel,
-            consumer=consumer,
-            start=start,
-        )
+            self.cluster(), configure(QueueConfig, settings), self._call_soon, self.shared_producer, topic=topic,
+            partition=partition, channel=channel, consumer=consumer, start=start,
+        )  # fmt: skip
         self._opened.keep(queue)
         return queue
 
@@ -286,14 +296,9 @@ class AsyncClient:
         "stop" ends `run` with the error. Other arguments: see `consumer`. Raises InvalidRequest, InvalidName.
         """
         return self._serving.subscriptions.subscribe(
-            topics,
-            group=group,
-            concurrency=concurrency,
-            on_error=on_error,
-            start=start,
-            instance_id=instance_id,
+            topics, group=group, concurrency=concurrency, on_error=on_error, start=start, instance_id=instance_id,
             settings=settings,
-        )
+        )  # fmt: skip
 
     async def serve(self, *, stop_timeout: float = STOP_TIMEOUT_S, signals: bool = True) -> None:
         """Call the subscribed handlers until `stop`, Ctrl-C or SIGTERM. Then finish what is started, and return.
@@ -364,10 +369,7 @@ class AsyncClient:
             error.add_note(f"and {undelivered}")
 
     def shared_producer(self, *, nested: bool = False) -> AsyncProducer:
-        """The producer behind `send`. It sends without delay; records that wait for the same reply share a batch.
-
-        `nested`: another producer, for a send that interrupts a send of the same thread.
-        """
+        """The producer behind `send`, without delay. `nested`: another one, for a send inside a send of this thread."""
         shared = self._shared_producers.get(nested)
         if shared is None:
             timeout_ms = self.config.request_timeout_ms
@@ -387,12 +389,8 @@ class AsyncClient:
             self._cluster.check_loop()
         else:
             self._loop = asyncio.get_running_loop()
-            if self._connector is None:
-                from tinymq.client.net.streams import BrokerConnector  # loads gRPC, which takes long
-
-                client_id = self.config.client_id or default_client_id()
-                self._connector = BrokerConnector(self.config.limits, client_id, self._clock)
-            self._cluster = Cluster(self.servers, self.config, self._connector, self._clock, self._rng)
+            connector = self._connector or broker_connector(self.config, self._clock)
+            self._cluster = Cluster(self.servers, self.config, connector, self._clock, self._rng)
         return self._cluster
 
     def _call_soon(self, call: Callable[[], None]) -> None:

@@ -76,6 +76,12 @@ TWINS = (
         internal=frozenset({"arrival", "closed", "leave", "take", "take_one"}),
     ),
     Twin(
+        "tinymq.client.work.worker",
+        "Worker",
+        by_hand="tinymq.client.facade.worker",
+        internal=frozenset({"arrival", "closed", "fail_in_hand", "leave", "say", "take", "take_one"}),
+    ),
+    Twin(
         "tinymq.client.queue.queue",
         "Queue",
         by_hand="tinymq.client.facade.queue",

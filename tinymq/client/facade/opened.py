@@ -6,15 +6,19 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from tinymq.base.clock import Clock
 from tinymq.base.errors import TinymqError
+from tinymq.client.common.config import ClientConfig, default_client_id
 from tinymq.client.consume.reader import AsyncReader
 from tinymq.client.consume.scan import AsyncScan
 from tinymq.client.group.consumer import AsyncConsumer
+from tinymq.client.net.ports import Connector
 from tinymq.client.produce.producer import AsyncProducer
 from tinymq.client.queue.queue import AsyncQueue
 from tinymq.client.serve.serving import Serving
+from tinymq.client.work.worker import AsyncWorker
 
-Opened = AsyncProducer | AsyncReader | AsyncScan | AsyncQueue | AsyncConsumer | Serving
+Opened = AsyncProducer | AsyncReader | AsyncScan | AsyncQueue | AsyncConsumer | AsyncWorker | Serving
 
 
 class OpenedObjects:
@@ -36,7 +40,7 @@ class OpenedObjects:
         opened, self._opened = self._opened, []
         for each in opened:
             try:
-                await (each.leave() if isinstance(each, AsyncQueue | AsyncConsumer) else each.close())
+                await (each.leave() if isinstance(each, AsyncQueue | AsyncConsumer | AsyncWorker) else each.close())
             except TinymqError as error:
                 first = first or error
         return first
@@ -46,6 +50,13 @@ class OpenedObjects:
         queues = [each.writer.own for each in self._opened if isinstance(each, AsyncQueue)]
         made = [each for each in self._opened if isinstance(each, AsyncProducer)]
         return [each for each in (*made, *queues) if each is not None and not each.ended]
+
+
+def broker_connector(config: ClientConfig, clock: Clock) -> Connector:
+    """The connector to real brokers."""
+    from tinymq.client.net.streams import BrokerConnector  # loads gRPC, which takes long
+
+    return BrokerConnector(config.limits, config.client_id or default_client_id(), clock)
 
 
 def call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

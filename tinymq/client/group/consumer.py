@@ -12,11 +12,11 @@ from tinymq.base.errors import Closed, InvalidRequest, NotFound, TinymqError
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.offsets import list_offsets
 from tinymq.client.common.argument_checks import check_channel, check_consumer, check_count, check_wait
+from tinymq.client.common.background import Background
 from tinymq.client.common.config import ConsumerConfig
 from tinymq.client.common.start_positions import END, KnownOffset, Place, read_place
 from tinymq.client.consume.records import Message
 from tinymq.client.group.assigned_buffer import AssignedBuffer
-from tinymq.client.group.background import Background
 from tinymq.client.group.fetched_records import TopicPartition
 from tinymq.client.group.group_reading import GroupReading
 from tinymq.client.group.membership import Membership

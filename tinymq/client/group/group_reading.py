@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from tinymq.base.errors import Fenced, InvalidRequest, NotFound, TinymqError, UnknownTopic, WrongKind
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.coordinator_calls import CoordinatorCalls
+from tinymq.client.common.background import Background
 from tinymq.client.common.start_positions import KnownOffset, OffsetQuestion, Place
 from tinymq.client.consume import cursors
 from tinymq.client.consume.cursors import REQUEST_ID_BYTES, ChannelId, GroupRef
-from tinymq.client.group.background import Background
 from tinymq.client.group.fetched_records import TopicPartition
 from tinymq.client.group.member_state import Grant
 from tinymq.client.group.membership import SESSION_BYTES, MemberId, Membership

@@ -45,6 +45,7 @@ finally:
 
 _PRODUCE = method_named("Broker", "Produce").path
 _FETCH = method_named("Broker", "Fetch").path
+_WORK = method_named("Workers", "Work").path
 _NEVER_SENT = ("failed to connect", "connection refused", "dns resolution failed", "name resolution failure")
 _TOO_MANY = "concurrent rpc limit"  # grpc.aio refuses a call when the broker serves as many as it may
 RETRY_MS = 100  # after such a refusal
@@ -167,6 +168,20 @@ class _Fetch(_Stream):
         return read_fetched(await self.receive())
 
 
+class _Work(_Stream):
+    async def write(self, request: pb.WorkRequest) -> None:
+        await self.send(request.SerializeToString())
+
+    async def read(self) -> pb.WorkReply:
+        return pb.WorkReply.FromString(await self.receive())
+
+    async def finish(self) -> None:
+        try:
+            await self._call.done_writing()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            raise OutcomeUnknown(f"{self._address}: the stream has ended") from None
+
+
 class GrpcLink:
     """A link to one broker over one gRPC channel."""
 
@@ -210,6 +225,9 @@ class GrpcLink:
 
     async def open_fetch(self, timeout_s: float) -> _Fetch:
         return _Fetch(await self._stream(_FETCH, timeout_s), self._address)
+
+    async def open_work(self, timeout_s: float) -> _Work:
+        return _Work(await self._stream(_WORK, timeout_s), self._address)
 
     async def open_blocking(self, timeout_s: float) -> None:
         return None  # calls of grpc.aio belong to a loop

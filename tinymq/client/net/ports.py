@@ -77,6 +77,24 @@ class FetchStream(Protocol):
     def cancel(self) -> None: ...
 
 
+class WorkStream(Protocol):
+    """One open stream of a queue group's worker."""
+
+    async def write(self, request: pb.WorkRequest) -> None:
+        """Send a message. Raises OutcomeUnknown."""
+        ...
+
+    async def read(self) -> pb.WorkReply:
+        """Wait for the next message. Raises OutcomeUnknown when the stream has broken."""
+        ...
+
+    async def finish(self) -> None:
+        """Send nothing more: the broker takes back what the worker has not started."""
+        ...
+
+    def cancel(self) -> None: ...
+
+
 class Link(Protocol):
     """A connection to one broker, which reconnects by itself."""
 
@@ -93,6 +111,10 @@ class Link(Protocol):
 
     async def open_fetch(self, timeout_s: float) -> FetchStream:
         """Open a connected stream of fetches. Raises BrokerUnreachable."""
+        ...
+
+    async def open_work(self, timeout_s: float) -> WorkStream:
+        """Open a connected stream of a worker. Raises BrokerUnreachable."""
         ...
 
     async def open_blocking(self, timeout_s: float) -> FrameSocket | None:

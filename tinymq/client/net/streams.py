@@ -18,7 +18,7 @@ from tinymq.base.clock import Clock
 from tinymq.base.config import Limits, parse_address
 from tinymq.base.errors import BrokerUnreachable, Closed, CorruptData, OutcomeUnknown, TinymqError
 from tinymq.client.net.grpc_transport import GrpcConnector, GrpcLink
-from tinymq.client.net.ports import Fetched, FetchStream, PackedBatch, ProduceStream
+from tinymq.client.net.ports import Fetched, FetchStream, PackedBatch, ProduceStream, WorkStream
 from tinymq.client.net.wire import fetched, read_error, view_of
 from tinymq.net.frame_socket import FrameSocket
 from tinymq.net.frame_stream import FrameStream
@@ -116,6 +116,9 @@ class BrokerLink:
     async def open_fetch(self, timeout_s: float) -> FetchStream:
         stream, left_s = await self._framed(pb.STREAM_FETCH, timeout_s, self._dial)
         return await self._link.open_fetch(left_s) if stream is None else FramedFetch(stream, self.address)
+
+    async def open_work(self, timeout_s: float) -> WorkStream:
+        return await self._link.open_work(timeout_s)  # the stream port does not carry it
 
     async def open_blocking(self, timeout_s: float) -> FrameSocket | None:
         stream, _ = await self._framed(pb.STREAM_PRODUCE, timeout_s, self._dial_blocking)

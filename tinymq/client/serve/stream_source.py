@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from tinymq.base.errors import NotFound
 from tinymq.base.retry import Backoff
 from tinymq.client.cluster.cluster import Cluster
+from tinymq.client.common.background import Background
 from tinymq.client.common.config import ConsumerConfig, configure
 from tinymq.client.consume.records import Message
-from tinymq.client.group.background import Background
 from tinymq.client.group.fetched_records import TopicPartition
 from tinymq.client.group.group_reading import GroupReading
 from tinymq.client.group.parallel_buffer import ParallelBuffer

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable, OutcomeUnknown
-from tinymq.client.net.ports import Fetched, Metadata, PackedBatch
+from tinymq.client.net.ports import Fetched, Metadata, PackedBatch, WorkStream
 from tinymq.client.net.wire import join, read_fetched
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
@@ -89,6 +89,9 @@ class MemoryLink:
 
     async def open_fetch(self, timeout_s: float) -> FetchCall:
         return FetchCall(await self._open("Fetch", timeout_s), self._address)
+
+    async def open_work(self, timeout_s: float) -> WorkStream:
+        raise BrokerUnreachable(f"{self._address}: the simulation has no workers yet")
 
     async def open_blocking(self, timeout_s: float) -> None:
         return None  # the simulation has no threads

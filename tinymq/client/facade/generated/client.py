@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
-from tinymq.client.common.options import ConsumerOptions, ProducerOptions, QueueOptions, ReaderOptions
+from tinymq.client.common.options import ConsumerOptions, ProducerOptions, QueueOptions, ReaderOptions, WorkerOptions
 from tinymq.client.common.start_positions import Place, Places
 from tinymq.client.consume.scan import WAIT_MS, Tiers
 from tinymq.client.facade.async_client import AsyncClient
@@ -16,8 +16,10 @@ from tinymq.client.facade.producer import Producer
 from tinymq.client.facade.queue import Queue
 from tinymq.client.facade.reader import Reader
 from tinymq.client.facade.scan import Scan
+from tinymq.client.facade.worker import Worker
 from tinymq.client.frame.frame import OffsetRange, TimeRange
 from tinymq.client.group.consumer import Callback
+from tinymq.client.work.worker import OnLost
 
 if TYPE_CHECKING:
     from tinymq.client.facade.generated.admin import Admin
@@ -158,6 +160,30 @@ class ClientCalls:
                     on_revoked=on_revoked,
                     on_lost=on_lost,
                     **settings,
+                )
+            ),
+        )
+
+    def worker(
+        self,
+        topic: str,
+        *,
+        group: str,
+        start: Place = "earliest",
+        group_settings: Mapping[str, object] | None = None,
+        on_lost: OnLost | None = None,
+        **settings: Unpack[WorkerOptions],
+    ) -> Worker:
+        """A worker of the queue group `group`: each record is leased to one worker. Use it in `with`.
+
+        The group is made if there is none, at `start`, with `group_settings` such as {"lease_ms": 60000}.
+        `on_lost(job, error)` is told of jobs that another worker may have. Settings: see WorkerConfig.
+        """
+        return Worker(
+            self._loop_thread,
+            self._loop_thread.do(
+                lambda: self._async.worker(
+                    topic, group=group, start=start, group_settings=group_settings, on_lost=on_lost, **settings
                 )
             ),
         )

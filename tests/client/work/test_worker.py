@@ -1,0 +1,166 @@
+"""Workers of queue groups, asynchronous and in threads, against a real cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tinymq.base.errors import LeaseLost, WrongKind
+from tinymq.base.types import Offset
+from tinymq.client import AsyncClient, Client, Job
+from tinymq.testing import Cluster
+
+POLL_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=3) as running:
+        yield running
+
+
+@pytest.fixture
+def mq(cluster: Cluster) -> Iterator[Client]:
+    with Client(cluster.servers) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, mq: Client) -> str:
+    name = "".join(c if c.isalnum() else "-" for c in request.node.name)[:100]
+    mq.admin.create_topic(name, partitions=2)
+    return name
+
+
+def fill(mq: Client, topic: str, count: int) -> None:
+    with mq.producer() as producer:
+        for n in range(count):
+            producer.send(topic, b"%d" % n)
+
+
+def lag(mq: Client, group: str) -> int:
+    return sum(cursor.lag for cursor in mq.admin.group_lag(group))
+
+
+def test_a_worker_gets_every_record_once_and_its_acks_are_committed(mq: Client, topic: str) -> None:
+    fill(mq, topic, 300)
+    got: list[bytes | None] = []
+    with mq.worker(topic, group=topic) as worker:
+        while len(got) < 300:
+            for job in worker.poll(POLL_S):
+                assert job.delivery == 1
+                got.append(job.value)
+                job.ack()
+        worker.flush()
+        assert lag(mq, topic) == 0
+    assert sorted(got) == sorted(b"%d" % n for n in range(300))
+
+
+def test_two_workers_share_the_records(mq: Client, topic: str) -> None:
+    """Neither is granted more than its prefetch, so the second gets what the first has no room for."""
+    fill(mq, topic, 40)
+    with mq.worker(topic, group=topic, prefetch_records=5) as one, mq.worker(topic, group=topic) as other:
+        first = next(iter(one))
+        got: list[Job] = []
+        while len(got) < 30:
+            got += other.poll(POLL_S)
+        assert first.offset not in [job.offset for job in got if job.partition == first.partition]
+        for job in (first, *got):
+            job.ack()
+
+
+def test_a_failed_job_is_delivered_again_and_says_so(mq: Client, topic: str) -> None:
+    fill(mq, topic, 1)
+    with mq.worker(topic, group=topic) as worker:
+        job = next(worker)
+        job.nack(delay=0.0, error="no")
+        again = next(worker)
+        assert (again.offset, again.value, again.delivery) == (job.offset, b"0", 2)
+        again.ack()
+
+
+def test_an_exception_nacks_what_is_in_hand(mq: Client, topic: str) -> None:
+    fill(mq, topic, 1)
+
+    def handle(job: Job) -> None:
+        raise ZeroDivisionError(job.offset)
+
+    def work() -> None:
+        with mq.worker(topic, group=topic, group_settings={"retry_ms": "1"}) as worker:
+            handle(next(worker))
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    with mq.worker(topic, group=topic) as worker:
+        job = next(worker)
+        assert job.delivery == 2
+        job.ack()
+
+
+def test_a_rejected_record_is_a_dead_letter(mq: Client, topic: str) -> None:
+    fill(mq, topic, 1)
+    with mq.worker(topic, group=topic) as worker:
+        next(worker).reject("not a number")
+        worker.flush()
+    letters = mq.reader(f"{topic}.dlq", start="earliest")
+    (letter,) = letters.poll(POLL_S, 1)
+    letters.close()
+    assert (letter.value, letter.header("tinymq-group")) == (b"0", topic.encode())
+
+
+def test_a_seek_takes_the_jobs_in_hand(mq: Client, topic: str) -> None:
+    fill(mq, topic, 1)
+    lost: list[int] = []
+    with mq.worker(topic, group=topic, on_lost=lambda job, error: lost.append(job.offset)) as worker:
+        job = next(worker)
+        mq.admin.seek_group(topic, Offset(0), partitions=[job.partition])
+        again = next(worker)
+        job.ack()
+        assert (again.offset, again.delivery, lost) == (job.offset, 1, [job.offset])
+        again.ack()
+        with pytest.raises(LeaseLost, match="1 jobs"):
+            worker.flush()
+
+
+def test_a_worker_follows_its_leader(cluster: Cluster, mq: Client, topic: str) -> None:
+    """Nothing that it holds is delivered to it, or to another worker, again."""
+    for partition in (0, 1):
+        mq.send(topic, b"%d" % partition, partition=partition)
+    with mq.worker(topic, group=topic) as worker:
+        held = [next(worker), next(worker)]
+        for partition in (0, 1):
+            at = mq.admin.describe_topic(topic).partitions[partition]
+            mq.admin.transfer_leader(topic, partition, next(b for b in at.replicas if b != at.leader))
+        for job in held:
+            job.ack()
+        worker.flush()
+        assert lag(mq, topic) == 0
+        fill(mq, topic, 1)
+        after = next(worker)
+        assert after.delivery == 1
+        after.ack()
+
+
+def test_a_stream_group_has_no_workers(mq: Client, topic: str) -> None:
+    mq.admin.create_group("stream-of-members", topic)
+    with pytest.raises(WrongKind), mq.worker(topic, group="stream-of-members"):
+        raise AssertionError
+
+
+def test_an_asynchronous_worker(cluster: Cluster, mq: Client, topic: str) -> None:
+    fill(mq, topic, 10)
+
+    async def work() -> list[bytes | None]:
+        got: list[bytes | None] = []
+        async with AsyncClient(cluster.servers) as client, client.worker(topic, group=topic) as worker:
+            async for job in worker:
+                got.append(job.value)
+                job.ack()
+                if len(got) == 10:
+                    break
+        return got
+
+    assert sorted(asyncio.run(work())) == sorted(b"%d" % n for n in range(10))
+    assert lag(mq, topic) == 0

@@ -1,0 +1,38 @@
+"""Worker: an AsyncWorker for threads. Jobs that are here already are taken, and settled, in the calling thread."""
+
+from __future__ import annotations
+
+from tinymq.client.common.argument_checks import check_count, check_wait
+from tinymq.client.facade.generated.worker import WorkerCalls
+from tinymq.client.facade.loop_thread import LoopThread
+from tinymq.client.work.job import Job
+from tinymq.client.work.worker import AsyncWorker
+
+
+class Worker(WorkerCalls):
+    """Takes records of one topic as a worker of a queue group. Made by Client.worker(); attached by the first use. One
+    thread at a time takes jobs; any thread settles them.
+
+        with mq.worker("emails", group="mailer") as worker:
+            for job in worker:
+                send(job.value)
+                job.ack()
+
+    An exception that leaves the `with` block nacks the jobs in hand, with its traceback.
+    """
+
+    def __init__(self, loop_thread: LoopThread, asynchronous: AsyncWorker) -> None:
+        super().__init__(loop_thread, asynchronous)
+        self._take_one = asynchronous.take_one
+
+    def __next__(self) -> Job:
+        """The next job. Waits for it without a limit."""
+        while (job := self._take_one()) is None:
+            self._loop_thread.run(self._async.arrival(None))
+        return job
+
+    def poll(self, timeout: float | None = None, max_records: int = 500) -> list[Job]:
+        """Up to `max_records` jobs: at once if there are any, else after up to `timeout` seconds ([] then)."""
+        check_wait(timeout)
+        check_count("max_records", max_records, 1)
+        return self._async.take(max_records) or self._loop_thread.run(self._async.poll(timeout, max_records))

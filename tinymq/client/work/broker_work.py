@@ -1,0 +1,176 @@
+"""A worker's stream to one broker: writes what its partitions have to say, and tells them what the broker answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from tinymq.base.clock import Clock
+from tinymq.base.errors import Closed, TinymqError
+from tinymq.client.net.ports import Link, WorkStream
+from tinymq.client.net.wire import read_error
+from tinymq.client.work.partition_work import PartitionWork
+from tinymq.proto import tinymq_pb2 as pb
+
+LOG = logging.getLogger("tinymq.client")
+
+SETTLE_MAX = 1_000  # settlements in one message
+
+
+class BrokerWork:
+    """One stream, from `start` until it breaks or `close`. Then all its partitions are detached."""
+
+    def __init__(
+        self,
+        link: Link,
+        clock: Clock,
+        timeout_s: float,
+        max_handler_s: float,
+        arrived: Callable[[PartitionWork], None],
+        ended: Callable[[PartitionWork, TinymqError], None],
+    ) -> None:
+        """`arrived`: the partition has new jobs, or was attached. `ended`: its attachment is over, and why."""
+        self.broken = False
+        self._link = link
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._max_handler_s = max_handler_s
+        self._arrived = arrived
+        self._ended = ended
+        self._works: dict[int, PartitionWork] = {}  # by attachment
+        self._attaching: list[PartitionWork] = []
+        self._detaching: list[pb.WorkDetach] = []
+        self._attachment = 0
+        self._request = 0
+        self._ping = False
+        self._due = asyncio.Event()
+        self._heard_s = clock.monotonic()
+        self._stream: WorkStream | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    def attach(self, work: PartitionWork) -> None:
+        """Attach a partition that this broker leads."""
+        self._attaching.append(work)
+        self._due.set()
+
+    def send(self) -> None:
+        """Send what the partitions have to say."""
+        self._due.set()
+
+    def look(self, now_s: float, session_s: float) -> None:
+        """Show a sign of life, and break the stream if the broker shows none."""
+        if self._stream is not None and now_s - self._heard_s > session_s:
+            self._stream.cancel()
+        self._ping = True
+        self._due.set()
+
+    async def close(self) -> None:
+        """Leave: the sessions end, and what was not started is free at once."""
+        stream = self._stream
+        if stream is not None and not self.broken:
+            leaving = [pb.WorkDetach(attachment=number, leave=True) for number in self._works]
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await stream.write(pb.WorkRequest(detach=leaving))
+                    await stream.finish()
+            except (TinymqError, TimeoutError) as error:  # its silence will end the session
+                LOG.debug("a worker has not left cleanly: %s", error)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        error: TinymqError = Closed("the worker is closed")
+        writer: asyncio.Task[None] | None = None
+        try:
+            self._stream = stream = await self._link.open_work(self._timeout_s)
+            self._heard_s = self._clock.monotonic()
+            writer = asyncio.create_task(self._write(stream))
+            while True:
+                reply = await stream.read()
+                self._heard_s = self._clock.monotonic()
+                self._take(reply)
+        except TinymqError as broken:
+            error = broken
+        finally:
+            self.broken = True
+            if writer is not None:
+                writer.cancel()
+            if self._stream is not None:
+                self._stream.cancel()
+            for work in {id(work): work for work in (*self._works.values(), *self._attaching)}.values():
+                work.detached()
+                self._ended(work, error)
+
+    async def _write(self, stream: WorkStream) -> None:
+        try:
+            while True:
+                await self._due.wait()
+                self._due.clear()
+                request = self._request_of_all()
+                if request is not None:
+                    await stream.write(request)
+        except TinymqError:
+            stream.cancel()  # the reader gets the error, and ends the stream
+
+    def _request_of_all(self) -> pb.WorkRequest | None:
+        """Everything that is to be said now, up to the bounds of a message; what is left makes another one due."""
+        request = pb.WorkRequest()
+        attaching, self._attaching = self._attaching, []
+        for work in attaching:
+            self._attachment += 1
+            request.attach.append(work.attach(self._attachment))
+            self._works[self._attachment] = work
+        for work in self._works.values():
+            if len(request.settle) >= SETTLE_MAX:
+                self._due.set()
+                break
+            settles, credits = work.requests(self._next_request)
+            request.settle.extend(settles)
+            request.credit.extend(credits)
+        ping, self._ping = self._ping, False
+        if ping:
+            request.ping = self._next_request()
+        return request if ping or request.attach or request.settle or request.credit else None
+
+    def _next_request(self) -> int:
+        self._request += 1
+        return self._request
+
+    def _take(self, reply: pb.WorkReply) -> None:
+        now_s = self._clock.monotonic()
+        works = self._works
+        for attached in reply.attached:
+            work = works.get(attached.attachment)
+            if work is not None:
+                work.on_attached(attached)
+                self._arrived(work)
+        for granted in reply.granted:
+            work = works.get(granted.attachment)
+            if work is not None:
+                work.on_granted(granted, now_s)
+                self._arrived(work)
+        for settled in reply.settled:
+            work = works.get(settled.attachment)
+            if work is not None:
+                work.on_settled(settled)
+                self._arrived(work)
+        for asked in reply.asked:
+            work = works.get(asked.attachment)
+            if work is not None:
+                work.on_asked(asked.grants, self._max_handler_s, now_s)
+        for revoked in reply.revoked:
+            work = works.get(revoked.attachment)
+            if work is not None:
+                work.on_lost(revoked.grants, read_error(revoked.error))
+        for ended in reply.ended:
+            work = works.pop(ended.attachment, None)
+            if work is not None and ended.HasField("error"):
+                error = read_error(ended.error)
+                work.on_ended(error)
+                self._ended(work, error)
+        self._due.set()

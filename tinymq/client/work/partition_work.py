@@ -1,0 +1,303 @@
+"""A worker's place at one partition: what it holds, what it has settled, and what it says to the leader. No I/O.
+
+The loop calls everything here. An application's thread only pops jobs, and adds settlements to the worker's list.
+
+- A settlement is sent again until it has an answer; a job with such a settlement is listed when the worker attaches.
+- Grants of another attachment, or of a lower term than the attachment's, are dropped.
+- With keyed order, one job of a key is out at a time. After a nack, a reject or a loss, its others are given back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tinymq.base.errors import CorruptData, LeaseLost, SessionEnded, TinymqError
+from tinymq.client.cluster.routing import Topic
+from tinymq.client.consume.records import Chunk
+from tinymq.client.net.wire import read_error
+from tinymq.client.work.grants import Grant, Verb, read_grants, write_grants
+from tinymq.client.work.job import Job, State
+from tinymq.format.batch import BatchLimits, decode_batch
+from tinymq.format.entry import crc32c
+from tinymq.proto import tinymq_pb2 as pb
+
+FINAL = (Verb.ACK, Verb.NACK, Verb.REJECT, Verb.RELEASE)
+
+
+@dataclass(slots=True)
+class Settlement:
+    """What was said of some jobs at once."""
+
+    verb: Verb
+    jobs: list[Job]
+    delay_s: float | None = None
+    error: str = ""
+
+
+@dataclass(slots=True)
+class Credit:
+    """How much a partition's leader may grant at once."""
+
+    records: int
+    bytes: int
+
+
+class PartitionWork:
+    """One partition. `outbox` has what is to be sent to the leader that it is attached to."""
+
+    def __init__(
+        self,
+        topic: Topic,
+        partition: int,
+        group: str,
+        group_id: int,
+        credit: Credit,
+        limits: BatchLimits,
+        new_session: Callable[[], bytes],
+        settle: Callable[[Job, Verb, float | None, str], None],
+        lost: Callable[[Job, TinymqError], None],
+    ) -> None:
+        """`settle` is given to jobs. `lost` gets what another worker may have, and that was in hand or settled."""
+        self.topic = topic
+        self.partition = partition
+        self.attachment = 0  # 0: none
+        self.attached = False  # the leader has answered
+        self.term = 0
+        self.keyed = False
+        self.lease_s = 30.0
+        self.session_s = 10.0
+        self.held: dict[int, Job] = {}  # by offset
+        self.parked: deque[Job] = deque()  # taken from the worker's jobs while the partition was not attached
+        self.settling: dict[int, Settlement] = {}  # by request id: sent, and not answered
+        self.unsent: list[Settlement] = []
+        self.new: list[Job] = []  # to be handed out; the worker takes them
+        self._group = group
+        self._group_id = group_id
+        self._window = credit
+        self._limits = limits
+        self._new_session = new_session
+        self._session = new_session()
+        self._settle = settle
+        self._lost = lost
+        self._credit = credit  # of this attachment, in all
+        self._credit_due = False
+        self._keys: dict[bytes, deque[Job]] = {}  # by key that is out: those that wait for it
+
+    # ---- attaching --------------------------------------------------------------------------------------------
+
+    def attach(self, attachment: int) -> pb.WorkAttach:
+        """Begin, or begin again, under a new attachment."""
+        self.attachment, self.attached = attachment, False
+        unanswered = [each for each in self.settling.values() if each.verb in FINAL]
+        self.settling.clear()
+        self.unsent = [*unanswered, *self.unsent]
+        unstarted = (State.WAITING, State.RELEASED)
+        waiting = [job.grant for job in self.held.values() if job.state in unstarted]
+        started = [job.grant for job in self.held.values() if job.state not in unstarted]
+        self._credit = Credit(self._window.records, self._window.bytes)
+        for job in self.held.values():
+            if not job.freed:
+                self._credit.records -= 1
+                self._credit.bytes -= job.bytes
+        self._credit = Credit(max(0, self._credit.records), max(0, self._credit.bytes))
+        return pb.WorkAttach(
+            attachment=attachment,
+            topic_id=self.topic.topic_id,
+            partition=self.partition,
+            group=self._group,
+            group_id=self._group_id,
+            session=self._session,
+            held=write_grants(waiting),
+            started=write_grants(started),
+            credit_records=self._credit.records,
+            credit_bytes=self._credit.bytes,
+            term=self.term,
+        )
+
+    def detached(self) -> None:
+        """The stream broke, or the leader ended the attachment. What is held stays held until it is listed."""
+        self.attachment, self.attached = 0, False
+
+    def on_attached(self, reply: pb.WorkAttached) -> None:
+        self.term = max(self.term, reply.term)
+        self.keyed = reply.keyed
+        self.lease_s = reply.lease_ms / 1000 or self.lease_s
+        self.session_s = reply.session_ms / 1000 or self.session_s
+        self.attached = True
+        if not reply.known:
+            self._drop(list(self.held.values()), LeaseLost("the partition does not know this worker's session"))
+        for grants in reply.lost:
+            self.on_lost(grants, LeaseLost("the lease was lost while the worker was not attached"))
+
+    def on_ended(self, error: TinymqError) -> None:
+        """The leader ended the attachment."""
+        self.detached()
+        if isinstance(error, SessionEnded):
+            self._session = self._new_session()
+            self._drop(list(self.held.values()), LeaseLost(error.message))
+
+    # ---- grants -----------------------------------------------------------------------------------------------
+
+    def on_granted(self, granted: pb.WorkGranted, now_s: float) -> None:
+        """Make jobs of the records. Raises CorruptData."""
+        grants = {grant.offset: grant for grant in read_grants(granted.grants) if grant.term >= self.term}
+        size = granted.bytes // max(1, len(grants))
+        for batch in granted.batches:
+            if crc32c(batch.payload) != batch.payload_crc:
+                raise CorruptData("a payload's checksum does not match", partition=self.partition)
+            rows = decode_batch(batch.payload, self._limits)
+            chunk = Chunk(self.partition, batch.base_offset, self.term, rows, len(batch.payload))
+            for message in chunk.messages(self.topic.name):
+                grant = grants.pop(message.offset, None)
+                if grant is None:
+                    continue
+                older = self.held.get(message.offset)
+                if older is not None and older.grant[3:5] >= grant[3:5]:
+                    continue
+                if older is not None:
+                    self._drop([older], LeaseLost("the record was granted again"))
+                job = Job(message, grant, self, self._settle, size)
+                job.since_s = now_s
+                self.held[message.offset] = job
+                self._offer(job)
+
+    def _offer(self, job: Job) -> None:
+        key = job.message.key
+        if self.keyed and key is not None:
+            waiting = self._keys.get(key)
+            if waiting is not None:
+                waiting.append(job)
+                return
+            self._keys[key] = deque()
+        self.new.append(job)
+
+    def _key_is_free(self, job: Job, *, settled: bool) -> None:
+        """The job of a key has left. `settled`: the next one may begin, or else all of them are given back."""
+        key = job.message.key
+        waiting = self._keys.pop(key, None) if self.keyed and key is not None else None
+        if not waiting:
+            return
+        if settled:
+            self._offer(waiting.popleft())
+            assert key is not None, "it has a queue"
+            self._keys[key] = waiting
+        else:
+            for each in waiting:
+                each.state = State.RELEASED
+            self.unsent.append(Settlement(Verb.RELEASE, list(waiting)))
+
+    def on_lost(self, grants: pb.Grants, error: TinymqError) -> None:
+        """Grants that the worker does not hold any more."""
+        self._drop(self._jobs_of(read_grants(grants)), error)
+
+    def _jobs_of(self, grants: Iterable[Grant]) -> list[Job]:
+        found = ((grant, self.held.get(grant.offset)) for grant in grants)
+        return [job for grant, job in found if job is not None and job.grant == grant]
+
+    def _drop(self, jobs: Iterable[Job], error: TinymqError) -> None:
+        for job in jobs:
+            if self.held.pop(job.grant.offset, None) is None:
+                continue
+            before, job.state = job.state, State.LOST
+            self._free(job)
+            self._key_is_free(job, settled=False)
+            if before is not State.WAITING:
+                self._lost(job, error)
+
+    def _free(self, job: Job) -> None:
+        if not job.freed:
+            job.freed = True
+            self._credit.records += 1
+            self._credit.bytes += job.bytes
+            self._credit_due = True
+
+    # ---- settlements ------------------------------------------------------------------------------------------
+
+    def settle(self, settlement: Settlement) -> None:
+        """Send this to the leader, now or after the next attachment."""
+        self.unsent.append(settlement)
+        if self.keyed and settlement.verb in FINAL:
+            for job in settlement.jobs:
+                self._key_is_free(job, settled=settlement.verb is Verb.ACK)
+
+    def requests(self, next_id: Callable[[], int]) -> tuple[list[pb.WorkSettle], list[pb.WorkCredit]]:
+        """What is to be sent now. Nothing while the partition is not attached."""
+        if not self.attached:
+            return [], []
+        settles = []
+        unsent, self.unsent = self.unsent, []
+        for settlement in unsent:
+            jobs = [job for job in settlement.jobs if job.state is not State.LOST]
+            final = settlement.verb in FINAL
+            messages = write_grants([job.grant for job in jobs])
+            count = len(messages)
+            for grants in messages:
+                request_id = 0
+                if final:
+                    request_id = next_id()
+                    part = jobs if count == 1 else self._jobs_of(read_grants(grants))
+                    self.settling[request_id] = Settlement(settlement.verb, part, settlement.delay_s, settlement.error)
+                delay_ms = None if settlement.delay_s is None else round(settlement.delay_s * 1000)
+                settles.append(
+                    pb.WorkSettle(
+                        attachment=self.attachment,
+                        request_id=request_id,
+                        verb=settlement.verb.value,  # type: ignore[arg-type]
+                        grants=grants,
+                        delay_ms=delay_ms,
+                        error=settlement.error,
+                    )
+                )
+            if final:
+                for job in jobs:
+                    self._free(job)  # the next record may be on its way while the leader commits
+        credits = []
+        if self._credit_due:
+            self._credit_due = False
+            credits.append(
+                pb.WorkCredit(attachment=self.attachment, records=self._credit.records, bytes=self._credit.bytes)
+            )
+        return settles, credits
+
+    def on_settled(self, reply: pb.WorkSettled) -> None:
+        """The answer to a settlement: what was not refused is done."""
+        settlement = self.settling.pop(reply.request_id, None)
+        if settlement is None:
+            return
+        again: list[Job] = []
+        for refused in reply.refused:
+            error = read_error(refused.error)
+            jobs = self._jobs_of(read_grants(refused.grants))
+            if error.retriable:
+                again += jobs
+            else:
+                self._drop(jobs, error)
+        if again:
+            self.unsent.append(Settlement(settlement.verb, again, settlement.delay_s, settlement.error))
+        kept = set(map(id, again))
+        for job in settlement.jobs:
+            if id(job) not in kept and self.held.get(job.grant.offset) is job:
+                del self.held[job.grant.offset]
+
+    def keep(self, max_s: float, now_s: float) -> None:
+        """Extend what is held and not settled, for at most `max_s` seconds since it was granted or handed out."""
+        jobs = [
+            job
+            for job in self.held.values()
+            if job.state in (State.WAITING, State.STARTED) and now_s - job.since_s < max_s
+        ]
+        if jobs:
+            self.unsent.append(Settlement(Verb.EXTEND, jobs))
+
+    def on_asked(self, grants: pb.Grants, max_s: float, now_s: float) -> None:
+        """The lease of these is over, and they are still in hand."""
+        jobs = [job for job in self._jobs_of(read_grants(grants)) if now_s - job.since_s < max_s]
+        if jobs:
+            self.unsent.append(Settlement(Verb.EXTEND, jobs))
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether a settlement has no answer yet."""
+        return bool(self.settling) or any(each.verb in FINAL for each in self.unsent)
