@@ -160,6 +160,23 @@ def test_nothing_is_written_to_who_has_gone(caplog: pytest.LogCaptureFixture) ->
     assert not caplog.records
 
 
+def test_a_peer_that_ends_its_side_and_takes_nothing_more_has_gone() -> None:
+    """Its end of the socket stays open, as that of a process that hangs."""
+
+    async def scenario(a: FrameStream, b: FrameStream) -> None:
+        wire(b).pause_reading()
+        sending = asyncio.ensure_future(a.send(b"h", (b"x" * (1 << 20),)))
+        await stuck(sending)
+        assert wire(a).get_write_buffer_size()
+        wire(b).write_eof()
+        with pytest.raises(Closed, match="the other end closed it"):
+            await a.receive()
+        with pytest.raises(Closed):
+            await sending
+
+    between(scenario, pair)
+
+
 @pytest.mark.parametrize("who", ["this end", "the other"])
 def test_a_waiting_receiver_learns_of_the_end(who: str) -> None:
     async def scenario(a: FrameStream, b: FrameStream) -> None:

@@ -186,7 +186,11 @@ class FrameStream(asyncio.BufferedProtocol):
         _wake(self._arrived)
 
     def eof_received(self) -> bool | None:
-        return None  # asyncio closes the connection: a peer that ends its side reads no more, either
+        # A peer that ends its side reads no more, either. asyncio closes the connection, but first it would wait, for
+        # good, until the peer has taken what is unsent.
+        if self._transport is not None and self._transport.get_write_buffer_size():
+            self._transport.abort()
+        return None
 
     def pause_writing(self) -> None:
         self._outbox.pause()

@@ -99,12 +99,14 @@ def test_an_exception_nacks_what_is_in_hand(mq: Client, topic: str) -> None:
         job.ack()
 
 
-def test_a_rejected_record_is_a_dead_letter(mq: Client, topic: str) -> None:
+def test_a_rejected_record_is_a_dead_letter(cluster: Cluster, mq: Client, topic: str) -> None:
     fill(mq, topic, 1)
     with mq.worker(topic, group=topic) as worker:
         next(worker).reject("not a number")
         worker.flush()
-    letters = mq.reader(f"{topic}.dlq", start="earliest")
+    dead_letters = f"{topic}.dlq"
+    cluster.wait_leader(dead_letters)  # it is made when it is first needed, and `flush` does not wait for that
+    letters = mq.reader(dead_letters, start="earliest")
     (letter,) = letters.poll(POLL_S, 1)
     letters.close()
     assert (letter.value, letter.header("tinymq-group")) == (b"0", topic.encode())
