@@ -76,12 +76,12 @@ WORKLOADS = (
 
 
 @contextmanager
-def cluster(folder: Path) -> Iterator[str]:
-    """Run three brokers through the public command line until the block ends. Yields their addresses."""
+def cluster(folder: Path, brokers: int = 3) -> Iterator[str]:
+    """Run brokers through the public command line until the block ends. Yields their addresses."""
     command = [sys.executable, "-m", "tinymq.cli.main", "dev"]
     where = ["--dir", str(folder / "cluster")]
     try:
-        subprocess.run([*command, "up", "-n", "3", *where], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*command, "up", "-n", str(brokers), *where], check=True, stdout=subprocess.DEVNULL)
         status = subprocess.run([*command, "status", "-o", "json", *where], check=True, capture_output=True, text=True)
         yield ",".join(broker["address"] for broker in json.loads(status.stdout)["brokers"])
     finally:

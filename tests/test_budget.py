@@ -17,12 +17,12 @@ WALL_S_MAX = 480  # of `make test` on a quiet machine
 CHECK_S = 50  # of that: `make check`
 WORKERS = 3  # Makefile: PARALLEL
 SHARES_S = {  # of the time of all workers, by the first folder below tests/; "": the files in tests/ itself
-    "": 45,
+    "": 43,
     "benchmarks": 3,
     "broker": 43,
     "chaos": 311,
     "cli": 154,
-    "client": 147,
+    "client": 149,
     "examples": 16,
     "fuzz": 22,
     "gateway": 24,

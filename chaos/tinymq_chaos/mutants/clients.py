@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
 
 from tinymq.broker.serve import messages, offsets
 from tinymq.client.cluster.broker_health import ClusterHealth
-from tinymq.client.common.rows import rows_of
+from tinymq.client.common.rows import Columns, columns_of
 from tinymq.client.consume import records
 from tinymq.client.produce import producer_batch
 from tinymq.client.produce.send_queue import SendQueue
@@ -70,20 +71,30 @@ def tables_are_stamped_again(p: Patches) -> None:
 
 @mutant("a reader returns the key of each record", WRITES)
 def keys_are_not_read(p: Patches) -> None:
-    real = rows_of
-    p.replace(real, lambda batch: [(None, *row[1:]) for row in real(batch)], within=[records])
+    real = columns_of
+    p.replace(real, lambda batch: real(batch)._replace(keys=repeat(None, batch.num_rows)), within=[records])
 
 
 @mutant("a reader returns the headers of each record", WRITES)
 def headers_are_not_read(p: Patches) -> None:
-    real = rows_of
-    p.replace(real, lambda batch: [(*row[:2], row[2][:1], row[3]) for row in real(batch)], within=[records])
+    real = columns_of
+
+    def first_ones(batch: pa.RecordBatch) -> Columns:
+        columns = real(batch)
+        return columns._replace(headers=[pairs[:1] for pairs in columns.headers])
+
+    p.replace(real, first_ones, within=[records])
 
 
 @mutant("a reader returns the timestamp of each record", WRITES)
 def timestamps_are_read_in_milliseconds(p: Patches) -> None:
-    real = rows_of
-    p.replace(real, lambda batch: [(*row[:3], row[3] // 1000 * 1000) for row in real(batch)], within=[records])
+    real = columns_of
+
+    def rounded(batch: pa.RecordBatch) -> Columns:
+        columns = real(batch)
+        return columns._replace(times_us=[time_us // 1000 * 1000 for time_us in columns.times_us])
+
+    p.replace(real, rounded, within=[records])
 
 
 @mutant("QueueService stores the key and the headers of a message", QUEUES)

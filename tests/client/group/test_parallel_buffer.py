@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-
-from tinymq.client.consume.records import Chunk, Message
+from tests.client.consume.chunks import chunk
+from tinymq.client.consume.records import Message
 from tinymq.client.group.fetched_records import TopicPartition
 from tinymq.client.group.parallel_buffer import ParallelBuffer
-from tinymq.format.batch import SCHEMA
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-def chunk(partition: int, offset: int, count: int) -> Chunk:
-    rows = [{"key": None, "value": b"%d" % n, "headers": [], "timestamp": 0} for n in range(offset, offset + count)]
-    names = SCHEMA.names
-    batch = pa.RecordBatch.from_pylist([{n: r.get(n) for n in names} for r in rows], schema=SCHEMA)
-    return Chunk(partition, offset, 1, batch, 100)
 
 
 class Filled:

@@ -1,8 +1,10 @@
-"""Read the rows of a record batch of SCHEMA as tuples."""
+"""Read a record batch of SCHEMA by columns of Python objects, or by rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from itertools import repeat
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -11,15 +13,34 @@ Row = tuple[bytes | None, bytes | None, Headers, int]
 """(key, value, headers, timestamp in microseconds since 1970 UTC)."""
 
 
+class Columns(NamedTuple):
+    """The columns of a batch, each with an item per record. None of their items can fail to be read."""
+
+    keys: Iterable[bytes | None]
+    values: Iterable[bytes | None]
+    headers: Iterable[Headers]
+    times_us: Iterable[int]
+
+
+def columns_of(batch: pa.RecordBatch) -> Columns:
+    """Return the columns of a batch of SCHEMA."""
+    keys, values, headers, times = batch.columns
+    return Columns(_items_of(keys), _items_of(values), _headers_of(headers), _times_of(times))
+
+
 def rows_of(batch: pa.RecordBatch) -> list[Row]:
     """Return every record of a batch of SCHEMA as a Row."""
-    keys, values = batch.column(0).to_pylist(), batch.column(1).to_pylist()
-    return list(zip(keys, values, _headers_of(batch.column(2)), _times_of(batch.column(3)), strict=True))
+    return list(zip(*columns_of(batch), strict=True))
 
 
-def _headers_of(column: pa.Array) -> Sequence[Headers]:
+def _items_of(column: pa.Array) -> Iterable[bytes | None]:
+    # A column of nulls needs no list: most topics have no keys.
+    return repeat(None, len(column)) if column.null_count == len(column) else column.to_pylist()
+
+
+def _headers_of(column: pa.Array) -> Iterable[Headers]:
     if column.null_count == len(column):
-        return ((),) * len(column)
+        return repeat((), len(column))
     return [tuple((h["key"], h["value"]) for h in row) if row else () for row in column.to_pylist()]
 
 

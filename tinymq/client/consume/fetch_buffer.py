@@ -2,15 +2,20 @@
 
 The loop appends chunks to `ready`. One application thread, or task, takes them, as rows or as messages. Both need no
 lock, because a deque's append and popleft are atomic.
+
+A thread that takes may be interrupted wherever Python checks for signals: at the start of a function, after a call, and
+at the end of a loop's pass. So a chunk leaves `ready` only once everything that can fail is done, and what a position
+depends on changes between two such points.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 
 from tinymq.client.consume.partition_fetcher import Cursor
-from tinymq.client.consume.records import Chunk, Message
+from tinymq.client.consume.records import Chunk, ChunkMessages, Message
 
 
 class FetchBuffer:
@@ -20,10 +25,10 @@ class FetchBuffer:
         """`freed` is called with the bytes of each chunk that was taken, in the thread that takes."""
         self.ready: deque[Chunk] = deque()
         self.cursors: dict[int, Cursor] = {}  # by partition; empty until the reader is open
+        self.at_hand: Iterator[Message] = iter(())  # the messages to take now; what is drawn is taken
         self._topic = topic
         self._freed = freed
-        self._current: Chunk | None = None  # the chunk that `_messages` came from
-        self._messages: deque[Message] = deque()  # those of `_current` that are left
+        self._messages: ChunkMessages | None = None  # those of `at_hand`
         self._next: dict[int, int] = {}  # by partition: the offset behind the last row that left `ready`
 
     def begin(self, cursors: dict[int, Cursor]) -> None:
@@ -34,76 +39,87 @@ class FetchBuffer:
     def take_chunk(self) -> Chunk | None:
         """Take the next rows; None if none wait."""
         self._return_messages()
-        while self.ready:
-            chunk = self.ready.popleft()
-            self._freed(chunk.bytes)
-            # A fetch may begin before the next offset, or go beyond an end that `to_arrow` set later.
-            rows = chunk.cut(self._next[chunk.partition], self.cursors[chunk.partition].end)
-            if rows is not None:
-                self._next[chunk.partition] = rows.next_offset
-                return rows
-        return None
+        rows = self._waiting()
+        if rows is not None:
+            self._leave(rows)
+        return rows
 
     def give_back(self, chunk: Chunk, offset: int) -> None:
         """Return the rows of a taken chunk from `offset` on. They are the next ones to be taken."""
         rest = chunk.cut(offset, None)
         if rest is not None:
-            self._next[chunk.partition] = offset
-            self._freed(-rest.bytes)
+            partition = chunk.partition
+            self._next[partition] = offset  # from here on only the next two statements are calls
             self.ready.appendleft(rest)
+            self._freed(-rest.bytes)
+
+    def more(self) -> bool:
+        """Fill `at_hand`, unless messages are left in it. False: none wait."""
+        if self._messages is not None and not self._messages.empty:
+            return True
+        rows = self._waiting()
+        if rows is None:
+            return False
+        messages = rows.messages(self._topic)
+        self._leave(rows, messages)
+        return True
 
     def next_messages(self, count: int) -> list[Message]:
         """Take up to `count` messages that wait."""
-        out: list[Message] = []
-        messages = self._messages
-        while len(out) < count:
-            if not messages:
-                self._current = self.take_chunk()
-                if self._current is None:
-                    break
-                messages.extend(self._current.messages(self._topic))
-            if len(messages) <= count - len(out):
-                out.extend(messages)
-                messages.clear()
-            else:
-                out += [messages.popleft() for _ in range(count - len(out))]
-        return out
-
-    def next_message(self) -> Message | None:
-        """Take the next message; None if none waits."""
-        if self._messages:
-            return self._messages.popleft()
-        messages = self.next_messages(1)
-        return messages[0] if messages else None
+        found = list(islice(self.at_hand, count))
+        while len(found) < count and self.more():
+            found += islice(self.at_hand, count - len(found))
+        return found
 
     def peek(self) -> Message | None:
-        """Return the message that `next_message` would take."""
-        if not self._messages:
-            self._current = self.take_chunk()
-            if self._current is None:
-                return None
-            self._messages.extend(self._current.messages(self._topic))
-        return self._messages[0]
+        """Return the message that is taken next."""
+        if not self.more():
+            return None
+        assert self._messages is not None, "there are more"
+        offset = self._messages.next_offset
+        rows = self._messages.chunk.cut(offset, offset + 1)
+        assert rows is not None, "one is left"
+        return next(iter(rows.messages(self._topic)))
+
+    def _waiting(self) -> Chunk | None:
+        """Return the rows of the first chunk in `ready` that the application has not got; None if none wait."""
+        while self.ready:
+            chunk = self.ready[0]
+            # A fetch may begin before the next offset, or go beyond an end that `to_arrow` set later.
+            rows = chunk.cut(self._next[chunk.partition], self.cursors[chunk.partition].end)
+            if rows is not None:
+                return rows
+            self.ready.popleft()
+            self._freed(chunk.bytes)
+        return None
+
+    def _leave(self, rows: Chunk, messages: ChunkMessages | None = None) -> None:
+        """Take the first chunk from `ready`, of which `rows` are used, and `messages` are made."""
+        partition, after = rows.partition, rows.next_offset
+        # From here on only the second last statement and the last one are calls.
+        if messages is not None:
+            self._messages, self.at_hand = messages, messages.at_hand
+        self._next[partition] = after
+        self.ready.popleft()
+        self._freed(rows.bytes)
 
     def _return_messages(self) -> None:
         """Turn messages that were not taken into rows again, so that a table continues where messages ended."""
-        if self._messages:
-            assert self._current is not None, "messages come from a chunk"
-            first = self._messages[0].offset
-            self._messages.clear()
-            self.give_back(self._current, first)
+        messages = self._messages
+        if messages is not None and not messages.empty:
+            self.give_back(messages.chunk, messages.stop())
 
     @property
     def empty(self) -> bool:
         """Does nothing wait?"""
-        return not self.ready and not self._messages
+        return not self.ready and (self._messages is None or self._messages.empty)
 
     @property
     def complete(self) -> bool:
         """Was everything up to every end taken, or removed before it could be?"""
         return (
             bool(self.cursors)
-            and not self._messages
+            and (self._messages is None or self._messages.empty)
             and all(
                 cursor.end is not None and (self._next[p] >= cursor.end or (cursor.done and not self.ready))
                 for p, cursor in self.cursors.items()
@@ -113,11 +129,12 @@ class FetchBuffer:
     def position(self) -> dict[int, int]:
         """Return the next offset for the application, by partition."""
         position = dict(self._next)
-        if self._messages:
-            position[self._messages[0].partition] = self._messages[0].offset
+        if self._messages is not None and not self._messages.empty:
+            position[self._messages.chunk.partition] = self._messages.next_offset
         return position
 
     def clear(self) -> None:
         """Drop everything that waits."""
         self.ready.clear()
-        self._messages.clear()
+        if self._messages is not None:
+            self._messages.stop()

@@ -67,12 +67,11 @@ class AsyncReader:
 
     async def __anext__(self) -> Message:
         """Wait for the next message. Ends at `end`. Raises when no replica serves a partition any more."""
-        message = self.buffer.next_message()
-        while message is None:
-            if not await self.arrival(None):
+        while True:
+            for message in self.buffer.at_hand:
+                return message
+            if not self.buffer.more() and not await self.arrival(None):
                 raise StopAsyncIteration
-            message = self.buffer.next_message()
-        return message
 
     async def poll(self, timeout: float | None = None, max_records: int = 500) -> list[Message]:
         """Take up to `max_records` messages: at once if some wait, else as soon as one arrives.

@@ -1,21 +1,23 @@
 """Verify fetched frames, and make messages and Arrow tables of them. Frames are verified here and nowhere later.
 
-The cost is per batch: two checksums and one validation. C code makes the messages from the columns.
+The cost is per batch: two checksums and one validation. C code makes the messages from the columns, one by one as they
+are taken: messages that are kept in a list cost as much again, because Python's cyclic collector walks them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import repeat
+from operator import length_hint
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from tinymq.base.errors import CorruptData, InvalidBatch
 from tinymq.base.value import value
-from tinymq.client.common.rows import rows_of
+from tinymq.client.common.rows import columns_of
 from tinymq.client.common.values import as_datetime
 from tinymq.format.batch import SCHEMA, BatchLimits, decode_batch
 from tinymq.format.columns import int64_scalar
@@ -84,14 +86,9 @@ class Chunk:
             self.bytes,
         )
 
-    def messages(self, topic: str) -> list[Message]:
-        """Return every record as a Message."""
-        keys, values, headers, times = zip(*rows_of(self.batch), strict=True)
-        offsets = range(self.base_offset, self.next_offset)
-        rows = zip(
-            repeat(topic), repeat(self.partition), offsets, keys, values, headers, times, repeat(self.leader_epoch)
-        )
-        return list(map(partial(tuple.__new__, Message), rows))
+    def messages(self, topic: str) -> ChunkMessages:
+        """Return the records as messages, to be taken one by one."""
+        return ChunkMessages(self, topic)
 
     def table(self) -> pa.RecordBatch:
         """Return the rows with TABLE_SCHEMA."""
@@ -101,6 +98,44 @@ class Chunk:
         partition = pa.repeat(int64_scalar(self.partition).cast(pa.int32()), count)
         offset = pc.add(_ramp(count), int64_scalar(self.base_offset))
         return pa.RecordBatch.from_arrays([partition, offset, *self.batch.columns], schema=TABLE_SCHEMA)
+
+
+class ChunkMessages:
+    """The messages of a chunk, of which some are taken.
+
+    `at_hand` makes each message when it is drawn, and C code does both in one step: whatever interrupts a thread, a
+    message was drawn and `next_offset` lies behind it, or neither.
+    """
+
+    __slots__ = ("_end", "_offsets", "at_hand", "chunk")
+
+    def __init__(self, chunk: Chunk, topic: str) -> None:
+        self.chunk = chunk
+        self._end = chunk.next_offset
+        self._offsets = iter(range(chunk.base_offset, self._end))
+        keys, values, headers, times_us = columns_of(chunk.batch)
+        places, epochs = (repeat(topic), repeat(chunk.partition)), repeat(chunk.leader_epoch)
+        rows = zip(*places, self._offsets, keys, values, headers, times_us, epochs, strict=False)
+        self.at_hand: Iterator[Message] = map(tuple.__new__, repeat(Message), rows)
+
+    def __iter__(self) -> Iterator[Message]:
+        return self.at_hand
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the message that is drawn next; behind the last one, if none is left."""
+        return self._end - length_hint(self._offsets)
+
+    @property
+    def empty(self) -> bool:
+        """Is none left?"""
+        return not length_hint(self._offsets)
+
+    def stop(self) -> int:
+        """Let no more be drawn. Returns what `next_offset` was. Another thread may draw at the same time."""
+        left = list(self._offsets)  # one step, which ends the rows, too
+        self._end = left[0] if left else self._end
+        return self._end
 
 
 @lru_cache(maxsize=1)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from tinymq.client.common.argument_checks import check_count, check_wait
 from tinymq.client.consume.records import Message
 from tinymq.client.facade.generated.consumer import ConsumerCalls
-from tinymq.client.facade.loop_thread import LoopThread
-from tinymq.client.group.consumer import AsyncConsumer
 
 
 class Consumer(ConsumerCalls):
@@ -20,15 +18,13 @@ class Consumer(ConsumerCalls):
     A message is committed when the next one is asked for, or when the `with` block ends without an exception.
     """
 
-    def __init__(self, loop_thread: LoopThread, asynchronous: AsyncConsumer) -> None:
-        super().__init__(loop_thread, asynchronous)
-        self._take_one = asynchronous.take_one
-
     def __next__(self) -> Message:
         """The next message. Waits for it without a limit. What was handed out before is done."""
-        while (message := self._take_one()) is None:
-            self._loop_thread.run(self._async.arrival(None))
-        return message
+        while True:
+            for message in self._async.at_hand:
+                return message
+            if not self._async.more():
+                self._loop_thread.run(self._async.arrival(None))
 
     def poll(self, timeout: float | None = None, max_records: int = 500) -> list[Message]:
         """Up to `max_records` messages: at once if there are any, else after up to `timeout` seconds ([] then).

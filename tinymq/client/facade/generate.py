@@ -73,7 +73,7 @@ TWINS = (
         "tinymq.client.group.consumer",
         "Consumer",
         by_hand="tinymq.client.facade.consumer",
-        internal=frozenset({"arrival", "closed", "leave", "take", "take_one"}),
+        internal=frozenset({"arrival", "at_hand", "closed", "leave", "more", "take"}),
     ),
     Twin(
         "tinymq.client.work.worker",

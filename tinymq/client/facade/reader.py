@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from tinymq.client.common.argument_checks import check_count, check_wait
+from tinymq.client.consume.message_iterator import message_iterator
 from tinymq.client.consume.reader import AsyncReader
 from tinymq.client.consume.records import Message
 from tinymq.client.facade.generated.reader import ReaderCalls
@@ -24,19 +25,30 @@ class Reader(ReaderCalls):
 
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncReader) -> None:
         super().__init__(loop_thread, asynchronous)
-        self._buffer = asynchronous.buffer  # fetched messages; any thread may take them
+        self._buffer = asynchronous.buffer  # fetched messages; the thread that reads takes them
 
     def __repr__(self) -> str:
         return repr(self._async).replace("AsyncReader", "Reader", 1)
 
+    def __iter__(self) -> Iterator[Message]:
+        """The messages from here on. Waits for each; ends at `end`. Raises as `next` does, and can be used after
+        that."""
+        return message_iterator(self._more_at_hand)
+
     def __next__(self) -> Message:
         """The next message. Waits for it; ends at `end`. Raises when a partition is served by no replica any more."""
-        message = self._buffer.next_message()
-        while message is None:
-            if not self._loop_thread.run(self._async.arrival(None)):
+        while True:
+            for message in self._buffer.at_hand:
+                return message
+            if self._more_at_hand() is None:
                 raise StopIteration
-            message = self._buffer.next_message()
-        return message
+
+    def _more_at_hand(self) -> Iterator[Message] | None:
+        """Wait for the next messages to be drawn. None: the end is reached."""
+        while not self._buffer.more():
+            if not self._loop_thread.run(self._async.arrival(None)):
+                return None
+        return self._buffer.at_hand
 
     def poll(self, timeout: float | None = None, max_records: int = 500) -> list[Message]:
         """Up to `max_records` messages: at once if there are any, else after up to `timeout` seconds ([] then).

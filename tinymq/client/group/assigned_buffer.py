@@ -7,90 +7,93 @@ records are in the taker's hand, or in the batch that it takes from, is given up
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 from threading import Lock
 
-from tinymq.client.consume.records import Chunk, Message
+from tinymq.client.common.gil import GIL
+from tinymq.client.consume.records import Chunk, ChunkMessages, Message
 from tinymq.client.group.fetched_records import TopicPartition
+
+NOTHING: Iterator[Message] = iter(())
 
 
 class AssignedBuffer:
     """One thread takes; the client's loop does everything else. Fields change under the lock, with one exception: the
-    taker pops from `_messages`, and sets `_last`, without it."""
+    taker draws from `at_hand` without it, which is one step for all other threads."""
 
     def __init__(self, freed: Callable[[int], None]) -> None:
         """`freed` gets the bytes of records that left, in either thread."""
         self.leaving: set[TopicPartition] = set()  # to be given up when the taker asks again
-        self._slow = False  # the next call of the taker has more to do than to pop
+        # The messages to take one by one; drawing one says that those before are done. Empty: the taker calls `more`.
+        self.at_hand: Iterator[Message] = NOTHING
         self._freed = freed
         self._lock = Lock()
         self._ready: deque[tuple[TopicPartition, Chunk]] = deque()
         self._held: list[tuple[TopicPartition, Chunk]] = []  # fetched records of paused partitions
         self._paused: set[TopicPartition] = set()
         self._next: dict[TopicPartition, int] = {}  # by partition that is read: behind the last row that left
-        self._place: TopicPartition | None = None  # of `_messages`
-        self._messages: deque[Message] = deque()
-        self._last: Message | None = None  # handed out by `next_message`, and not done
+        self._messages: ChunkMessages | None = None  # the batch that the taker takes from
+        self._place: TopicPartition | None = None  # of `_messages`; None: it was given up
+        self._done = 0  # the messages of this batch below this offset are done
+        self._one_by_one = False  # of this batch, the message that was drawn last is the only one that is not done
         self._hand: dict[TopicPartition, int] = {}  # the first offsets of `next_messages` that are not done
 
     # ---- the taker --------------------------------------------------------------------------------------------
 
-    def next_message(self) -> Message | None:
-        """Take a message. None: none waits, or a partition is leaving. What was taken before is done."""
-        if not self._slow:
-            try:
-                self._last = message = self._messages.popleft()
-            except IndexError:
-                pass
-            else:
-                return message
-        found = self._take(1)
-        if not found:
-            return None
-        self._hand.clear()
-        self._last = found[0]
-        self._slow = bool(self.leaving)
-        return found[0]
+    def more(self) -> bool:
+        """Fill `at_hand`. False: no message waits, or a partition is leaving. What was taken before is done."""
+        with self._lock:
+            self._all_done()
+            if self.leaving or not self._refill():  # the loop gives them up first
+                return False
+            assert self._messages is not None, "refilled"
+            self._one_by_one = True
+            at_hand = self._messages.at_hand
+            self.at_hand = at_hand if GIL else _Guarded(at_hand, self._lock)
+            return True
 
     def next_messages(self, count: int) -> list[Message]:
         """Take up to `count` messages. What was taken before is done."""
-        return self._take(count)
-
-    def _take(self, count: int) -> list[Message]:
         found: list[Message] = []
         with self._lock:
-            self._last = None
-            self._hand.clear()
-            if self.leaving:  # the loop gives them up first
-                return found
-            while len(found) < count and (self._messages or self._refill()):
-                some = [self._messages.popleft() for _ in range(min(count - len(found), len(self._messages)))]
-                assert self._place is not None, "messages have a partition"
-                self._hand.setdefault(self._place, some[0].offset)
-                found += some
-            self._slow = bool(found)
+            self._all_done()
+            self._one_by_one, self.at_hand = False, NOTHING
+            while not self.leaving and len(found) < count and self._refill():
+                assert self._messages is not None, "refilled"
+                assert self._place is not None, "a batch to take from has a partition"
+                self._hand.setdefault(self._place, self._messages.next_offset)
+                found += islice(self._messages.at_hand, count - len(found))
         return found
 
+    def _all_done(self) -> None:
+        self._hand.clear()
+        if self._messages is not None:
+            self._done = self._messages.next_offset
+
     def _refill(self) -> bool:
+        if self._messages is not None and not self._messages.empty:
+            return True
         if not self._ready:
             return False
-        place, chunk = self._ready.popleft()
+        place, chunk = self._ready[0]
+        messages, after, first = chunk.messages(place.topic), chunk.next_offset, chunk.base_offset
+        # From here on only the next two statements are calls, so that an interrupt leaves all of it or nothing.
+        self._messages, self._place, self._done, self._next[place] = messages, place, first, after
+        self._ready.popleft()
         self._freed(chunk.bytes)
-        self._next[place], self._place = chunk.next_offset, place
-        self._messages = deque(chunk.messages(place.topic))
         return True
 
     # ---- the loop ---------------------------------------------------------------------------------------------
 
     @property
     def empty(self) -> bool:
-        return not self._ready and not self._messages
+        return not self._ready and (self._messages is None or self._messages.empty)
 
     def done(self) -> None:
         """What the taker has is done: it asks for more, or it ended cleanly."""
         with self._lock:
-            self._last = None
-            self._hand.clear()
+            self._all_done()
 
     def begin(self, place: TopicPartition, offset: int) -> None:
         """Read a partition from an offset on."""
@@ -114,7 +117,7 @@ class AssignedBuffer:
         with self._lock:
             if self._in_hand(place):
                 self.leaving.add(place)
-                self._slow = True
+                self.at_hand = NOTHING
                 return None
             position = self._position(place)
             self._drop(place)
@@ -144,17 +147,17 @@ class AssignedBuffer:
             self._held = [item for item in every if item[0] in self._paused]
 
     def _in_hand(self, place: TopicPartition) -> bool:
-        last = self._last
-        held = last is not None and (last.topic, last.partition) == place
-        return held or place in self._hand or (place == self._place and bool(self._messages))
+        messages = self._messages
+        if place in self._hand or messages is None or place != self._place:
+            return place in self._hand
+        return not messages.empty or (self._one_by_one and messages.next_offset > self._done)
 
     def _position(self, place: TopicPartition) -> int:
         position = self._next[place]
-        if place == self._place and self._messages:
-            position = self._messages[0].offset
-        last = self._last
-        if last is not None and (last.topic, last.partition) == place:
-            position = min(position, last.offset)
+        if place == self._place and self._messages is not None:
+            position = self._messages.next_offset
+            if self._one_by_one:
+                position = max(self._done, position - 1)
         return min(position, self._hand.get(place, position))
 
     def _drop(self, place: TopicPartition) -> None:
@@ -162,8 +165,9 @@ class AssignedBuffer:
             for item in [item for item in queue if item[0] == place]:
                 queue.remove(item)
                 self._freed(item[1].bytes)
-        if place == self._place:
-            self._messages.clear()
+        if place == self._place and self._messages is not None:
+            self._messages.stop()
+            self._place = None
 
     def leave(self, place: TopicPartition) -> int:
         """Give up a partition that was leaving, because the taker has asked again. Returns as `release`."""
@@ -172,5 +176,19 @@ class AssignedBuffer:
             self._drop(place)
             self._next.pop(place, None)
             self.leaving.discard(place)
-            self._slow = bool(self.leaving) or bool(self._hand)
             return position
+
+
+class _Guarded:
+    """Draws under a lock: for interpreters without a global one."""
+
+    def __init__(self, messages: Iterator[Message], lock: Lock) -> None:
+        self._messages = messages
+        self._lock = lock
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        with self._lock:
+            return next(self._messages)

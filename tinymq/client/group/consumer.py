@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from types import TracebackType
 from typing import Self
 
@@ -72,7 +73,8 @@ class AsyncConsumer:
         self._opened = False
         self._closed = False
         self._failure: Exception | None = None
-        self._waiting: list[Message] = []  # committed already, and not handed out: at most once
+        self._at_most_once = config.processing == "at_most_once"
+        self._waiting: Iterator[Message] = iter(())  # committed already, and not handed out: at most once
 
     # ---- messages ---------------------------------------------------------------------------------------------
 
@@ -81,9 +83,11 @@ class AsyncConsumer:
 
     async def __anext__(self) -> Message:
         """The next message. Waits for it without a limit. What was handed out before is done."""
-        while (message := self.take_one()) is None:
-            await self.arrival(None)
-        return message
+        while True:
+            for message in self.at_hand:
+                return message
+            if not self.more():
+                await self.arrival(None)
 
     async def poll(self, timeout: float | None = None, max_records: int = 500) -> list[Message]:
         """Take up to `max_records` messages: at once if some wait, else as soon as one arrives.
@@ -98,24 +102,28 @@ class AsyncConsumer:
                 return self.take(max_records)
         return found
 
-    def take_one(self) -> Message | None:
-        """Take a fetched message; None: call `arrival`. For the thread that takes."""
-        if self._waiting or self._config.processing == "at_most_once":
-            return self._waiting.pop(0) if self._waiting else None
+    @property
+    def at_hand(self) -> Iterable[Message]:
+        """The messages to take now, one by one. Drawing one says that those before are done. For the thread that
+        takes."""
+        if self._at_most_once:
+            return self._waiting
         membership = self._membership
-        if membership is not None and not membership.alive:
-            return None
-        return self._buffer.next_message()
+        return self._buffer.at_hand if membership is None or membership.alive else ()
+
+    def more(self) -> bool:
+        """Fill `at_hand`. False: call `arrival`. For the thread that takes."""
+        return not self._at_most_once and self._may_hand_out and self._buffer.more()
 
     def take(self, count: int) -> list[Message]:
-        """As `take_one`, for several."""
-        if self._waiting or self._config.processing == "at_most_once":
-            found, self._waiting = self._waiting[:count], self._waiting[count:]
-            return found
-        membership = self._membership
-        if membership is not None and not membership.alive:
-            return []
-        return self._buffer.next_messages(count)
+        """Take up to `count` messages. Those that were taken before are done. For the thread that takes."""
+        if self._at_most_once:
+            return list(islice(self._waiting, count))
+        return self._buffer.next_messages(count) if self._may_hand_out else []
+
+    @property
+    def _may_hand_out(self) -> bool:
+        return self._membership is None or self._membership.alive
 
     async def arrival(self, timeout_s: float | None) -> bool:
         """Wait until a message waits. What was handed out before is done. False: the time is up. Raises what stopped
@@ -129,7 +137,7 @@ class AsyncConsumer:
             async with asyncio.timeout(timeout_s):
                 while True:
                     self._check()
-                    owns = self._membership is None or self._membership.alive
+                    owns = self._may_hand_out
                     if owns and not buffer.empty and await self._commit_first():
                         return True
                     self.tasks.arrived.clear()
@@ -147,15 +155,16 @@ class AsyncConsumer:
 
     async def _commit_first(self) -> bool:
         """At most once: commit messages before they are handed out. Returns whether a message waits."""
-        if self._config.processing != "at_most_once":
+        if not self._at_most_once:
             return True
         found = self._buffer.next_messages(self._config.commit_records_max)
         self._buffer.done()
         if self._reading is not None:
             await self._reading.commit_done(self._timeout_s, strict=True)
         still = self._reading.cursors if self._reading is not None else None
-        self._waiting = [m for m in found if still is None or (m.topic, m.partition) in still]
-        return bool(self._waiting)
+        kept = [m for m in found if still is None or (m.topic, m.partition) in still]
+        self._waiting = iter(kept)
+        return bool(kept)
 
     # ---- the group's cursors ----------------------------------------------------------------------------------
 

@@ -18,9 +18,6 @@ class ReaderCalls:
         self._loop_thread = loop_thread
         self._async = asynchronous
 
-    def __iter__(self) -> Self:
-        return self
-
     def to_arrow(self, limit: int | None = None) -> pa.Table:
         """Read everything up to the end (`end`, or the end when the reader was opened) as one table.
 
