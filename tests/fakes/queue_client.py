@@ -57,6 +57,7 @@ class QueueClient:
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await self.call(name, request, **how)
         trailers: dict[str, Any] = dict(failed.value.trailing_metadata())
+        assert TRAILER in trailers, f"gRPC itself ended the call: {failed.value!r}"
         error = from_wire(pb.Error.FromString(trailers[TRAILER]))
         assert failed.value.details() == str(error)
         return failed.value.code(), error

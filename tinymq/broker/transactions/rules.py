@@ -1,0 +1,208 @@
+"""The coordinator's decisions on transactions. Pure: a state of a transactional id goes in, and the next one comes out.
+
+A decision holds once the next state is replicated. Until then nobody may be told of it. Answers to partitions come from
+applied state, and only after a majority has confirmed that this coordinator leads: a deposed one would call a committed
+transaction unknown, and the partition would drop it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from enum import Enum
+from typing import NamedTuple
+
+from tinymq.broker.members.group_members import Place
+from tinymq.broker.state.staged import TransactionId
+from tinymq.broker.transactions.transactional_id import EPOCH_MAX, Outcome, Phase, Transaction, TransactionalId
+
+PARTITIONS_MAX = 1000  # of one transaction
+DECIDED_MAX = 5  # transactions of one id that wait for confirmations; then no other one begins
+
+
+class Refusal(Enum):
+    """Why a call of an owner changes nothing."""
+
+    FENCED = "fenced"  # a later registration has taken the transactional id
+    ABORTED = "aborted"  # the transaction was aborted: by a time-out, by a registration, or because it was short
+    COMMITTED = "committed"
+    UNKNOWN = "unknown"  # of this transaction nothing is remembered
+    TOO_MANY = "too many"  # partitions, or transactions that wait for confirmations: call again later
+
+
+class Standing(Enum):
+    """The answer to a partition that asks about a transaction."""
+
+    OPEN = "open"  # with that partition in it
+    PUBLISH = "publish"
+    DISCARD = "discard"
+    LATER = "later"  # it is committed, and an earlier transaction of the producer is not published there yet
+
+
+class End(NamedTuple):
+    """What a partition's leader has to append."""
+
+    place: Place
+    transaction: TransactionId
+    publish: bool
+
+
+# ---- what owners ask -----------------------------------------------------------------------------------------
+
+
+def register(state: TransactionalId | None, fresh_producer_id: int, now_us: int) -> TransactionalId:
+    """Give the id to a new owner. The owner before is fenced, and what it left open is aborted.
+
+    `fresh_producer_id` was never used: it serves an id that is new, has expired, or has used up its epochs. A triple
+    (producer id, epoch, number) that was used twice would name two transactions.
+    """
+    if state is None:
+        return TransactionalId(fresh_producer_id, used_us=now_us)
+    aborted = _abort_open(state)
+    if state.epoch >= EPOCH_MAX and not aborted.transactions:
+        return TransactionalId(fresh_producer_id, used_us=now_us, outcome=aborted.outcome)
+    return replace(aborted, epoch=state.epoch + 1, used_us=now_us)
+
+
+def begin(state: TransactionalId, epoch: int, now_us: int, timeout_us: int) -> TransactionalId | Refusal:
+    """Begin a transaction, whose number is the next state's. One that is still open is aborted."""
+    if epoch != state.epoch:
+        return Refusal.FENCED
+    if len(state.transactions) >= DECIDED_MAX:
+        return Refusal.TOO_MANY
+    aborted, number = _abort_open(state), state.number + 1
+    begun = Transaction(number, epoch, now_us + timeout_us)
+    return replace(aborted, number=number, used_us=now_us, transactions={**aborted.transactions, number: begun})
+
+
+def add(state: TransactionalId, transaction: TransactionId, places: Collection[Place]) -> TransactionalId | Refusal:
+    """Add partitions to an open transaction, before anything is staged in them."""
+    found = _open(state, transaction)
+    if isinstance(found, Refusal):
+        return found
+    unconfirmed = found.unconfirmed.union(places)
+    if len(unconfirmed) > PARTITIONS_MAX:
+        return Refusal.TOO_MANY
+    return _with(state, replace(found, unconfirmed=unconfirmed))
+
+
+def commit(
+    state: TransactionalId, transaction: TransactionId, expected: Mapping[Place, int], held: Mapping[Place, int]
+) -> TransactionalId | Refusal:
+    """Decide a transaction. `expected`: the entries that the owner has staged, by partition; `held`: those that the
+    leader of each partition has applied, said after a majority confirmed that it leads.
+
+    What is staged in fewer entries than expected has lost some, and is aborted: a decision must never be taken that a
+    partition cannot carry out. A partition that was added and got nothing is expected to hold 0.
+    """
+    found = _open(state, transaction)
+    if isinstance(found, Refusal):
+        return found
+    whole = expected.keys() <= found.unconfirmed and all(
+        is_whole(expected.get(place, 0), held.get(place)) for place in found.unconfirmed
+    )
+    return _decide(state, found, Phase.COMMITTED if whole else Phase.ABORTED)
+
+
+def is_whole(expected: int, held: int | None) -> bool:
+    """Whether a partition holds what its part of the transaction needs. None: it gave no answer."""
+    return held == expected
+
+
+def abort(state: TransactionalId, transaction: TransactionId) -> TransactionalId | Refusal:
+    """Roll an open transaction back."""
+    found = _open(state, transaction)
+    return found if isinstance(found, Refusal) else _decide(state, found, Phase.ABORTED)
+
+
+def time_out(state: TransactionalId, now_us: int) -> TransactionalId:
+    """Abort the open transaction if its time is up."""
+    found = state.open
+    return state if found is None or now_us < found.until_us else _decide(state, found, Phase.ABORTED)
+
+
+# ---- what partitions ask and confirm -------------------------------------------------------------------------
+
+
+def standing(state: TransactionalId | None, transaction: TransactionId, place: Place) -> Standing:
+    """Answer a partition. A transaction of which nothing is remembered was aborted, or is over there."""
+    found = None if state is None else _find(state, transaction)
+    if state is None or found is None or place not in found.unconfirmed:
+        return Standing.DISCARD
+    if found.phase is Phase.OPEN:
+        return Standing.OPEN
+    if found.phase is Phase.ABORTED:
+        return Standing.DISCARD
+    return Standing.PUBLISH if is_next(state, found, place) else Standing.LATER
+
+
+def ends(state: TransactionalId) -> list[End]:
+    """What is to be sent to partitions until they confirm it."""
+    return [
+        End(place, state.id_of(each), each.phase is Phase.COMMITTED)
+        for each in state.transactions.values()
+        if each.phase is not Phase.OPEN
+        for place in sorted(each.unconfirmed)
+        if is_next(state, each, place)
+    ]
+
+
+def is_next(state: TransactionalId, transaction: Transaction, place: Place) -> bool:
+    """Whether no earlier transaction of the producer waits in that partition: its records come first."""
+    return not any(
+        each.number < transaction.number and place in each.unconfirmed for each in state.transactions.values()
+    )
+
+
+def confirm(state: TransactionalId, transaction: TransactionId, place: Place) -> TransactionalId:
+    """Note that a partition has applied the decision. When all have, the transaction is over."""
+    found = _find(state, transaction)
+    if found is None or found.phase is Phase.OPEN:
+        return state
+    return _with(state, replace(found, unconfirmed=found.unconfirmed - {place}))
+
+
+# ---- one transaction -----------------------------------------------------------------------------------------
+
+
+def _find(state: TransactionalId, transaction: TransactionId) -> Transaction | None:
+    found = state.transactions.get(transaction.number)
+    return found if found is not None and state.id_of(found) == transaction else None
+
+
+def _open(state: TransactionalId, transaction: TransactionId) -> Transaction | Refusal:
+    """The transaction, if it is open and its owner is not fenced; else why the owner's call changes nothing."""
+    found = _find(state, transaction)
+    if found is not None and found.phase is Phase.OPEN and found.epoch == state.epoch:
+        return found
+    return outcome(state, transaction)
+
+
+def outcome(state: TransactionalId, transaction: TransactionId) -> Refusal:
+    """What became of a transaction that is not open any more, as far as that is remembered."""
+    newest, found = state.outcome, _find(state, transaction)
+    phase = newest.phase if newest is not None and newest.transaction == transaction else found and found.phase
+    if phase is Phase.COMMITTED:
+        return Refusal.COMMITTED
+    if phase is Phase.ABORTED:
+        return Refusal.ABORTED
+    fenced = transaction.producer_id != state.producer_id or transaction.epoch < state.epoch
+    return Refusal.FENCED if fenced else Refusal.UNKNOWN
+
+
+def _abort_open(state: TransactionalId) -> TransactionalId:
+    found = state.open
+    return state if found is None else _decide(state, found, Phase.ABORTED)
+
+
+def _decide(state: TransactionalId, transaction: Transaction, phase: Phase) -> TransactionalId:
+    decided = replace(transaction, phase=phase)
+    return _with(replace(state, outcome=Outcome(state.id_of(transaction), phase)), decided)
+
+
+def _with(state: TransactionalId, transaction: Transaction) -> TransactionalId:
+    """The state with this transaction in it, unless that is over."""
+    others = {number: each for number, each in state.transactions.items() if number != transaction.number}
+    if transaction.phase is Phase.OPEN or transaction.unconfirmed:
+        others[transaction.number] = transaction
+    return replace(state, transactions=dict(sorted(others.items())))
