@@ -23,6 +23,7 @@ from tests.chaos.group_consumers import ATTEMPT_S, NAME, REJOIN_S, Consumer
 from tests.chaos.raft_model import COORDINATOR, Raft
 from tinymq.base.errors import OutcomeUnknown, TinymqError, UnknownGroup
 from tinymq.base.group_config import GroupKind
+from tinymq.base.meter import Unmetered
 from tinymq.broker.coordinator.coordinator import Coordinator
 from tinymq.broker.groups.definition import Group, GroupPhase
 from tinymq.client.group.fetched_records import TopicPartition
@@ -336,7 +337,7 @@ class World:
         for raft in self.rafts:
             cluster: Any = self.cluster
             own = {(COORDINATOR.topic_id, 0): raft.machine}
-            coordinator = Coordinator(cluster, cluster, lambda own=own: own, self.clock)  # type: ignore[misc]
+            coordinator = Coordinator(cluster, cluster, lambda own=own: own, self.clock, Unmetered())  # type: ignore[misc]
             raft.machine.on_role, raft.machine.on_change = coordinator.on_role, coordinator.on_change
             self.coordinators[raft.number] = coordinator
             coordinator.start()

@@ -42,9 +42,11 @@ def promtool(*arguments: str, given: str = "") -> str:
 
 
 class Prometheus:
-    """Scrapes `targets` while the block runs."""
+    """Scrapes `targets`, and evaluates the alerts of `rules`, while the block runs."""
 
-    def __init__(self, folder: Path, targets: Sequence[str], interval: str = "500ms") -> None:
+    def __init__(
+        self, folder: Path, targets: Sequence[str], interval: str = "500ms", *, rules: Path | None = None
+    ) -> None:
         self._address = f"127.0.0.1:{free_ports(1)[0]}"
         self._log = folder / "prometheus.log"
         self.config = folder / "prometheus.yml"
@@ -52,6 +54,8 @@ class Prometheus:
             "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
             "scrape_configs": [{"job_name": "tinymq", "static_configs": [{"targets": list(targets)}]}],
         }
+        if rules is not None:
+            document["rule_files"] = [str(rules)]
         self.config.write_text(json.dumps(document))  # JSON is YAML
         self._command = [
             find("prometheus"), f"--config.file={self.config}", f"--storage.tsdb.path={folder / 'data'}",

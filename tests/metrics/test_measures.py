@@ -11,7 +11,7 @@ from tests.fakes.manual_clock import ManualClock
 from tests.metrics.pages import Families, parsed, value
 from tinymq.base.types import GroupId, TopicId
 from tinymq.metrics import measures
-from tinymq.metrics.measures import Measures, Tally
+from tinymq.metrics.measures import GroupTally, Measures, Tally
 from tinymq.raft import Role
 
 T = b"t" * 16
@@ -149,3 +149,18 @@ def test_of_replicas_that_are_gone_nothing_is_kept(bench: Bench) -> None:
         bench.measures.group_changed(Replica(Role.LEADER, leader=1, id=group))  # type: ignore[arg-type]
     bench.measures.forget((), {kept: None})
     assert list(bench.measures._seen) == list(bench.measures._led) == [kept]
+
+
+def test_counts_of_groups_begin_at_0_are_bounded_and_end_with_the_group(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measures, "GROUPS_MAX", 2)
+    bench.measures.know_groups(dict.fromkeys(("a", "b", "c")))
+    assert bench.measures.group_tallies == {"a": GroupTally(), "b": GroupTally()}
+    bench.measures.redelivered("a", 3)
+    bench.measures.buried("b")
+    bench.measures.rebalanced("c")
+    assert bench.measures.group_tallies == {"a": GroupTally(redelivered=3), "b": GroupTally(buried=1)}
+    assert bench.measures.other_groups == GroupTally(rebalances=1)
+    bench.measures.know_groups(dict.fromkeys(("b", "c")))
+    assert bench.measures.group_tallies == {"b": GroupTally(buried=1), "c": GroupTally()}

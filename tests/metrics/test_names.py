@@ -48,15 +48,18 @@ def exposed() -> Iterator[list[Shown]]:
             client.admin.create_topic("t", partitions=1, replication_factor=3)
         with client.queue("t", 0, "c") as queue:
             assert queue.poll(1)
-        found: dict[str, Shown] = {}
-        for broker in (1, 2, 3):
-            for family in scrape(cluster, broker).values():
+        client.admin.create_group("full", "t", kind="queue", settings={"leased_max": 1})
+        with client.consumer("t", group="readers") as reading, client.worker("t", group="full") as working:
+            assert reading.poll(30.0)
+            assert working.poll(30.0)
+            found: dict[str, Shown] = {}
+            for family in (family for broker in (1, 2, 3) for family in scrape(cluster, broker).values()):
                 if family.name.startswith("tinymq_"):
                     name = f"{family.name}_total" if family.type == "counter" else family.name
                     labels = {label for sample in family.samples for label in sample.labels} - {"le"}
                     known = found.get(name, Shown(name, family.type, frozenset()))
                     found[name] = Shown(name, family.type, known.labels | labels)
-        yield list(found.values())
+            yield list(found.values())
 
 
 def test_every_metric_is_on_the_page_as_it_is(exposed: list[Shown]) -> None:

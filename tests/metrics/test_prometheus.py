@@ -16,6 +16,8 @@ OPERATIONS = Path(__file__).resolve().parent.parent.parent / "docs" / "operation
 ROOT = OPERATIONS.parent.parent
 RECORDS = 200
 GONE, REPLICA, LEADER, SLOW, CHANNEL = range(5)
+RULES = ROOT / "deploy" / "prometheus" / "tinymq.rules.yml"
+UNITS = RULES.with_name("tinymq.rules.test.yml")
 
 
 def watching() -> str:
@@ -96,7 +98,7 @@ def test_the_configuration_on_the_page_is_one(tmp_path: Path) -> None:
 
 
 def test_alerts_fire_when_a_broker_is_gone_and_not_otherwise(tmp_path: Path) -> None:
-    assert len(alerts()) == 5
+    assert len(alerts()) == 8
     with Cluster(3, metrics=True, timing=PATIENT) as cluster:
         client = cluster.client()
         client.admin.create_topic("orders", partitions=1, replication_factor=3)
@@ -124,6 +126,50 @@ def test_a_channel_that_falls_behind(cluster: Cluster, prometheus: Prometheus) -
         client.send("orders", b"more", partition=0)
         found = prometheus.query(less)
     assert [labels["channel"] for labels, _ in found] == ["billing"]
+
+
+def test_the_rules_are_the_alerts_of_the_page() -> None:
+    rules = re.findall(r"^        expr: (.+)\n        for: (.+)$", RULES.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| [^|`]+ \| `(.+?)` \| (\d+[sm]) \| ", watching(), re.MULTILINE)
+    assert rules == [(expression.replace("\\|", "|"), lasts) for expression, lasts in rows]
+    assert "deploy/prometheus/tinymq.rules.yml" in watching()
+
+
+def test_each_rule_fires_on_what_it_is_for_and_on_nothing_else(tmp_path: Path) -> None:
+    """The units of the rules pass; and every rule has some, because those of a rule that never fires fail."""
+    assert promtool("check", "rules", str(RULES)) == ""
+    assert promtool("test", "rules", str(UNITS)) == ""
+    (tmp_path / UNITS.name).write_text(UNITS.read_text())
+    never = re.sub(r"^        expr: .+$", "        expr: vector(1) > 2", RULES.read_text(), flags=re.MULTILINE)
+    (tmp_path / RULES.name).write_text(never)
+    failed = set(re.findall(r"alertname:\s*(\w+)", promtool("test", "rules", str(tmp_path / UNITS.name))))
+    assert failed == set(re.findall(r"alert: (\w+)", never))
+
+
+@pytest.mark.long
+def test_alerts_of_groups_fire_in_a_real_prometheus(tmp_path: Path) -> None:
+    """A record is rejected, and its worker leaves while there is another record."""
+    rules = tmp_path / "rules.yml"
+    rules.write_text(re.sub(r"^        for: .+$", "        for: 0s", RULES.read_text(), flags=re.MULTILINE))
+    with Cluster(1, metrics=True, timing=PATIENT) as cluster:
+        client = cluster.client()
+        client.admin.create_topic("emails", partitions=1, replication_factor=1)
+        with client.worker("emails", group="mailer") as worker:
+            for _ in range(2):
+                client.send("emails", b"x")
+            with Prometheus(tmp_path, [cluster.metrics_address(1)], rules=rules) as prometheus:
+                prometheus.until('tinymq_group_buried_records_total{group="mailer"}', [0])
+                prometheus.until('tinymq_group_workers{group="mailer"}', [1])
+                prometheus.until('absent(ALERTS{alertname=~"Tinymq.*"})', [1])
+                (job,) = worker.poll(30.0, 1)
+                job.reject("no such address")
+                worker.flush()
+                ((labels, _),) = prometheus.until('ALERTS{alertname="TinymqDeadLetters", alertstate="firing"}')
+                assert labels["group"] == "mailer"
+                prometheus.until('absent(ALERTS{alertname="TinymqGroupWithoutMembers"})', [1])
+                worker.close()
+                ((labels, _),) = prometheus.until('ALERTS{alertname="TinymqGroupWithoutMembers", alertstate="firing"}')
+                assert labels["group"] == "mailer"
 
 
 def test_a_missing_tool_is_named_with_its_installation(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,7 +228,7 @@ class BrokerApp:
         self._ports = ClientPorts(config, self._make_server(config.limits, services), streams)
         await self._ports.start()
         self.serving.stream_address = self._ports.stream_address
-        env = MemberEnv(config, store, host, self._clock, self._rng, self._runner)
+        env = MemberEnv(config, store, host, self._clock, self._rng, self._runner, meter=self.metrics.meter)
         if formation.first_entry is not None:  # by an earlier process, or since `open`
             await self._run(env, formation.first_entry)
         else:
@@ -283,7 +283,7 @@ class BrokerApp:
         self._bootstrap.follow(member.broker.registry)
         self.serving.broker, self.serving.groups = member.broker, member.groups
         self.serving.coordinator, self.serving.workers = member.coordinator, member.workers
-        self.serving.letters = member.dead_letters
+        self.serving.letters, self.serving.group_watch = member.dead_letters, member.group_watch
         self._enter(State.RUNNING)
         self._spawn(self._serve_once_ready(member))
 

@@ -53,6 +53,18 @@ class Meter(Protocol):
         """A sync batch of `logs` logs has ended, with or without an error."""
         ...
 
+    def redelivered(self, group: str, records: int) -> None:
+        """A queue group's leader granted `records` again, after a delivery that failed."""
+        ...
+
+    def buried(self, group: str) -> None:
+        """A record of a queue group is a dead letter from now on."""
+        ...
+
+    def rebalanced(self, group: str) -> None:
+        """A coordinator has committed a step from one assignment of a stream group to another."""
+        ...
+
 
 class Unmetered:
     """A no-op Meter."""
@@ -84,4 +96,13 @@ class Unmetered:
         pass
 
     def synced(self, took_s: float, logs: int) -> None:
+        pass
+
+    def redelivered(self, group: str, records: int) -> None:
+        pass
+
+    def buried(self, group: str) -> None:
+        pass
+
+    def rebalanced(self, group: str) -> None:
         pass

@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tinymq.base.clock import Clock
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import InvalidConfig
+from tinymq.base.meter import Meter, Unmetered
 from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.cluster.feature_level import FeatureLevelControl, announced_level
 from tinymq.broker.cluster.registration import Registration
 from tinymq.broker.coordinator.coordinator import Coordinator
 from tinymq.broker.dead_letters.dead_letters import DeadLetters
+from tinymq.broker.group_watch import GroupWatch
 from tinymq.broker.groups.cursor_keeper import CursorKeeper
 from tinymq.broker.groups.group_list import GroupList
 from tinymq.broker.groups.groups import Groups
@@ -53,6 +55,7 @@ class MemberEnv:
     clock: Clock
     rng: random.Random
     runner: Runner
+    meter: Meter = field(default_factory=Unmetered)
 
 
 async def check_registry(config: BrokerConfig, store: Store, runner: Runner) -> None:
@@ -134,10 +137,13 @@ class MetadataMember:
         self.groups = Groups(
             self._registry, known, self._keeper, env.host, env.clock, finishes=self._leads_metadata, voters=self._voters
         )
-        self.dead_letters = DeadLetters(self.broker, self.groups, env.host, env.clock)
-        self.coordinator = Coordinator(self._registry, self.groups, lambda: self._replica_host.internal, env.clock)
-        self.workers = Workers(self.broker, known, env.clock, env.rng)
+        self.dead_letters = DeadLetters(self.broker, self.groups, env.host, env.clock, env.meter)
+        self.coordinator = Coordinator(
+            self._registry, self.groups, lambda: self._replica_host.internal, env.clock, env.meter
+        )
+        self.workers = Workers(self.broker, known, env.clock, env.rng, env.meter)
         join(self.workers, self.dead_letters, env.clock)
+        self.group_watch = GroupWatch(self.broker, self.workers, self.dead_letters.burials, self.coordinator)
 
     async def start(self, first_entry: Entry) -> None:
         """Open the metadata group, and start all parts.
@@ -180,6 +186,7 @@ class MetadataMember:
     async def stop(self) -> None:
         """Stop following the registry, and answer all waiting calls with an error."""
         self._retention_timer.stop()
+        await self.group_watch.stop()
         await self.dead_letters.stop()
         await self.workers.stop()
         await self.coordinator.stop()

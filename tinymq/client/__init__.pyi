@@ -18,6 +18,7 @@ from tinymq.client.admin.dead_letters import Redriven as Redriven
 from tinymq.client.admin.groups import GroupCursor as GroupCursor
 from tinymq.client.admin.groups import GroupDescription as GroupDescription
 from tinymq.client.admin.groups import GroupMember as GroupMember
+from tinymq.client.admin.groups import GroupObstacle as GroupObstacle
 from tinymq.client.admin.holds import AsyncHold as AsyncHold
 from tinymq.client.admin.holds import HoldDescription as HoldDescription
 from tinymq.client.admin.partition_offsets import PartitionOffsets as PartitionOffsets

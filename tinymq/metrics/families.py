@@ -116,3 +116,25 @@ CHANNEL_LAG = _of_replica(
     "tinymq_channel_lag_records", "Unread records of a channel, where this broker leads.", "channel"
 )
 CHANNELS_NOT_SHOWN = Family("tinymq_channels_not_shown", "Channels that the metric of channels leaves out.")
+
+
+def _of_group(name: str, documentation: str, *labels: str) -> Family:
+    return _of_replica(name, documentation, "group", *labels)
+
+
+def _by_group(name: str, documentation: str) -> Family:
+    return Family(name, documentation, ("group",), CounterMetricFamily)
+
+
+GROUP_LAG = _of_group("tinymq_group_lag_records", "Records that a group has not settled, where this broker leads.")
+GROUP_OLDEST = _of_group("tinymq_group_oldest_seconds", "Age of the oldest record that a group has not settled.")
+GROUP_LEASED = _of_group("tinymq_group_leased_records", "Records that workers of a queue group have.")
+GROUP_WAITING = _of_group("tinymq_group_waiting_records", "Records that failed and wait for another delivery.")
+GROUP_BURYING = _of_group("tinymq_group_burying_records", "Records on their way to the dead letters.")
+GROUP_WORKERS = _of_group("tinymq_group_workers", "Workers of a queue group that are attached to this leader.")
+GROUP_BLOCKED = _of_group("tinymq_group_blocked", "1 while something keeps a queue group from going on.", "by")
+GROUPS_NOT_SHOWN = Family("tinymq_groups_not_shown", "Rows that the metrics of groups leave out.")
+GROUP_MEMBERS = Family("tinymq_group_members", "Members of a stream group that is coordinated here.", ("group",))
+REDELIVERED = _by_group("tinymq_group_redelivered_records", "Records granted again after a delivery that failed.")
+BURIED = _by_group("tinymq_group_buried_records", "Records that have become dead letters.")
+REBALANCES = _by_group("tinymq_group_rebalances", "Committed steps between two assignments of a stream group.")

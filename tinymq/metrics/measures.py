@@ -17,6 +17,7 @@ from tinymq.base.types import GroupId
 from tinymq.raft import Group, Role
 
 TOPICS_MAX = 1000  # topics with counts of their own; the others share one sum
+GROUPS_MAX = 1000  # and groups
 LATENCIES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 SYNCS_S = (0.0001, 0.0002, *LATENCIES_S[:-1])
 
@@ -32,12 +33,23 @@ class Tally:
     duplicates: int = 0
 
 
+@dataclass(slots=True)
+class GroupTally:
+    """What this broker has done for one consumer group since its start."""
+
+    redelivered: int = 0
+    buried: int = 0
+    rebalances: int = 0
+
+
 class Measures:
     """A Meter (tinymq/base/meter.py) that also counts the changes of replicas."""
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
         self.tallies: dict[bytes, Tally] = {}  # by topic id; invariant: at most TOPICS_MAX
         self.others = Tally()
+        self.group_tallies: dict[str, GroupTally] = {}  # by name; invariant: at most GROUPS_MAX
+        self.other_groups = GroupTally()
         self.now = clock.monotonic
         self._seen: dict[GroupId, tuple[Role, int]] = {}  # role and term at the last report
         self._led: dict[GroupId, int] = {}  # the last known leader
@@ -128,6 +140,24 @@ class Measures:
         self._sync.observe(took_s)
         self._synced_logs.inc(logs)
 
+    def redelivered(self, group: str, records: int) -> None:
+        if records:
+            self._group_tally(group).redelivered += records
+
+    def buried(self, group: str) -> None:
+        self._group_tally(group).buried += 1
+
+    def rebalanced(self, group: str) -> None:
+        self._group_tally(group).rebalances += 1
+
+    def _group_tally(self, group: str) -> GroupTally:
+        found = self.group_tallies.get(group)
+        if found is not None:
+            return found
+        if len(self.group_tallies) >= GROUPS_MAX:
+            return self.other_groups
+        return self.group_tallies.setdefault(group, GroupTally())
+
     def _new_tally(self, topic_id: bytes) -> Tally:
         if len(self.tallies) >= TOPICS_MAX:
             return self.others
@@ -167,3 +197,10 @@ class Measures:
         for group_id in [group_id for group_id in self._seen if group_id not in groups]:
             del self._seen[group_id]
             self._led.pop(group_id, None)
+
+    def know_groups(self, groups: Collection[str]) -> None:
+        """Count from 0 for each of these consumer groups, so that its first event is a change. Forget all others."""
+        for name in [name for name in self.group_tallies if name not in groups]:
+            del self.group_tallies[name]
+        for name in groups:
+            self._group_tally(name)

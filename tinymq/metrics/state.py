@@ -16,12 +16,14 @@ from prometheus_client.registry import Collector
 
 from tinymq.base.clock import Clock
 from tinymq.base.version import VERSION
+from tinymq.broker.group_watch import GroupProgress
 from tinymq.broker.serve.broker import LossCounts
+from tinymq.broker.state.cursor import CursorKind
 from tinymq.broker.state.state import PartitionState
 from tinymq.metrics import families
 from tinymq.metrics.families import Sample, slices
 from tinymq.metrics.measures import Measures, Tally
-from tinymq.metrics.watched import CHANNELS_MAX, Watched, channel_lags
+from tinymq.metrics.watched import CHANNELS_MAX, GROUPS_MAX, Watched, channel_lags
 from tinymq.net.connection_limits import Refusal
 from tinymq.raft import Group, Role
 from tinymq.rpc.common.broker_state import State
@@ -54,6 +56,7 @@ class BrokerState(Collector):
         yield from self._of_neighbours()
         yield from self._of_topics()
         yield from self._of_replicas()
+        yield from self._of_groups()
 
     def _of_the_broker(self) -> Iterator[Metric]:
         app, broker = self._watched.app, self._watched.broker
@@ -124,6 +127,31 @@ class BrokerState(Collector):
         channels = sum(1 for _ in _channel_lags(led))
         yield from families.CHANNEL_LAG.of(islice(_channel_lags(led), CHANNELS_MAX))
         yield from families.CHANNELS_NOT_SHOWN.only(max(0, channels - CHANNELS_MAX))
+
+    def _of_groups(self) -> Iterator[Metric]:
+        measures = self._measures
+        measures.know_groups(self._watched.group_names())
+        tallied = [*measures.group_tallies.items(), (OTHER, measures.other_groups)]
+        yield from families.REDELIVERED.of(((name,), tally.redelivered) for name, tally in tallied)
+        yield from families.BURIED.of(((name,), tally.buried) for name, tally in tallied)
+        yield from families.REBALANCES.of(((name,), tally.rebalances) for name, tally in tallied)
+        yield from families.GROUP_MEMBERS.of(((name,), count) for name, count in self._watched.coordinated())
+        led = self._watched.group_rows()
+        rows: list[tuple[tuple[str, str, str], GroupProgress]] = []
+        for some in slices(islice(led, GROUPS_MAX)):
+            slice_ = [((row.topic, str(row.partition), row.group), row.progress()) for row in some]
+            yield from families.GROUP_LAG.of((labels, progress.lag) for labels, progress in slice_)
+            rows += slice_
+        yield from families.GROUP_OLDEST.of((labels, progress.oldest_ms / 1000) for labels, progress in rows)
+        queues = [(labels, progress) for labels, progress in rows if progress.kind is CursorKind.QUEUE]
+        yield from families.GROUP_LEASED.of((labels, progress.leased) for labels, progress in queues)
+        yield from families.GROUP_WAITING.of((labels, progress.waiting) for labels, progress in queues)
+        yield from families.GROUP_BURYING.of((labels, progress.burying) for labels, progress in queues)
+        yield from families.GROUP_WORKERS.of((labels, progress.workers) for labels, progress in queues)
+        yield from families.GROUP_BLOCKED.of(
+            ((*labels, blocked.by.value), 1) for labels, progress in queues for blocked in progress.blocked
+        )
+        yield from families.GROUPS_NOT_SHOWN.only(sum(1 for _ in led))
 
     def _row(self, group: Group) -> Row:
         watched = self._watched

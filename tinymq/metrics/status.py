@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import islice
 from typing import Any
 
 from tinymq.base.version import VERSION
+from tinymq.broker.state.cursor import CursorKind
 from tinymq.broker.state.state import PartitionState
-from tinymq.metrics.watched import CHANNELS_MAX, Watched, channel_lags
+from tinymq.metrics.watched import CHANNELS_MAX, GROUPS_MAX, GroupRow, Watched, channel_lags
 from tinymq.raft import GroupStatus, Role
 
 REPLICAS_AT_ONCE = 200  # described between two pauses
@@ -43,6 +45,7 @@ async def describe(
         "errors": errors,
         "replicas": [],
         "channels": [],
+        "groups": [],
     }
     for count, group in enumerate(list(watched.groups.values()), 1):
         topic, state = watched.topic_of(group.id), watched.state_of(group.id)
@@ -53,6 +56,7 @@ async def describe(
             await pause()
     document["channels_not_shown"] = max(0, len(document["channels"]) - CHANNELS_MAX)
     del document["channels"][CHANNELS_MAX:]
+    await _add_groups(document, watched, pause)
     document["replicas"] += [
         {
             "topic": q.topic, "topic_id": q.topic_id.hex(), "partition": q.partition,
@@ -79,6 +83,38 @@ def _channels(topic: str, partition: int, state: PartitionState) -> list[dict[st
     return [
         {"topic": topic, "partition": partition, "channel": channel, "lag": lag} for channel, lag in channel_lags(state)
     ]
+
+
+async def _add_groups(document: dict[str, Any], watched: Watched, pause: Callable[[], Awaitable[None]]) -> None:
+    """Add the consumer groups of the partitions that are led here, and the members of those coordinated here."""
+    rows = watched.group_rows()
+    for count, row in enumerate(islice(rows, GROUPS_MAX), 1):
+        document["groups"].append(_group(row))
+        if count % REPLICAS_AT_ONCE == 0:
+            await pause()
+    document["groups_not_shown"] = sum(1 for _ in rows)
+    document["coordinated"] = [{"group": name, "members": members} for name, members in watched.coordinated()]
+
+
+def _group(row: GroupRow) -> dict[str, Any]:
+    progress = row.progress()
+    found: dict[str, Any] = {
+        "topic": row.topic,
+        "partition": row.partition,
+        "group": row.group,
+        "kind": progress.kind.name.lower(),
+        "lag": progress.lag,
+        "oldest_ms": progress.oldest_ms,
+    }
+    if progress.kind is CursorKind.QUEUE:
+        found |= {
+            "leased": progress.leased,
+            "waiting": progress.waiting,
+            "burying": progress.burying,
+            "workers": progress.workers,
+            "blocked": [{"by": each.by.value, "reason": each.reason} for each in progress.blocked],
+        }
+    return found
 
 
 def _replica(topic: str, status: GroupStatus, state: PartitionState | None) -> dict[str, Any]:

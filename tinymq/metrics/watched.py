@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import NamedTuple, Protocol
 
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import TinymqError
 from tinymq.base.types import METADATA_GROUP, GroupId
+from tinymq.broker.group_watch import GroupProgress
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.state.cursor import CursorKind
+from tinymq.broker.state.lag import lag_of
 from tinymq.broker.state.state import PartitionState
 from tinymq.net.connection_limits import Places
 from tinymq.raft import Group, Host
@@ -19,13 +22,23 @@ from tinymq.rpc.common.broker_state import Serving
 
 METADATA = "(metadata)"  # no topic can have this name
 CHANNELS_MAX = 5000  # that are shown
+GROUPS_MAX = 5000  # rows of consumer groups, by group and partition
 
 
 def channel_lags(state: PartitionState) -> Iterator[tuple[str, int]]:
     """Return pairs of (channel, unread records). A cursor below the log start counts from the log start."""
     for name, cursor in state.cursors.items():
         if cursor.kind == CursorKind.CHANNEL:
-            yield name, max(0, state.high_watermark - max(cursor.position, state.log_start))
+            yield name, lag_of(state, name, state.log_start)
+
+
+class GroupRow(NamedTuple):
+    """A consumer group in a partition that is led here."""
+
+    topic: str
+    partition: int
+    group: str
+    progress: Callable[[], GroupProgress]  # costs some microseconds, so it is called in the row's turn only
 
 
 class Application(Protocol):
@@ -76,6 +89,30 @@ class Watched:
         """Return the applied state of a partition. None for the metadata, and for a partition that is not open."""
         partition = self.broker.replica_host.get(group.topic_id, group.partition) if self.broker is not None else None
         return partition.state if partition is not None else None
+
+    def group_names(self) -> dict[str, None]:
+        """The names of all consumer groups in order, as this broker's registry has them."""
+        groups = self.app.serving.groups
+        return {group.name: None for group in groups.known.all()} if groups is not None else {}
+
+    def coordinated(self) -> list[tuple[str, int]]:
+        """The stream groups that are coordinated here, and how many members each has."""
+        watch = self.app.serving.group_watch
+        return list(watch.coordinated()) if watch is not None else []
+
+    def group_rows(self) -> Iterator[GroupRow]:
+        """The consumer groups of all partitions that are led here."""
+        watch, broker = self.app.serving.group_watch, self.broker
+        if watch is None or broker is None:
+            return
+        for place in list(self.groups):
+            partition = broker.replica_host.get(place.topic_id, place.partition)
+            for name in list(partition.state.cursors) if partition is not None else ():
+                assert partition is not None
+                cursor = partition.state.cursors.get(name)  # some time may have passed since the row before
+                if partition.leading and cursor is not None and cursor.kind != CursorKind.CHANNEL:
+                    progress = partial(watch.progress, partition, name)
+                    yield GroupRow(self.topic_of(place), place.partition, name, progress)
 
     def not_opened(self) -> Sequence[tuple[QueueRecord, TinymqError]]:
         """Return the replicas that should be here but could not be opened."""

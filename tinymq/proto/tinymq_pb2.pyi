@@ -2023,6 +2023,12 @@ class ChannelInfo(_message.Message):
     CONSUMER_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     GROUP_ID_FIELD_NUMBER: _builtins.int
+    OLDEST_MS_FIELD_NUMBER: _builtins.int
+    LEASED_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    BURYING_FIELD_NUMBER: _builtins.int
+    WORKERS_FIELD_NUMBER: _builtins.int
+    BLOCKED_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     position: _builtins.int
     epoch: _builtins.int
@@ -2035,6 +2041,18 @@ class ChannelInfo(_message.Message):
     kind: _builtins.int
     """as in ChannelCommand"""
     group_id: _builtins.int
+    oldest_ms: _builtins.int
+    """of a group: since its first record that is not read, or not settled, was appended"""
+    leased: _builtins.int
+    """of a queue group, as are all below: records that workers have"""
+    waiting: _builtins.int
+    """records that failed and are not settled"""
+    burying: _builtins.int
+    """records on their way to the dead letters"""
+    workers: _builtins.int
+    """that are attached to the leader"""
+    @_builtins.property
+    def blocked(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupObstacle]: ...
     def __init__(
         self,
         *,
@@ -2047,14 +2065,60 @@ class ChannelInfo(_message.Message):
         consumer: _builtins.str = ...,
         kind: _builtins.int = ...,
         group_id: _builtins.int = ...,
+        oldest_ms: _builtins.int = ...,
+        leased: _builtins.int = ...,
+        waiting: _builtins.int = ...,
+        burying: _builtins.int = ...,
+        workers: _builtins.int = ...,
+        blocked: _abc.Iterable[Global___GroupObstacle] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "consumer", b"consumer", "epoch", b"epoch", "generation", b"generation", "group_id", b"group_id", "kind", b"kind", "lag", b"lag", "moved_us", b"moved_us", "position", b"position"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "burying", b"burying", "channel", b"channel", "consumer", b"consumer", "epoch", b"epoch", "generation", b"generation", "group_id", b"group_id", "kind", b"kind", "lag", b"lag", "leased", b"leased", "moved_us", b"moved_us", "oldest_ms", b"oldest_ms", "position", b"position", "waiting", b"waiting", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ChannelInfo: _TypeAlias = ChannelInfo  # noqa: Y015
+
+@_typing.final
+class GroupObstacle(_message.Message):
+    """What keeps a queue group from going on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    by: _builtins.str
+    """window_full, key_blocked, burial_blocked"""
+    reason: _builtins.str
+    offset: _builtins.int
+    """of key_blocked: the record that holds back those of its key"""
+    key: _builtins.bytes
+    """of that record"""
+    def __init__(
+        self,
+        *,
+        by: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        offset: _builtins.int | None = ...,
+        key: _builtins.bytes | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_offset", b"_offset", "key", b"key", "offset", b"offset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_offset", b"_offset", "by", b"by", "key", b"key", "offset", b"offset", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
+    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
+    _WhichOneofReturnType__offset: _TypeAlias = _typing.Literal["offset"]  # noqa: Y015
+    _WhichOneofArgType__offset: _TypeAlias = _typing.Literal["_offset", b"_offset"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__offset) -> _WhichOneofReturnType__offset | None: ...
+
+Global___GroupObstacle: _TypeAlias = GroupObstacle  # noqa: Y015
 
 @_typing.final
 class HoldInfo(_message.Message):

@@ -132,3 +132,17 @@ def test_by_bytes() -> None:
     found = [marks.with_at_least(below) for below in (0, 1, 100, 101, 900, 901)]
     assert [mark and mark.offset for mark in found] == [0, 2, 2, 4, 18, None]
     assert [marks.below(offset) for offset in (0, 1, 2, 3, 17, 18, 19)] == [0, 0, 100, 100, 800, 900, 900]
+
+
+def test_a_record_was_appended_by_the_time_that_the_index_says() -> None:
+    """Never earlier than it was appended, and later by less than one run."""
+    rng = random.Random(3)
+    batches = Batches()
+    now_us = 0
+    for _ in range(3000):
+        now_us += rng.choice((0, 1, 5, 1000))
+        batches.add(rng.randrange(1, 4), rng.randrange(1, 100), now_us)
+    run_us = now_us // RUNS + 1000
+    for offset in range(0, batches.end[0], 17):
+        appended_us = next(time_us for end, _, time_us in batches.ends if end > offset)
+        assert appended_us <= batches.marks.appended_by(offset) <= appended_us + run_us

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ import structlog
 from tinymq.base.clock import Clock, within
 from tinymq.base.errors import DeadlineExceeded, NotLeader, TinymqError, UnknownGroup, WrongKind
 from tinymq.base.group_config import GroupKind
+from tinymq.base.meter import Meter
 from tinymq.broker.coordinator import rules
 from tinymq.broker.coordinator.assignors import ASSIGNORS
 from tinymq.broker.coordinator.rules import Heard
@@ -49,11 +50,13 @@ class Coordinator:
     def __init__(
         self, registry: RegistryService, groups: Groups,
         replicas: Callable[[], Mapping[tuple[bytes, int], CoordinatorReplica]], clock: Clock,
+        meter: Meter,
     ) -> None:  # fmt: skip
         self._registry = registry
         self._groups = groups
         self._replicas = replicas
         self._clock = clock
+        self._meter = meter
         self._since: dict[str, float] = {}  # since when a replica leads, by its name
         self._known: dict[str, GroupSessions] = {}  # by group; of the groups of replicas that lead
         self._looking: dict[str, asyncio.Task[None]] = {}  # by the replica's name
@@ -144,6 +147,17 @@ class Coordinator:
         await confirm(replica)
         return _state_of(replica, group)
 
+    def led(self) -> Iterator[tuple[str, int]]:
+        """The stream groups that are coordinated here, by name, and how many members each has."""
+        topic, replicas = self._registry.get_topic(COORDINATOR_TOPIC), self._replicas()
+        if topic is None or not topic.queues:
+            return
+        for group in self._groups.known.all():
+            if group.kind is GroupKind.STREAM and group.phase is GroupPhase.READY:
+                replica = replicas.get((topic.topic_id, coordinator_of(group.name, len(topic.queues))))
+                if replica is not None and replica.leading:
+                    yield group.name, len(_state_of(replica, group).members)
+
     # ---- decisions --------------------------------------------------------------------------------------------
 
     async def _find(self, name: str, group_id: int) -> tuple[CoordinatorReplica, Group]:
@@ -173,8 +187,9 @@ class Coordinator:
             known = self._known[name] = GroupSessions(since_s)
         return known
 
-    async def _decide(self, replica: CoordinatorReplica, group: Group, decide: Callable[[Members], Change]) -> None:
-        """Commit the change that `decide` returns for the applied state. One decision of a group at a time."""
+    async def _decide(self, replica: CoordinatorReplica, group: Group, decide: Callable[[Members], Change]) -> Change:
+        """Commit the change that `decide` returns for the applied state, and return it. One decision of a group at a
+        time."""
         known = self.sessions(replica, group.name)
         async with known.deciding:
             replica.check_leading()
@@ -182,6 +197,7 @@ class Coordinator:
             change = decide(state)
             if change:
                 await replica.commit(group.name, state, change)
+            return change
 
     def _all_due(self) -> None:
         for known in self._known.values():
@@ -238,7 +254,9 @@ class Coordinator:
         if known.due:
             known.due = False
             places, assign = await self._places(group, replica.groups[name]), ASSIGNORS[config["assignor"]]
-            await self._decide(replica, group, lambda newer: rules.rebalanced(newer, places, assign))
+            step = await self._decide(replica, group, lambda newer: rules.rebalanced(newer, places, assign))
+            if step:
+                self._meter.rebalanced(name)
 
     async def _forget(self, replica: CoordinatorReplica, name: str, state: Members) -> None:
         """Drop the state of a group that was deleted, once the registry's leader says so."""

@@ -27,6 +27,7 @@ from tinymq.base.errors import (
     UnknownGroup,
     WrongKind,
 )
+from tinymq.base.meter import Meter
 from tinymq.base.types import GroupId, TopicId
 from tinymq.broker.dead_letters.copy_ids import burial_id
 from tinymq.broker.dead_letters.courier import Courier
@@ -73,8 +74,9 @@ class Fate(Enum):
 class Burials:
     """The burials in the partitions that one broker leads, from `start` to `stop`. All calls on the loop."""
 
-    def __init__(self, broker: Broker, groups: GroupList, courier: Courier, clock: Clock) -> None:
+    def __init__(self, broker: Broker, groups: GroupList, courier: Courier, clock: Clock, meter: Meter) -> None:
         self.buried = 0  # since this process began
+        self._meter = meter
         self._broker = broker
         self._groups = groups
         self._courier = courier
@@ -126,6 +128,10 @@ class Burials:
     def is_given_up(self, group_id: GroupId, group: str, offset: int) -> bool:
         """Whether a record is given up, and not under burial yet. It must not be granted."""
         return offset in self._given_up.get((group_id, group), ())
+
+    def given_up(self, group_id: GroupId, group: str) -> int:
+        """How many records are given up, and not under burial yet."""
+        return len(self._given_up.get((group_id, group), ()))
 
     def blocked(self, group_id: GroupId, group: str) -> str:
         """Why the burials of a group in a partition do not go on; "": they do, or there are none."""
@@ -266,6 +272,7 @@ class Burials:
         await propose(partition, pb.Command(buried=end), COMMAND_S)
         logger.info("record_buried", partition=partition.name, group=name, offset=offset, to=str(to))
         self.buried += 1
+        self._meter.buried(name)
 
     async def _bury_again(self, partition: Partition, name: str, offset: int, burial: Burial) -> None:
         """Name the topic that has the dead letters now, because the one of the burial is gone. The id stays."""

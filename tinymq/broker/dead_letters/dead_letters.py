@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from tinymq.base.clock import Clock
+from tinymq.base.meter import Meter
 from tinymq.base.types import GroupId
 from tinymq.broker.dead_letters.burials import Burials
 from tinymq.broker.dead_letters.courier import METHOD, Courier
@@ -28,9 +29,9 @@ class Peers(Protocol):
 class DeadLetters:
     """From `start` to `stop`. All calls on the loop."""
 
-    def __init__(self, broker: Broker, groups: Groups, peers: Peers, clock: Clock) -> None:
+    def __init__(self, broker: Broker, groups: Groups, peers: Peers, clock: Clock, meter: Meter) -> None:
         courier = Courier(peers)
-        self.burials = Burials(broker, groups.known, courier, clock)
+        self.burials = Burials(broker, groups.known, courier, clock, meter)
         self.redrives = Redrive(broker, groups, courier)
         self.stories = Stories(broker, groups.known, self.burials, courier)
         peers.serve(METHOD, Receiver(broker).serve)

@@ -49,6 +49,11 @@ class KeyOrder:
         key = self._hashes.get(offset)
         return key is None or self._lines[key][0] == offset
 
+    def longest(self) -> tuple[int, int]:
+        """The first record of the key that holds back most, and how many records of the key are not settled."""
+        line = max(self._lines.values(), key=len)
+        return line[0], len(line)
+
     def settled(self, offset: int) -> int | None:
         """Take a settled record out of its line. Returns the next one of the key, if it may now be granted."""
         key = self._hashes.pop(offset, None)

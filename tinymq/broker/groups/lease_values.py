@@ -41,6 +41,11 @@ class QueueSettings:
             retry_ms=retry_ms,
         )
 
+    @property
+    def held_max(self) -> int:
+        """How many records may wait for earlier ones of their keys: half of the window."""
+        return max(1, self.leased_max // 2)
+
     def delay_ms(self, delivery: int, jitter: float) -> int:
         """The delay after the failure of a delivery. `jitter`, from 0 to 1, moves it by up to 10 % either way."""
         if not self.retry_ms:

@@ -185,7 +185,7 @@ class QueueLeases:
                 return offset
         if not has_room or len(self._group.failures) >= self._settings.waiting_max:
             return None  # what waits for its time takes all room: nothing new is begun
-        keys, held_max = self.keys, self._settings.leased_max // 2
+        keys, held_max = self.keys, self._settings.held_max
         while self._next < (end if keys is None else min(end, keys.known_end)):
             if not self.may_grant(self._next) or (keys is not None and keys.held >= held_max):
                 return None

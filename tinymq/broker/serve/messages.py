@@ -24,6 +24,7 @@ from tinymq.broker.partition.partition import Acks, Partition, Produced
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.fetch import Fetch, FetchQuery
 from tinymq.broker.serve.offsets import STORED
+from tinymq.broker.state.lag import lag_of
 from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.format.batch import decode_batch, encode, pack_batch, read_declared
 from tinymq.format.entry import Kind, crc32c, iter_entries
@@ -268,9 +269,7 @@ class Turn:
 
 def size_of(partition: Partition, channel: str) -> int:
     """The number of records that `channel` has not read. For "" or an unknown channel: of all kept records."""
-    cursor = partition.state.cursors.get(channel) if channel else None
-    position = partition.log_start if cursor is None else max(cursor.position, partition.log_start)
-    return max(0, partition.high_watermark - position)
+    return lag_of(partition.state, channel, partition.log_start)
 
 
 async def changed(

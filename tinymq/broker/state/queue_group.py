@@ -98,6 +98,12 @@ class Settled:
         place = bisect_right(self._starts, offset) - 1
         return place >= 0 and offset < self._ends[place]
 
+    def count_from(self, position: int) -> int:
+        """How many offsets at or above a position are settled."""
+        place = bisect_right(self._ends, position)  # the ranges before it end at or below the position
+        count = sum(self._ends[place:]) - sum(self._starts[place:])
+        return count - max(0, position - self._starts[place]) if place < len(self._starts) else count
+
     def add(self, start: int, end: int) -> None:
         """Add the offsets from `start` up to, and not including, `end`."""
         # All ranges that touch the new one become one with it.

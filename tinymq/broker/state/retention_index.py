@@ -134,6 +134,11 @@ class RetentionIndex:
         place = bisect_left(self._marks, below, key=_bytes)
         return self._marks[place] if place < len(self._marks) else None
 
+    def appended_by(self, offset: int) -> int:
+        """A time by which the record at `offset` was appended: later than that by less than one run."""
+        place = bisect_right(self._marks, offset, key=_offset)
+        return self._marks[place].append_us if place < len(self._marks) else self.last_append_us
+
     def below(self, offset: int) -> int:
         """Bytes of records below `offset`: never more than there are, and less by less than one run."""
         place = bisect_right(self._marks, offset, key=_offset)

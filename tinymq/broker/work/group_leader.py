@@ -13,23 +13,24 @@ from typing import NamedTuple
 
 from tinymq.base.clock import Clock
 from tinymq.base.errors import Fenced, LeaseLost, NotReady, OutcomeUnknown, SessionEnded, TinymqError, UnknownGroup
+from tinymq.base.meter import Meter
 from tinymq.broker.groups.lease_values import Era, Grant, Proposal, QueueSettings, Verdict
 from tinymq.broker.groups.queue_leases import QueueLeases
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.state.cursor import CursorKind
 from tinymq.broker.state.outcome import CommandOutcome
-from tinymq.broker.state.queue_group import REJECTED, STATE_BYTES_MAX, QueueGroup
+from tinymq.broker.state.queue_group import REJECTED, QueueGroup
 from tinymq.broker.work.attachment import Attached, Attachment, Refused, Settlement, Verb
 from tinymq.broker.work.commands import command_of
 from tinymq.broker.work.deliveries import Deliveries
 from tinymq.broker.work.granted_records import GrantedRecords
 from tinymq.broker.work.key_reader import KeyReader
 from tinymq.broker.work.last_failures import LastFailure, LastFailures
+from tinymq.broker.work.windows import Blocked, full_window, has_room
 
 COMMAND_S = 86_400.0  # a command ends when it is applied, or with the leadership: an earlier end would tell nothing
 GRANT_MAX = 1000  # records in one grant
 GRANT_BYTES = 1 << 20  # of the records in one grant, by their average
-SHARE_BYTES_MIN = 8 << 10
 
 
 class DeadRecord(NamedTuple):
@@ -62,7 +63,8 @@ class GroupLeader:
 
     def __init__(
         self, partition: Partition, name: str, group_id: int, settings: QueueSettings, *,
-        records: GrantedRecords, clock: Clock, rng: random.Random, on_dead: Callable[[GroupLeader], None],
+        records: GrantedRecords, clock: Clock, rng: random.Random, meter: Meter,
+        on_dead: Callable[[GroupLeader], None],
     ) -> None:  # fmt: skip
         """`on_dead` is called when there are records to bury, and again and again until there are none."""
         self.partition = partition
@@ -74,6 +76,7 @@ class GroupLeader:
         self.attachments: dict[bytes, Attachment] = {}  # by session; in the turn in which they are granted records
         self._clock = clock
         self._rng = rng
+        self._meter = meter
         self._on_dead = on_dead
         self._applied = _Applied(partition, name)
         self.leases = QueueLeases(self.term, self._applied, self._history, settings, clock.monotonic())
@@ -281,6 +284,7 @@ class GroupLeader:
             granted = self._grant(at.session, most) if most else []
             if granted:
                 self.attachments[at.session] = self.attachments.pop(at.session)  # its next turn is the last one
+                self._meter.redelivered(self.name, sum([grant.delivery > 1 for grant in granted]))
                 self._deliveries.send(at, granted)
                 again = True
         if again and not self._again:  # the loop serves others in between
@@ -296,16 +300,25 @@ class GroupLeader:
 
     def _grant(self, session: bytes, most: int) -> list[Grant]:
         partition = self.partition
-        groups = partition.state.queue_groups
-        share = max(SHARE_BYTES_MIN, STATE_BYTES_MAX // max(1, len(groups.by_name)))
         return self.leases.grant(
             session,
             most,
             partition.high_watermark,
             partition.group.append_time_now_us(),
             self._clock.monotonic(),
-            has_room=self._applied.group.state_bytes < share,
+            has_room=self._has_room,
         )
+
+    @property
+    def _has_room(self) -> bool:
+        return has_room(self._applied.group, len(self.partition.state.queue_groups.by_name))
+
+    @property
+    def blocked(self) -> Blocked | None:
+        """Why the group grants nothing more, although there are records."""
+        if not self.leases.may_have_work(self.partition.high_watermark):
+            return None
+        return full_window(self.leases, self._applied.group, self.settings, has_room=self._has_room)
 
     # ---- the log
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from tinymq.base.clock import Clock
 from tinymq.base.errors import NotLeader, NotReady, UnknownGroup, WrongKind
+from tinymq.base.meter import Meter
 from tinymq.base.types import GroupId
 from tinymq.broker.groups.group_list import GroupList
 from tinymq.broker.groups.lease_values import QueueSettings
@@ -25,7 +26,7 @@ LOOK_TICKS = 10  # ticks between two looks for groups whose workers have not com
 class Workers:
     """One per broker, from `start` to `stop`."""
 
-    def __init__(self, broker: Broker, groups: GroupList, clock: Clock, rng: random.Random) -> None:
+    def __init__(self, broker: Broker, groups: GroupList, clock: Clock, rng: random.Random, meter: Meter) -> None:
         self.on_dead: Callable[[GroupLeader], None] = lambda leader: None
         """Called when a group has records that are to be buried (`GroupLeader.dead`), after each commit until it has
         none."""
@@ -33,6 +34,7 @@ class Workers:
         self._groups = groups
         self._clock = clock
         self._rng = rng
+        self._meter = meter
         self._records = GrantedRecords(broker.unpack_queue, broker.limits)
         self._leaders: dict[tuple[GroupId, str], GroupLeader] = {}
         self._connections = 0
@@ -106,7 +108,8 @@ class Workers:
         if leader is None or leader.over:
             leader = self._leaders[key] = GroupLeader(
                 partition, name, group_id, QueueSettings.of(group.config()),
-                records=self._records, clock=self._clock, rng=self._rng, on_dead=lambda led: self.on_dead(led),
+                records=self._records, clock=self._clock, rng=self._rng, meter=self._meter,
+                on_dead=lambda led: self.on_dead(led),
             )  # fmt: skip
         return leader
 

@@ -16,7 +16,7 @@ from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 from tinymq.cli.verbs.topic import DryRun
 
 if TYPE_CHECKING:
-    from tinymq.client import Client, GroupCursor, GroupDescription, GroupMember
+    from tinymq.client import Client, GroupCursor, GroupDescription, GroupMember, GroupObstacle
     from tinymq.client.common.start_positions import Place
 
 app = App(
@@ -68,6 +68,12 @@ def describe(name: Name, /, *, servers: ServerOptions = DEFAULT_SERVERS, output:
         return
     _show(group, output)
     _print_cursors(cursors)
+    if group.kind == "queue":
+        rows = [(c.topic, c.partition, c.workers, c.leased, c.waiting, c.burying) for c in cursors]
+        print_table(["topic", "partition", "workers", "leased", "waiting", "burying"], rows)
+    blocked = [(c.topic, c.partition, each.by, each.reason + _culprit(each)) for c in cursors for each in c.blocked]
+    if blocked:
+        print_table(["topic", "partition", "blocked", "because"], blocked)
 
 
 @app.command
@@ -182,9 +188,20 @@ def _show(group: GroupDescription, output: Output) -> None:
         print_table(["setting", "value"], list(group.settings.items()))
 
 
+def _culprit(obstacle: GroupObstacle) -> str:
+    """The record that holds others back, if it is known; its key as a Python literal."""
+    if obstacle.offset is None:
+        return ""
+    key = f" of key {obstacle.key!r}" if obstacle.key is not None else ""
+    return f"; first of all, the record{key} at offset {obstacle.offset}"
+
+
 def _print_cursors(cursors: list[GroupCursor]) -> None:
-    rows = [(c.topic, c.partition, c.position, c.lag, c.moved.isoformat() if c.moved else None) for c in cursors]
-    print_table(["topic", "partition", "position", "lag", "moved"], rows)
+    rows = [
+        (c.topic, c.partition, c.position, c.lag, c.oldest_ms / 1000, c.moved.isoformat() if c.moved else None)
+        for c in cursors
+    ]
+    print_table(["topic", "partition", "position", "lag", "oldest, s", "moved"], rows)
 
 
 def _document(group: GroupDescription) -> dict[str, Any]:
@@ -217,4 +234,18 @@ def _cursor_document(cursor: GroupCursor) -> dict[str, Any]:
         "position": cursor.position,
         "lag": cursor.lag,
         "moved": cursor.moved.isoformat() if cursor.moved else None,
+        "oldest_ms": cursor.oldest_ms,
+        "leased": cursor.leased,
+        "waiting": cursor.waiting,
+        "burying": cursor.burying,
+        "workers": cursor.workers,
+        "blocked": [
+            {
+                "by": each.by,
+                "reason": each.reason,
+                "offset": each.offset,
+                "key": each.key.decode("utf-8", "backslashreplace") if each.key is not None else None,
+            }
+            for each in cursor.blocked
+        ],
     }

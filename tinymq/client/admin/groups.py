@@ -43,10 +43,26 @@ class GroupCursor:
     topic: str
     partition: int
     position: int  # the offset of the next record to be read
-    lag: int  # the number of records from there to the end
+    lag: int  # committed records that are not read or, of a queue group, not settled
     moved: datetime | None  # when the cursor last changed; None: never since it was made
     epoch: int  # of the newest member that read the partition; 0: there was none
     generation: int  # changes with every seek
+    oldest_ms: int = 0  # since the first record that is not read, or not settled, was appended
+    leased: int = 0  # records that workers have; this and all below are of queue groups
+    waiting: int = 0  # records that failed and are not settled
+    burying: int = 0  # records on their way to the dead letters
+    workers: int = 0  # attached to the partition's leader
+    blocked: tuple[GroupObstacle, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupObstacle:
+    """What keeps a queue group from going on in a partition."""
+
+    by: str  # "window_full", "key_blocked" or "burial_blocked"
+    reason: str
+    offset: int | None = None  # of "key_blocked": the record that holds back those of its key
+    key: bytes | None = None  # of that record, if it can be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,4 +226,19 @@ def _cursor(topic: str, partition: int, info: pb.ChannelInfo) -> GroupCursor:
         moved=as_datetime(info.moved_us) if info.moved_us else None,
         epoch=info.epoch,
         generation=info.generation,
+        oldest_ms=info.oldest_ms,
+        leased=info.leased,
+        waiting=info.waiting,
+        burying=info.burying,
+        workers=info.workers,
+        blocked=tuple(map(_obstacle, info.blocked)),
+    )
+
+
+def _obstacle(info: pb.GroupObstacle) -> GroupObstacle:
+    return GroupObstacle(
+        by=info.by,
+        reason=info.reason,
+        offset=info.offset if info.HasField("offset") else None,
+        key=info.key if info.HasField("key") else None,
     )

@@ -8,6 +8,7 @@ from tinymq.base.errors import NotReady
 from tinymq.base.meter import Meter, Unmetered
 from tinymq.broker.coordinator.coordinator import Coordinator
 from tinymq.broker.dead_letters.dead_letters import DeadLetters
+from tinymq.broker.group_watch import GroupWatch
 from tinymq.broker.groups.groups import Groups
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.slices import Slices
@@ -50,6 +51,7 @@ class Serving:
         self.coordinator: Coordinator | None = None
         self.workers: Workers | None = None
         self.letters: DeadLetters | None = None
+        self.group_watch: GroupWatch | None = None
 
     def running_groups(self) -> Groups:
         """Return the groups of the cluster. Raises NotReady as `running`."""
@@ -74,6 +76,12 @@ class Serving:
         self.running()
         assert self.letters is not None, "set together with the broker"
         return self.letters
+
+    def watching_groups(self) -> GroupWatch:
+        """Return what is shown of the consumer groups here. Raises NotReady as `running`."""
+        self.running()
+        assert self.group_watch is not None, "set together with the broker"
+        return self.group_watch
 
     def running(self) -> Broker:
         """Return the broker. Raises NotReady with the reason why there is none."""

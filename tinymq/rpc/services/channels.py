@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from tinymq.base.errors import InvalidRequest, OffsetOutOfRange, QuotaExceeded, TinymqError
 from tinymq.base.types import TopicId, check_channel_name, check_consumer_name
+from tinymq.broker.group_watch import GroupWatch
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.messages import command, prove_leading, size_of
@@ -100,7 +101,7 @@ class ChannelsService(pb_grpc.ChannelsServicer):
     @unary(operation="describe", resource=TOPIC)
     async def List(self, request: pb.ListChannelsRequest, context: Context) -> pb.ListChannelsReply:
         try:
-            broker = self._serving.running()
+            broker, watch = self._serving.running(), self._serving.watching_groups()
         except TinymqError as error:
             failed = pb.PartitionChannels(error=to_wire(error))
             return pb.ListChannelsReply(partitions=[failed for _ in request.partitions])
@@ -108,7 +109,7 @@ class ChannelsService(pb_grpc.ChannelsServicer):
 
         async def one(number: int) -> pb.PartitionChannels:
             async with room:
-                listing = _list(broker, request.topic_id, number, groups=request.groups)
+                listing = _list(broker, watch, request.topic_id, number, groups=request.groups)
                 return await item(pb.PartitionChannels, listing, partition=number)
 
         reply = pb.ListChannelsReply(partitions=await asyncio.gather(*map(one, request.partitions)))
@@ -306,7 +307,9 @@ async def _one(partition: Partition, single: part.Command, timeout_s: float) -> 
     return outcome
 
 
-async def _list(broker: Broker, topic_id: bytes, number: int, *, groups: bool) -> pb.PartitionChannels:
+async def _list(
+    broker: Broker, watch: GroupWatch, topic_id: bytes, number: int, *, groups: bool
+) -> pb.PartitionChannels:
     partition = broker.find(topic_id, number)
     await prove_leading(partition, broker.timing.produce_timeout_s)
     topic = broker.registry.get_topic_by_id(TopicId(topic_id))
@@ -320,7 +323,7 @@ async def _list(broker: Broker, topic_id: bytes, number: int, *, groups: bool) -
         if cursor.kind != CursorKind.CHANNEL and not groups:
             continue
         reads = broker.registry.get_queue_consumer(topic.name, number, name) if topic is not None else None
-        answer.channels.add(
+        info = answer.channels.add(
             channel=name,
             position=max(cursor.position, partition.log_start),
             epoch=cursor.epoch,
@@ -331,12 +334,26 @@ async def _list(broker: Broker, topic_id: bytes, number: int, *, groups: bool) -
             kind=cursor.kind,
             group_id=cursor.group_id,
         )
+        if cursor.kind != CursorKind.CHANNEL:
+            await _add_progress(info, watch, partition)
     now_us = partition.group.append_time_now_us()
     held = [*partition.state.holds.live(now_us), *partition.soft_leases.live(now_us)]
     for hold_id, hold in sorted(held, key=_by_offset):
         left_ms = wait_ms(hold.until_us, now_us)
         answer.holds.add(hold_id=hold_id, offset=hold.offset, until_us=hold.until_us, left_ms=left_ms)
     return answer
+
+
+async def _add_progress(info: pb.ChannelInfo, watch: GroupWatch, partition: Partition) -> None:
+    """Add what only the leader of a group knows."""
+    if info.channel not in partition.state.cursors:
+        return  # it was deleted while another key was read
+    progress = watch.progress(partition, info.channel)
+    info.oldest_ms, info.leased, info.waiting = progress.oldest_ms, progress.leased, progress.waiting
+    info.burying, info.workers = progress.burying, progress.workers
+    for blocked in progress.blocked:
+        key = await watch.key_at(partition, blocked.offset) if blocked.offset is not None else None
+        info.blocked.add(by=blocked.by.value, reason=blocked.reason, offset=blocked.offset, key=key)
 
 
 def _by_offset(held: tuple[bytes, Hold]) -> Hold:
