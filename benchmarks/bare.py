@@ -18,7 +18,7 @@ import time
 from collections import deque
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import grpc
 
@@ -39,18 +39,51 @@ from benchmarks.measure import (
 INFLIGHT_MAX = 8  # unanswered messages in flight, like the batches of tinymq's producer
 
 
-class BareLimit:
-    """Three processes on loopback, and their client. Each method is one round."""
+class BareProcesses:
+    """The three processes, each with a file in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._processes: list[subprocess.Popen[str]] = []
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
+    def start(self) -> int:
+        """Returns the leader's port. Raises RuntimeError."""
+        followers = [self._start(f"follower-{i}") for i in (1, 2)]
+        return self._start("leader", "--followers", *map(str, followers))
+
+    def stop(self) -> None:
+        """A process ends when its standard input does."""
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in self._processes:
+            process.wait(10)
+        self._processes.clear()
+
+    def _start(self, name: str, *arguments: str) -> int:
+        command = [sys.executable, "-m", "benchmarks.bare_roles", "--file", str(self._folder / name), *arguments]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._processes.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the bare limit's {name} did not start")
+        return int(json.loads(line)["port"])
+
+
+class BareClient:
+    """The client of the three processes. Each method is one round."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
         self._channel: grpc.aio.Channel | None = None
 
-    async def __aenter__(self) -> BareLimit:
-        followers = [self._start(f"follower-{i}") for i in (1, 2)]
-        leader = self._start("leader", "--followers", *map(str, followers))
-        self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{leader}", options=GRPC_OPTIONS)
+    async def __aenter__(self) -> Self:
+        self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{self._port}", options=GRPC_OPTIONS)
         await self._channel.channel_ready()
         return self
 
@@ -59,11 +92,6 @@ class BareLimit:
     ) -> None:
         if self._channel is not None:
             await self._channel.close()
-        for process in self._processes:
-            assert process.stdin is not None
-            process.stdin.close()
-        for process in self._processes:
-            process.wait(10)
 
     async def write_bulk(self, messages: int) -> Round:
         """Send many messages of a batch's size on one stream. Measures MB/s, and the time from each write to its
@@ -105,7 +133,7 @@ class BareLimit:
             await call.read()
             took.append(time.perf_counter() - started)
         await call.done_writing()
-        return Round(messages / sum(took), Latency.of(took))
+        return Round(messages / sum(took), Latency.of(took), tuple(round(s * 1000, 4) for s in took))
 
     async def read(self, messages: int) -> Round:
         """Receive messages of 1 MiB from a stream. Measures MB/s."""
@@ -123,15 +151,19 @@ class BareLimit:
         assert self._channel is not None
         return self._channel.stream_stream(f"/bare.Limit/{method}")()
 
-    def _start(self, name: str, *arguments: str) -> int:
-        command = [sys.executable, "-m", "benchmarks.bare_roles", "--file", str(self._folder / name), *arguments]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._processes.append(process)
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the bare limit's {name} did not start")
-        return int(json.loads(line)["port"])
+
+class BareLimit(BareClient):
+    """Three processes on loopback, and their client."""
+
+    def __init__(self, folder: Path) -> None:
+        self._processes = BareProcesses(folder)
+        super().__init__(self._processes.start())
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await super().__aexit__(kind, error, trace)
+        self._processes.stop()
 
 
 async def measure(bare: BareLimit, rounds: int) -> dict[str, object]:

@@ -21,24 +21,29 @@ Workloads = Mapping[str, Callable[[int], Awaitable[Round]]]
 class Driver:
     """The process of one system. Leaving ends it."""
 
-    def __init__(self, module: str, *arguments: str) -> None:
+    def __init__(self, module: str, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+        """`env`: the whole environment of the process; this one's by default."""
         command = [sys.executable, "-m", module, "--serve", *arguments]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
         self._module = module
 
     def run(self, workload: str, count: int) -> Round:
         """Run one round. Raises RuntimeError when the process has ended."""
+        return Round.parse(self.ask(workload, count=count))
+
+    def ask(self, workload: str, **arguments: object) -> str:
+        """Run a workload with these arguments, and return the line of its answer. Raises RuntimeError as `run`."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            self._process.stdin.write(json.dumps({"workload": workload, "count": count}) + "\n")
+            self._process.stdin.write(json.dumps({"workload": workload, **arguments}) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
         if not line:
             raise RuntimeError(f"{self._module} ended during {workload}; what it said is above")
-        return Round.parse(line)
+        return line
 
     def __enter__(self) -> Driver:
         return self

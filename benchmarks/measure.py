@@ -50,13 +50,14 @@ class Round:
 
     rate: float  # in the workload's own unit per second
     latency: Latency | None = None  # from handing over to the answer
+    took_ms: tuple[float, ...] = ()  # of single records, where a histogram is drawn of them
 
     @classmethod
     def parse(cls, line: str) -> Round:
         """The inverse of `dump`."""
         values = json.loads(line)
         latency = values["latency"]
-        return cls(values["rate"], Latency(**latency) if latency else None)
+        return cls(values["rate"], Latency(**latency) if latency else None, tuple(values["took_ms"]))
 
     def dump(self) -> str:
         """As one line."""

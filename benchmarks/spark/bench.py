@@ -30,8 +30,9 @@ from rich.table import Table
 
 from benchmarks.bench import cluster
 from benchmarks.measure import RECORD_BYTES
-from benchmarks.spark import data, jars, scans
-from benchmarks.spark.kafka import Kafka
+from benchmarks.peers import jars
+from benchmarks.peers.kafka_servers import KafkaServers
+from benchmarks.spark import data, scans
 from benchmarks.spark.producing import Producing
 from benchmarks.spark.sending import Sending
 from tests.spark import java_setup
@@ -75,12 +76,14 @@ def measure(folder: Path, records: int, rounds: int) -> list[Figure]:
         progress.print("starting Spark and three brokers of Kafka, and filling both from Spark", highlight=False)
         spark = scans.session(folder, java_home, jars.connector())
         stack.callback(spark.stop)
-        kafka = stack.enter_context(Kafka(folder, str(java_home / "bin" / "java")))
+        kafka = KafkaServers()
+        stack.callback(kafka.stop)
+        kafka.start(folder)
         kafka.create_topic(TOPIC, data.PARTITIONS)
         parquet = data.load_parquet(scans.tinymq(spark, ours, TOPIC), folder)
-        data.load_kafka(spark, parquet, kafka.servers, TOPIC)
+        data.load_kafka(spark, parquet, kafka.addresses, TOPIC)
         sending = stack.enter_context(Sending(folder))
-        sources = scans.Sources(spark, parquet, ours, kafka.servers, TOPIC, sending.port)
+        sources = scans.Sources(spark, parquet, ours, kafka.addresses, TOPIC, sending.port)
         for name, rows in (("Parquet", sources.read_parquet()), ("Kafka", sources.read_kafka())):
             assert rows.count() == records, f"{name} has {rows.count()} of {records} rows"
         return [

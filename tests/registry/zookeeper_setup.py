@@ -84,18 +84,26 @@ def _get_jars() -> None:
 
 
 def _from_debian(folder: Path) -> None:
-    private = folder / "apt"  # its own lists and caches: it writes nothing outside .venv, and needs no root
+    unpacked = unpack_debian(DEBIAN, folder / "apt")
+    for name in NAMES:
+        shutil.copyfile(unpacked / "usr" / "share" / "java" / f"{name}.jar", folder / f"{name}.jar")
+    shutil.rmtree(folder / "apt")
+
+
+def unpack_debian(packages: Sequence[str], private: Path) -> Path:
+    """Get these packages with apt-get, and unpack their files below the folder that is returned, in `private`, which is
+    made. Needs no root, and writes nothing elsewhere. Raises OSError.
+    """
     for each in ("lists/partial", "cache/archives/partial"):
         (private / each).mkdir(parents=True)
     apt = ["apt-get", "-qq", "-o", "APT::Sandbox::User=", "-o", f"Dir::Cache={private / 'cache'}"]
     apt += ["-o", f"Dir::State::lists={private / 'lists'}", "-o", "Debug::NoLocking=1"]
     _run([*apt, "update"])
-    _run([*apt, "download", *DEBIAN], cwd=private)
+    _run([*apt, "download", *packages], cwd=private)
+    unpacked = private / "unpacked"
     for package in private.glob("*.deb"):
-        _run(["dpkg", "-x", str(package), str(private / "unpacked")])
-    for name in NAMES:
-        shutil.copyfile(private / "unpacked" / "usr" / "share" / "java" / f"{name}.jar", folder / f"{name}.jar")
-    shutil.rmtree(private)
+        _run(["dpkg", "-x", str(package), str(unpacked)])
+    return unpacked
 
 
 def _from_maven(folder: Path) -> None:

@@ -45,9 +45,9 @@ def _get(name: str, artifacts: tuple[str, ...], *, alone: bool) -> Path:
     maven = shutil.which("mvn")
     if maven is None:
         sys.exit(
-            "bench-spark: Kafka comes from Maven Central. Install Maven (Debian: apt install maven), then run again"
+            "benchmarks: Kafka comes from Maven Central. Install Maven (Debian: apt install maven), then run again"
         )
-    print(f"bench-spark: getting Kafka's {name} from Maven Central into .venv/tools", file=sys.stderr)
+    print(f"benchmarks: getting Kafka's {name} from Maven Central into .venv/tools", file=sys.stderr)
     TOOLS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=TOOLS) as scratch:
         (Path(scratch) / "pom.xml").write_text(_pom(artifacts, ALONE if alone else ""))
@@ -57,7 +57,7 @@ def _get(name: str, artifacts: tuple[str, ...], *, alone: bool) -> Path:
             check=False,
         )  # fmt: skip
         if done.returncode:
-            sys.exit(f"bench-spark: Maven has no {name}: {done.stdout[-1000:]}")
+            sys.exit(f"benchmarks: Maven has no {name}: {done.stdout[-1000:]}")
         (Path(scratch) / "jars").replace(folder)
     return folder
 

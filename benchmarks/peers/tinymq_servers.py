@@ -1,0 +1,61 @@
+"""Three brokers of `tinymq dev`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.contract import BROKERS
+from tinymq import __version__
+
+
+class TinymqServers:
+    """Brokers through the public command line. `python_path`: of another build of tinymq."""
+
+    synced = True
+
+    def __init__(self, python_path: str | None = None) -> None:
+        self.name = f"tinymq {__version__}"
+        self.addresses = ""
+        self.settings = {
+            "topics": "3 replicas, storage=disk, sync=always",
+            "clients": "defaults; `work`: one Worker, prefetch_records=1000; `passage`: 8 AsyncWorkers, "
+            "prefetch_records=1",
+        }
+        self._folder: Path | None = None
+        self._env = {**os.environ, **({"PYTHONPATH": python_path} if python_path else {})}
+
+    def start(self, folder: Path) -> None:
+        self._folder = folder / "tinymq"
+        self._dev("up", "-n", str(len(BROKERS)))
+        self.addresses = ",".join(broker["address"] for broker in self._status())
+
+    def pids(self) -> list[int]:
+        return [broker["pid"] for broker in self._status() if broker["pid"]]
+
+    def kill(self, broker: int) -> None:
+        """Kill a broker, as kill -9 does."""
+        self._dev("kill", str(broker))
+
+    def revive(self, broker: int) -> None:
+        """Start a killed broker again, and wait until it serves."""
+        self._dev("start", str(broker))
+
+    def stop(self) -> None:
+        if self._folder is not None:
+            self._dev("down", "--purge")
+            self._folder = None
+
+    def _status(self) -> list[dict[str, Any]]:
+        return list(json.loads(self._dev("status", "-o", "json"))["brokers"])
+
+    def _dev(self, *arguments: str) -> str:
+        command = [sys.executable, "-m", "tinymq.cli.main", "dev", *arguments, "--dir", str(self._folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=self._env)
+        if done.returncode:
+            raise RuntimeError(f"tinymq dev {arguments[0]}: {done.stderr[-500:]}")
+        return done.stdout
