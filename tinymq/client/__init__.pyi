@@ -57,5 +57,7 @@ from tinymq.client.produce.producer_batch import BatchMetadata as BatchMetadata
 from tinymq.client.queue.queue import AsyncQueue as AsyncQueue
 from tinymq.client.serve.health import HandlerHealth as HandlerHealth
 from tinymq.client.serve.health import Health as Health
+from tinymq.client.serve.verdicts import Reject as Reject
+from tinymq.client.serve.verdicts import Retry as Retry
 from tinymq.client.work.job import Job as Job
 from tinymq.client.work.worker import AsyncWorker as AsyncWorker

@@ -154,7 +154,7 @@ def test_an_error_of_a_handler_is_logged_with_the_records_place(caplog: pytest.L
         await serving
 
     run(check())
-    (record,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    (record,) = [each for each in caplog.records if each.levelname == "ERROR" and each.name == "tinymq.client"]
     assert "failed for t/0 at offset 0: it is tried again" in record.getMessage()
     assert record.exc_info is not None
 

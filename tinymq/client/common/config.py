@@ -12,7 +12,7 @@ import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from tinymq.base.config import MIB, Limits, format_address, parse_address
 from tinymq.base.errors import InvalidConfig, InvalidName
@@ -290,12 +290,14 @@ class WorkerConfig:
     max_handler_ms: a job that is in hand for so long is not extended any more, and goes to another worker.
     """
 
+    PREFETCH_MAX: ClassVar[int] = 10_000
+
     prefetch_records: int = 500
     prefetch_bytes: int = 8 * MIB
     max_handler_ms: float = 12 * 3_600_000
 
     def __post_init__(self) -> None:
-        _count(self, "prefetch_records", most=10_000)
+        _count(self, "prefetch_records", most=self.PREFETCH_MAX)
         _count(self, "prefetch_bytes")
         _milliseconds(self, "max_handler_ms")
 

@@ -72,6 +72,10 @@ class WorkerOptions(TypedDict, total=False):
     max_handler_ms: float
 
 
+class HandlerOptions(ConsumerOptions, WorkerOptions, total=False):
+    """Those of the kind of the handler's group."""
+
+
 class QueueOptions(TypedDict, total=False):
     """See QueueConfig."""
 

@@ -27,6 +27,7 @@ from tinymq.client.common.config import (
 from tinymq.client.common.options import (
     ClientOptions,
     ConsumerOptions,
+    HandlerOptions,
     ProducerOptions,
     QueueOptions,
     ReaderOptions,
@@ -44,7 +45,7 @@ from tinymq.client.produce.producer import AsyncProducer
 from tinymq.client.queue.queue import AsyncQueue
 from tinymq.client.serve.health import Health
 from tinymq.client.serve.serving import STOP_TIMEOUT_S, Serving, stopping_signals
-from tinymq.client.serve.subscription import Handler, OnError
+from tinymq.client.serve.subscription import Handler, Kind, OnError
 from tinymq.client.work.worker import AsyncWorker, OnLost
 
 if TYPE_CHECKING:
@@ -187,16 +188,9 @@ class AsyncClient:
         Raises InvalidRequest, InvalidName (scan_id).
         """
         wanted = read_range(
-            topic=topic,
-            partition=partition,
-            start=start,
-            end=end,
-            scan_id=scan_id,
-            replicas=replicas,
-            wait_ms=wait_ms,
-            topic_id=topic_id,
-            leader_last=leader_last,
-        )
+            topic=topic, partition=partition, start=start, end=end, scan_id=scan_id, replicas=replicas,
+            wait_ms=wait_ms, topic_id=topic_id, leader_last=leader_last,
+        )  # fmt: skip
         config = configure(ReaderConfig, {"fetch_bytes_max": FETCH_BYTES_MAX, **settings})
         scan = AsyncScan(self.cluster(), wanted, config, self._call_soon)
         self._opened.keep(scan)
@@ -278,26 +272,34 @@ class AsyncClient:
         topics: str | Sequence[str],
         *,
         group: str,
+        kind: Kind | None = None,
         concurrency: int = 1,
         on_error: OnError = "retry",
         start: Place = "earliest",
         instance_id: str | None = None,
-        **settings: Unpack[ConsumerOptions],
+        group_settings: Mapping[str, object] | None = None,
+        **settings: Unpack[HandlerOptions],
     ) -> Callable[[Handler], Handler]:
-        """Subscribe the decorated function: `run` and `serve` call it for each message of the stream group `group`.
+        """Subscribe the decorated function: `run` and `serve` call it for each record of the group `group`.
 
-            @mq.subscribe("orders", group="billing", concurrency=4)
-            async def bill(message): ...
+            @mq.subscribe("orders", group="billing")
+            def bill(message): ...
 
-        Up to `concurrency` messages are handled at a time, each of another partition: a partition's messages are
-        handled in order. An `async` function runs on the client's loop and must not block. Others run in threads.
-        A message is committed after its handler has returned. When a handler raises, its error is logged, and
-        `on_error` decides: "retry" calls it again after 1, 2, 4, ... 30 s while its partition waits; "skip" goes on;
-        "stop" ends `run` with the error. Other arguments: see `consumer`. Raises InvalidRequest, InvalidName.
+            @mq.subscribe("emails", group="mailer", kind="queue", concurrency=16)
+            async def send(job): ...
+
+        kind: "stream" or "queue"; without it, that of the group, and "stream" for a new one. concurrency: how many
+        records are handled at a time; in a stream group, each of another partition. on_error, when the handler raises:
+        "retry" by the group's rules, "skip", or "stop" `run`; `Retry` and `Reject` decide by themselves.
+        group_settings: of a queue group that the handler makes. Others: see `consumer`, and WorkerConfig of a queue
+        group (prefetch_records is twice the concurrency). docs/groups.md tells the whole story.
+
+        An `async` handler runs on the client's loop and must not block; others run in threads. When it returns, its
+        record is committed or acknowledged. Does not connect. Raises InvalidRequest, InvalidName, InvalidConfig.
         """
         return self._serving.subscriptions.subscribe(
             topics, group=group, concurrency=concurrency, on_error=on_error, start=start, instance_id=instance_id,
-            settings=settings,
+            settings=settings, kind=kind, group_settings=group_settings,
         )  # fmt: skip
 
     async def serve(self, *, stop_timeout: float = STOP_TIMEOUT_S, signals: bool = True) -> None:
@@ -313,7 +315,7 @@ class AsyncClient:
         cluster = self.cluster()
         self._opened.keep(serving)
         with stopping_signals(lambda again: serving.stop(now=again)) if signals else contextlib.nullcontext():
-            await serving.serve(cluster, stop_timeout)
+            await serving.serve(cluster, stop_timeout, self._call_soon)
 
     def run(self, *, stop_timeout: float = STOP_TIMEOUT_S) -> None:
         """Call the subscribed handlers until `stop`, Ctrl-C or SIGTERM, on an event loop of its own, and close the

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
@@ -18,7 +18,7 @@ from typing import Self, Unpack
 from tinymq.base.errors import Closed, TinymqError
 from tinymq.base.types import RecordMetadata
 from tinymq.client.common.config import ClientConfig, configure, parse_servers
-from tinymq.client.common.options import ClientOptions, ConsumerOptions
+from tinymq.client.common.options import ClientOptions, HandlerOptions
 from tinymq.client.common.start_positions import Place
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.facade.async_client import AsyncClient
@@ -27,7 +27,7 @@ from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.produce.blocking_sender import BlockingSender
 from tinymq.client.serve.health import Health
 from tinymq.client.serve.serving import STOP_TIMEOUT_S, Serving, stopping_signals
-from tinymq.client.serve.subscription import Handler, OnError
+from tinymq.client.serve.subscription import Handler, Kind, OnError
 
 
 class Client(ClientCalls):
@@ -91,19 +91,24 @@ class Client(ClientCalls):
         topics: str | Sequence[str],
         *,
         group: str,
+        kind: Kind | None = None,
         concurrency: int = 1,
         on_error: OnError = "retry",
         start: Place = "earliest",
         instance_id: str | None = None,
-        **settings: Unpack[ConsumerOptions],
+        group_settings: Mapping[str, object] | None = None,
+        **settings: Unpack[HandlerOptions],
     ) -> Callable[[Handler], Handler]:
-        """Subscribe the decorated function: `run` and `serve` call it for each message of the stream group `group`.
+        """Subscribe the decorated function: `run` and `serve` call it for each record of the group `group`.
 
-            @mq.subscribe("orders", group="billing", concurrency=4)
+            @mq.subscribe("orders", group="billing")
             def bill(message): ...
 
+            @mq.subscribe("emails", group="mailer", kind="queue", concurrency=16)
+            def send(job): ...
+
         As AsyncClient.subscribe, which says what the arguments are. Does not connect. Raises InvalidRequest,
-        InvalidName.
+        InvalidName, InvalidConfig.
         """
         return self._serving.subscriptions.subscribe(
             topics,
@@ -113,6 +118,8 @@ class Client(ClientCalls):
             start=start,
             instance_id=instance_id,
             settings=settings,
+            kind=kind,
+            group_settings=group_settings,
         )
 
     def serve(self, *, stop_timeout: float = STOP_TIMEOUT_S, signals: bool = True) -> None:

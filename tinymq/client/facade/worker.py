@@ -26,9 +26,10 @@ class Worker(WorkerCalls):
         self._take_one = asynchronous.take_one
 
     def __next__(self) -> Job:
-        """The next job. Waits for it without a limit."""
+        """The next job. Waits for it without a limit; ends after `stop`."""
         while (job := self._take_one()) is None:
-            self._loop_thread.run(self._async.arrival(None))
+            if not self._loop_thread.run(self._async.arrival(None)):
+                raise StopIteration
         return job
 
     def poll(self, timeout: float | None = None, max_records: int = 500) -> list[Job]:

@@ -12,6 +12,7 @@ from tinymq.base.clock import Clock
 from tinymq.client.serve.health import HandlerHealth, is_live
 from tinymq.client.serve.source import Record, Source
 from tinymq.client.serve.subscription import Subscription
+from tinymq.client.serve.verdicts import Reject, Retry
 
 LOG = logging.getLogger("tinymq.client")
 
@@ -123,7 +124,10 @@ class HandlerRunner:
         try:
             outcome = self._source.failed(record, error)
         finally:
-            LOG.error("handler %s failed for %s: %s", self._subscription.name, place, outcome, exc_info=error)
+            if isinstance(error, Retry | Reject):  # the handler says what becomes of its record
+                LOG.warning("handler %s, %s: %s: %s", self._subscription.name, place, error, outcome)
+            else:
+                LOG.error("handler %s failed for %s: %s", self._subscription.name, place, outcome, exc_info=error)
 
     async def _call(self, record: Record) -> BaseException | None:
         """Return what the handler raised."""

@@ -12,11 +12,12 @@ from types import FrameType
 from tinymq.base.errors import InvalidRequest
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.common.argument_checks import check_wait
+from tinymq.client.serve.group_source import GroupSource
 from tinymq.client.serve.health import NOT_SERVING, Health
 from tinymq.client.serve.server import LEAVING_S, Server
 from tinymq.client.serve.source import Source
-from tinymq.client.serve.stream_source import StreamSource
 from tinymq.client.serve.subscription import Subscription, Subscriptions
+from tinymq.client.work.worker import Wake
 
 STOP_TIMEOUT_S = 30.0  # of `run` and `serve`: for the handlers that have begun
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -36,8 +37,11 @@ class Serving:
         """Whether nothing is served."""
         return self._server is None
 
-    async def serve(self, cluster: Cluster, stop_timeout_s: float) -> None:
-        """Handle records until `stop`, and then finish what is started. Raises what ended a subscription."""
+    async def serve(self, cluster: Cluster, stop_timeout_s: float, wake: Wake) -> None:
+        """Handle records until `stop`, and then finish what is started. Raises what ended a subscription.
+
+        `wake` runs a callback on the client's loop, from any thread.
+        """
         check_wait(stop_timeout_s, name="stop_timeout")
         if not self.closed:
             raise InvalidRequest("the handlers are served already", hint="call run() or serve() once at a time")
@@ -45,7 +49,7 @@ class Serving:
             raise InvalidRequest("there is no handler", hint="decorate a function with @mq.subscribe(topic, group=...)")
 
         def source_of(subscription: Subscription) -> Source:
-            return StreamSource(cluster, subscription)
+            return GroupSource(cluster, subscription, wake)
 
         self._loop = asyncio.get_running_loop()
         self._ended.clear()

@@ -17,6 +17,7 @@ from tinymq.client.group.group_reading import GroupReading
 from tinymq.client.group.parallel_buffer import ParallelBuffer
 from tinymq.client.group.partition_tasks import PartitionTasks
 from tinymq.client.serve.subscription import Subscription
+from tinymq.client.serve.verdicts import Reject, Retry
 
 LOG = logging.getLogger("tinymq.client")
 
@@ -81,9 +82,9 @@ class StreamSource:
     def failed(self, record: Message, error: BaseException) -> str:
         """Retry, skip or stop, as the subscription says. A retry keeps the order: its partition waits."""
         policy = self._subscription.on_error
-        if policy == "stop":
+        if policy == "stop" and not isinstance(error, Retry | Reject):
             raise error
-        if policy == "skip":
+        if isinstance(error, Reject) or (policy == "skip" and not isinstance(error, Retry)):
             self.done(record)
             return "it is skipped"
         failures = self._buffer.failed(record)
@@ -94,6 +95,8 @@ class StreamSource:
             self._leave(place)
             return "the partition's next owner gets it"
         pause_s = RETRY.pause_s(failures, self._cluster.rng.random())
+        if isinstance(error, Retry) and error.delay is not None:
+            pause_s = error.delay
         self._cluster.clock.call_later(pause_s, lambda: self._resume(record))
         return f"it is tried again in {pause_s:.1f} s, and its partition waits"
 

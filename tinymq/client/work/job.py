@@ -95,6 +95,11 @@ class Job:
         """1 for the first delivery, and one more after each that failed."""
         return self.grant.delivery
 
+    @property
+    def in_hand(self) -> bool:
+        """Whether this worker has the job and has not settled it yet."""
+        return self.state is State.STARTED
+
     def header(self, name: str) -> bytes | None:
         """Return the value of the last header of that name; None if there is none."""
         return self.message.header(name)

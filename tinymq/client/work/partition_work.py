@@ -84,6 +84,7 @@ class PartitionWork:
         self._credit = credit  # of this attachment, in all
         self._credit_due = False
         self._keys: dict[bytes, deque[Job]] = {}  # by key that is out: those that wait for it
+        self._stopped = False
 
     # ---- attaching --------------------------------------------------------------------------------------------
 
@@ -102,6 +103,8 @@ class PartitionWork:
                 self._credit.records -= 1
                 self._credit.bytes -= job.bytes
         self._credit = Credit(max(0, self._credit.records), max(0, self._credit.bytes))
+        if self._stopped:
+            self._credit = Credit(0, 0)
         return pb.WorkAttach(
             attachment=attachment,
             topic_id=self.topic.topic_id,
@@ -206,8 +209,20 @@ class PartitionWork:
             if before is not State.WAITING:
                 self._lost(job, error)
 
+    def stop(self, jobs: Iterable[Job]) -> None:
+        """Give back jobs that were not handed out, and those that wait for their key, and ask for no others."""
+        self._stopped = True
+        waiting = [job for line in self._keys.values() for job in line]
+        for line in self._keys.values():
+            line.clear()
+        returned = [job for job in (*jobs, *waiting) if job.state is State.WAITING]
+        for job in returned:
+            job.state = State.RELEASED
+        if returned:
+            self.unsent.append(Settlement(Verb.RELEASE, returned))
+
     def _free(self, job: Job) -> None:
-        if not job.freed:
+        if not job.freed and not self._stopped:
             job.freed = True
             self._credit.records += 1
             self._credit.bytes += job.bytes

@@ -11,15 +11,16 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from tinymq.base.errors import Closed, DeadlineExceeded, LeaseLost, NotLeader, TinymqError, WrongKind
+from tinymq.base.errors import Closed, DeadlineExceeded, LeaseLost, TinymqError, WrongKind
 from tinymq.client.cluster.cluster import Cluster
+from tinymq.client.cluster.routing import Topic
 from tinymq.client.common.argument_checks import check_channel, check_count, check_wait
 from tinymq.client.common.background import Background
 from tinymq.client.common.config import WorkerConfig
 from tinymq.client.common.start_positions import Place
-from tinymq.client.work.broker_work import BrokerWork
 from tinymq.client.work.grants import Verb
 from tinymq.client.work.job import ERROR_LENGTH_MAX, Job, State
+from tinymq.client.work.leader_streams import LeaderStreams
 from tinymq.client.work.partition_work import Credit, PartitionWork, Settlement
 
 if TYPE_CHECKING:
@@ -27,12 +28,10 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("tinymq.client")
 
-LOOK_S = 0.1  # between looks at leaders that are not attached
-BEATS = 3  # signs of life within the time after which a silent session ends
-EXTENSIONS = 3  # of a lease, within its time
 SESSION_BYTES = 16
 
 OnLost = Callable[[Job, TinymqError], object]
+Wake = Callable[[Callable[[], None]], None]  # runs a callback on the client's loop, from any thread
 
 
 class AsyncWorker:
@@ -52,7 +51,7 @@ class AsyncWorker:
         self,
         cluster: Cluster,
         config: WorkerConfig,
-        wake: Callable[[Callable[[], None]], None],
+        wake: Wake,
         topic: str,
         *,
         group: str,
@@ -69,17 +68,17 @@ class AsyncWorker:
         self._config = config
         self._wake = wake
         self._timeout_s = cluster.config.request_timeout_ms / 1000
-        self._works: dict[int, PartitionWork] = {}  # by partition
-        self._brokers: dict[str, BrokerWork] = {}  # by address
-        self._attaching: set[PartitionWork] = set()  # or attached
         self._jobs: deque[Job] = deque()  # granted, and not handed out
         self._said: deque[tuple[Job, Verb, float | None, str]] = deque()  # by any thread, and not sent
         self._flushing = False  # a flush of `_said` is due
         self._arrived = asyncio.Event()
         self._lost = 0  # since the last `flush`
         self._background = Background(self._fail)
+        self._leaders = LeaderStreams(cluster, config.max_handler_ms / 1000, self._take_new, self._fail)
+        self._works = self._leaders.works
         self._opening = asyncio.Lock()
         self._opened = False
+        self._stopped = False
         self._closed = False
         self._failure: Exception | None = None
 
@@ -89,14 +88,15 @@ class AsyncWorker:
         return self
 
     async def __anext__(self) -> Job:
-        """The next job. Waits for it without a limit."""
+        """The next job. Waits for it without a limit; ends after `stop`."""
         while (job := self.take_one()) is None:
-            await self.arrival(None)
+            if not await self.arrival(None):
+                raise StopAsyncIteration
         return job
 
     async def poll(self, timeout: float | None = None, max_records: int = 500) -> list[Job]:
         """Take up to `max_records` jobs: at once if some wait, else as soon as one arrives. Returns [] after `timeout`
-        seconds; without a timeout it waits until one arrives."""
+        seconds, or after `stop`; without a timeout it waits until one arrives."""
         check_wait(timeout)
         check_count("max_records", max_records, 1)
         while not (found := self.take(max_records)):
@@ -106,7 +106,7 @@ class AsyncWorker:
 
     def take_one(self) -> Job | None:
         """Take a job that is here; None: call `arrival`. For the thread that takes."""
-        while self._jobs:
+        while self._jobs and not self._stopped:
             try:
                 job = self._jobs.popleft()
             except IndexError:
@@ -125,18 +125,41 @@ class AsyncWorker:
         return found
 
     async def arrival(self, timeout_s: float | None) -> bool:
-        """Wait until a job is here. False: the time is up. Raises what stopped the worker."""
+        """Wait until a job is here. False: the time is up, or `stop` was called. Raises what ended the worker."""
         await self.open()
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
                     self._check()
                     self._arrived.clear()
-                    if self._jobs:
-                        return True
+                    if self._jobs or self._stopped:
+                        return not self._stopped
                     await self._arrived.wait()
         except TimeoutError:
             return False
+
+    def stop(self) -> None:
+        """Take nothing more, and give back at once what was not handed out, uncharged: other workers get it.
+
+        Iterations end, and `poll` returns []. Jobs in hand can still be settled; close the worker after that. Callable
+        from any thread, and from a signal's handler.
+        """
+        self._stopped = True
+        self._wake(self._give_back)
+
+    def _give_back(self) -> None:
+        returned = []
+        while self._jobs:
+            try:
+                job = self._jobs.popleft()
+            except IndexError:  # a thread has just taken it
+                break
+            if job.state is State.WAITING:
+                returned.append(job)
+        for work in self._works.values():
+            work.stop([job for job in returned if job.partition == work.partition])
+        self._arrived.set()
+        self._leaders.send()
 
     # ---- settlements ------------------------------------------------------------------------------------------
 
@@ -186,8 +209,7 @@ class AsyncWorker:
             work.settle(settlement)
             self._take_new(work)
         if parts:
-            for broker in self._brokers.values():
-                broker.send()
+            self._leaders.send()
 
     # ---- the partitions' leaders ------------------------------------------------------------------------------
 
@@ -200,21 +222,23 @@ class AsyncWorker:
             self._cluster.check_loop()
             topic = await self._cluster.topic(self.topic, self._timeout_s, create=True)
             made = await self._make_group()
-            for partition in topic.numbers:
-                self._works[partition] = PartitionWork(
-                    topic,
-                    partition,
-                    self.group,
-                    made.group_id,
-                    credit=Credit(self._config.prefetch_records, self._config.prefetch_bytes),
-                    limits=self._cluster.config.limits,
-                    new_session=lambda: secrets.token_bytes(SESSION_BYTES),
-                    settle=self.say,
-                    lost=self._job_lost,
-                )
+            self._leaders.follow(topic, lambda known, partition: self._work_on(known, partition, made.group_id))
             self._opened = True
-            self._background.spawn(self._attach())
-            self._background.spawn(self._live())
+            self._background.spawn(self._leaders.attach())
+            self._background.spawn(self._leaders.live())
+
+    def _work_on(self, topic: Topic, partition: int, group_id: int) -> PartitionWork:
+        return PartitionWork(
+            topic,
+            partition,
+            self.group,
+            group_id,
+            credit=Credit(self._config.prefetch_records, self._config.prefetch_bytes),
+            limits=self._cluster.config.limits,
+            new_session=lambda: secrets.token_bytes(SESSION_BYTES),
+            settle=self.say,
+            lost=self._job_lost,
+        )
 
     async def _make_group(self) -> GroupDescription:
         from tinymq.client.admin.broker_calls import BrokerCalls  # here: most programs need no admin calls
@@ -228,69 +252,12 @@ class AsyncWorker:
             raise WrongKind(f"{self.group!r} is a {made.kind} group", hint="its members use mq.consumer")
         return made
 
-    async def _attach(self) -> None:
-        """Attach partitions to their leaders, as long as the worker lives."""
-        while True:
-            for work in self._works.values():
-                if work not in self._attaching:
-                    broker = self._leader(work)
-                    if broker is None:
-                        self._cluster.refresh_soon()
-                    else:
-                        self._attaching.add(work)
-                        broker.attach(work)
-            await self._cluster.clock.sleep(LOOK_S)
-
-    def _leader(self, work: PartitionWork) -> BrokerWork | None:
-        view = self._cluster.view
-        known = view.topics.get(self.topic)
-        at = known.partition(work.partition) if known is not None else None
-        leader = view.brokers.get(at.leader) if at is not None else None
-        if leader is None:
-            return None
-        broker = self._brokers.get(leader.address)
-        if broker is None or broker.broken:
-            link = self._cluster.connections.link(leader.address)
-            broker = self._brokers[leader.address] = BrokerWork(
-                link,
-                self._cluster.clock,
-                self._timeout_s,
-                self._config.max_handler_ms / 1000,
-                self._take_new,
-                self._left,
-            )
-            broker.start()
-        return broker
-
-    async def _live(self) -> None:
-        """Show signs of life, and extend what is held."""
-        extended_s = self._cluster.clock.monotonic()
-        while True:
-            session_s = min((work.session_s for work in self._works.values()), default=10.0)
-            lease_s = min((work.lease_s for work in self._works.values()), default=30.0)
-            await self._cluster.clock.sleep(min(session_s / BEATS, lease_s / EXTENSIONS))
-            now_s = self._cluster.clock.monotonic()
-            if now_s - extended_s >= lease_s / EXTENSIONS:
-                extended_s = now_s
-                for work in self._works.values():
-                    work.keep(self._config.max_handler_ms / 1000, now_s)
-            for broker in self._brokers.values():
-                broker.look(now_s, session_s)
-
     def _take_new(self, work: PartitionWork) -> None:
         """The partition may have new jobs, or answers."""
         new, work.new = work.new, []
         self._jobs.extend(new)
-        self._arrived.set()
-
-    def _left(self, work: PartitionWork, error: TinymqError) -> None:
-        """The partition is attached no more: it is attached again, where it is led now."""
-        self._attaching.discard(work)
-        if isinstance(error, NotLeader):
-            self._cluster.learn(self.topic, work.partition, error)
-        elif not error.retriable and error.code not in ("OutcomeUnknown", "SessionEnded", "Closed"):
-            self._fail(error)
-        self._cluster.refresh_soon()
+        if self._stopped and new:
+            self._give_back()
         self._arrived.set()
 
     def _job_lost(self, job: Job, error: TinymqError) -> None:
@@ -315,6 +282,12 @@ class AsyncWorker:
     # ---- the end ----------------------------------------------------------------------------------------------
 
     @property
+    def attached(self) -> bool:
+        """Whether it can get jobs now: the leader of a partition has it as a worker. Callable from any thread."""
+        ended = self._closed or self._failure is not None
+        return not ended and any(work.attached for work in tuple(self._works.values()))
+
+    @property
     def closed(self) -> bool:
         return self._closed
 
@@ -337,7 +310,7 @@ class AsyncWorker:
         self._arrived.set()
         self._send()
         await self._background.close()
-        await asyncio.gather(*(broker.close() for broker in self._brokers.values()))
+        await self._leaders.close()
 
     async def __aenter__(self) -> Self:
         await self.open()

@@ -19,6 +19,14 @@ class WorkerCalls:
     def __iter__(self) -> Self:
         return self
 
+    def stop(self) -> None:
+        """Take nothing more, and give back at once what was not handed out, uncharged: other workers get it.
+
+        Iterations end, and `poll` returns []. Jobs in hand can still be settled; close the worker after that. Callable
+        from any thread, and from a signal's handler.
+        """
+        self._async.stop()
+
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every settlement so far is on a majority of disks.
 
