@@ -15,7 +15,7 @@ PROTOS := $(wildcard tinymq/proto/*.proto)
 PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder # more than cores: many tests wait for processes; tests/conftest.py says in which order
 CHECKED := -p tinymq -p tinymq_chaos -p pyspark_tinymq -p pipelines -p examples.flights -p examples.chaos
 
-.PHONY: help run test fast test-long test-upgrade test-spark pipeline durations check bench bench-smoke bench-spark sim chaos figures mutants fuzz proto clean
+.PHONY: help run test fast test-long test-upgrade test-spark pipeline durations check bench bench-groups bench-self bench-smoke bench-spark sim chaos figures mutants fuzz proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | while IFS='|' read -r name does; do \
@@ -62,8 +62,16 @@ check: .venv/.test-ready ## ruff, mypy --strict, import-linter, deptry
 bench: .venv/.run-ready ## throughput and latency beside the bare limit (not part of the tests)
 	@exec $(BIN)/python benchmarks/bench.py
 
+bench-self: .venv/.test-ready ## compare this tree with another commit, in pairs, and say what moved (REF=HEAD~5; PAIRS=12; ONLY="work lone")
+	@test -n "$(REF)" || { echo "make: name the other commit: make bench-self REF=HEAD~5" >&2; exit 1; }
+	@exec $(BIN)/python -m benchmarks.self_compare $(REF) $(if $(PAIRS),--pairs $(PAIRS)) $(if $(ONLY),--only $(ONLY))
+
 bench-smoke: .venv/.bench-ready ## start every system that benchmarks measure, and run all their workloads briefly (SYSTEMS="nats kafka")
 	@exec $(BIN)/python -m benchmarks.peers.smoke $(if $(SYSTEMS),--systems $(SYSTEMS))
+
+bench-groups: .venv/.bench-ready ## groups and work queues beside their peers; writes benchmarks/GROUPS.md (QUICK=1: ten minutes instead of an hour)
+	@exec $(BIN)/python -m benchmarks.groups.bench $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+		$(if $(ONLY),--only $(ONLY)) $(if $(SYSTEMS),--systems $(SYSTEMS))
 
 bench-spark: .venv/.spark-ready ## Spark reads tinymq beside Parquet and Kafka (needs Maven; RECORDS=200000, ROUNDS=1, JSON=file)
 	@exec $(BIN)/python -m benchmarks.spark.bench $(if $(RECORDS),--records $(RECORDS)) $(if $(ROUNDS),--rounds $(ROUNDS)) \

@@ -38,6 +38,14 @@ class Outcome:
         return self.servers_cpu_s / self.measured.records * 1e6
 
 
+def run_round(driver: Driver, servers: Servers, workload: str, **arguments: object) -> Outcome:
+    """Run a workload on these servers, by this client. Raises RuntimeError when the client's process has ended."""
+    pids = servers.pids()
+    before_s = cpu_s(pids)
+    measured = Measured.parse(driver.ask(workload, **arguments))
+    return Outcome(measured, cpu_s(pids) - before_s, os.getloadavg()[0])
+
+
 class Stage:
     """The systems that are measured, by name."""
 
@@ -78,10 +86,7 @@ class Stage:
 
     def run(self, name: str, workload: str, **arguments: object) -> Outcome:
         """One round. Raises RuntimeError when the client's process has ended."""
-        pids = self.servers[name].pids()
-        before_s = cpu_s(pids)
-        measured = Measured.parse(self._drivers[name].ask(workload, **arguments))
-        return Outcome(measured, cpu_s(pids) - before_s, os.getloadavg()[0])
+        return run_round(self._drivers[name], self.servers[name], workload, **arguments)
 
     def _stop(self) -> None:
         """Clients first; then every system, whatever the others' ends raise."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,11 @@ from tinymq import __version__
 
 
 class TinymqServers:
-    """Brokers through the public command line. `python_path`: of another build of tinymq."""
+    """Brokers through the public command line. `env`: the environment of another build of tinymq."""
 
     synced = True
 
-    def __init__(self, python_path: str | None = None) -> None:
+    def __init__(self, env: Mapping[str, str] | None = None) -> None:
         self.name = f"tinymq {__version__}"
         self.addresses = ""
         self.settings = {
@@ -27,7 +27,7 @@ class TinymqServers:
             "prefetch_records=1",
         }
         self._folder: Path | None = None
-        self._env = {**os.environ, **({"PYTHONPATH": python_path} if python_path else {})}
+        self._env = env
 
     def start(self, folder: Path) -> None:
         self._folder = folder / "tinymq"

@@ -20,36 +20,37 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BASE = (Path(__file__).parent / "BASE").read_text().strip()
-SITE = Path(sys.prefix) / "tools" / "upgrade" / BASE  # of the virtual environment that runs the tests
+TOOLS = Path(sys.prefix) / "tools" / "upgrade"  # of the virtual environment that runs the tests
 FETCH = "git fetch --unshallow"
 
 
-def site() -> Path:
-    """Return the directory of that build's packages, built if it is missing. Raises a RuntimeError that names the
-    command to run.
+def site(commit: str = BASE) -> Path:
+    """Return the directory of that build's packages, built if it is missing. `commit`: its whole hash. Raises a
+    RuntimeError that names the command to run.
     """
-    if not SITE.exists():
-        SITE.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=SITE.parent) as scratch:
-            made = _build(Path(scratch))
+    place = TOOLS / commit
+    if not place.exists():
+        TOOLS.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=TOOLS) as scratch:
+            made = _build(Path(scratch), commit)
             try:
-                made.rename(SITE)
+                made.rename(place)
             except OSError:  # another worker was faster
-                if not SITE.exists():
+                if not place.exists():
                     raise
-    return SITE
+    return place
 
 
-def _build(scratch: Path) -> Path:
+def _build(scratch: Path, commit: str) -> Path:
     source, wheels, packages = (scratch / name for name in ("source", "wheels", "site"))
     known = subprocess.run(
-        ["git", "cat-file", "-e", f"{BASE}^{{commit}}"], cwd=ROOT, capture_output=True, text=True, check=False
+        ["git", "cat-file", "-e", f"{commit}^{{commit}}"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     if known.returncode:
-        why = f"the upgrade tests need commit {BASE}, which is not in this clone: {known.stderr.strip()}"
+        why = f"commit {commit} is needed, which is not in this clone: {known.stderr.strip()}"
         raise RuntimeError(f"{why}. If the history is shallow, run: {FETCH}")
     archive = scratch / "source.tar"
-    _run(["git", "archive", "--format=tar", f"--output={archive}", BASE], ROOT)
+    _run(["git", "archive", "--format=tar", f"--output={archive}", commit], ROOT)
     with tarfile.open(archive) as packed:
         packed.extractall(source, filter="data")
     _run([sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(wheels)], source)
@@ -67,7 +68,7 @@ def _run(command: Sequence[str], folder: Path) -> None:
 
 
 def main() -> None:
-    if not SITE.exists():
+    if not (TOOLS / BASE).exists():
         print(f"make: building tinymq as of {BASE[:12]}, from which upgrades are tested")
     try:
         site()
