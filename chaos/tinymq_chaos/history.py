@@ -33,6 +33,7 @@ names, see records.py):
     assigned      topic, group                                     [partition, ...]; also revoked, lost_partitions
     group_commit  topic, group, offsets                            null; offsets are [[partition, offset], ...]
     group_lag     topic, group                                     [[partition, position], ...]
+    job, settle, group_seek ...                                    see workloads/groups/workers.py
     consume       topic, partition, channel, request, reads        [offset, record], or null: there was none
     fetch         topic, partition, offset                         [[offset, record] or null, log start, high watermark]
     size          topic, partition, channel                        messages kept, or (channel not "") not taken yet
@@ -63,8 +64,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-Log = tuple[str, int]
-"""A partition: (TOPIC, number). The metadata group is METADATA."""
+from tinymq_chaos.group_changes import LeaseChange, QueueChange, read_lease, read_queue
+from tinymq_chaos.group_changes import Log as Log
 
 METADATA: Log = ("", 0)
 
@@ -225,6 +226,8 @@ class History:
         self.filled: list[FilledReplica] = []  # of topics with weaker durability
         self.topics: dict[str, dict[str, str]] = {}  # by TOPIC: settings that are not the defaults
         self.replicas: list[FinalReplica] = []  # at the end
+        self.leases: list[LeaseChange] = []  # of queue groups, in order; so are the next
+        self.queues: list[QueueChange] = []
         self.commits: dict[Log, list[tuple[float, int]]] = {}  # (when, end offset), as first known to any replica
         self.weights: dict[Log, list[tuple[int, int]]] = {}  # (end offset of a batch, bytes of all records up to it)
         self.brokers: dict[int, str] = {}  # the address of each broker that exists; {}: not known
@@ -328,6 +331,10 @@ class History:
             yield _line("commits", {"log": log, "commits": commits})
         for log, weights in self.weights.items():
             yield _line("weights", {"log": log, "weights": weights})
+        for lease in self.leases:
+            yield _line("lease", asdict(lease))
+        for queue in self.queues:
+            yield _line("queue", asdict(queue))
         for replica in self.replicas:
             yield _line("replica", asdict(replica))
 
@@ -349,6 +356,10 @@ class History:
                 history.topics[values["topic"]] = values["settings"]
             elif kind == "call":
                 history.calls.append(Call(**values | {"outcome": Outcome(values["outcome"])}))
+            elif kind == "lease":
+                history.leases.append(read_lease(values))
+            elif kind == "queue":
+                history.queues.append(read_queue(values))
             elif kind == "revival":
                 history.revivals.append(QuorumRecovery(**values))
             elif kind == "filled":

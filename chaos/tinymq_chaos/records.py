@@ -35,10 +35,15 @@ LOOKS: tuple[tuple[str | None, Headers], ...] = (
     ("{}", (("a", b"1"), ("a", b"2"), ("", b""))),
     (None, (("none", None),)),
     ("key of {}", (("trace", b""), ("größe", b"12"))),
+    ("red", ()),
+    ("green", ()),
+    ("blue", ()),
 )
 """The keys and headers that records have. {} is the name. A key that is missing is not an empty one."""
 
 PLAIN = 0  # in LOOKS: neither a key nor headers
+DRAWN = range(6)  # those of records whose producer does not care
+SHARED = (0, 6, 7, 8)  # those whose keys many records share, and one without a key
 _JITTER_US = 10_000_000
 _RARE_US = (TIMESTAMP_US_MIN, TIMESTAMP_US_MAX, 0, -1)
 
@@ -81,14 +86,14 @@ def make_value(name: str, size: int = VALUE_BYTES_MIN, look: int = PLAIN, time: 
     return head + (filler * (missing // len(filler) + 1))[:missing]
 
 
-def make_content(name: str, size: int, now_us: int, *, own_clock: bool = True) -> Content:
+def make_content(name: str, size: int, now_us: int, *, own_clock: bool = True, looks: Sequence[int] = DRAWN) -> Content:
     """Return the fields of the record `name`, which are always the same for one name and time.
 
     `now_us` is the sender's wall clock. `own_clock`: that clock stamps records without a timestamp; otherwise a broker
-    does.
+    does. `looks`: of LOOKS.
     """
     draw = zlib.crc32(name.encode())
-    look, timestamp_us = draw % len(LOOKS), _timestamp_us(draw // len(LOOKS), now_us)
+    look, timestamp_us = looks[draw % len(looks)], _timestamp_us(draw // len(looks), now_us)
     time = f"={timestamp_us}" if timestamp_us is not None else f"+{now_us}" if own_clock else "-"
     return Content(make_value(name, size, look, time), *_dressed(name, look), timestamp_us)
 

@@ -14,6 +14,7 @@ from tests.chaos import (
     test_checkers_channels,
     test_checkers_members,
     test_checkers_moves,
+    test_checkers_queue_groups,
     test_checkers_queues,
     test_checkers_recreated,
     test_checkers_times,
@@ -370,6 +371,7 @@ BAD: list[tuple[Spoil, AnomalyKind]] = [
     *test_checkers_answers.BAD,
     *test_checkers_recreated.BAD,
     *test_checkers_members.BAD,
+    *test_checkers_queue_groups.BAD,
 ]
 
 

@@ -18,6 +18,8 @@ ON_BROKERS = (
     "takers",
     "rush",
     "members",
+    "workers",
+    "keyed",
     "queues",
     "moved",
     "partitions",
@@ -63,6 +65,18 @@ def test_members_of_a_group_commit_leave_and_come_back() -> None:
     kinds = Counter(call.kind for call in done(history, "assigned", "revoked", "group_commit", "group_lag"))
     assert all(kinds[kind] >= 3 for kind in ("assigned", "revoked", "group_commit", "group_lag")), kinds
     assert max(position for call in done(history, "group_lag") for _, position in call.result) > 3
+
+
+@pytest.mark.parametrize("workload", ["workers", "keyed"])
+def test_workers_settle_in_every_way_while_their_group_is_moved_and_deleted(workload: str) -> None:
+    history = told(workload, "kill", pace=0.4, seconds=18.0)
+    assert {call.args["verb"] for call in done(history, "settle")} == {"ack", "nack", "reject"}
+    assert [kind for kind in ("group_seek", "group_delete", "trim", "add_partition") if not done(history, kind)] == []
+    assert {call.args["delivery"] for call in history.of("job")} >= {1, 2, 3}
+    assert done(history, "work_off")
+    assert done(history, "dead_letters")[0].result
+    assert len(history.queues) > 100
+    assert {lease.what for lease in history.leases} == {"leads", "attached", "granted", "confirmed", "ended"}
 
 
 def test_takers_share_a_channel_and_ask_again() -> None:

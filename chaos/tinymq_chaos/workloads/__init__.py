@@ -28,7 +28,7 @@ from tinymq_chaos.workloads import (
 )
 from tinymq_chaos.workloads.capacity import Company
 from tinymq_chaos.workloads.context import CALL_S, Context, Workload, key_of
-from tinymq_chaos.workloads.groups import members
+from tinymq_chaos.workloads.groups import members, workers
 from tinymq_chaos.workloads.pipelining import push
 from tinymq_chaos.workloads.producers import NumberedProducer
 
@@ -93,7 +93,7 @@ WEAK = frozenset({"volatile", "delayed", "toggled", "unreplicated"})
 OF_THREE = frozenset({"metadata", "churn", "moved", "recreated"})
 """They need three brokers."""
 
-BY_NAME_ALONE = frozenset({"members"})
+BY_NAME_ALONE = frozenset({"members", "workers", "keyed"})
 """No plain run draws them yet: `make sim WORKLOADS=members`."""
 
 WORKLOADS: dict[str, Workload] = {
@@ -106,6 +106,8 @@ WORKLOADS: dict[str, Workload] = {
     "takers": channels.takers,
     "rush": cursor_races.rush,
     "members": members.members,
+    "workers": workers.workers,
+    "keyed": workers.keyed,
     "queues": queues.queues,
     "retained": capacity.retained,
     "unreplicated": capacity.unreplicated,

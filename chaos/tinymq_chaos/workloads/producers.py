@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ from tinymq.base.errors import NotDelivered, TinymqError
 from tinymq.client import AsyncClient
 from tinymq.format.batch import SCHEMA
 from tinymq_chaos.history import Call
-from tinymq_chaos.records import VALUE_BYTES_MIN, Content, columns, make_content
+from tinymq_chaos.records import DRAWN, VALUE_BYTES_MIN, Content, columns, make_content
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, pause, recorded
 
 OUTSTANDING_MAX = 60  # calls of one producer without an answer; above it, the producer waits
@@ -31,6 +31,7 @@ class NumberedProducer:
     topic: str  # name
     key: str
     partitions: int
+    looks: Sequence[int] = DRAWN  # of records.LOOKS
     _count: int = 0
     outstanding: set[int] = field(default_factory=set)
     answered: asyncio.Event = field(default_factory=asyncio.Event)
@@ -47,7 +48,8 @@ class NumberedProducer:
         """
         rng = self.context.rng
         size = rng.choice((VALUE_BYTES_MIN, VALUE_BYTES_MIN, 200, rng.randrange(2_000)))
-        return make_content(record, size, self.context.clock.wall_us(), own_clock=own_clock)
+        now_us = self.context.clock.wall_us()
+        return make_content(record, size, now_us, own_clock=own_clock, looks=self.looks)
 
     def begin(self, records: list[str], partition: int | None, producer: str, **args: Any) -> Call:
         call = begin(

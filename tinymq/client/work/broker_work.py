@@ -61,9 +61,9 @@ class BrokerWork:
         """Send what the partitions have to say."""
         self._due.set()
 
-    def look(self, now_s: float, session_s: float) -> None:
-        """Show a sign of life, and break the stream if the broker shows none."""
-        if self._stream is not None and now_s - self._heard_s > session_s:
+    def look(self, now_s: float, silence_s: float) -> None:
+        """Show a sign of life, and break the stream if the broker shows none for so long."""
+        if self._stream is not None and now_s - self._heard_s > silence_s:
             self._stream.cancel()
         self._ping = True
         self._due.set()
@@ -77,6 +77,8 @@ class BrokerWork:
                 async with asyncio.timeout(self._timeout_s):
                     await stream.write(pb.WorkRequest(detach=leaving))
                     await stream.finish()
+                    if self._task is not None:
+                        await asyncio.wait([self._task])  # the broker ends its side when it has read all of it
             except (TinymqError, TimeoutError) as error:  # its silence will end the session
                 LOG.debug("a worker has not left cleanly: %s", error)
         if self._task is not None:

@@ -14,6 +14,7 @@ from tinymq.client.work.partition_work import PartitionWork
 LOOK_S = 0.1  # between looks at leaders that are not attached
 BEATS = 3  # signs of life within the time after which a silent session ends
 EXTENSIONS = 3  # of a lease, within its time
+SILENCE_S = 10.0  # of a broker that has told no session's time yet
 ENDINGS = ("OutcomeUnknown", "SessionEnded", "Closed")  # errors that end an attachment, and not the worker
 
 NewWork = Callable[[Topic, int], PartitionWork]
@@ -66,16 +67,18 @@ class LeaderStreams:
         """Show signs of life, and extend what is held, for good."""
         extended_s = self._cluster.clock.monotonic()
         while True:
-            session_s = min((work.session_s for work in self.works.values()), default=10.0)
-            lease_s = min((work.lease_s for work in self.works.values()), default=30.0)
+            session_s = min((work.session_s for work in self.works.values()), default=SILENCE_S)
+            lease_s = min((work.lease_s for work in self.works.values()), default=SILENCE_S)
             await self._cluster.clock.sleep(min(session_s / BEATS, lease_s / EXTENSIONS))
             now_s = self._cluster.clock.monotonic()
             if now_s - extended_s >= lease_s / EXTENSIONS:
                 extended_s = now_s
                 for work in self.works.values():
                     work.keep(self._max_handler_s, now_s)
+            told_s = (work.session_s for work in self.works.values() if work.attached)
+            silence_s = min(told_s, default=SILENCE_S)
             for broker in self._brokers.values():
-                broker.look(now_s, session_s)
+                broker.look(now_s, silence_s)
 
     def send(self) -> None:
         """Send what the partitions have to say."""

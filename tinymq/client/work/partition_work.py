@@ -23,6 +23,7 @@ from tinymq.format.batch import BatchLimits, decode_batch
 from tinymq.format.entry import crc32c
 from tinymq.proto import tinymq_pb2 as pb
 
+LEAST_S = 1.0  # which a group may have for leases and sessions
 FINAL = (Verb.ACK, Verb.NACK, Verb.REJECT, Verb.RELEASE)
 
 
@@ -66,8 +67,8 @@ class PartitionWork:
         self.attached = False  # the leader has answered
         self.term = 0
         self.keyed = False
-        self.lease_s = 30.0
-        self.session_s = 10.0
+        self.lease_s = LEAST_S  # until the leader tells
+        self.session_s = LEAST_S
         self.held: dict[int, Job] = {}  # by offset
         self.parked: deque[Job] = deque()  # taken from the worker's jobs while the partition was not attached
         self.settling: dict[int, Settlement] = {}  # by request id: sent, and not answered

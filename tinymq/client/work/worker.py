@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -111,7 +110,11 @@ class AsyncWorker:
                 job = self._jobs.popleft()
             except IndexError:
                 return None
-            if job.state is State.WAITING:
+            if job.state is State.WAITING and not job.partition_work.attached:
+                # The leader may give it to another worker by now. If it does not, the next attachment confirms it.
+                job.partition_work.parked.append(job)
+                self._wake(self._unpark)  # an attachment may have come meanwhile
+            elif job.state is State.WAITING:
                 job.state = State.STARTED
                 self.say(job, Verb.START, None, "")
                 return job
@@ -235,7 +238,7 @@ class AsyncWorker:
             group_id,
             credit=Credit(self._config.prefetch_records, self._config.prefetch_bytes),
             limits=self._cluster.config.limits,
-            new_session=lambda: secrets.token_bytes(SESSION_BYTES),
+            new_session=lambda: self._cluster.rng.randbytes(SESSION_BYTES),
             settle=self.say,
             lost=self._job_lost,
         )
@@ -256,9 +259,16 @@ class AsyncWorker:
         """The partition may have new jobs, or answers."""
         new, work.new = work.new, []
         self._jobs.extend(new)
-        if self._stopped and new:
+        while work.attached and work.parked:
+            self._jobs.append(work.parked.popleft())
+        if self._stopped and self._jobs:
             self._give_back()
         self._arrived.set()
+
+    def _unpark(self) -> None:
+        for work in self._works.values():
+            if work.parked:
+                self._take_new(work)
 
     def _job_lost(self, job: Job, error: TinymqError) -> None:
         self._lost += 1

@@ -64,6 +64,13 @@ class AnomalyKind(StrEnum):
     TAKEN_TWICE = "taken twice"  # two requests got one record, or one request got two
     TAKEN_BY_NOBODY = "taken by nobody"  # a channel passed a record that no request got
     OF_DELETED_TOPIC = "record of a deleted topic"  # it is in the topic that was made under the same name
+    SETTLED_BY_NOBODY = "settled by nobody"  # a queue group is done with a record that no worker settled
+    STUCK = "stuck"  # a record of a queue group is not delivered any more, or too late
+    LEASED_TWICE = "leased twice"  # two workers have a record, or records of one key in a group with keyed order
+    KEY_OUT_OF_ORDER = "key out of order"  # a record was settled before an earlier one of its key
+    DEAD_LETTERS = "dead letters"  # one is missing, or there twice
+    TOO_EARLY = "too early"  # a record was delivered again before its time
+    NOT_STARTED = "not started"  # a delivery counts as failed that no worker began with
     MISCOUNTED = "miscounted"  # the size of a queue
     REMOVED_EARLY = "removed early"  # by retention or capacity
     KEPT_TOO_LONG = "kept too long"  # past its retention

@@ -12,6 +12,7 @@ from tinymq_chaos.history import METADATA, Call, FinalReplica, History, Log, Out
 
 REMOVES_HEADS = re.compile(r"FAULT (trim:|crash_at_.*at: (head|install),)")
 SETTLED_S = 3.0  # after the last fault every broker serves, and knows all leaders
+DEAD_LETTERS = ".dlq"  # the end of the names of topics with dead letters
 WELL = ("leader", "follower", "observer")  # roles of replicas that take part
 
 
@@ -164,7 +165,7 @@ class Facts:
         return self._timestamps[log]
 
     def _finals(self) -> dict[Log, FinalPartition]:
-        finals = {log: _longest(replicas) for log, replicas in self.replicas.items() if log != METADATA}
+        finals = {log: _longest(replicas) for log, replicas in self.replicas.items() if has_sent_records(log)}
         shown: dict[Log, dict[int, str]] = {}
         for poll in self.polls:
             for partition, base, names in poll.result:
@@ -177,6 +178,11 @@ class Facts:
             start = min(at)
             finals[log] = FinalPartition(start, [at.get(offset) for offset in range(start, max(at) + 1)], certain=False)
         return finals
+
+
+def has_sent_records(log: Log) -> bool:
+    """Return whether clients send the records of a log. Brokers send dead letters."""
+    return log != METADATA and not log[0].partition("#")[0].endswith(DEAD_LETTERS)
 
 
 def _below(weights: list[tuple[int, int]], offset: int) -> int:

@@ -1,8 +1,9 @@
 """Stream groups: no record is skipped, no cursor moves back, and no owner commits what another one has by now
-(docs/groups.md). No member of these histories seeks, and their groups begin with the first record."""
+(docs/groups.md). The groups of these histories begin with the first record, and seeks move them back alone."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -34,9 +35,13 @@ def group_moved_back(facts: Facts) -> Iterator[Anomaly]:
         if call.outcome is Outcome.OK and call.ended_s is not None:
             for partition, position in _positions(call):
                 seen[_place(call, partition)].append((call.ended_s, position, call))
+    divided = _divided(facts) if facts.heads_removed else set[str]()  # their leaders count what is gone as settled
     for now in facts.of("group_lag"):
+        if now.args["group"] in divided:
+            continue
         for partition, position in _positions(now) if now.outcome is Outcome.OK else ():
-            before = [s for s in seen[_place(now, partition)] if s[0] < now.invoked_s and s[1] > position]
+            moved_s = _moved_s(facts, now, partition)
+            before = [s for s in seen[_place(now, partition)] if moved_s < s[0] < now.invoked_s and s[1] > position]
             if before:
                 what = f"group {now.args['group']} is at {position}, and was at {before[0][1]}"
                 log = (now.args["topic"], partition)
@@ -63,6 +68,17 @@ def two_owners_commit(facts: Facts) -> Iterator[Anomaly]:
                 yield Anomaly.of(AnomalyKind.NOT_FENCED, what, log, after[0], commit, offsets=(offset,))
 
 
+def _moved_s(facts: Facts, look: Call, partition: int) -> float:
+    """Until when a seek, or the deletion of the group, may have moved the cursor, at most until the look ended."""
+    moved_s = -1.0
+    for call in facts.of("group_seek", "group_delete"):
+        mine = call.args["group"] == look.args["group"] and call.args.get("partition", partition) == partition
+        if mine and call.outcome is not Outcome.FAILED and call.invoked_s <= (look.ended_s or 0.0):
+            known = call.outcome is Outcome.OK and call.ended_s is not None
+            moved_s = max(moved_s, call.ended_s if known and call.ended_s is not None else math.inf)
+    return moved_s
+
+
 def _positions(call: Call) -> list[tuple[int, int]]:
     return [(partition, position) for partition, position in call.args.get("offsets") or call.result or ()]
 
@@ -70,12 +86,20 @@ def _positions(call: Call) -> list[tuple[int, int]]:
 def _furthest(facts: Facts) -> dict[Place, tuple[int, Call]]:
     """The highest position of each cursor that a call has shown."""
     found: dict[Place, tuple[int, Call]] = {}
+    divided = _divided(facts)
     for call in facts.of("group_commit", "group_lag"):
         for partition, position in _positions(call) if call.outcome is Outcome.OK else ():
             place = _place(call, partition)
+            if place[1] in divided:
+                continue
             if position > found.get(place, (0, call))[0]:
                 found[place] = position, call
     return found
+
+
+def _divided(facts: Facts) -> set[str]:
+    """Return the queue groups: their records are divided one by one, among workers."""
+    return {call.args["group"] for call in facts.of("job")}
 
 
 def _place(call: Call, partition: int) -> Place:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
-from tinymq_chaos.checkers.common.facts import WELL, Facts
+from tinymq_chaos.checkers.common.facts import WELL, Facts, has_sent_records
 from tinymq_chaos.history import FaultChange, FinalReplica, LeaderSpan, Log
 from tinymq_chaos.records import CHANGED
 
@@ -75,6 +75,8 @@ def _records(names: tuple[str, ...]) -> str:
 def damaged_entries(facts: Facts) -> Iterator[Anomaly]:
     """No replica passes damaged bytes off as what was written."""
     for log, replicas in facts.replicas.items():
+        if not has_sent_records(log):
+            continue
         for replica in replicas:
             for entry in replica.entries:
                 if entry.records and entry.records[0].startswith(CHANGED):

@@ -25,6 +25,7 @@ from tinymq_chaos.sim.campaign.plan import SECONDS, Plan
 from tinymq_chaos.sim.campaign.storm import Storm, schedule
 from tinymq_chaos.sim.faults import DAMAGE
 from tinymq_chaos.sim.observers.elections import electing
+from tinymq_chaos.sim.observers.queue_groups import watched_queues
 from tinymq_chaos.sim.observers.replicas import watched
 from tinymq_chaos.sim.virtual.event_loop import VirtualLoop, run_virtually
 from tinymq_chaos.sim.virtual.transcript import Transcript, digest
@@ -125,7 +126,7 @@ def run(plan: Plan) -> Result:
         world = World(loop, plan.seed, options, transcript)
         kept.append(world)
         try:
-            with watched(world), electing(world):
+            with watched(world), electing(world), watched_queues(world):
                 await _phases(world, plan, result)
         finally:
             result.virtual_s, result.steps = loop.time(), loop.steps

@@ -28,7 +28,9 @@ WIDE: Mapping[str, tuple[str, ...]] = {  # of a topic without bounds: no run rea
     "max_records": ("1000000", "none"),
     "max_bytes": ("1000000000", "none"),
 }
-CURSORS = ("cursors", "takers", "rush", "queues")  # workloads whose checkers excuse no cursor that a power cut took
+CURSORS = (  # workloads whose checkers excuse no cursor that a power cut took
+    "cursors", "takers", "rush", "queues", "members", "workers", "keyed"
+)  # fmt: skip
 SEGMENTS: Mapping[str, tuple[str, ...]] = {"segment_bytes": ("65536", "1000000"), "segment_ms": ("1000", "3000")}
 
 

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable, OutcomeUnknown
-from tinymq.client.net.ports import Fetched, Metadata, PackedBatch, WorkStream
+from tinymq.client.net.ports import Fetched, Metadata, PackedBatch
 from tinymq.client.net.wire import join, read_fetched
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 
 CONNECT_POLL_S = 0.05  # between two attempts to connect
 
-_STREAMS: dict[str, Any] = {"Produce": pb.ProduceRequest, "Fetch": pb.FetchRequest}
+_STREAMS: dict[str, Any] = {
+    "Broker/Produce": pb.ProduceRequest,
+    "Broker/Fetch": pb.FetchRequest,
+    "Workers/Work": pb.WorkRequest,
+}
 
 
 class MemoryConnector:
@@ -85,13 +89,13 @@ class MemoryLink:
         return METHODS[f"/{path}"].reply.FromString(data[1:])
 
     async def open_produce(self, timeout_s: float) -> ProduceCall:
-        return ProduceCall(await self._open("Produce", timeout_s), self._address)
+        return ProduceCall(await self._open("Broker/Produce", timeout_s), self._address)
 
     async def open_fetch(self, timeout_s: float) -> FetchCall:
-        return FetchCall(await self._open("Fetch", timeout_s), self._address)
+        return FetchCall(await self._open("Broker/Fetch", timeout_s), self._address)
 
-    async def open_work(self, timeout_s: float) -> WorkStream:
-        raise BrokerUnreachable(f"{self._address}: the simulation has no workers yet")
+    async def open_work(self, timeout_s: float) -> WorkCall:
+        return WorkCall(await self._open("Workers/Work", timeout_s), self._address)
 
     async def open_blocking(self, timeout_s: float) -> None:
         return None  # the simulation has no threads
@@ -105,7 +109,7 @@ class MemoryLink:
                 call = await self._dial()
         except TimeoutError:
             raise BrokerUnreachable(f"{self._address}: no connection within {timeout_s:.1f} s") from None
-        servicer = call.server.servicer(f"tinymq.v1.Broker/{name}")
+        servicer = call.server.servicer(f"tinymq.v1.{name}")
         call.serve(lambda served: _stream(served, servicer, _STREAMS[name]))
         return call
 
@@ -179,6 +183,17 @@ class FetchCall(_StreamCall):
 
     async def read(self) -> Fetched:
         return read_fetched(await self.receive())
+
+
+class WorkCall(_StreamCall):
+    async def write(self, request: pb.WorkRequest) -> None:
+        await self.send(request.SerializeToString())
+
+    async def read(self) -> pb.WorkReply:
+        return pb.WorkReply.FromString(await self.receive())
+
+    async def finish(self) -> None:
+        self._call.up.send(None)
 
 
 class AnyBroker:

@@ -36,6 +36,8 @@ class MemoryServer:
             "Admin": services.admin,
             "Channels": services.channels,
             "Groups": services.groups,
+            "Workers": services.workers,
+            "DeadLetters": services.dead_letters,
             "QueueService": services.queue,
         }
 

@@ -1,0 +1,334 @@
+"""Workers of queue groups: they take jobs and settle them in every way, keep them too long, leave, and end without a
+word. Meanwhile another client seeks the group, deletes it, trims the topic and adds partitions.
+
+    kind          arguments                                        result when ok
+    job           PLACE, record, key, keyed                        null: a worker was handed this record; `keyed`: the
+                                                                   group has keyed order
+    settle        PLACE, verb, delay_s                             null: confirmed. An error leaves it open whether the
+                                                                   settlement counted
+    group_seek    topic, group, partition, offset                  null
+    group_delete  topic, group                                     null
+    work_off      topic, group                                     null: everything is settled
+    dead_letters  topic, group                                     [[partition, offset, deliveries, RECORD], ...]: all
+                                                                   dead letters, by their origin
+
+PLACE is topic, group, partition, offset, generation (of the group), delivery.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tinymq.base.errors import DeadlineExceeded, LeaseLost, TinymqError, UnknownTopic
+from tinymq.base.types import Offset
+from tinymq.broker.dead_letters.letter import CUT, DELIVERIES, LOST, by_name, origin, strip
+from tinymq.client import AsyncClient
+from tinymq.client.work.job import Job, State
+from tinymq_chaos.history import Call, Outcome
+from tinymq_chaos.records import DRAWN, SHARED, name_in_fields
+from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, key_of, pause, recording
+from tinymq_chaos.workloads.producers import NumberedProducer, lone
+from tinymq_chaos.workloads.readers import SETTINGS as READER
+from tinymq_chaos.workloads.readers import drain
+from tinymq_chaos.workloads.trims import trim
+
+PARTITIONS = 2
+ADDED_MAX = 1
+SEATS = 3  # workers at a time
+POLL_S = 0.5
+FLUSH_S = 3.0
+HANDLER_MS = 2500.0  # of some workers: what they keep for longer goes to others
+RETRY_MS = (200, 600)
+GROUP: Mapping[str, object] = {
+    "lease_ms": 1500, "ask_ms": 300, "session_ms": 1500, "rejoin_ms": 1000,
+    "retry_ms": ",".join(map(str, RETRY_MS)), "deliveries_max": 4,
+}  # fmt: skip
+WORK_OFF_S = 20.0
+VERBS = (("ack", 60), ("nack", 10), ("delay", 8), ("reject", 4), ("extend", 6), ("keep", 12))
+
+
+async def workers(context: Context) -> None:
+    """A group without an order of its records."""
+    await _work(context, {**GROUP}, DRAWN)
+
+
+async def keyed(context: Context) -> None:
+    """A group with keyed order, and records that share a few keys."""
+    await _work(context, {**GROUP, "ordering": "key"}, SHARED)
+
+
+async def _work(context: Context, settings: Mapping[str, object], looks: Any) -> None:
+    name = await context.topic(PARTITIONS, {"retention_ms": "none"})
+    client = context.client(request_timeout_ms=CALL_S * 1000)
+    key = await key_of(context, client, name)
+    shop = Shop(context, name, key, f"{context.name}-g", settings)
+    sender = NumberedProducer(context, f"{context.name}.a", name, key, PARTITIONS, looks)
+    seats = [_sit(shop, seat) for seat in range(SEATS)]
+    await asyncio.gather(lone(context, sender, client), _look(shop, client), _disturb(shop), *seats)
+    await _work_off(shop)
+    await _look_once(shop, client, f"{context.name} end")
+    await _read_dead_letters(shop, client)
+    await drain(context, client, name, key, "leader")
+
+
+@dataclass(frozen=True, slots=True)
+class Shop:
+    """What all workers of a group have in common."""
+
+    context: Context
+    topic: str
+    key: str  # of the topic, in histories
+    group: str
+    settings: Mapping[str, object]
+
+    @property
+    def keyed(self) -> bool:
+        return self.settings.get("ordering") == "key"
+
+    @property
+    def place(self) -> dict[str, Any]:
+        return {"topic": self.key, "group": self.group}
+
+
+@dataclass(slots=True)
+class Hand:
+    """One life of a worker, and the jobs that it keeps."""
+
+    shop: Shop
+    process: str
+    worker: Any
+    lost: set[int] = field(default_factory=set)  # ids of jobs
+    kept: list[Job] = field(default_factory=list)
+
+    def begin(self, job: Job, kind: str, within_s: float = CALL_S, **args: Any) -> Call:
+        place = {"offset": job.offset, "generation": job.grant.generation, "delivery": job.delivery}
+        context = self.shop.context
+        return begin(
+            context, self.process, kind, within_s, **self.shop.place, partition=job.partition, **place, **args
+        )  # fmt: skip
+
+
+async def _sit(shop: Shop, seat: int) -> None:
+    """One worker after another."""
+    context, life = shop.context, 0
+    while not context.stop.is_set():
+        life += 1
+        client = context.client(request_timeout_ms=CALL_S * 1000)
+        hand = _hire(shop, client, f"{context.name} {seat}.{life}", prefetch_records=context.rng.choice((1, 4, 40)))
+        with contextlib.suppress(TinymqError):
+            while not context.stop.is_set() and context.rng.random() > 0.05:
+                if not await _turn(hand):
+                    break
+        end = context.rng.random()
+        if end < 0.3 and not context.stop.is_set():
+            await crash(hand.worker)
+        else:
+            with contextlib.suppress(TinymqError):
+                await (hand.worker.close() if end < 0.7 else hand.worker.leave())
+        await pause(context, 0.0, 1.0)
+
+
+def _hire(shop: Shop, client: AsyncClient, process: str, prefetch_records: int) -> Hand:
+    lost: set[int] = set()
+    worker = client.worker(
+        shop.topic,
+        group=shop.group,
+        group_settings=shop.settings,
+        on_lost=lambda job, error: lost.add(id(job)),
+        prefetch_records=prefetch_records,
+        max_handler_ms=shop.context.rng.choice((HANDLER_MS, 60_000.0)),
+    )
+    return Hand(shop, process, worker, lost)
+
+
+async def crash(worker: Any) -> None:
+    """End a worker as kill -9 does: it says nothing, and its connections close."""
+    worker._closed = True
+    await worker._background.close()
+    for broker in worker._leaders._brokers.values():
+        if broker._task is not None:
+            broker._task.cancel()
+            await asyncio.gather(broker._task, return_exceptions=True)
+
+
+async def _turn(hand: Hand) -> bool:
+    """Take some jobs, and settle them after a while. False: the worker has ended."""
+    shop, rng = hand.shop, hand.shop.context.rng
+    try:
+        jobs = await hand.worker.poll(POLL_S, rng.randint(1, 6))
+    except TinymqError as error:
+        fail(begin(shop.context, hand.process, "read", **shop.place), error)
+        return False
+    take(hand, jobs)
+    await pause(shop.context, 0.0, 2.0 if rng.random() < 0.05 else 0.2)
+    calls: list[tuple[Job, Call]] = []
+    kept, hand.kept = hand.kept, []
+    for job in [*kept, *jobs]:
+        verb = rng.choices([verb for verb, _ in VERBS], [weight for _, weight in VERBS])[0]
+        if verb == "keep":
+            hand.kept.append(job)
+            continue
+        if verb == "extend":
+            job.extend()
+        calls.append((job, settle(hand, job, verb)))
+    await answered(hand, calls)
+    return True
+
+
+def take(hand: Hand, jobs: list[Job]) -> None:
+    """Write down what a worker was handed out."""
+    for job in jobs:
+        name = name_in_fields(job.key, job.value, job.headers, job.message.timestamp_us)
+        shared = None if job.key is None else job.key.decode()
+        hand.begin(job, "job", record=name, key=shared, keyed=hand.shop.keyed).ok()
+
+
+def settle(hand: Hand, job: Job, verb: str) -> Call:
+    """Begin to settle a job."""
+    delay_s = round(hand.shop.context.rng.uniform(0.0, 1.0), 3) if verb == "delay" else None
+    said = {"delay": "nack", "extend": "ack"}.get(verb, verb)
+    call = hand.begin(job, "settle", verb=said, delay_s=delay_s)
+    if job.state is not State.STARTED:
+        call.unknown("LeaseLost")  # it was lost before
+    elif said == "nack":
+        job.nack(delay_s, "no")
+    elif said == "reject":
+        job.reject("never")
+    else:
+        job.ack()
+    return call
+
+
+async def answered(hand: Hand, calls: list[tuple[Job, Call]]) -> None:
+    """Wait for the answers to settlements, and write them down."""
+    error = ""
+    try:
+        await hand.worker.flush(FLUSH_S)
+    except (LeaseLost, DeadlineExceeded):
+        pass
+    except TinymqError as ended:
+        error = ended.code
+    for job, call in calls:
+        if call.outcome is not Outcome.PENDING:
+            continue
+        if id(job) in hand.lost:
+            call.unknown("LeaseLost")  # an earlier leader may have carried it out
+        elif error or job.partition_work.held.get(job.offset) is job:
+            call.unknown(error or "DeadlineExceeded")
+        else:
+            call.ok()
+
+
+# ---- what happens to the group beside its workers -------------------------------------------------------------------
+
+
+async def _disturb(shop: Shop) -> None:
+    """Seek, delete, trim, and add a partition, now and then."""
+    context = shop.context
+    client, process, added = context.client(request_timeout_ms=CALL_S * 1000), f"{context.name} disturbs", 0
+    while True:
+        await pause(context, 0.5, 4.0)
+        if context.stop.is_set():
+            return
+        what = context.rng.choices(("seek", "delete", "trim", "add", "nothing"), (5, 2, 3, 2, 4))[0]
+        if what == "seek":
+            await seek(context, client, process, shop.topic, shop.place)
+        elif what == "delete":
+            await delete(context, client, process, shop.place)
+        elif what == "trim":
+            await trim(context, client, process, shop.topic, shop.key)
+        elif what == "add" and added < ADDED_MAX:
+            added += 1
+            with recording(context, process, "add_partition", topic=shop.key) as call:
+                call.ok((await client.admin.add_partition(shop.topic, timeout=CALL_S)).partition)
+
+
+async def seek(
+    context: Context, client: AsyncClient, process: str, topic: str, place: dict[str, Any], partition: int | None = None
+) -> None:
+    """Move the group back in one partition."""
+    chosen = context.rng.randrange(PARTITIONS) if partition is None else partition
+    try:
+        cursors = await client.admin.group_lag(place["group"], timeout=CALL_S)
+        starts = await client.admin.offsets(topic, timeout=CALL_S)
+        at = next(each.position for each in cursors if each.partition == chosen)
+    except (TinymqError, StopIteration):
+        return
+    target = context.rng.randint(min(at, starts[chosen].log_start), at)
+    args = {"partition": chosen, "offset": target}
+    with recording(context, process, "group_seek", within_s=3 * CALL_S, **place, **args) as call:
+        await client.admin.seek_group(place["group"], Offset(target), partitions=[chosen], timeout=2 * CALL_S)
+        call.ok()
+
+
+async def delete(context: Context, client: AsyncClient, process: str, place: dict[str, Any]) -> None:
+    """Delete the group. Its next consumer makes it again."""
+    with recording(context, process, "group_delete", within_s=2 * CALL_S, **place) as call:
+        await client.admin.delete_group(place["group"], timeout=CALL_S)
+        call.ok()
+
+
+async def _look(shop: Shop, client: AsyncClient) -> None:
+    while not shop.context.stop.is_set():
+        await _look_once(shop, client, f"{shop.context.name} looks")
+        await pause(shop.context, 0.2, 2.0)
+
+
+async def _look_once(shop: Shop, client: AsyncClient, process: str) -> None:
+    with recording(shop.context, process, "group_lag", within_s=2 * CALL_S, **shop.place) as call:
+        found = await client.admin.group_lag(shop.group)
+        call.ok([[each.partition, each.position] for each in found])
+
+
+# ---- the end --------------------------------------------------------------------------------------------------------
+
+
+async def _work_off(shop: Shop) -> None:
+    """Settle everything that is left, as soon as it comes."""
+    context = shop.context
+    client = context.client(request_timeout_ms=CALL_S * 1000)
+    hand = _hire(shop, client, f"{context.name} end", prefetch_records=500)
+    until_s = context.clock.monotonic() + WORK_OFF_S
+    with recording(context, hand.process, "work_off", WORK_OFF_S + 2 * CALL_S, **shop.place) as call:
+        while True:
+            jobs = await hand.worker.poll(POLL_S)
+            take(hand, jobs)
+            await answered(hand, [(job, settle(hand, job, "ack")) for job in jobs])
+            if not jobs and all(each.lag == 0 for each in await client.admin.group_lag(shop.group)):
+                call.ok()
+                break
+            if context.clock.monotonic() > until_s:
+                call.failed("DeadlineExceeded")
+                break
+    with contextlib.suppress(TinymqError):
+        await hand.worker.close()
+
+
+async def _read_dead_letters(shop: Shop, client: AsyncClient) -> None:
+    """Read all dead letters of the topic, when nothing is buried any more."""
+    name = f"{shop.topic}.dlq"
+    with recording(shop.context, f"{shop.context.name} end", "dead_letters", within_s=15.0, **shop.place) as call:
+        found: list[list[Any]] = []
+        try:
+            ends = await client.admin.offsets(name, timeout=CALL_S)
+        except UnknownTopic:
+            call.ok(found)
+            return
+        end = {partition: Offset(at.high_watermark) for partition, at in ends.items()}
+        reader = client.reader(name, [*end], start="earliest", end=end, replica="leader", **READER)
+        try:
+            while not reader.at_end:
+                for message in await reader.poll(timeout=POLL_S):
+                    told, own = origin(message.headers), by_name(message.headers)
+                    record = ""
+                    if LOST not in own and CUT not in own:
+                        headers = tuple(strip(message.headers))
+                        record = name_in_fields(message.key, message.value, headers, message.timestamp_us)
+                    found.append([told.partition, told.offset, int(own[DELIVERIES]), record])
+        finally:
+            await reader.close()
+        call.ok(found)
