@@ -13,16 +13,14 @@ import math
 from collections.abc import Iterator
 
 from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
-from tinymq_chaos.checkers.common.facts import Facts
+from tinymq_chaos.checkers.common.facts import CLOCKS, WRONG_CLOCKS, Facts
 from tinymq_chaos.checkers.common.settings import SettingsHistory
 from tinymq_chaos.checkers.records.writes import acknowledged, place_of
 from tinymq_chaos.history import Call, Log, Outcome
 
-CLOCKS = 0.1  # clocks may differ by this share of any time
 SLACK_S = 0.2
 GONE_S = 4.0  # after its time a record is gone: a check, a command, and a change of leader lie in between
 MORE = 1 / 64  # share of the bound by which more may be kept: twice the value in docs/guarantees.md
-WRONG_CLOCKS = ("wall_jump", "wrong_start")
 
 
 def removed_early(facts: Facts) -> Iterator[Anomaly]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from statistics import median
 
 from tinymq_chaos.checkers.bounds.capacity import QUOTA
-from tinymq_chaos.checkers.bounds.retention import CLOCKS, hold_of
+from tinymq_chaos.checkers.bounds.retention import hold_of
 from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
-from tinymq_chaos.checkers.common.facts import Facts
+from tinymq_chaos.checkers.common.facts import CLOCKS, Facts
 from tinymq_chaos.history import METADATA, Call, Log, Outcome
 
 LATE_S = 0.1  # by which a call may end after its deadline: the time until the caller hears of it

@@ -11,6 +11,8 @@ from itertools import pairwise
 from tinymq_chaos.history import METADATA, Call, FinalReplica, History, Log, Outcome
 
 REMOVES_HEADS = re.compile(r"FAULT (trim:|crash_at_.*at: (head|install),)")
+CLOCKS = 0.1  # clocks may differ by this share of any time
+WRONG_CLOCKS = ("wall_jump", "wrong_start")
 SETTLED_S = 3.0  # after the last fault every broker serves, and knows all leaders
 DEAD_LETTERS = ".dlq"  # the end of the names of topics with dead letters
 WELL = ("leader", "follower", "observer")  # roles of replicas that take part

@@ -13,9 +13,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tinymq_chaos.checkers.bounds.retention import CLOCKS, WRONG_CLOCKS
 from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
-from tinymq_chaos.checkers.common.facts import Facts
+from tinymq_chaos.checkers.common.facts import CLOCKS, WRONG_CLOCKS, Facts
 from tinymq_chaos.group_changes import ATTACHED, CONFIRMED, ENDED, GRANTED, LEADS, LeaseChange, Place, QueueChange
 from tinymq_chaos.history import Call, Log, Outcome
 
