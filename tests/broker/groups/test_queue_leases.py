@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.groups.test_queue_leases_model import RECORDS, Replica, World
+from tests.broker.groups.test_queue_leases_model import RECORDS, Replica, World, key_of
 from tinymq.base.errors import SessionEnded
 from tinymq.broker.groups.lease_values import Grant, Verdict
 from tinymq.broker.groups.queue_leases import QueueLeases
+from tinymq.broker.state.queue_group import REJECTED
 
 A, B = b"a" * 16, b"b" * 16
 
@@ -76,3 +77,43 @@ def test_a_record_that_three_dead_sessions_gave_back_is_granted_alone() -> None:
         commit(world)
     alone = granted(world, A, 3)
     assert [(grant.started, grant.delivery) for grant in alone] == [(True, 1)]
+
+
+def test_a_record_waits_while_an_earlier_one_of_its_key_is_being_buried() -> None:
+    world = World(0, keyed=True)  # records 1 and 4 have one key
+    leases = world.newest.leases
+    assert leases.keys is not None
+    leases.keys.learn(0, [key_of(offset) for offset in range(RECORDS)])
+    grants = {grant.offset: grant for grant in granted(world, A, 3)}
+    world.started.add((1, 1, 1 | REJECTED))
+    assert leases.reject(A, 1, grants[1], world.now_s) is Verdict.PROPOSED
+    commit(world)
+    world.log.bury(1)
+    world.newest.catch_up()
+    leases.expire(world.now_s)
+    assert 4 not in [grant.offset for grant in leases.grant(A, RECORDS, RECORDS, 0, world.now_s)]
+
+    world.term = 2
+    world.leaders[2] = Replica(world, 2)
+    later = world.newest.leases
+    assert later.keys is not None
+    later.keys.learn(0, [key_of(offset) for offset in range(RECORDS)])
+    later.attach(A, 2, list(grants.values()), world.now_s)
+    assert 4 not in [grant.offset for grant in later.grant(A, RECORDS, RECORDS, 0, world.now_s)]
+    world.log.end_burial()
+    world.newest.catch_up()
+    later.expire(world.now_s)
+    assert 4 in [grant.offset for grant in later.grant(A, RECORDS, RECORDS, 0, world.now_s)]
+
+
+def test_an_ack_under_an_older_grant_does_not_end_a_newer_lease() -> None:
+    world = World(0)
+    (older,) = granted(world, A)
+    leases = world.newest.leases
+    leases.close(A, 1, True, world.now_s)  # it had not started the record
+    leases.attach(B, 1, [], world.now_s)
+    commit(world)
+    (newer,) = leases.grant(B, 1, RECORDS, 0, world.now_s)
+    leases.attach(A, 2, [], world.now_s)
+    assert (newer.offset, leases.ack(A, 2, older, world.now_s)) == (older.offset, Verdict.LOST)
+    assert leases.ack(B, 1, newer, world.now_s) is Verdict.PROPOSED

@@ -34,10 +34,10 @@ class KeyOrder:
                 self._ahead[offset] = key
         self.known_end = max(self.known_end, base_offset + len(hashes))
 
-    def enter(self, offset: int, is_open: bool) -> None:
+    def enter(self, offset: int, waits: bool) -> None:
         """Look at a record, each in the order of offsets. A settled one takes no place in its line."""
         key = self._ahead.pop(offset, None)
-        if key is None or not is_open:
+        if key is None or not waits:
             return
         line = self._lines.setdefault(key, deque())
         self.held += bool(line)
@@ -68,15 +68,15 @@ class KeyOrder:
             return None
         return line[0] if first else None
 
-    def sweep(self, is_open: Callable[[int], bool]) -> list[int]:
+    def sweep(self, is_settled: Callable[[int], bool]) -> list[int]:
         """Take out what was settled by others, such as burials. Returns the records that may now be granted."""
         found = []
         for line in [line for line in self._lines.values() if len(line) > 1]:
             following: int | None = line[0]
-            while following is not None and not is_open(following):
+            while following is not None and is_settled(following):
                 following = self.settled(following)
-                if following is not None and is_open(following):
+                if following is not None and not is_settled(following):
                     found.append(following)
-        for key in [key for key, line in self._lines.items() if len(line) == 1 and not is_open(line[0])]:
+        for key in [key for key, line in self._lines.items() if len(line) == 1 and is_settled(line[0])]:
             del self._hashes[self._lines.pop(key)[0]]
         return found

@@ -191,7 +191,7 @@ class QueueLeases:
                 return None
             offset, self._next = self._next, self._next + 1
             if keys is not None:
-                keys.enter(offset, self._is_open(offset))
+                keys.enter(offset, not self.is_settled(offset))
             if self._is_free(offset, now_us):
                 return offset
         return None
@@ -208,11 +208,12 @@ class QueueLeases:
             self._mark_proposed = self._next + MARK_STEP
             self.propose(Proposal(self.era, granted_below=self._mark_proposed))
 
+    def is_settled(self, offset: int) -> bool:
+        """Whether the group is done with the record. Not while it is being buried: later ones of its key wait."""
+        return self._group.is_settled(offset, self._applied.position)
+
     def _is_open(self, offset: int) -> bool:
-        """Whether the record is neither settled nor being buried. Below the group's position, all are settled."""
-        return (
-            offset >= self._applied.position and offset not in self._group.settled and offset not in self._group.burials
-        )
+        return not self.is_settled(offset) and offset not in self._group.burials
 
     def _is_free(self, offset: int, now_us: int) -> bool:
         if offset in self.leases or offset in self._proposals.pending or not self._is_open(offset):
@@ -282,20 +283,18 @@ class QueueLeases:
 
     def nack(self, session: bytes, connection: int, grant: Grant, delay_ms: int, now_s: float) -> Verdict:
         """A delivery failed: the record is granted again after `delay_ms`. Counts only for the newest grant."""
-        verdict = self._judge(session, connection, grant, now_s) or self.check_newest(session, grant)
-        if verdict is not None:
-            return verdict
-        del self.leases[grant.offset]
-        self.propose(Proposal(self.era, charges=(Charge(grant.offset, grant.delivery, delay_ms),)))
-        return Verdict.PROPOSED
+        return self._fail(session, connection, grant, Charge(grant.offset, grant.delivery, delay_ms), now_s)
 
     def reject(self, session: bytes, connection: int, grant: Grant, now_s: float) -> Verdict:
         """No further delivery can succeed: the record is to be buried. Counts only for the newest grant."""
+        return self._fail(session, connection, grant, Charge(grant.offset, grant.delivery | REJECTED, 0), now_s)
+
+    def _fail(self, session: bytes, connection: int, grant: Grant, charge: Charge, now_s: float) -> Verdict:
         verdict = self._judge(session, connection, grant, now_s) or self.check_newest(session, grant)
         if verdict is not None:
             return verdict
         del self.leases[grant.offset]
-        self.propose(Proposal(self.era, charges=(Charge(grant.offset, grant.delivery | REJECTED, 0),)))
+        self.propose(Proposal(self.era, charges=(charge,)))
         return Verdict.PROPOSED
 
     def release(self, session: bytes, connection: int, grant: Grant, now_s: float) -> Verdict:
@@ -325,7 +324,7 @@ class QueueLeases:
             return Verdict.LATER
         if grant.era != self.era:
             return Verdict.LOST
-        if grant.offset < self._applied.position or grant.offset in self._group.settled:
+        if self.is_settled(grant.offset):
             return Verdict.DONE
         if grant.offset in self._group.burials:
             return Verdict.LOST
@@ -345,7 +344,7 @@ class QueueLeases:
         A lease that runs out is charged only if its worker had started the record.
         """
         self.end_wait(now_s)
-        for offset in self.keys.sweep(self._is_open) if self.keys is not None else ():
+        for offset in self.keys.sweep(self.is_settled) if self.keys is not None else ():
             heapq.heappush(self._free, offset)
         for session, known in list(self.sessions.items()):
             gone = known.closed_s is not None and now_s >= known.closed_s + self._settings.rejoin_s
@@ -380,7 +379,7 @@ class QueueLeases:
         for offset in proposal.blocked:
             if self._is_open(offset):
                 self.offer(offset)
-            elif self.keys is not None and (following := self.keys.settled(offset)) is not None:
+            elif self.keys and self.is_settled(offset) and (following := self.keys.settled(offset)) is not None:
                 heapq.heappush(self._free, following)
         self.dead.note((charge.offset for charge in proposal.charges), self._group)
 
