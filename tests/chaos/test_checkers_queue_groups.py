@@ -60,14 +60,17 @@ def state(
 ) -> None:  # fmt: skip
     """An entry has changed the group's state to this; `settled` is new."""
     s.now_s += 0.01
-    change = QueueChange(s.now_s, LOG, "g", 7, generation, position, log_start, settled, failures, burials)
+    change = QueueChange(
+        s.now_s, LOG, "g", 7, generation=generation, position=position, log_start=log_start, settled=settled,
+        failures=failures, burials=burials,
+    )  # fmt: skip
     s.history.queues.append(change)
 
 
 def lease(s: Story, what: str, session: str = "", offset: int = -1, term: int = 1, **more: Any) -> None:
     s.now_s += 0.01
-    values = {"generation": 1, "delivery": 1} | more
-    s.history.leases.append(LeaseChange(s.now_s, LOG, "g", 7, term, 1, what, session, offset, **values))
+    values = {"session": session, "offset": offset, "generation": 1, "delivery": 1} | more
+    s.history.leases.append(LeaseChange(s.now_s, LOG, "g", 7, term, broker=1, what=what, **values))
 
 
 def good_group(s: Story) -> None:

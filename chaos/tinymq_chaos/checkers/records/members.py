@@ -41,7 +41,8 @@ def group_moved_back(facts: Facts) -> Iterator[Anomaly]:
             continue
         for partition, position in _positions(now) if now.outcome is Outcome.OK else ():
             moved_s = _moved_s(facts, now, partition)
-            before = [s for s in seen[_place(now, partition)] if moved_s < s[0] < now.invoked_s and s[1] > position]
+            seen_before = [s for s in seen[_place(now, partition)] if s[0] < now.invoked_s and s[1] > position]
+            before = [s for s in seen_before if s[2].invoked_s > moved_s]
             if before:
                 what = f"group {now.args['group']} is at {position}, and was at {before[0][1]}"
                 log = (now.args["topic"], partition)

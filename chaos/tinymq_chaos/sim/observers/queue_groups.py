@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -102,7 +103,14 @@ class QueueWatcher:
             now_us=now_us,
         )
         if grant is not None:
-            told = _with_grant(told, grant)
+            told = replace(
+                told,
+                offset=grant.offset,
+                number=(grant.term, grant.number),
+                delivery=grant.delivery,
+                generation=grant.era.generation,
+                alone=grant.started,
+            )
         self._world.history.leases.append(told)
 
     # ---- the replicated state
@@ -142,14 +150,6 @@ class QueueWatcher:
             failures=tuple((offset, *failure) for offset, failure in sorted(queue.failures.items())),
             burials=tuple(queue.burials),
         )
-
-
-def _with_grant(told: LeaseChange, grant: Any) -> LeaseChange:
-    return LeaseChange(
-        told.at_s, told.log, told.group, told.group_id, told.term, told.broker, told.what, told.session,
-        offset=grant.offset, number=(grant.term, grant.number), delivery=grant.delivery,
-        generation=grant.era.generation, alone=grant.started, now_us=told.now_us,
-    )  # fmt: skip
 
 
 def _differs(before: QueueChange, now: QueueChange) -> bool:
