@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tinymq.base.errors import LeaseLost, WrongKind
+from tinymq.base.errors import InvalidRequest, LeaseLost, WrongKind
 from tinymq.base.types import Offset
 from tinymq.client import AsyncClient, Client, Job
 from tinymq.testing import Cluster
@@ -143,6 +143,55 @@ def test_a_worker_follows_its_leader(cluster: Cluster, mq: Client, topic: str) -
         after = next(worker)
         assert after.delivery == 1
         after.ack()
+
+
+def test_what_is_taken_and_not_begun_can_be_given_back_uncharged(mq: Client, topic: str) -> None:
+    for n in range(4):
+        mq.send(topic, b"%d" % n, partition=0)
+    with mq.worker(topic, group=topic, prefetch_records=4) as one, mq.worker(topic, group=topic) as other:
+        taken: list[Job] = []
+        while len(taken) < 4:
+            taken += one.poll(POLL_S, 4, start=False)
+        first, second, third, fourth = taken
+        first.start()
+        with pytest.raises(InvalidRequest, match="is begun"):
+            first.release()
+        one.stop()  # or the same worker may get them again
+        for job in (second, third):
+            job.release()
+            job.ack()  # the first verb decided
+        again: list[Job] = []
+        while len(again) < 2:
+            again += other.poll(POLL_S)
+        assert sorted((job.offset, job.delivery) for job in again) == [(second.offset, 1), (third.offset, 1)]
+        for job in (first, fourth, *again):
+            job.ack()
+        one.flush()
+        other.flush()
+        assert lag(mq, topic) == 0
+
+
+def test_an_exception_charges_only_what_was_begun(mq: Client, topic: str) -> None:
+    for n in range(2):
+        mq.send(topic, b"%d" % n, partition=0)
+
+    def work() -> None:
+        with mq.worker(topic, group=topic, group_settings={"retry_ms": "1,1"}) as worker:
+            taken: list[Job] = []
+            while len(taken) < 2:
+                taken += worker.poll(POLL_S, start=False)
+            taken[0].start()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    with mq.worker(topic, group=topic) as worker:
+        deliveries: dict[int, int] = {}
+        while len(deliveries) < 2:
+            for job in worker.poll(POLL_S):
+                deliveries[job.offset] = job.delivery
+                job.ack()
+    assert deliveries == {0: 2, 1: 1}
 
 
 def test_a_stream_group_has_no_workers(mq: Client, topic: str) -> None:

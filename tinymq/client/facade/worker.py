@@ -32,8 +32,13 @@ class Worker(WorkerCalls):
                 raise StopIteration
         return job
 
-    def poll(self, timeout: float | None = None, max_records: int = 500) -> list[Job]:
-        """Up to `max_records` jobs: at once if there are any, else after up to `timeout` seconds ([] then)."""
+    def poll(self, timeout: float | None = None, max_records: int = 500, *, start: bool = True) -> list[Job]:
+        """Take up to `max_records` jobs: at once if there are any, else after up to `timeout` seconds ([] then).
+
+        A crash counts as a failed delivery of all jobs that were taken. With `start=False` it counts only for those
+        that the application has begun by `job.start()`, and the others can be given back by `job.release()`.
+        """
         check_wait(timeout)
         check_count("max_records", max_records, 1)
-        return self._async.take(max_records) or self._loop_thread.run(self._async.poll(timeout, max_records))
+        found = self._async.take(max_records, start=start)
+        return found or self._loop_thread.run(self._async.poll(timeout, max_records, start=start))

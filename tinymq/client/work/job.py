@@ -22,10 +22,15 @@ class State(Enum):
     """What has become of a job."""
 
     WAITING = 0  # leased, and not handed out
-    STARTED = 1  # in the application's hand
-    SETTLED = 2  # by the application; the answer may not have come yet
-    RELEASED = 3  # given back, without having been handed out
-    LOST = 4  # another worker may have it
+    TAKEN = 1  # in the application's hand, which has not begun it
+    STARTED = 2  # begun by the application: if its process dies, the delivery has failed
+    SETTLED = 3  # by the application; the answer may not have come yet
+    RELEASED = 4  # given back, without having been begun
+    LOST = 5  # another worker may have it
+
+
+UNSTARTED = (State.WAITING, State.TAKEN, State.RELEASED)
+IN_HAND = (State.TAKEN, State.STARTED)
 
 
 class Job:
@@ -36,7 +41,11 @@ class Job:
             job.ack()
 
     A job that is not settled stays leased as long as its worker lives. What can no longer be settled is told by the
-    worker's `on_lost`, and raised by `worker.flush()`.
+    worker's `on_lost`, and raised by `worker.flush()`. The first of ack, nack, reject and release decides; later calls
+    do nothing.
+
+    `grant` orders the deliveries of a record: of two, the later one has the greater `(grant.term, grant.number)`. A
+    database that keeps it can refuse the write of a worker that lost its lease.
     """
 
     __slots__ = ("_settle", "bytes", "freed", "grant", "message", "partition_work", "since_s", "state")
@@ -98,36 +107,55 @@ class Job:
     @property
     def in_hand(self) -> bool:
         """Whether this worker has the job and has not settled it yet."""
-        return self.state is State.STARTED
+        return self.state in IN_HAND
 
     def header(self, name: str) -> bytes | None:
         """Return the value of the last header of that name; None if there is none."""
         return self.message.header(name)
 
+    def start(self) -> None:
+        """Begin a job of `worker.poll(start=False)`. From now on a crash counts as a failed delivery."""
+        if self.state is State.TAKEN:
+            self.state = State.STARTED
+            self._settle(self, Verb.START, None, "")
+
     def ack(self) -> None:
-        """The record is done. A second call, of any of the verbs, does nothing."""
-        if self.state is State.STARTED:
+        """The record is done. Durable when `worker.flush()`, or the worker's `with` block, has ended."""
+        if self.in_hand:
             self.state = State.SETTLED
             self._settle(self, Verb.ACK, None, "")
 
     def nack(self, delay: float | None = None, error: str = "") -> None:
         """This delivery failed: deliver the record again after `delay` seconds, or after the group's next delay.
 
-        `error`: for people; the last 4 KiB are kept. Raises InvalidRequest (delay).
+        A record whose last delivery failed becomes a dead letter. `error`: for people; the last 4 KiB are kept. Raises
+        InvalidRequest (delay: 0 to 30 days).
         """
         if delay is not None and not 0 <= delay <= DELAY_S_MAX:
             raise InvalidRequest(f"delay={delay!r}", hint=f"pass seconds, from 0 to {DELAY_S_MAX:g}, or None")
-        if self.state is State.STARTED:
+        if self.in_hand:
             self.state = State.SETTLED
             self._settle(self, Verb.NACK, delay, error[-ERROR_LENGTH_MAX:])
 
     def reject(self, reason: str = "") -> None:
-        """No delivery of this record can succeed: it goes to the dead letters."""
-        if self.state is State.STARTED:
+        """No delivery of this record can succeed: it goes to the dead letters. The last 4 KiB of `reason` are kept."""
+        if self.in_hand:
             self.state = State.SETTLED
             self._settle(self, Verb.REJECT, None, reason[-ERROR_LENGTH_MAX:])
 
-    def extend(self) -> None:
-        """Begin the lease again. The worker does this by itself while it lives."""
+    def release(self) -> None:
+        """Give the record back, uncharged: another worker, or this one unless it is stopped, may have it at once.
+
+        Only for a job that is not begun, of `worker.poll(start=False)`. Raises InvalidRequest for one that is.
+        """
         if self.state is State.STARTED:
+            hint = "take jobs by poll(start=False), or use nack(delay=0), which counts as a failed delivery"
+            raise InvalidRequest(f"{self!r} is begun: it cannot be given back", hint=hint)
+        if self.state is State.TAKEN:
+            self.state = State.RELEASED
+            self._settle(self, Verb.RELEASE, None, "")
+
+    def extend(self) -> None:
+        """Begin the lease again. The worker does this by itself while it lives, up to max_handler_ms."""
+        if self.in_hand:
             self._settle(self, Verb.EXTEND, None, "")

@@ -18,7 +18,7 @@ from tinymq.client.cluster.routing import Topic
 from tinymq.client.consume.records import Chunk
 from tinymq.client.net.wire import read_error
 from tinymq.client.work.grants import Grant, Verb, read_grants, write_grants
-from tinymq.client.work.job import Job, State
+from tinymq.client.work.job import IN_HAND, UNSTARTED, Job, State
 from tinymq.format.batch import BatchLimits, decode_batch
 from tinymq.format.entry import crc32c
 from tinymq.proto import tinymq_pb2 as pb
@@ -95,9 +95,8 @@ class PartitionWork:
         unanswered = [each for each in self.settling.values() if each.verb in FINAL]
         self.settling.clear()
         self.unsent = [*unanswered, *self.unsent]
-        unstarted = (State.WAITING, State.RELEASED)
-        waiting = [job.grant for job in self.held.values() if job.state in unstarted]
-        started = [job.grant for job in self.held.values() if job.state not in unstarted]
+        waiting = [job.grant for job in self.held.values() if job.state in UNSTARTED]
+        started = [job.grant for job in self.held.values() if job.state not in UNSTARTED]
         self._credit = Credit(self._window.records, self._window.bytes)
         for job in self.held.values():
             if not job.freed:
@@ -207,7 +206,7 @@ class PartitionWork:
             before, job.state = job.state, State.LOST
             self._free(job)
             self._key_is_free(job, settled=False)
-            if before is not State.WAITING:
+            if before not in (State.WAITING, State.RELEASED):
                 self._lost(job, error)
 
     def stop(self, jobs: Iterable[Job]) -> None:
@@ -302,7 +301,7 @@ class PartitionWork:
         jobs = [
             job
             for job in self.held.values()
-            if job.state in (State.WAITING, State.STARTED) and now_s - job.since_s < max_s
+            if (job.state is State.WAITING or job.state in IN_HAND) and now_s - job.since_s < max_s
         ]
         if jobs:
             self.unsent.append(Settlement(Verb.EXTEND, jobs))

@@ -93,18 +93,22 @@ class AsyncWorker:
                 raise StopAsyncIteration
         return job
 
-    async def poll(self, timeout: float | None = None, max_records: int = 500) -> list[Job]:
+    async def poll(self, timeout: float | None = None, max_records: int = 500, *, start: bool = True) -> list[Job]:
         """Take up to `max_records` jobs: at once if some wait, else as soon as one arrives. Returns [] after `timeout`
-        seconds, or after `stop`; without a timeout it waits until one arrives."""
+        seconds, or after `stop`; without a timeout it waits until one arrives.
+
+        A crash counts as a failed delivery of all jobs that were taken. With `start=False` it counts only for those
+        that the application has begun by `job.start()`, and the others can be given back by `job.release()`.
+        """
         check_wait(timeout)
         check_count("max_records", max_records, 1)
-        while not (found := self.take(max_records)):
+        while not (found := self.take(max_records, start=start)):
             if not await self.arrival(timeout):
-                return self.take(max_records)
+                return self.take(max_records, start=start)
         return found
 
-    def take_one(self) -> Job | None:
-        """Take a job that is here; None: call `arrival`. For the thread that takes."""
+    def take_one(self, *, start: bool = True) -> Job | None:
+        """Take a job that is here, and begin it; None: call `arrival`. For the thread that takes."""
         while self._jobs and not self._stopped:
             try:
                 job = self._jobs.popleft()
@@ -115,15 +119,16 @@ class AsyncWorker:
                 job.partition_work.parked.append(job)
                 self._wake(self._unpark)  # an attachment may have come meanwhile
             elif job.state is State.WAITING:
-                job.state = State.STARTED
-                self.say(job, Verb.START, None, "")
+                job.state = State.STARTED if start else State.TAKEN
+                if start:
+                    self.say(job, Verb.START, None, "")
                 return job
         return None
 
-    def take(self, count: int) -> list[Job]:
+    def take(self, count: int, *, start: bool = True) -> list[Job]:
         """As `take_one`, for several."""
         found: list[Job] = []
-        while len(found) < count and (job := self.take_one()) is not None:
+        while len(found) < count and (job := self.take_one(start=start)) is not None:
             found.append(job)
         return found
 
@@ -340,8 +345,11 @@ class AsyncWorker:
             error.add_note(f"and {another}")
 
     def fail_in_hand(self, error: Exception) -> None:
-        """Nack the jobs in hand with the traceback of `error`."""
+        """Nack the jobs in hand with the traceback of `error`, and give back those that are not begun."""
         text = "".join(traceback.format_exception(error))[-ERROR_LENGTH_MAX:]
         for work in self._works.values():
             for job in list(work.held.values()):
-                job.nack(error=text)
+                if job.state is State.TAKEN:
+                    job.release()
+                else:
+                    job.nack(error=text)
