@@ -219,7 +219,8 @@ def test_a_broker_that_sent_damage_is_made_to_verify(monkeypatch: pytest.MonkeyP
 
 
 async def failure_of(cluster: FakeCluster, start: int = 0, **settings: Any) -> tuple[type, str]:
-    async with client_of(cluster, request_timeout_ms=300) as mq:
+    # A machine that stands still for half a second must not look like brokers that are silent.
+    async with client_of(cluster, request_timeout_ms=300, attempt_timeout_ms=10_000) as mq:
         scan = mq.scan("t", 0, start, 100, replicas=FOLLOWERS_FIRST, wait_ms=10, unreachable_ms_max=300, **settings)
         with pytest.raises(Exception) as raised:  # noqa: PT011
             await offsets_of(scan)

@@ -13,7 +13,7 @@ from tinymq.base.errors import InvalidRequest, OffsetOutOfRange
 from tinymq.base.types import Offset
 from tinymq.cli.common.escapes import visible_json
 from tinymq.cli.common.offsets import Last, parse_start
-from tinymq.cli.common.options import Raw
+from tinymq.cli.common.options import Lines, Raw
 from tinymq.cli.common.output import flush, record_bytes, write_record
 from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 from tinymq.cli.common.template import compile_template, iso
@@ -55,10 +55,7 @@ def consume(
     ] = "leader",
     raw: Raw = False,
     servers: ServerOptions = DEFAULT_SERVERS,
-    output: Annotated[
-        Literal["table", "json", "jsonl"],
-        Parameter(name=["--output", "-o"], help="json and jsonl are the same: one JSON object per line."),
-    ] = "table",
+    output: Lines = "table",
 ) -> None:
     r"""Print the records of topics until you interrupt the command, or until an option stops it.
 

@@ -34,16 +34,16 @@ def create(
     topics: Annotated[list[str], Parameter(help="Topics, and patterns such as 'orders-*'.")],
     /,
     *,
-    kind: Annotated[str, Parameter(help="stream, or queue (without a client yet).")] = "stream",
+    kind: Annotated[str, Parameter(help="stream divides partitions, queue leases records.")] = "stream",
     start: Annotated[str, Parameter(help="start, end or @time: where it begins in the partitions of now.")] = "start",
     set_: Annotated[list[str] | None, Parameter(name="--set", help="A setting, NAME=VALUE; may be repeated.")] = None,
     servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
     """Make a group. When this returns, it has a cursor in every partition of its topics."""
-    settings = dict(_setting(text) for text in set_ or [])
+    settings = dict(setting_of(text) for text in set_ or [])
     with servers.connect() as mq:
-        made = mq.admin.create_group(name, topics, kind=kind, start=_place(start), settings=settings)
+        made = mq.admin.create_group(name, topics, kind=kind, start=place_of(start), settings=settings)
     _show(made, output)
 
 
@@ -119,7 +119,7 @@ def seek(
     output: Output = "table",
 ) -> None:
     """Move a group, in all of its partitions or in some. Its members read on from there."""
-    place = _place(to)
+    place = place_of(to)
     with servers.connect() as mq:
         before = [
             cursor
@@ -158,14 +158,16 @@ def delete(
         say(f"group {name} {'would be deleted' if dry_run else 'deleted'}{ended}")
 
 
-def _place(text: str) -> Place:
+def place_of(text: str) -> Place:
+    """Where a group begins. Raises InvalidRequest."""
     place = parse_start(text)
     if isinstance(place, Last):
         raise InvalidRequest(f"{text} is no place of a group", hint="say start, end, a number or @time")
     return place
 
 
-def _setting(text: str) -> tuple[str, str]:
+def setting_of(text: str) -> tuple[str, str]:
+    """NAME=VALUE in two parts. Raises InvalidRequest."""
     name, equals, value = text.partition("=")
     if not equals:
         raise InvalidRequest(f"{text!r} is no setting", hint="write NAME=VALUE")
