@@ -56,6 +56,7 @@ from tinymq.rpc.services.groups import GroupsService
 from tinymq.rpc.services.workers import WorkersService
 
 EXECUTOR_THREADS = 8
+DISK_GRACE_S = 5.0  # for calls in threads to end: what they write must not appear after a stop
 STREAM_GRACE_S = 0.3  # for streams to send what was answered; they never end by themselves
 
 logger = structlog.get_logger("tinymq.app.broker_app")
@@ -96,7 +97,8 @@ class BrokerApp:
         self._rng = env.rng
         self.session = self._rng.getrandbits(63) | 1  # of this process start, which is a registration of its own
         self._executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix=f"tinymq-{config.broker_id}")
-        self._runner = env.runner or ThreadRunner(self._executor)
+        self._threads = ThreadRunner(self._executor)
+        self._runner = env.runner or self._threads
         self._files = env.files
         self._make_transport = env.transport or self._tcp
         self._make_server = env.server
@@ -315,6 +317,7 @@ class BrokerApp:
         await self.metrics.stop()
         if self._store is not None:
             await (self._store.abandon() if failed else self._store.close())
+        await self._threads.drain(DISK_GRACE_S)
         self._executor.shutdown(wait=False)
 
     def _has_company(self, host: Host) -> bool:
@@ -339,6 +342,7 @@ class BrokerApp:
             await self._store.abandon()
         if self._host is not None:
             await self._host.stop(transfer=False)
+        await self._threads.drain(DISK_GRACE_S)  # a crash would end the threads, too
         self._executor.shutdown(wait=False)
 
     async def _end_tasks(self) -> None:

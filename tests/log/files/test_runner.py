@@ -72,6 +72,30 @@ def test_a_waiting_caller_may_be_cancelled() -> None:
         run(body())
 
 
+@pytest.mark.parametrize("pool", [False, True])
+def test_a_drain_waits_for_calls_whose_callers_are_gone(pool: bool) -> None:
+    """Such a call may write a file: a stop ends behind it."""
+    with ThreadPoolExecutor(2) as executor:
+
+        async def body() -> None:
+            runner, gate, began = ThreadRunner(executor), threading.Event(), threading.Event()
+
+            def call() -> None:
+                began.set()
+                gate.wait()
+
+            calls = [asyncio.ensure_future(runner.run(gate.wait))] if pool else []
+            calls.append(asyncio.ensure_future(runner.run(call)))
+            await asyncio.to_thread(began.wait)
+            for each in calls:
+                each.cancel()
+            assert not await runner.drain(0.01)
+            gate.set()
+            assert await runner.drain(60.0)
+
+        run(body())
+
+
 def test_an_idle_thread_ends_and_another_one_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_module, "LINGER_S", 0.001)
     with ThreadPoolExecutor(1) as executor:

@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
+DRAIN_LOOK_S = 0.002
 LINGER_S = 1.0  # the own thread ends after so long without a call
 SHORT_S_MAX = 0.000_6  # if short calls take longer on average they go to a thread: the loop has other work
 SHORT_CALLS = 16  # of the moving average: a call of 10 ms sends the next few to a thread, one of 1 s about 70
@@ -46,21 +47,23 @@ class ThreadRunner:
         self._busy = False  # the own thread has a call; set on the loop, and cleared by the thread
         self._awake = False  # the own thread runs
         self._short_s = 0.0  # moving average of the duration of short calls
+        self._under_way = 0  # calls in threads, those whose caller was cancelled among them
 
     async def run(self, call: Callable[[], T]) -> T:
         loop = asyncio.get_running_loop()
         with self._lock:
             own, self._busy = not self._busy, True
+            self._under_way += own
             if own and not self._awake:
                 self._awake = True
                 threading.Thread(target=self._serve, name="tinymq-disk", daemon=True).start()
         if not own:
-            return await loop.run_in_executor(self._executor, call)
+            return await loop.run_in_executor(self._executor, partial(self._in_pool, call))
         future: asyncio.Future[T] = loop.create_future()
 
         def body() -> None:
             try:
-                result = call()
+                result = self._counted(call)
             except BaseException as error:
                 self._busy = False
                 _post(loop, future, partial(future.set_exception, error))
@@ -70,6 +73,30 @@ class ThreadRunner:
 
         self._calls.put(body)
         return await future
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Wait until no thread is at work any more: a call goes on when the task that waited for it was cancelled.
+
+        False: a call still runs after `timeout_s`, such as one on a disk that hangs.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while self._under_way:
+            if time.monotonic() > deadline_s:
+                return False
+            await asyncio.sleep(DRAIN_LOOK_S)
+        return True
+
+    def _in_pool(self, call: Callable[[], T]) -> T:
+        with self._lock:
+            self._under_way += 1
+        return self._counted(call)
+
+    def _counted(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        finally:
+            with self._lock:
+                self._under_way -= 1
 
     async def run_short(self, call: Callable[[], T]) -> T:
         if self._short_s < SHORT_S_MAX:

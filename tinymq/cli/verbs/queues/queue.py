@@ -27,7 +27,7 @@ app = App(
     name="queue", help="Use a partition as a queue from the shell: push to it, poll it through a channel, peek into it."
 )
 app.command(
-    "tinymq.cli.verbs.consumer:app",
+    "tinymq.cli.verbs.queues.consumer:app",
     name="consumer",
     help="Show and remove the registered consumer of a channel: show, unset.",
 )
