@@ -25,6 +25,11 @@ class LeaseProposals:
             self._acks += proposal.acks
             self._charges += proposal.charges
 
+    def ack(self, offset: int) -> None:
+        """Propose to settle a record. Many come in a turn of the loop, so this makes no value of each."""
+        self.pending.add(offset)
+        self._acks.append(offset)
+
     def join(self, era: Era) -> None:
         """Make one proposal of all settlements of this era that are not in one yet."""
         if self._acks or self._charges:

@@ -152,12 +152,12 @@ class QueueLeases:
         self.end_wait(now_s)
         if self.keys is not None and self.waits:
             return []  # somebody may hold an earlier record of any key
-        granted: list[Grant] = []
+        granted, group, position = list[Grant](), self._group, self._applied.position  # nothing is applied in this loop
         while len(granted) < most and len(self.leases) < self._settings.leased_max:
-            offset = self._take(end, now_us, has_room)
+            offset = self._take(end, now_us, has_room, group, position)
             if offset is None:
                 break
-            failure = self._group.failures.get(offset)
+            failure = group.failures.get(offset)
             alone = failure is not None and failure.returns >= ALONE_RETURNS
             if alone and granted:
                 heapq.heappush(self._free, offset)
@@ -175,15 +175,15 @@ class QueueLeases:
         """Whether the session is applied, so that the next leader waits for it, and is not about to end."""
         return session in self._group.sessions and session not in self._ending
 
-    def _take(self, end: int, now_us: int, has_room: bool) -> int | None:
+    def _take(self, end: int, now_us: int, has_room: bool, group: QueueGroup, position: int) -> int | None:
         """The next record that may be granted; None: there is none now."""
         while self._waiting and self._waiting[0][0] <= now_us:
             heapq.heappush(self._free, heapq.heappop(self._waiting)[1])
         while self._free and self._free[0] < end:
             offset = heapq.heappop(self._free)
-            if self._is_free(offset, now_us):
+            if self._is_free(offset, now_us, group, position):
                 return offset
-        if not has_room or len(self._group.failures) >= self._settings.waiting_max:
+        if not has_room or len(group.failures) >= self._settings.waiting_max:
             return None  # what waits for its time takes all room: nothing new is begun
         keys, held_max = self.keys, self._settings.held_max
         while self._next < (end if keys is None else min(end, keys.known_end)):
@@ -192,15 +192,15 @@ class QueueLeases:
             offset, self._next = self._next, self._next + 1
             if keys is not None:
                 keys.enter(offset, not self.is_settled(offset))
-            if self._is_free(offset, now_us):
+            if self._is_free(offset, now_us, group, position):
                 return offset
         return None
 
     def may_grant(self, offset: int) -> bool:
         """Whether the record lies below the mark that is applied. If not, the mark is on its way."""
-        if offset >= self._group.granted_below:
+        if not (may := offset < self._group.granted_below):
             self.raise_mark()
-        return offset < self._group.granted_below
+        return may
 
     def raise_mark(self) -> None:
         """Propose a mark above the next record, once."""
@@ -213,16 +213,16 @@ class QueueLeases:
         return self._group.is_settled(offset, self._applied.position)
 
     def _is_open(self, offset: int) -> bool:
-        return not self.is_settled(offset) and offset not in self._group.burials
+        return self._group.is_open(offset, self._applied.position)
 
-    def _is_free(self, offset: int, now_us: int) -> bool:
-        if offset in self.leases or offset in self._proposals.pending or not self._is_open(offset):
+    def _is_free(self, offset: int, now_us: int, group: QueueGroup, position: int) -> bool:
+        if offset in self.leases or offset in self._proposals.pending or not group.is_open(offset, position):
             return False
         if self.waits and self._unknown_from <= offset < self._unknown_below:
             return False  # somebody may hold it; `end_wait` offers it again
         if self.keys is not None and not self.keys.is_first(offset):
             return False  # it is offered again when the record before it is settled
-        failure = self._group.failures.get(offset)
+        failure = group.failures.get(offset)
         if failure is not None and self.dead.is_dead(failure):
             return False  # until it is buried, or a seek moves the group
         if failure is not None and failure.not_before_us > now_us:
@@ -278,7 +278,7 @@ class QueueLeases:
         if lease is not None and (lease.session != session or lease.grant[1:3] != grant[1:3]):
             return Verdict.LOST
         self.leases.pop(grant.offset, None)
-        self.propose(Proposal(self.era, acks=(grant.offset,)))
+        self._proposals.ack(grant.offset)
         return Verdict.PROPOSED
 
     def nack(self, session: bytes, connection: int, grant: Grant, delay_ms: int, now_s: float) -> Verdict:
@@ -376,8 +376,9 @@ class QueueLeases:
         self._proposals.applied(proposal)
         self._opening.discard(proposal.opens)
         self._ending.discard(proposal.ends)
+        group, position = self._group, self._applied.position
         for offset in proposal.blocked:
-            if self._is_open(offset):
+            if group.is_open(offset, position):
                 self.offer(offset)
             elif self.keys and self.is_settled(offset) and (following := self.keys.settled(offset)) is not None:
                 heapq.heappush(self._free, following)

@@ -75,17 +75,14 @@ class CursorVerdict(NamedTuple):
 class Cursors:
     """All cursors of a partition, by name, and the records that Consume requests took."""
 
-    __slots__ = ("_cursors", "_last_number", "_taken")
+    __slots__ = ("_cursors", "_last_number", "_taken", "by_name")
 
     def __init__(self) -> None:
         self._cursors: dict[str, Cursor] = {}
+        self.by_name: Mapping[str, Cursor] = MappingProxyType(self._cursors)
+        """A view of the present cursors."""
         self._taken: OrderedDict[tuple[int, bytes], int] = OrderedDict()  # offset by (cursor number, request id)
         self._last_number = 0  # the newest number or generation; wraps at 2^32
-
-    @property
-    def by_name(self) -> Mapping[str, Cursor]:
-        """A view of the present cursors."""
-        return MappingProxyType(self._cursors)
 
     def judge(self, name: str, command: Any, bounds: OffsetBounds) -> CursorVerdict:
         """The verdict on the command that pb.Command calls `name`. Never raises, and changes nothing."""

@@ -161,6 +161,10 @@ class QueueGroup:
         """Whether the group is done with this record. `position`: of its cursor."""
         return offset < position or offset in self.settled
 
+    def is_open(self, offset: int, position: int) -> bool:
+        """Whether the record is neither settled nor being buried. `position`: of the group's cursor."""
+        return offset >= position and offset not in self.settled and offset not in self.burials
+
     def ack(self, acks: Iterable[Ack], place: Place) -> tuple[int, list[Span]]:
         """Settle records. Returns the cursor's new position, and the records that were refused: LeaseLost.
 
@@ -238,7 +242,7 @@ class QueueGroup:
 
     def _is_open(self, offset: int, place: Place) -> bool:
         """Whether a delivery of this record may still fail: it exists, is not settled, and is not being buried."""
-        return offset < place.end and not self.is_settled(offset, place.position) and offset not in self.burials
+        return offset < place.end and self.is_open(offset, place.position)
 
     def _has_room_for_failure(self, place: Place) -> bool:
         return place.has_room and len(self.failures) < FAILURES_MAX

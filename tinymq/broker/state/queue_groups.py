@@ -43,15 +43,12 @@ _OFFSET = struct.Struct("<Q")
 class QueueGroups:
     """All queue groups of one partition, by name. Only `apply`, `follow` and `load` change it."""
 
-    __slots__ = ("_groups",)
+    __slots__ = ("_groups", "by_name")
 
     def __init__(self) -> None:
         self._groups: dict[str, QueueGroup] = {}
-
-    @property
-    def by_name(self) -> Mapping[str, QueueGroup]:
+        self.by_name: Mapping[str, QueueGroup] = MappingProxyType(self._groups)
         """A view of the present groups."""
-        return MappingProxyType(self._groups)
 
     @property
     def state_bytes(self) -> int:
