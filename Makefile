@@ -15,7 +15,7 @@ PROTOS := $(wildcard tinymq/proto/*.proto)
 PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder # more than cores: many tests wait for processes; tests/conftest.py says in which order
 CHECKED := -p tinymq -p tinymq_chaos -p pyspark_tinymq -p pipelines -p examples.flights -p examples.orders -p examples.chaos
 
-.PHONY: help run test fast test-long test-upgrade test-spark pipeline durations check bench bench-groups bench-self bench-smoke bench-spark sim chaos figures mutants fuzz proto clean
+.PHONY: help run test fast test-long test-upgrade test-spark pipeline durations check bench bench-groups bench-peers bench-self bench-smoke bench-spark sim chaos figures mutants fuzz proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | while IFS='|' read -r name does; do \
@@ -61,6 +61,10 @@ check: .venv/.test-ready ## ruff, mypy --strict, import-linter, deptry
 
 bench: .venv/.run-ready ## throughput and latency beside the bare limit (not part of the tests)
 	@exec $(BIN)/python benchmarks/bench.py
+
+bench-peers: .venv/.bench-ready ## writing and reading beside the peers; writes benchmarks/RESULTS.md (QUICK=1: ten minutes instead of forty)
+	@exec $(BIN)/python -m benchmarks.results.bench $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+		$(if $(SYSTEMS),--systems $(SYSTEMS))
 
 bench-self: .venv/.test-ready ## compare this tree with another commit, in pairs, and say what moved (REF=HEAD~5; PAIRS=12; ONLY="work lone")
 	@test -n "$(REF)" || { echo "make: name the other commit: make bench-self REF=HEAD~5" >&2; exit 1; }

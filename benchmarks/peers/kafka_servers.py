@@ -49,7 +49,7 @@ class KafkaServers:
 
     def start(self, folder: Path) -> None:
         self._java, self._classpath = java(), jars.broker_classpath()
-        self._processes = Processes(folder / "kafka")
+        self._processes = Processes(folder / ("kafka-synced" if self.synced else "kafka"))
         ports = free_ports(2 * len(BROKERS))
         clients = dict(zip(BROKERS, ports[: len(BROKERS)], strict=True))
         controllers = dict(zip(BROKERS, ports[len(BROKERS) :], strict=True))

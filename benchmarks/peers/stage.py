@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,9 +49,8 @@ def run_round(driver: Driver, servers: Servers, workload: str, **arguments: obje
 class Stage:
     """The systems that are measured, by name."""
 
-    def __init__(self, folder: Path, names: Sequence[str], settings: Mapping[str, Mapping[str, object]] = {}) -> None:
-        """`settings`: of some systems' servers."""
-        self.servers: dict[str, Servers] = {name: SYSTEMS[name].servers(**settings.get(name, {})) for name in names}
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        self.servers: dict[str, Servers] = {name: SYSTEMS[name].servers() for name in names}
         self._folder = folder
         self._drivers: dict[str, Driver] = {}
         self._stack = ExitStack()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.peers.contract import Servers
@@ -16,9 +16,10 @@ class System:
 
     servers_at: str
     client_at: str
+    settings: Mapping[str, object] = field(default_factory=dict)  # of its servers
 
-    def servers(self, **settings: Any) -> Servers:
-        made: Servers = _found(self.servers_at)(**settings)
+    def servers(self) -> Servers:
+        made: Servers = _found(self.servers_at)(**self.settings)
         return made
 
     def client(self, servers: str) -> Any:
@@ -42,4 +43,5 @@ SYSTEMS = {
     "nats": System("nats_servers:NatsServers", "nats_client:NatsClient"),
     "rabbitmq": System("rabbitmq_servers:RabbitServers", "rabbitmq_client:RabbitClient"),
     "kafka": System("kafka_servers:KafkaServers", "kafka_client:KafkaClient"),
+    "kafka-synced": System("kafka_servers:KafkaServers", "kafka_client:KafkaClient", {"synced": True}),
 }

@@ -37,6 +37,10 @@ class TinymqServers:
     def pids(self) -> list[int]:
         return [broker["pid"] for broker in self._status() if broker["pid"]]
 
+    def metrics_addresses(self) -> list[str]:
+        """Where each broker serves its metrics."""
+        return [broker["metrics"] for broker in self._status()]
+
     def kill(self, broker: int) -> None:
         """Kill a broker, as kill -9 does."""
         self._dev("kill", str(broker))
