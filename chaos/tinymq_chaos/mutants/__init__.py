@@ -25,7 +25,7 @@ from tinymq_chaos.mutants import (
     requests,
     weak_topics,
 )
-from tinymq_chaos.mutants.groups import queue_leases, stream_groups
+from tinymq_chaos.mutants.groups import group_life, queue_leases, stream_groups, workers
 from tinymq_chaos.mutants.mutant import MUTANTS, Focus, Mutant, Patches, find, mutant
 
 # Importing a module enters its mutants into MUTANTS.
@@ -37,6 +37,8 @@ ROOMS = (
     partition_state,
     queue_groups,
     queue_leases,
+    workers,
+    group_life,
     stream_groups,
     requests,
     weak_topics,

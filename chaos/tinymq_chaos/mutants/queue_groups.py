@@ -87,6 +87,19 @@ def burials_begin_again(p: Patches) -> None:
 
 
 @mutant(
+    "queue groups: a burial goes to the dead letters that have the name now",
+    test=f"{RULES}the_same_burial_gets_another_destination_and_keeps_its_id_and_headers",
+)
+def burials_keep_their_destination(p: Patches) -> None:
+    def bury(self: QueueGroup, offset: int, burial: Burial, position: int) -> bool:
+        known = self.burials.get(offset, burial)
+        return real(self, offset, burial._replace(topic_id=known.topic_id, partition=known.partition), position)
+
+    real = QueueGroup.bury
+    p.replace(QueueGroup.bury, bury)
+
+
+@mutant(
     "queue groups: a record that is being buried stays, whatever the cursors say",
     test=f"{RULES}a_burial_keeps_its_record_for_retention",
 )

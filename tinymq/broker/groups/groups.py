@@ -171,7 +171,7 @@ class Groups:
             return group
         self._driven.add(group.name)
         try:
-            await self._everywhere(group, deadline_s, drop=False)
+            await self.everywhere(group, deadline_s, drop=False)
             ready = replace(group, phase=GroupPhase.READY)
             record = await self._registry.put_record(RECORD_KIND, group.name, ready.pack(), group.version)
             logger.info("group_ready", group=group.name, group_id=group.group_id)
@@ -202,7 +202,7 @@ class Groups:
                     if now.group_id != group.group_id:
                         raise UnknownGroup(f"group {group.name!r} was deleted, and made again") from None
                     group = now
-            burials = await self._everywhere(group, deadline_s, drop=True)
+            burials = await self.everywhere(group, deadline_s, drop=True)
             try:
                 await self._registry.remove_record(RECORD_KIND, group.name, group.version)
                 logger.info("group_deleted", group=group.name, group_id=group.group_id)
@@ -212,7 +212,7 @@ class Groups:
         finally:
             self._driven.discard(group.name)
 
-    async def _everywhere(self, group: Group, deadline_s: float, *, drop: bool) -> int:
+    async def everywhere(self, group: Group, deadline_s: float, *, drop: bool) -> int:
         """Return once every partition of the group's topics has its cursor, or, with `drop`, none. Returns how many
         burials ended in them.
 

@@ -145,7 +145,7 @@ class PartitionWork:
 
     def on_granted(self, granted: pb.WorkGranted, now_s: float) -> None:
         """Make jobs of the records. Raises CorruptData."""
-        grants = {grant.offset: grant for grant in read_grants(granted.grants) if grant.term >= self.term}
+        grants = {grant.offset: grant for grant in read_grants(granted.grants) if self.is_current(grant)}
         size = granted.bytes // max(1, len(grants))
         for batch in granted.batches:
             if crc32c(batch.payload) != batch.payload_crc:
@@ -165,6 +165,10 @@ class PartitionWork:
                 job.since_s = now_s
                 self.held[message.offset] = job
                 self._offer(job)
+
+    def is_current(self, grant: Grant) -> bool:
+        """Whether the leader that the worker has attached to may have granted this, or a later one."""
+        return grant.term >= self.term
 
     def _offer(self, job: Job) -> None:
         key = job.message.key

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tinymq.broker.groups import queue_leases
 from tinymq.broker.groups.key_order import KeyOrder
 from tinymq.broker.groups.lease_proposals import LeaseProposals
+from tinymq.broker.groups.lease_values import Verdict
 from tinymq.broker.groups.queue_leases import QueueLeases
 from tinymq_chaos.mutants.mutant import Patches, mutant
 
@@ -109,3 +111,38 @@ def neighbours_are_charged(p: Patches) -> None:
 @mutant("queue leases: a record waits for the earlier ones of its key", test=KEYS)
 def keys_have_no_order(p: Patches) -> None:
     p.replace(KeyOrder.is_first, lambda self, offset: True)
+
+
+@mutant(
+    "queue leases: a record waits while an earlier one of its key is being buried",
+    test=f"{RULES}a_record_waits_while_an_earlier_one_of_its_key_is_being_buried",
+)
+def burials_free_their_key(p: Patches) -> None:
+    def is_settled(self: QueueLeases, offset: int) -> bool:
+        return bool(real(self, offset)) or offset in self._applied.group.burials
+
+    real = QueueLeases.is_settled
+    p.replace(QueueLeases.is_settled, is_settled)
+
+
+@mutant(
+    "queue leases: an ack under an older grant counts while nobody holds a newer one",
+    test=f"{RULES}an_ack_under_an_older_grant_does_not_end_a_newer_lease",
+)
+def any_ack_counts(p: Patches) -> None:
+    def ack(self: QueueLeases, session: bytes, connection: int, grant: Any, now_s: float) -> Verdict:
+        lease = self.leases.get(grant.offset)
+        if lease is not None:
+            session, grant = lease.session, lease.grant
+        return real(self, session, self.sessions[session].connection, grant, now_s)
+
+    real = QueueLeases.ack
+    p.replace(QueueLeases.ack, ack)
+
+
+@mutant(
+    "queue leases: a record that sessions died with is granted alone, and counts as started",
+    test=f"{RULES}a_record_that_three_dead_sessions_gave_back_is_granted_alone",
+)
+def deadly_records_are_like_others(p: Patches) -> None:
+    p.set(queue_leases, "ALONE_RETURNS", 1_000_000)

@@ -1,0 +1,58 @@
+"""Mutants of the client's workers of queue groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinymq.client.work.job import State
+from tinymq.client.work.partition_work import PartitionWork
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq_chaos.mutants.mutant import Patches, mutant
+
+RULES = "tests/client/work/test_partition_work.py::test_"
+
+
+@mutant(
+    "workers: grants of an earlier leader are dropped",
+    test=f"{RULES}a_grant_of_an_earlier_leader_is_dropped",
+)
+def workers_take_any_grant(p: Patches) -> None:
+    p.replace(PartitionWork.is_current, lambda self, grant: True)
+
+
+@mutant(
+    "workers: a record whose settlement has no answer counts as held",
+    test=f"{RULES}a_job_whose_settlement_has_no_answer_is_listed",
+)
+def settled_jobs_are_not_listed(p: Patches) -> None:
+    def attach(self: PartitionWork, attachment: int) -> pb.WorkAttach:
+        self.held = {offset: job for offset, job in self.held.items() if job.state is not State.SETTLED}
+        made: pb.WorkAttach = real(self, attachment)
+        return made
+
+    real = PartitionWork.attach
+    p.replace(PartitionWork.attach, attach)
+
+
+@mutant(
+    "workers: one job of a key is out at a time, and none after one that failed",
+    test=f"{RULES}one_job_of_a_key_is_out_at_a_time_and_none_after_a_failure",
+)
+def workers_know_no_keys(p: Patches) -> None:
+    def on_attached(self: PartitionWork, reply: pb.WorkAttached) -> None:
+        real(self, reply)
+        self.keyed = False
+
+    real: Any = PartitionWork.on_attached
+    p.replace(PartitionWork.on_attached, on_attached)
+
+
+@mutant(
+    "workers: after the end of a session the worker attaches under a new one",
+    test=f"{RULES}after_the_end_of_its_session_a_worker_has_another_one_and_nothing",
+)
+def ended_sessions_are_used_again(p: Patches) -> None:
+    def on_ended(self: PartitionWork, error: Any) -> None:
+        self.detached()
+
+    p.replace(PartitionWork.on_ended, on_ended)

@@ -1,0 +1,53 @@
+"""Groups in the simulator: what is true at the very moment when a call is answered."""
+
+from __future__ import annotations
+
+import random
+
+from tests.chaos.worlds import PARTITIONS, in_world
+from tinymq.base.types import METADATA_GROUP
+from tinymq_chaos.sim.world.world import World
+
+
+def cursors(world: World) -> list[str]:
+    """The partitions whose leader has a cursor of the group."""
+    brokers = [broker.app.serving.broker for broker in world.brokers.values()]
+    led = [each for b in brokers if b is not None for each in b.replica_host.partitions.values() if each.leading]
+    return [partition.name for partition in led if "g" in partition.state.cursors]
+
+
+def test_a_group_is_everywhere_when_made() -> None:
+    """One broker is cut off from the others: its partitions get other leaders first."""
+
+    async def check(world: World) -> None:
+        client = world.client(random.Random(2))
+        registrar = world.leader(METADATA_GROUP)
+        alone = next(number for number in world.brokers if registrar is None or number != registrar.id)
+        world.cut("test", [pair for other in world.brokers for pair in ((alone, other), (other, alone))])
+        await client.admin.create_group("g", "t", kind="queue")
+        assert len({*cursors(world)}) == PARTITIONS
+
+    in_world(check)
+
+
+def test_a_group_is_nowhere_when_deleted() -> None:
+    async def check(world: World) -> None:
+        client = world.client(random.Random(2))
+        await client.admin.create_group("g", "t", kind="queue")
+        await client.admin.delete_group("g")
+        assert cursors(world) == []
+
+    in_world(check)
+
+
+def test_coordinators_have_as_many_replicas_as_the_metadata() -> None:
+    async def check(world: World) -> None:
+        client = world.client(random.Random(2))
+        await client.admin.create_group("g", "t")
+        broker = world.brokers[1].app.serving.broker
+        assert broker is not None
+        topic = broker.registry.get_topic("__coordinator")
+        assert topic is not None
+        assert {len(queue.replicas) for queue in topic.queues} == {3}
+
+    in_world(check)
