@@ -93,9 +93,6 @@ WEAK = frozenset({"volatile", "delayed", "toggled", "unreplicated"})
 OF_THREE = frozenset({"metadata", "churn", "moved", "recreated"})
 """They need three brokers."""
 
-BY_NAME_ALONE = frozenset({"members", "workers", "keyed"})
-"""No plain run draws them yet: `make sim WORKLOADS=members`."""
-
 WORKLOADS: dict[str, Workload] = {
     "idempotent": idempotent,
     "plain": plain,

@@ -12,7 +12,7 @@ from typing import Any
 
 from tinymq_chaos.checkers.bounds.stale_reads import end_at, ends_of
 from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
-from tinymq_chaos.checkers.common.facts import WELL, Facts
+from tinymq_chaos.checkers.common.facts import WELL, Facts, has_sent_records
 from tinymq_chaos.history import METADATA, Call, Log, Outcome
 
 LEASE_SHARE = 0.8  # of a lease, counted from the call: the hold certainly exists for so long
@@ -109,10 +109,12 @@ def _leaders_during(facts: Facts, log: Log, call: Call) -> set[int]:
 
 
 def _changing(facts: Facts) -> set[str]:
-    """Return the topics that change after the faults: created, deleted, or with partitions that come and go."""
+    """Return the topics that change after the faults: created, deleted, or with partitions that come and go; and those
+    that brokers make, of which lists do not tell or which may be new."""
+    own = {log[0] for log in facts.replicas if log != METADATA and not has_sent_records(log)}
     names = {c.args["name"] for c in facts.of("create_topic", "delete_topic")}
     changed = {c.args["topic"] for c in facts.of("add_partition", "delete_partition")}
-    return changed | {log[0] for log in facts.replicas if log[0].partition("#")[0] in names}
+    return changed | own | {log[0] for log in facts.replicas if log[0].partition("#")[0] in names}
 
 
 def wrong_topics(facts: Facts) -> Iterator[Anomaly]:

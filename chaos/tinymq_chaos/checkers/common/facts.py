@@ -14,6 +14,7 @@ REMOVES_HEADS = re.compile(r"FAULT (trim:|crash_at_.*at: (head|install),)")
 CLOCKS = 0.1  # clocks may differ by this share of any time
 WRONG_CLOCKS = ("wall_jump", "wrong_start")
 SETTLED_S = 3.0  # after the last fault every broker serves, and knows all leaders
+INTERNAL = "__"  # the beginning of the names of the cluster's topics
 DEAD_LETTERS = ".dlq"  # the end of the names of topics with dead letters
 WELL = ("leader", "follower", "observer")  # roles of replicas that take part
 
@@ -183,8 +184,9 @@ class Facts:
 
 
 def has_sent_records(log: Log) -> bool:
-    """Return whether clients send the records of a log. Brokers send dead letters."""
-    return log != METADATA and not log[0].partition("#")[0].endswith(DEAD_LETTERS)
+    """Return whether clients send the records of a log. Brokers send dead letters, and what members of groups say."""
+    name = log[0].partition("#")[0]
+    return log != METADATA and not name.endswith(DEAD_LETTERS) and not name.startswith(INTERNAL)
 
 
 def _below(weights: list[tuple[int, int]], offset: int) -> int:

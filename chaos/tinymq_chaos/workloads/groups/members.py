@@ -1,4 +1,6 @@
-"""Members of a stream group: they join, read, commit, take their time, leave, and stop without a word."""
+"""Members of a stream group: they join, read, commit, take their time, leave, and stop without a word. Meanwhile
+another client moves the group back, and deletes it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from tinymq.base.errors import TinymqError
 from tinymq.client import AsyncClient
 from tinymq_chaos.history import Outcome
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, key_of, pause, recording
+from tinymq_chaos.workloads.groups.changes import delete, seek
 from tinymq_chaos.workloads.producers import NumberedProducer, lone
 from tinymq_chaos.workloads.readers import drain
 
@@ -29,7 +32,12 @@ async def members(context: Context) -> None:
     group = f"{context.name}-g"
     sender = NumberedProducer(context, f"{context.name}.a", name, key, PARTITIONS)
     seats = [_sit(context, seat, name, key, group) for seat in range(SEATS)]
-    await asyncio.gather(lone(context, sender, client), _look(context, client, key, group), *seats)
+    await asyncio.gather(
+        lone(context, sender, client),
+        _look(context, client, key, group),
+        _disturb(context, name, key, group),
+        *seats,
+    )
     await _look_once(context, client, f"{context.name} end", key, group)
     await drain(context, client, name, key, "leader")
 
@@ -88,6 +96,21 @@ async def _turn(context: Context, process: str, consumer: Any, place: dict[str, 
         await consumer.commit()
         call.ok(None)
     return call.outcome is not Outcome.PENDING
+
+
+async def _disturb(context: Context, topic: str, key: str, group: str) -> None:
+    """Move the group back, and delete it, now and then."""
+    client = context.client(request_timeout_ms=CALL_S * 1000)
+    process, place = f"{context.name} disturbs", {"topic": key, "group": group}
+    while True:
+        await pause(context, 0.5, 4.0)
+        if context.stop.is_set():
+            return
+        what = context.rng.choices(("seek", "delete", "nothing"), (5, 2, 5))[0]
+        if what == "seek":
+            await seek(context, client, process, topic, place, context.rng.randrange(PARTITIONS))
+        elif what == "delete":
+            await delete(context, client, process, place)
 
 
 async def _look(context: Context, client: AsyncClient, key: str, group: str) -> None:

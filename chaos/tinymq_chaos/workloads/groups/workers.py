@@ -31,6 +31,7 @@ from tinymq.client.work.job import Job, State
 from tinymq_chaos.history import Call, Outcome
 from tinymq_chaos.records import DRAWN, SHARED, name_in_fields
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, key_of, pause, recording
+from tinymq_chaos.workloads.groups.changes import delete, seek
 from tinymq_chaos.workloads.producers import NumberedProducer, lone
 from tinymq_chaos.workloads.readers import SETTINGS as READER
 from tinymq_chaos.workloads.readers import drain
@@ -236,7 +237,7 @@ async def _disturb(shop: Shop) -> None:
             return
         what = context.rng.choices(("seek", "delete", "trim", "add", "nothing"), (5, 2, 3, 2, 4))[0]
         if what == "seek":
-            await seek(context, client, process, shop.topic, shop.place)
+            await seek(context, client, process, shop.topic, shop.place, context.rng.randrange(PARTITIONS))
         elif what == "delete":
             await delete(context, client, process, shop.place)
         elif what == "trim":
@@ -245,31 +246,6 @@ async def _disturb(shop: Shop) -> None:
             added += 1
             with recording(context, process, "add_partition", topic=shop.key) as call:
                 call.ok((await client.admin.add_partition(shop.topic, timeout=CALL_S)).partition)
-
-
-async def seek(
-    context: Context, client: AsyncClient, process: str, topic: str, place: dict[str, Any], partition: int | None = None
-) -> None:
-    """Move the group back in one partition."""
-    chosen = context.rng.randrange(PARTITIONS) if partition is None else partition
-    try:
-        cursors = await client.admin.group_lag(place["group"], timeout=CALL_S)
-        starts = await client.admin.offsets(topic, timeout=CALL_S)
-        at = next(each.position for each in cursors if each.partition == chosen)
-    except (TinymqError, StopIteration):
-        return
-    target = context.rng.randint(min(at, starts[chosen].log_start), at)
-    args = {"partition": chosen, "offset": target}
-    with recording(context, process, "group_seek", within_s=3 * CALL_S, **place, **args) as call:
-        await client.admin.seek_group(place["group"], Offset(target), partitions=[chosen], timeout=2 * CALL_S)
-        call.ok()
-
-
-async def delete(context: Context, client: AsyncClient, process: str, place: dict[str, Any]) -> None:
-    """Delete the group. Its next consumer makes it again."""
-    with recording(context, process, "group_delete", within_s=2 * CALL_S, **place) as call:
-        await client.admin.delete_group(place["group"], timeout=CALL_S)
-        call.ok()
 
 
 async def _look(shop: Shop, client: AsyncClient) -> None:
