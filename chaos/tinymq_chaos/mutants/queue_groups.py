@@ -120,6 +120,14 @@ def queue_groups_are_forgotten(p: Patches) -> None:
     p.replace(QueueGroups.load, classmethod(load))
 
 
+@mutant(
+    "queue groups: what waits for its time waits as long when the append clock jumps",
+    test=f"{RULES}a_record_waits_as_long_although_the_append_clock_jumps",
+)
+def waits_end_with_a_jump(p: Patches) -> None:
+    p.replace(QueueGroups.put_off, lambda self, now_us, jump_us: None)
+
+
 # ---- dead letters --------------------------------------------------------------------------------------------------
 
 

@@ -166,6 +166,15 @@ def test_there_is_a_bound_on_burials(at: Queue, monkeypatch: pytest.MonkeyPatch)
     assert at.bury(2, A).error is None
 
 
+def test_a_record_waits_as_long_although_the_append_clock_jumps(at: Queue) -> None:
+    at.noop(known=False)
+    at.settle(failed=[(2, 1, 5_000), (3, 1, 0)])
+    waits, is_due = (at.group.failures[offset].not_before_us for offset in (2, 3))
+    at.noop(jump_us=3_600_000_000, later_us=3_600_000_000)
+    assert at.group.failures[2].not_before_us == waits + 3_600_000_000
+    assert at.group.failures[3].not_before_us == is_due
+
+
 # ---- generations, histories, other groups
 
 

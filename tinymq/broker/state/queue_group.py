@@ -224,6 +224,13 @@ class QueueGroup:
                 self.failures[offset] = Failure(charge.delivery, (known or _NONE).returns, not_before_us)
         return refused
 
+    def put_off(self, now_us: int, jump_us: int) -> None:
+        """Have what waits at `now_us` wait longer by `jump_us`, by which the append clock jumps."""
+        for offset, failure in self.failures.items():
+            if failure.not_before_us > now_us:
+                later_us = min(failure.not_before_us + jump_us, _TIME_MAX)
+                self.failures[offset] = failure._replace(not_before_us=later_us)
+
     def open_session(self, session: bytes) -> None:
         self.sessions[session] = None
 

@@ -101,6 +101,11 @@ class QueueGroups:
         )
         return outcome, position if position > cursor.position else None
 
+    def put_off(self, now_us: int, jump_us: int) -> None:
+        """Note that the append clock jumps by `jump_us` from `now_us` on: what waits, waits as long as without that."""
+        for group in self._groups.values():
+            group.put_off(now_us, jump_us)
+
     # ---- as bytes
 
     def dump(self, state: pb.State) -> None:

@@ -135,7 +135,7 @@ class PartitionState:
         """Note that the leader does not know the time, or that it has learned the time.
 
         Records appended in between are only known to exist by now. Leases granted in between keep their remaining
-        length.
+        length, and so do the times for which records of queue groups wait.
         """
         note, now_us = parse_noop(entry.payload), entry.header.append_time_us
         if not note.known:
@@ -143,6 +143,7 @@ class PartitionState:
         elif self.retention_index.time_is_unknown:
             self.retention_index.find_time(now_us)
             self.holds.extend(now_us - note.jump_us, note.jump_us)
+            self.queue_groups.put_off(now_us - note.jump_us, note.jump_us)
 
     # ---- commands
 
