@@ -18,10 +18,11 @@ CHECK_S = 50  # of that: `make check`
 WORKERS = 3  # Makefile: PARALLEL
 SHARES_S = {  # of the time of all workers, by the first folder below tests/; "": the files in tests/ itself
     "": 44,
+    "access": 26,
     "benchmarks": 13,
-    "broker": 99,
-    "chaos": 255,
-    "cli": 150,
+    "broker": 89,
+    "chaos": 250,
+    "cli": 145,
     "client": 160,
     "examples": 22,
     "fuzz": 20,

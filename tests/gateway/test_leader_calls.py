@@ -23,13 +23,13 @@ from tinymq.base.topic_config import TopicConfig
 from tinymq.base.types import PeerAddress, TopicId
 from tinymq.client.net.ports import Metadata
 from tinymq.gateway.call import Call
-from tinymq.gateway.forward_mark import ForwardMarks
 from tinymq.gateway.leader_calls import LeaderCalls
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.proto.methods import Method
 from tinymq.registry.state.values import BrokerRecord, QueueRecord, TopicRecord
 from tinymq.rpc.common.broker_state import Serving, State
+from tinymq.rpc.common.forward_mark import ForwardMarks
 from tinymq_chaos.sim.virtual.event_loop import VirtualClock, VirtualLoop, run_virtually
 
 ID = TopicId(b"t" * 16)

@@ -15,12 +15,12 @@ from tests.fakes.raw_client import until
 from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable, Closed, OutcomeUnknown, QuotaExceeded, TinymqError
 from tinymq.client.net.grpc_transport import GrpcConnector
-from tinymq.gateway.forward_mark import FORWARDED
 from tinymq.gateway.links import LINKS_MAX, LinkPool
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import TRAILER, from_wire
 from tinymq.proto.methods import method_named
 from tinymq.rpc.common.call_context import host_of
+from tinymq.rpc.common.forward_mark import FORWARDED
 from tinymq.testing.cluster import Cluster
 
 ASK = pb.FetchMessageRequest(topic="t")

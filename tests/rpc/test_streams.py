@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from tests.broker.partition.test_partition import Bench
 from tests.fakes.batches import payload
 from tests.fakes.raw_client import batch
+from tinymq.access.gate import Credential, StreamGuard
 from tinymq.base.config import MIB, Limits, Timing
 from tinymq.base.errors import Closed, InvalidRequest, UnknownPartition
 from tinymq.broker.partition.admission import PACKED_COST
@@ -89,10 +90,13 @@ class Streams:
         self.serving.broker = OneTopic(self.bench.partition, self.bench.deadlines, limits)  # type: ignore[assignment]
 
     def produce(self, line: Line) -> asyncio.Task[None]:
-        return asyncio.ensure_future(ProduceStream(self.serving, line).run(unpacked(line.incoming())))
+        return asyncio.ensure_future(ProduceStream(self.serving, line, self.guard()).run(unpacked(line.incoming())))
+
+    def guard(self) -> StreamGuard:
+        return self.serving.gate.guard(Credential("127.0.0.1"), "test")
 
     def fetch(self, line: Line) -> asyncio.Task[None]:
-        return asyncio.ensure_future(FetchStream(self.serving, line, self.limits).run(line.incoming()))
+        return asyncio.ensure_future(FetchStream(self.serving, line, self.limits, self.guard()).run(line.incoming()))
 
 
 def run(scenario: Callable[[Streams], Coroutine[Any, Any, None]], **limits: int) -> None:
@@ -315,7 +319,7 @@ def test_requests_before_a_refused_one_are_answered_first() -> None:
             yield [(batch(T, payload(), 1), payload())]
             raise InvalidRequest("too many")
 
-        stream = asyncio.ensure_future(ProduceStream(s.serving, line).run(arriving()))
+        stream = asyncio.ensure_future(ProduceStream(s.serving, line, s.guard()).run(arriving()))
         await settle()
         assert not stream.done()
         s.bench.group.commit()

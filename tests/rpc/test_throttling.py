@@ -40,12 +40,14 @@ class Limited(Streams):
 
     def produce_as(self, client: str, line: Line) -> asyncio.Task[None]:
         return asyncio.ensure_future(
-            ProduceStream(self.serving, line, self.rate.share(client)).run(unpacked(line.incoming()))
+            ProduceStream(self.serving, line, self.guard(), self.rate.share(client)).run(unpacked(line.incoming()))
         )  # fmt: skip
 
     def fetch_as(self, client: str, line: Line) -> asyncio.Task[None]:
         share = self.rate.share(client)
-        return asyncio.ensure_future(FetchStream(self.serving, line, self.limits, share).run(line.incoming()))
+        return asyncio.ensure_future(
+            FetchStream(self.serving, line, self.limits, self.guard(), share).run(line.incoming())
+        )
 
 
 def run(scenario: Callable[[Limited], Coroutine[Any, Any, None]]) -> None:

@@ -18,6 +18,8 @@ from tinymq.base import extras
 with extras.required("a broker (tinymq.app.broker_app)"):  # before imports that need more than the base install
     import structlog
 
+from tinymq.access.audit_file import AuditLog, open_audit_log
+from tinymq.access.gate import make_gate
 from tinymq.base.clock import Clock, SystemClock
 from tinymq.base.config import BrokerConfig, Limits, format_address, parse_address
 from tinymq.base.errors import BrokenInvariant, TinymqError
@@ -31,7 +33,6 @@ from tinymq.broker.replicas.transfers import Transfers
 from tinymq.broker.serve.quotas import Quotas
 from tinymq.client.net.grpc_transport import GrpcConnector
 from tinymq.format.entry import Entry
-from tinymq.gateway.forward_mark import ForwardMarks
 from tinymq.gateway.leader_calls import LeaderCalls
 from tinymq.gateway.links import PeerConnector
 from tinymq.gateway.queue_service import QueueService
@@ -53,6 +54,7 @@ from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
 from tinymq.rpc.services.dead_letters import DeadLettersService
 from tinymq.rpc.services.groups import GroupsService
+from tinymq.rpc.services.users import UsersService
 from tinymq.rpc.services.workers import WorkersService
 
 EXECUTOR_THREADS = 8
@@ -90,8 +92,9 @@ class BrokerApp:
     def __init__(self, config: BrokerConfig, env: MachineEnv | None = None) -> None:
         env = env or MachineEnv()
         self.config = config
-        self.serving = Serving()
         self._clock = env.clock
+        self.gate = make_gate(config, env.clock, self._spawn)
+        self.serving = Serving(self.gate, config.secret)
         self.metrics = Endpoint(self, env.clock)
         self.serving.meter = self.metrics.meter
         self._rng = env.rng
@@ -106,6 +109,7 @@ class BrokerApp:
         self.quotas.tell(self.metrics.meter.throttled)
         self._connector = env.connector(config.limits)
         self._gateway: QueueService | None = None
+        self.audit_log: AuditLog | None = None
         self._failed: asyncio.Future[TinymqError] | None = None
         self._store: Store | None = None
         self._transport: Transport | None = None
@@ -156,14 +160,13 @@ class BrokerApp:
 
     def heard_ages_s(self) -> dict[int, float]:
         """Map every other broker that this one has heard to the seconds since then."""
-        now = self._clock.monotonic()
-        return self._host.failure_detector.ages_s(now) if self._host is not None else {}
+        return self._host.failure_detector.ages_s(self._clock.monotonic()) if self._host is not None else {}
 
     def ports(self) -> list[Places]:
         """The places of all ports that this broker listens on."""
         clients = self._ports.places if self._ports is not None else []
-        peers = [self._transport.places] if isinstance(self._transport, TcpTransport) else []
-        return [*clients, *peers, *([self.metrics.places] if self.metrics.places is not None else [])]
+        peers = self._transport.places if isinstance(self._transport, TcpTransport) else None
+        return [*clients, *(places for places in (peers, self.metrics.places) if places is not None)]
 
     def tail_bytes(self) -> int:
         """The bytes that log entries in memory take."""
@@ -196,6 +199,7 @@ class BrokerApp:
         config = self.config
         if self._files is None:
             self._files = await self._runner.run(lambda: RealFiles(Path(config.data_dir)))
+            self.audit_log = open_audit_log(config, self.gate.audit, self._runner, self._clock, self._spawn)
             if mode := open_to_others(Path(config.data_dir)):
                 logger.warning("data_dir_open_to_others", broker=config.broker_id, path=config.data_dir, mode=mode)
         store = self._store = await Store.open(
@@ -225,7 +229,7 @@ class BrokerApp:
         recovery = Recovery(host, self._clock, self._rng.randbytes)
         transfers = Transfers(host, self._clock, config.timing.transfer_timeout_s)
         admin = AdminService(self.serving, formation, self, recovery, transfers, config.secret)
-        services = self._services(admin)
+        services = self._services(admin, UsersService(self.serving, recovery, config.secret))
         streams = StreamServer(config.limits, services.broker)
         self._ports = ClientPorts(config, self._make_server(config.limits, services), streams)
         await self._ports.start()
@@ -238,10 +242,10 @@ class BrokerApp:
             formation.on_formed = lambda entry: self._formed(env, entry)
         self._bootstrap.enter()
 
-    def _services(self, admin: AdminService) -> Services:
+    def _services(self, admin: AdminService, users: UsersService) -> Services:
         config = self.config
         broker = BrokerService(self.serving, config.limits, self.quotas)
-        marks = ForwardMarks(config.secret)
+        marks = self.serving.marks
         leaders = LeaderCalls(
             self.serving, self._connector, marks, metadata=broker.metadata, rng=self._rng, elsewhere=config.forward
         )  # fmt: skip
@@ -253,6 +257,7 @@ class BrokerApp:
             groups=GroupsService(self.serving),
             dead_letters=DeadLettersService(self.serving),
             workers=WorkersService(self.serving),
+            users=users,
             queue=self._gateway,
         )
 
@@ -275,14 +280,15 @@ class BrokerApp:
     async def _run(self, env: MemberEnv, first: Entry) -> None:
         """Take part in the cluster to which the data directory belongs."""
         self._enter(State.STARTING)
-        incarnation = env.store.identity.incarnation
+        config, incarnation = self.config, env.store.identity.incarnation
         record = BrokerRecord(
-            self.config.broker_id, incarnation, self.session, self.address, self.peer_address, self.config.rack
-        )
+            config.broker_id, incarnation, self.session, self.address, self.peer_address, config.rack
+        )  # fmt: skip
         member = self._member = MetadataMember(env, record, self._on_broken)
         await member.start(first)
         assert self._bootstrap is not None
         self._bootstrap.follow(member.broker.registry)
+        self.gate.follow(member.broker.registry)  # before anything is served
         self.serving.broker, self.serving.groups = member.broker, member.groups
         self.serving.coordinator, self.serving.workers = member.coordinator, member.workers
         self.serving.letters, self.serving.group_watch = member.dead_letters, member.group_watch
@@ -314,6 +320,8 @@ class BrokerApp:
             await self._gateway.close()
         if self._ports is not None:
             await self._ports.stop(STREAM_GRACE_S)
+        if self.audit_log is not None:
+            await self.audit_log.close()
         await self.metrics.stop()
         if self._store is not None:
             await (self._store.abandon() if failed else self._store.close())

@@ -38,7 +38,7 @@ with extras.required("tinymq.app.settings"):
 
 PREFIX = "TINYMQ_"
 _AS_JSON = """in the environment, lists and sections are JSON: TINYMQ_VOTERS='["1@127.0.0.1:7170"]'"""
-NOT_OURS = frozenset({"TINYMQ_SERVERS"})  # read by the command line, not by a broker
+NOT_OURS = frozenset({"TINYMQ_SERVERS", "TINYMQ_TOKEN", "TINYMQ_TOKEN_FILE"})  # read by clients, not by a broker
 
 
 def _section(name: str, values: type[Limits] | type[Timing]) -> type[BaseModel]:
@@ -73,6 +73,9 @@ class BrokerSettings(BaseSettings):
     dial: list[str] = []
     forward: list[str] = []
     metrics_listen: str = "127.0.0.1:9470"
+    access_required: bool = False
+    tokens_without_tls: bool = False
+    audit_dir: str = ""
     rack: str = ""
     auto_create_topics: bool = False
     default_partitions: int = 6

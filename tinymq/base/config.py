@@ -204,6 +204,9 @@ class BrokerConfig:
     dial: tuple[PeerAddress, ...] = ()  # overrides the addresses at which this broker dials others
     forward: tuple[PeerAddress, ...] = ()  # the same for clients' calls that it forwards to a leader
     metrics_listen: str = ""  # metrics over HTTP; "": none
+    access_required: bool = False  # check callers whatever the registry says, and before it has said anything
+    tokens_without_tls: bool = False  # take users' tokens from other machines over connections that others can read
+    audit_dir: str = ""  # of the audit log; "": audit/ in the data directory
     rack: str = ""
     auto_create_topics: bool = False  # a topic is made when a client first sends to it, or reads it
     default_partitions: int = 6  # of such a topic

@@ -13,7 +13,7 @@
     │   └── DeadlineExceeded   nothing was done, and the time is up
     ├── OutcomeUnknown         the request may have taken effect, or not
     ├── NotDelivered           records that a producer could not send
-    ├── Denied                 WrongSecret, WrongCluster, WrongBroker
+    ├── Denied                 Unauthenticated, WrongSecret, WrongCluster, WrongBroker
     ├── StorageError           DiskFull, OutOfDescriptors, SyncFailed, CorruptData, BrokenInvariant,
     │                          FolderInUse, PortInUse, UnsafePath
     └── Closed                 used after it was closed
@@ -288,6 +288,12 @@ class Denied(TinymqError):
     """The other end refuses this broker or client."""
 
     default_hint = "check the address of the other end, and the identity given to it"
+
+
+class Unauthenticated(Denied):
+    """The other end does not know who calls: no token was sent, or one that is unknown, revoked or expired."""
+
+    default_hint = "pass token=..., or set TINYMQ_TOKEN; an administrator makes one: tinymq user token NAME"
 
 
 class WrongSecret(Denied):

@@ -25,6 +25,10 @@ from tinymq.client.admin.partition_offsets import PartitionOffsets as PartitionO
 from tinymq.client.admin.scans import ScanDescription as ScanDescription
 from tinymq.client.admin.scans import ScanSummary as ScanSummary
 from tinymq.client.admin.scans import ServedBy as ServedBy
+from tinymq.client.admin.users import AccessAnswer as AccessAnswer
+from tinymq.client.admin.users import TokenDescription as TokenDescription
+from tinymq.client.admin.users import UserDescription as UserDescription
+from tinymq.client.admin.users import WhoAmI as WhoAmI
 from tinymq.client.cluster.routing import Broker as Broker
 from tinymq.client.common.config import ClientConfig as ClientConfig
 from tinymq.client.common.config import ConsumerConfig as ConsumerConfig

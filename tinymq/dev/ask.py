@@ -40,6 +40,13 @@ def form(addresses: Sequence[str], secret: bytes, timeout_s: float) -> Formed:
     return asyncio.run(form_cluster(addresses, secret, time.time_ns() // 1000, timeout_s))
 
 
+def administrator(addresses: Sequence[str], secret: bytes, name: str, timeout_s: float) -> str:
+    """Make an administrator with the cluster's secret, and return its token."""
+    from tinymq.rpc.services.first_administrator import make_administrator
+
+    return asyncio.run(make_administrator(addresses, secret, name, timeout_s))
+
+
 def survey(addresses: Sequence[str], secret: bytes, timeout_s: float) -> Survey:
     """Ask the brokers at `addresses`, and the brokers that they know, for their replicas of every group."""
     from tinymq.rpc.services.cluster_recovery import take_survey

@@ -8,8 +8,9 @@ from typing import Any
 from tinymq.base.config import MIB
 from tinymq.base.errors import BrokerUnreachable, DeadlineExceeded, InvalidRequest, NotLeader, NotReady, TinymqError
 from tinymq.broker.serve.broker import Broker
-from tinymq.gateway.forward_mark import FORWARDED, ForwardMarks
 from tinymq.rpc.common.call_context import Context, client_of
+from tinymq.rpc.common.caller import permits, principal_text, user_of
+from tinymq.rpc.common.forward_mark import FORWARDED, ForwardMarks
 
 TIMEOUT_S_MAX = 3600.0
 DIGITS_MAX = 12
@@ -32,6 +33,7 @@ class Call:
     deadline_s: float  # by the broker's monotonic clock
     receives_bytes: int = RECEIVES_BYTES  # the largest answer that the caller takes
     charged: bool = False  # another broker has proven that it counted this call
+    principal: str = ""  # who calls, as forwarded calls carry it; "" while callers are not checked
 
     def left_s(self) -> float:
         """Seconds until the deadline. Negative after it."""
@@ -50,9 +52,17 @@ def read_call(broker: Broker, context: Context, marks: ForwardMarks, method: str
     if not (receives.isascii() and receives.isdigit() and len(receives) <= DIGITS_MAX):
         raise InvalidRequest(f"{RECEIVES}: {receives[:100]!r}", hint="a number of bytes, such as 8388608")
     receives_bytes = min(int(receives), broker.limits.grpc_message_bytes_max)
-    client, mark = client_of(context), metadata.get(FORWARDED)
-    charged = mark is not None and marks.holds(broker, str(mark), method, client, request)
-    return Call(broker, client, mark is not None, deadline_s, receives_bytes, charged)
+    client, mark, present = client_of(context), metadata.get(FORWARDED), permits()
+    if present is None:  # else the gate has looked at the mark, which is valid once
+        charged = mark is not None and marks.holds(broker, str(mark), method, client, request)
+        return Call(broker, client, mark is not None, deadline_s, receives_bytes, charged)
+    if not present.forwarded:
+        client = user_of(context)
+    principal = principal_text(present.caller.principal)
+    return Call(
+        broker=broker, client=client, forwarded=mark is not None, deadline_s=deadline_s, receives_bytes=receives_bytes,
+        charged=present.forwarded, principal=principal,
+    )  # fmt: skip
 
 
 def too_late(last: TinymqError) -> DeadlineExceeded:

@@ -22,13 +22,14 @@ from tinymq.client.cluster.leader_calls import at_leader, topic_with
 from tinymq.client.common.config import ClientConfig
 from tinymq.client.net.ports import Link
 from tinymq.gateway.call import NOTHING_DONE, RECEIVES, Call
-from tinymq.gateway.forward_mark import FORWARDED, ForwardMarks
 from tinymq.gateway.links import LinkPool, OwnLink, PeerConnector
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.methods import method_named
 from tinymq.registry.state.values import QueueRecord
 from tinymq.rpc.common.broker_state import Serving, State
 from tinymq.rpc.common.call_context import CLIENT_ID
+from tinymq.rpc.common.caller import PRINCIPAL
+from tinymq.rpc.common.forward_mark import FORWARDED, ForwardMarks
 from tinymq.rpc.common.lookup import find_queue, find_topic
 
 T = TypeVar("T")
@@ -161,9 +162,10 @@ class LeaderCalls:
         if not receiver:
             raise NotReady(f"no broker is registered at {address}")
         metadata = (
-            (FORWARDED, self._marks.sign(broker, receiver, method, call.client, request)),
+            (FORWARDED, self._marks.sign(broker, receiver, method, call.client, request, principal=call.principal)),
             (CLIENT_ID, call.client),
             (RECEIVES, str(call.receives_bytes)),
+            *(((PRINCIPAL, call.principal),) if call.principal else ()),
         )
         where = self._elsewhere.get(receiver, address)
         return await self._pool.call(where, method_named("QueueService", method), request, timeout_s, metadata)

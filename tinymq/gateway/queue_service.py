@@ -27,16 +27,17 @@ from tinymq.broker.serve import messages
 from tinymq.broker.serve.messages import StoredMessage
 from tinymq.broker.serve.quotas import Quotas
 from tinymq.gateway.call import NOTHING_DONE, RECEIVES, RECEIVES_BYTES, Call, read_call, too_late
-from tinymq.gateway.forward_mark import ForwardMarks
 from tinymq.gateway.leader_calls import LeaderCalls
 from tinymq.gateway.topics import create_queue, delete_queue
 from tinymq.gateway.watch import LOOK_S, Watch
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.registry.state.values import TopicRecord
-from tinymq.rpc.common.access import CHANNEL, TOPIC
+from tinymq.rpc.common.access import CHANNEL, QUEUE_CHANNEL, TOPIC
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context
+from tinymq.rpc.common.caller import require
+from tinymq.rpc.common.forward_mark import ForwardMarks
 from tinymq.rpc.common.lookup import find_topic
 from tinymq.rpc.common.rpc_method import unary
 
@@ -85,7 +86,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
         call = self._call(context, "AsyncProduceMessage", request)
         return await self._produce("AsyncProduceMessage", Acks.LEADER, request, call)
 
-    @unary(operation="read", resource=CHANNEL)
+    @unary(operation="read", resource=CHANNEL, also=(("read", TOPIC),))
     async def ConsumeMessage(self, request: pb.ConsumeMessageRequest, context: Context) -> pb.ConsumeMessageReply:
         call = self._call(context, "ConsumeMessage", request)
         return await self._consume(request, call)
@@ -105,7 +106,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
         call = self._call(context, "DeleteQueue", request)
         return await delete_queue(request, call)
 
-    @unary(operation="describe", resource=TOPIC)
+    @unary(operation="describe", resource=TOPIC, also=(("describe", QUEUE_CHANNEL),))
     async def GetQueueSize(self, request: pb.GetQueueSizeRequest, context: Context) -> pb.GetQueueSizeReply:
         call = self._call(context, "GetQueueSize", request)
         return await self._size(request, call)
@@ -129,6 +130,8 @@ class QueueService(pb_grpc.QueueServiceServicer):
             await self._quotas.produce.share(call.client).admit(request.ByteSize(), call.left_s())
         if not request.HasField("timestamp_us"):
             request.timestamp_us = call.broker.env.clock.wall_us()
+        if call.broker.would_create(request.topic):
+            require("create", "topic", request.topic)
         await call.broker.create_missing(request.topic, call.left_s())
         here = partial(self._put, call, request, acks)
         if request.HasField("queue"):

@@ -2,6 +2,8 @@
 
 /metrics   for Prometheus (docs/metrics.md)
 /status    the broker as JSON; 200 while it runs, else 503
+
+While callers are checked, both need a token, unless the port listens on loopback only (doorkeeper.py).
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from http import HTTPStatus
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from tinymq.base.clock import Clock
-from tinymq.base.config import format_address, parse_address
+from tinymq.base.config import format_address, is_loopback, parse_address
 from tinymq.base.meter import Meter, Unmetered
+from tinymq.metrics.doorkeeper import Doorkeeper
 from tinymq.metrics.http import Answer, HttpServer
 from tinymq.metrics.measures import Measures
 from tinymq.metrics.page import render
@@ -35,7 +38,7 @@ class Endpoint:
         self._watched = Watched(app)
         self._clock = clock
         self._began_s = clock.monotonic()
-        self._server: HttpServer | None = None
+        self.server: HttpServer | None = None
         self._registry = CollectorRegistry()  # each broker has its own, because brokers share a process in tests
         self._measures: Measures | None = None
         self._in_turn = asyncio.Lock()  # the port renders one page at a time
@@ -57,20 +60,21 @@ class Endpoint:
             name, port = parse_address(listen)
             shares = descriptors.share(descriptors.limit(), self._watched.app.config.limits.connections_max)
             routes = {"/metrics": self._metrics, "/status": self._status}
-            self._server = HttpServer(routes, self._clock, shares.metrics)
-            self.address = format_address(name, await self._server.start(name, port))
+            doorkeeper = Doorkeeper(self._watched.app.serving.gate, is_loopback(name))
+            self.server = HttpServer(routes, self._clock, shares.metrics, doorkeeper.admit)
+            self.address = format_address(name, await self.server.start(name, port))
             self._watched.app.serving.metrics_address = self.address
 
     async def stop(self) -> None:
         """Close the port. Does nothing if the port is closed."""
-        server, self._server = self._server, None
+        server, self.server = self.server, None
         if server is not None:
             await server.stop()
 
     @property
     def places(self) -> Places | None:
         """The places of the port's connections, while it listens."""
-        return self._server.places if self._server is not None else None
+        return self.server.places if self.server is not None else None
 
     def group_changed(self, group: Group) -> None:
         """Note that the role, term or leader of a replica may have changed."""

@@ -22,7 +22,7 @@ import structlog
 from tinymq.base.clock import Clock, Timer
 from tinymq.net import descriptors
 from tinymq.net.acceptor import Acceptor
-from tinymq.net.connection_limits import Place, Places, Refusal
+from tinymq.net.connection_limits import Place, Places, Refusal, host_of
 
 REQUEST_BYTES_MAX = 16 * 1024
 REQUEST_S = 5.0
@@ -45,14 +45,22 @@ class Answer:
 Route = Callable[[Mapping[str, str]], Awaitable[Answer]]
 """Answers a request by its headers, whose names are in lower case."""
 
+Admit = Callable[[str, str, Mapping[str, str]], Answer | None]
+"""Returns the refusal of a request, by the caller's host, the path and the headers. None: it is served."""
+
 
 class HttpServer:
     """Listens from `start` to `stop`. All calls on one loop."""
 
     def __init__(
-        self, routes: Mapping[str, Route], clock: Clock, connections_max: int = descriptors.METRICS_CONNECTIONS_MAX
+        self,
+        routes: Mapping[str, Route],
+        clock: Clock,
+        connections_max: int = descriptors.METRICS_CONNECTIONS_MAX,
+        admit: Admit = lambda host, path, headers: None,
     ) -> None:
         self.routes = routes
+        self.admit = admit
         self.clock = clock
         self.connections_max = connections_max
         self.places = Places("metrics", 2 * connections_max)  # closed connections leave with a delay
@@ -94,12 +102,15 @@ class HttpServer:
         path = request.target.decode("ascii", "replace").partition("?")[0]
         headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
         route = self.routes.get(path)
-        if route is None:
-            connection.send(_plain(HTTPStatus.NOT_FOUND, "there are " + ", ".join(self.routes)))
+        refusal = self.admit(connection.host, path, headers)
+        if refusal is not None:
+            connection.send(refusal)
+        elif route is None:
+            connection.send(plain(HTTPStatus.NOT_FOUND, "there are " + ", ".join(self.routes)))
         elif request.method not in (b"GET", b"HEAD"):
-            connection.send(_plain(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD are", headers={"allow": "GET, HEAD"}))
+            connection.send(plain(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD are", headers={"allow": "GET, HEAD"}))
         elif headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            connection.send(_plain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a request here has no body"))
+            connection.send(plain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a request here has no body"))
         else:
             task = asyncio.get_running_loop().create_task(self._answer(connection, path, route, headers))
             self._answering.add(task)
@@ -110,11 +121,12 @@ class HttpServer:
             answer = await route(headers)
         except Exception:
             logger.exception("request_failed", path=path)
-            answer = _plain(HTTPStatus.INTERNAL_SERVER_ERROR, "the broker's log says why")
+            answer = plain(HTTPStatus.INTERNAL_SERVER_ERROR, "the broker's log says why")
         connection.send(answer)
 
 
-def _plain(status: HTTPStatus, message: str, headers: Mapping[str, str] | None = None) -> Answer:
+def plain(status: HTTPStatus, message: str, headers: Mapping[str, str] | None = None) -> Answer:
+    """An answer that says why there is no page."""
     return Answer(status, f"{status.value} {status.phrase}: {message}\n".encode(), headers=headers or {})
 
 
@@ -125,6 +137,7 @@ class _Connection(asyncio.Protocol):
         self.reading = True
         self._server = server
         self._place = place
+        self.host = ""  # of the caller
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_BYTES_MAX)
         self._head_only = False
         self._transport: asyncio.Transport | None = None
@@ -133,6 +146,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self.host = host_of(str((transport.get_extra_info("peername") or ("",))[0]))
         self._limit(REQUEST_S)
         self._server.opened(self)
 
@@ -144,7 +158,7 @@ class _Connection(asyncio.Protocol):
             event = self._http.next_event()
         except h11.RemoteProtocolError as error:
             self._end_reading()
-            self.send(_plain(HTTPStatus(error.error_status_hint), str(error)))
+            self.send(plain(HTTPStatus(error.error_status_hint), str(error)))
             return
         if isinstance(event, h11.Request):
             self._head_only = event.method == b"HEAD"

@@ -3274,6 +3274,7 @@ class StreamHello(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     BROKER_ID_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     kind: Global___StreamKind.ValueType
     cluster_id: _builtins.bytes
@@ -3281,6 +3282,8 @@ class StreamHello(_message.Message):
     broker_id: _builtins.int
     """the client wants to reach, by a MetadataReply; unset: any broker"""
     client_id: _builtins.str
+    token: _builtins.str
+    """of the user who opens the stream; "": none"""
     def __init__(
         self,
         *,
@@ -3289,10 +3292,11 @@ class StreamHello(_message.Message):
         cluster_id: _builtins.bytes = ...,
         broker_id: _builtins.int = ...,
         client_id: _builtins.str = ...,
+        token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "client_id", b"client_id", "cluster_id", b"cluster_id", "kind", b"kind", "protocol", b"protocol"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "client_id", b"client_id", "cluster_id", b"cluster_id", "kind", b"kind", "protocol", b"protocol", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4734,3 +4738,495 @@ class PurgeRecordsReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PurgeRecordsReply: _TypeAlias = PurgeRecordsReply  # noqa: Y015
+
+@_typing.final
+class AccessGrant(_message.Message):
+    """---- users ----------------------------------------------------------------------------------------
+
+    One operation on one resource, or on all resources of a kind whose names begin with `name`.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATION_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
+    operation: _builtins.str
+    """read, write, create, alter, delete, describe, admin"""
+    kind: _builtins.str
+    """topic, group, channel, cluster"""
+    name: _builtins.str
+    prefix: _builtins.bool
+    def __init__(
+        self,
+        *,
+        operation: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        name: _builtins.str = ...,
+        prefix: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "name", b"name", "operation", b"operation", "prefix", b"prefix"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AccessGrant: _TypeAlias = AccessGrant  # noqa: Y015
+
+@_typing.final
+class WhoAmIRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WhoAmIRequest: _TypeAlias = WhoAmIRequest  # noqa: Y015
+
+@_typing.final
+class WhoAmIReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    ROLES_FIELD_NUMBER: _builtins.int
+    GRANTS_FIELD_NUMBER: _builtins.int
+    ENABLED_FIELD_NUMBER: _builtins.int
+    LEFT_MS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """"": nobody"""
+    proof: _builtins.str
+    """how the caller proved it: token, certificate, jwt; "": not at all"""
+    enabled: _builtins.bool
+    """whether the cluster checks callers at all"""
+    left_ms: _builtins.int
+    """until the proof expires; 0: it does not"""
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    @_builtins.property
+    def roles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def grants(self) -> _containers.RepeatedCompositeFieldContainer[Global___AccessGrant]:
+        """those of the roles included"""
+
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+        name: _builtins.str = ...,
+        proof: _builtins.str = ...,
+        roles: _abc.Iterable[_builtins.str] | None = ...,
+        grants: _abc.Iterable[Global___AccessGrant] | None = ...,
+        enabled: _builtins.bool = ...,
+        left_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["enabled", b"enabled", "error", b"error", "grants", b"grants", "left_ms", b"left_ms", "name", b"name", "proof", b"proof", "roles", b"roles"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WhoAmIReply: _TypeAlias = WhoAmIReply  # noqa: Y015
+
+@_typing.final
+class NewToken(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHA256_FIELD_NUMBER: _builtins.int
+    LABEL_FIELD_NUMBER: _builtins.int
+    LIFETIME_MS_FIELD_NUMBER: _builtins.int
+    sha256: _builtins.bytes
+    """of the token's text"""
+    label: _builtins.str
+    lifetime_ms: _builtins.int
+    """0: it does not expire"""
+    def __init__(
+        self,
+        *,
+        sha256: _builtins.bytes = ...,
+        label: _builtins.str = ...,
+        lifetime_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["label", b"label", "lifetime_ms", b"lifetime_ms", "sha256", b"sha256"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NewToken: _TypeAlias = NewToken  # noqa: Y015
+
+@_typing.final
+class ChangeUserRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    CREATE_FIELD_NUMBER: _builtins.int
+    DELETE_FIELD_NUMBER: _builtins.int
+    ADD_TOKEN_FIELD_NUMBER: _builtins.int
+    REVOKE_TOKEN_FIELD_NUMBER: _builtins.int
+    GRANT_FIELD_NUMBER: _builtins.int
+    REVOKE_FIELD_NUMBER: _builtins.int
+    ADD_ROLE_FIELD_NUMBER: _builtins.int
+    REMOVE_ROLE_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    role: _builtins.bool
+    """a role of that name, not a user"""
+    create: _builtins.bool
+    delete: _builtins.bool
+    revoke_token: _builtins.str
+    """its id; "*": all"""
+    add_role: _builtins.str
+    remove_role: _builtins.str
+    timeout_ms: _builtins.int
+    command_id: _builtins.bytes
+    @_builtins.property
+    def add_token(self) -> Global___NewToken: ...
+    @_builtins.property
+    def grant(self) -> Global___AccessGrant: ...
+    @_builtins.property
+    def revoke(self) -> Global___AccessGrant: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        role: _builtins.bool = ...,
+        create: _builtins.bool = ...,
+        delete: _builtins.bool = ...,
+        add_token: Global___NewToken | None = ...,
+        revoke_token: _builtins.str = ...,
+        grant: Global___AccessGrant | None = ...,
+        revoke: Global___AccessGrant | None = ...,
+        add_role: _builtins.str = ...,
+        remove_role: _builtins.str = ...,
+        timeout_ms: _builtins.int = ...,
+        command_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["add_role", b"add_role", "add_token", b"add_token", "change", b"change", "create", b"create", "delete", b"delete", "grant", b"grant", "remove_role", b"remove_role", "revoke", b"revoke", "revoke_token", b"revoke_token"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add_role", b"add_role", "add_token", b"add_token", "change", b"change", "command_id", b"command_id", "create", b"create", "delete", b"delete", "grant", b"grant", "name", b"name", "remove_role", b"remove_role", "revoke", b"revoke", "revoke_token", b"revoke_token", "role", b"role", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["create", "delete", "add_token", "revoke_token", "grant", "revoke", "add_role", "remove_role"]  # noqa: Y015
+    _WhichOneofArgType_change: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_change) -> _WhichOneofReturnType_change | None: ...
+
+Global___ChangeUserRequest: _TypeAlias = ChangeUserRequest  # noqa: Y015
+
+@_typing.final
+class ChangeUserReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
+    changed: _builtins.bool
+    """false: it was so already"""
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    @_builtins.property
+    def user(self) -> Global___UserInfo:
+        """as it is now; unset after a deletion"""
+
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+        user: Global___UserInfo | None = ...,
+        changed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "user", b"user"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "error", b"error", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeUserReply: _TypeAlias = ChangeUserReply  # noqa: Y015
+
+@_typing.final
+class TokenInfo(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    LABEL_FIELD_NUMBER: _builtins.int
+    CREATED_US_FIELD_NUMBER: _builtins.int
+    EXPIRES_US_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """the first 12 hex digits of the token's SHA-256"""
+    label: _builtins.str
+    created_us: _builtins.int
+    expires_us: _builtins.int
+    """0: never"""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        label: _builtins.str = ...,
+        created_us: _builtins.int = ...,
+        expires_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_us", b"created_us", "expires_us", b"expires_us", "id", b"id", "label", b"label"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenInfo: _TypeAlias = TokenInfo  # noqa: Y015
+
+@_typing.final
+class UserInfo(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    GRANTS_FIELD_NUMBER: _builtins.int
+    ROLES_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    CREATED_US_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    role: _builtins.bool
+    created_us: _builtins.int
+    @_builtins.property
+    def grants(self) -> _containers.RepeatedCompositeFieldContainer[Global___AccessGrant]: ...
+    @_builtins.property
+    def roles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenInfo]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        role: _builtins.bool = ...,
+        grants: _abc.Iterable[Global___AccessGrant] | None = ...,
+        roles: _abc.Iterable[_builtins.str] | None = ...,
+        tokens: _abc.Iterable[Global___TokenInfo] | None = ...,
+        created_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_us", b"created_us", "grants", b"grants", "name", b"name", "role", b"role", "roles", b"roles", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UserInfo: _TypeAlias = UserInfo  # noqa: Y015
+
+@_typing.final
+class ListUsersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """"": all"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListUsersRequest: _TypeAlias = ListUsersRequest  # noqa: Y015
+
+@_typing.final
+class ListUsersReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    USERS_FIELD_NUMBER: _builtins.int
+    ENABLED_FIELD_NUMBER: _builtins.int
+    enabled: _builtins.bool
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    @_builtins.property
+    def users(self) -> _containers.RepeatedCompositeFieldContainer[Global___UserInfo]:
+        """users by name, then roles by name"""
+
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+        users: _abc.Iterable[Global___UserInfo] | None = ...,
+        enabled: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["enabled", b"enabled", "error", b"error", "users", b"users"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListUsersReply: _TypeAlias = ListUsersReply  # noqa: Y015
+
+@_typing.final
+class TestAccessRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    user: _builtins.str
+    @_builtins.property
+    def wanted(self) -> Global___AccessGrant:
+        """without `prefix`"""
+
+    def __init__(
+        self,
+        *,
+        user: _builtins.str = ...,
+        wanted: Global___AccessGrant | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wanted", b"wanted"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["user", b"user", "wanted", b"wanted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TestAccessRequest: _TypeAlias = TestAccessRequest  # noqa: Y015
+
+@_typing.final
+class TestAccessReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    ALLOWED_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    allowed: _builtins.bool
+    role: _builtins.str
+    """through which the user has the grant; "": its own"""
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    @_builtins.property
+    def by(self) -> Global___AccessGrant:
+        """a grant that allows it"""
+
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+        allowed: _builtins.bool = ...,
+        by: Global___AccessGrant | None = ...,
+        role: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "by", b"by", "error", b"error", "role", b"role"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TestAccessReply: _TypeAlias = TestAccessReply  # noqa: Y015
+
+@_typing.final
+class SwitchAccessRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENABLED_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
+    enabled: _builtins.bool
+    timeout_ms: _builtins.int
+    command_id: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        enabled: _builtins.bool = ...,
+        timeout_ms: _builtins.int = ...,
+        command_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "enabled", b"enabled", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SwitchAccessRequest: _TypeAlias = SwitchAccessRequest  # noqa: Y015
+
+@_typing.final
+class SwitchAccessReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    ADMINISTRATORS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    @_builtins.property
+    def administrators(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+        administrators: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["administrators", b"administrators", "error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SwitchAccessReply: _TypeAlias = SwitchAccessReply  # noqa: Y015
+
+@_typing.final
+class MakeAdministratorRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TOKEN_SHA256_FIELD_NUMBER: _builtins.int
+    CHALLENGE_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    token_sha256: _builtins.bytes
+    challenge: _builtins.bytes
+    """of a SurveyReply of this broker; it counts once"""
+    proof: _builtins.bytes
+    """HMAC-SHA256 by the cluster secret of "administrator", challenge, token_sha256, name"""
+    timeout_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        token_sha256: _builtins.bytes = ...,
+        challenge: _builtins.bytes = ...,
+        proof: _builtins.bytes = ...,
+        timeout_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["challenge", b"challenge", "name", b"name", "proof", b"proof", "timeout_ms", b"timeout_ms", "token_sha256", b"token_sha256"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MakeAdministratorRequest: _TypeAlias = MakeAdministratorRequest  # noqa: Y015
+
+@_typing.final
+class MakeAdministratorReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    @_builtins.property
+    def user(self) -> Global___UserInfo: ...
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+        user: Global___UserInfo | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "user", b"user"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MakeAdministratorReply: _TypeAlias = MakeAdministratorReply  # noqa: Y015

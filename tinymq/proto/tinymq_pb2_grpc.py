@@ -1151,6 +1151,300 @@ class DeadLetters:
             _registered_method=True)
 
 
+class UsersStub:
+    """Who may do what (docs/security.md). At any broker. Tokens are made by clients: a broker sees only their hashes.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.WhoAmI = channel.unary_unary(
+                '/tinymq.v1.Users/WhoAmI',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.WhoAmIRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.WhoAmIReply.FromString,
+                _registered_method=True)
+        self.ChangeUser = channel.unary_unary(
+                '/tinymq.v1.Users/ChangeUser',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ChangeUserRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ChangeUserReply.FromString,
+                _registered_method=True)
+        self.ListUsers = channel.unary_unary(
+                '/tinymq.v1.Users/ListUsers',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListUsersRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListUsersReply.FromString,
+                _registered_method=True)
+        self.TestAccess = channel.unary_unary(
+                '/tinymq.v1.Users/TestAccess',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.TestAccessRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.TestAccessReply.FromString,
+                _registered_method=True)
+        self.SwitchAccess = channel.unary_unary(
+                '/tinymq.v1.Users/SwitchAccess',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.SwitchAccessRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.SwitchAccessReply.FromString,
+                _registered_method=True)
+        self.MakeAdministrator = channel.unary_unary(
+                '/tinymq.v1.Users/MakeAdministrator',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.MakeAdministratorRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.MakeAdministratorReply.FromString,
+                _registered_method=True)
+
+
+class UsersServicer:
+    """Who may do what (docs/security.md). At any broker. Tokens are made by clients: a broker sees only their hashes.
+    """
+
+    def WhoAmI(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeUser(self, request, context):
+        """Makes, changes or deletes one user or one role.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListUsers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TestAccess(self, request, context):
+        """Says whether a user may do something, and by which grant.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SwitchAccess(self, request, context):
+        """Switches the checks of the whole cluster on or off.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MakeAdministrator(self, request, context):
+        """Makes an administrator without being one. Needs the proof of the cluster secret.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_UsersServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'WhoAmI': grpc.unary_unary_rpc_method_handler(
+                    servicer.WhoAmI,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.WhoAmIRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.WhoAmIReply.SerializeToString,
+            ),
+            'ChangeUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeUser,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ChangeUserRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ChangeUserReply.SerializeToString,
+            ),
+            'ListUsers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListUsers,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListUsersRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListUsersReply.SerializeToString,
+            ),
+            'TestAccess': grpc.unary_unary_rpc_method_handler(
+                    servicer.TestAccess,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.TestAccessRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.TestAccessReply.SerializeToString,
+            ),
+            'SwitchAccess': grpc.unary_unary_rpc_method_handler(
+                    servicer.SwitchAccess,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.SwitchAccessRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.SwitchAccessReply.SerializeToString,
+            ),
+            'MakeAdministrator': grpc.unary_unary_rpc_method_handler(
+                    servicer.MakeAdministrator,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.MakeAdministratorRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.MakeAdministratorReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'tinymq.v1.Users', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('tinymq.v1.Users', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Users:
+    """Who may do what (docs/security.md). At any broker. Tokens are made by clients: a broker sees only their hashes.
+    """
+
+    @staticmethod
+    def WhoAmI(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Users/WhoAmI',
+            tinymq_dot_proto_dot_tinymq__pb2.WhoAmIRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.WhoAmIReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Users/ChangeUser',
+            tinymq_dot_proto_dot_tinymq__pb2.ChangeUserRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.ChangeUserReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListUsers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Users/ListUsers',
+            tinymq_dot_proto_dot_tinymq__pb2.ListUsersRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.ListUsersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TestAccess(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Users/TestAccess',
+            tinymq_dot_proto_dot_tinymq__pb2.TestAccessRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.TestAccessReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SwitchAccess(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Users/SwitchAccess',
+            tinymq_dot_proto_dot_tinymq__pb2.SwitchAccessRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.SwitchAccessReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MakeAdministrator(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Users/MakeAdministrator',
+            tinymq_dot_proto_dot_tinymq__pb2.MakeAdministratorRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.MakeAdministratorReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class AdminStub:
     """Missing associated documentation comment in .proto file."""
 

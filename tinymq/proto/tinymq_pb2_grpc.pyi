@@ -394,6 +394,91 @@ class DeadLettersServicer(metaclass=_abc_1.ABCMeta):
 
 def add_DeadLettersServicer_to_server(servicer: DeadLettersServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
+class UsersStub:
+    """Who may do what (docs/security.md). At any broker. Tokens are made by clients: a broker sees only their hashes."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> UsersAsyncStub: ...
+    WhoAmI: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.WhoAmIRequest, _tinymq_pb2.WhoAmIReply]
+    ChangeUser: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ChangeUserRequest, _tinymq_pb2.ChangeUserReply]
+    """Makes, changes or deletes one user or one role."""
+    ListUsers: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ListUsersRequest, _tinymq_pb2.ListUsersReply]
+    TestAccess: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.TestAccessRequest, _tinymq_pb2.TestAccessReply]
+    """Says whether a user may do something, and by which grant."""
+    SwitchAccess: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.SwitchAccessRequest, _tinymq_pb2.SwitchAccessReply]
+    """Switches the checks of the whole cluster on or off."""
+    MakeAdministrator: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.MakeAdministratorRequest, _tinymq_pb2.MakeAdministratorReply]
+    """Makes an administrator without being one. Needs the proof of the cluster secret."""
+
+@_typing.type_check_only
+class UsersAsyncStub(UsersStub):
+    """Who may do what (docs/security.md). At any broker. Tokens are made by clients: a broker sees only their hashes."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    WhoAmI: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.WhoAmIRequest, _tinymq_pb2.WhoAmIReply]  # type: ignore[assignment]
+    ChangeUser: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ChangeUserRequest, _tinymq_pb2.ChangeUserReply]  # type: ignore[assignment]
+    """Makes, changes or deletes one user or one role."""
+    ListUsers: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ListUsersRequest, _tinymq_pb2.ListUsersReply]  # type: ignore[assignment]
+    TestAccess: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.TestAccessRequest, _tinymq_pb2.TestAccessReply]  # type: ignore[assignment]
+    """Says whether a user may do something, and by which grant."""
+    SwitchAccess: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.SwitchAccessRequest, _tinymq_pb2.SwitchAccessReply]  # type: ignore[assignment]
+    """Switches the checks of the whole cluster on or off."""
+    MakeAdministrator: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.MakeAdministratorRequest, _tinymq_pb2.MakeAdministratorReply]  # type: ignore[assignment]
+    """Makes an administrator without being one. Needs the proof of the cluster secret."""
+
+class UsersServicer(metaclass=_abc_1.ABCMeta):
+    """Who may do what (docs/security.md). At any broker. Tokens are made by clients: a broker sees only their hashes."""
+
+    @_abc_1.abstractmethod
+    def WhoAmI(
+        self,
+        request: _tinymq_pb2.WhoAmIRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.WhoAmIReply, _abc.Awaitable[_tinymq_pb2.WhoAmIReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ChangeUser(
+        self,
+        request: _tinymq_pb2.ChangeUserRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.ChangeUserReply, _abc.Awaitable[_tinymq_pb2.ChangeUserReply]]:
+        """Makes, changes or deletes one user or one role."""
+
+    @_abc_1.abstractmethod
+    def ListUsers(
+        self,
+        request: _tinymq_pb2.ListUsersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.ListUsersReply, _abc.Awaitable[_tinymq_pb2.ListUsersReply]]: ...
+
+    @_abc_1.abstractmethod
+    def TestAccess(
+        self,
+        request: _tinymq_pb2.TestAccessRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.TestAccessReply, _abc.Awaitable[_tinymq_pb2.TestAccessReply]]:
+        """Says whether a user may do something, and by which grant."""
+
+    @_abc_1.abstractmethod
+    def SwitchAccess(
+        self,
+        request: _tinymq_pb2.SwitchAccessRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.SwitchAccessReply, _abc.Awaitable[_tinymq_pb2.SwitchAccessReply]]:
+        """Switches the checks of the whole cluster on or off."""
+
+    @_abc_1.abstractmethod
+    def MakeAdministrator(
+        self,
+        request: _tinymq_pb2.MakeAdministratorRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.MakeAdministratorReply, _abc.Awaitable[_tinymq_pb2.MakeAdministratorReply]]:
+        """Makes an administrator without being one. Needs the proof of the cluster secret."""
+
+def add_UsersServicer_to_server(servicer: UsersServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
 class AdminStub:
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...

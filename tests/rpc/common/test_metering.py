@@ -133,7 +133,7 @@ def test_a_fetch_is_reported_with_its_wait_apart() -> None:
 def test_a_cancelled_fetch_is_not_reported() -> None:
     async def scenario(s: Streams, reports: Told) -> None:
         line = Line()
-        stream = FetchStream(s.serving, line, s.limits)
+        stream = FetchStream(s.serving, line, s.limits, s.guard())
         running = asyncio.ensure_future(stream.run(line.incoming()))
         for number in (1, 2):
             line.send(ask(number))

@@ -8,7 +8,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from google.protobuf.descriptor import Descriptor
 from grpc import StatusCode
 
 from tinymq.base.errors import BrokenInvariant, UnknownTopic
@@ -16,7 +15,20 @@ from tinymq.gateway.queue_service import QueueService
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import TRAILER
 from tinymq.proto.methods import METHODS, Method
-from tinymq.rpc.common.access import CHANNEL, CLUSTER, GROUP, TOPIC, Access, Resource
+from tinymq.rpc.common.access import (
+    CHANNEL,
+    CLUSTER,
+    CURSORS,
+    GROUP,
+    GROUP_TOPICS,
+    LEVEL,
+    QUEUE_CHANNEL,
+    SOME_TOPIC,
+    TOPIC,
+    Access,
+    field_of,
+)
+from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context
 from tinymq.rpc.common.rpc_method import access_of, item, unary
 from tinymq.rpc.services.admin import AdminService
@@ -24,6 +36,7 @@ from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
 from tinymq.rpc.services.dead_letters import DeadLettersService
 from tinymq.rpc.services.groups import GroupsService
+from tinymq.rpc.services.users import UsersService
 from tinymq.rpc.services.workers import WorkersService
 
 SERVICES: dict[str, type] = {
@@ -32,32 +45,39 @@ SERVICES: dict[str, type] = {
     "Groups": GroupsService,
     "Workers": WorkersService,
     "DeadLetters": DeadLettersService,
+    "Users": UsersService,
     "Admin": AdminService,
     "QueueService": QueueService,
 }
 EXPECTED = {
     "Broker.Produce": Access("write", TOPIC),
     "Broker.Fetch": Access("read", TOPIC),
-    "Broker.Metadata": Access("describe", TOPIC),
+    "Broker.Metadata": Access("describe", TOPIC, filters=True),
     "Broker.ListOffsets": Access("describe", TOPIC),
-    "Broker.OpenProducer": Access("write", CLUSTER),
-    "Groups.CreateGroup": Access("create", GROUP),
+    "Broker.OpenProducer": Access("write", SOME_TOPIC),
+    "Groups.CreateGroup": Access("create", GROUP, (("read", GROUP_TOPICS),)),
     "Groups.DeleteGroup": Access("delete", GROUP),
-    "Groups.ListGroups": Access("describe", GROUP),
+    "Groups.ListGroups": Access("describe", GROUP, filters=True),
     "Groups.Heartbeat": Access("read", GROUP),
     "Groups.AwaitAssignment": Access("read", GROUP),
     "Groups.ListMembers": Access("describe", GROUP),
-    "Workers.Work": Access("read", GROUP),
+    "Workers.Work": Access("read", GROUP, (("read", TOPIC),)),
     "DeadLetters.ExplainRecord": Access("describe", TOPIC),
     "DeadLetters.RedriveRecord": Access("write", TOPIC),
     "DeadLetters.PurgeRecords": Access("delete", TOPIC),
-    "Channels.SetConsumer": Access("read", CHANNEL),
-    "Channels.UnsetConsumer": Access("read", CHANNEL),
-    "Channels.GetConsumer": Access("describe", CHANNEL),
-    "Channels.Change": Access("read", CHANNEL),
+    "Channels.SetConsumer": Access("read", CHANNEL, (("read", TOPIC),)),
+    "Channels.UnsetConsumer": Access("read", CHANNEL, (("read", TOPIC),)),
+    "Channels.GetConsumer": Access("describe", CHANNEL, (("describe", TOPIC),)),
+    "Channels.Change": Access("read", CURSORS, (("read", TOPIC),)),
     "Channels.List": Access("describe", TOPIC),
     "Channels.Trim": Access("delete", TOPIC),
     "Channels.Hold": Access("read", TOPIC),
+    "Users.WhoAmI": Access("switch", CLUSTER),
+    "Users.ChangeUser": Access("switch", CLUSTER),
+    "Users.ListUsers": Access("switch", CLUSTER),
+    "Users.TestAccess": Access("switch", CLUSTER),
+    "Users.SwitchAccess": Access("switch", CLUSTER),
+    "Users.MakeAdministrator": Access("secret", CLUSTER),
     "Admin.CreateTopic": Access("create", TOPIC),
     "Admin.DeleteTopic": Access("delete", TOPIC),
     "Admin.AlterTopic": Access("alter", TOPIC),
@@ -65,20 +85,20 @@ EXPECTED = {
     "Admin.DeletePartition": Access("delete", TOPIC),
     "Admin.TransferLeader": Access("alter", TOPIC),
     "Admin.ClusterStatus": Access("describe", CLUSTER),
-    "Admin.FeatureLevel": Access("alter", CLUSTER),
-    "Admin.DescribeScan": Access("describe", CLUSTER),
+    "Admin.FeatureLevel": Access("alter", LEVEL),
+    "Admin.DescribeScan": Access("known", CLUSTER, filters=True),
     "Admin.ListScans": Access("describe", CLUSTER),
-    "Admin.DescribeSelf": Access("cluster_action", CLUSTER),
-    "Admin.Form": Access("cluster_action", CLUSTER),
-    "Admin.Survey": Access("cluster_action", CLUSTER),
-    "Admin.TakeOver": Access("cluster_action", CLUSTER),
+    "Admin.DescribeSelf": Access("secret", CLUSTER),
+    "Admin.Form": Access("secret", CLUSTER),
+    "Admin.Survey": Access("secret", CLUSTER),
+    "Admin.TakeOver": Access("secret", CLUSTER),
     "QueueService.ProduceMessage": Access("write", TOPIC),
     "QueueService.AsyncProduceMessage": Access("write", TOPIC),
-    "QueueService.ConsumeMessage": Access("read", CHANNEL),
+    "QueueService.ConsumeMessage": Access("read", CHANNEL, (("read", TOPIC),)),
     "QueueService.FetchMessage": Access("read", TOPIC),
     "QueueService.CreateQueue": Access("create", TOPIC),
     "QueueService.DeleteQueue": Access("delete", TOPIC),
-    "QueueService.GetQueueSize": Access("describe", TOPIC),
+    "QueueService.GetQueueSize": Access("describe", TOPIC, (("describe", QUEUE_CHANNEL),)),
 }
 
 
@@ -91,16 +111,12 @@ def test_every_rpc_has_its_operation_and_resource() -> None:
     assert {method.label: declared(method) for method in METHODS.values()} == EXPECTED
 
 
-def has(kind: Descriptor, path: str) -> bool:
-    name, _, rest = path.partition(".")
-    field = kind.fields_by_name.get(name)
-    return field is not None and (not rest or (field.message_type is not None and has(field.message_type, rest)))
-
-
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.label)
 def test_a_request_names_the_resource_of_its_rpc(method: Method) -> None:
-    resource: Resource = declared(method).resource
-    assert resource is CLUSTER or any(has(method.request.DESCRIPTOR, path) for path in resource.fields)
+    access = declared(method)
+    for resource in (access.resource, *(resource for _, resource in access.also)):
+        named = field_of(resource, method.request.DESCRIPTOR) is not None
+        assert named or resource.targets is not None or resource in (CLUSTER, SOME_TOPIC)
 
 
 class Failing:
@@ -108,6 +124,7 @@ class Failing:
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+        self._serving = Serving()
 
     @unary(operation="delete", resource=TOPIC)
     async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Context) -> pb.DeleteTopicReply:

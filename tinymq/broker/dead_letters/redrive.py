@@ -6,6 +6,7 @@ them there. It is a queue group like any other, so retention=acknowledged makes 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tinymq.base.errors import InvalidRequest, UnknownTopic
@@ -41,11 +42,14 @@ class Redrive:
         self._groups = groups
         self._courier = courier
 
-    async def redrive(self, partition: Partition, offset: int, run: bytes) -> Redriven:
+    async def redrive(
+        self, partition: Partition, offset: int, run: bytes, *, permit: Callable[[str], None] = lambda source: None
+    ) -> Redriven:
         """Send one dead letter back to its source, for the group that gave it up, and settle it.
 
-        `run`: RUN_BYTES, which the repeats of a call keep: the source gets the record once for each. Returns when the
-        record is committed in the source, and the dead letter is settled. Raises InvalidRequest for what is no dead
+        `run`: RUN_BYTES, which the repeats of a call keep: the source gets the record once for each. `permit` may
+        refuse the source: its name comes from a header, which anyone who may write dead letters can set. Returns when
+        the record is committed in the source, and the dead letter is settled. Raises InvalidRequest for what is no dead
         letter or was lost, UnknownTopic if the source is gone, OffsetOutOfRange, NotLeader, NotReady, OutcomeUnknown.
         """
         if len(run) != RUN_BYTES:
@@ -54,6 +58,7 @@ class Redrive:
         await prove_leading(partition, COMMAND_S)
         record = await read_record(self._broker, partition, offset)
         came = origin(record.headers)
+        permit(came.topic)
         if _is_settled(partition, name, offset):
             return Redriven(came.topic, came.partition, 0, True)
         if came.lost:

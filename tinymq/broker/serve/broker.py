@@ -224,9 +224,13 @@ class Broker:
         await self._wait_leaders(topic.queues, deadline_s)
         return topic
 
+    def would_create(self, name: str) -> bool:
+        """Would `create_missing` create the topic, as far as this broker knows?"""
+        return bool(self.env.auto_create_partitions) and self.registry.get_topic(name) is None
+
     async def create_missing(self, name: str, timeout_s: float) -> None:
         """Create a topic that does not exist, if this broker's settings allow that. Raises as `create_topic`."""
-        if not self.env.auto_create_partitions or self.registry.get_topic(name) is not None:
+        if not self.would_create(name):
             return
         deadline_s = self.env.clock.monotonic() + timeout_s
         check_topic_name(name)

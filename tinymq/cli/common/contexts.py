@@ -2,7 +2,7 @@
 
     $XDG_CONFIG_HOME/tinymq/contexts.json, by default ~/.config/tinymq/contexts.json
 
-The file holds addresses and directories, and no secret.
+The file holds addresses, directories and tokens, and only its owner may read it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import stat
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from tinymq.base.errors import CorruptData, InvalidRequest, NotFound
+from tinymq.base.errors import CorruptData, InvalidConfig, InvalidRequest, NotFound
+from tinymq.base.private_files import open_private
 
 FORMAT = 1
 NAME_LENGTH_MAX = 64
 CONTEXTS_MAX = 100
+TOKEN_BYTES_MAX = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,7 @@ class Context:
 
     servers: str
     directory: str = ""  # of a local cluster, absolute; "": none
+    token: str = field(default="", repr=False)  # of the user; "": none
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +90,34 @@ def save(contexts: Contexts) -> None:
     """Replace the file."""
     file = path()
     file.parent.mkdir(parents=True, exist_ok=True)
-    each = {name: asdict(context) for name, context in sorted(contexts.by_name.items())}
+    each = {name: _document(context) for name, context in sorted(contexts.by_name.items())}
     document = {"format": FORMAT, "current": contexts.current, "contexts": each}
     new = file.with_name(f"{file.name}.{os.getpid()}")
-    new.write_text(json.dumps(document, indent=2) + "\n")
+    new.unlink(missing_ok=True)
+    with os.fdopen(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as out:
+        out.write(json.dumps(document, indent=2) + "\n")
     new.replace(file)
+
+
+def _document(context: Context) -> dict[str, str]:
+    """Older versions of the command know no tokens: a context without one is written as they read it."""
+    return {name: text for name, text in asdict(context).items() if text or name != "token"}
 
 
 def name_of(directory: Path) -> str:
     """Return the name of the context of a local cluster in `directory`: its last part, "dev" for the default one."""
     kept = "".join(c if c.isalnum() or c in "._-" else "-" for c in directory.absolute().name)
     return kept[:NAME_LENGTH_MAX] or "dev"
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file. Raises InvalidConfig if other users may read the file, or if it is too large."""
+    try:
+        if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise InvalidConfig(f"others may read the token file {path}", hint=f"chmod 600 {path}")
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidConfig(f"cannot read the token file {path}: {error.strerror}") from None
+    if len(data) > TOKEN_BYTES_MAX:
+        raise InvalidConfig(f"{path} is too large for a token")
+    return data.decode("utf-8", "replace").strip()

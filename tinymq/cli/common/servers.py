@@ -3,7 +3,9 @@ context in use (tinymq/cli/common/contexts.py)."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -37,6 +39,12 @@ class ServerOptions:
     timeout: Annotated[
         float, Parameter(help="Seconds to wait for an answer to a call; the first call's include the command's start.")
     ] = TIMEOUT_S
+    token_file: Annotated[
+        Path | None,
+        Parameter(
+            env_var="TINYMQ_TOKEN_FILE", help="A file with your token. [default: TINYMQ_TOKEN, or the context's token]"
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         if not TIMEOUT_S_MIN <= self.timeout <= TIMEOUT_S_MAX:  # also refuses NaN
@@ -72,10 +80,21 @@ class ServerOptions:
 
     def connect(self) -> Client:
         """Return a client for a `with` block. It sends nothing yet."""
-        addresses = self.addresses()
+        addresses, token = self.addresses(), self.token()
         from tinymq.client import Client  # takes time, which counts: see left_s
 
-        return Client(addresses, request_timeout_ms=self.timeout_ms)
+        return Client(addresses, token=token, request_timeout_ms=self.timeout_ms)
+
+    def token(self) -> str:
+        """Return the token of `--token-file`, else of the context in use for its own brokers. "": the client's own, of
+        the environment, if any. Raises InvalidConfig for a file that others may read."""
+        if self.token_file is not None:
+            return contexts.read_token(self.token_file)
+        if os.environ.get("TINYMQ_TOKEN"):
+            return ""  # the client reads it
+        known = contexts.load()
+        context = known.get(known.current) if known.current else None
+        return context.token if context is not None and context.servers == self.addresses() else ""
 
 
 def check_addresses(servers: str) -> None:

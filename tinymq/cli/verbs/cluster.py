@@ -17,11 +17,13 @@ from tinymq.cli.common.options import Output
 from tinymq.cli.common.output import print_json, print_line, print_table, say
 from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 from tinymq.cli.verbs import feature_level, recover
+from tinymq.cli.verbs.access.new_token import check_free, hand_out
 from tinymq.dev import ask, dev_directory
 
 if TYPE_CHECKING:
     from tinymq.client import ClusterStatus, ReplicaStatus
 
+ADMINISTRATOR = "admin"  # the user whom `init` makes
 MISSING = "missing"  # the role of a replica that its broker does not report
 TAKES_PART = ("leader", "follower", "observer")
 
@@ -33,6 +35,9 @@ app.command(feature_level.app)
 def init(
     *,
     secret_file: Annotated[Path, Parameter(help="The file with the secret that all brokers share.")],
+    admin_out: Annotated[
+        Path | None, Parameter(help="Make the user admin, an administrator, and write its token to this new file.")
+    ] = None,
     servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
@@ -42,12 +47,18 @@ def init(
     """
     from tinymq.app.settings import read_secret
 
-    formed = ask.form(servers.addresses().split(","), read_secret(secret_file), servers.left_s)
+    check_free(admin_out)
+    addresses, secret = servers.addresses().split(","), read_secret(secret_file)
+    formed = ask.form(addresses, secret, servers.left_s)
     brokers = named("broker", formed.brokers)
     if formed.newly:
         say(f"cluster {formed.cluster_id.hex()} formed of {brokers}")
     else:
         say(f"cluster {formed.cluster_id.hex()} was formed before, of {brokers}")
+    if admin_out is not None:
+        token = ask.administrator(addresses, secret, ADMINISTRATOR, servers.left_s)
+        hand_out(token, admin_out, ADMINISTRATOR, "table")
+        say(f"check callers from now on: tinymq auth enable --token-file {admin_out}")
     if output == "json":
         print_json({"cluster_id": formed.cluster_id.hex(), "brokers": formed.brokers, "newly_formed": formed.newly})
 

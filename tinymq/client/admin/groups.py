@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from tinymq.base.errors import InvalidRequest, UnknownGroup, UnknownTopic
+from tinymq.base.errors import Denied, InvalidRequest, NotFound, UnknownGroup, UnknownTopic
 from tinymq.base.group_config import topic_matches
 from tinymq.client.admin.broker_calls import BrokerCalls
 from tinymq.client.admin.channels import LEADERS_AT_ONCE_MAX
@@ -116,8 +116,23 @@ class GroupCalls:
             settings=[pb.Setting(name=key, value=str(value)) for key, value in settings.items()],
             exist_ok=exist_ok,
         )
-        reply = await self._brokers.change(request, timeout_s, waits_for_leaders=True)
+        left = self._cluster.countdown(timeout_s)
+        try:
+            reply = await self._brokers.change(request, timeout_s, waits_for_leaders=True)
+        except Denied:
+            present = await self._readable(name, left()) if exist_ok else None
+            if present is None or present.kind != kind:
+                raise
+            return present
         return _describe(reply.group)
+
+    async def _readable(self, name: str, timeout_s: float) -> GroupDescription | None:
+        """A group that exists and that this client may read, though it may not make one. None: there is none."""
+        try:
+            reply = await self._cluster.ask(pb.ListGroupsRequest(name=name), timeout_s=timeout_s)
+        except (NotFound, Denied):
+            return None
+        return _describe(reply.groups[0])
 
     async def delete(self, name: str, timeout_s: float) -> int:
         """Delete a group, and wait until no partition has its cursor. Returns the burials that ended with it."""

@@ -16,6 +16,7 @@ from typing import Any
 from tinymq.base.clock import Clock
 from tinymq.base.errors import (
     BrokerUnreachable,
+    Denied,
     NotLeader,
     OutcomeUnknown,
     TinymqError,
@@ -332,14 +333,18 @@ class Cluster:
             raise await self.unknown_topic(name, left_s)
         return known
 
-    async def unknown_topic(self, name: str, timeout_s: float) -> UnknownTopic:
-        """Return the error for a topic that does not exist. Its hint names a topic with a similar name, if there is one
-        and a broker says so within `timeout_s`."""
+    async def unknown_topic(self, name: str, timeout_s: float) -> UnknownTopic | Denied:
+        """Return the error for a topic that no broker shows: it does not exist, or this client may not describe it. The
+        hint names a topic with a similar name, if there is one and a broker says so within `timeout_s`."""
         try:
-            reply = await self.ask(pb.MetadataRequest(all=True), timeout_s=max(0.001, timeout_s))
+            reply = await self.ask(pb.MetadataRequest(all=True, topics=[name]), timeout_s=max(0.001, timeout_s))
         except TinymqError as error:
             LOG.debug("no list of topics: %s", error)
             return UnknownTopic(f"there is no topic {name!r}")
+        refused = (read_error(topic.error) for topic in reply.topics if topic.HasField("error"))
+        denial = next((each for each in refused if isinstance(each, Denied)), None)
+        if denial is not None:
+            return denial
         near = difflib.get_close_matches(name, [topic.name for topic in reply.topics], 1)
         hint = f"did you mean {near[0]!r}? Else create it: tinymq topic create {name}" if near else None
         return UnknownTopic(f"there is no topic {name!r}", hint=hint)

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from tinymq.base.config import MIB, Limits, format_address, parse_address
 from tinymq.base.errors import InvalidConfig, InvalidName
+from tinymq.base.identity.token import SecretText
 from tinymq.base.types import check_consumer_name
 from tinymq.format.batch import Codec
 
@@ -39,6 +40,8 @@ INFLIGHT_BATCHES_MAX = 5  # brokers remember this many batches per producer, to 
 MILLISECONDS_MAX = 1_000_000_000  # eleven days
 SWITCH_INTERVAL_MS_MIN = 0.01  # below this the interpreter would do little but switch
 HOST_LENGTH_MAX = 200
+TOKEN_VARIABLE = "TINYMQ_TOKEN"  # of the environment: the token, if a program names none
+TOKEN_CHARS_MAX = 8192
 SERVERS_VARIABLE = "TINYMQ_SERVERS"  # of the environment: the brokers, if a program names none
 BUFFER_BYTES_MAX = 1 << 40
 
@@ -91,6 +94,9 @@ class ClientConfig:
     switch_interval_ms: for Client only. When its thread starts, the client shortens the interpreter's switch interval
         to this, for the whole process. Other threads that compute then make way for the client sooner. Python's own
         interval is 5 ms. With None the client leaves it alone.
+    token: who this client is, for brokers that check callers (docs/security.md); if empty, the environment variable
+        TINYMQ_TOKEN. Nothing shows it: not `repr`, no error and no log.
+    token_without_tls: send the token also to other machines over connections that others can read.
     """
 
     request_timeout_ms: float = 30_000
@@ -101,8 +107,12 @@ class ClientConfig:
     client_id: str = ""
     limits: Limits = field(default_factory=Limits)
     switch_interval_ms: float | None = None
+    token: str | SecretText = field(default="", repr=False)
+    token_without_tls: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "token", check_token(self.token))
+        _kind(self, "token_without_tls", bool)
         if self.switch_interval_ms is not None:
             _milliseconds(self, "switch_interval_ms", least=SWITCH_INTERVAL_MS_MIN)
         _milliseconds(self, "request_timeout_ms", "attempt_timeout_ms", "metadata_max_age_ms")
@@ -300,6 +310,18 @@ class WorkerConfig:
         _count(self, "prefetch_records", most=self.PREFETCH_MAX)
         _count(self, "prefetch_bytes")
         _milliseconds(self, "max_handler_ms")
+
+
+def check_token(token: object) -> SecretText:
+    """Return a token, or that of the environment. Raises InvalidConfig, which does not show it."""
+    text = token.reveal() if isinstance(token, SecretText) else token
+    if text == "":
+        text = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if not isinstance(text, str):
+        raise InvalidConfig("token is no text", hint="pass the text that tinymq user token printed")
+    if len(text) > TOKEN_CHARS_MAX or not (text.isascii() and text.isprintable()) or " " in text:
+        raise InvalidConfig("this is not a token", hint="pass the text that tinymq user token printed, as it is")
+    return SecretText(text)
 
 
 def default_client_id() -> str:

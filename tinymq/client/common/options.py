@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from tinymq.base.config import Limits
+from tinymq.base.identity.token import SecretText
 from tinymq.client.common.config import Acks, Compression, OnTrimmed, Partitioner, Partitioning, Processing, Replica
 
 
@@ -19,6 +20,8 @@ class ClientOptions(TypedDict, total=False):
     client_id: str
     limits: Limits
     switch_interval_ms: float | None
+    token: str | SecretText
+    token_without_tls: bool
 
 
 class ProducerOptions(TypedDict, total=False):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from tinymq.base.clock import Clock, SystemClock
 from tinymq.base.errors import Closed, TinymqError
 from tinymq.base.types import RecordMetadata
+from tinymq.client.admin.access import AsyncAccess
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.common.config import (
     ClientConfig,
@@ -58,10 +59,10 @@ class AsyncClient:
         async with AsyncClient("localhost:7070") as mq:
             await mq.send("orders", b"...")
 
-    `servers`: "host:port,host:port" or a list; any one of them finds the others. Without it, the
-    environment variable TINYMQ_SERVERS names them. Settings: see ClientConfig.
-    Connects when first used. From then on the client belongs to the event loop that used it, and every call on another
-    loop raises WrongEventLoop. Only a Delivery may be awaited on any loop. Raises InvalidConfig.
+    `servers`: "host:port,host:port" or a list; any one of them finds the others. Without it, the environment variable
+    TINYMQ_SERVERS names them. Settings: see ClientConfig. Connects when first used. From then on the client belongs to
+    the event loop that used it, and every call on another loop raises WrongEventLoop. Only a Delivery may be awaited on
+    any loop. Raises InvalidConfig.
     """
 
     def __init__(
@@ -95,6 +96,11 @@ class AsyncClient:
 
         return AsyncAdmin(self.cluster())
 
+    @property
+    def access(self) -> AsyncAccess:
+        """Users, tokens and grants."""
+        return AsyncAccess(self.cluster())
+
     async def send(
         self,
         topic: str,
@@ -117,8 +123,7 @@ class AsyncClient:
     def producer(self, **settings: Unpack[ProducerOptions]) -> AsyncProducer:
         """A producer with its own buffer and settings (see ProducerConfig). Use it in `async with`, which flushes."""
         producer = AsyncProducer(self.cluster(), configure(ProducerConfig, settings), self._call_soon)
-        self._opened.keep(producer)
-        return producer
+        return self._opened.keep(producer)
 
     def reader(
         self,
@@ -138,8 +143,7 @@ class AsyncClient:
         reader = AsyncReader(
             self.cluster(), topic, config, self._call_soon, partitions=partitions, start=start, end=end
         )
-        self._opened.keep(reader)
-        return reader
+        return self._opened.keep(reader)
 
     def frame(
         self,
@@ -193,8 +197,7 @@ class AsyncClient:
         )  # fmt: skip
         config = configure(ReaderConfig, {"fetch_bytes_max": FETCH_BYTES_MAX, **settings})
         scan = AsyncScan(self.cluster(), wanted, config, self._call_soon)
-        self._opened.keep(scan)
-        return scan
+        return self._opened.keep(scan)
 
     def consumer(
         self,
@@ -219,8 +222,7 @@ class AsyncClient:
             self.cluster(), configure(ConsumerConfig, settings), self._call_soon, topics, group=group,
             instance_id=instance_id, start=start, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost,
         )  # fmt: skip
-        self._opened.keep(consumer)
-        return consumer
+        return self._opened.keep(consumer)
 
     def worker(
         self,
@@ -241,8 +243,7 @@ class AsyncClient:
             self.cluster(), configure(WorkerConfig, settings), self._call_soon, topic, group=group, start=start,
             group_settings=group_settings, on_lost=on_lost,
         )  # fmt: skip
-        self._opened.keep(worker)
-        return worker
+        return self._opened.keep(worker)
 
     def queue(
         self,
@@ -264,8 +265,7 @@ class AsyncClient:
             self.cluster(), configure(QueueConfig, settings), self._call_soon, self.shared_producer, topic=topic,
             partition=partition, channel=channel, consumer=consumer, start=start,
         )  # fmt: skip
-        self._opened.keep(queue)
-        return queue
+        return self._opened.keep(queue)
 
     def subscribe(
         self,
@@ -335,18 +335,15 @@ class AsyncClient:
         self._serving.stop(now=now)
 
     def health(self) -> Health:
-        """Whether the handlers are live. Callable from any thread, for example by an HTTP server's probe; never blocks.
-
-        False if `run` or `serve` is not running, if the client's loop is blocked, or if a handler has lost its group
-        for more than 30 s.
+        """Whether the handlers are live: False if `run` or `serve` is not running, if the client's loop is blocked, or
+        if a handler has lost its group for more than 30 s. Callable from any thread, for example by a probe.
         """
         return self._serving.health()
 
     async def close(self) -> None:
-        """Close producers (flushing them), queues, readers and connections. A second call does nothing.
-
-        A queue that is still open commits the messages that are done with. It does not commit those that it handed out
-        last, because the application may not have handled them. Raises NotDelivered.
+        """Close producers (flushing them), queues, readers and connections. A second call does nothing. Open queues
+        commit the messages that are done with, and not those that they handed out last: the application may not have
+        handled them. Raises NotDelivered.
         """
         if self._cluster is not None:
             self._cluster.check_loop()
@@ -387,12 +384,11 @@ class AsyncClient:
         """The client's view of the cluster, made by the first use on a loop. Raises Closed, WrongEventLoop."""
         if self._closed:
             raise Closed("the client is closed")
-        if self._cluster is not None:
-            self._cluster.check_loop()
-        else:
+        if self._cluster is None:
             self._loop = asyncio.get_running_loop()
             connector = self._connector or broker_connector(self.config, self._clock)
             self._cluster = Cluster(self.servers, self.config, connector, self._clock, self._rng)
+        self._cluster.check_loop()
         return self._cluster
 
     def _call_soon(self, call: Callable[[], None]) -> None:

@@ -48,6 +48,7 @@ class Twin:
 
 
 TWINS = (
+    Twin("tinymq.client.admin.access", "Access", lazy=True),
     Twin("tinymq.client.admin.admin", "Admin", lazy=True),
     Twin(
         "tinymq.client.facade.async_client",

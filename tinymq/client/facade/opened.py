@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from typing import TypeVar
 
 from tinymq.base.clock import Clock
 from tinymq.base.errors import TinymqError
-from tinymq.client.common.config import ClientConfig, default_client_id
+from tinymq.client.common.config import ClientConfig, check_token, default_client_id
 from tinymq.client.consume.reader import AsyncReader
 from tinymq.client.consume.scan import AsyncScan
 from tinymq.client.group.consumer import AsyncConsumer
 from tinymq.client.net.ports import Connector
+from tinymq.client.net.token_sender import TokenSender
 from tinymq.client.produce.producer import AsyncProducer
 from tinymq.client.queue.queue import AsyncQueue
 from tinymq.client.serve.serving import Serving
 from tinymq.client.work.worker import AsyncWorker
 
 Opened = AsyncProducer | AsyncReader | AsyncScan | AsyncQueue | AsyncConsumer | AsyncWorker | Serving
+T = TypeVar("T", bound=Opened)
 
 
 class OpenedObjects:
@@ -27,12 +30,13 @@ class OpenedObjects:
     def __init__(self) -> None:
         self._opened: list[Opened] = []
 
-    def keep(self, opened: Opened) -> None:
-        """Add an object, and forget those that have ended."""
+    def keep(self, opened: T) -> T:
+        """Add an object, forget those that have ended, and return the new one."""
         self._opened = [
             each for each in self._opened if not (each.ended if isinstance(each, AsyncProducer) else each.closed)
         ]
         self._opened.append(opened)
+        return opened
 
     async def close(self) -> TinymqError | None:
         """Close them all. Returns the first error, after the others are closed, too."""
@@ -56,7 +60,8 @@ def broker_connector(config: ClientConfig, clock: Clock) -> Connector:
     """The connector to real brokers."""
     from tinymq.client.net.streams import BrokerConnector  # loads gRPC, which takes long
 
-    return BrokerConnector(config.limits, config.client_id or default_client_id(), clock)
+    token = TokenSender(check_token(config.token), config.token_without_tls)
+    return BrokerConnector(config.limits, config.client_id or default_client_id(), clock, token)
 
 
 def call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tinymq.base.clock import Clock
-from tinymq.base.errors import InvalidRequest, NotFound, TinymqError
+from tinymq.base.errors import Denied, InvalidRequest, NotFound, TinymqError
 from tinymq.client.group.fetched_records import TopicPartition
 from tinymq.client.group.member_state import Assigned, Grant, MemberState
 from tinymq.proto import tinymq_pb2 as pb
@@ -131,7 +131,7 @@ class Membership:
             self._beat.clear()
             try:
                 await self._heartbeat(self._rejoin_s, leave=False)
-            except (NotFound, InvalidRequest):  # the group was deleted, or another session has the instance id
+            except (NotFound, InvalidRequest, Denied):  # the group was deleted, or another session has the instance id
                 raise
             except TinymqError as error:
                 LOG.debug("group %s: no heartbeat: %s", self.me.group, error)
@@ -195,7 +195,7 @@ class Membership:
             )
             try:
                 reply = await self._coordinator.assignment(request, WAIT_S + self._attempt_s)
-            except (NotFound, InvalidRequest):
+            except (NotFound, InvalidRequest, Denied):
                 raise
             except TinymqError as error:
                 LOG.debug("group %s: no assignment: %s", self.me.group, error)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from tinymq.base.clock import Clock
 from tinymq.base.config import MIB
-from tinymq.base.errors import BrokerUnreachable, Closed, OutcomeUnknown, TinymqError
+from tinymq.base.errors import BrokerUnreachable, Closed, Denied, InvalidConfig, OutcomeUnknown, TinymqError
 from tinymq.client.net.ports import Fetched, FetchStream, Link, PackedBatch, ProduceStream
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.bounds import BATCHES_MAX
@@ -208,7 +208,8 @@ def _of_attempt(error: TinymqError, *, sent: bool) -> TinymqError:
     """Return what a broken connection means for one request."""
     if sent:
         return error if isinstance(error, OutcomeUnknown) else OutcomeUnknown(error.message)
-    return error if isinstance(error, BrokerUnreachable) else BrokerUnreachable(error.message)
+    final = isinstance(error, BrokerUnreachable | Denied | InvalidConfig)  # the last two: of a token
+    return error if final else BrokerUnreachable(error.message)
 
 
 class BrokerFetchStream:

@@ -21,10 +21,12 @@ from tinymq.base.errors import (
     OutcomeUnknown,
     QuotaExceeded,
     TinymqError,
+    Unauthenticated,
     UnsupportedVersion,
 )
 from tinymq.client.common.argument_checks import FORK_HINT
 from tinymq.client.net.ports import Fetched, Metadata, PackedBatch
+from tinymq.client.net.token_sender import NO_TOKEN, TokenSender
 from tinymq.client.net.wire import join, read_error, read_fetched
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import TRAILER
@@ -43,6 +45,7 @@ finally:
     if _asked is None:
         del os.environ[_FORK_HANDLERS]
 
+AUTHORIZATION = "authorization"  # metadata key
 _PRODUCE = method_named("Broker", "Produce").path
 _FETCH = method_named("Broker", "Fetch").path
 _WORK = method_named("Workers", "Work").path
@@ -68,7 +71,9 @@ def error_of_status(error: grpc.aio.AioRpcError, address: str) -> TinymqError:
         return QuotaExceeded(f"{address}: {details}", retry_after_ms=RETRY_MS)
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return UnsupportedVersion(f"{address}: {details}")
-    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+    if code is grpc.StatusCode.UNAUTHENTICATED:
+        return Unauthenticated(f"{address}: {details}")
+    if code is grpc.StatusCode.PERMISSION_DENIED:
         return Denied(f"{address}: {details}")
     if code is grpc.StatusCode.UNAVAILABLE and any(text in details.lower() for text in _NEVER_SENT):
         reason = details.rsplit("last error: ", 1)[-1]
@@ -185,9 +190,17 @@ class _Work(_Stream):
 class GrpcLink:
     """A link to one broker over one gRPC channel."""
 
-    def __init__(self, address: str, message_bytes_max: int, client_id: str, keepalive: bool = False) -> None:
+    def __init__(
+        self,
+        address: str,
+        message_bytes_max: int,
+        client_id: str,
+        keepalive: bool = False,
+        token: TokenSender = NO_TOKEN,
+    ) -> None:
         self._address = address
-        self._metadata = (("tinymq-client-id", client_id),) if client_id else ()
+        self._token = token
+        self._metadata: Metadata = (("tinymq-client-id", client_id),) if client_id else ()
         self._message_bytes_max = message_bytes_max
         self._keepalive = _KEEPALIVE if keepalive else ()
         self._channel: grpc.aio.Channel | None = None
@@ -210,7 +223,7 @@ class GrpcLink:
                 response_deserializer=method.reply.FromString,
             )
         try:
-            return await make(request, timeout=timeout_s, metadata=(*self._metadata, *metadata))
+            return await make(request, timeout=timeout_s, metadata=(*self._identity(), *metadata))
         except grpc.aio.AioRpcError as error:
             raise error_of_status(error, self._address) from None
         except grpc.aio.UsageError as error:
@@ -238,6 +251,11 @@ class GrpcLink:
         if channel is not None:
             await channel.close()
 
+    def _identity(self) -> Metadata:
+        """What every call says of this client. Raises InvalidConfig for a token that others could read."""
+        token = self._token.token_for(self._address)
+        return (*self._metadata, (AUTHORIZATION, f"Bearer {token}")) if token else self._metadata
+
     async def _stream(self, path: str, timeout_s: float) -> Any:
         channel = self._open()
         try:
@@ -245,7 +263,7 @@ class GrpcLink:
                 await self._connected(channel)
         except TimeoutError:
             raise BrokerUnreachable(f"{self._address}: no connection within {timeout_s:.1f} s") from None
-        return channel.stream_stream(path)(metadata=self._metadata)
+        return channel.stream_stream(path)(metadata=self._identity())
 
     async def _connected(self, channel: grpc.aio.Channel) -> None:
         state = channel.get_state(try_to_connect=True)
@@ -282,14 +300,17 @@ class GrpcLink:
 class GrpcConnector:
     """Makes links over gRPC without TLS."""
 
-    def __init__(self, limits: Limits, client_id: str = "", *, keepalive: bool = False) -> None:
-        """Every call carries `client_id`, by which brokers count their clients.
+    def __init__(
+        self, limits: Limits, client_id: str = "", *, keepalive: bool = False, token: TokenSender = NO_TOKEN
+    ) -> None:
+        """Every call carries `client_id`, by which brokers count their clients, and `token`, by which they know them.
 
         `keepalive`: ping a silent broker, so that calls which wait for long end soon after the broker does.
         """
         self._client_id = client_id
         self._keepalive = keepalive
+        self._token = token
         self._message_bytes_max = limits.grpc_message_bytes_max
 
     def link(self, address: str) -> GrpcLink:
-        return GrpcLink(address, self._message_bytes_max, self._client_id, self._keepalive)
+        return GrpcLink(address, self._message_bytes_max, self._client_id, self._keepalive, self._token)

@@ -16,9 +16,19 @@ from google.protobuf.message import DecodeError
 
 from tinymq.base.clock import Clock
 from tinymq.base.config import Limits, parse_address
-from tinymq.base.errors import BrokerUnreachable, Closed, CorruptData, OutcomeUnknown, TinymqError
+from tinymq.base.errors import (
+    BrokerUnreachable,
+    Closed,
+    CorruptData,
+    Denied,
+    InvalidConfig,
+    OutcomeUnknown,
+    TinymqError,
+    Unauthenticated,
+)
 from tinymq.client.net.grpc_transport import GrpcConnector, GrpcLink
 from tinymq.client.net.ports import Fetched, FetchStream, PackedBatch, ProduceStream, WorkStream
+from tinymq.client.net.token_sender import NO_TOKEN, TokenSender
 from tinymq.client.net.wire import fetched, read_error, view_of
 from tinymq.net.frame_socket import FrameSocket
 from tinymq.net.frame_stream import FrameStream
@@ -96,8 +106,11 @@ class FramedFetch:
 class BrokerLink:
     """A link to one broker. It chooses the transport of each stream: the stream port, else gRPC."""
 
-    def __init__(self, link: GrpcLink, limits: Limits, client_id: str, clock: Clock) -> None:
+    def __init__(
+        self, link: GrpcLink, limits: Limits, client_id: str, clock: Clock, token: TokenSender = NO_TOKEN
+    ) -> None:
         self._link = link
+        self._token = token
         self._limits = limits
         self._client_id = client_id
         self._clock = clock
@@ -140,17 +153,22 @@ class BrokerLink:
             metadata = await self._link.call(pb.MetadataRequest(), timeout_s)
         except OutcomeUnknown as error:
             raise BrokerUnreachable(error.message) from None  # nothing was sent on the stream
+        refusal = read_error(metadata.error) if metadata.HasField("error") else None
+        if isinstance(refusal, Denied):
+            raise refusal
         where, now_s = metadata.stream_address, self._clock.monotonic()
         left_s = max(0.0, deadline_s - now_s)
         if not where or (where == self._unreachable[0] and now_s < self._unreachable[1]):
             return None, left_s
         hello = pb.StreamHello(
             protocol=PROTOCOL, kind=kind, cluster_id=metadata.cluster_id, broker_id=metadata.broker_id,
-            client_id=self._client_id,
+            client_id=self._client_id, token=self._token.token_for(where),
         )  # fmt: skip
         dial_s = min(DIAL_S_MAX, left_s / 2)
         try:
             return await dial(where, hello, dial_s), left_s
+        except (Unauthenticated, InvalidConfig):
+            raise
         except (TinymqError, OSError, ValueError) as error:  # ValueError: not a host name
             # A caller with little time left proves nothing about the port.
             hurried = isinstance(error, TimeoutError) and dial_s < DIAL_S_MAX / 2
@@ -205,14 +223,15 @@ class BrokerLink:
 class BrokerConnector:
     """Makes links that use the stream port or gRPC."""
 
-    def __init__(self, limits: Limits, client_id: str, clock: Clock) -> None:
-        self._grpc = GrpcConnector(limits, client_id)
+    def __init__(self, limits: Limits, client_id: str, clock: Clock, token: TokenSender = NO_TOKEN) -> None:
+        self._grpc = GrpcConnector(limits, client_id, token=token)
+        self._token = token
         self._limits = limits
         self._client_id = client_id
         self._clock = clock
 
     def link(self, address: str) -> BrokerLink:
-        return BrokerLink(self._grpc.link(address), self._limits, self._client_id, self._clock)
+        return BrokerLink(self._grpc.link(address), self._limits, self._client_id, self._clock, self._token)
 
 
 def _check_welcome(head: bytes) -> None:

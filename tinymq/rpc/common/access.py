@@ -1,36 +1,130 @@
-"""The operation and the resource of each RPC, by which access control decides about callers. This module makes no
-decision.
+"""The table of the gate: the operation and the resources of each RPC. No decision is made here (tinymq/access/gate.py).
 
-Every method that serves an RPC declares both (tinymq/rpc/common/rpc_method.py). The operations are Kafka's, so that
-its rules can be carried over.
+Every method that serves an RPC declares its row (tinymq/rpc/common/rpc_method.py), and `targets` reads from a request
+what the caller wants to do to which resources. Streams check each message by the same row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
-Operation = Literal["read", "write", "describe", "create", "alter", "delete", "cluster_action"]
-"""`describe` changes nothing and shows no record; `cluster_action` is for brokers and operators with the secret."""
+from google.protobuf.message import Message
+
+from tinymq.base.errors import TinymqError
+from tinymq.base.group_config import GroupKind, is_pattern, parse_group_settings
+from tinymq.base.identity.grants import Operation
+from tinymq.broker.state.cursor import CursorKind
+
+Rule = Operation | Literal["known", "secret", "switch"]
+"""Beside the operations: `known`, every caller who proves who it is; `secret`, the request itself proves the cluster's
+secret; `switch`, the method decides, because it is needed while nobody is checked."""
+
+
+class Target(NamedTuple):
+    """One thing that a request wants to do."""
+
+    operation: str
+    kind: str
+    name: str | bytes  # of a topic also its id
+    all: bool = False  # every name that begins with `name`
+
+
+Targets = Callable[[Any], Iterable[Target]]
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of resource that a request names. A request without any of `fields` concerns all resources of the kind."""
+    """A kind of resource that a request names."""
 
     kind: str
-    fields: tuple[str, ...]  # paths in requests, such as "commands.channel"; the first present one names the resource
+    fields: tuple[str, ...] = ()  # of requests, such as "name"; the first one that the request has, names the resource
+    targets: Targets | None = None  # instead of `fields`
 
 
-CLUSTER = Resource("cluster", ())
-TOPIC = Resource("topic", ("topic", "topic_id", "topics", "batches.topic_id", "name"))
-GROUP = Resource("group", ("group", "name", "attach.group"))
-CHANNEL = Resource("channel", ("channel", "commands.channel"))
+CLUSTER = Resource("cluster")
+TOPIC = Resource("topic", ("topic", "topic_id", "topics", "batches.topic_id", "attach.topic_id", "name"))
+SOME_TOPIC = Resource("topic")  # any one: the request names none
+GROUP = Resource("group", ("group", "attach.group", "name"))
+CHANNEL = Resource("channel", ("channel",))
+
+
+def _cursors(request: Any) -> Iterator[Target]:
+    """The channels and groups whose cursors a ChannelsRequest moves or deletes."""
+    for command in request.commands:
+        ours = command.WhichOneof("command") in ("open", "commit", "seek")  # the others know channels only
+        kind = "group" if ours and command.kind != CursorKind.CHANNEL else "channel"
+        yield Target("delete" if command.HasField("delete") else "read", kind, command.channel)
+
+
+def _group_topics(request: Any) -> Iterator[Target]:
+    """What a new group will do: read its topics, and write to the topic that it names for dead letters."""
+    for topic in request.topics:
+        if is_pattern(topic):
+            yield Target("read", "topic", topic.partition("*")[0].partition("?")[0], all=True)
+        else:
+            yield Target("read", "topic", topic)
+    try:
+        settings = parse_group_settings(GroupKind(request.kind), [(each.name, each.value) for each in request.settings])
+    except (TinymqError, ValueError):
+        return  # the method refuses the request, and says why
+    if settings.get("dlq"):
+        yield Target("write", "topic", settings["dlq"])
+
+
+def _queue_channel(request: Any) -> Iterator[Target]:
+    """The channel of a request that may name none."""
+    if request.channel:
+        yield Target("describe", "channel", request.channel)
+
+
+def _level(request: Any) -> Iterator[Target]:
+    """A FeatureLevelRequest shows, or changes."""
+    yield Target("alter" if request.action else "describe", "cluster", "")
+
+
+CURSORS = Resource("channel", targets=_cursors)
+GROUP_TOPICS = Resource("topic", targets=_group_topics)
+QUEUE_CHANNEL = Resource("channel", targets=_queue_channel)
+LEVEL = Resource("cluster", targets=_level)
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The permission that a caller of an RPC needs."""
+    """The row of one RPC: what a caller needs."""
 
-    operation: Operation
+    operation: Rule
     resource: Resource
+    also: tuple[tuple[Operation, Resource], ...] = ()
+    filters: bool = False  # the method itself leaves out what the caller may not describe
+
+
+def targets(access: Access, request: Message) -> Iterator[Target]:
+    """Yield everything that a request wants to do, repeats included. Raises nothing."""
+    for operation, resource in ((access.operation, access.resource), *access.also):
+        if resource.targets is not None:
+            yield from resource.targets(request)
+        elif resource.kind == "cluster":
+            yield Target(operation, "cluster", "")
+        else:
+            for name in _named(resource, request):
+                yield Target(operation, resource.kind, name)
+
+
+def field_of(resource: Resource, kind: Any) -> str | None:
+    """The field that names the resource in a message of this descriptor."""
+    return next((path for path in resource.fields if _has(kind, path)), None)
+
+
+def _has(kind: Any, path: str) -> bool:
+    name, _, rest = path.partition(".")
+    field = kind.fields_by_name.get(name)
+    return field is not None and (not rest or (field.message_type is not None and _has(field.message_type, rest)))
+
+
+def _named(resource: Resource, request: Message) -> Iterable[str | bytes]:
+    path = field_of(resource, request.DESCRIPTOR)
+    assert path is not None, f"{request.DESCRIPTOR.name} names no {resource.kind}"
+    value = getattr(request, path)
+    return [value] if isinstance(value, str | bytes) else list(value)

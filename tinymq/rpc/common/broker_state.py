@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 
+from tinymq.access.audit import Audit
+from tinymq.access.gate import Gate
+from tinymq.base.clock import SystemClock
 from tinymq.base.errors import NotReady
 from tinymq.base.meter import Meter, Unmetered
 from tinymq.broker.coordinator.coordinator import Coordinator
@@ -13,6 +16,7 @@ from tinymq.broker.groups.groups import Groups
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.slices import Slices
 from tinymq.broker.work.workers import Workers
+from tinymq.rpc.common.forward_mark import ForwardMarks
 
 
 class State(Enum):
@@ -39,7 +43,10 @@ _WHY = {
 class Serving:
     """What all services of one process share. Only the application changes it."""
 
-    def __init__(self) -> None:
+    def __init__(self, gate: Gate | None = None, secret: bytes = b"") -> None:
+        """`gate`: which calls are served; none: an open one. `secret`: of the cluster."""
+        self.gate = gate if gate is not None else Gate(SystemClock(), Audit(SystemClock()))
+        self.marks = ForwardMarks(secret)
         self.state = State.STARTING
         self.meter: Meter = Unmetered()
         self.metrics_address = ""  # of the metrics page, host:port; "" if there is none

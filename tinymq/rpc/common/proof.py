@@ -33,6 +33,11 @@ def forward_proof(secret: bytes, call: bytes) -> bytes:
     return hmac.digest(secret, b"forward" + call, hashlib.sha256)
 
 
+def administrator_proof(secret: bytes, challenge: bytes, token_sha256: bytes, name: str) -> bytes:
+    """The challenge and the hash have known lengths, so that the name can come last."""
+    return hmac.digest(secret, b"administrator" + challenge + token_sha256 + name.encode(), hashlib.sha256)
+
+
 def check_proof(proof: bytes, expected: bytes) -> None:
     """Raises WrongSecret, in constant time."""
     if not hmac.compare_digest(proof, expected):

@@ -19,11 +19,13 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from tinymq.base.errors import BrokenInvariant, InvalidRequest, TinymqError
+from tinymq.base.errors import BrokenInvariant, Denied, InvalidRequest, NotReady, TinymqError
+from tinymq.base.identity.grants import Operation
 from tinymq.proto.errors import to_wire
 from tinymq.proto.methods import Method, method_of
-from tinymq.rpc.common.access import Access, Operation, Resource
+from tinymq.rpc.common.access import Access, Resource, Rule
 from tinymq.rpc.common.call_context import Context
+from tinymq.rpc.common.caller import admitted
 from tinymq.rpc.common.statuses import end_with
 
 S = TypeVar("S")  # a service
@@ -37,17 +39,28 @@ Unary = Callable[[S, Q, Context], Coroutine[Any, Any, R]]
 Streaming = Callable[[S, AsyncIterator[Q], Context], Coroutine[Any, Any, None]]
 
 
-def unary(*, operation: Operation, resource: Resource) -> Callable[[Unary[S, Q, R]], Unary[S, Q, R]]:
+def unary(
+    *,
+    operation: Rule,
+    resource: Resource,
+    also: tuple[tuple[Operation, Resource], ...] = (),
+    filters: bool = False,
+) -> Callable[[Unary[S, Q, R]], Unary[S, Q, R]]:
     """Serve a unary RPC by the decorated method, which may raise TinymqErrors.
 
-    The client gets any other exception as a BrokenInvariant, and the event loop's exception handler gets it whole.
+    The arguments are the method's row in the gate's table (tinymq/rpc/common/access.py): the method runs for callers
+    who may do what the request wants. The service has the gate in `_serving`. The client gets any other exception as a
+    BrokenInvariant, and the event loop's exception handler gets it whole.
     """
+
+    access = Access(operation, resource, also, filters)
 
     def decorate(method: Unary[S, Q, R]) -> Unary[S, Q, R]:
         @wraps(method)
         async def answer(service: S, request: Q, context: Context) -> R:
             try:
-                return await method(service, request, context)
+                with admitted(service._serving, method.__name__, access, request, context):  # type: ignore[attr-defined]
+                    return await method(service, request, context)
             except TinymqError as error:
                 failed = error
             except Exception as error:
@@ -60,16 +73,19 @@ def unary(*, operation: Operation, resource: Resource) -> Callable[[Unary[S, Q, 
             reply: R = await refuse(method_of(request), failed, context)
             return reply
 
-        answer.access = Access(operation, resource)  # type: ignore[attr-defined]
+        answer.access = access  # type: ignore[attr-defined]
         return answer
 
     return decorate
 
 
-def streaming(*, operation: Operation, resource: Resource) -> Callable[[Streaming[S, Q]], Streaming[S, Q]]:
-    """Serve a stream by the decorated method. The InvalidRequest that it raises ends the stream with a status.
+def streaming(
+    *, operation: Rule, resource: Resource, also: tuple[tuple[Operation, Resource], ...] = ()
+) -> Callable[[Streaming[S, Q]], Streaming[S, Q]]:
+    """Serve a stream by the decorated method. The InvalidRequest, Denied or NotReady that it raises ends the stream.
 
-    Other errors concern one message of the stream, and its replies carry them.
+    Other errors concern one message of the stream, and its replies carry them. The arguments are the stream's row in
+    the gate's table, by which the method's StreamGuard checks each message.
     """
 
     def decorate(method: Streaming[S, Q]) -> Streaming[S, Q]:
@@ -77,10 +93,10 @@ def streaming(*, operation: Operation, resource: Resource) -> Callable[[Streamin
         async def answer(service: S, requests: AsyncIterator[Q], context: Context) -> None:
             try:
                 await method(service, requests, context)
-            except InvalidRequest as error:
+            except (InvalidRequest, Denied, NotReady) as error:
                 await end_with(error, context)
 
-        answer.access = Access(operation, resource)  # type: ignore[attr-defined]
+        answer.access = Access(operation, resource, also)  # type: ignore[attr-defined]
         return answer
 
     return decorate

@@ -20,11 +20,13 @@ from tinymq.rpc.common.metering import Metering
 from tinymq.rpc.common.reply_stream import quiet_departures
 from tinymq.rpc.common.request_bounds import RequestBounds
 from tinymq.rpc.server.client_connections import ClientConnections
+from tinymq.rpc.server.foreign_services import ForeignServices
 from tinymq.rpc.services.admin import AdminService
 from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
 from tinymq.rpc.services.dead_letters import DeadLettersService
 from tinymq.rpc.services.groups import GroupsService
+from tinymq.rpc.services.users import UsersService
 from tinymq.rpc.services.workers import WorkersService
 
 HANDLED_MAX = 4096  # calls at once, over all connections
@@ -60,6 +62,7 @@ class Services:
     groups: GroupsService
     workers: WorkersService
     dead_letters: DeadLettersService
+    users: UsersService
     queue: pb_grpc.QueueServiceServicer  # tinymq.gateway.queue_service
 
 
@@ -73,7 +76,7 @@ class RpcServer:
         self._connections = ClientConnections(self.places)
         self._calls = Metering(services.broker.meter)
         self._server = grpc.aio.server(
-            interceptors=[self._calls, RequestBounds()],
+            interceptors=[ForeignServices(services.broker.gate), self._calls, RequestBounds()],
             options=options(limits, connections_max),
             maximum_concurrent_rpcs=HANDLED_MAX,
         )
@@ -117,6 +120,7 @@ def _register(server: grpc.aio.Server, services: Services) -> tuple[str, ...]:
         "Channels": (pb_grpc.add_ChannelsServicer_to_server, services.channels),
         "Groups": (pb_grpc.add_GroupsServicer_to_server, services.groups),
         "DeadLetters": (pb_grpc.add_DeadLettersServicer_to_server, services.dead_letters),
+        "Users": (pb_grpc.add_UsersServicer_to_server, services.users),
         "Workers": (pb_grpc.add_WorkersServicer_to_server, services.workers),
         "QueueService": (pb_grpc.add_QueueServiceServicer_to_server, services.queue),
     }

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterable
 
 from google.protobuf.message import DecodeError
 
+from tinymq.access.gate import Credential
 from tinymq.base.config import GRPC_OVERHEAD_BYTES, KIB, Limits
 from tinymq.base.errors import (
     InvalidFrame,
@@ -21,18 +22,19 @@ from tinymq.base.errors import (
 from tinymq.log.segment.reads import StoredFrames
 from tinymq.net import descriptors
 from tinymq.net.acceptor import Acceptor
-from tinymq.net.connection_limits import Place, Places
+from tinymq.net.connection_limits import Place, Places, host_of
 from tinymq.net.frame_stream import FrameStream
 from tinymq.net.unfinished_frames import FrameRoom
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.rpc.common.fetch_codec import FetchAnswer
+from tinymq.rpc.services import fetch, produce
 from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.produce import Batch
 
 PROTOCOL = 1
 STRANGERS_MAX = 64  # connections without a hello yet; the next one closes the oldest
-HELLO_BYTES_MAX = 4 * KIB
+HELLO_BYTES_MAX = 16 * KIB  # the longest token included
 HELLO_TIMEOUT_S = 5.0
 HEAD_BYTES_MAX = GRPC_OVERHEAD_BYTES
 FAREWELL_S = 1.0  # time for a refusal to reach its client
@@ -120,7 +122,7 @@ class StreamServer:
         async with asyncio.timeout(HELLO_TIMEOUT_S):
             head, body = await stream.receive()
             try:
-                hello = self._checked(head, len(body))
+                hello = self._checked(stream, head, len(body))
             except TinymqError as error:
                 await stream.send(_welcome(error))
                 async with asyncio.timeout(FAREWELL_S):
@@ -128,7 +130,7 @@ class StreamServer:
                 return None
             return hello
 
-    def _checked(self, head: bytes, body_bytes: int) -> pb.StreamHello:
+    def _checked(self, stream: FrameStream, head: bytes, body_bytes: int) -> pb.StreamHello:
         try:
             hello = pb.StreamHello.FromString(head)
         except DecodeError:
@@ -139,15 +141,24 @@ class StreamServer:
             raise UnsupportedVersion(f"protocol {hello.protocol} of streams; this broker speaks {PROTOCOL}")
         if hello.kind not in (pb.STREAM_PRODUCE, pb.STREAM_FETCH):
             raise InvalidRequest(f"a stream of kind {hello.kind}", hint="1: produce, 2: fetch")
+        self._service.check_known(_credential(stream, hello), _CALLS[hello.kind])
         self._service.check_meant(hello.cluster_id, hello.broker_id)
         return hello
 
     async def _answer(self, stream: FrameStream, hello: pb.StreamHello) -> None:
-        client = hello.client_id or stream.remote_host
+        client, credential = hello.client_id or stream.remote_host, _credential(stream, hello)
+        hello.token = ""  # a stream may last for days
         if hello.kind == pb.STREAM_PRODUCE:
-            await self._service.produce(_batches(stream), _ProduceReplies(stream), client)
+            await self._service.produce(_batches(stream), _ProduceReplies(stream), client, credential)
         else:
-            await self._service.fetch(_fetches(stream), _FetchReplies(stream), client, sends_files=True)
+            await self._service.fetch(_fetches(stream), _FetchReplies(stream), client, credential, sends_files=True)
+
+
+_CALLS = {pb.STREAM_PRODUCE: produce.CALL, pb.STREAM_FETCH: fetch.CALL}
+
+
+def _credential(stream: FrameStream, hello: pb.StreamHello) -> Credential:
+    return Credential(host=host_of(stream.remote_host), client=hello.client_id, token=hello.token)
 
 
 def _welcome(error: TinymqError | None = None) -> bytes:

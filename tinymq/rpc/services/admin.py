@@ -22,9 +22,10 @@ from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.bounds import parse
 from tinymq.raft import GroupStatus
 from tinymq.raft.rules.quorum_loss import RecoveryOrder
-from tinymq.rpc.common.access import CLUSTER, TOPIC
+from tinymq.rpc.common.access import CLUSTER, LEVEL, TOPIC
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context
+from tinymq.rpc.common.caller import may_describe
 from tinymq.rpc.common.lookup import find_queue, find_topic
 from tinymq.rpc.common.presence import leaves_zeros_out, require
 from tinymq.rpc.common.proof import check_proof, describe_proof, form_proof, survey_proof, take_over_proof
@@ -132,7 +133,9 @@ class AdminService(pb_grpc.AdminServicer):
             reply.brokers.extend(brokers_to_wire(broker.registry.get_all_brokers()))
         described = Slice(self._serving.slices, DESCRIBED_MAX)
         for status in self._replicas.replica_statuses():
-            reply.replicas.append(_status_to_wire(status, broker))
+            replica = _status_to_wire(status, broker)
+            if not replica.topic or may_describe("topic", replica.topic):  # the metadata's has no topic
+                reply.replicas.append(replica)
             if described.spend(1):
                 await described.rest()
         if broker is not None:
@@ -145,10 +148,11 @@ class AdminService(pb_grpc.AdminServicer):
                     reason=f"{error.code}: {error}",
                 )
                 for queue, error in broker.not_opened()
+                if may_describe("topic", queue.topic)
             )
         return reply
 
-    @unary(operation="alter", resource=CLUSTER)
+    @unary(operation="alter", resource=LEVEL)
     async def FeatureLevel(self, request: pb.FeatureLevelRequest, context: Context) -> pb.FeatureLevelReply:
         upgrade = self._serving.running().upgrade
         if request.action == pb.FeatureLevelRequest.HOLD:
@@ -172,11 +176,12 @@ class AdminService(pb_grpc.AdminServicer):
             ],
         )
 
-    @unary(operation="describe", resource=CLUSTER)
+    @unary(operation="known", resource=CLUSTER, filters=True)
     async def DescribeScan(self, request: pb.DescribeScanRequest, context: Context) -> pb.DescribeScanReply:
         scan_id = check_scan_id(request.scan_id)
         broker = self._serving.running()
-        return pb.DescribeScanReply(served=[_sent_to_wire(broker, sent) for sent in broker.scans.describe(scan_id)])
+        served = (_sent_to_wire(broker, sent) for sent in broker.scans.describe(scan_id))
+        return pb.DescribeScanReply(served=[sent for sent in served if may_describe("topic", sent.topic)])
 
     @unary(operation="describe", resource=CLUSTER)
     async def ListScans(self, request: pb.ListScansRequest, context: Context) -> pb.ListScansReply:
@@ -194,7 +199,7 @@ class AdminService(pb_grpc.AdminServicer):
             ]
         )
 
-    @unary(operation="cluster_action", resource=CLUSTER)
+    @unary(operation="secret", resource=CLUSTER)
     async def DescribeSelf(self, request: pb.DescribeSelfRequest, context: Context) -> pb.DescribeSelfReply:
         check_proof(request.proof, describe_proof(self._secret, request.nonce))
         formation = self._formation
@@ -209,14 +214,14 @@ class AdminService(pb_grpc.AdminServicer):
             peer_address=self._replicas.peer_address,
         )
 
-    @unary(operation="cluster_action", resource=CLUSTER)
+    @unary(operation="secret", resource=CLUSTER)
     async def Form(self, request: pb.FormRequest, context: Context) -> pb.FormReply:
         expected = form_proof(self._secret, request.nonce, request.cluster_id, request.first_entry)
         check_proof(request.proof, expected)
         await self._formation.form(request.cluster_id, request.first_entry)
         return pb.FormReply()
 
-    @unary(operation="cluster_action", resource=CLUSTER)
+    @unary(operation="secret", resource=CLUSTER)
     async def Survey(self, request: pb.SurveyRequest, context: Context) -> pb.SurveyReply:
         check_proof(request.proof, survey_proof(self._secret, request.nonce))
         formation, recovery, broker = self._formation, self._recovery, self._serving.broker
@@ -243,7 +248,7 @@ class AdminService(pb_grpc.AdminServicer):
             )
         return reply
 
-    @unary(operation="cluster_action", resource=CLUSTER)
+    @unary(operation="secret", resource=CLUSTER)
     async def TakeOver(self, request: pb.TakeOverRequest, context: Context) -> pb.TakeOverReply:
         check_proof(request.proof, take_over_proof(self._secret, request.challenge, request.orders))
         self._recovery.spend(request.challenge)

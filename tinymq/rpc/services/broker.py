@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 
+from tinymq.access.gate import Credential, Gate, denied
 from tinymq.base.config import Limits
 from tinymq.base.errors import NotReady, TinymqError, WrongBroker
 from tinymq.base.meter import Meter
@@ -16,9 +17,10 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import to_wire
 from tinymq.registry.state.values import BrokerRecord, QueueRecord, TopicRecord
-from tinymq.rpc.common.access import CLUSTER, TOPIC
+from tinymq.rpc.common.access import SOME_TOPIC, TOPIC
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context, client_of
+from tinymq.rpc.common.caller import credential_of, may_describe, permits, require
 from tinymq.rpc.common.reply_stream import GrpcReplies
 from tinymq.rpc.common.rpc_method import item, streaming, unary
 from tinymq.rpc.services import fetch, produce
@@ -41,29 +43,49 @@ class BrokerService(pb_grpc.BrokerServicer):
     def meter(self) -> Meter:
         return self._serving.meter
 
+    @property
+    def gate(self) -> Gate:
+        return self._serving.gate
+
     @streaming(operation="write", resource=TOPIC)
     async def Produce(self, request_iterator: AsyncIterator[pb.ProduceRequest], context: Context) -> None:  # type: ignore[override]
-        await self.produce(unpacked(request_iterator), GrpcReplies(context), client_of(context))
+        credential = credential_of(context)
+        await self.produce(unpacked(request_iterator), GrpcReplies(context), client_of(context), credential)
 
     @streaming(operation="read", resource=TOPIC)
     async def Fetch(self, request_iterator: AsyncIterator[pb.FetchRequest], context: Context) -> None:  # type: ignore[override]
-        await self.fetch(request_iterator, GrpcReplies(context), client_of(context))
+        await self.fetch(request_iterator, GrpcReplies(context), client_of(context), credential_of(context))
 
-    async def produce(self, arriving: AsyncIterator[Iterable[Batch]], replies: produce.Replies, client: str) -> None:
-        """Serve one stream of batches, from either port. It counts to the quota of `client`."""
-        await ProduceStream(self._serving, replies, self._quotas.produce.share(client)).run(arriving)
+    async def produce(
+        self, arriving: AsyncIterator[Iterable[Batch]], replies: produce.Replies, client: str, credential: Credential
+    ) -> None:
+        """Serve one stream of batches, from either port, to the caller of `credential`. It counts to the quota of the
+        user while callers are checked, else of `client`. Raises Unauthenticated."""
+        guard = self._serving.gate.guard(credential, produce.CALL)
+        try:
+            share = self._quotas.produce.share(guard.quota_name or client)
+            await ProduceStream(self._serving, replies, guard, share).run(arriving)
+        finally:
+            guard.close()
 
     async def fetch(
         self,
         requests: AsyncIterator[pb.FetchRequest],
         replies: fetch.Replies,
         client: str,
+        credential: Credential,
         *,
         sends_files: bool = False,
     ) -> None:
-        """Serve one stream of fetches, from either port. `sends_files`: `replies` accepts StoredFrames."""
-        share = self._quotas.fetch.share(client)
-        await FetchStream(self._serving, replies, self._limits, share, sends_files=sends_files).run(requests)
+        """As `produce`, for one stream of fetches. `sends_files`: `replies` accepts StoredFrames."""
+        guard = self._serving.gate.guard(credential, fetch.CALL)
+        try:
+            share = self._quotas.fetch.share(guard.quota_name or client)
+            stream = FetchStream(self._serving, replies, self._limits, guard, share, sends_files=sends_files)
+            guard.refused = stream.refuse
+            await stream.run(requests)
+        finally:
+            guard.close()
 
     def check_meant(self, cluster_id: bytes, broker_id: int) -> None:
         """Raises WrongBroker unless this is the broker that the client means. b"" and 0 mean any."""
@@ -76,14 +98,21 @@ class BrokerService(pb_grpc.BrokerServicer):
                 hint="request the metadata again: another broker listens there now",
             )
 
-    @unary(operation="describe", resource=TOPIC)
+    def check_known(self, credential: Credential, call: str) -> None:
+        """Raises Unauthenticated, NotReady for a caller whose stream would not be served."""
+        self._serving.gate.guard(credential, call).close()
+
+    @unary(operation="describe", resource=TOPIC, filters=True)
     async def Metadata(self, request: pb.MetadataRequest, context: Context) -> pb.MetadataReply:
         return await self.metadata(request)
 
     async def metadata(self, request: pb.MetadataRequest) -> pb.MetadataReply:
         """Describe brokers and topics as this broker knows them. Raises NotReady if `fresh` ones cannot be had."""
         reply = pb.MetadataReply(stream_address=self._serving.stream_address)
-        names = list(dict.fromkeys(request.topics))  # a repeated name gets one answer
+        wanted = dict.fromkeys(request.topics)  # a repeated name gets one answer
+        hidden = [name for name in wanted if not may_describe("topic", name)]
+        names = [name for name in wanted if name not in hidden]
+        await self._add_topics(reply, (pb.TopicInfo(name=name, error=_not_shown(name)) for name in hidden))
         try:
             broker = self._serving.running()
             broker.check_metadata_known()
@@ -95,12 +124,14 @@ class BrokerService(pb_grpc.BrokerServicer):
             await broker.refresh()
         if request.create_missing and len(names) == 1:
             try:
+                if broker.would_create(names[0]):
+                    require("create", "topic", names[0])
                 await broker.create_missing(names[0], CREATE_S)
             except TinymqError as error:
                 await self._add_topics(reply, [pb.TopicInfo(name=names[0], error=to_wire(error))])
                 return reply
         if request.all:
-            topics = broker.registry.get_all_topics()
+            topics = [topic for topic in broker.registry.get_all_topics() if may_describe("topic", topic.name)]
             answers = (topic_to_wire(broker, t) for t in topics if request.internal or not is_internal(t.name))
         else:
             found = await broker.topics(names)
@@ -142,9 +173,16 @@ class BrokerService(pb_grpc.BrokerServicer):
             history=found.recovery_term,
         )
 
-    @unary(operation="write", resource=CLUSTER)
+    @unary(operation="write", resource=SOME_TOPIC)
     async def OpenProducer(self, request: pb.OpenProducerRequest, context: Context) -> pb.OpenProducerReply:
         return pb.OpenProducerReply(producer_id=await self._serving.running().producer_ids.take())
+
+
+def _not_shown(name: str) -> pb.Error:
+    """The answer about a topic that the caller may not describe, whether there is such a topic or not."""
+    present = permits()
+    assert present is not None, "all is shown while callers are not checked"
+    return to_wire(denied(present.caller.principal, "describe", "topic", name, name))
 
 
 def brokers_to_wire(brokers: list[BrokerRecord]) -> list[pb.BrokerInfo]:

@@ -25,9 +25,10 @@ from tinymq.proto import partition_pb2 as part
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import to_wire
-from tinymq.rpc.common.access import CHANNEL, TOPIC
+from tinymq.rpc.common.access import CHANNEL, CURSORS, TOPIC
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context
+from tinymq.rpc.common.caller import may_describe
 from tinymq.rpc.common.presence import leaves_zeros_out, require
 from tinymq.rpc.common.rpc_method import item, unary
 
@@ -44,7 +45,7 @@ class ChannelsService(pb_grpc.ChannelsServicer):
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
 
-    @unary(operation="read", resource=CHANNEL)
+    @unary(operation="read", resource=CHANNEL, also=(("read", TOPIC),))
     async def SetConsumer(self, request: pb.SetConsumerRequest, context: Context) -> pb.SetConsumerReply:
         require(request, "partition", lenient=leaves_zeros_out(context))
         check_channel_name(request.channel)
@@ -54,7 +55,7 @@ class ChannelsService(pb_grpc.ChannelsServicer):
         )
         return pb.SetConsumerReply(epoch=consumer.epoch)
 
-    @unary(operation="read", resource=CHANNEL)
+    @unary(operation="read", resource=CHANNEL, also=(("read", TOPIC),))
     async def UnsetConsumer(self, request: pb.UnsetConsumerRequest, context: Context) -> pb.UnsetConsumerReply:
         require(request, "partition", lenient=leaves_zeros_out(context))
         check_channel_name(request.channel)
@@ -63,7 +64,7 @@ class ChannelsService(pb_grpc.ChannelsServicer):
         )
         return pb.UnsetConsumerReply()
 
-    @unary(operation="describe", resource=CHANNEL)
+    @unary(operation="describe", resource=CHANNEL, also=(("describe", TOPIC),))
     async def GetConsumer(self, request: pb.GetConsumerRequest, context: Context) -> pb.GetConsumerReply:
         check_channel_name(request.channel)
         broker = self._serving.running()
@@ -73,7 +74,7 @@ class ChannelsService(pb_grpc.ChannelsServicer):
             return pb.GetConsumerReply()
         return pb.GetConsumerReply(consumer=consumer.consumer, epoch=consumer.epoch)
 
-    @unary(operation="read", resource=CHANNEL)
+    @unary(operation="read", resource=CURSORS, also=(("read", TOPIC),))
     async def Change(self, request: pb.ChannelsRequest, context: Context) -> pb.ChannelsReply:
         broker = self._serving.running()
         lenient = leaves_zeros_out(context)
@@ -321,6 +322,8 @@ async def _list(
     )
     for name, cursor in sorted(partition.state.cursors.items()):
         if cursor.kind != CursorKind.CHANNEL and not groups:
+            continue
+        if not may_describe("channel" if cursor.kind == CursorKind.CHANNEL else "group", name):
             continue
         reads = broker.registry.get_queue_consumer(topic.name, number, name) if topic is not None else None
         info = answer.channels.add(

@@ -10,7 +10,8 @@ from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.rpc.common.access import TOPIC
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context
-from tinymq.rpc.common.presence import require
+from tinymq.rpc.common.caller import may_describe, require
+from tinymq.rpc.common.presence import require as require_fields
 from tinymq.rpc.common.rpc_method import unary
 
 TIMEOUT_S = 5.0
@@ -26,7 +27,7 @@ class DeadLettersService(pb_grpc.DeadLettersServicer):
 
     @unary(operation="describe", resource=TOPIC)
     async def ExplainRecord(self, request: pb.ExplainRecordRequest, context: Context) -> pb.ExplainRecordReply:
-        require(request, "partition", "offset")
+        require_fields(request, "partition", "offset")
         letters = self._serving.dead_letters()
         partition = self._serving.running().find(request.topic_id, request.partition)
         await prove_leading(partition, _timeout_s(request.timeout_ms))
@@ -40,25 +41,32 @@ class DeadLettersService(pb_grpc.DeadLettersServicer):
         reply = pb.ExplainRecordReply(log_start=partition.log_start, high_watermark=end)
         for offset in range(request.offset, min(request.offset + count, end)):
             told = await letters.stories.tell(partition, offset, request.group)
-            reply.stories.extend(_to_wire(offset, story) for story in told)
+            reply.stories.extend(_to_wire(offset, story) for story in told if _is_shown(story))
         return reply
 
     @unary(operation="write", resource=TOPIC)
     async def RedriveRecord(self, request: pb.RedriveRecordRequest, context: Context) -> pb.RedriveRecordReply:
-        require(request, "partition", "offset")
+        require_fields(request, "partition", "offset")
         letters = self._serving.dead_letters()
         partition = self._serving.running().find(request.topic_id, request.partition)
-        done = await letters.redrives.redrive(partition, request.offset, request.run)
+        done = await letters.redrives.redrive(
+            partition, request.offset, request.run, permit=lambda source: require("write", "topic", source)
+        )
         return pb.RedriveRecordReply(
             topic=done.topic, partition=done.partition, offset=done.offset, settled_before=done.settled_before
         )
 
     @unary(operation="delete", resource=TOPIC)
     async def PurgeRecords(self, request: pb.PurgeRecordsRequest, context: Context) -> pb.PurgeRecordsReply:
-        require(request, "partition", "before")
+        require_fields(request, "partition", "before")
         letters = self._serving.dead_letters()
         partition = self._serving.running().find(request.topic_id, request.partition)
         return pb.PurgeRecordsReply(count=await letters.redrives.purge(partition, 0, request.before))
+
+
+def _is_shown(story: GroupStory) -> bool:
+    """May the caller see the group or the channel that the story is about?"""
+    return may_describe("channel" if story.kind == "channel" else "group", story.group)
 
 
 def _to_wire(offset: int, story: GroupStory) -> pb.GroupStory:
@@ -77,7 +85,7 @@ def _to_wire(offset: int, story: GroupStory) -> pb.GroupStory:
         started=memory.started,
         failure=memory.reason,
         failed_by=memory.failed_by,
-        dead_topic=story.dead_topic,
+        dead_topic=story.dead_topic if may_describe("topic", story.dead_topic) else "",
         dead_partition=story.dead_partition,
         dead_offset=story.dead_offset,
         reason=story.reason,

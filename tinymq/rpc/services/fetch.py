@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from tinymq.access.gate import Access, StreamGuard
 from tinymq.base.config import Limits
 from tinymq.base.errors import Closed, QuotaExceeded, TinymqError
 from tinymq.base.types import GroupId, TopicId, check_scan_id
@@ -55,9 +56,11 @@ class FetchStream:
     """One client's stream, from its opening to its end."""
 
     def __init__(
-        self, serving: Serving, replies: Replies, limits: Limits, share: Share = UNLIMITED, *, sends_files: bool = False
-    ) -> None:
-        """`sends_files`: answers may have StoredFrames."""
+        self, serving: Serving, replies: Replies, limits: Limits, guard: StreamGuard, share: Share = UNLIMITED, *,
+        sends_files: bool = False,
+    ) -> None:  # fmt: skip
+        """`guard` calls `refuse`. `sends_files`: answers may have StoredFrames."""
+        self._guard = guard
         self._sends_files = sends_files and not share.limited  # an answer may wait long for its quota
         self._serving = serving
         self._meter = serving.meter
@@ -100,6 +103,20 @@ class FetchStream:
                 fetch.cancel()
             self._messages.clear()  # otherwise their files stay open until the next garbage collection
 
+    def refuse(self, access: Access, error: TinymqError) -> None:
+        """Answer the waiting fetches of a topic that this stream may not read any more."""
+        for number, asked in list(self._asked.items()):
+            if asked.topic_id == access[2]:
+                self._waiting.pop(number).cancel()
+                del self._asked[number]
+                self._fail(number, error)
+
+    def _fail(self, number: int, error: TinymqError, offset: int = 0) -> None:
+        self._meter.refused(CALL, error.code)
+        reply = pb.FetchReply(request_id=number, error=to_wire(error), next_offset=offset)
+        self._messages.append((FetchAnswer(reply, b""), 0))
+        self._wake.set()
+
     def _take(self, request: pb.FetchRequest) -> None:
         number = request.request_id
         if request.cancel:
@@ -111,16 +128,14 @@ class FetchStream:
         try:
             self._begin(number, request, self._serving.running())
         except TinymqError as error:
-            self._meter.refused(CALL, error.code)
-            reply = pb.FetchReply(request_id=number, error=to_wire(error), next_offset=request.offset)
-            self._messages.append((FetchAnswer(reply, b""), 0))
-            self._wake.set()
+            self._fail(number, error, request.offset)
 
     def _begin(self, number: int, request: pb.FetchRequest, broker: Broker) -> None:
         if len(self._waiting) >= broker.limits.stream_requests_max or number in self._waiting:
             raise QuotaExceeded(f"{len(self._waiting)} fetches wait on this stream, or two under one request id")
         if request.scan_id:
             check_scan_id(request.scan_id)
+        self._guard.check(("read", "topic", request.topic_id))
         partition = broker.find(request.topic_id, request.partition)
         bytes_max = min(request.max_bytes or broker.limits.fetch_bytes_max, broker.limits.fetch_bytes_max)
         ask = FetchQuery(

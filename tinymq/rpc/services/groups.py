@@ -12,9 +12,10 @@ from tinymq.broker.groups.definition import START_EARLIEST, Group
 from tinymq.broker.members.group_members import Member, Owned, Place
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
-from tinymq.rpc.common.access import GROUP
+from tinymq.rpc.common.access import GROUP, GROUP_TOPICS
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context
+from tinymq.rpc.common.caller import may_describe, require, require_topic
 from tinymq.rpc.common.rpc_method import unary
 
 TIMEOUT_S = 10.0  # if the client gives none
@@ -30,7 +31,7 @@ class GroupsService(pb_grpc.GroupsServicer):
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
 
-    @unary(operation="create", resource=GROUP)
+    @unary(operation="create", resource=GROUP, also=(("read", GROUP_TOPICS),))
     async def CreateGroup(self, request: pb.CreateGroupRequest, context: Context) -> pb.CreateGroupReply:
         groups = self._serving.running_groups()
         wanted = Group(
@@ -49,13 +50,15 @@ class GroupsService(pb_grpc.GroupsServicer):
         burials = await self._serving.running_groups().delete(request.name, _timeout_s(request.timeout_ms))
         return pb.DeleteGroupReply(burials=burials)
 
-    @unary(operation="describe", resource=GROUP)
+    @unary(operation="describe", resource=GROUP, filters=True)
     async def ListGroups(self, request: pb.ListGroupsRequest, context: Context) -> pb.ListGroupsReply:
         groups = self._serving.running_groups()
         if request.name:
+            require("describe", "group", request.name)
             return pb.ListGroupsReply(groups=[group_to_wire(await groups.get(request.name))])
         await groups.refresh()
-        return pb.ListGroupsReply(groups=map(group_to_wire, groups.known.all()))
+        shown = (group for group in groups.known.all() if may_describe("group", group.name))
+        return pb.ListGroupsReply(groups=map(group_to_wire, shown))
 
     # ---- asked of the coordinator -----------------------------------------------------------------------------
 
@@ -91,6 +94,8 @@ class GroupsService(pb_grpc.GroupsServicer):
         )  # fmt: skip
         if found is None:
             return pb.AwaitAssignmentReply()
+        for topic_id in {place.topic_id for place in found.owned}:
+            require_topic("read", topic_id)  # else the member would wait for records that it never gets
         owned = self._owned_to_wire(found.owned)
         return pb.AwaitAssignmentReply(member=True, owned=owned, digest=found.digest, term=found.term)
 
@@ -121,7 +126,7 @@ class GroupsService(pb_grpc.GroupsServicer):
                     partition=place.partition,
                     epoch=at.epoch,
                     revoking=at.revoking,
-                    topic=topic.name if topic is not None else "",
+                    topic=topic.name if topic is not None and may_describe("topic", topic.name) else "",
                 )
             )
         return found
@@ -140,7 +145,7 @@ def group_to_wire(group: Group) -> pb.GroupInfo:
         kind=group.kind.value,
         group_id=group.group_id,
         state=group.phase.name.lower(),
-        topics=group.topics,
+        topics=[topic for topic in group.topics if may_describe("topic", topic)],
         settings=[pb.Setting(name=name, value=setting.text(config[name])) for name, (setting, _) in declared.items()],
         start_us=group.start_us,
     )

@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from tinymq.access.gate import StreamGuard
 from tinymq.base.config import Limits
 from tinymq.base.errors import Closed, InvalidRequest, TinymqError
 from tinymq.broker.partition.admission import admit, cost_of, declare, is_heavy
@@ -66,8 +67,9 @@ async def unpacked(requests: AsyncIterator[pb.ProduceRequest]) -> AsyncIterator[
 class ProduceStream:
     """One client's stream, from its opening to its end."""
 
-    def __init__(self, serving: Serving, replies: Replies, share: Share = UNLIMITED) -> None:
+    def __init__(self, serving: Serving, replies: Replies, guard: StreamGuard, share: Share = UNLIMITED) -> None:
         self._serving = serving
+        self._guard = guard
         self._meter = serving.meter
         self._replies = replies
         self._share = share
@@ -113,6 +115,7 @@ class ProduceStream:
             throttled_s = self._share.charge(len(payload))
             while self._is_full(len(payload), broker.limits):
                 await self._wait_for_room()
+            self._guard.check(("write", "topic", batch.topic_id))
             broker.find(batch.topic_id, batch.partition)  # a batch for a partition that is not here is not inspected
             declared = declare(payload, batch.payload_crc, broker.limits)
             checked = None
@@ -155,6 +158,7 @@ class ProduceStream:
     ) -> None:
         """Validate, decide and append, in one call without an await."""
         topic_id, meter = batch.topic_id, self._meter
+        self._guard.check(("write", "topic", topic_id))  # again: the batch may have waited for long
         partition = broker.find(topic_id, batch.partition)
         if checked is None:
             checked = admit(payload, batch.payload_crc, broker.limits, declared)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from tinymq.access.gate import Access, StreamGuard
 from tinymq.base.errors import Closed, InvalidRequest, TinymqError
 from tinymq.base.group_config import RETRY_MS_MAX
 from tinymq.base.types import check_channel_name
@@ -50,8 +51,11 @@ class Replies(Protocol):
 class WorkStream:
     """One worker's stream, from its opening to its end. It is the WorkerPort of its attachments."""
 
-    def __init__(self, serving: Serving, replies: Replies, client: str) -> None:
+    def __init__(self, serving: Serving, replies: Replies, client: str, guard: StreamGuard) -> None:
+        """`guard` calls `refuse`."""
         self.client = client[:CLIENT_CHARS_MAX]
+        self._guard = guard
+        self._reads: dict[int, tuple[str, bytes]] = {}  # by attachment: its group and its topic
         self._serving = serving
         self._replies = replies
         self._attachments: dict[int, tuple[GroupLeader, Attachment]] = {}
@@ -96,7 +100,16 @@ class WorkStream:
         for leader, attachment in list(self._attachments.values()):
             leader.detach(attachment, by_worker=True)
         self._attachments.clear()
+        self._reads.clear()
         self._unanswered.clear()
+
+    def refuse(self, access: Access, error: TinymqError) -> None:
+        """End the attachments of a group or a topic that this worker may not read any more."""
+        for number, reads in list(self._reads.items()):
+            found = self._attachments.get(number)
+            if found is not None and access[2] in reads:
+                found[0].detach(found[1], by_worker=True)
+                self.ended(number, error)
 
     # ---- from the worker
 
@@ -154,6 +167,9 @@ class WorkStream:
                 credit_bytes=attach.credit_bytes,
                 term=attach.term,
             )
+            self._guard.check(("read", "group", attach.group))
+            self._guard.check(("read", "topic", attach.topic_id))
+            self._reads[attach.attachment] = (attach.group, attach.topic_id)
             self._attachments[attach.attachment] = self._serving.working().attach(self, wanted)
         except TinymqError as error:
             self.ended(attach.attachment, error)
@@ -240,6 +256,7 @@ class WorkStream:
 
     def ended(self, attachment: int, error: TinymqError | None) -> None:
         self._attachments.pop(attachment, None)
+        self._reads.pop(attachment, None)
         self._unanswered.pop(attachment, None)
         self._room.set()
         wire = None if error is None else to_wire(error)

@@ -6,12 +6,15 @@ from collections.abc import AsyncIterator
 
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
-from tinymq.rpc.common.access import GROUP
+from tinymq.rpc.common.access import GROUP, TOPIC
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context, client_of
+from tinymq.rpc.common.caller import credential_of
 from tinymq.rpc.common.reply_stream import GrpcReplies
 from tinymq.rpc.common.rpc_method import streaming
 from tinymq.rpc.services.work import WorkStream
+
+CALL = "Workers.Work"  # to the audit log
 
 
 class WorkersService(pb_grpc.WorkersServicer):
@@ -20,6 +23,12 @@ class WorkersService(pb_grpc.WorkersServicer):
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
 
-    @streaming(operation="read", resource=GROUP)
+    @streaming(operation="read", resource=GROUP, also=(("read", TOPIC),))
     async def Work(self, request_iterator: AsyncIterator[pb.WorkRequest], context: Context) -> None:  # type: ignore[override]
-        await WorkStream(self._serving, GrpcReplies(context), client_of(context)).run(request_iterator)
+        guard = self._serving.gate.guard(credential_of(context), CALL)
+        try:
+            stream = WorkStream(self._serving, GrpcReplies(context), client_of(context), guard)
+            guard.refused = stream.refuse
+            await stream.run(request_iterator)
+        finally:
+            guard.close()

@@ -38,6 +38,7 @@ class MemoryServer:
             "Groups": services.groups,
             "Workers": services.workers,
             "DeadLetters": services.dead_letters,
+            "Users": services.users,
             "QueueService": services.queue,
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -49,11 +50,17 @@ def list_(*, output: Output = "table") -> None:
 
 @app.command(name="set")
 def set_(
-    name: Name, servers: Annotated[str, Parameter(help="host:port[,host:port…]")], /, *, output: Output = "table"
+    name: Name,
+    servers: Annotated[str, Parameter(help="host:port[,host:port…]")],
+    /,
+    *,
+    token_file: Annotated[Path | None, Parameter(help="Keep the token of this file for the cluster's brokers.")] = None,
+    output: Output = "table",
 ) -> None:
-    """Name a cluster, or change its addresses, and use it."""
+    """Name a cluster, or change its addresses and its token, and use it."""
     check_addresses(servers)
-    contexts.save(contexts.load().with_one(name, Context(servers), use=True))
+    token = contexts.read_token(token_file) if token_file is not None else ""
+    contexts.save(contexts.load().with_one(name, Context(servers, token=token), use=True))
     _used(name, output)
 
 

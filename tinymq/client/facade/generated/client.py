@@ -22,6 +22,7 @@ from tinymq.client.group.consumer import Callback
 from tinymq.client.work.worker import OnLost
 
 if TYPE_CHECKING:
+    from tinymq.client.facade.generated.access import Access
     from tinymq.client.facade.generated.admin import Admin
 
 
@@ -40,6 +41,13 @@ class ClientCalls:
         from tinymq.client.facade.generated.admin import Admin
 
         return Admin(self._loop_thread, self._loop_thread.do(lambda: self._async.admin))
+
+    @property
+    def access(self) -> Access:
+        """Users, tokens and grants."""
+        from tinymq.client.facade.generated.access import Access
+
+        return Access(self._loop_thread, self._loop_thread.do(lambda: self._async.access))
 
     def producer(self, **settings: Unpack[ProducerOptions]) -> Producer:
         """A producer with its own buffer and settings (see ProducerConfig). Use it in `with`, which flushes."""

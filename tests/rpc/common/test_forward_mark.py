@@ -10,9 +10,9 @@ import pytest
 
 from tests.fakes.queue_client import QueueClient
 from tinymq.base.config import Limits
-from tinymq.gateway import forward_mark
-from tinymq.gateway.forward_mark import FORWARDED, ForwardMarks
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.rpc.common import forward_mark
+from tinymq.rpc.common.forward_mark import FORWARDED, ForwardMarks
 from tinymq.testing.cluster import Cluster
 
 SECRET = b"s" * 16

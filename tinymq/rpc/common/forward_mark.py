@@ -6,7 +6,8 @@ nothing. Not counting the call does grant something, so the mark is an HMAC by t
 one call.
 
     value      sender "." number "." HMAC in hex
-    HMAC over  "forward", cluster id, sender and its session, receiver and its session, number, method, client, request
+    HMAC over  "forward", cluster id, sender and its session, receiver and its session, number, method, client, request,
+               and, while callers are checked, the caller that the sender has identified
 
 A session is the random number of one start of a broker, as the registry has it, and `number` counts the calls that a
 sender has marked since its start. So a mark is valid once, at one receiver, and no clock matters. An invalid mark is
@@ -39,13 +40,17 @@ class ForwardMarks:
         self._numbers = count(1)
         self._seen: dict[int, _Seen] = {}  # by sender; at most one for each broker of the cluster
 
-    def sign(self, broker: Broker, receiver: int, method: str, client: str, request: Any) -> str:
-        """The mark for a call that `broker` passes on to `receiver`."""
+    def sign(
+        self, broker: Broker, receiver: int, method: str, client: str, request: Any, *, principal: str = ""
+    ) -> str:  # fmt: skip
+        """The mark for a call that `broker` passes on to `receiver`. `principal`: the caller, as text."""
         sender, number = broker.env.broker_id, next(self._numbers)
-        proof = self._proof(broker, (sender, receiver, number), method, client, request)
+        proof = self._proof(broker, (sender, receiver, number), method, client, request, principal)
         return f"{sender}.{number}.{proof.hex()}"
 
-    def holds(self, broker: Broker, mark: str, method: str, client: str, request: Any) -> bool:
+    def holds(
+        self, broker: Broker, mark: str, method: str, client: str, request: Any, *, principal: str = ""
+    ) -> bool:  # fmt: skip
         """Is the mark valid: made by a broker of this cluster for this one, and not seen before?"""
         parts = mark.split(".") if len(mark) <= MARK_CHARS_MAX and mark.isascii() else ()
         if len(parts) != 3 or not (parts[0].isdigit() and parts[1].isdigit()):
@@ -54,7 +59,7 @@ class ForwardMarks:
         session = _session(broker, sender)
         if not session or number >= 1 << 64:
             return False
-        proof = self._proof(broker, (sender, broker.env.broker_id, number), method, client, request)
+        proof = self._proof(broker, (sender, broker.env.broker_id, number), method, client, request, principal)
         if not hmac.compare_digest(proof.hex(), parts[2]):
             return False
         seen = self._seen.get(sender)
@@ -62,7 +67,9 @@ class ForwardMarks:
             seen = self._seen[sender] = _Seen(session)
         return seen.is_new(number)
 
-    def _proof(self, broker: Broker, ids: tuple[int, int, int], method: str, client: str, request: Any) -> bytes:
+    def _proof(
+        self, broker: Broker, ids: tuple[int, int, int], method: str, client: str, request: Any, principal: str
+    ) -> bytes:  # fmt: skip
         sender, receiver, number = ids
         client_name = client.encode("utf-8", "replace")
         message = (
@@ -72,6 +79,7 @@ class ForwardMarks:
             method.encode(),
             client_name,
             hashlib.sha256(request.SerializeToString(deterministic=True)).digest(),
+            principal.encode("utf-8", "replace"),  # last: what is before it has a known length
         )
         return forward_proof(self._secret, b"".join(message))
 

@@ -1,0 +1,96 @@
+"""Who is known to the cluster, as of one version of the registry's records. Immutable; no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tinymq.access.identity import ACCESS, ROLE, SWITCH, USER, Identity, Token, parse_identity, parse_switch
+from tinymq.base.errors import CorruptData
+from tinymq.base.identity.grants import Grant, Rights
+from tinymq.registry.service import RegistryService
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A caller who has proven who it is."""
+
+    name: str
+    proof: str  # token, certificate, jwt; or forwarded: another broker of the cluster has checked it
+    roles: tuple[str, ...] = ()  # beyond those that the registry has for the user
+    expires_us: int = 0  # when the proof ends, wall time; 0: it does not
+    sha256: bytes = field(default=b"", repr=False)  # of the token, by which a revocation is noticed
+
+
+NOBODY = Principal("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """All users and roles."""
+
+    enabled: bool = False  # callers are checked
+    users: Mapping[str, Identity] = field(default_factory=dict)
+    roles: Mapping[str, Identity] = field(default_factory=dict)
+    _by_token: Mapping[bytes, tuple[Identity, Token]] = field(default_factory=dict)
+    _rights: dict[tuple[str, tuple[str, ...]], Rights] = field(default_factory=dict)  # filled when they are asked for
+
+    def holder(self, sha256: bytes) -> tuple[Identity, Token] | None:
+        """The user who has the token of this hash."""
+        return self._by_token.get(sha256)
+
+    def grants_of(self, principal: Principal) -> list[tuple[Grant, str]]:
+        """Every grant of a caller, with the role that it comes from; "": its own."""
+        user = self.users.get(principal.name)
+        own = [(grant, "") for grant in user.grants] if user is not None else []
+        named = dict.fromkeys((*(user.roles if user is not None else ()), *principal.roles))
+        roles = (self.roles[name] for name in named if name in self.roles)
+        return own + [(grant, role.name) for role in roles for grant in role.grants]
+
+    def rights_of(self, principal: Principal) -> Rights:
+        """What a caller may do."""
+        key = principal.name, principal.roles
+        rights = self._rights.get(key)
+        if rights is None:
+            rights = Rights(grant for grant, _ in self.grants_of(principal))
+            if len(self._rights) >= RIGHTS_MAX:
+                self._rights.clear()
+            self._rights[key] = rights
+        return rights
+
+    def administrators(self) -> list[str]:
+        """The users who may do everything and have a token."""
+        every = (user for user in self.users.values() if user.tokens)
+        return sorted(user.name for user in every if self.rights_of(Principal(user.name, "")).administers)
+
+
+RIGHTS_MAX = 10_000  # remembered callers: those of tokens of an issuer are not bounded by the registry
+
+
+class Reader:
+    """Makes directories of the registry's records. It parses each record once."""
+
+    def __init__(self) -> None:
+        self._parsed: dict[tuple[str, str], Identity] = {}
+
+    def read(self, registry: RegistryService) -> Directory:
+        """The directory of the present records. A record that does not parse belongs to nobody, and grants nothing."""
+        users, roles = self._identities(registry, USER), self._identities(registry, ROLE)
+        self._parsed = {(each.kind, each.name): each for each in (*users, *roles)}
+        return make_directory(parse_switch(registry.get_record(ACCESS, SWITCH)), users, roles)
+
+    def _identities(self, registry: RegistryService, kind: str) -> list[Identity]:
+        found = []
+        for record in registry.get_all_records(kind):
+            known = self._parsed.get((kind, record.name))
+            try:
+                found.append(known if known is not None and known.version == record.version else parse_identity(record))
+            except CorruptData:
+                continue
+        return found
+
+
+def make_directory(enabled: bool, users: Iterable[Identity], roles: Iterable[Identity]) -> Directory:
+    by_name = {user.name: user for user in users}
+    by_token = {token.sha256: (user, token) for user in by_name.values() for token in user.tokens}
+    return Directory(enabled, by_name, {role.name: role for role in roles}, by_token)

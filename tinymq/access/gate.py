@@ -1,0 +1,398 @@
+"""The one gate of a broker: it says who calls, and whether the caller may do what it asks for.
+
+    Credential → (identify) → Principal → (require, may) → allowed, or Unauthenticated, Denied, NotReady
+
+While the checks are off, the default, everything is allowed. Streams remember what they may do, and are asked again
+after each change. A broker that has not heard the registry for DEAF_S allows nothing any more, because it would not
+know of a revocation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import structlog
+
+from tinymq.access.audit import Audit, Event
+from tinymq.access.directory import NOBODY, Directory, Principal, Reader
+from tinymq.access.identity import ACCESS, RECORD_KINDS, SWITCH, parse_switch
+from tinymq.base.clock import Clock
+from tinymq.base.config import BrokerConfig, is_loopback
+from tinymq.base.errors import Denied, NotReady, TinymqError, Unauthenticated, UnknownTopic
+from tinymq.base.identity.token import hash_token
+from tinymq.base.types import TopicId
+from tinymq.registry.service import RegistryService
+
+LISTEN_S = 1.5  # between two questions for the registry's newest version, while callers are checked
+REFRESH_S = 2.0  # for an answer; together with LISTEN_S below the 5 s in which a revocation takes effect
+DEAF_S = 25.0  # without an answer, this broker allows nothing; below the 30 s that users are told
+TOKEN_CHARS_MAX = 8192
+ACCESSES_MAX = 20_000  # that one stream remembers: a cluster has no more partitions
+USER_URI = "tinymq://user/"  # in a client's certificate, before the name of its user
+
+logger = structlog.get_logger("tinymq.access")
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What one connection or call shows of its caller, and where it comes from."""
+
+    host: str
+    client: str = ""  # as the client names itself: for the audit log, never for a decision
+    token: str = field(default="", repr=False)
+    uri: str = ""  # the subject alternative name of the client's certificate, which TLS has verified
+    encrypted: bool = False
+
+
+class Issuer(Protocol):
+    """Verifies the tokens of an issuer (tinymq.access.jwt)."""
+
+    def principal(self, token: str, now_us: int) -> Principal:
+        """Raises Unauthenticated."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a call, and from where."""
+
+    principal: Principal
+    host: str
+    client: str
+
+
+class Gate:
+    """The gate of one broker process. Unless `required`, it is open until the registry says that checks are on."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        audit: Audit,
+        *,
+        required: bool = False,
+        plain_tokens: bool = False,
+        issuer: Issuer | None = None,
+        spawn: Callable[[Coroutine[Any, Any, None]], object] = lambda work: work.close(),
+    ) -> None:
+        """`required`: callers are checked whatever the registry says, and before it has said anything. `plain_tokens`:
+        take tokens over connections without TLS from other machines, too. `spawn` runs a task."""
+        self.generation = 0
+        self.on = required
+        self.audit = audit
+        self._clock = clock
+        self._plain_tokens = plain_tokens
+        self._issuer = issuer
+        self._spawn = spawn
+        self._registry: RegistryService | None = None
+        self._reader = Reader()
+        self._directory = Directory()
+        self._read_at = -1  # the generation of `_directory`
+        self._required = required
+        self.deaf = required  # until the registry has answered once
+        self._listening = False
+        self._guards: dict[StreamGuard, None] = {}  # the open streams
+
+    # ---- what the registry says -------------------------------------------------------------------------------
+
+    def follow(self, registry: RegistryService) -> None:
+        """Decide by this registry from now on."""
+        self._registry = registry
+        for kind in RECORD_KINDS:
+            registry.watch_records(kind, self._changed)
+        self._changed()
+
+    @property
+    def directory(self) -> Directory:
+        """Who is known now."""
+        if self._read_at != self.generation and self._registry is not None:
+            self._directory = self._reader.read(self._registry)
+            self._read_at = self.generation
+        return self._directory
+
+    def _changed(self) -> None:
+        assert self._registry is not None, "it watches the registry that it follows"
+        self.on = self._required or parse_switch(self._registry.get_record(ACCESS, SWITCH))
+        if self.on and not self._listening:
+            self._listening = self.deaf = True  # until the first answer: what was stored may be out of date
+            self._spawn(self._listen())
+        self._look_again()
+
+    async def _listen(self) -> None:
+        """Hear the registry at least every LISTEN_S, until the checks are off."""
+        assert self._registry is not None, "it listens to the registry that it follows"
+        heard_s = -math.inf
+        while self.on:
+            try:
+                await self._registry.refresh(REFRESH_S)
+                heard_s = self._clock.monotonic()
+            except TinymqError as error:
+                logger.info("registry_unheard", reason=error.message)
+            deaf = self._clock.monotonic() - heard_s >= DEAF_S
+            if deaf != self.deaf:
+                self.deaf = deaf
+                self._look_again()
+            self._end_expired()
+            await self._clock.sleep(LISTEN_S)
+        self._listening = self.deaf = False
+
+    def _look_again(self) -> None:
+        """Let every answer be given again, those of open streams included."""
+        self.generation += 1
+        for guard in list(self._guards):
+            guard.look_again()
+
+    def _end_expired(self) -> None:
+        now_us = self._clock.wall_us()
+        for guard in list(self._guards):
+            if 0 < guard.caller.principal.expires_us <= now_us:
+                guard.look_again()
+
+    def now_us(self) -> int:
+        """The wall time by which proofs expire."""
+        return self._clock.wall_us()
+
+    # ---- who calls ----------------------------------------------------------------------------------------------
+
+    def identify(self, credential: Credential) -> Caller:
+        """Return the caller, also while callers are not checked; NOBODY if it shows nothing. Raises Unauthenticated."""
+        return Caller(self._principal(credential), credential.host, credential.client)
+
+    def _principal(self, credential: Credential) -> Principal:
+        if not credential.token:
+            name = credential.uri.removeprefix(USER_URI)
+            return Principal(name, "certificate") if name and name != credential.uri else NOBODY
+        if not (credential.encrypted or self._plain_tokens or is_loopback(credential.host)):
+            hint = "connect with TLS; a broker takes such tokens only with tokens_without_tls = true"
+            raise Unauthenticated("a token came over a connection that others can read", hint=hint)
+        if len(credential.token) > TOKEN_CHARS_MAX:
+            raise Unauthenticated(f"a token of {len(credential.token)} characters")
+        if credential.token.count(".") == 2:
+            if self._issuer is None:
+                raise Unauthenticated("this broker takes no tokens of an issuer", hint="set jwt_issuer on the brokers")
+            return self._issuer.principal(credential.token, self._clock.wall_us())
+        sha256 = hash_token(credential.token)
+        held = self.directory.holder(sha256)
+        if held is None:
+            raise Unauthenticated("the token is unknown, or revoked")
+        user, token = held
+        return self.present(Principal(user.name, "token", expires_us=token.expires_us, sha256=sha256))
+
+    def present(self, principal: Principal) -> Principal:
+        """Return the principal if its proof still holds. Raises Unauthenticated."""
+        if 0 < principal.expires_us <= self._clock.wall_us():
+            raise Unauthenticated(f"the {principal.proof} of {principal.name!r} has expired")
+        if principal.sha256 and self.directory.holder(principal.sha256) is None:
+            raise Unauthenticated(f"the token of {principal.name!r} is revoked")
+        return principal
+
+    # ---- what a caller may do -----------------------------------------------------------------------------------
+
+    def check_known(self, caller: Caller, call: str) -> None:
+        """Raises Unauthenticated for a caller who has proven nothing, NotReady if this broker is deaf."""
+        if not self.on:
+            return
+        if self.deaf:
+            message = "this broker has not heard the registry for long: any grant may have been revoked"
+            raise NotReady(message, hint="ask another broker")
+        if caller.principal is NOBODY:
+            self._note(caller, call, "describe", "cluster", "", allowed=False)
+            raise Unauthenticated("this cluster checks who calls, and the call shows no token")
+
+    def may(self, caller: Caller, operation: str, kind: str, name: str = "") -> bool:
+        """Is it allowed? Records nothing: for answers that leave out what a caller may not see."""
+        return not self.on or self.directory.rights_of(caller.principal).allow(operation, kind, name)
+
+    def require(
+        self,
+        caller: Caller,
+        call: str,
+        operation: str,
+        kind: str,
+        name: str = "",
+        *,
+        shown: str = "",
+        once: bool = False,
+    ) -> None:
+        """Raises Unauthenticated, Denied, NotReady unless it is allowed, and records the decision.
+
+        `shown`: how the resource is named to a caller who may not know its name. `once`: the caller asks once only.
+        """
+        if not self.on:
+            return
+        self.check_known(caller, call)
+        allowed = self.directory.rights_of(caller.principal).allow(operation, kind, name)
+        self._note(caller, call, operation, kind, name, allowed=allowed, once=once)
+        if not allowed:
+            seen = not shown or self.may(caller, "describe", kind, name)
+            raise denied(caller.principal, operation, kind, name, name if seen else shown)
+
+    def require_topic(
+        self, caller: Caller, call: str, operation: str, topic_id: bytes, *, once: bool = False
+    ) -> None:  # fmt: skip
+        """As `require`, for a topic by its id. Raises UnknownTopic, too. No refusal tells the name of an id."""
+        if not self.on:
+            return
+        self.check_known(caller, call)
+        if self.directory.rights_of(caller.principal).administers:
+            self._note(caller, call, operation, "topic", self._name_or_id(topic_id), allowed=True, once=once)
+            return  # the call itself says what is wrong with an unknown id
+        name, shown = self._topic_name(topic_id), f"of id {topic_id.hex()}"
+        self.require(caller, call, operation, "topic", name, shown=shown, once=once)
+
+    def require_any(self, caller: Caller, call: str, operation: str, kind: str) -> None:
+        """As `require`, for a permission on any one name of the kind."""
+        self.check_known(caller, call)
+        if self.on and not self.directory.rights_of(caller.principal).allow_any(operation, kind):
+            self._note(caller, call, operation, kind, "*", allowed=False)
+            raise denied(caller.principal, operation, kind, "NAME", "any name")
+
+    def require_all(self, caller: Caller, call: str, operation: str, kind: str, prefix: str) -> None:
+        """As `require`, for a permission on all names with a prefix."""
+        self.check_known(caller, call)
+        if self.on and not self.directory.rights_of(caller.principal).allow_all(operation, kind, prefix):
+            self._note(caller, call, operation, kind, f"{prefix}*", allowed=False)
+            raise denied(caller.principal, operation, kind, f"{prefix}*", f"{prefix}*")
+
+    def note_change(self, caller: Caller, call: str, what: str) -> None:
+        """Record a change of users, grants or the checks themselves."""
+        self._note(caller, call, "admin", "cluster", "", allowed=True, change=what)
+
+    def _name_or_id(self, topic_id: bytes) -> str:
+        topic = self._registry.get_topic_by_id(TopicId(topic_id)) if self._registry is not None else None
+        return topic.name if topic is not None else topic_id.hex()
+
+    def _topic_name(self, topic_id: bytes) -> str:
+        """The name of a topic, which decides about access to it. Raises UnknownTopic, NotReady."""
+        assert self._registry is not None, "callers are checked by a registry"
+        topic = self._registry.get_topic_by_id(TopicId(topic_id))
+        if topic is not None:
+            return topic.name
+        if self._registry.is_deleted(TopicId(topic_id)):
+            raise UnknownTopic("the topic was deleted")
+        raise NotReady("this broker does not know the topic yet", hint="ask another broker, or try again shortly")
+
+    def guard(self, credential: Credential, call: str) -> StreamGuard:
+        """Return the guard of a stream, which `close` ends. Raises Unauthenticated, NotReady."""
+        try:
+            caller = self.identify(credential)
+        except Unauthenticated:
+            if self.on:
+                raise
+            caller = Caller(NOBODY, credential.host, credential.client)
+        self.check_known(caller, call)
+        guard = StreamGuard(self, caller, call)
+        self._guards[guard] = None
+        return guard
+
+    def guards(self, name: str, kind: str = "") -> list[StreamGuard]:
+        """The open streams of a user, or those of them that may do something to a resource of this kind."""
+        return [
+            guard
+            for guard in self._guards
+            if guard.caller.principal.name == name and (not kind or any(of == kind for _, of, _ in guard.allowed))
+        ]
+
+    def forget(self, guard: StreamGuard) -> None:
+        """End the guard of a stream that has ended."""
+        self._guards.pop(guard, None)
+
+    def _note(
+        self, caller: Caller, call: str, operation: str, kind: str, name: str, *, allowed: bool, once: bool = False,
+        **more: Any,
+    ) -> None:  # fmt: skip
+        resource = kind if kind == "cluster" else f"{kind}:{name}"
+        principal = caller.principal
+        event = Event(
+            who=principal.name, proof=principal.proof, host=caller.host, client=caller.client, call=call,
+            operation=operation, resource=resource, allowed=allowed,
+        )  # fmt: skip
+        self.audit.note(event, once=once, **more)
+
+
+def make_gate(config: BrokerConfig, clock: Clock, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> Gate:
+    """The gate of a broker of this configuration."""
+    required, plain_tokens = config.access_required, config.tokens_without_tls
+    return Gate(clock, Audit(clock), required=required, plain_tokens=plain_tokens, spawn=spawn)
+
+
+Refused = Callable[["Access", TinymqError], None]
+"""Called with what a stream may not do any more, and the reason."""
+
+Access = tuple[str, str, bytes | str]
+"""Operation, kind and name; of a topic, its id."""
+
+
+class StreamGuard:
+    """What one open stream may do: asked once for each resource, and again after each change."""
+
+    __slots__ = ("_call", "_gate", "allowed", "caller", "refused")
+
+    def __init__(self, gate: Gate, caller: Caller, call: str) -> None:
+        self.caller = caller
+        self.refused: Refused = _keep_waiting
+        self._gate = gate
+        self._call = call
+        self.allowed: set[Access] = set()  # invariant: all of it is allowed by the gate's present directory
+
+    def check(self, access: Access) -> None:
+        """Raises Unauthenticated, Denied, NotReady, UnknownTopic unless the access is allowed now."""
+        if access in self.allowed:
+            return
+        self._check(access, once=True)
+        if len(self.allowed) >= ACCESSES_MAX:  # while nobody is checked, a client may name any ids
+            self.allowed.clear()
+        self.allowed.add(access)
+
+    def look_again(self) -> None:
+        """Refuse what is not allowed any more."""
+        for access in list(self.allowed):
+            try:
+                self._check(access, once=False)
+            except TinymqError as error:
+                self.allowed.discard(access)
+                self.refused(access, error)
+
+    @property
+    def quota_name(self) -> str:
+        """The name to whose quota the stream counts; "" while callers are not checked."""
+        return quota_name(self.caller.principal) if self._gate.on else ""
+
+    def close(self) -> None:
+        """End the guard together with its stream."""
+        self._gate.forget(self)
+
+    def _check(self, access: Access, *, once: bool) -> None:
+        gate = self._gate
+        if not gate.on:
+            return
+        operation, kind, name = access
+        gate.present(self.caller.principal)
+        if isinstance(name, bytes):
+            gate.require_topic(self.caller, self._call, operation, name, once=once)
+        else:
+            gate.require(self.caller, self._call, operation, kind, name, once=once)
+
+
+def _keep_waiting(access: Access, error: TinymqError) -> None:
+    """For a stream in which nothing waits: its next message is refused."""
+
+
+def quota_name(principal: Principal) -> str:
+    """The name to whose quota a caller counts."""
+    return f"user:{principal.name}"
+
+
+def denied(principal: Principal, operation: str, kind: str, name: str, shown: str) -> Denied:
+    """The error of a caller without the grant. It names the operation, the resource, and the command that grants it."""
+    what = "the cluster" if kind == "cluster" else f"{kind} {shown!r}"
+    resource = "cluster" if kind == "cluster" else f"{kind}:{name if name == shown else 'NAME'}"
+    included = " (read and write include it)" if operation == "describe" else ""
+    return Denied(
+        f"{principal.name!r} may not {operation} {what}",
+        hint=f"an administrator can allow it: tinymq acl grant {principal.name} {operation} {resource}{included}",
+        operation=operation,
+        resource=resource,
+    )

@@ -1,0 +1,159 @@
+"""The caller of an RPC: read from the call, checked by the gate, and kept for the method that serves the call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from google.protobuf.message import Message
+
+from tinymq.access.directory import Principal
+from tinymq.access.gate import Caller, Credential, Gate, quota_name
+from tinymq.base.errors import NotReady, Unauthenticated
+from tinymq.net.connection_limits import host_of
+from tinymq.proto.methods import method_of
+from tinymq.rpc.common.access import SOME_TOPIC, Access, targets
+from tinymq.rpc.common.broker_state import Serving
+from tinymq.rpc.common.call_context import CLIENT_ID, Context, client_of
+from tinymq.rpc.common.call_context import host_of as call_host
+from tinymq.rpc.common.forward_mark import FORWARDED
+
+AUTHORIZATION = "authorization"  # metadata key
+BEARER = "Bearer "
+PRINCIPAL = "tinymq-principal"  # metadata key, of a forwarded call: counts only together with a valid mark
+
+
+def credential_of(context: Context) -> Credential:
+    """What a gRPC call shows of its caller."""
+    metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
+    text = str(metadata.get(AUTHORIZATION, ""))
+    tls: dict[str, Any] = dict(context.auth_context() or ()) if hasattr(context, "auth_context") else {}
+    encrypted = b"ssl" in tls.get("transport_security_type", ())
+    names = [each.decode("utf-8", "replace") for each in tls.get("x509_subject_alternative_name", ())]
+    return Credential(
+        host=host_of(unquote(call_host(context.peer())).strip("[]")),
+        client=str(metadata.get(CLIENT_ID, ""))[:249],
+        token=text.removeprefix(BEARER) if text.startswith(BEARER) else "",
+        uri=next((name for name in names if name.startswith("tinymq://")), "") if encrypted else "",
+        encrypted=encrypted,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Permits:
+    """What the caller of the present RPC may do."""
+
+    gate: Gate
+    caller: Caller
+    call: str
+    forwarded: bool = (
+        False  # another broker of the cluster has proven that it counted this call, and checked its caller
+    )
+
+    def may_describe(self, kind: str, name: str) -> bool:
+        return self.gate.may(self.caller, "describe", kind, name)
+
+    def require(self, operation: str, kind: str, name: str) -> None:
+        """Raises Denied, Unauthenticated, NotReady."""
+        self.gate.require(self.caller, self.call, operation, kind, name)
+
+
+_PERMITS: ContextVar[Permits | None] = ContextVar("tinymq_permits", default=None)
+
+
+def permits() -> Permits | None:
+    """What the caller of the present RPC may do. None: callers are not checked."""
+    return _PERMITS.get()
+
+
+def may_describe(kind: str, name: str) -> bool:
+    """May the caller of the present RPC see this name?"""
+    present = _PERMITS.get()
+    return present is None or present.may_describe(kind, name)
+
+
+def require(operation: str, kind: str, name: str) -> None:
+    """Raises Denied unless the caller of the present RPC may do this, too: what its row cannot tell."""
+    present = _PERMITS.get()
+    if present is not None:
+        present.require(operation, kind, name)
+
+
+def require_topic(operation: str, topic_id: bytes) -> None:
+    """As `require`, for a topic by its id, whose name no refusal tells."""
+    present = _PERMITS.get()
+    if present is not None:
+        present.gate.require_topic(present.caller, present.call, operation, topic_id)
+
+
+def user_of(context: Context) -> str:
+    """The one whose quota a call counts to: its user while callers are checked, else its client."""
+    present = _PERMITS.get()
+    return quota_name(present.caller.principal) if present is not None else client_of(context)
+
+
+@contextmanager
+def admitted(serving: Serving, method: str, access: Access, request: Message, context: Context) -> Iterator[None]:
+    """Let the body serve a call of `method` by a caller who may make it. Raises Unauthenticated, Denied, NotReady."""
+    gate = serving.gate
+    if not gate.on or access.operation in ("secret", "switch"):
+        yield
+        return
+    present = _identified(serving, gate, method, request, context)
+    _check(present, access, request)
+    before = _PERMITS.set(present)
+    try:
+        yield
+    finally:
+        _PERMITS.reset(before)
+
+
+def _identified(serving: Serving, gate: Gate, method: str, request: Message, context: Context) -> Permits:
+    metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
+    call = f"{method_of(request).service}.{method}"
+    credential = credential_of(context)
+    mark, text = metadata.get(FORWARDED), str(metadata.get(PRINCIPAL, ""))
+    if mark is None or credential.token:
+        return Permits(gate, gate.identify(credential), call)
+    if not text or not serving.marks.holds(
+        serving.running(), str(mark), method, client_of(context), request, principal=text
+    ):
+        raise NotReady("a call was forwarded without a mark that holds here", hint="ask again")
+    return Permits(gate, Caller(read_principal(text), credential.host, credential.client), call, forwarded=True)
+
+
+def _check(present: Permits, access: Access, request: Message) -> None:
+    gate, caller, call = present.gate, present.caller, present.call
+    gate.check_known(caller, call)
+    if access.operation == "known" or access.filters:
+        return
+    if access.resource is SOME_TOPIC:
+        gate.require_any(caller, call, access.operation, "topic")
+        return
+    for target in dict.fromkeys(targets(access, request)):
+        if target.all:
+            assert isinstance(target.name, str)
+            gate.require_all(caller, call, target.operation, target.kind, target.name)
+        elif isinstance(target.name, bytes):
+            gate.require_topic(caller, call, target.operation, target.name)
+        else:
+            gate.require(caller, call, target.operation, target.kind, target.name)
+
+
+def principal_text(principal: Principal) -> str:
+    """The caller of a forwarded call, for the metadata. The mark proves it."""
+    return json.dumps([principal.name, list(principal.roles)], separators=(",", ":"))
+
+
+def read_principal(text: str) -> Principal:
+    """The inverse. Raises Unauthenticated."""
+    try:
+        name, roles = json.loads(text)
+        return Principal(str(name), "forwarded", tuple(str(role) for role in roles))
+    except (ValueError, TypeError):
+        raise Unauthenticated("a forwarded call names no caller") from None
