@@ -66,7 +66,7 @@ def test_the_lookup_of_a_topic_counts_to_the_delivery_timeout() -> None:
         async with client_of(cluster, attempt_timeout_ms=ATTEMPT_MS, request_timeout_ms=60_000) as mq:
             producer = mq.producer(linger_ms=0, delivery_timeout_ms=1000)
             delivery = await producer.send("t", b"")
-            (queue,) = producer._batcher.buffers.queues.values()
+            (queue,) = producer.batcher.buffers.queues.values()
             batch = queue.open or (*queue.sealed, *queue.in_flight)[0]
             assert batch.deadline_s < batch.opened_s + 1.0, "from the send on, not from the batch's beginning"
             await delivery

@@ -169,10 +169,10 @@ def test_records_without_a_key_leave_a_deleted_partition() -> None:
         async with client_of(cluster_of(4)) as mq, mq.producer(linger_ms=0) as producer:
             await (await producer.send("t", b"v"))
             for left in (3, 2, 1):
-                next_one = producer._batcher.buffers.by_topic["t"].sticky.partition
+                next_one = producer.batcher.buffers.by_topic["t"].sticky.partition
                 await mq.admin.delete_partition("t", next_one)
                 assert (await (await producer.send("t", b"v"))).partition != next_one
-                assert len(producer._batcher.buffers.by_topic["t"].queues) == left
+                assert len(producer.batcher.buffers.by_topic["t"].queues) == left
 
     run(scenario())
 
@@ -234,7 +234,7 @@ def test_a_partition_that_a_slow_broker_hides_goes_on_where_it_was() -> None:
             for n in range(3):
                 await (await producer.send("t", b"%d" % n, partition=1))
             hides = cluster.addresses[2]
-            known = producer._batcher.buffers.by_topic["t"]
+            known = producer.batcher.buffers.by_topic["t"]
             await hear(mq.cluster(), hides)
             assert set(known.by_number) == {0}, "it is not known for a while"
             for n in range(3, 6):

@@ -13,9 +13,11 @@ import pytest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.grpc_brokers import GrpcBrokers
 from tests.client.interrupts import Interrupts
+from tests.client.produce.test_appending_threads import producer_of
 from tests.client.produce.test_batcher import Bench, rows
 from tinymq import Client
 from tinymq.base.errors import DeadlineExceeded
+from tinymq.client.facade import producer as facade_producer
 from tinymq.client.produce import batcher, buffer_pool, delivery, owners, producer_batch, send_queue, topic_buffers
 from tinymq.client.produce.batcher import UNFINISHED_S
 from tinymq.client.produce.delivery import Delivery
@@ -24,7 +26,7 @@ from tinymq.client.produce.send_queue import SendQueue
 from tinymq.format import batch
 from tinymq.format.batch import SCHEMA
 
-MODULES = (batch, batcher, delivery, producer_batch, send_queue, owners, buffer_pool, topic_buffers)
+MODULES = (facade_producer, batch, batcher, delivery, producer_batch, send_queue, owners, buffer_pool, topic_buffers)
 Taken = dict[bytes, tuple[ProducerBatch, int]]  # by value
 
 
@@ -57,6 +59,13 @@ def one_by_one(bench: Bench, number: int) -> Taken:
     return {value: (taken._batch, taken._row)}
 
 
+def plainly(bench: Bench, number: int) -> Taken:
+    """Send as a program does: nearly all records join an open batch."""
+    value = b"value-%d" % number
+    taken = producer_of(bench).send("t", value, key=b"key-%d" % number)
+    return {value: (taken._batch, taken._row)}
+
+
 def whole_batches(bench: Bench, number: int) -> Taken:
     """Append a record batch behind a record, whose open batch it has to seal."""
     taken = one_by_one(bench, 100 + number)
@@ -73,6 +82,7 @@ def whole_batches(bench: Bench, number: int) -> Taken:
     ("send", "count"),
     [
         pytest.param(one_by_one, 12, id="one by one"),  # some fill a batch
+        pytest.param(plainly, 12, id="plainly"),
         pytest.param(whole_batches, 4, id="whole batches"),  # each fills one, and ends another
     ],
 )
@@ -93,7 +103,7 @@ def check_interrupted(
     send: Callable[[Bench, int], Taken], count: int, interrupted: int, interrupts: Interrupts, eager: bool
 ) -> None:
     """Send all records, one of them under interrupts, let the loop finish, and check everything."""
-    bench = Bench(batch_bytes_max=250, linger_ms=5)
+    bench = Bench(partitions=1, batch_bytes_max=250, linger_ms=5)
     loop, taken, known = Loop(bench), Taken(), sys.gettrace()
     for number in range(count):
         try:
@@ -111,10 +121,11 @@ def check_interrupted(
     loop.run()
     loop.look(all_open=True)  # as flush does
     loop.run(until_idle=True)
-    check(bench, loop, taken, f"send {interrupted} interrupted at {interrupts.where}")
+    where = f"send {interrupted} interrupted at {interrupts.where}"
+    check(bench, loop, taken, where, has_headers=send is not plainly)
 
 
-def check(bench: Bench, loop: Loop, taken: Taken, where: str) -> None:
+def check(bench: Bench, loop: Loop, taken: Taken, where: str, *, has_headers: bool) -> None:
     """Check that every accepted record is queued once and unchanged, that the loop looks, and that the pool counts."""
     (queue,) = [queue for queue in bench.buffer.queues if queue.sealed]
     assert queue in loop.looked, where
@@ -124,7 +135,8 @@ def check(bench: Bench, loop: Loop, taken: Taken, where: str) -> None:
         for row, (key, value, headers, _) in enumerate(rows(pending)):
             assert isinstance(value, bytes)
             number = value.removeprefix(b"value-")
-            assert (key, headers) == (b"key-" + number, (("n", number),) if int(number) % 3 else ()), where
+            named = (("n", number),) if has_headers and int(number) % 3 else ()
+            assert (key, headers) == (b"key-" + number, named), where
             assert value not in seen, where
             seen[value] = pending, row
         assert row + 1 == pending.count, where

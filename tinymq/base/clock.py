@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
+from time import monotonic, time_ns
 from typing import Protocol, TypeVar
 
 from tinymq.base.errors import TinymqError
@@ -29,6 +29,10 @@ class Clock(Protocol):
         """Microseconds since 1970 UTC. They may jump either way."""
         ...
 
+    def wall_ns(self) -> int:
+        """The same in nanoseconds: for what is called for each record."""
+        ...
+
     def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
         """Call `call` after `delay_s` seconds of this clock."""
         ...
@@ -41,10 +45,12 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clocks and the running asyncio loop's timers."""
 
-    monotonic = staticmethod(time.monotonic)  # the C function itself: it is called for each message of a group
+    # The C functions themselves, because they are called for each record.
+    monotonic = staticmethod(monotonic)
+    wall_ns = staticmethod(time_ns)
 
     def wall_us(self) -> int:
-        return time.time_ns() // 1000
+        return time_ns() // 1000
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
         return asyncio.get_running_loop().call_later(delay_s, call)

@@ -30,6 +30,9 @@ class ManualClock:
     def wall_us(self) -> int:
         return int(self._now_s * 1_000_000) + self.wall_skew_us
 
+    def wall_ns(self) -> int:
+        return self.wall_us() * 1000
+
     def call_later(self, delay_s: float, call: Callable[[], None]) -> ManualTimer:
         timer = ManualTimer(call)
         self._count += 1

@@ -24,10 +24,13 @@ class TestClock(SystemClock):
         self._carry_out = carry_out
 
     def monotonic(self) -> float:
-        return super().monotonic() + self._ahead_us / 1e6
+        return SystemClock.monotonic() + self._ahead_us / 1e6
 
     def wall_us(self) -> int:
         return super().wall_us() + self._ahead_us
+
+    def wall_ns(self) -> int:
+        return SystemClock.wall_ns() + self._ahead_us * 1000
 
     def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
         """Move the time of all brokers ahead.

@@ -39,7 +39,7 @@ class Bench:
             ProducerConfig(**settings),  # type: ignore[arg-type]
             Limits(),
             monotonic=self.clock.monotonic,
-            wall_us=self.clock.wall_us,
+            wall_ns=self.clock.wall_ns,
             rng=random.Random(1),
             wake=self.wake,
         )

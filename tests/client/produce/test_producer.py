@@ -399,7 +399,7 @@ def test_a_record_sent_while_others_wait_has_its_own_deadline(idempotent: bool) 
             for broker in cluster.nodes:
                 cluster.kill(broker, elect=False)
             first = await producer.send("t", b"1")
-            queues = producer._batcher.buffers.queues
+            queues = producer.batcher.buffers.queues
             await until(lambda: any(queue.in_flight or queue.sealed for queue in queues.values()))
             second = await producer.send("t", b"2")
             for delivery in (first, second):

@@ -7,12 +7,14 @@ import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import NoReturn
+from zlib import crc32
 
 from tinymq.base.errors import Closed, NotDelivered
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.facade.generated.producer import ProducerCalls
 from tinymq.client.facade.loop_thread import LoopThread, forked
 from tinymq.client.produce import exit
+from tinymq.client.produce.batcher import RECORD_OVERHEAD_BYTES
 from tinymq.client.produce.delivery import Delivery
 from tinymq.client.produce.producer import LEAVING_IN_ERROR_S, AsyncProducer
 
@@ -30,6 +32,11 @@ class Producer(ProducerCalls):
 
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncProducer) -> None:
         super().__init__(loop_thread, asynchronous)
+        batcher = asynchronous.batcher
+        self._plain_topics = batcher.plain_topics
+        self._pool = batcher.pool
+        self._record_bytes_max = batcher.record_bytes_max
+        self._wall_ns = batcher.wall_ns
         self._append: Callable[..., Delivery | None] = asynchronous.append
         self._append_identified: Callable[..., Delivery | None] = asynchronous.append_identified
         weakref.finalize(self, exit.close_unused, asynchronous).atexit = False
@@ -57,6 +64,48 @@ class Producer(ProducerCalls):
         With `message_id`, the topic needs a `dedupe_window`: if its partition has stored a record of this id within the
         window, the Delivery has that record's offset, and `duplicate` is True. Such a record is a batch of its own.
         """
+        if (
+            value.__class__ is bytes
+            and topic.__class__ is str
+            and (key is None or (key and key.__class__ is bytes))
+            and headers is None
+            and timestamp is None
+            and partition is None
+            and message_id is None
+            and (buffer := self._plain_topics.get(topic)) is not None
+        ):
+            # What most programs send is appended here, as Batcher.append and ProducerBatch.put do it. Their calls would
+            # take longer than all the rest. What does not simply join an open batch is left to them, and so are errors.
+            size = RECORD_OVERHEAD_BYTES + len(value)
+            if key is None:
+                queue = buffer.sticky
+            else:
+                size += len(key)
+                queue = buffer.queues[crc32(key) % len(buffer.queues)]
+            cells, pool = (value, key, self._wall_ns() // 1000), self._pool
+            # One step beside other threads and interrupts, up to the end of the inner block.
+            if (batch := queue.open) is not None and (row := batch.count):
+                filled = batch.bytes + size
+                if (
+                    filled <= buffer.bytes_max
+                    and row < buffer.records_max
+                    and size <= self._record_bytes_max
+                    and pool.taken_bytes < pool.bytes_max
+                ):
+                    if key is not None:
+                        batch.bound = True
+                    batch.cells += cells
+                    batch.count, batch.bytes = row + 1, filled
+                    pool.taken_bytes += size
+                    delivery = Delivery()
+                    delivery._batch, delivery._row = batch, row
+                    return delivery
+        return self._append_or_wait(topic, value, key, headers, timestamp, partition=partition, message_id=message_id)
+
+    def _append_or_wait(
+        self, topic: str, value: bytes | None, key: bytes | None, headers: HeadersLike | None,
+        timestamp: Timestamp | None, partition: int | None, message_id: str | bytes | None,
+    ) -> Delivery:  # fmt: skip
         if message_id is None:
             delivery = self._append(topic, value, key, headers, timestamp, partition)
         else:
@@ -95,6 +144,7 @@ class Producer(ProducerCalls):
             error.add_note(f"and {undelivered}")
 
     def _forked(self) -> None:
+        self._plain_topics = {}
         self._append = self._append_identified = _refuse
 
 

@@ -45,20 +45,20 @@ class AsyncProducer:
         self.loop = cluster.loop  # the loop that the producer belongs to
         self._closed = False
         self._ended = asyncio.Event()  # `close` has ended
-        self._batcher = Batcher(
+        self.batcher = Batcher(
             config,
             cluster.config.limits,
             monotonic=cluster.clock.monotonic,
-            wall_us=cluster.clock.wall_us,
+            wall_ns=cluster.clock.wall_ns,
             rng=cluster.rng,
             wake=lambda: wake(self._sender.pump),
             loop_ended=cluster.loop.is_closed,
         )
-        self._sender = Sender(cluster, config, self._batcher)
-        self.append_identified = self._batcher.append_identified  # the same for a record with a message id
+        self._sender = Sender(cluster, config, self.batcher)
+        self.append_identified = self.batcher.append_identified  # the same for a record with a message id
         self._soon = wake
         self._direct: BlockingSender | None = None
-        self.append = self._batcher.append  # the synchronous half of send; the facade's threads call it
+        self.append = self.batcher.append  # the synchronous half of send; the facade's threads call it
         self._process = os.getpid()  # set last: an object that has it is fully initialised
         exit.enter(self)
 
@@ -121,14 +121,14 @@ class AsyncProducer:
             )
         now = self._cluster.clock.monotonic
         await self.ready(topic, now(), partition)
-        buffer = self._batcher.buffers.by_topic.get(topic)
+        buffer = self.batcher.buffers.by_topic.get(topic)
         parts: list[ProducerBatch] = []
         # A piece that finds no room waits, and the pieces behind it wait, too, so that the rows stay in order.
         for place, piece in self._pieces(data, partition, buffer):
             while True:
                 if buffer is None or self._closed:
                     raise Closed("the producer is closed")
-                pending = self._batcher.append_batch(buffer, place, piece)
+                pending = self.batcher.append_batch(buffer, place, piece)
                 if pending is not None:
                     parts.append(pending)
                     break
@@ -138,7 +138,7 @@ class AsyncProducer:
     def direct(self) -> BlockingSender:
         """Return the object by which threads deliver lone records themselves. Called on the loop."""
         if self._direct is None:
-            self._direct = BlockingSender(self._cluster, self.config, self._batcher, self._sender, self._soon)
+            self._direct = BlockingSender(self._cluster, self.config, self.batcher, self._sender, self._soon)
         return self._direct
 
     async def flush(self, timeout: float | None = None) -> None:
@@ -207,7 +207,7 @@ class AsyncProducer:
     @property
     def unfinished(self) -> int:
         """The number of records that are not acknowledged yet, or that failed without anyone asking their Delivery."""
-        return self._batcher.buffers.waiting + self._sender.undelivered
+        return self.batcher.buffers.waiting + self._sender.undelivered
 
     async def ready(self, topic: str, started_s: float, partition: int | None = None) -> None:
         """Wait until `append` can take a record for this topic, and this partition.
@@ -218,7 +218,7 @@ class AsyncProducer:
             raise Closed("the producer is closed")
         clock, config = self._cluster.clock, self.config
         deadline_s = started_s + min(config.block_ms_max, config.delivery_timeout_ms) / 1000
-        buffer = self._batcher.buffers.by_topic.get(topic)
+        buffer = self.batcher.buffers.by_topic.get(topic)
         if buffer is None or (partition is not None and buffer.queue(partition) is None):
             check_topic(topic)
             partitions = () if partition is None else (partition,)
@@ -226,16 +226,16 @@ class AsyncProducer:
             known = await topic_with(self._cluster, topic, partitions, look_up_s, create=True)
             if self._closed:
                 raise Closed("the producer is closed")
-            self._batcher.buffers.open(topic, known.topic_id, known.numbers, known.bounds)
+            self.batcher.buffers.open(topic, known.topic_id, known.numbers, known.bounds)
         has_room = asyncio.Event()
-        self._batcher.pool.when_free(has_room.set)
+        self.batcher.pool.when_free(has_room.set)
         try:
             async with asyncio.timeout(max(0.0, deadline_s - clock.monotonic()) if not has_room.is_set() else None):
                 await has_room.wait()
         except TimeoutError:
             waited_s = clock.monotonic() - started_s
             raise BufferFull(
-                f"{self._batcher.pool.taken_bytes} bytes wait to be acknowledged; no room came free in {waited_s:.3g} s"
+                f"{self.batcher.pool.taken_bytes} bytes wait to be acknowledged; no room came free in {waited_s:.3g} s"
             ) from None
 
     def _look_up_s(self, left_s: float) -> float:

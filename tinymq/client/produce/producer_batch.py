@@ -22,7 +22,12 @@ from tinymq.format.batch import SCHEMA, Codec, encode
 from tinymq.format.columns import Headers
 
 if TYPE_CHECKING:
+    from tinymq.client.produce.buffer_pool import BufferPool
     from tinymq.client.produce.send_queue import SendQueue
+    from tinymq.client.produce.topic_buffers import TopicBuffer
+
+Cells = tuple[bytes | None, bytes | None, int]
+"""The value, the key and the time of a record."""
 
 # One lock for all batches is enough: it is taken when a call waits and when a batch ends, never per record.
 _COMPLETION = threading.Lock()
@@ -78,7 +83,7 @@ class ProducerBatch:
         self.queue = queue
         self.opened_s = opened_s
         self.deadline_s = deadline_s
-        # Written by the thread that appends, under the batcher's lock; emptied when encoded. `cells` has the value, the
+        # Written by the threads that append, each record in one step; emptied when encoded. `cells` has the value, the
         # key and the time of each record in a row, because one `+=` of three cells cannot be interrupted half way. Few
         # records have headers: they are kept by row.
         self.cells: list[Any] = []
@@ -107,6 +112,30 @@ class ProducerBatch:
         self.error: TinymqError | None = None
         self.waiters: list[Callable[[], None]] | None = None
         self.seen: set[int] | None = None  # the rows of a failed batch whose Delivery was asked for the error
+
+    def put(
+        self, buffer: TopicBuffer, pool: BufferPool, cells: Cells, pairs: Headers | None, size: int, bound: bool,
+        *, locked: bool = False,
+    ) -> int:  # fmt: skip
+        """Add a record, and return its row; -1: there is no room, or the batch is open no more.
+
+        The first record always has room, and is added under the batcher's lock (`locked`). The others need no lock, for
+        this is one step beside other threads and interrupts: nothing is called, and nothing is allocated that Python's
+        collector tracks, which might run other code.
+        """
+        row = self.count
+        if row:
+            if self.queue.open is not self or self.bytes + size > buffer.bytes_max or row >= buffer.records_max:
+                return -1
+        elif not locked:
+            return -1
+        if pairs:
+            self.headers[row] = pairs
+        if bound:
+            self.bound = True
+        self.cells += cells
+        self.count, self.bytes, pool.taken_bytes = row + 1, self.bytes + size, pool.taken_bytes + size
+        return row
 
     @property
     def unclear(self) -> bool:

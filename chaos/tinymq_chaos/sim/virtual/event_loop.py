@@ -50,9 +50,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._now_s = 0.0
-        self._spins = 0
         self._clock_resolution = 1e-9
-        self.tasks_made = 0
+        self._spins = self.tasks_made = 0
         # of killed processes: kept, so that no garbage collection runs their clean-up at a random moment
         self.dead: list[asyncio.Task[Any]] = []
         self.steps = 0  # callbacks run so far: the same in two runs of one seed
@@ -310,9 +309,7 @@ class VirtualClock:
     ) -> None:
         self.wall_skew_us = 0  # faults change it at any time
         self._loop = loop
-        self._base_s = start_s + loop.time() * rate
-        self._since_s = loop.time()
-        self._rate = rate
+        self._base_s, self._since_s, self._rate = start_s + loop.time() * rate, loop.time(), rate
         self._context = process.context if process is not None else contextvars.Context()
 
     def monotonic(self) -> float:  # called for every message: it reads the loop's field
@@ -324,6 +321,9 @@ class VirtualClock:
 
     def wall_us(self) -> int:
         return WALL_START_US + self.wall_skew_us + int(self._loop.time() * 1e6)
+
+    def wall_ns(self) -> int:
+        return self.wall_us() * 1000
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
         at_s = self._loop._now_s + (delay_s if delay_s > 0.0 else 0.0) / self._rate
