@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, NewType
 
 from tinymq.base.errors import InvalidName
+from tinymq.base.value import value
 
 BrokerId = NewType("BrokerId", int)
 """A broker's number, 1 or more. On the wire, 0 means that no broker is known."""
@@ -75,7 +76,7 @@ class Offset:
         return self.value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RecordMetadata:
     """The place and time of an acknowledged record."""
 

@@ -117,7 +117,10 @@ class AsyncClient:
         deadline (request_timeout_ms) QuotaExceeded or DeadlineExceeded if nothing was written, or OutcomeUnknown.
         """
         producer = self.shared_producer()
-        delivery = await producer.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
+        delivery = producer.append_here(topic, value, key, headers, timestamp, partition)
+        if delivery is None:
+            work = producer.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
+            delivery = await work
         return await delivery
 
     def producer(self, **settings: Unpack[ProducerOptions]) -> AsyncProducer:

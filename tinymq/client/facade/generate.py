@@ -68,7 +68,7 @@ TWINS = (
         "tinymq.client.produce.producer",
         "Producer",
         by_hand="tinymq.client.facade.producer",
-        internal=frozenset({"close_s", "closed", "direct", "ended", "ready", "unfinished"}),
+        internal=frozenset({"append_here", "close_s", "closed", "direct", "ended", "ready", "unfinished"}),
     ),
     Twin(
         "tinymq.client.group.consumer",

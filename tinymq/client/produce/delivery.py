@@ -64,8 +64,10 @@ class Delivery:
         self._batch.deadline_s = min(self._batch.deadline_s, deadline_s)
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        yield from self._batch.wait_async().__await__()
-        error = self._batch.take_error((self._row,))
+        batch = self._batch
+        if not batch.done:
+            yield from batch.ended_on_loop()
+        error = None if batch.error is None else batch.take_error((self._row,))
         if error is not None:
             raise error
         return self._metadata()

@@ -87,20 +87,26 @@ class AsyncProducer:
         """
         if asyncio.get_running_loop() is not self.loop:
             raise wrong_loop(self.loop)
-        if message_id is None:
-            append = partial(self.append, topic, value, key, headers, timestamp=timestamp, partition=partition)
-        else:
-            identified = partial(self.append_identified, message_id=message_id)
-            append = partial(identified, topic, value, key, headers, timestamp=timestamp, partition=partition)
-        delivery = append()
-        if delivery is not None:
-            return delivery
-        started_s = self._cluster.clock.monotonic()
-        while delivery is None:
-            await self.ready(topic, started_s, partition)
-            delivery = append()
-        delivery.hasten(started_s + self.config.delivery_timeout_ms / 1000)
+        append: Callable[..., Delivery | None] = self.append
+        if message_id is not None:
+            append = partial(self.append_identified, message_id=message_id)
+        delivery = append(topic, value, key, headers, timestamp, partition)
+        if delivery is None:
+            started_s = self._cluster.clock.monotonic()
+            while delivery is None:
+                await self.ready(topic, started_s, partition)
+                delivery = append(topic, value, key, headers, timestamp, partition)
+            delivery.hasten(started_s + self.config.delivery_timeout_ms / 1000)
         return delivery
+
+    def append_here(
+        self, topic: str, value: bytes | None, key: bytes | None, headers: HeadersLike | None,
+        timestamp: Timestamp | None, partition: int | None,
+    ) -> Delivery | None:  # fmt: skip
+        """The half of `send` that does not wait. None: `send` has to. Raises as `send`."""
+        if asyncio.get_running_loop() is not self.loop:
+            raise wrong_loop(self.loop)
+        return self.append(topic, value, key, headers, timestamp, partition)
 
     async def send_batch(
         self, topic: str, data: pa.Table | pa.RecordBatch, *, partition: int | None = None

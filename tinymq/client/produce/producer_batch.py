@@ -32,6 +32,16 @@ Cells = tuple[bytes | None, bytes | None, int]
 # One lock for all batches is enough: it is taken when a call waits and when a batch ends, never per record.
 _COMPLETION = threading.Lock()
 
+_process = os.getpid()  # kept, because a call of the system for each record that is awaited costs as much as a future
+
+
+def _after_fork() -> None:
+    global _process
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
 LOOP_HINT = "close the AsyncClient, or use it in `async with`, before its event loop ends"
 
 
@@ -65,7 +75,9 @@ class ProducerBatch:
         "epoch",
         "error",
         "first_sequence",
+        "futures",
         "headers",
+        "loop",
         "message",
         "message_id",
         "opened_s",
@@ -104,13 +116,16 @@ class ProducerBatch:
         self.request_id = 0  # of the last attempt
         self.attempt_s = 0.0  # when the last attempt began
         # The completion, guarded by _COMPLETION.
-        self.process = os.getpid()
+        self.process = _process
         self.done = False
         self.base_offset = -1
         self.append_time_us = 0
         self.duplicate = False
         self.error: TinymqError | None = None
         self.waiters: list[Callable[[], None]] | None = None
+        # The first event loop on which the end is awaited, and a future for each await. That loop alone touches them.
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.futures: list[asyncio.Future[None]] = []
         self.seen: set[int] | None = None  # the rows of a failed batch whose Delivery was asked for the error
 
     def put(
@@ -196,29 +211,35 @@ class ProducerBatch:
 
     async def wait_async(self) -> None:
         """Wait for the end from any event loop."""
-        if self.done:
-            return
+        if not self.done:
+            await self.ended_on_loop()
+
+    def ended_on_loop(self) -> asyncio.Future[None]:
+        """Return a future of the running loop for the end of this batch, which has not ended yet."""
         self.check_home()
         loop = asyncio.get_running_loop()
-        here = threading.get_ident()
         ended = loop.create_future()
-
-        def resolve() -> None:
-            if not ended.done():
-                ended.set_result(None)
+        if self.loop is loop:  # nearly always: its first await has arranged the wake-up
+            self.futures.append(ended)
+            return ended
+        futures = [ended]
+        with _COMPLETION:
+            if self.loop is None:
+                self.loop, self.futures = loop, futures
+        here = threading.get_ident()
 
         def wake() -> None:
             if threading.get_ident() == here:
-                resolve()
+                _resolve(futures)
             elif not loop.is_closed():
-                loop.call_soon_threadsafe(resolve)
+                loop.call_soon_threadsafe(_resolve, futures)
 
         self.when_done(wake)
-        await ended
+        return ended
 
     def check_home(self) -> None:
         """Raise Closed if nothing can end this delivery any more: in a forked child, or after the loop has ended."""
-        if self.process != os.getpid():
+        if self.process != _process:
             raise Closed("this record was sent before this process forked: only the parent is told", hint=FORK_HINT)
         if self.queue.loop_ended():
             raise Closed("the event loop that should deliver this record has ended", hint=LOOP_HINT)
@@ -264,6 +285,12 @@ class ProducerBatch:
             cells, headers = self.cells, [tuple(self.headers.get(row, ())) for row in range(self.count)]
             return list(zip(cells[1::3], cells[0::3], headers, cells[2::3], strict=True))
         return rows_of(pa.ipc.read_record_batch(self.message, SCHEMA))
+
+
+def _resolve(futures: list[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
 
 
 def locked() -> threading.Lock:
