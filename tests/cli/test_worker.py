@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tinymq.base.group_config import SETTINGS
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
 from tinymq.testing import Cluster
@@ -114,3 +115,16 @@ def test_a_program_that_is_not_there_fails_its_record(
 def test_a_worker_stops_after_some_time_without_a_record(topic: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["worker", topic, "-g", topic, "--exec", "true", "--idle", "0.1"]) == Exit.OK
     assert "0 done, 0 failed, 0 rejected" in capfd.readouterr().err
+
+
+def test_the_help_says_what_a_program_gets_and_what_its_exit_code_means(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["worker", "--help"]) == Exit.OK
+    words = " ".join(capfd.readouterr().out.split())
+    assert "TINYMQ_DELIVERY (1 at first)" in words
+    assert "Exit code 0: the record is done. 100: " in words
+
+
+def test_the_help_of_group_create_has_every_setting(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["group", "create", "--help"]) == Exit.OK
+    words = set(capfd.readouterr().out.replace(",", " ").replace(".", " ").split())
+    assert words >= {name for declared in SETTINGS.values() for name in declared}

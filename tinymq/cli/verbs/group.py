@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from tinymq.base.errors import InvalidRequest
+from tinymq.base.group_config import SETTINGS
 from tinymq.base.quantity import quantity
 from tinymq.base.types import Offset
 from tinymq.cli.common.offsets import Last, parse_start
@@ -25,6 +26,9 @@ app = App(
 )
 
 Name = Annotated[str, Parameter(help="The group's name.")]
+SET = "A setting, NAME=VALUE; may be repeated. " + " ".join(
+    f"Of a {kind.value} group: {', '.join(declared)}." for kind, declared in SETTINGS.items()
+)
 TO = "start, end, a number, or @time (ISO 8601, seconds)."
 
 
@@ -34,13 +38,18 @@ def create(
     topics: Annotated[list[str], Parameter(help="Topics, and patterns such as 'orders-*'.")],
     /,
     *,
-    kind: Annotated[str, Parameter(help="stream divides partitions, queue leases records.")] = "stream",
+    kind: Annotated[
+        Literal["stream", "queue"], Parameter(help="stream divides partitions, queue leases records.")
+    ] = "stream",
     start: Annotated[str, Parameter(help="start, end or @time: where it begins in the partitions of now.")] = "start",
-    set_: Annotated[list[str] | None, Parameter(name="--set", help="A setting, NAME=VALUE; may be repeated.")] = None,
+    set_: Annotated[list[str] | None, Parameter(name="--set", help=SET)] = None,
     servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
-    """Make a group. When this returns, it has a cursor in every partition of its topics."""
+    """Make a group. When this returns, it has a cursor in every partition of its topics.
+
+    Example: tinymq group create mailer emails --kind queue --set retry_ms=10000,60000 --set ordering=key
+    """
     settings = dict(setting_of(text) for text in set_ or [])
     with servers.connect() as mq:
         made = mq.admin.create_group(name, topics, kind=kind, start=place_of(start), settings=settings)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
 from tinymq.base.errors import InvalidRequest
 from tinymq.cli.common.options import Lines
@@ -30,8 +30,25 @@ STDERR_BYTES_MAX = 4096  # of a program that failed: they become the error of th
 VARIABLE_BYTES_MAX = 32 << 10  # of the environment, which the system bounds as a whole
 TICK_S = 0.2
 FINISH_S = 1e6  # for programs that have begun: a second Ctrl-C ends the wait
+HELP = """
+The program gets the record's value on its standard input, and in its environment TINYMQ_TOPIC, TINYMQ_PARTITION,
+TINYMQ_OFFSET, TINYMQ_DELIVERY (1 at first), TINYMQ_TIMESTAMP, TINYMQ_KEY, and TINYMQ_HEADERS as JSON. A key that is
+no text is in TINYMQ_KEY_BASE64 instead. What a record contains never becomes a part of the command line.
+
+Exit code 0: the record is done. 100: no program can handle it, and it becomes a dead letter. Any other: the
+delivery has failed, with the end of the program's standard error as the reason; the record is delivered again after
+the group's next pause, or becomes a dead letter.
+
+Several workers may run, on any machines. Ctrl-C starts no further program and waits for those that run; a second
+one kills them, and their deliveries have failed.
+
+Example: tinymq worker emails -g mailer --exec ./send.sh -c 8 --set retry_ms=10000,60000
+"""  # below the options: what `commands.py` says of a verb replaces its docstring
+
+app = App(name="worker", help_epilogue=HELP)
 
 
+@app.default
 def worker(
     topic: Annotated[str, Parameter(help="The topic.")],
     /,
@@ -53,21 +70,7 @@ def worker(
     servers: ServerOptions = DEFAULT_SERVERS,
     output: Lines = "table",
 ) -> None:
-    """Run a program for each record of a queue group, until Ctrl-C.
-
-    The program gets the record's value on its standard input, and in its environment TINYMQ_TOPIC, TINYMQ_PARTITION,
-    TINYMQ_OFFSET, TINYMQ_DELIVERY (1 at first), TINYMQ_TIMESTAMP, TINYMQ_KEY, and TINYMQ_HEADERS as JSON. A key that is
-    no text is in TINYMQ_KEY_BASE64 instead. What a record contains never becomes a part of the command line.
-
-    Exit code 0: the record is done. 100: no program can handle it, and it becomes a dead letter. Any other: the
-    delivery has failed, with the end of the program's standard error as the reason; the record is delivered again after
-    the group's next pause, or becomes a dead letter.
-
-    Several workers may run, on any machines. Ctrl-C starts no further program and waits for those that run; a second
-    one kills them, and their deliveries have failed.
-
-    Example: tinymq worker emails -g mailer --exec ./send.sh -c 8 --set retry_ms=10000,60000
-    """
+    """Run a program for each record of a queue group, until Ctrl-C."""
     if time_limit is not None and time_limit <= 0:
         raise InvalidRequest(f"--time-limit {time_limit}: it must be more than 0")
     settings = dict(setting_of(text) for text in set_ or [])
