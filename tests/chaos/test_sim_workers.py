@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
+
 from tests.chaos.worlds import in_world
 from tinymq.client import AsyncClient
+from tinymq.client.work.partition_work import PartitionWork
 from tinymq_chaos.group_changes import ENDED, GRANTED
 from tinymq_chaos.sim.observers.queue_groups import watched_queues
 from tinymq_chaos.sim.world.world import World
@@ -75,5 +78,20 @@ def test_a_worker_that_leaves_ends_its_sessions_at_once() -> None:
             granted = [lease for lease in world.history.leases if lease.what == GRANTED]
             assert len(ended) == len(granted)
             assert max(ended) < left_s + 0.1
+
+    in_world(check)
+
+
+def test_a_bug_ends_the_worker_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: PartitionWork, reply: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(PartitionWork, "on_attached", broken)
+
+    async def check(world: World) -> None:
+        worker = a_worker(world.client(random.Random(2)))
+        with pytest.raises(ZeroDivisionError):
+            await worker.poll(5.0)
+        await worker.leave()
 
     in_world(check)

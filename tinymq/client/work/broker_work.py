@@ -29,8 +29,10 @@ class BrokerWork:
         max_handler_s: float,
         arrived: Callable[[PartitionWork], None],
         ended: Callable[[PartitionWork, TinymqError], None],
+        failed: Callable[[Exception], None],
     ) -> None:
-        """`arrived`: the partition has new jobs, or was attached. `ended`: its attachment is over, and why."""
+        """`arrived`: the partition has new jobs, or was attached. `ended`: its attachment is over, and why. `failed`: a
+        bug has ended the stream, and another one would not help."""
         self.broken = False
         self._link = link
         self._clock = clock
@@ -38,6 +40,7 @@ class BrokerWork:
         self._max_handler_s = max_handler_s
         self._arrived = arrived
         self._ended = ended
+        self._failed = failed
         self._works: dict[int, PartitionWork] = {}  # by attachment
         self._attaching: list[PartitionWork] = []
         self._detaching: list[pb.WorkDetach] = []
@@ -51,6 +54,12 @@ class BrokerWork:
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._failed(error)
 
     def attach(self, work: PartitionWork) -> None:
         """Attach a partition that this broker leads."""

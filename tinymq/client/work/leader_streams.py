@@ -107,7 +107,13 @@ class LeaderStreams:
         if broker is None or broker.broken:
             link, timeout_ms = self._cluster.connections.link(leader.address), self._cluster.config.request_timeout_ms
             broker = self._brokers[leader.address] = BrokerWork(
-                link, self._cluster.clock, timeout_ms / 1000, self._max_handler_s, self._arrived, self._left
+                link,
+                self._cluster.clock,
+                timeout_ms / 1000,
+                self._max_handler_s,
+                arrived=self._arrived,
+                ended=self._left,
+                failed=self._failed,
             )
             broker.start()
         return broker
