@@ -70,18 +70,19 @@ class Findings:
 def run(folder: Path, parts: list[str], systems: list[str], effort: Effort) -> Findings:
     """Run the parts in turn. A part that fails is noted, and the others still run."""
     found = Findings(effort)
+    runner = asyncio.Runner()  # one loop for all: gRPC's own threads know the first one only
     alone: dict[str, Callable[[TinymqServers], None]] = {
         "worker_killed": lambda servers: _repeat(
             effort.worker_kills,
-            lambda n: found.worker_killed.append(asyncio.run(failures.kill_worker(servers.addresses, n))),
+            lambda n: found.worker_killed.append(runner.run(failures.kill_worker(servers.addresses, n))),
         ),
         "member_leaves": lambda servers: _repeat(
-            effort.leaves, lambda n: found.member_leaves.extend(asyncio.run(failures.leave_group(servers.addresses, n)))
+            effort.leaves, lambda n: found.member_leaves.extend(runner.run(failures.leave_group(servers.addresses, n)))
         ),
         "leader_killed": lambda servers: _repeat(
-            effort.leader_kills, lambda n: found.leader_killed.append(asyncio.run(failures.kill_leader(servers, n)))
+            effort.leader_kills, lambda n: found.leader_killed.append(runner.run(failures.kill_leader(servers, n)))
         ),
-        "idle_groups": lambda servers: setattr(found, "idle", asyncio.run(loads.idle_groups(servers))),
+        "idle_groups": lambda servers: setattr(found, "idle", runner.run(loads.idle_groups(servers))),
         "waiting": lambda servers: setattr(
             found, "waiting", loads.waiting(servers, effort.waiting, effort.waiting_delay_s)
         ),
@@ -92,9 +93,9 @@ def run(folder: Path, parts: list[str], systems: list[str], effort: Effort) -> F
             try:
                 if part == "throughput":
                     with Stage(Path(own), systems) as stage:
-                        found.throughput = throughput.measure(stage, effort.rounds)
                         found.names = {name: servers.name for name, servers in stage.servers.items()}
                         found.settings = {name: dict(servers.settings) for name, servers in stage.servers.items()}
+                        throughput.measure(stage, effort.rounds, found.throughput)
                 else:
                     with _tinymq(Path(own)) as servers:
                         alone[part](servers)
@@ -102,6 +103,7 @@ def run(folder: Path, parts: list[str], systems: list[str], effort: Effort) -> F
                 print(f"{part} failed: {error!r}", file=sys.stderr)
                 found.broken[part] = repr(error)[:300]
         print(f"{part}: {time.perf_counter() - began_s:.0f} s", file=sys.stderr)
+    runner.close()
     return found
 
 

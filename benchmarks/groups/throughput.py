@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -34,9 +33,10 @@ class Case(NamedTuple):
 Results = dict[Case, list[Outcome]]
 
 
-def measure(stage: Stage, rounds: int) -> Results:
-    """Each round writes records to a new topic of each system, then reads them by all of its cases."""
-    results: Results = defaultdict(list)
+def measure(stage: Stage, rounds: int, results: Results) -> None:
+    """Each round writes records to a new topic of each system, then reads them by all of its cases. What is measured
+    before a round fails is in `results`.
+    """
     names = list(stage.servers)
     for name in names:
         for number in range(WARM_UPS.get(name, 1) - 1):
@@ -47,8 +47,7 @@ def measure(stage: Stage, rounds: int) -> Results:
             print(f"round {number} of {rounds}: {stage.servers[name].name}", file=sys.stderr)
             for case, outcome in _round(stage, name, f"round-{number}", RECORDS[name]):
                 if number:
-                    results[case].append(outcome)
-    return dict(results)
+                    results.setdefault(case, []).append(outcome)
 
 
 def _round(stage: Stage, name: str, topic: str, records: int) -> Iterator[tuple[Case, Outcome]]:

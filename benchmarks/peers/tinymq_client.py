@@ -21,6 +21,7 @@ class TinymqClient:
     def __init__(self, servers: str) -> None:
         self._servers = servers
         self._client = Client(servers)
+        self._runner = asyncio.Runner()  # one loop for all workloads: gRPC's own threads know the first one only
 
     def make(self, topic: str, partitions: int) -> None:
         self._client.admin.create_topic(topic, partitions=partitions, replication_factor=REPLICAS)
@@ -52,7 +53,7 @@ class TinymqClient:
             async with AsyncClient(self._servers) as client:
                 return await pacing.offered(records, rate, lambda: client.send(topic, value))
 
-        return asyncio.run(run())
+        return self._runner.run(run())
 
     def read(self, topic: str, records: int) -> Measured:
         with self._client.reader(topic) as reader:
@@ -97,10 +98,11 @@ class TinymqClient:
                 await asyncio.gather(*handlers, *(worker.leave() for worker in workers), return_exceptions=True)
             return measured
 
-        return asyncio.run(run())
+        return self._runner.run(run())
 
     def close(self) -> None:
         self._client.close()
+        self._runner.close()
 
 
 async def _handle(worker: AsyncWorker, took_s: list[float]) -> None:
