@@ -58,6 +58,7 @@ ASKING: dict[str, list[str]] = {
     "dlq redrive": [TOPIC, "0", "0"],
     "dlq purge": [TOPIC, "--yes"],
     "why": [TOPIC, "0", "0"],
+    "worker": [TOPIC, "-g", "g", "--exec", "cat", "--idle", "1"],
     "queue consumer show": [TOPIC],
     "queue consumer unset": [TOPIC],
     "queue push": [TOPIC, "v"],
