@@ -89,6 +89,9 @@ class Cluster:
 
     def watch(self, changed: Callable[[Any], None]) -> None: ...
 
+    def watch_records(self, kind: str, changed: Callable[[], None]) -> None:
+        """The record of the group does not change."""
+
     def get_topic(self, name: str) -> Topic:
         return Topic(name, COORDINATOR.topic_id, [Queue(0)])
 

@@ -20,6 +20,9 @@ from tinymq.testing.cluster import Cluster
 PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "queue-service.md").read_text()
 EXAMPLE = re.compile(r"^\$ grpcurl (?P<words>.+)\n(?P<shown>(?:(?!\$ |```).*\n)*)", re.MULTILINE)
 TIME = re.compile(r'("\w*time\w*_us": ")17(?!00000000000000)\d{14}"')
+LEASE = re.compile(r'"lease": "([\w+/=]+)"')
+LEFT = re.compile(r'"lease_ms": \d+')
+SETTINGS = re.compile(r',\n *"(group_id|settings|start_us)": ("-?\d+"|\[[^]]*\])')  # the page leaves them out
 OWN_SIDE = {"NotDelivered", "WrongEventLoop", "UnknownError", "RetriableUnknownError", "Error"}
 
 
@@ -38,22 +41,28 @@ def run(client: Reflecting, words: list[str]) -> str:
 
 
 def at_any_time(text: str) -> str:
-    return TIME.sub(r'\1<now>"', text).strip()
+    """The text without what differs from one run to the next."""
+    text = SETTINGS.sub("", LEASE.sub('"lease": "<lease>"', TIME.sub(r'\1<now>"', text)))
+    return LEFT.sub('"lease_ms": <left>', text).strip()
 
 
 def test_every_example_in_its_order() -> None:
     examples = [(shlex.split(m["words"]), m["shown"]) for m in EXAMPLE.finditer(PAGE)]
-    seen = set()
+    seen, leases = set(), {}  # what was leased, by the lease on the page
     with Cluster(nodes=3) as cluster:
         clients = {f"127.0.0.1:{7069 + n}": Reflecting(cluster.address(n)) for n in (1, 2, 3)}
         for words, shown in examples:
             (address,) = (word for word in words if word in clients)
-            assert at_any_time(run(clients[address], words)) == at_any_time(shown), words
+            for lease, actual in leases.items():
+                words = [word.replace(lease, actual) for word in words]
+            output = run(clients[address], words)
+            assert at_any_time(output) == at_any_time(shown), words
+            leases |= dict(zip(LEASE.findall(shown), LEASE.findall(output), strict=True))
             seen.add(words[-1].rpartition("/")[2])
         for client in clients.values():
             client.close()
     calls = {"CreateQueue", "DeleteQueue", "GetQueueSize", "ProduceMessage", "AsyncProduceMessage"}
-    assert seen >= calls | {"ConsumeMessage", "FetchMessage", "list"}
+    assert seen >= calls | {"ConsumeMessage", "FetchMessage", "Settle", "CreateGroup", "list"}
 
 
 def rows() -> dict[str, set[str]]:

@@ -291,6 +291,7 @@ class BrokerApp:
         self.gate.follow(member.broker.registry)  # before anything is served
         self.serving.broker, self.serving.groups = member.broker, member.groups
         self.serving.coordinator, self.serving.workers = member.coordinator, member.workers
+        self.serving.unary = member.unary
         self.serving.letters, self.serving.group_watch = member.dead_letters, member.group_watch
         self._enter(State.RUNNING)
         self._spawn(self._serve_once_ready(member))

@@ -56,6 +56,12 @@ def _records(text: str, default: int) -> tuple[Setting, int]:
     return Setting(Number(Unit.RECORDS, 1, 10_000), text), default
 
 
+def _bound(unit: Unit, least: int, most: int, text: str) -> tuple[Setting, None]:
+    return Setting(Number(unit, least, most, none_word="none"), text), None
+
+
+MEMBERS_MAX = 1000  # of one group
+
 SETTINGS: Mapping[GroupKind, Declared] = MappingProxyType(
     {
         GroupKind.STREAM: _declare(
@@ -65,6 +71,7 @@ SETTINGS: Mapping[GroupKind, Declared] = MappingProxyType(
             static_return_ms=_ms(
                 0, 3_600_000, "so long the partitions of a member with an instance_id wait for its return", 45_000
             ),
+            max_members=_bound(Unit.MEMBERS, 1, MEMBERS_MAX, "members that have partitions; the others stand by"),
         ),
         GroupKind.QUEUE: _declare(
             ordering=(Setting(Choice(Ordering), "whether the records of a key wait for each other"), Ordering.NONE),
@@ -86,9 +93,27 @@ SETTINGS: Mapping[GroupKind, Declared] = MappingProxyType(
             dlq=(Setting(TopicName(), "the topic of dead letters; empty: the topic's name and .dlq; `none`: none"), ""),
             leased_max=_records("records of one partition that its workers have at once", 10_000),
             waiting_max=_records("records of one partition that wait for another delivery", 10_000),
+            rate_max=_bound(Unit.RECORDS, 1, 1_000_000, "records per second, divided evenly among the partitions"),
+            concurrency_max=_bound(
+                Unit.RECORDS,
+                1,
+                1_000_000,
+                "records that workers have at once, divided evenly among the partitions; at least one in each",
+            ),
+            message_ttl_ms=_bound(
+                Unit.MILLISECONDS, 1000, 10 * 365 * 86_400_000, "a record that was appended longer ago is not delivered"
+            ),
+            max_members=_bound(Unit.MEMBERS, 1, MEMBERS_MAX, "workers that get records of a partition; others wait"),
         ),
     }
 )
+
+
+LEASE_SETTINGS = frozenset({"ordering", "lease_ms", "ask_ms", "session_ms", "rejoin_ms"})
+"""Of queue groups: what workers and leaders have agreed on for the records that they hold. They change only while no
+record is leased."""
+FIXED_SETTINGS = frozenset({"rejoin_ms"})
+"""Of stream groups: members count with it from before they join, so it never changes."""
 
 
 def parse_group_settings(kind: GroupKind, settings: Iterable[tuple[str, str]]) -> dict[str, Any]:

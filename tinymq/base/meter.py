@@ -57,6 +57,10 @@ class Meter(Protocol):
         """A queue group's leader granted `records` again, after a delivery that failed."""
         ...
 
+    def expired(self, group: str, records: int) -> None:
+        """A queue group's leader settled `records` unseen: they were older than the group's message_ttl_ms."""
+        ...
+
     def buried(self, group: str) -> None:
         """A record of a queue group is a dead letter from now on."""
         ...
@@ -99,6 +103,9 @@ class Unmetered:
         pass
 
     def redelivered(self, group: str, records: int) -> None:
+        pass
+
+    def expired(self, group: str, records: int) -> None:
         pass
 
     def buried(self, group: str) -> None:

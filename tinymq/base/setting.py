@@ -28,9 +28,10 @@ class Unit(Enum):
     BYTES = "bytes"
     RECORDS = "records"
     DELIVERIES = "deliveries"
+    MEMBERS = "members"
 
 
-_COUNTED = {Unit.BYTES: "byte", Unit.RECORDS: "record", Unit.DELIVERIES: "delivery"}
+_COUNTED = {Unit.BYTES: "byte", Unit.RECORDS: "record", Unit.DELIVERIES: "delivery", Unit.MEMBERS: "member"}
 
 
 class Clause(Enum):

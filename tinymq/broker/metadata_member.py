@@ -35,6 +35,7 @@ from tinymq.broker.replicas.replica_host import ReplicaHost
 from tinymq.broker.replicas.retention_timer import Retained, RetentionTimer
 from tinymq.broker.serve.broker import Broker, BrokerEnv, LossCounts
 from tinymq.broker.serve.offsets import find_offset
+from tinymq.broker.work.unary_worker import UnaryWorkers
 from tinymq.broker.work.workers import Workers
 from tinymq.format.entry import Entry
 from tinymq.log.engine.store import Store
@@ -142,6 +143,8 @@ class MetadataMember:
             self._registry, self.groups, lambda: self._replica_host.internal, env.clock, env.meter
         )
         self.workers = Workers(self.broker, known, env.clock, env.rng, env.meter)
+        self.unary = UnaryWorkers(self.workers, env.clock, env.rng)
+        self._keeper.leased = self.workers.leased
         join(self.workers, self.dead_letters, env.clock)
         self.group_watch = GroupWatch(self.broker, self.workers, self.dead_letters.burials, self.coordinator)
 

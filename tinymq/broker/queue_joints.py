@@ -8,8 +8,8 @@ from tinymq.broker.dead_letters.dead_letters import DeadLetters
 from tinymq.broker.dead_letters.letter import DeadRecord
 from tinymq.broker.dead_letters.story import RecordMemory
 from tinymq.broker.partition.partition import Partition
-from tinymq.broker.work.group_leader import DeadRecord as Dead
 from tinymq.broker.work.group_leader import GroupLeader
+from tinymq.broker.work.last_failures import DeadRecord as Dead
 from tinymq.broker.work.workers import Workers
 
 

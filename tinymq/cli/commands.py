@@ -24,7 +24,9 @@ app.command("tinymq.cli.verbs.topic:app", name="topic", help="Create, list, desc
 app.command("tinymq.cli.verbs.produce:produce", name="produce", help="Send lines from standard input or files.")
 app.command("tinymq.cli.verbs.consume:consume", name="consume", help="Print records.")
 app.command("tinymq.cli.verbs.channel:app", name="channel", help="List, move and delete the channels of a topic.")
-app.command("tinymq.cli.verbs.group:app", name="group", help="Make, list, describe, move and delete consumer groups.")
+app.command(
+    "tinymq.cli.verbs.group:app", name="group", help="Make, list, describe, alter, move and delete consumer groups."
+)
 app.command("tinymq.cli.verbs.queues.worker:app", name="worker", help="Run a program for each record of a queue group.")
 app.command("tinymq.cli.verbs.letters.dlq:app", name="dlq", help="List, show, replay, redrive and purge dead letters.")
 app.command("tinymq.cli.verbs.letters.why:why", name="why", help="Show what became of a record in each group.")

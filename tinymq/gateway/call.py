@@ -6,8 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinymq.base.config import MIB
-from tinymq.base.errors import BrokerUnreachable, DeadlineExceeded, InvalidRequest, NotLeader, NotReady, TinymqError
+from tinymq.base.errors import (
+    BatchTooLarge,
+    BrokerUnreachable,
+    DeadlineExceeded,
+    InvalidRequest,
+    NotLeader,
+    NotReady,
+    TinymqError,
+)
 from tinymq.broker.serve.broker import Broker
+from tinymq.broker.serve.messages import StoredMessage
+from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.common.call_context import Context, client_of
 from tinymq.rpc.common.caller import permits, principal_text, user_of
 from tinymq.rpc.common.forward_mark import FORWARDED, ForwardMarks
@@ -18,6 +28,8 @@ ANSWER_S = 0.1  # an answer takes up to this long to reach the caller
 
 RECEIVES = "tinymq-receive-bytes-max"  # metadata key: the largest answer that the client takes
 RECEIVES_BYTES = 4 * MIB  # the default: a gRPC client takes no more, unless it is configured to
+
+AROUND_BYTES = 1024  # that an answer may have beyond the message in it
 
 NOTHING_DONE = (NotLeader, NotReady, BrokerUnreachable)
 """Errors after which it is certain that nothing was done, and that another attempt may succeed."""
@@ -68,3 +80,26 @@ def read_call(broker: Broker, context: Context, marks: ForwardMarks, method: str
 def too_late(last: TinymqError) -> DeadlineExceeded:
     """Return the error of a call that has no time for another attempt, after attempts that did nothing."""
     return DeadlineExceeded(f"nobody could be asked in time: {last.message}")
+
+
+def queue_message(call: Call, topic: str, queue: int, record: StoredMessage) -> pb.QueueMessage:
+    """Return the message as it is sent. Raises BatchTooLarge if the client would not take it."""
+    message = pb.QueueMessage(
+        topic=topic,
+        queue=queue,
+        offset=record.offset,
+        key=record.key,
+        value=record.value,
+        headers=[pb.Header(key=key, value=value) for key, value in record.headers],
+        timestamp_us=record.timestamp_us,
+    )
+    needed = message.ByteSize() + AROUND_BYTES
+    if needed > call.receives_bytes:
+        raise BatchTooLarge(
+            f"message {record.offset} of {topic}/{queue} needs an answer of {needed} bytes, and the client takes up to "
+            f"{call.receives_bytes}",
+            hint=f"receive more, and say so in the metadata: {RECEIVES}={needed}; or read it with tinymq's own client",
+            offset=record.offset,
+            needed_bytes=needed,
+        )
+    return message

@@ -24,16 +24,16 @@ from tinymq.base.partitioning import keyed
 from tinymq.base.types import TopicId, check_channel_name
 from tinymq.broker.partition.partition import Acks, Partition
 from tinymq.broker.serve import messages
-from tinymq.broker.serve.messages import StoredMessage
 from tinymq.broker.serve.quotas import Quotas
-from tinymq.gateway.call import NOTHING_DONE, RECEIVES, RECEIVES_BYTES, Call, read_call, too_late
+from tinymq.gateway.call import AROUND_BYTES, NOTHING_DONE, RECEIVES_BYTES, Call, queue_message, read_call, too_late
 from tinymq.gateway.leader_calls import LeaderCalls
+from tinymq.gateway.lease_calls import LeaseCalls
 from tinymq.gateway.topics import create_queue, delete_queue
 from tinymq.gateway.watch import LOOK_S, Watch
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.registry.state.values import TopicRecord
-from tinymq.rpc.common.access import CHANNEL, QUEUE_CHANNEL, TOPIC
+from tinymq.rpc.common.access import CONSUMER, GROUP, QUEUE_CHANNEL, TOPIC
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context
 from tinymq.rpc.common.caller import require
@@ -48,7 +48,6 @@ AVOIDED_S = 2.0  # how long a queue that could not be written to comes last, if 
 AVOIDED_MAX = 10_000
 ASKED_MAX = 16  # queues of a topic asked side by side
 LOOK_S_MIN = 0.01  # before queues that had nothing after all are asked again: doubles, up to LOOK_S
-AROUND_BYTES = 1024  # that an answer may have beyond the message in it
 PRODUCE_BYTES_MAX = RECEIVES_BYTES - 2 * AROUND_BYTES  # of a request: its message fits into an answer to any client
 
 
@@ -66,6 +65,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
         self._serving = serving
         self._leaders = leaders
         self._marks = marks
+        self._leases = LeaseCalls(serving, leaders)
         self._quotas = quotas
         self._randbytes = randbytes
         self._takers = messages.WaitingTakers()
@@ -86,10 +86,14 @@ class QueueService(pb_grpc.QueueServiceServicer):
         call = self._call(context, "AsyncProduceMessage", request)
         return await self._produce("AsyncProduceMessage", Acks.LEADER, request, call)
 
-    @unary(operation="read", resource=CHANNEL, also=(("read", TOPIC),))
+    @unary(operation="read", resource=CONSUMER, also=(("read", TOPIC),))
     async def ConsumeMessage(self, request: pb.ConsumeMessageRequest, context: Context) -> pb.ConsumeMessageReply:
         call = self._call(context, "ConsumeMessage", request)
         return await self._consume(request, call)
+
+    @unary(operation="read", resource=GROUP, also=(("read", TOPIC),))
+    async def Settle(self, request: pb.SettleRequest, context: Context) -> pb.SettleReply:
+        return await self._leases.settle(request, self._call(context, "Settle", request))
 
     @unary(operation="read", resource=TOPIC)
     async def FetchMessage(self, request: pb.FetchMessageRequest, context: Context) -> pb.FetchMessageReply:
@@ -222,8 +226,9 @@ class QueueService(pb_grpc.QueueServiceServicer):
     # ---- consuming -----------------------------------------------------------------------------------
 
     async def _consume(self, request: pb.ConsumeMessageRequest, call: Call) -> pb.ConsumeMessageReply:
-        check_channel_name(request.channel)
-        named = bool(request.request_id)
+        if not request.group:
+            check_channel_name(request.channel)
+        named = bool(request.request_id) and not request.group
         if named and not request.HasField("queue"):
             raise InvalidRequest("a request_id without a queue", hint="name the queue, or leave the request_id out")
         share = self._quotas.fetch.share(call.client)
@@ -231,7 +236,10 @@ class QueueService(pb_grpc.QueueServiceServicer):
             await share.admit(0, call.left_s())
         wait_s = min(request.wait_ms / 1000, call.broker.timing.fetch_wait_s_max, call.left_s() - MARGIN_S)
         until_s = call.broker.env.clock.monotonic() + wait_s
-        if request.HasField("queue"):
+        if request.group:
+            shape = partial(queue_message, call, request.topic)
+            reply = await self._leases.consume(request, call, until_s, shape)
+        elif request.HasField("queue"):
             reply = await self._consume_one(request, call, until_s)
         else:
             reply = await self._consume_any(request, call, until_s)
@@ -264,7 +272,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
         timeout_s = max(0.001, call.left_s())
         taken = await self._takers.take(
             call.broker, partition, request.channel, request.request_id, wait_s=wait_s, timeout_s=timeout_s,
-            shape=partial(_message, call, request.topic, request.queue),
+            shape=partial(queue_message, call, request.topic, request.queue),
         )  # fmt: skip
         return pb.ConsumeMessageReply(message=taken)
 
@@ -323,7 +331,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
             seen = await messages.look(call.broker, partition, request.offset, wait_s)
             reply = pb.FetchMessageReply(log_start=seen.log_start, high_watermark=seen.high_watermark)
             if seen.record is not None:
-                reply.message.CopyFrom(_message(call, request.topic, request.queue, seen.record))
+                reply.message.CopyFrom(queue_message(call, request.topic, request.queue, seen.record))
             return reply
 
         waits_s = max(0.0, wait_s)
@@ -374,26 +382,3 @@ def _by(call: Call, timeout_s: float) -> Call:
     """The same call with an earlier deadline."""
     deadline_s = call.broker.env.clock.monotonic() + timeout_s
     return replace(call, deadline_s=min(call.deadline_s, deadline_s))
-
-
-def _message(call: Call, topic: str, queue: int, record: StoredMessage) -> pb.QueueMessage:
-    """Return the message as it is sent. Raises BatchTooLarge if the client would not take it."""
-    message = pb.QueueMessage(
-        topic=topic,
-        queue=queue,
-        offset=record.offset,
-        key=record.key,
-        value=record.value,
-        headers=[pb.Header(key=key, value=value) for key, value in record.headers],
-        timestamp_us=record.timestamp_us,
-    )
-    needed = message.ByteSize() + AROUND_BYTES
-    if needed > call.receives_bytes:
-        raise BatchTooLarge(
-            f"message {record.offset} of {topic}/{queue} needs an answer of {needed} bytes, and the client takes up to "
-            f"{call.receives_bytes}",
-            hint=f"receive more, and say so in the metadata: {RECEIVES}={needed}; or read it with tinymq's own client",
-            offset=record.offset,
-            needed_bytes=needed,
-        )
-    return message

@@ -136,5 +136,6 @@ GROUP_BLOCKED = _of_group("tinymq_group_blocked", "1 while something keeps a que
 GROUPS_NOT_SHOWN = Family("tinymq_groups_not_shown", "Rows that the metrics of groups leave out.")
 GROUP_MEMBERS = Family("tinymq_group_members", "Members of a stream group that is coordinated here.", ("group",))
 REDELIVERED = _by_group("tinymq_group_redelivered_records", "Records granted again after a delivery that failed.")
+EXPIRED = _by_group("tinymq_group_expired_records", "Records settled unseen: older than the group's message_ttl_ms.")
 BURIED = _by_group("tinymq_group_buried_records", "Records that have become dead letters.")
 REBALANCES = _by_group("tinymq_group_rebalances", "Committed steps between two assignments of a stream group.")

@@ -38,6 +38,7 @@ class GroupTally:
     """What this broker has done for one consumer group since its start."""
 
     redelivered: int = 0
+    expired: int = 0
     buried: int = 0
     rebalances: int = 0
 
@@ -143,6 +144,9 @@ class Measures:
     def redelivered(self, group: str, records: int) -> None:
         if records:
             self._group_tally(group).redelivered += records
+
+    def expired(self, group: str, records: int) -> None:
+        self._group_tally(group).expired += records
 
     def buried(self, group: str) -> None:
         self._group_tally(group).buried += 1

@@ -133,6 +133,7 @@ class BrokerState(Collector):
         measures.know_groups(self._watched.group_names())
         tallied = [*measures.group_tallies.items(), (OTHER, measures.other_groups)]
         yield from families.REDELIVERED.of(((name,), tally.redelivered) for name, tally in tallied)
+        yield from families.EXPIRED.of(((name,), tally.expired) for name, tally in tallied)
         yield from families.BURIED.of(((name,), tally.buried) for name, tally in tallied)
         yield from families.REBALANCES.of(((name,), tally.rebalances) for name, tally in tallied)
         yield from families.GROUP_MEMBERS.of(((name,), count) for name, count in self._watched.coordinated())

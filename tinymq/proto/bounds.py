@@ -33,6 +33,7 @@ REPEATED_MAX: dict[str, int] = {
     "HeartbeatRequest.owned": 10_000,
     "CreateGroupRequest.topics": 100,
     "CreateGroupRequest.settings": 64,
+    "AlterGroupRequest.settings": 64,
     "WorkRequest.attach": 1024,
     "WorkRequest.settle": 4096,
     "WorkRequest.credit": 1024,

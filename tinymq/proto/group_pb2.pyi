@@ -54,6 +54,8 @@ class Group(_message.Message):
     START_US_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     COMMAND_ID_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    ALTERED_BY_FIELD_NUMBER: _builtins.int
     group_id: _builtins.int
     """the registry's version when it was made; 0 in the first record: that record's version"""
     kind: _builtins.int
@@ -63,6 +65,10 @@ class Group(_message.Message):
     """where its cursors begin, as in OffsetQuery.timestamp_us"""
     command_id: _builtins.bytes
     """of the call that made it: a repeat of the call is answered alike"""
+    paused: _builtins.bool
+    """a queue group grants nothing"""
+    altered_by: _builtins.bytes
+    """the command id of the last change of the settings or of `paused`"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """names, and patterns with * and ?"""
@@ -79,10 +85,12 @@ class Group(_message.Message):
         start_us: _builtins.int = ...,
         settings: _abc.Iterable[Global___Setting] | None = ...,
         command_id: _builtins.bytes = ...,
+        paused: _builtins.bool = ...,
+        altered_by: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "group_id", b"group_id", "kind", b"kind", "settings", b"settings", "start_us", b"start_us", "state", b"state", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["altered_by", b"altered_by", "command_id", b"command_id", "group_id", b"group_id", "kind", b"kind", "paused", b"paused", "settings", b"settings", "start_us", b"start_us", "state", b"state", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -125,11 +133,17 @@ class CursorRequest(_message.Message):
     DROP_FIELD_NUMBER: _builtins.int
     START_US_FIELD_NUMBER: _builtins.int
     PLACES_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     group_id: _builtins.int
     kind: _builtins.int
     drop: _builtins.bool
     start_us: _builtins.int
+    count: _builtins.bool
+    """only say how many records are leased,"""
+    version: _builtins.int
+    """once the leader follows this version of the group's record"""
     @_builtins.property
     def places(self) -> _containers.RepeatedCompositeFieldContainer[Global___Place]: ...
     def __init__(
@@ -141,10 +155,12 @@ class CursorRequest(_message.Message):
         drop: _builtins.bool = ...,
         start_us: _builtins.int = ...,
         places: _abc.Iterable[Global___Place] | None = ...,
+        count: _builtins.bool = ...,
+        version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["drop", b"drop", "group", b"group", "group_id", b"group_id", "kind", b"kind", "places", b"places", "start_us", b"start_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "drop", b"drop", "group", b"group", "group_id", b"group_id", "kind", b"kind", "places", b"places", "start_us", b"start_us", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -201,21 +217,25 @@ class Outcome(_message.Message):
     ERROR_CODE_FIELD_NUMBER: _builtins.int
     ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
     BURIALS_FIELD_NUMBER: _builtins.int
+    LEASED_FIELD_NUMBER: _builtins.int
     error_code: _builtins.str
     """"": there is a cursor of this group, or none after a drop, on a majority of disks"""
     error_message: _builtins.str
     burials: _builtins.int
     """of a drop: records of the group that were on their way to the dead letters"""
+    leased: _builtins.int
+    """of a count"""
     def __init__(
         self,
         *,
         error_code: _builtins.str = ...,
         error_message: _builtins.str = ...,
         burials: _builtins.int = ...,
+        leased: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["burials", b"burials", "error_code", b"error_code", "error_message", b"error_message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["burials", b"burials", "error_code", b"error_code", "error_message", b"error_message", "leased", b"leased"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -342,6 +362,49 @@ class CopyHeader(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CopyHeader: _TypeAlias = CopyHeader  # noqa: Y015
+
+@_typing.final
+class UnaryLease(_message.Message):
+    """---- ConsumeMessageReply.lease: what only brokers read ------------------------------------------------"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    HISTORY_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    DELIVERY_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    group_id: _builtins.int
+    history: _builtins.int
+    """of the grant, as all below"""
+    generation: _builtins.int
+    offset: _builtins.int
+    term: _builtins.int
+    number: _builtins.int
+    delivery: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        group_id: _builtins.int = ...,
+        history: _builtins.int = ...,
+        generation: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        term: _builtins.int = ...,
+        number: _builtins.int = ...,
+        delivery: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivery", b"delivery", "generation", b"generation", "group_id", b"group_id", "history", b"history", "number", b"number", "offset", b"offset", "term", b"term", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnaryLease: _TypeAlias = UnaryLease  # noqa: Y015
 
 @_typing.final
 class MembersChange(_message.Message):

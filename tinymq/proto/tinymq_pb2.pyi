@@ -225,6 +225,7 @@ class ConsumeMessageRequest(_message.Message):
     CHANNEL_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     queue: _builtins.int
     """unset: any queue with a message for the channel, in turns"""
@@ -234,6 +235,8 @@ class ConsumeMessageRequest(_message.Message):
     """1 to 16 bytes, new for each message: a repeat gets the same message. Needs `queue`"""
     wait_ms: _builtins.int
     """for a message, while there is none"""
+    group: _builtins.str
+    """instead of `channel`: a queue group, which leases the message to the caller"""
     def __init__(
         self,
         *,
@@ -242,10 +245,11 @@ class ConsumeMessageRequest(_message.Message):
         channel: _builtins.str = ...,
         request_id: _builtins.bytes = ...,
         wait_ms: _builtins.int = ...,
+        group: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_queue", b"_queue", "queue", b"queue"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue", b"_queue", "channel", b"channel", "queue", b"queue", "request_id", b"request_id", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue", b"_queue", "channel", b"channel", "group", b"group", "queue", b"queue", "request_id", b"request_id", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__queue: _TypeAlias = _typing.Literal["queue"]  # noqa: Y015
     _WhichOneofArgType__queue: _TypeAlias = _typing.Literal["_queue", b"_queue"]  # noqa: Y015
@@ -258,6 +262,15 @@ class ConsumeMessageReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MESSAGE_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    DELIVERY_FIELD_NUMBER: _builtins.int
+    LEASE_MS_FIELD_NUMBER: _builtins.int
+    lease: _builtins.bytes
+    """with `group`: names the lease in Settle"""
+    delivery: _builtins.int
+    """with `group`: 1, and one more after each delivery that failed"""
+    lease_ms: _builtins.int
+    """with `group`: then the lease ends, and the delivery has failed"""
     @_builtins.property
     def message(self) -> Global___QueueMessage:
         """unset: no message"""
@@ -266,16 +279,114 @@ class ConsumeMessageReply(_message.Message):
         self,
         *,
         message: Global___QueueMessage | None = ...,
+        lease: _builtins.bytes = ...,
+        delivery: _builtins.int = ...,
+        lease_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "message", b"message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "delivery", b"delivery", "lease", b"lease", "lease_ms", b"lease_ms", "message", b"message"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
     _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__message) -> _WhichOneofReturnType__message | None: ...
 
 Global___ConsumeMessageReply: _TypeAlias = ConsumeMessageReply  # noqa: Y015
+
+@_typing.final
+class SettleRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Verb:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _VerbEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[SettleRequest._Verb.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        NONE: SettleRequest._Verb.ValueType  # 0
+        ACK: SettleRequest._Verb.ValueType  # 1
+        """the message is done"""
+        NACK: SettleRequest._Verb.ValueType  # 2
+        """the delivery failed: it is delivered again after a delay"""
+        REJECT: SettleRequest._Verb.ValueType  # 3
+        """it is not to be delivered again: to the dead letters"""
+        EXTEND: SettleRequest._Verb.ValueType  # 4
+        """the lease begins again"""
+
+    class Verb(_Verb, metaclass=_VerbEnumTypeWrapper): ...
+    NONE: SettleRequest.Verb.ValueType  # 0
+    ACK: SettleRequest.Verb.ValueType  # 1
+    """the message is done"""
+    NACK: SettleRequest.Verb.ValueType  # 2
+    """the delivery failed: it is delivered again after a delay"""
+    REJECT: SettleRequest.Verb.ValueType  # 3
+    """it is not to be delivered again: to the dead letters"""
+    EXTEND: SettleRequest.Verb.ValueType  # 4
+    """the lease begins again"""
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    VERB_FIELD_NUMBER: _builtins.int
+    DELAY_MS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    queue: _builtins.int
+    """must be set"""
+    group: _builtins.str
+    lease: _builtins.bytes
+    """of ConsumeMessageReply"""
+    verb: Global___SettleRequest.Verb.ValueType
+    delay_ms: _builtins.int
+    """of NACK: absent: as the group's `retry_ms` says; up to 30 days"""
+    error: _builtins.str
+    """of NACK and REJECT, for people: the broker keeps up to 4 KiB"""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        queue: _builtins.int | None = ...,
+        group: _builtins.str = ...,
+        lease: _builtins.bytes = ...,
+        verb: Global___SettleRequest.Verb.ValueType = ...,
+        delay_ms: _builtins.int | None = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_delay_ms", b"_delay_ms", "_queue", b"_queue", "delay_ms", b"delay_ms", "queue", b"queue"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delay_ms", b"_delay_ms", "_queue", b"_queue", "delay_ms", b"delay_ms", "error", b"error", "group", b"group", "lease", b"lease", "queue", b"queue", "topic", b"topic", "verb", b"verb"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__delay_ms: _TypeAlias = _typing.Literal["delay_ms"]  # noqa: Y015
+    _WhichOneofArgType__delay_ms: _TypeAlias = _typing.Literal["_delay_ms", b"_delay_ms"]  # noqa: Y015
+    _WhichOneofReturnType__queue: _TypeAlias = _typing.Literal["queue"]  # noqa: Y015
+    _WhichOneofArgType__queue: _TypeAlias = _typing.Literal["_queue", b"_queue"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__delay_ms) -> _WhichOneofReturnType__delay_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue) -> _WhichOneofReturnType__queue | None: ...
+
+Global___SettleRequest: _TypeAlias = SettleRequest  # noqa: Y015
+
+@_typing.final
+class SettleReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_MS_FIELD_NUMBER: _builtins.int
+    lease_ms: _builtins.int
+    """of EXTEND"""
+    def __init__(
+        self,
+        *,
+        lease_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_ms", b"lease_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SettleReply: _TypeAlias = SettleReply  # noqa: Y015
 
 @_typing.final
 class FetchMessageRequest(_message.Message):
@@ -2091,7 +2202,7 @@ class GroupObstacle(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     by: _builtins.str
-    """window_full, key_blocked, burial_blocked"""
+    """paused, window_full, key_blocked, burial_blocked"""
     reason: _builtins.str
     offset: _builtins.int
     """of key_blocked: the record that holds back those of its key"""
@@ -3340,6 +3451,7 @@ class GroupInfo(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     START_US_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     kind: _builtins.str
     """stream, queue"""
@@ -3348,6 +3460,8 @@ class GroupInfo(_message.Message):
     state: _builtins.str
     """making, ready, deleting"""
     start_us: _builtins.int
+    paused: _builtins.bool
+    """of a queue group: nothing is granted"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -3364,10 +3478,11 @@ class GroupInfo(_message.Message):
         topics: _abc.Iterable[_builtins.str] | None = ...,
         settings: _abc.Iterable[Global___Setting] | None = ...,
         start_us: _builtins.int = ...,
+        paused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "kind", b"kind", "name", b"name", "settings", b"settings", "start_us", b"start_us", "state", b"state", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "kind", b"kind", "name", b"name", "paused", b"paused", "settings", b"settings", "start_us", b"start_us", "state", b"state", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3445,6 +3560,72 @@ class CreateGroupReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CreateGroupReply: _TypeAlias = CreateGroupReply  # noqa: Y015
+
+@_typing.final
+class AlterGroupRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    paused: _builtins.bool
+    """of a queue group: grant nothing, or grant again; absent: as before"""
+    dry_run: _builtins.bool
+    """only say what the group would be"""
+    timeout_ms: _builtins.int
+    command_id: _builtins.bytes
+    """16 random bytes: a repeat has the same outcome"""
+    @_builtins.property
+    def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Setting]:
+        """all of these are changed or none; others stay"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        settings: _abc.Iterable[Global___Setting] | None = ...,
+        paused: _builtins.bool | None = ...,
+        dry_run: _builtins.bool = ...,
+        timeout_ms: _builtins.int = ...,
+        command_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_paused", b"_paused", "paused", b"paused"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_paused", b"_paused", "command_id", b"command_id", "dry_run", b"dry_run", "name", b"name", "paused", b"paused", "settings", b"settings", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__paused: _TypeAlias = _typing.Literal["paused"]  # noqa: Y015
+    _WhichOneofArgType__paused: _TypeAlias = _typing.Literal["_paused", b"_paused"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__paused) -> _WhichOneofReturnType__paused | None: ...
+
+Global___AlterGroupRequest: _TypeAlias = AlterGroupRequest  # noqa: Y015
+
+@_typing.final
+class AlterGroupReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def group(self) -> Global___GroupInfo: ...
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        group: Global___GroupInfo | None = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "group", b"group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterGroupReply: _TypeAlias = AlterGroupReply  # noqa: Y015
 
 @_typing.final
 class DeleteGroupRequest(_message.Message):

@@ -634,6 +634,11 @@ class GroupsStub:
                 request_serializer=tinymq_dot_proto_dot_tinymq__pb2.DeleteGroupRequest.SerializeToString,
                 response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.DeleteGroupReply.FromString,
                 _registered_method=True)
+        self.AlterGroup = channel.unary_unary(
+                '/tinymq.v1.Groups/AlterGroup',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.AlterGroupRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.AlterGroupReply.FromString,
+                _registered_method=True)
         self.ListGroups = channel.unary_unary(
                 '/tinymq.v1.Groups/ListGroups',
                 request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListGroupsRequest.SerializeToString,
@@ -669,6 +674,13 @@ class GroupsServicer:
 
     def DeleteGroup(self, request, context):
         """Returns when no partition has a cursor of the group.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterGroup(self, request, context):
+        """Changes settings of a group, pauses it, or has it go on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -713,6 +725,11 @@ def add_GroupsServicer_to_server(servicer, server):
                     servicer.DeleteGroup,
                     request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.DeleteGroupRequest.FromString,
                     response_serializer=tinymq_dot_proto_dot_tinymq__pb2.DeleteGroupReply.SerializeToString,
+            ),
+            'AlterGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterGroup,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.AlterGroupRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.AlterGroupReply.SerializeToString,
             ),
             'ListGroups': grpc.unary_unary_rpc_method_handler(
                     servicer.ListGroups,
@@ -790,6 +807,33 @@ class Groups:
             '/tinymq.v1.Groups/DeleteGroup',
             tinymq_dot_proto_dot_tinymq__pb2.DeleteGroupRequest.SerializeToString,
             tinymq_dot_proto_dot_tinymq__pb2.DeleteGroupReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Groups/AlterGroup',
+            tinymq_dot_proto_dot_tinymq__pb2.AlterGroupRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.AlterGroupReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -2110,6 +2154,11 @@ class QueueServiceStub:
                 request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ConsumeMessageRequest.SerializeToString,
                 response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ConsumeMessageReply.FromString,
                 _registered_method=True)
+        self.Settle = channel.unary_unary(
+                '/tinymq.v1.QueueService/Settle',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.SettleRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.SettleReply.FromString,
+                _registered_method=True)
         self.FetchMessage = channel.unary_unary(
                 '/tinymq.v1.QueueService/FetchMessage',
                 request_serializer=tinymq_dot_proto_dot_tinymq__pb2.FetchMessageRequest.SerializeToString,
@@ -2153,6 +2202,13 @@ class QueueServiceServicer:
 
     def ConsumeMessage(self, request, context):
         """Takes the channel's next message: its cursor has moved behind it, on a majority of disks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Settle(self, request, context):
+        """Settles a message that a group has leased to a caller of ConsumeMessage. A repeat has the same outcome.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -2202,6 +2258,11 @@ def add_QueueServiceServicer_to_server(servicer, server):
                     servicer.ConsumeMessage,
                     request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ConsumeMessageRequest.FromString,
                     response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ConsumeMessageReply.SerializeToString,
+            ),
+            'Settle': grpc.unary_unary_rpc_method_handler(
+                    servicer.Settle,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.SettleRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.SettleReply.SerializeToString,
             ),
             'FetchMessage': grpc.unary_unary_rpc_method_handler(
                     servicer.FetchMessage,
@@ -2307,6 +2368,33 @@ class QueueService:
             '/tinymq.v1.QueueService/ConsumeMessage',
             tinymq_dot_proto_dot_tinymq__pb2.ConsumeMessageRequest.SerializeToString,
             tinymq_dot_proto_dot_tinymq__pb2.ConsumeMessageReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Settle(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.QueueService/Settle',
+            tinymq_dot_proto_dot_tinymq__pb2.SettleRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.SettleReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -219,6 +219,8 @@ class GroupsStub:
     """Returns when the group's cursor is in every partition of its topics."""
     DeleteGroup: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.DeleteGroupRequest, _tinymq_pb2.DeleteGroupReply]
     """Returns when no partition has a cursor of the group."""
+    AlterGroup: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.AlterGroupRequest, _tinymq_pb2.AlterGroupReply]
+    """Changes settings of a group, pauses it, or has it go on."""
     ListGroups: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ListGroupsRequest, _tinymq_pb2.ListGroupsReply]
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.HeartbeatRequest, _tinymq_pb2.HeartbeatReply]
     """These go to the group's coordinator: the leader of partition crc32(group) % 16 of the topic __coordinator.
@@ -237,6 +239,8 @@ class GroupsAsyncStub(GroupsStub):
     """Returns when the group's cursor is in every partition of its topics."""
     DeleteGroup: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.DeleteGroupRequest, _tinymq_pb2.DeleteGroupReply]  # type: ignore[assignment]
     """Returns when no partition has a cursor of the group."""
+    AlterGroup: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.AlterGroupRequest, _tinymq_pb2.AlterGroupReply]  # type: ignore[assignment]
+    """Changes settings of a group, pauses it, or has it go on."""
     ListGroups: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ListGroupsRequest, _tinymq_pb2.ListGroupsReply]  # type: ignore[assignment]
     Heartbeat: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.HeartbeatRequest, _tinymq_pb2.HeartbeatReply]  # type: ignore[assignment]
     """These go to the group's coordinator: the leader of partition crc32(group) % 16 of the topic __coordinator.
@@ -264,6 +268,14 @@ class GroupsServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tinymq_pb2.DeleteGroupReply, _abc.Awaitable[_tinymq_pb2.DeleteGroupReply]]:
         """Returns when no partition has a cursor of the group."""
+
+    @_abc_1.abstractmethod
+    def AlterGroup(
+        self,
+        request: _tinymq_pb2.AlterGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.AlterGroupReply, _abc.Awaitable[_tinymq_pb2.AlterGroupReply]]:
+        """Changes settings of a group, pauses it, or has it go on."""
 
     @_abc_1.abstractmethod
     def ListGroups(
@@ -663,6 +675,8 @@ class QueueServiceStub:
     """Answered when the leader has it in memory: lost if the leader dies at once."""
     ConsumeMessage: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ConsumeMessageRequest, _tinymq_pb2.ConsumeMessageReply]
     """Takes the channel's next message: its cursor has moved behind it, on a majority of disks."""
+    Settle: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.SettleRequest, _tinymq_pb2.SettleReply]
+    """Settles a message that a group has leased to a caller of ConsumeMessage. A repeat has the same outcome."""
     FetchMessage: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.FetchMessageRequest, _tinymq_pb2.FetchMessageReply]
     """Reads the message at an offset, or the first one behind it. Moves no cursor."""
     CreateQueue: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.CreateQueueRequest, _tinymq_pb2.CreateQueueReply]
@@ -684,6 +698,8 @@ class QueueServiceAsyncStub(QueueServiceStub):
     """Answered when the leader has it in memory: lost if the leader dies at once."""
     ConsumeMessage: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ConsumeMessageRequest, _tinymq_pb2.ConsumeMessageReply]  # type: ignore[assignment]
     """Takes the channel's next message: its cursor has moved behind it, on a majority of disks."""
+    Settle: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.SettleRequest, _tinymq_pb2.SettleReply]  # type: ignore[assignment]
+    """Settles a message that a group has leased to a caller of ConsumeMessage. A repeat has the same outcome."""
     FetchMessage: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.FetchMessageRequest, _tinymq_pb2.FetchMessageReply]  # type: ignore[assignment]
     """Reads the message at an offset, or the first one behind it. Moves no cursor."""
     CreateQueue: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.CreateQueueRequest, _tinymq_pb2.CreateQueueReply]  # type: ignore[assignment]
@@ -720,6 +736,14 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tinymq_pb2.ConsumeMessageReply, _abc.Awaitable[_tinymq_pb2.ConsumeMessageReply]]:
         """Takes the channel's next message: its cursor has moved behind it, on a majority of disks."""
+
+    @_abc_1.abstractmethod
+    def Settle(
+        self,
+        request: _tinymq_pb2.SettleRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.SettleReply, _abc.Awaitable[_tinymq_pb2.SettleReply]]:
+        """Settles a message that a group has leased to a caller of ConsumeMessage. A repeat has the same outcome."""
 
     @_abc_1.abstractmethod
     def FetchMessage(

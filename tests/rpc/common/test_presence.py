@@ -74,6 +74,7 @@ ABSENT_IS_ZERO = {
     "WorkSettle.request_id": "no answer",
     "WorkSettle.verb": "refused",
     "WorkDetach.attachment": "ignored",
+    "SettleRequest.verb": "NONE, which is refused",
     "CreateGroupRequest.start_us": "at the earliest record",
     "FeatureLevelRequest.action": "shows",
     "FeatureLevelRequest.level": "the present one",

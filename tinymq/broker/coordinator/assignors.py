@@ -52,4 +52,17 @@ def by_range(members: Sequence[str], places: Sequence[Place], present: Mapping[P
     return target
 
 
+def among(assign: Assign, members_max: int | None) -> Assign:
+    """An assignor that gives partitions to at most so many members. The others stand by; who has some goes first."""
+    if members_max is None:
+        return assign
+
+    def limited(members: Sequence[str], places: Sequence[Place], present: Mapping[Place, str]) -> dict[Place, str]:
+        owners = set(present.values())
+        active = sorted(members, key=lambda member: (member not in owners, member))[:members_max]
+        return assign(sorted(active), places, present)
+
+    return limited
+
+
 ASSIGNORS: Mapping[Assignor, Assign] = {Assignor.BALANCED: balanced, Assignor.RANGE: by_range}

@@ -21,10 +21,10 @@ from tinymq.base.errors import DeadlineExceeded, NotLeader, TinymqError, Unknown
 from tinymq.base.group_config import GroupKind
 from tinymq.base.meter import Meter
 from tinymq.broker.coordinator import rules
-from tinymq.broker.coordinator.assignors import ASSIGNORS
+from tinymq.broker.coordinator.assignors import ASSIGNORS, among
 from tinymq.broker.coordinator.rules import Heard
 from tinymq.broker.coordinator.sessions import GroupSessions
-from tinymq.broker.groups.definition import Group, GroupPhase
+from tinymq.broker.groups.definition import RECORD_KIND, Group, GroupPhase
 from tinymq.broker.groups.groups import COORDINATOR_TOPIC, Groups
 from tinymq.broker.members.coordinator_replica import CoordinatorReplica
 from tinymq.broker.members.group_members import Change, Members, Owned, Place
@@ -64,6 +64,7 @@ class Coordinator:
 
     def start(self) -> asyncio.Task[None]:
         self._registry.watch(lambda effects: self._all_due())
+        self._registry.watch_records(RECORD_KIND, self._all_due)
         self._task = asyncio.get_running_loop().create_task(self._run())
         return self._task
 
@@ -253,7 +254,8 @@ class Coordinator:
             await self._decide(replica, group, lambda newer: rules.freed(newer, late))
         if known.due:
             known.due = False
-            places, assign = await self._places(group, replica.groups[name]), ASSIGNORS[config["assignor"]]
+            places = await self._places(group, replica.groups[name])
+            assign = among(ASSIGNORS[config["assignor"]], config["max_members"])
             step = await self._decide(replica, group, lambda newer: rules.rebalanced(newer, places, assign))
             if step:
                 self._meter.rebalanced(name)

@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 
 from tinymq.base.clock import Clock
-from tinymq.base.errors import AlreadyExists, NotLeader, TinymqError, UnknownGroup
+from tinymq.base.errors import AlreadyExists, NotLeader, NotReady, TinymqError, UnknownGroup
 from tinymq.base.types import GroupId
 from tinymq.broker.groups.definition import Group
 from tinymq.broker.groups.group_list import GroupList
@@ -52,6 +52,8 @@ class CursorKeeper:
         self, registry: RegistryService, groups: GroupList, replica_host: ReplicaHost, clock: Clock,
         find_start: FindStart,
     ) -> None:  # fmt: skip
+        self.leased: Callable[[GroupId, str], int] = lambda partition, group: 0
+        """How many records of a group the workers have in a partition that is led here."""
         self._registry = registry
         self._groups = groups
         self._replica_host = replica_host
@@ -157,6 +159,9 @@ class CursorKeeper:
             if partition is None:
                 raise NotLeader("no replica of the partition is open here")
             partition.check_leading()
+            if request.count:
+                await self._know(request.group, request.version)
+                return wire.Outcome(leased=self.leased(partition.group.id, request.group))
             if request.drop:
                 dropped = pb.DropCursor(name=request.group, group_id=request.group_id)
                 ending = partition.state.queue_groups.by_name.get(request.group)
@@ -177,6 +182,15 @@ class CursorKeeper:
         except TinymqError as error:
             return wire.Outcome(error_code=error.code, error_message=error.message)
         return wire.Outcome()
+
+    async def _know(self, name: str, version: int) -> None:
+        """Return once the registry here has this version of a group's record, or a later one. Raises NotReady."""
+        known = self._groups.get(name)
+        if known is None or known.version < version:
+            await self._registry.refresh(REFRESH_S)
+            known = self._groups.get(name)
+        if known is None or known.version < version:
+            raise NotReady(f"this broker has no version {version} of group {name!r} yet")
 
 
 async def _one(partition: Partition, wanted: pb.Command) -> Any:

@@ -46,6 +46,8 @@ class Group:
     command_id: bytes = b""  # of the call that made it
     group_id: int = 0  # the registry's version when it was made; a group that is made again has a higher one
     phase: GroupPhase = GroupPhase.MAKING
+    paused: bool = False  # nothing is granted; of queue groups
+    altered_by: bytes = b""  # of the last call that changed it
     version: int = 0  # of the registry's record
 
     @property
@@ -77,6 +79,8 @@ class Group:
             start_us=self.start_us,
             settings=[pb.Setting(name=name, value=value) for name, value in self.settings],
             command_id=self.command_id,
+            paused=self.paused,
+            altered_by=self.altered_by,
         ).SerializeToString(deterministic=True)
 
 
@@ -93,6 +97,8 @@ def parse_group(record: MetadataRecord) -> Group:
             command_id=stored.command_id,
             group_id=stored.group_id or record.version,
             phase=GroupPhase(stored.state),
+            paused=stored.paused,
+            altered_by=stored.altered_by,
             version=record.version,
         )
     except (DecodeError, KeyError, ValueError):

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
+from enum import Enum
 from typing import Protocol
 
 import structlog
@@ -19,6 +21,7 @@ from tinymq.base.clock import Clock
 from tinymq.base.errors import (
     AlreadyExists,
     DeadlineExceeded,
+    InvalidConfig,
     NotReady,
     TinymqError,
     TopicExists,
@@ -30,6 +33,7 @@ from tinymq.base.errors import (
 from tinymq.base.group_config import GroupKind, is_pattern
 from tinymq.base.topic_config import SEGMENT_BYTES_MIN, TopicConfig
 from tinymq.base.types import GroupId
+from tinymq.broker.groups.alteration import Alteration, agreed_settings, altered
 from tinymq.broker.groups.cursor_keeper import METHOD, CursorKeeper
 from tinymq.broker.groups.dead_letter_topic import check_dead_letters
 from tinymq.broker.groups.definition import RECORD_KIND, Group, GroupPhase, check_group
@@ -56,6 +60,14 @@ class Peers(Protocol):
     def leader_of(self, group_id: GroupId) -> tuple[int, int] | None: ...
     async def request(self, broker_id: int, method: str, body: bytes, timeout_s: float) -> bytes: ...
     def serve(self, method: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None: ...
+
+
+class Errand(Enum):
+    """What the leaders of a group's partitions are asked to do. In the past tense, for errors."""
+
+    MAKE = "made"
+    DROP = "deleted"
+    COUNT = "counted"  # the records that workers have
 
 
 class Groups:
@@ -139,6 +151,38 @@ class Groups:
             made = True
             logger.info("group_making", group=wanted.name, kind=wanted.kind.value, topics=wanted.topics)
 
+    async def alter(self, name: str, change: Alteration, timeout_s: float, *, dry_run: bool = False) -> Group:
+        """Change settings of a group, pause it, or have it go on. Returns when the leaders of its partitions follow, if
+        they can be asked.
+
+        Raises UnknownGroup, WrongKind; InvalidConfig, also for a setting that holds for leases while there are any;
+        NotReady while the group is made or deleted; DeadlineExceeded: a leader could not say whether there are leases.
+        """
+        deadline_s = self._clock.monotonic() + timeout_s
+        while True:
+            group = await self.get(name)
+            if group.phase is not GroupPhase.READY:
+                raise NotReady(f"group {name!r} is {group.phase.name.lower()}", hint="try again when that is done")
+            after = altered(group, change)
+            if after == group:
+                return group
+            check_dead_letters(after, self._registry.get_all_topics())
+            agreed = agreed_settings(group, after)
+            if agreed and (leased := await self.everywhere(group, deadline_s, Errand.COUNT)):
+                hint = f"tinymq group pause {name}, and try again once its workers have settled what they have"
+                raise InvalidConfig(f"{leased} records are leased: {', '.join(agreed)} cannot change now", hint=hint)
+            if dry_run:
+                return after
+            try:
+                record = await self._registry.put_record(RECORD_KIND, name, after.pack(), group.version, timeout_s)
+            except VersionConflict:  # another call changed it in this moment
+                continue
+            logger.info("group_altered", group=name, settings=change.settings, paused=after.paused)
+            after = replace(after, version=record.version)
+            with suppress(DeadlineExceeded):  # the change is made: who did not answer follows upon hearing of it
+                await self.everywhere(after, deadline_s, Errand.COUNT)
+            return after
+
     async def delete(self, name: str, timeout_s: float) -> int:
         """Delete a group. Returns when no partition has a cursor of it, with the number of its burials that ended: the
         records stay in their topics, and are no dead letters. Raises UnknownGroup; DeadlineExceeded: it is
@@ -171,7 +215,7 @@ class Groups:
             return group
         self._driven.add(group.name)
         try:
-            await self.everywhere(group, deadline_s, drop=False)
+            await self.everywhere(group, deadline_s, Errand.MAKE)
             ready = replace(group, phase=GroupPhase.READY)
             record = await self._registry.put_record(RECORD_KIND, group.name, ready.pack(), group.version)
             logger.info("group_ready", group=group.name, group_id=group.group_id)
@@ -202,7 +246,7 @@ class Groups:
                     if now.group_id != group.group_id:
                         raise UnknownGroup(f"group {group.name!r} was deleted, and made again") from None
                     group = now
-            burials = await self.everywhere(group, deadline_s, drop=True)
+            burials = await self.everywhere(group, deadline_s, Errand.DROP)
             try:
                 await self._registry.remove_record(RECORD_KIND, group.name, group.version)
                 logger.info("group_deleted", group=group.name, group_id=group.group_id)
@@ -212,13 +256,13 @@ class Groups:
         finally:
             self._driven.discard(group.name)
 
-    async def everywhere(self, group: Group, deadline_s: float, *, drop: bool) -> int:
-        """Return once every partition of the group's topics has its cursor, or, with `drop`, none. Returns how many
-        burials ended in them.
+    async def everywhere(self, group: Group, deadline_s: float, errand: Errand) -> int:
+        """Return once the leader of every partition of the group's topics has done the errand. Returns how many burials
+        ended in them, or how many records are leased.
 
         Raises AlreadyExists where a channel has the name.
         """
-        confirmed: dict[GroupId, int] = {}  # with the burials that ended there
+        confirmed: dict[GroupId, int] = {}  # with the number that its leader said
         reasons: dict[str, str] = {}
         first = True
         while True:
@@ -230,15 +274,14 @@ class Groups:
             if not missing:
                 return sum(confirmed.values())
             if self._clock.monotonic() >= deadline_s:
-                what = "deleted" if drop else "made"
                 open_ = f"{len(missing)} partitions have not answered: {'; '.join(sorted(set(reasons.values())))}"
-                raise DeadlineExceeded(f"group {group.name!r} is still being {what}: {open_}")
-            reasons = await self._ask_leaders(group, missing, confirmed, drop=drop)
+                raise DeadlineExceeded(f"group {group.name!r} is still being {errand.value}: {open_}")
+            reasons = await self._ask_leaders(group, missing, confirmed, errand)
             if reasons:
                 await self._clock.sleep(LOOK_S)
 
     async def _ask_leaders(
-        self, group: Group, missing: list[GroupId], confirmed: dict[GroupId, int], *, drop: bool
+        self, group: Group, missing: list[GroupId], confirmed: dict[GroupId, int], errand: Errand
     ) -> dict[str, str]:
         """Ask the leaders of `missing`, and note in `confirmed` which are done. Returns why others are not."""
         by_leader: dict[int, list[GroupId]] = {}
@@ -255,7 +298,9 @@ class Groups:
                 group=group.name,
                 group_id=group.group_id,
                 kind=group.cursor_kind,
-                drop=drop,
+                drop=errand is Errand.DROP,
+                count=errand is Errand.COUNT,
+                version=group.version,
                 start_us=group.start_us,
                 places=[wire.Place(topic_id=place.topic_id, partition=place.partition) for place in places],
             )
@@ -267,7 +312,7 @@ class Groups:
             for place, outcome in zip(places, wire.CursorReply.FromString(body).outcomes, strict=False):
                 # AlreadyExists is final: no other answer can make up for a channel that has the name.
                 if not outcome.error_code:
-                    confirmed[place] = outcome.burials
+                    confirmed[place] = outcome.burials + outcome.leased
                 elif outcome.error_code == AlreadyExists.code:
                     taken.append(outcome.error_message)
                 else:

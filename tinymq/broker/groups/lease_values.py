@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tinymq.base.group_config import Ordering
-from tinymq.broker.state.queue_group import Charge
+from tinymq.broker.state.queue_group import Charge, QueueGroup
+
+
+class AppliedQueue(Protocol):
+    """What is applied of a group: the leader's replica goes on applying to it."""
+
+    @property
+    def group(self) -> QueueGroup: ...
+    @property
+    def position(self) -> int:
+        """Of the group's cursor, and never below the log start: everything below it is settled."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +51,12 @@ class QueueSettings:
             keyed=config["ordering"] is Ordering.KEY,
             retry_ms=retry_ms,
         )
+
+    def agrees_with(self, other: QueueSettings) -> bool:
+        """Whether leases that were granted under the other settings may go on under these (LEASE_SETTINGS)."""
+        return (self.lease_s, self.ask_s, self.session_s, self.rejoin_s, self.keyed) == (
+            other.lease_s, other.ask_s, other.session_s, other.rejoin_s, other.keyed,
+        )  # fmt: skip
 
     @property
     def held_max(self) -> int:

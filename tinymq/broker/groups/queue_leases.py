@@ -12,29 +12,17 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from typing import Protocol
 
 from tinymq.base.errors import SessionEnded
 from tinymq.broker.groups.dead_records import DeadRecords
 from tinymq.broker.groups.key_order import KeyOrder
 from tinymq.broker.groups.lease_proposals import LeaseProposals
-from tinymq.broker.groups.lease_values import Era, Grant, Lease, Proposal, QueueSettings, Session, Verdict
+from tinymq.broker.groups.lease_values import AppliedQueue, Era, Grant, Lease, Proposal, QueueSettings, Session, Verdict
 from tinymq.broker.state.queue_group import REJECTED, Charge, Failure, QueueGroup
 
 MARK_STEP = 1000  # records by which the mark rises at a time
 ALONE_RETURNS = 3  # so many sessions died with the record in hand: it may be what kills them
 HOLD_S_MAX = 12 * 3600.0  # from a grant to the end of its last extension
-
-
-class AppliedQueue(Protocol):
-    """What is applied of a group: the leader's replica goes on applying to it."""
-
-    @property
-    def group(self) -> QueueGroup: ...
-    @property
-    def position(self) -> int:
-        """Of the group's cursor, and never below the log start: everything below it is settled."""
-        ...
 
 
 class QueueLeases:
@@ -71,6 +59,13 @@ class QueueLeases:
     def waits(self) -> bool:
         """Whether records below the last leader's mark still wait for workers that have not attached."""
         return self._unknown_below > self._unknown_from
+
+    def configure(self, settings: QueueSettings) -> None:
+        """Go on with other settings, which agree with those of the leases."""
+        self._settings, self.dead = settings, DeadRecords(settings.deliveries_max)
+        self.dead.note(self._group.failures, self._group)
+        for offset in self._group.failures:  # some were dead, and are no longer
+            self.offer(offset)
 
     # ---- sessions
 
@@ -247,6 +242,11 @@ class QueueLeases:
         """End a lease without a charge: the record is free."""
         del self.leases[offset]
         self.offer(offset)
+
+    def settle_unseen(self, offset: int) -> None:
+        """End a lease, and settle its record without a delivery: it is too old."""
+        del self.leases[offset]
+        self.propose(Proposal(self.era, acks=(offset,)))
 
     def offer(self, offset: int) -> None:
         """Have a record looked at again. Those from `_next` on are looked at in any case, and then at the mark, too."""

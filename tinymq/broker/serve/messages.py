@@ -333,13 +333,14 @@ async def read_record(broker: Broker, partition: Partition, offset: int) -> Stor
     for entry in iter_entries(answer.frames):
         header = entry.header
         if header.kind == Kind.DATA and header.base_offset <= offset < header.next_offset:
-            unpack = partial(_unpack, entry.batch, header.base_offset, offset)
+            unpack = partial(unpack_record, entry.batch, header.base_offset, offset)
             heavy = is_heavy(read_declared(entry.batch, STORED), len(entry.payload))
             return await broker.unpack_queue.run(unpack) if heavy else unpack()
     raise CorruptData(f"{partition}: offset {offset} is not in what the log has for it")
 
 
-def _unpack(data: bytes, base_offset: int, offset: int) -> StoredMessage:
+def unpack_record(data: bytes, base_offset: int, offset: int) -> StoredMessage:
+    """One record of a batch. Raises InvalidBatch."""
     batch = decode_batch(data, STORED)
     key, value, headers, time = (column[offset - base_offset] for column in batch.columns)
     pairs = tuple((pair["key"], pair["value"]) for pair in headers.as_py() or ())

@@ -23,14 +23,16 @@ class Deliveries:
 
     def __init__(
         self, partition: Partition, leases: QueueLeases, records: GrantedRecords, clock: Clock,
-        pump: Callable[[], None],
+        pump: Callable[[], None], on_expired: Callable[[int], None],
     ) -> None:  # fmt: skip
-        """`pump` is called when a worker may get more."""
+        """`pump` is called when a worker may get more, `on_expired` with the number of records that were too old."""
+        self.ttl_us: int | None = None  # a record that was appended longer ago is settled instead of sent
         self._partition = partition
         self._leases = leases
         self._records = records
         self._clock = clock
         self._pump = pump
+        self._on_expired = on_expired
         self._closed = False
         self._reading: set[asyncio.Task[None]] = set()
 
@@ -64,9 +66,10 @@ class Deliveries:
             self._pump()
 
     def _send_found(self, at: Attachment, grants: list[Grant], batches: Sequence[GrantedBatch]) -> None:
-        """Send grants, except those that have ended while their records were read, and those without a record."""
+        """Send grants, except those that have ended meanwhile, and those whose record is gone or too old."""
         now_s, leases = self._clock.monotonic(), self._leases
-        found, place = [], 0
+        found, place, expired = [], 0, 0
+        dead_us = None if self.ttl_us is None else self._partition.group.append_time_now_us() - self.ttl_us
         for grant in grants:
             while place < len(batches) and grant.offset >= batches[place].base_offset + batches[place].record_count:
                 place += 1
@@ -75,8 +78,13 @@ class Deliveries:
                 continue
             if at.over or place == len(batches) or grant.offset < batches[place].base_offset:
                 leases.take_back(grant.offset)  # without a record there is nothing to settle: retention took it
+            elif dead_us is not None and batches[place].append_time_us <= dead_us:
+                leases.settle_unseen(grant.offset)
+                expired += 1
             else:
                 found.append(grant)
+        if expired:
+            self._on_expired(expired)
         if not found:
             return
         size = sum(len(batch.payload) for batch in batches)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from tinymq.base.clock import Clock
 from tinymq.base.errors import Fenced, LeaseLost, NotReady, OutcomeUnknown, SessionEnded, TinymqError, UnknownGroup
@@ -19,43 +18,20 @@ from tinymq.broker.groups.queue_leases import QueueLeases
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.state.cursor import CursorKind
 from tinymq.broker.state.outcome import CommandOutcome
-from tinymq.broker.state.queue_group import REJECTED, QueueGroup
+from tinymq.broker.state.queue_group import REJECTED
+from tinymq.broker.work.applied_state import AppliedState
 from tinymq.broker.work.attachment import Attached, Attachment, Refused, Settlement, Verb
 from tinymq.broker.work.commands import command_of
 from tinymq.broker.work.deliveries import Deliveries
 from tinymq.broker.work.granted_records import GrantedRecords
 from tinymq.broker.work.key_reader import KeyReader
-from tinymq.broker.work.last_failures import LastFailure, LastFailures
-from tinymq.broker.work.windows import Blocked, full_window, has_room
+from tinymq.broker.work.last_failures import DeadRecord, LastFailures
+from tinymq.broker.work.limits import GroupLimits, Share, active_sessions
+from tinymq.broker.work.windows import Blocked, Obstacle, full_window, has_room
 
 COMMAND_S = 86_400.0  # a command ends when it is applied, or with the leadership: an earlier end would tell nothing
 GRANT_MAX = 1000  # records in one grant
 GRANT_BYTES = 1 << 20  # of the records in one grant, by their average
-
-
-class DeadRecord(NamedTuple):
-    """A record that is to be buried."""
-
-    offset: int
-    deliveries: int  # that failed
-    rejected: bool
-    failure: LastFailure | None  # None: this leader does not know
-
-
-class _Applied:
-    """What is applied of the group, for the rules of leases."""
-
-    def __init__(self, partition: Partition, name: str) -> None:
-        self._partition = partition
-        self._name = name
-
-    @property
-    def group(self) -> QueueGroup:
-        return self._partition.state.queue_groups.by_name[self._name]
-
-    @property
-    def position(self) -> int:
-        return max(self._partition.state.cursors[self._name].position, self._partition.log_start)
 
 
 class GroupLeader:
@@ -71,6 +47,9 @@ class GroupLeader:
         self.name = name
         self.group_id = group_id
         self.settings = settings
+        self.limits = GroupLimits()
+        self.share = Share(clock.monotonic())
+        self.version = 0  # of the group's record in the registry, from which settings and limits are
         self.term = partition.group.term
         self.over = False
         self.attachments: dict[bytes, Attachment] = {}  # by session; in the turn in which they are granted records
@@ -78,7 +57,7 @@ class GroupLeader:
         self._rng = rng
         self._meter = meter
         self._on_dead = on_dead
-        self._applied = _Applied(partition, name)
+        self._applied = AppliedState(partition, name)
         self.leases = QueueLeases(self.term, self._applied, self._history, settings, clock.monotonic())
         self._keys = KeyReader(partition, records, self.pump)
         self._settlements: list[Settlement] = []  # that wait for the next command
@@ -86,7 +65,9 @@ class GroupLeader:
         self._under_way = False  # a command is appended, or queued
         self._again = False  # `pump` is scheduled
         self.failures = LastFailures()
-        self._deliveries = Deliveries(partition, self.leases, records, clock, self.pump)
+        self._deliveries = Deliveries(
+            partition, self.leases, records, clock, self.pump, lambda count: meter.expired(name, count)
+        )
         partition.watch(self.pump)
 
     @property
@@ -101,6 +82,15 @@ class GroupLeader:
         group, leases = self._applied.group, self.leases
         known = self.attachments or leases.leases or leases.sessions or leases.waits
         return not (known or group.sessions or group.failures or self._under_way or self._proposals)
+
+    def configure(self, version: int, settings: QueueSettings, limits: GroupLimits) -> None:
+        """Follow a change of the group's record. Raises nothing: settings that do not agree end this object instead."""
+        if not settings.agrees_with(self.settings):
+            self.close(NotReady("the settings of the group have changed", hint="attach again"))
+            return
+        self.version, self.settings, self.limits = version, settings, limits
+        self._deliveries.ttl_us = None if limits.message_ttl_ms is None else limits.message_ttl_ms * 1000
+        self.leases.configure(settings)
 
     # ---- workers
 
@@ -270,19 +260,22 @@ class GroupLeader:
 
     def _grant_all(self) -> None:
         """Grant in turns, so that each worker gets some."""
-        if not self.attachments or not self.leases.may_have_work(self.partition.high_watermark):
-            return
         partition = self.partition
+        if self.limits.paused or not self.attachments or not self.leases.may_have_work(partition.high_watermark):
+            return
         size = partition.state.kept_bytes // max(1, partition.state.kept_records)
         most_at_once = max(1, min(GRANT_MAX, GRANT_BYTES // max(1, size)))
         self._keys.read_on(self.leases.keys)
-        again = False
-        for at in list(self.attachments.values()):
+        again, active = False, self._active()
+        for at in [at for at in self.attachments.values() if active is None or at.session in active]:
+            share = self.share.most(len(self.leases.leases), self._clock.monotonic())
             most = min(most_at_once, at.most(size))
             if not most and at.lacks_bytes_only and not self._holds(at.session):
                 most = 1
+            most = most if share is None else min(most, share)
             granted = self._grant(at.session, most) if most else []
             if granted:
+                self.share.granted(len(granted))
                 self.attachments[at.session] = self.attachments.pop(at.session)  # its next turn is the last one
                 self._meter.redelivered(self.name, sum([grant.delivery > 1 for grant in granted]))
                 self._deliveries.send(at, granted)
@@ -294,6 +287,13 @@ class GroupLeader:
     def _pump_again(self) -> None:
         self._again = False
         self.pump()
+
+    def _active(self) -> set[bytes] | None:
+        """The workers that may be granted records; None: all."""
+        if self.limits.max_members is None:
+            return None
+        holding = {lease.session for lease in self.leases.leases.values()} | self.leases.absent
+        return active_sessions(self._applied.group.sessions, self.attachments, holding, self.limits.max_members)
 
     def _holds(self, session: bytes) -> bool:
         return any(lease.session == session for lease in self.leases.leases.values())
@@ -318,6 +318,11 @@ class GroupLeader:
         """Why the group grants nothing more, although there are records."""
         if not self.leases.may_have_work(self.partition.high_watermark):
             return None
+        if self.limits.paused:
+            return Blocked(Obstacle.PAUSED, "the group is paused")
+        leased, share = len(self.leases.leases), self.share.concurrency_max
+        if share is not None and leased >= share:
+            return Blocked(Obstacle.WINDOW_FULL, f"{leased} records are leased: concurrency_max")
         return full_window(self.leases, self._applied.group, self.settings, has_room=self._has_room)
 
     # ---- the log

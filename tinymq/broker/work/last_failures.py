@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 RECORDS_MAX = 1000  # of one group in one partition; the oldest goes first
 
@@ -15,6 +16,15 @@ class LastFailure:
     worker: str
     first_us: int  # append times
     last_us: int
+
+
+class DeadRecord(NamedTuple):
+    """A record that is to be buried."""
+
+    offset: int
+    deliveries: int  # that failed
+    rejected: bool
+    failure: LastFailure | None  # None: this leader does not know
 
 
 class LastFailures:

@@ -15,6 +15,7 @@ SHARE_BYTES_MIN = 8 << 10
 class Obstacle(Enum):
     """Why a group grants nothing more, or does not bury."""
 
+    PAUSED = "paused"
     WINDOW_FULL = "window_full"
     KEY_BLOCKED = "key_blocked"
     BURIAL_BLOCKED = "burial_blocked"

@@ -18,6 +18,7 @@ from tinymq.broker.state.cursor import CursorKind
 from tinymq.broker.work.attachment import Attachment, AttachRequest, WorkerPort
 from tinymq.broker.work.granted_records import GrantedRecords
 from tinymq.broker.work.group_leader import GroupLeader
+from tinymq.broker.work.limits import GroupLimits
 
 TICK_S = 0.2
 LOOK_TICKS = 10  # ticks between two looks for groups whose workers have not come back to this leader
@@ -60,6 +61,14 @@ class Workers:
     def now_s(self) -> float:
         """The time by which sessions are silent."""
         return self._clock.monotonic()
+
+    def leased(self, group: GroupId, name: str) -> int:
+        """How many records of a group the workers have in a partition that is led here. From then on its leader follows
+        the newest record of the group that this broker has."""
+        leader = self.leader(group, name)
+        if leader is not None:
+            self._follow(leader)
+        return len(leader.leases.leases) if leader is not None else 0
 
     def leader(self, group: GroupId, name: str) -> GroupLeader | None:
         """The leader's side of a group in a partition; None: it has no workers, or is not led here."""
@@ -105,13 +114,27 @@ class Workers:
         leader = self._leaders.get(key)
         if leader is not None:
             leader.check()
+            self._follow(leader)
         if leader is None or leader.over:
             leader = self._leaders[key] = GroupLeader(
                 partition, name, group_id, QueueSettings.of(group.config()),
                 records=self._records, clock=self._clock, rng=self._rng, meter=self._meter,
                 on_dead=lambda led: self.on_dead(led),
             )  # fmt: skip
+        self._follow(leader)
         return leader
+
+    def _follow(self, leader: GroupLeader) -> None:
+        """Have a leader follow its group's record, and the number of the group's partitions."""
+        group, place = self._groups.get(leader.name), leader.partition.group.id
+        if leader.over or group is None or group.group_id != leader.group_id:
+            return
+        if group.version != leader.version:
+            leader.configure(group.version, QueueSettings.of(group.config()), GroupLimits.of(group))
+        if leader.limits.is_divided:
+            topics = [topic for topic in self._broker.registry.get_all_topics() if group.reads(topic.name)]
+            places = sorted(queue.group for topic in topics for queue in topic.queues)
+            leader.share.divide(leader.limits, places.index(place) if place in places else 0, len(places))
 
     async def _run(self) -> None:
         ticks = 0
@@ -119,6 +142,7 @@ class Workers:
             await self._clock.sleep(TICK_S)
             ticks += 1
             for key, leader in list(self._leaders.items()):
+                self._follow(leader)
                 leader.tick()
                 if leader.is_idle:
                     leader.close(NotReady("no worker is attached"))

@@ -1,4 +1,4 @@
-"""`tinymq group`: make, list, describe, move and delete consumer groups."""
+"""`tinymq group`: make, list, describe, alter, move and delete consumer groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 app = App(
     name="group",
-    help="Make, list, describe, move and delete consumer groups. A group divides its topics among its members.",
+    help="Make, list, describe, alter, move and delete consumer groups. A group divides its topics among its members.",
 )
 
 Name = Annotated[str, Parameter(help="The group's name.")]
@@ -150,6 +150,57 @@ def seek(
 
 
 @app.command
+def alter(
+    name: Name,
+    /,
+    *,
+    set_: Annotated[list[str], Parameter(name="--set", help="A setting, NAME=VALUE; may be repeated.")],
+    dry_run: DryRun = False,
+    servers: ServerOptions = DEFAULT_SERVERS,
+    output: Output = "table",
+) -> None:
+    """Change settings of a group. What holds for leased records changes only while there are none."""
+    with servers.connect() as mq:
+        before = mq.admin.describe_group(name)
+        after = mq.admin.alter_group(name, dict(map(setting_of, set_)), dry_run=dry_run)
+    rows = [(key, before.settings.get(key), value) for key, value in after.settings.items()]
+    changed = [row for row in rows if row[1] != row[2]]
+    if output == "json":
+        documents = [dict(zip(("setting", "from", "to"), row, strict=True)) for row in changed]
+        print_json({"group": name, "dry_run": dry_run, "changed": documents})
+        return
+    say(f"group {name} {'would change' if dry_run else 'changed'}")
+    print_table(["setting", "from", "to"], changed)
+
+
+@app.command
+def pause(name: Name, /, *, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
+    """Have a queue group's workers get no more records. What they have, they may settle."""
+    with servers.connect() as mq:
+        _say_paused(mq.admin.pause_group(name), output)
+
+
+@app.command
+def resume(name: Name, /, *, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
+    """End the pause of a queue group."""
+    with servers.connect() as mq:
+        _say_paused(mq.admin.resume_group(name), output)
+
+
+@app.command
+def purge(
+    name: Name, /, *, dry_run: DryRun = False, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table"
+) -> None:
+    """Settle all records of a queue group that are there now, without delivering them. The records stay."""
+    with servers.connect() as mq:
+        count = mq.admin.purge_group(name, dry_run=dry_run)
+    if output == "json":
+        print_json({"group": name, "dry_run": dry_run, "records": count})
+    else:
+        say(f"{quantity(count, 'record')} of group {name} {'would be' if dry_run else 'are'} settled")
+
+
+@app.command
 def delete(
     name: Name, /, *, dry_run: DryRun = False, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table"
 ) -> None:
@@ -165,6 +216,10 @@ def delete(
     else:
         ended = f"; {quantity(burials, 'record')} on the way to the dead letters stay in the topic" if burials else ""
         say(f"group {name} {'would be deleted' if dry_run else 'deleted'}{ended}")
+
+
+def _state(group: GroupDescription) -> str:
+    return f"{group.state}, paused" if group.paused else group.state
 
 
 def place_of(text: str) -> Place:
@@ -190,11 +245,18 @@ def _target(mq: Client, cursor: GroupCursor, place: Place) -> int:
     return mq.admin.find_offsets(cursor.topic, place)[cursor.partition]
 
 
+def _say_paused(group: GroupDescription, output: Output) -> None:
+    if output == "json":
+        print_json({"group": group.name, "paused": group.paused})
+    else:
+        say(f"group {group.name} {'is paused' if group.paused else 'goes on'}")
+
+
 def _show(group: GroupDescription, output: Output) -> None:
     if output == "json":
         print_json(_document(group))
         return
-    say(f"group {group.name}: {group.kind}, {group.state}, reads {', '.join(group.topics)}")
+    say(f"group {group.name}: {group.kind}, {_state(group)}, reads {', '.join(group.topics)}")
     if group.settings:
         print_table(["setting", "value"], list(group.settings.items()))
 
@@ -220,6 +282,7 @@ def _document(group: GroupDescription) -> dict[str, Any]:
         "group": group.name,
         "kind": group.kind,
         "state": group.state,
+        "paused": group.paused,
         "topics": list(group.topics),
         "settings": dict(group.settings),
     }

@@ -45,15 +45,9 @@ class AsyncAdmin:
     # ---- topics and partitions -----------------------------------------------------------------------
 
     async def create_topic(
-        self,
-        name: str,
-        partitions: int = 1,
-        replication_factor: int | None = None,
-        *,
-        settings: Mapping[str, object] | None = None,
-        exist_ok: bool = False,
-        timeout: float | None = None,
-    ) -> TopicDescription:
+        self, name: str, partitions: int = 1, replication_factor: int | None = None, *,
+        settings: Mapping[str, object] | None = None, exist_ok: bool = False, timeout: float | None = None,
+    ) -> TopicDescription:  # fmt: skip
         """Create a topic, and wait until its partitions have leaders. `exist_ok`: describe one that exists as it is.
 
         `replication_factor`: by default 3, or the number of brokers if there are fewer. The default needs as many
@@ -202,16 +196,9 @@ class AsyncAdmin:
         return await self._channels.describe(topic, partition, self._timeout_s(timeout))
 
     async def seek_channel(
-        self,
-        topic: str,
-        partition: int,
-        channel: str,
-        to: Place,
-        *,
-        unless_read: bool = False,
-        make: bool = False,
+        self, topic: str, partition: int, channel: str, to: Place, *, unless_read: bool = False, make: bool = False,
         timeout: float | None = None,
-    ) -> int:
+    ) -> int:  # fmt: skip
         """Move a channel to an Offset, "earliest", "latest" or a datetime, and return its position after that.
 
         The channel's consumer is Fenced at its next commit; with `unless_read` the call itself is, while one is on
@@ -241,16 +228,9 @@ class AsyncAdmin:
     # ---- groups --------------------------------------------------------------------------------------
 
     async def create_group(
-        self,
-        name: str,
-        topics: str | Sequence[str],
-        *,
-        kind: str = "stream",
-        start: Place = "earliest",
-        settings: Mapping[str, object] | None = None,
-        exist_ok: bool = False,
-        timeout: float | None = None,
-    ) -> GroupDescription:
+        self, name: str, topics: str | Sequence[str], *, kind: str = "stream", start: Place = "earliest",
+        settings: Mapping[str, object] | None = None, exist_ok: bool = False, timeout: float | None = None,
+    ) -> GroupDescription:  # fmt: skip
         """Make a consumer group, of the kind "stream" or "queue", and wait until it has a cursor in every partition.
 
         `topics`: names, and patterns such as "orders-*". `start`: "earliest", "latest" or a datetime. With `exist_ok`
@@ -260,6 +240,32 @@ class AsyncAdmin:
         return await self._groups.create(
             name, names, kind, start, settings or {}, exist_ok=exist_ok, timeout_s=self._timeout_s(timeout)
         )
+
+    async def alter_group(
+        self, name: str, settings: Mapping[str, object], *, dry_run: bool = False, timeout: float | None = None
+    ) -> GroupDescription:
+        """Change settings of a group, all of these or none. `dry_run`: only say what the group would be.
+
+        What workers have agreed on for the records that they hold, such as `lease_ms`, changes only while no record is
+        leased. Raises UnknownGroup, InvalidConfig, OutcomeUnknown.
+        """
+        return await self._groups.alter(name, settings, self._timeout_s(timeout), dry_run=dry_run)
+
+    async def pause_group(self, name: str, *, timeout: float | None = None) -> GroupDescription:
+        """Have a queue group's workers get no more records, until `resume_group`. What they hold, they may settle.
+
+        Raises UnknownGroup, WrongKind (of a stream group), OutcomeUnknown.
+        """
+        return await self._groups.alter(name, {}, self._timeout_s(timeout), paused=True)
+
+    async def resume_group(self, name: str, *, timeout: float | None = None) -> GroupDescription:
+        """End the pause of a queue group. Raises as `pause_group`."""
+        return await self._groups.alter(name, {}, self._timeout_s(timeout), paused=False)
+
+    async def purge_group(self, name: str, *, dry_run: bool = False, timeout: float | None = None) -> int:
+        """Settle all records of a queue group that are there now, without delivering them; what workers hold is
+        LeaseLost. Returns how many were not settled just before. Raises UnknownGroup, WrongKind, OutcomeUnknown."""
+        return await self._groups.purge(name, self._timeout_s(timeout), dry_run=dry_run)
 
     async def delete_group(self, name: str, *, timeout: float | None = None) -> int:
         """Delete a group with its cursors. Its members get an error. Raises UnknownGroup."""
@@ -282,14 +288,9 @@ class AsyncAdmin:
         return await self._groups.members(name, self._timeout_s(timeout))
 
     async def seek_group(
-        self,
-        name: str,
-        to: Place,
-        *,
-        topic: str | None = None,
-        partitions: Sequence[int] | None = None,
+        self, name: str, to: Place, *, topic: str | None = None, partitions: Sequence[int] | None = None,
         timeout: float | None = None,
-    ) -> list[GroupCursor]:
+    ) -> list[GroupCursor]:  # fmt: skip
         """Move a group to an Offset, "earliest", "latest" or a datetime, in all of its partitions or in some.
 
         Its members read on from there. Returns the cursors after that. Raises UnknownGroup, OffsetOutOfRange.
@@ -331,15 +332,9 @@ class AsyncAdmin:
         return await self._channels.holds(topic, partition, self._timeout_s(timeout))
 
     async def make_hold(
-        self,
-        topic: str,
-        partition: int,
-        offset: OffsetLike,
-        *,
-        lease: float = LEASE_S,
-        hold_id: bytes | None = None,
-        timeout: float | None = None,
-    ) -> HoldDescription:
+        self, topic: str, partition: int, offset: OffsetLike, *, lease: float = LEASE_S,
+        hold_id: bytes | None = None, timeout: float | None = None,
+    ) -> HoldDescription:  # fmt: skip
         """Keep the records from `offset` on for `lease` seconds, 1 to 3600. The `hold_id` of a hold renews that one.
 
         The client does not renew this hold by itself: `hold` does. Raises OffsetOutOfRange, QuotaExceeded.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from tinymq.base.errors import Denied, InvalidRequest, NotFound, UnknownGroup, UnknownTopic
+from tinymq.base.errors import Denied, InvalidRequest, NotFound, UnknownGroup, UnknownTopic, WrongKind
 from tinymq.base.group_config import topic_matches
 from tinymq.client.admin.broker_calls import BrokerCalls
 from tinymq.client.admin.channels import LEADERS_AT_ONCE_MAX
@@ -34,6 +34,7 @@ class GroupDescription:
     topics: tuple[str, ...]  # names, and patterns with * and ?
     settings: Mapping[str, str] = field(default_factory=dict)  # all, the defaults included
     group_id: int = 0  # a group that is made again under its name has a higher one
+    paused: bool = False  # of a queue group: its workers get nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class GroupCursor:
 class GroupObstacle:
     """What keeps a queue group from going on in a partition."""
 
-    by: str  # "window_full", "key_blocked" or "burial_blocked"
+    by: str  # "paused", "window_full", "key_blocked" or "burial_blocked"
     reason: str
     offset: int | None = None  # of "key_blocked": the record that holds back those of its key
     key: bytes | None = None  # of that record, if it can be read
@@ -133,6 +134,35 @@ class GroupCalls:
         except (NotFound, Denied):
             return None
         return _describe(reply.groups[0])
+
+    async def alter(
+        self,
+        name: str,
+        settings: Mapping[str, object],
+        timeout_s: float,
+        *,
+        paused: bool | None = None,
+        dry_run: bool = False,
+    ) -> GroupDescription:
+        """Change settings of a group, all of these or none; or pause it, or have it go on."""
+        request = pb.AlterGroupRequest(
+            name=check_channel(name),
+            settings=[pb.Setting(name=key, value=str(value)) for key, value in settings.items()],
+            paused=paused,
+            dry_run=dry_run,
+        )
+        return _describe((await self._brokers.change(request, timeout_s, waits_for_leaders=True)).group)
+
+    async def purge(self, name: str, timeout_s: float, *, dry_run: bool) -> int:
+        """Settle all records of a queue group up to the end. Returns how many were not settled just before."""
+        left = self._cluster.countdown(timeout_s)
+        group = await self.describe(name, left())
+        if group.kind != "queue":
+            raise WrongKind(f"{name!r} is a {group.kind} group", hint="a stream group seeks to the end instead")
+        before = await self.cursors(name, left())
+        if before and not dry_run:
+            await self.seek(name, "latest", None, None, left())
+        return sum(cursor.lag for cursor in before)
 
     async def delete(self, name: str, timeout_s: float) -> int:
         """Delete a group, and wait until no partition has its cursor. Returns the burials that ended with it."""
@@ -218,6 +248,7 @@ def _describe(info: pb.GroupInfo) -> GroupDescription:
         topics=tuple(info.topics),
         settings={setting.name: setting.value for setting in info.settings},
         group_id=info.group_id,
+        paused=info.paused,
     )
 
 

@@ -73,6 +73,18 @@ def _group_topics(request: Any) -> Iterator[Target]:
         yield Target("write", "topic", settings["dlq"])
 
 
+def _consumer(request: Any) -> Iterator[Target]:
+    """The group or the channel of a ConsumeMessageRequest."""
+    yield Target("read", "group", request.group) if request.group else Target("read", "channel", request.channel)
+
+
+def _dead_letters(request: Any) -> Iterator[Target]:
+    """The topic that a group gets for its dead letters, if it gets another one."""
+    for setting in request.settings:
+        if setting.name == "dlq" and setting.value not in ("", "none"):
+            yield Target("write", "topic", setting.value)
+
+
 def _queue_channel(request: Any) -> Iterator[Target]:
     """The channel of a request that may name none."""
     if request.channel:
@@ -86,6 +98,8 @@ def _level(request: Any) -> Iterator[Target]:
 
 CURSORS = Resource("channel", targets=_cursors)
 GROUP_TOPICS = Resource("topic", targets=_group_topics)
+CONSUMER = Resource("channel", targets=_consumer)
+DEAD_LETTERS = Resource("topic", targets=_dead_letters)
 QUEUE_CHANNEL = Resource("channel", targets=_queue_channel)
 LEVEL = Resource("cluster", targets=_level)
 

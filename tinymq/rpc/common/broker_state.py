@@ -15,6 +15,7 @@ from tinymq.broker.group_watch import GroupWatch
 from tinymq.broker.groups.groups import Groups
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.slices import Slices
+from tinymq.broker.work.unary_worker import UnaryWorkers
 from tinymq.broker.work.workers import Workers
 from tinymq.rpc.common.forward_mark import ForwardMarks
 
@@ -57,6 +58,7 @@ class Serving:
         self.groups: Groups | None = None  # set together with `broker`, as is the next one
         self.coordinator: Coordinator | None = None
         self.workers: Workers | None = None
+        self.unary: UnaryWorkers | None = None
         self.letters: DeadLetters | None = None
         self.group_watch: GroupWatch | None = None
 
@@ -77,6 +79,12 @@ class Serving:
         self.running()
         assert self.workers is not None, "set together with the broker"
         return self.workers
+
+    def unary_workers(self) -> UnaryWorkers:
+        """Return the workers of queue groups that call for single records. Raises NotReady as `running`."""
+        self.running()
+        assert self.unary is not None, "set together with the broker"
+        return self.unary
 
     def dead_letters(self) -> DeadLetters:
         """Return the dead letters of this broker. Raises NotReady as `running`."""

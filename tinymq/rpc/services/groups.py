@@ -8,11 +8,12 @@ from tinymq.base.errors import InvalidConfig, InvalidRequest
 from tinymq.base.group_config import SETTINGS, GroupKind
 from tinymq.base.types import TopicId, check_consumer_name
 from tinymq.broker.coordinator.rules import Heard
+from tinymq.broker.groups.alteration import Alteration
 from tinymq.broker.groups.definition import START_EARLIEST, Group
 from tinymq.broker.members.group_members import Member, Owned, Place
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
-from tinymq.rpc.common.access import GROUP, GROUP_TOPICS
+from tinymq.rpc.common.access import DEAD_LETTERS, GROUP, GROUP_TOPICS
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context
 from tinymq.rpc.common.caller import may_describe, require, require_topic
@@ -44,6 +45,18 @@ class GroupsService(pb_grpc.GroupsServicer):
         )
         made = await groups.create(wanted, _timeout_s(request.timeout_ms), exist_ok=request.exist_ok)
         return pb.CreateGroupReply(group=group_to_wire(made))
+
+    @unary(operation="alter", resource=GROUP, also=(("write", DEAD_LETTERS),))
+    async def AlterGroup(self, request: pb.AlterGroupRequest, context: Context) -> pb.AlterGroupReply:
+        change = Alteration(
+            settings=tuple((setting.name, setting.value) for setting in request.settings),
+            paused=request.paused if request.HasField("paused") else None,
+            command_id=request.command_id,
+        )
+        groups, timeout_s = self._serving.running_groups(), _timeout_s(request.timeout_ms)
+        return pb.AlterGroupReply(
+            group=group_to_wire(await groups.alter(request.name, change, timeout_s, dry_run=request.dry_run))
+        )
 
     @unary(operation="delete", resource=GROUP)
     async def DeleteGroup(self, request: pb.DeleteGroupRequest, context: Context) -> pb.DeleteGroupReply:
@@ -148,6 +161,7 @@ def group_to_wire(group: Group) -> pb.GroupInfo:
         topics=[topic for topic in group.topics if may_describe("topic", topic)],
         settings=[pb.Setting(name=name, value=setting.text(config[name])) for name, (setting, _) in declared.items()],
         start_us=group.start_us,
+        paused=group.paused,
     )
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from tinymq.broker.groups import groups
-from tinymq.broker.groups.groups import Groups
+from tinymq.broker.groups.groups import Errand, Groups
 from tinymq.broker.partition.group_gate import GroupGate
 from tinymq_chaos.mutants.mutant import Patches, mutant
 
 LIFE = "tests/chaos/test_sim_groups.py::test_"
 
 
-def _not_everywhere(p: Patches, spared: bool) -> None:
-    """Have a step not wait for all partitions: deletions (`spared`), or the making of groups."""
+def _not_everywhere(p: Patches, spared: Errand) -> None:
+    """Have a step not wait for all partitions."""
 
-    async def everywhere(self: Groups, group: Any, deadline_s: float, *, drop: bool) -> int:
-        return 0 if drop is spared else await real(self, group, deadline_s, drop=drop)
+    async def everywhere(self: Groups, group: Any, deadline_s: float, errand: Errand) -> int:
+        return 0 if errand is spared else await real(self, group, deadline_s, errand)
 
     real = Groups.everywhere
     p.replace(Groups.everywhere, everywhere)
@@ -24,7 +24,7 @@ def _not_everywhere(p: Patches, spared: bool) -> None:
 
 @mutant("groups: a group exists when its cursor is in every partition", test=f"{LIFE}a_group_is_everywhere_when_made")
 def groups_exist_at_once(p: Patches) -> None:
-    _not_everywhere(p, False)
+    _not_everywhere(p, Errand.MAKE)
 
 
 @mutant(
@@ -32,7 +32,7 @@ def groups_exist_at_once(p: Patches) -> None:
     test=f"{LIFE}a_group_is_nowhere_when_deleted",
 )
 def groups_are_gone_at_once(p: Patches) -> None:
-    _not_everywhere(p, True)
+    _not_everywhere(p, Errand.DROP)
 
 
 @mutant(

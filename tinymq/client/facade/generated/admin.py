@@ -234,6 +234,33 @@ class Admin:
             )
         )
 
+    def alter_group(
+        self, name: str, settings: Mapping[str, object], *, dry_run: bool = False, timeout: float | None = None
+    ) -> GroupDescription:
+        """Change settings of a group, all of these or none. `dry_run`: only say what the group would be.
+
+        What workers have agreed on for the records that they hold, such as `lease_ms`, changes only while no record is
+        leased. Raises UnknownGroup, InvalidConfig, OutcomeUnknown.
+        """
+        return self._loop_thread.run(self._async.alter_group(name, settings, dry_run=dry_run, timeout=timeout))
+
+    def pause_group(self, name: str, *, timeout: float | None = None) -> GroupDescription:
+        """Have a queue group's workers get no more records, until `resume_group`. What they hold, they may settle.
+
+        Raises UnknownGroup, WrongKind (of a stream group), OutcomeUnknown.
+        """
+        return self._loop_thread.run(self._async.pause_group(name, timeout=timeout))
+
+    def resume_group(self, name: str, *, timeout: float | None = None) -> GroupDescription:
+        """End the pause of a queue group. Raises as `pause_group`."""
+        return self._loop_thread.run(self._async.resume_group(name, timeout=timeout))
+
+    def purge_group(self, name: str, *, dry_run: bool = False, timeout: float | None = None) -> int:
+        """Settle all records of a queue group that are there now, without delivering them; what workers hold is
+        LeaseLost. Returns how many were not settled just before. Raises UnknownGroup, WrongKind, OutcomeUnknown.
+        """
+        return self._loop_thread.run(self._async.purge_group(name, dry_run=dry_run, timeout=timeout))
+
     def delete_group(self, name: str, *, timeout: float | None = None) -> int:
         """Delete a group with its cursors. Its members get an error. Raises UnknownGroup."""
         return self._loop_thread.run(self._async.delete_group(name, timeout=timeout))

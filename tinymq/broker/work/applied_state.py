@@ -1,0 +1,22 @@
+"""What is applied of a queue group in a partition that is led here."""
+
+from __future__ import annotations
+
+from tinymq.broker.partition.partition import Partition
+from tinymq.broker.state.queue_group import QueueGroup
+
+
+class AppliedState:
+    """An AppliedQueue (tinymq/broker/groups/lease_values.py)."""
+
+    def __init__(self, partition: Partition, name: str) -> None:
+        self._partition = partition
+        self._name = name
+
+    @property
+    def group(self) -> QueueGroup:
+        return self._partition.state.queue_groups.by_name[self._name]
+
+    @property
+    def position(self) -> int:
+        return max(self._partition.state.cursors[self._name].position, self._partition.log_start)
