@@ -289,9 +289,8 @@ class BrokerApp:
         assert self._bootstrap is not None
         self._bootstrap.follow(member.broker.registry)
         self.gate.follow(member.broker.registry)  # before anything is served
-        self.serving.broker, self.serving.groups = member.broker, member.groups
+        self.serving.broker, self.serving.groups, self.serving.unary = member.broker, member.groups, member.unary
         self.serving.coordinator, self.serving.workers = member.coordinator, member.workers
-        self.serving.unary = member.unary
         self.serving.letters, self.serving.group_watch = member.dead_letters, member.group_watch
         self._enter(State.RUNNING)
         self._spawn(self._serve_once_ready(member))
