@@ -121,6 +121,50 @@ def test_a_handler_says_what_becomes_of_its_record(cluster: Cluster, caplog: pyt
     assert not any("not now" in text or "nobody wants it" in text for text in errors)
 
 
+def test_records_of_a_key_are_handled_one_at_a_time_and_in_order(cluster: Cluster) -> None:
+    """Also around a retry and a rejection, while records of other keys run beside them."""
+    handled: dict[bytes, list[int]] = {b"a": [], b"b": [], b"c": []}
+    running: set[bytes] = set()
+    beside = 0
+
+    async def check() -> None:
+        async with AsyncClient(cluster.servers) as mq:
+            await mq.admin.create_topic("qk")
+            async with mq.producer() as producer:
+                for n in range(8):
+                    for key in handled:
+                        await producer.send("qk", b"%d" % n, key=key)
+
+            settings = {**AT_ONCE, "ordering": "key"}
+
+            @mq.subscribe("qk", group="qk", kind="queue", concurrency=8, group_settings=settings, prefetch_records=50)
+            async def handle(job: Job) -> None:
+                nonlocal beside
+                key, number = job.key or b"", int(job.value or b"")
+                assert key not in running
+                running.add(key)
+                beside = max(beside, len(running))
+                for _ in range(20):  # turns in which the others run
+                    await asyncio.sleep(0)
+                running.discard(key)
+                if (key, number, job.delivery) == (b"a", 3, 1):
+                    raise Retry(delay=0)
+                if (key, number) == (b"b", 5):
+                    raise Reject("no")
+                handled[key].append(number)
+
+            serving = asyncio.create_task(mq.serve(signals=False))
+            while not all(numbers[-1:] == [7] for numbers in handled.values()):
+                await asyncio.wait([serving], timeout=0.01)
+                assert not serving.done()
+            mq.stop()
+            await serving
+
+    run(check(), WAIT_S)
+    assert handled == {b"a": [*range(8)], b"b": [0, 1, 2, 3, 4, 6, 7], b"c": [*range(8)]}
+    assert beside > 1
+
+
 @pytest.mark.parametrize("on_error", ["skip", "stop"])
 def test_a_failed_job_follows_the_subscriptions_policy(cluster: Cluster, on_error: str) -> None:
     topic = f"qd-{on_error}"
