@@ -27,6 +27,7 @@ from rich.table import Table
 
 from benchmarks.driver import Driver
 from benchmarks.peers.contract import WORKLOADS
+from benchmarks.peers.processes import end_on_sigterm
 from benchmarks.peers.spread import percentile, spread
 from benchmarks.peers.stage import Outcome, run_round
 from benchmarks.peers.tinymq_servers import TinymqServers
@@ -151,6 +152,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=PAIRS, help="of rounds (default: %(default)s)")
     parser.add_argument("--only", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     args = parser.parse_args()
+    end_on_sigterm()
     named = ["git", "rev-parse", "--verify", f"{args.ref}^{{commit}}"]
     done = subprocess.run(named, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from benchmarks.groups import failures, loads, page, throughput
 from benchmarks.measure import aged_memory
 from benchmarks.peers.machine import Machine
+from benchmarks.peers.processes import end_on_sigterm
 from benchmarks.peers.stage import Stage
 from benchmarks.peers.tinymq_servers import TinymqServers
 
@@ -139,6 +140,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     args = parse()
+    end_on_sigterm()
     effort = QUICK if args.quick else WHOLE
     if args.rounds:
         effort = Effort(args.rounds, *[getattr(effort, name) for name in Effort.__slots__[1:]])

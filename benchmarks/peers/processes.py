@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,11 @@ READY_S_MAX = 180.0
 LOOK_S = 0.2
 STOP_S_MAX = 15.0
 LOG_BYTES_SHOWN = 800
+
+
+def end_on_sigterm() -> None:
+    """Have SIGTERM end this program as Ctrl-C does, so that the servers that it has started end, too."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 class Processes:

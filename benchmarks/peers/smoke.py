@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.peers.contract import WORKLOADS
+from benchmarks.peers.processes import end_on_sigterm
 from benchmarks.peers.stage import Stage
 from benchmarks.peers.systems import SYSTEMS
 
@@ -36,6 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-smoke", description=__doc__)
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     names = parser.parse_args().systems
+    end_on_sigterm()
     with tempfile.TemporaryDirectory(prefix="tinymq-smoke-") as folder, Stage(Path(folder), names) as stage:
         for name in names:
             for topic in ("t", "t-lone", "t-passage"):

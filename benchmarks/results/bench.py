@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from benchmarks.measure import aged_memory
 from benchmarks.peers.machine import Machine
+from benchmarks.peers.processes import end_on_sigterm
 from benchmarks.peers.stage import Outcome, Stage
 from benchmarks.peers.systems import SYSTEMS
 from benchmarks.peers.tinymq_servers import TinymqServers
@@ -135,6 +136,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     args = parse()
+    end_on_sigterm()
     effort = QUICK if args.quick else WHOLE
     effort = Effort(args.rounds or effort.rounds, effort.sizes, effort.rates)
     load, began_s = [os.getloadavg()[0]], time.perf_counter()
