@@ -158,7 +158,12 @@ class Gate:
 
     def identify(self, credential: Credential) -> Caller:
         """Return the caller, also while callers are not checked; NOBODY if it shows nothing. Raises Unauthenticated."""
-        return Caller(self._principal(credential), credential.host, credential.client)
+        try:
+            return Caller(self._principal(credential), credential.host, credential.client)
+        except Unauthenticated:
+            if self.on:  # by host alone: a stranger must not fill the log with names of its choice
+                self._note(Caller(NOBODY, credential.host, ""), "", "describe", "cluster", "", allowed=False)
+            raise
 
     def _principal(self, credential: Credential) -> Principal:
         if not credential.token:
@@ -198,7 +203,7 @@ class Gate:
             message = "this broker has not heard the registry for long: any grant may have been revoked"
             raise NotReady(message, hint="ask another broker")
         if caller.principal is NOBODY:
-            self._note(caller, call, "describe", "cluster", "", allowed=False)
+            self._note(Caller(NOBODY, caller.host, ""), call, "describe", "cluster", "", allowed=False)
             raise Unauthenticated("this cluster checks who calls, and the call shows no token")
 
     def may(self, caller: Caller, operation: str, kind: str, name: str = "") -> bool:

@@ -12,6 +12,8 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
+from google.protobuf.message import Message
+
 from tinymq.base.config import format_address
 from tinymq.base.errors import Closed, NotLeader, NotReady, OutcomeUnknown, TinymqError, Unavailable
 from tinymq.base.types import PeerAddress
@@ -22,13 +24,13 @@ from tinymq.client.cluster.leader_calls import at_leader, topic_with
 from tinymq.client.common.config import ClientConfig
 from tinymq.client.net.ports import Link
 from tinymq.gateway.call import NOTHING_DONE, RECEIVES, Call
-from tinymq.gateway.links import LinkPool, OwnLink, PeerConnector
+from tinymq.gateway.links import LinkPool, OwnLink, PeerConnector, PeerLink
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.methods import method_named
 from tinymq.registry.state.values import QueueRecord
 from tinymq.rpc.common.broker_state import Serving, State
 from tinymq.rpc.common.call_context import CLIENT_ID
-from tinymq.rpc.common.caller import PRINCIPAL
+from tinymq.rpc.common.caller import PRINCIPAL, for_the_broker
 from tinymq.rpc.common.forward_mark import FORWARDED, ForwardMarks
 from tinymq.rpc.common.lookup import find_queue, find_topic
 
@@ -170,6 +172,10 @@ class LeaderCalls:
         where = self._elsewhere.get(receiver, address)
         return await self._pool.call(where, method_named("QueueService", method), request, timeout_s, metadata)
 
+    async def _own_metadata(self, request: pb.MetadataRequest) -> pb.MetadataReply:
+        with for_the_broker():  # the view is one for all callers, and the gate has admitted this one
+            return await self._metadata(request)
+
     def _core(self, broker: Broker) -> tuple[Cluster, str]:
         """The client in this broker, and this broker's own address. Raises NotReady."""
         own = broker.address_of(broker.env.broker_id)
@@ -177,9 +183,8 @@ class LeaderCalls:
             raise NotReady("this broker is not registered")
         if self._cluster is None:
             self._pool = LinkPool(self._connector, broker.limits.connection_streams_max // 2)
-            self._cluster = Cluster(
-                [own], ClientConfig(), _Connector(self._connector, own, self._metadata), broker.env.clock, self._rng
-            )  # fmt: skip
+            others = _Connector(self._connector, own, self._own_metadata, self._serving)
+            self._cluster = Cluster([own], ClientConfig(), others, broker.env.clock, self._rng)
         return self._cluster, own
 
 
@@ -191,13 +196,42 @@ class _Connector:
         connector: PeerConnector,
         own: str,
         metadata: Callable[[pb.MetadataRequest], Awaitable[pb.MetadataReply]],
+        serving: Serving,
     ) -> None:
         self._connector = connector
         self._own = own
         self._metadata = metadata
+        self._serving = serving
 
     def link(self, address: str) -> Link:
-        return OwnLink(address, self._metadata) if address == self._own else self._connector.link(address)
+        if address == self._own:
+            return OwnLink(address, self._metadata)
+        link = self._connector.link(address)
+        return _OtherLink(link, self._metadata, self._serving)
+
+
+class _OtherLink(OwnLink):
+    """A link to another broker, for metadata. While callers are checked, this broker has no token to ask others with,
+    and asks itself."""
+
+    def __init__(
+        self,
+        link: PeerLink,
+        metadata: Callable[[pb.MetadataRequest], Awaitable[pb.MetadataReply]],
+        serving: Serving,
+    ) -> None:
+        super().__init__(link.address, metadata)
+        self._link = link
+        self._serving = serving
+
+    async def call(self, request: Message, timeout_s: float) -> pb.MetadataReply:
+        if self._serving.gate.on:
+            return await super().call(request, timeout_s)
+        reply: pb.MetadataReply = await self._link.call(request, timeout_s)
+        return reply
+
+    async def close(self) -> None:
+        await self._link.close()
 
 
 def _no_replica(queue: QueueRecord, broker: Broker) -> NotLeader:

@@ -25,7 +25,7 @@ class Doorkeeper:
         self._gate = gate
         self._on_loopback = on_loopback
 
-    def admit(self, host: str, path: str, headers: Mapping[str, str]) -> Answer | None:
+    def admit(self, host: str, headers: Mapping[str, str]) -> Answer | None:
         """Return the refusal, or None. `host`: the caller's."""
         if self._on_loopback:
             if is_local(headers.get("host", "")):
@@ -37,7 +37,7 @@ class Doorkeeper:
         token = sent[len(BEARER) :].strip() if sent.lower().startswith(BEARER) else ""
         try:
             caller = self._gate.identify(Credential(host, token=token))
-            self._gate.require(caller, f"GET {path}"[:100], "describe", "cluster")
+            self._gate.require(caller, "GET", "describe", "cluster")
         except Unauthenticated as error:
             return plain(HTTPStatus.UNAUTHORIZED, error.message, headers={"www-authenticate": "Bearer"})
         except NotReady as error:

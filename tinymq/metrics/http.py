@@ -45,8 +45,8 @@ class Answer:
 Route = Callable[[Mapping[str, str]], Awaitable[Answer]]
 """Answers a request by its headers, whose names are in lower case."""
 
-Admit = Callable[[str, str, Mapping[str, str]], Answer | None]
-"""Returns the refusal of a request, by the caller's host, the path and the headers. None: it is served."""
+Admit = Callable[[str, Mapping[str, str]], Answer | None]
+"""Returns the refusal of a request, by the caller's host and the headers. None: it is served."""
 
 
 class HttpServer:
@@ -57,7 +57,7 @@ class HttpServer:
         routes: Mapping[str, Route],
         clock: Clock,
         connections_max: int = descriptors.METRICS_CONNECTIONS_MAX,
-        admit: Admit = lambda host, path, headers: None,
+        admit: Admit = lambda host, headers: None,
     ) -> None:
         self.routes = routes
         self.admit = admit
@@ -102,7 +102,7 @@ class HttpServer:
         path = request.target.decode("ascii", "replace").partition("?")[0]
         headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
         route = self.routes.get(path)
-        refusal = self.admit(connection.host, path, headers)
+        refusal = self.admit(connection.host, headers)
         if refusal is not None:
             connection.send(refusal)
         elif route is None:

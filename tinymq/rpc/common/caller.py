@@ -98,6 +98,16 @@ def user_of(context: Context) -> str:
 
 
 @contextmanager
+def for_the_broker() -> Iterator[None]:
+    """Let the body ask what the broker itself needs to know, for a caller who was admitted before."""
+    before = _PERMITS.set(None)
+    try:
+        yield
+    finally:
+        _PERMITS.reset(before)
+
+
+@contextmanager
 def admitted(serving: Serving, method: str, access: Access, request: Message, context: Context) -> Iterator[None]:
     """Let the body serve a call of `method` by a caller who may make it. Raises Unauthenticated, Denied, NotReady."""
     gate = serving.gate
