@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tinymq.access.identity import ACCESS, ROLE, SWITCH, USER, Identity, Token, parse_identity, parse_switch
-from tinymq.base.errors import CorruptData
+from tinymq.base.errors import CorruptData, Denied
 from tinymq.base.identity.grants import Grant, Rights
 from tinymq.registry.service import RegistryService
 
@@ -94,3 +94,16 @@ def make_directory(enabled: bool, users: Iterable[Identity], roles: Iterable[Ide
     by_name = {user.name: user for user in users}
     by_token = {token.sha256: (user, token) for user in by_name.values() for token in user.tokens}
     return Directory(enabled, by_name, {role.name: role for role in roles}, by_token)
+
+
+def denied(principal: Principal, operation: str, kind: str, name: str, shown: str) -> Denied:
+    """The error of a caller without the grant. It names the operation, the resource, and the command that grants it."""
+    what = "the cluster" if kind == "cluster" else f"{kind} {shown!r}"
+    resource = "cluster" if kind == "cluster" else f"{kind}:{name if name == shown else 'NAME'}"
+    included = " (read and write include it)" if operation == "describe" else ""
+    return Denied(
+        f"{principal.name!r} may not {operation} {what}",
+        hint=f"an administrator can allow it: tinymq acl grant {principal.name} {operation} {resource}{included}",
+        operation=operation,
+        resource=resource,
+    )

@@ -17,11 +17,11 @@ from typing import Any, Protocol
 import structlog
 
 from tinymq.access.audit import Audit, Event
-from tinymq.access.directory import NOBODY, Directory, Principal, Reader
+from tinymq.access.directory import NOBODY, Directory, Principal, Reader, denied
 from tinymq.access.identity import ACCESS, RECORD_KINDS, SWITCH, parse_switch
 from tinymq.base.clock import Clock
 from tinymq.base.config import BrokerConfig, is_loopback
-from tinymq.base.errors import Denied, NotReady, TinymqError, Unauthenticated, UnknownTopic
+from tinymq.base.errors import NotReady, TinymqError, Unauthenticated, UnknownTopic
 from tinymq.base.identity.token import hash_token
 from tinymq.base.types import TopicId
 from tinymq.registry.service import RegistryService
@@ -388,16 +388,3 @@ def _keep_waiting(access: Access, error: TinymqError) -> None:
 def quota_name(principal: Principal) -> str:
     """The name to whose quota a caller counts."""
     return f"user:{principal.name}"
-
-
-def denied(principal: Principal, operation: str, kind: str, name: str, shown: str) -> Denied:
-    """The error of a caller without the grant. It names the operation, the resource, and the command that grants it."""
-    what = "the cluster" if kind == "cluster" else f"{kind} {shown!r}"
-    resource = "cluster" if kind == "cluster" else f"{kind}:{name if name == shown else 'NAME'}"
-    included = " (read and write include it)" if operation == "describe" else ""
-    return Denied(
-        f"{principal.name!r} may not {operation} {what}",
-        hint=f"an administrator can allow it: tinymq acl grant {principal.name} {operation} {resource}{included}",
-        operation=operation,
-        resource=resource,
-    )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 
-from tinymq.access.gate import Credential, Gate, denied
+from tinymq.access.directory import denied
+from tinymq.access.gate import Credential, Gate
 from tinymq.base.config import Limits
 from tinymq.base.errors import NotReady, TinymqError, WrongBroker
 from tinymq.base.meter import Meter
