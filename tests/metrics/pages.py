@@ -52,13 +52,18 @@ def status_of(cluster: Cluster, broker_id: int) -> dict[str, Any]:
     return document
 
 
-def value(families: Families, name: str, **labels: str) -> float:
-    """Return the value of the only sample with this name and these labels; it may have other labels."""
-    found = [
+def values(families: Families, name: str, **labels: str) -> list[float]:
+    """Return the values of all samples with this name and these labels; they may have other labels."""
+    return [
         sample.value
         for family in families.values()
         for sample in family.samples
         if sample.name == name and labels.items() <= sample.labels.items()
     ]
+
+
+def value(families: Families, name: str, **labels: str) -> float:
+    """Return the value of the only sample with this name and these labels; it may have other labels."""
+    found = values(families, name, **labels)
     assert len(found) == 1, f"{len(found)} samples of {name} {labels}"
     return float(found[0])
