@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
+import pytest
+
 from tests.chaos.worlds import PARTITIONS, in_world
-from tinymq.base.types import METADATA_GROUP
+from tinymq.base.errors import OutcomeUnknown
+from tinymq.base.types import METADATA_GROUP, Offset
+from tinymq.broker.partition.partition import Partition
 from tinymq_chaos.sim.world.world import World
+
+
+def led(world: World) -> list[Partition]:
+    """The partitions, on their leaders."""
+    brokers = [broker.app.serving.broker for broker in world.brokers.values()]
+    return [each for b in brokers if b is not None for each in b.replica_host.partitions.values() if each.leading]
 
 
 def cursors(world: World) -> list[str]:
     """The partitions whose leader has a cursor of the group."""
-    brokers = [broker.app.serving.broker for broker in world.brokers.values()]
-    led = [each for b in brokers if b is not None for each in b.replica_host.partitions.values() if each.leading]
-    return [partition.name for partition in led if "g" in partition.state.cursors]
+    return [partition.name for partition in led(world) if "g" in partition.state.cursors]
+
+
+def generations(world: World) -> list[int]:
+    """The generations of the group's cursors. A seek raises them."""
+    return [partition.state.cursors["g"].generation for partition in led(world)]
 
 
 def test_a_group_is_everywhere_when_made() -> None:
@@ -49,5 +63,24 @@ def test_coordinators_have_as_many_replicas_as_the_metadata() -> None:
         topic = broker.registry.get_topic("__coordinator")
         assert topic is not None
         assert {len(queue.replicas) for queue in topic.queues} == {3}
+
+    in_world(check)
+
+
+def test_a_seek_that_is_cut_off_after_it_moved_the_cursors_has_no_known_outcome() -> None:
+    async def check(world: World) -> None:
+        client = world.client(random.Random(2))
+        await client.admin.create_group("g", "t", kind="queue")
+        number = max(world.clients.clients)
+        pairs = [pair for broker in world.brokers for pair in ((number, broker), (broker, number))]
+        for pair in pairs:
+            world.conditions.of(pair).seconds = 0.05
+        seeking = asyncio.ensure_future(client.admin.seek_group("g", Offset(1), timeout=5.0))
+        await world.until(lambda: min(generations(world)) > 1, 5.0, "all cursors have moved")
+        await world.clock.sleep(0.06)  # the client has heard of it, and reads the cursors
+        world.cut("test", pairs)
+        with pytest.raises(OutcomeUnknown):
+            await seeking
+        world.mend("test")
 
     in_world(check)

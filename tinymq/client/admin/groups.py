@@ -7,7 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from tinymq.base.errors import Denied, InvalidRequest, NotFound, UnknownGroup, UnknownTopic, WrongKind
+from tinymq.base.errors import (
+    Denied,
+    InvalidRequest,
+    NotFound,
+    OutcomeUnknown,
+    TinymqError,
+    UnknownGroup,
+    UnknownTopic,
+    WrongKind,
+)
 from tinymq.base.group_config import topic_matches
 from tinymq.client.admin.broker_calls import BrokerCalls
 from tinymq.client.admin.channels import LEADERS_AT_ONCE_MAX
@@ -228,12 +237,18 @@ class GroupCalls:
         if not chosen:
             raise UnknownTopic(f"group {name!r} has no cursor there")
         ref = GroupRef(KIND_NUMBERS[group.kind], group.group_id)
-        for cursor in chosen:
-            at = ChannelId(await self._cluster.topic(cursor.topic, left()), cursor.partition, name, ref)
-            seek = cursors.seeking(0, place, self._cluster.rng.randbytes(REQUEST_ID_BYTES))
-            await cursors.change(self._cluster, at, seek, left())
-        moved = {(cursor.topic, cursor.partition) for cursor in chosen}
-        return [c for c in await self.cursors(name, left()) if (c.topic, c.partition) in moved]
+        moved: set[tuple[str, int]] = set()
+        try:
+            for cursor in chosen:
+                at = ChannelId(await self._cluster.topic(cursor.topic, left()), cursor.partition, name, ref)
+                seek = cursors.seeking(0, place, self._cluster.rng.randbytes(REQUEST_ID_BYTES))
+                await cursors.change(self._cluster, at, seek, left())
+                moved.add((cursor.topic, cursor.partition))
+            return [c for c in await self.cursors(name, left()) if (c.topic, c.partition) in moved]
+        except TinymqError as error:
+            if not moved:
+                raise
+            raise OutcomeUnknown(f"{len(moved)} cursors of group {name!r} have moved: {error.message}") from error
 
 
 def _reads(group: GroupDescription, topic: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinymq.base.errors import TinymqError
+from tinymq.base.errors import DeadlineExceeded, TinymqError
 from tinymq.base.types import Offset
 from tinymq.client import AsyncClient
 from tinymq_chaos.workloads.context import CALL_S, Context, recording
@@ -30,5 +30,8 @@ async def seek(
 async def delete(context: Context, client: AsyncClient, process: str, place: dict[str, Any]) -> None:
     """Delete a group. Its next consumer makes it again."""
     with recording(context, process, "group_delete", within_s=2 * CALL_S, **place) as call:
-        await client.admin.delete_group(place["group"], timeout=CALL_S)
-        call.ok()
+        try:
+            await client.admin.delete_group(place["group"], timeout=CALL_S)
+            call.ok()
+        except DeadlineExceeded as error:  # it is still being deleted
+            call.unknown(error.code)
