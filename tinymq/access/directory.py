@@ -16,7 +16,7 @@ class Principal:
     """A caller who has proven who it is."""
 
     name: str
-    proof: str  # token, certificate, jwt; or forwarded: another broker of the cluster has checked it
+    proof: str  # token, certificate; or forwarded: another broker of the cluster has checked it
     roles: tuple[str, ...] = ()  # beyond those that the registry has for the user
     expires_us: int = 0  # when the proof ends, wall time; 0: it does not
     sha256: bytes = field(default=b"", repr=False)  # of the token, by which a revocation is noticed
@@ -64,7 +64,7 @@ class Directory:
         return sorted(user.name for user in every if self.rights_of(Principal(user.name, "")).administers)
 
 
-RIGHTS_MAX = 10_000  # remembered callers: those of tokens of an issuer are not bounded by the registry
+RIGHTS_MAX = 10_000  # remembered callers
 
 
 class Reader:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -47,14 +47,6 @@ class Credential:
     encrypted: bool = False
 
 
-class Issuer(Protocol):
-    """Verifies the tokens of an issuer (tinymq.access.jwt)."""
-
-    def principal(self, token: str, now_us: int) -> Principal:
-        """Raises Unauthenticated."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Who makes a call, and from where."""
@@ -74,7 +66,6 @@ class Gate:
         *,
         required: bool = False,
         plain_tokens: bool = False,
-        issuer: Issuer | None = None,
         spawn: Callable[[Coroutine[Any, Any, None]], object] = lambda work: work.close(),
     ) -> None:
         """`required`: callers are checked whatever the registry says, and before it has said anything. `plain_tokens`:
@@ -84,7 +75,6 @@ class Gate:
         self.audit = audit
         self._clock = clock
         self._plain_tokens = plain_tokens
-        self._issuer = issuer
         self._spawn = spawn
         self._registry: RegistryService | None = None
         self._reader = Reader()
@@ -174,10 +164,6 @@ class Gate:
             raise Unauthenticated("a token came over a connection that others can read", hint=hint)
         if len(credential.token) > TOKEN_CHARS_MAX:
             raise Unauthenticated(f"a token of {len(credential.token)} characters")
-        if credential.token.count(".") == 2:
-            if self._issuer is None:
-                raise Unauthenticated("this broker takes no tokens of an issuer", hint="set jwt_issuer on the brokers")
-            return self._issuer.principal(credential.token, self._clock.wall_us())
         sha256 = hash_token(credential.token)
         held = self.directory.holder(sha256)
         if held is None:

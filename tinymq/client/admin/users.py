@@ -45,7 +45,7 @@ class WhoAmI:
     """The caller, as a broker knows it."""
 
     name: str  # "": nobody
-    proof: str  # token, certificate or jwt; "": none
+    proof: str  # token or certificate; "": none
     roles: tuple[str, ...]
     grants: tuple[str, ...]  # those of the roles included
     enabled: bool  # whether brokers check callers
