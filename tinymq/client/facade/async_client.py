@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Self, Unpack
 from tinymq.base.clock import Clock, SystemClock
 from tinymq.base.errors import Closed, TinymqError
 from tinymq.base.types import RecordMetadata
-from tinymq.client.admin.access import AsyncAccess
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.common.config import (
     ClientConfig,
@@ -50,6 +49,7 @@ from tinymq.client.serve.subscription import Handler, Kind, OnError
 from tinymq.client.work.worker import AsyncWorker, OnLost
 
 if TYPE_CHECKING:
+    from tinymq.client.admin.access import AsyncAccess
     from tinymq.client.admin.admin import AsyncAdmin
 
 
@@ -99,6 +99,8 @@ class AsyncClient:
     @property
     def access(self) -> AsyncAccess:
         """Users, tokens and grants."""
+        from tinymq.client.admin.access import AsyncAccess  # as above
+
         return AsyncAccess(self.cluster())
 
     async def send(
@@ -321,8 +323,7 @@ class AsyncClient:
             await serving.serve(cluster, stop_timeout, self._call_soon)
 
     def run(self, *, stop_timeout: float = STOP_TIMEOUT_S) -> None:
-        """Call the subscribed handlers until `stop`, Ctrl-C or SIGTERM, on an event loop of its own, and close the
-        client. For a program that has no loop. As `serve` otherwise."""
+        """As `serve`, on an event loop of its own, and close the client. For a program that has no loop."""
 
         async def served() -> None:
             async with self:

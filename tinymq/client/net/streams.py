@@ -21,7 +21,6 @@ from tinymq.base.errors import (
     Closed,
     CorruptData,
     Denied,
-    InvalidConfig,
     OutcomeUnknown,
     TinymqError,
     Unauthenticated,
@@ -167,7 +166,7 @@ class BrokerLink:
         dial_s = min(DIAL_S_MAX, left_s / 2)
         try:
             return await dial(where, hello, dial_s), left_s
-        except (Unauthenticated, InvalidConfig):
+        except Unauthenticated:
             raise
         except (TinymqError, OSError, ValueError) as error:  # ValueError: not a host name
             # A caller with little time left proves nothing about the port.
