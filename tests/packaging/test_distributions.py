@@ -99,6 +99,11 @@ def test_the_sdist_makes_the_same_wheel(built: dict[str, Path]) -> None:
     assert _contents(built["from sdist"]) == _contents(built["wheel"])
 
 
+def test_two_builds_are_equal_byte_by_byte(built: dict[str, Path]) -> None:
+    """They were made at different times, from folders of different names."""
+    assert built["from sdist"].read_bytes() == built["wheel"].read_bytes()
+
+
 def test_the_version_is_written_once(built: dict[str, Path]) -> None:
     assert "version" not in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert f"-{VERSION}" in built["sdist"].name
