@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.raft.harness import Cluster, simulate
+from tests.raft.values import GROUP
 from tests.seeds import first_of
 from tinymq.base.errors import NotLeader
+from tinymq.raft import Role
 from tinymq.raft.host.replica_env import HostReplicaEnv
+from tinymq.raft.net.transport import Channel
 from tinymq.raft.peers.adaptive_timeouts import HeartbeatGaps
 from tinymq.raft.replica.current_role import CurrentRole
+from tinymq.raft.replica.replica import RaftReplica
 from tinymq_chaos.sim.campaign import timing
 from tinymq_chaos.sim.campaign.timing import FAILOVERS, STEADY, Row, failovers, steady
 
@@ -52,6 +56,50 @@ def test_elections_over_a_slow_link_take_a_few_round_trips(seeds: int) -> None:
     row = failover("power loss, 100 ms + 0..100 delay", range(seeds))
     assert row.max_s is not None
     assert row.max_s < 4.0
+
+
+async def supersede_unheard(cluster: Cluster, *, lose: bool) -> float:
+    """Elect a broker that the leader does not hear, and return for how many seconds both led. The third broker, which
+    hears both, voted for it in a moment of doubt. `lose`: what it sends to the old leader is lost with its connection.
+    """
+    await cluster.commit(b"x")
+    await cluster.settle()
+    old, (voter, candidate) = cluster.leader(), cluster.followers()
+    cluster.cut(old.id, candidate.id)
+    await cluster.until(lambda: candidate.group().role is Role.CANDIDATE, 2.0)
+    cluster.cut(old.id, voter.id, both=False)
+    if lose:
+        cluster.network.drop_next(voter.id, old.id, matching=lambda message: message.HasField("append_ack"))
+    await cluster.until(lambda: cluster.ledger.leaders.get((GROUP, 2)) == candidate.id, 1.0)
+    cluster.heal()
+    cluster.cut(old.id, candidate.id)
+    led_s = cluster.loop.time()
+    if lose:
+        await cluster.run_for(0.2)
+        assert old.group().is_leader
+        cluster.network.lose_connection(voter.id, old.id, Channel.CONTROL)
+        cluster.network.end_lost(voter.id, old.id, Channel.CONTROL)
+    await cluster.until(lambda: not old.group().is_leader, 8.0)
+    return cluster.loop.time() - led_s
+
+
+@pytest.mark.parametrize("lose", [False, True], ids=["told", "told again"])
+def test_a_leader_that_does_not_hear_its_successor_steps_down(lose: bool) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        assert await supersede_unheard(cluster, lose=lose) < 0.5
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("lose", [False, True], ids=["told", "told again"])
+def test_mutant_superseded_leaders_are_not_told(lose: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await supersede_unheard(cluster, lose=lose)
+
+    rule = (RaftReplica, "control_connected") if lose else (CurrentRole, "tell_superseded")
+    monkeypatch.setattr(*rule, lambda self, peer: None)
+    with pytest.raises(AssertionError):
+        simulate(scenario)
 
 
 def test_mutant_elections_of_a_fixed_length_split_votes(monkeypatch: pytest.MonkeyPatch) -> None:

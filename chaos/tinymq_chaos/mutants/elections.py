@@ -87,6 +87,14 @@ def leaders_never_step_down(p: Patches) -> None:
     p.replace(CurrentRole.check_quorum, lambda self: None)
 
 
+@mutant(
+    "13: a voter tells the leader before its term",
+    test="tests/raft/test_silence.py::test_a_leader_that_does_not_hear_its_successor_steps_down",
+)
+def superseded_leaders_are_not_told(p: Patches) -> None:
+    p.replace(CurrentRole.tell_superseded, lambda self, peer: None)
+
+
 @mutant("14: pre-votes, and a replica that hears a leader grants none", LONG)
 def no_pre_votes(p: Patches) -> None:
     real = Elections.campaign

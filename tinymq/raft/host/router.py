@@ -71,6 +71,7 @@ class Router:
     def _on_connected(self, peer: int, channel: Channel, who: PeerIdentity) -> None:
         if channel is Channel.CONTROL:
             self._peers.reached(peer, [(g.id, g.term) for g in self._groups.values() if g.is_leader])
+            self.each_with(peer, lambda replica: replica.control_connected(peer))
             return
         self.each_with(peer, lambda replica: replica.peer_alive(peer))
 

@@ -28,6 +28,7 @@ class CurrentRole:
         self.following = Following(state)  # one object for the replica's life; it forgets at each new term
         self.role: Following | Candidacy | Leadership = self.following
         self.ended_term = 0  # the newest term whose leader has announced its end; `Elections` writes it
+        self.superseded: int | None = None  # the leader before this term, which may not know that its term is over
 
     @property
     def leadership(self) -> Leadership | None:
@@ -61,11 +62,24 @@ class CurrentRole:
         leader = self.state.leader_id
         return self.leadership is not None or (leader is not None and self.state.env.hears(leader))
 
-    def adopt_term(self, term: int) -> None:
-        """Enter `term` as a follower if it is higher than ours. Any role ends by that."""
-        if term > self.state.term:
+    def adopt_term(self, peer: int, term: int) -> None:
+        """Enter the term of `peer` as a follower if it is higher than ours. Any role ends by that."""
+        state = self.state
+        if term > state.term:
             self.enter_term(term, None)
             self.follow(None)
+            self.superseded = state.last_leader if state.last_leader not in (state.me.broker_id, peer) else None
+            if self.superseded is not None:
+                self.tell_superseded(self.superseded)
+
+    def tell_superseded(self, peer: int) -> None:
+        """If `peer` led before this term, tell it the term (hazard 13).
+
+        It may hear a majority, but not the leader or the candidate of this term. A group that rests sends it nothing
+        else, so it would lead on until somebody writes. The caller repeats this when a connection to `peer` opens.
+        """
+        if peer == self.superseded and self.state.leader_id != peer:
+            self.following.refuse_stale(peer)
 
     def enter_term(self, term: int, voted_for: int | None) -> None:
         """Enter a higher term, with a vote or without, and forget what the last leader has shown."""
@@ -75,7 +89,7 @@ class CurrentRole:
     def follow_sender(self, peer: int, term: int) -> bool:
         """Follow the sender as leader of `term`. Returns False if the term is stale."""
         state = self.state
-        self.adopt_term(term)
+        self.adopt_term(peer, term)
         if term < state.term:
             self.following.refuse_stale(peer)
             return False

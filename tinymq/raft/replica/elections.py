@@ -61,7 +61,7 @@ class Elections:
         if answer is VoteAnswer.IGNORE:
             return
         if not request.pre:
-            self.current.adopt_term(request.term)
+            self.current.adopt_term(peer, request.term)
         granted = answer is VoteAnswer.GRANT
         if granted and not request.pre:
             if state.voted_for != peer:
@@ -87,7 +87,7 @@ class Elections:
         """Count a vote if it answers the present campaign and comes from a listed incarnation (hazards 4, 22)."""
         candidacy = self.current.role
         if not vote.granted:
-            self.current.adopt_term(vote.term)
+            self.current.adopt_term(peer, vote.term)
             return
         if isinstance(candidacy, Candidacy) and candidacy.asked_for(vote) and self.counts_vote(peer, vote):
             self.count_vote(candidacy, peer)

@@ -28,7 +28,7 @@ class ForcedLeadership:
         """
         if self.state.failure is not None or term <= self.state.term:
             raise NotReady(f"{self.state.group}: term {term} is over")
-        self.current.adopt_term(term)
+        self.current.adopt_term(self.state.me.broker_id, term)
         self.promised_term = term
         self.state.outbox.post(promised)
 

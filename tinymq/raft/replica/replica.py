@@ -107,7 +107,7 @@ class RaftReplica:
                 if self.current.follow_sender(peer, message.term):
                     self.current.following.on_snapshot(peer, message)
             case InstallSnapshotAck():
-                self.current.adopt_term(message.term)
+                self.current.adopt_term(peer, message.term)
                 leadership = self.current.leadership
                 if leadership is not None and message.term == leadership.term:
                     leadership.on_snapshot_ack(peer, message)
@@ -131,7 +131,7 @@ class RaftReplica:
 
     def on_append_ack(self, peer: int, ack: AppendAck) -> None:
         """Take a follower's answer. An answer of another term says nothing about this one (hazard 3)."""
-        self.current.adopt_term(ack.term)
+        self.current.adopt_term(peer, ack.term)
         leadership = self.current.leadership
         if leadership is None or ack.term != leadership.term:
             return
@@ -164,6 +164,11 @@ class RaftReplica:
         ):
             state.election_deadline = min(state.election_deadline, state.env.now())
         state.env.wake()
+
+    def control_connected(self, peer: int) -> None:
+        """Note that the control connection to a member opened. Control messages that were on their way are lost."""
+        if self.state.failure is None:
+            self.current.tell_superseded(peer)
 
     def connection_lost(self, peer: int) -> None:
         """Note that the bulk connection to a follower closed."""

@@ -54,6 +54,7 @@ class ReplicaState:
         self.peers = [r.broker_id for r in configs.membership.replicas if r.broker_id != me.broker_id]
         self.outbox = Outbox(lambda: vote_store.durable(group))
         self.failure: TinymqError | None = None  # the error that ended its part; written by `RaftReplica.fail`
+        self.last_leader: int | None = None  # the leader, or the last one while none is known
         self.leader_session: int | None = None  # of the leader's process; a later process of its broker does not lead
         journal = GroupJournal(group, log, vote_store)
         self.raft = PySyncObjState(me.broker_id, self.peers, journal, env.clock, self.election_timeout_s, applied_index)
@@ -88,6 +89,7 @@ class ReplicaState:
 
     def set_leader(self, leader: int | None) -> None:
         self.raft.leader_id = leader
+        self.last_leader = self.last_leader if leader is None else leader
         self.leader_session = None if leader is None else self.env.session(leader)
 
     @property
