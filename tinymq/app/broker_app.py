@@ -40,6 +40,7 @@ from tinymq.log.engine.store import Store
 from tinymq.log.files.files import Files, RealFiles
 from tinymq.log.files.runner import Runner, ThreadRunner
 from tinymq.metrics.endpoint import Endpoint
+from tinymq.net.acceptor import Acceptor
 from tinymq.net.connection_limits import Places
 from tinymq.raft import Group, GroupStatus, Host
 from tinymq.raft.net.tcp import TcpTransport
@@ -48,7 +49,7 @@ from tinymq.registry.state.values import BrokerRecord
 from tinymq.rpc.common.broker_state import Serving, State
 from tinymq.rpc.server.ports import ClientPorts, MakeServer
 from tinymq.rpc.server.server import RpcServer, Services
-from tinymq.rpc.server.stream_server import StreamServer
+from tinymq.rpc.server.stream_server import MakeAcceptor, StreamServer
 from tinymq.rpc.services.admin import AdminService
 from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
@@ -83,6 +84,7 @@ class MachineEnv:
     runner: Runner | None = None
     transport: MakeTransport | None = None
     server: MakeServer = RpcServer
+    acceptor: MakeAcceptor = Acceptor  # of the stream port
     connector: MakeConnector = _grpc_connector
 
 
@@ -103,8 +105,7 @@ class BrokerApp:
         self._threads = ThreadRunner(self._executor)
         self._runner = env.runner or self._threads
         self._files = env.files
-        self._make_transport = env.transport or self._tcp
-        self._make_server = env.server
+        self._env = env
         self.quotas = Quotas(env.clock, config.limits)
         self.quotas.tell(self.metrics.meter.throttled)
         self._connector = env.connector(config.limits)
@@ -209,16 +210,11 @@ class BrokerApp:
         formation = Formation(config.broker_id, [v.broker_id for v in config.voters], store, self._files, self._runner)
         if await formation.load() is not None:
             await check_registry(config, store, self._runner)  # before another broker hears of this one
-        self._transport = self._make_transport(store, self.session)
+        self._transport = (self._env.transport or self._tcp)(store, self.session)
         host = self._host = Host(
-            broker_id=config.broker_id,
-            store=store,
-            transport=self._transport,
-            clock=self._clock,
-            rng=self._rng,
-            limits=config.limits,
-            timing=config.timing,
-        )
+            broker_id=config.broker_id, store=store, transport=self._transport, clock=self._clock, rng=self._rng,
+            limits=config.limits, timing=config.timing,
+        )  # fmt: skip
         host.on_failed = self._fail
         host.on_group_changed = self._group_changed
         store.writer.on_synced = self.metrics.meter.synced
@@ -230,8 +226,8 @@ class BrokerApp:
         transfers = Transfers(host, self._clock, config.timing.transfer_timeout_s)
         admin = AdminService(self.serving, formation, self, recovery, transfers, config.secret)
         services = self._services(admin, UsersService(self.serving, recovery, config.secret))
-        streams = StreamServer(config.limits, services.broker)
-        self._ports = ClientPorts(config, self._make_server(config.limits, services), streams)
+        streams = StreamServer(config.limits, services.broker, self._env.acceptor)
+        self._ports = ClientPorts(config, self._env.server(config.limits, services), streams)
         await self._ports.start()
         self.serving.stream_address = self._ports.stream_address
         env = MemberEnv(config, store, host, self._clock, self._rng, self._runner, meter=self.metrics.meter)

@@ -25,8 +25,8 @@ from tinymq.base.errors import (
     TinymqError,
     Unauthenticated,
 )
-from tinymq.client.net.grpc_transport import GrpcConnector, GrpcLink
-from tinymq.client.net.ports import Fetched, FetchStream, PackedBatch, ProduceStream, WorkStream
+from tinymq.client.net.grpc_transport import GrpcConnector
+from tinymq.client.net.ports import Fetched, FetchStream, Link, PackedBatch, ProduceStream, WorkStream
 from tinymq.client.net.token_sender import NO_TOKEN, TokenSender
 from tinymq.client.net.wire import fetched, read_error, view_of
 from tinymq.net.frame_socket import FrameSocket
@@ -102,17 +102,31 @@ class FramedFetch:
         self._stream.abort()
 
 
+async def connect_stream(make: Callable[[], FrameStream], host: str, port: int) -> FrameStream:
+    """Return a connected stream over TCP. Raises OSError."""
+    sock = await _connected(host, port)
+    _, stream = await asyncio.get_running_loop().create_connection(make, sock=sock)
+    return stream
+
+
 class BrokerLink:
-    """A link to one broker. It chooses the transport of each stream: the stream port, else gRPC."""
+    """A link to one broker. It chooses the transport of each stream: the stream port, else that of `link`."""
 
     def __init__(
-        self, link: GrpcLink, limits: Limits, client_id: str, clock: Clock, token: TokenSender = NO_TOKEN
+        self,
+        link: Link,
+        limits: Limits,
+        client_id: str,
+        clock: Clock,
+        token: TokenSender = NO_TOKEN,
+        connect: Callable[[Callable[[], FrameStream], str, int], Awaitable[FrameStream]] = connect_stream,
     ) -> None:
         self._link = link
         self._token = token
         self._limits = limits
         self._client_id = client_id
         self._clock = clock
+        self._connect = connect
         self._unreachable = ("", 0.0)  # (a stream port that could not be reached, when it is tried again)
         self.call = link.call
         self.close = link.close
@@ -181,10 +195,9 @@ class BrokerLink:
     async def _dial(self, where: str, hello: pb.StreamHello, timeout_s: float) -> FrameStream:
         """Connect to the stream port and say hello. Raises the reason if this fails."""
         host, port = parse_address(where)
-        loop = asyncio.get_running_loop()
         most = self._limits.grpc_message_bytes_max  # for a head, too: a reply with many results has no body
         async with asyncio.timeout(timeout_s):
-            _, stream = await loop.create_connection(lambda: FrameStream(most, most), sock=await _connected(host, port))
+            stream = await self._connect(lambda: FrameStream(most, most), host, port)
             try:
                 await stream.send(hello.SerializeToString())
                 head, _ = await stream.receive()
