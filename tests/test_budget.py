@@ -20,7 +20,7 @@ SHARES_S = {  # of the time of all workers, by the first folder below tests/; ""
     "": 44,
     "access": 26,
     "benchmarks": 13,
-    "broker": 89,
+    "broker": 60,
     "chaos": 249,
     "cli": 145,
     "deploy": 1,
@@ -34,9 +34,10 @@ SHARES_S = {  # of the time of all workers, by the first folder below tests/; ""
     "proto": 2,
     "raft": 93,
     "registry": 48,
-    "rpc": 60,
+    "rpc": 45,
     "spark": 139,
     "testing": 49,
+    "tls": 44,
     "upgrade": 11,
 }
 ALL_LONG = re.compile(r"^pytestmark = .*\bmark\.long\b", re.MULTILINE)  # nothing of such a file is in `make test`

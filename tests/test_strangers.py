@@ -14,7 +14,8 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from tinymq.app.broker_app import BrokerApp, MachineEnv
+from tinymq.app.broker_app import BrokerApp
+from tinymq.app.machine_env import MachineEnv
 from tinymq.base.clock import SystemClock
 from tinymq.base.config import BrokerConfig, parse_address
 from tinymq.base.types import METADATA_GROUP, PeerAddress

@@ -272,7 +272,9 @@ def test_grpc_is_imported_at_the_edges_only() -> None:
 
 def test_pysyncobj_is_pinned_in_one_place() -> None:
     pin = re.compile(r"pysyncobj\s*[=<>~!]=", re.IGNORECASE)
-    named = [p for p in FILES if p.suffix in (".toml", ".cfg", ".lock") or p.name == "Makefile"]  # requirements/ follows
+    named = [
+        p for p in FILES if p.suffix in (".toml", ".cfg", ".lock") or p.name == "Makefile"
+    ]  # requirements/ follows
     pins = [(p.name, line.strip()) for p in named for line in p.read_text().splitlines() if pin.search(line)]
     assert pins == [("pyproject.toml", '"pysyncobj==0.3.17",')]
 

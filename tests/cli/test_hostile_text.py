@@ -105,6 +105,7 @@ ASKING: dict[str, list[str]] = {
 LOCAL = {
     "dev up", "dev add", "dev kill", "dev stop", "dev start", "dev down", "dev status", "dev logs", "log dump",
     "doctor", "context list", "context set", "context use", "context delete", "completion",
+    "cert ca", "cert broker", "cert user",
 }  # fmt: skip
 NO_JSON = {
     "consume",

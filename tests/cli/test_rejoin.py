@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tinymq import Client
-from tinymq.app.broker_app import BrokerApp, MachineEnv
+from tinymq.app.broker_app import BrokerApp
+from tinymq.app.machine_env import MachineEnv
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import DeadlineExceeded
 from tinymq.base.types import METADATA_GROUP, PeerAddress

@@ -21,7 +21,7 @@ from tinymq.base.errors import InvalidConfig, InvalidName, InvalidRequest
 from tinymq.base.types import Offset, check_topic_name
 from tinymq.cli.common.offsets import Last, parse_start
 from tinymq.cli.common.servers import ServerOptions
-from tinymq.client.common.config import parse_servers
+from tinymq.client.common.servers import parse_servers
 
 QUICK = settings(max_examples=60, derandomize=True, database=None, deadline=None)
 

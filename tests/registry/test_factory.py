@@ -14,7 +14,8 @@ import pytest
 from examples.registry import sqlite_registry
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.raft_host import FakeHosts
-from tinymq.app.broker_app import BrokerApp, MachineEnv
+from tinymq.app.broker_app import BrokerApp
+from tinymq.app.machine_env import MachineEnv
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import CorruptData, InvalidConfig
 from tinymq.base.types import PeerAddress

@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from tinymq import Client
-from tinymq.app.broker_app import BrokerApp, MachineEnv
+from tinymq.app.broker_app import BrokerApp
+from tinymq.app.machine_env import MachineEnv
 from tinymq.base.config import Timing
 from tinymq.base.errors import InvalidRequest, NotReady, UnknownPartition, WrongBroker, WrongCluster
 from tinymq.base.types import METADATA_GROUP

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from tinymq.base import extras
@@ -20,8 +18,9 @@ with extras.required("a broker (tinymq.app.broker_app)"):  # before imports that
 
 from tinymq.access.audit_file import AuditLog, open_audit_log
 from tinymq.access.gate import make_gate
-from tinymq.base.clock import Clock, SystemClock
-from tinymq.base.config import BrokerConfig, Limits, format_address, parse_address
+from tinymq.app.broker_tls import make_tls
+from tinymq.app.machine_env import MachineEnv
+from tinymq.base.config import BrokerConfig, format_address, parse_address
 from tinymq.base.errors import BrokenInvariant, TinymqError
 from tinymq.base.private_files import open_to_others
 from tinymq.base.types import METADATA_GROUP
@@ -31,25 +30,22 @@ from tinymq.broker.metadata_member import MemberEnv, MetadataMember, check_regis
 from tinymq.broker.replicas.recovery import Recovery
 from tinymq.broker.replicas.transfers import Transfers
 from tinymq.broker.serve.quotas import Quotas
-from tinymq.client.net.grpc_transport import GrpcConnector
 from tinymq.format.entry import Entry
 from tinymq.gateway.leader_calls import LeaderCalls
-from tinymq.gateway.links import PeerConnector
 from tinymq.gateway.queue_service import QueueService
 from tinymq.log.engine.store import Store
-from tinymq.log.files.files import Files, RealFiles
-from tinymq.log.files.runner import Runner, ThreadRunner
+from tinymq.log.files.files import RealFiles
+from tinymq.log.files.runner import ThreadRunner
 from tinymq.metrics.endpoint import Endpoint
-from tinymq.net.acceptor import Acceptor
 from tinymq.net.connection_limits import Places
 from tinymq.raft import Group, GroupStatus, Host
 from tinymq.raft.net.tcp import TcpTransport
 from tinymq.raft.net.transport import Transport
 from tinymq.registry.state.values import BrokerRecord
 from tinymq.rpc.common.broker_state import Serving, State
-from tinymq.rpc.server.ports import ClientPorts, MakeServer
-from tinymq.rpc.server.server import RpcServer, Services
-from tinymq.rpc.server.stream_server import MakeAcceptor, StreamServer
+from tinymq.rpc.server.ports import ClientPorts
+from tinymq.rpc.server.server import Services
+from tinymq.rpc.server.stream_server import StreamServer
 from tinymq.rpc.services.admin import AdminService
 from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
@@ -63,29 +59,6 @@ DISK_GRACE_S = 5.0  # for calls in threads to end: what they write must not appe
 STREAM_GRACE_S = 0.3  # for streams to send what was answered; they never end by themselves
 
 logger = structlog.get_logger("tinymq.app.broker_app")
-
-MakeTransport = Callable[[Store, int], Transport]
-"""Makes one broker's end of a network from its data directory and its session."""
-MakeConnector = Callable[[Limits], PeerConnector]
-"""Makes the connections of the gateway's client to other brokers."""
-
-
-def _grpc_connector(limits: Limits) -> PeerConnector:
-    return GrpcConnector(limits, keepalive=True)
-
-
-@dataclass(frozen=True, slots=True)
-class MachineEnv:
-    """Everything that a broker uses of its machine; None: the real one."""
-
-    clock: Clock = field(default_factory=SystemClock)
-    rng: random.Random = field(default_factory=random.SystemRandom)
-    files: Files | None = None
-    runner: Runner | None = None
-    transport: MakeTransport | None = None
-    server: MakeServer = RpcServer
-    acceptor: MakeAcceptor = Acceptor  # of the stream port
-    connector: MakeConnector = _grpc_connector
 
 
 class BrokerApp:
@@ -105,10 +78,12 @@ class BrokerApp:
         self._threads = ThreadRunner(self._executor)
         self._runner = env.runner or self._threads
         self._files = env.files
-        self._env = env
+        self._make_transport = env.transport or self._tcp
+        self._make_server = env.server
         self.quotas = Quotas(env.clock, config.limits)
         self.quotas.tell(self.metrics.meter.throttled)
-        self._connector = env.connector(config.limits)
+        self._tls = make_tls(config)
+        self._connector = env.connector(config.limits, self._tls.forwarding if self._tls is not None else None)
         self._gateway: QueueService | None = None
         self.audit_log: AuditLog | None = None
         self._failed: asyncio.Future[TinymqError] | None = None
@@ -210,24 +185,31 @@ class BrokerApp:
         formation = Formation(config.broker_id, [v.broker_id for v in config.voters], store, self._files, self._runner)
         if await formation.load() is not None:
             await check_registry(config, store, self._runner)  # before another broker hears of this one
-        self._transport = (self._env.transport or self._tcp)(store, self.session)
+        self._transport = self._make_transport(store, self.session)
         host = self._host = Host(
-            broker_id=config.broker_id, store=store, transport=self._transport, clock=self._clock, rng=self._rng,
-            limits=config.limits, timing=config.timing,
-        )  # fmt: skip
+            broker_id=config.broker_id,
+            store=store,
+            transport=self._transport,
+            clock=self._clock,
+            rng=self._rng,
+            limits=config.limits,
+            timing=config.timing,
+        )
         host.on_failed = self._fail
         host.on_group_changed = self._group_changed
         store.writer.on_synced = self.metrics.meter.synced
         self._bootstrap = Bootstrap(config, formation, host, self._transport, self._clock, self._spawn)
         self._bootstrap.open(lambda: self.peer_address)
         await host.start()
-        await self.metrics.start(host)
+        tls = self._tls
+        await self.metrics.start(host, tls.clients if tls is not None else None)
         recovery = Recovery(host, self._clock, self._rng.randbytes)
         transfers = Transfers(host, self._clock, config.timing.transfer_timeout_s)
         admin = AdminService(self.serving, formation, self, recovery, transfers, config.secret)
         services = self._services(admin, UsersService(self.serving, recovery, config.secret))
-        streams = StreamServer(config.limits, services.broker, self._env.acceptor)
-        self._ports = ClientPorts(config, self._env.server(config.limits, services), streams)
+        streams = StreamServer(config.limits, services.broker, tls.clients if tls is not None else None)
+        server = self._make_server(config.limits, services, tls.grpc if tls is not None else None)
+        self._ports = ClientPorts(config, server, streams)
         await self._ports.start()
         self.serving.stream_address = self._ports.stream_address
         env = MemberEnv(config, store, host, self._clock, self._rng, self._runner, meter=self.metrics.meter)
@@ -271,6 +253,7 @@ class BrokerApp:
             clock=self._clock,
             rng=random.Random(self._rng.getrandbits(64)),
             limits=config.limits,
+            tls=self._tls.peers if self._tls is not None else None,
         )
 
     async def _run(self, env: MemberEnv, first: Entry) -> None:

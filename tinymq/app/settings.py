@@ -38,7 +38,9 @@ with extras.required("tinymq.app.settings"):
 
 PREFIX = "TINYMQ_"
 _AS_JSON = """in the environment, lists and sections are JSON: TINYMQ_VOTERS='["1@127.0.0.1:7170"]'"""
-NOT_OURS = frozenset({"TINYMQ_SERVERS", "TINYMQ_TOKEN", "TINYMQ_TOKEN_FILE"})  # read by clients, not by a broker
+NOT_OURS = frozenset(
+    {"TINYMQ_SERVERS", "TINYMQ_TOKEN", "TINYMQ_TOKEN_FILE", "TINYMQ_TLS_CA"}
+)  # read by clients, not by a broker
 
 
 def _section(name: str, values: type[Limits] | type[Timing]) -> type[BaseModel]:
@@ -73,6 +75,9 @@ class BrokerSettings(BaseSettings):
     dial: list[str] = []
     forward: list[str] = []
     metrics_listen: str = "127.0.0.1:9470"
+    security: str = "off"
+    tls_dir: str = ""
+    client_certificates: bool = False
     access_required: bool = False
     tokens_without_tls: bool = False
     audit_dir: str = ""

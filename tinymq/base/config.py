@@ -158,6 +158,9 @@ def parse_peer(text: str, what: str = "a voter") -> PeerAddress:
     return PeerAddress(int(number), host, port)
 
 
+SECURITY = ("off", "accept", "required")
+
+
 @dataclass(frozen=True, slots=True)
 class ZookeeperUrl:
     """The place of a registry in ZooKeeper, and the user who reads and writes it (digest; "": no user)."""
@@ -204,6 +207,9 @@ class BrokerConfig:
     dial: tuple[PeerAddress, ...] = ()  # overrides the addresses at which this broker dials others
     forward: tuple[PeerAddress, ...] = ()  # the same for clients' calls that it forwards to a leader
     metrics_listen: str = ""  # metrics over HTTP; "": none
+    security: str = "off"  # TLS on every port: off, accept (with and without), required (tinymq/app/broker_tls.py)
+    tls_dir: str = ""  # of this broker's certificate: ca.crt, tls.crt, tls.key
+    client_certificates: bool = False  # a client has to show a certificate, not only the broker
     access_required: bool = False  # check callers whatever the registry says, and before it has said anything
     tokens_without_tls: bool = False  # take users' tokens from other machines over connections that others can read
     audit_dir: str = ""  # of the audit log; "": audit/ in the data directory
@@ -221,6 +227,7 @@ class BrokerConfig:
         _require(len(self.secret) >= SECRET_BYTES_MIN, f"the secret has fewer than {SECRET_BYTES_MIN} bytes")
         _require(1 <= self.default_partitions <= 1024, f"default_partitions {self.default_partitions} is not 1 to 1024")
         self._check_place()
+        self._check_tls()
         _check_elsewhere("dial", self.dial, self.broker_id)
         _check_elsewhere("forward", self.forward, self.broker_id)
         if self.registry.startswith(ZOOKEEPER):
@@ -238,6 +245,15 @@ class BrokerConfig:
         for text in (*listens, self.advertise, self.stream_advertise, self.peer_advertise):
             if text:
                 parse_address(text)
+
+    def _check_tls(self) -> None:
+        _require(self.security in SECURITY, f"security is {self.security[:300]!r}: it is {', '.join(SECURITY)}")
+        if self.security != "off" and not self.tls_dir:
+            hint = "set tls_dir to a directory that tinymq cert broker has written"
+            raise InvalidConfig(f"security is {self.security!r} without certificates", hint=hint)
+        if self.client_certificates and self.security != "required":
+            hint = 'set security = "required": a client without TLS shows no certificate'
+            raise InvalidConfig("client_certificates are required, and TLS is not", hint=hint)
 
     def _check_place(self) -> None:
         """Check `voters` and `join`. A voter names all voters, and a broker that joins names the brokers to ask.

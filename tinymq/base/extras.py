@@ -18,6 +18,7 @@ from urllib.request import url2pathname
 # The keys are the first words of module names; pyproject.toml has the versions. A package of two extras is listed with
 # the smaller extra.
 EXTRAS: dict[str, str] = {
+    "cryptography": "cli",
     "cyclopts": "cli",
     "rich": "cli",
     "duckdb": "duckdb",

@@ -39,6 +39,9 @@ app.command("tinymq.cli.verbs.hold:app", name="hold", help="Keep records from be
 app.command("tinymq.cli.verbs.scan:app", name="scan", help="Show which replicas served a scan, such as a Spark query.")
 app.command("tinymq.cli.verbs.access.user:app", name="user", help="Make users, roles and tokens, and revoke them.")
 app.command("tinymq.cli.verbs.access.acl:app", name="acl", help="Say what users may do: grant, revoke, list, test.")
+app.command(
+    "tinymq.cli.verbs.access.cert:app", name="cert", help="Make certificates for TLS: an authority, brokers, users."
+)
 app.command("tinymq.cli.verbs.access.auth:app", name="auth", help="Check who calls, or do not: enable, disable.")
 app.command("tinymq.cli.verbs.access.whoami:whoami", name="whoami", help="Show who the brokers take you for.")
 app.command("tinymq.cli.verbs.cluster:app", name="cluster", help="Form a cluster, show its state, recover it.")

@@ -23,6 +23,7 @@ READY_S_MAX = 60.0  # from a broker's start until it serves
 STOP_S_MAX = 15.0  # within this time, a broker that gets SIGTERM transfers its leaderships and ends
 ASK_S_MAX = 1.0
 POLL_S = 0.05
+ADMINISTRATOR = "admin"  # the first user of a secure cluster
 
 Say = Callable[[str], None]
 
@@ -38,16 +39,19 @@ class BrokerState:
     state: str  # stopped | starting | unformed | running | stopping | failed
 
 
-def up(path: Path, brokers: int | None, say: Say, first_port: int = dev_directory.ANY_PORT) -> DevDirectory:
+def up(
+    path: Path, brokers: int | None, say: Say, first_port: int = dev_directory.ANY_PORT, *, secure: bool = False
+) -> DevDirectory:
     """Start the stopped brokers of the cluster in `path`, and return when the cluster serves.
 
     Creates the cluster first if there is none. A new cluster gets its ports from `first_port` on, by the rules of
     dev_directory.create. If the cluster does not come up, the brokers that this call started are stopped again.
+    `secure`: a new cluster requires TLS and checks its callers; its administrator's token is in the directory.
     """
     if not dev_directory.exists(path):
         dev_directory.check_number(3 if brokers is None else brokers)
     with dev_directory.locked(path):
-        folder = _load_or_create(path, brokers, first_port)
+        folder = _load_or_create(path, brokers, first_port, secure)
         if mode := open_to_others(path):
             say(f"warning: other users can enter {path}, which has mode {mode}; to prevent that: chmod 700 {path}")
         started: list[DevBroker] = []
@@ -59,6 +63,8 @@ def up(path: Path, brokers: int | None, say: Say, first_port: int = dev_director
                     say(f"broker {broker.id} started on {broker.address}")
             if not folder.formed:
                 folder = _form(folder, say)
+            if folder.secure and not folder.token:
+                _secure(folder, say)
             _wait_ready(folder, folder.brokers)
         except BaseException:
             _stop(folder, started)
@@ -141,10 +147,13 @@ def status(path: Path) -> list[BrokerState]:
     return [_state(folder, broker) for broker in folder.brokers]
 
 
-def _load_or_create(path: Path, brokers: int | None, first_port: int) -> DevDirectory:
+def _load_or_create(path: Path, brokers: int | None, first_port: int, secure: bool) -> DevDirectory:
     if not dev_directory.exists(path):
-        return dev_directory.create(path, 3 if brokers is None else brokers, first_port)
+        return dev_directory.create(path, 3 if brokers is None else brokers, first_port, secure=secure)
     folder = dev_directory.load(path)
+    if secure and not folder.secure:
+        hint = "leave out --secure, or remove the cluster with its data first: tinymq dev down --purge"
+        raise InvalidRequest(f"the cluster in {path} was made without TLS", hint=hint)
     if brokers not in (None, len(folder.brokers)):
         hint = "leave out -n; tinymq dev add adds a broker, tinymq dev down --purge removes the cluster with its data"
         raise InvalidRequest(
@@ -194,9 +203,19 @@ def _form(folder: DevDirectory, say: Say) -> DevDirectory:
     deadline = time.monotonic() + READY_S_MAX
     for broker in folder.voters:
         _wait_state(folder, broker, ("unformed", "running"), deadline)
-    formed = ask.form([broker.address for broker in folder.voters], folder.secret, READY_S_MAX)
+    formed = ask.form([broker.address for broker in folder.voters], folder.secret, READY_S_MAX, folder.tls)
     say(f"cluster {formed.cluster_id.hex()} formed")
     return folder.set_formed()
+
+
+def _secure(folder: DevDirectory, say: Say) -> None:
+    """Make an administrator, and let the brokers check their callers from now on."""
+    _wait_ready(folder, folder.voters)
+    addresses = [broker.address for broker in folder.voters]
+    token = ask.administrator(addresses, folder.secret, ADMINISTRATOR, READY_S_MAX, folder.tls)
+    ask.check_callers(folder.servers, folder.authority, token)
+    folder.keep_token(token)
+    say(f"callers are checked; the token of the user {ADMINISTRATOR} is in {folder.token_file}")
 
 
 def _wait_ready(folder: DevDirectory, brokers: Sequence[DevBroker]) -> None:
@@ -221,5 +240,5 @@ def _state(folder: DevDirectory, broker: DevBroker) -> BrokerState:
     process = folder.process(broker.id)
     if process is None or not process.alive:
         return BrokerState(broker.id, None, broker.address, broker.metrics_address, "stopped")
-    state = ask.state(broker.address, ASK_S_MAX) or "starting"
+    state = ask.state(broker.address, ASK_S_MAX, folder.tls, folder.token) or "starting"
     return BrokerState(broker.id, process.pid, broker.address, broker.metrics_address, state)

@@ -21,12 +21,15 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from tinymq.base.errors import CorruptData, FolderInUse, InvalidRequest, NotFound
 from tinymq.base.private_files import check_own_directory, make_private_directory, open_private, read_private
 from tinymq.dev.process import Process
 from tinymq.net.loopback_ports import HOST, free_ports, is_free
+
+if TYPE_CHECKING:
+    from tinymq.net.client_tls import ClientTls
 
 DEFAULT = Path(".tinymq/dev")
 BROKERS_ALLOWED = (1, 3, 5)  # in a new local cluster, all of which vote on its metadata; `add` adds more without a vote
@@ -57,10 +60,44 @@ class DevDirectory:
     path: Path
     brokers: tuple[DevBroker, ...]
     formed: bool = False
+    secure: bool = False  # brokers require TLS, and check callers
 
     @property
     def servers(self) -> str:
-        return ",".join(broker.address for broker in self.brokers)
+        """The brokers, as a client takes them."""
+        return ("tinymq+tls://" if self.secure else "") + ",".join(broker.address for broker in self.brokers)
+
+    @property
+    def certificates(self) -> Path:
+        """Of a secure cluster: the directories of the authority, and of each broker."""
+        return self.path / "certificates"
+
+    @property
+    def authority(self) -> str:
+        """Of a secure cluster: the file by which clients know its brokers. "": it is not secure."""
+        return str((self.certificates / "ca" / "ca.crt").absolute()) if self.secure else ""
+
+    @property
+    def token_file(self) -> Path:
+        """Of a secure cluster: the file with its administrator's token."""
+        return self.path / "admin.token"
+
+    @property
+    def token(self) -> str:
+        """The administrator's token; "": there is none, or not yet."""
+        return read_private(self.token_file).strip() if self.secure and self.token_file.exists() else ""
+
+    @property
+    def tls(self) -> ClientTls | None:
+        """How to call the brokers; None: without TLS."""
+        from tinymq.net.client_tls import ClientTls  # here: a command without TLS starts faster
+        from tinymq.net.tls_files import Paths, TlsFiles
+
+        return ClientTls(TlsFiles(Paths(Path(self.authority)))) if self.secure else None
+
+    def keep_token(self, token: str) -> None:
+        """Keep the administrator's token."""
+        _write(self.token_file, token + "\n")
 
     @property
     def voters(self) -> tuple[DevBroker, ...]:
@@ -124,6 +161,8 @@ class DevDirectory:
             ports = [port for port in free_ports(len(ports) + len(used)) if port not in used][: len(ports)]
         broker = DevBroker(number, *(f"{HOST}:{port}" for port in ports), joined=True)
         grown = replace(self, brokers=(*self.brokers, broker))
+        if self.secure:
+            _certify(self, [broker])
         _write(self.config(number), _toml(self, broker, join=[voter.peer_address for voter in self.voters]))
         _save(grown)
         return grown
@@ -158,7 +197,7 @@ def load(path: Path) -> DevDirectory:
         brokers = tuple(_broker(each) for each in content["brokers"])
         if content["format"] != FORMAT:
             raise CorruptData(f"{file} has format {content['format']!r}, not {FORMAT}")
-        return DevDirectory(path, brokers, bool(content["formed"]))
+        return DevDirectory(path, brokers, bool(content["formed"]), bool(content.get("secure", False)))
     except FileNotFoundError:
         raise NotFound(f"there is no local cluster in {path}", hint="start one: tinymq dev up") from None
     except (ValueError, KeyError, TypeError) as error:
@@ -184,11 +223,12 @@ def check_number(brokers: int) -> None:
         raise InvalidRequest(f"a local cluster begins with 1, 3 or 5 brokers, not {brokers}", hint=hint)
 
 
-def create(path: Path, brokers: int, first_port: int = ANY_PORT) -> DevDirectory:
+def create(path: Path, brokers: int, first_port: int = ANY_PORT, *, secure: bool = False) -> DevDirectory:
     """Create the directory of a new local cluster of `brokers` brokers on loopback. Starts nothing.
 
     The brokers serve clients on `first_port` and the ports after it. If one of the ports that they need is taken, all
-    of them get any free ports.
+    of them get any free ports. With `secure`, the brokers get certificates of an authority of their own, and require
+    TLS.
     """
     check_number(brokers)
     ports = list(range(first_port, first_port + brokers))
@@ -200,7 +240,10 @@ def create(path: Path, brokers: int, first_port: int = ANY_PORT) -> DevDirectory
     folder = DevDirectory(
         path,
         tuple(DevBroker(i + 1, *addresses[i::brokers]) for i in range(brokers)),
+        secure=secure,
     )
+    if secure:
+        _certify(folder, folder.brokers)
     _write(path / "secret", secrets.token_hex(SECRET_BYTES) + "\n")
     voters = [f"{broker.id}@{broker.peer_address}" for broker in folder.brokers]
     for broker in folder.brokers:
@@ -263,12 +306,33 @@ def _toml(folder: DevDirectory, broker: DevBroker, **others: Sequence[str]) -> s
         **others,
         "secret_file": str((folder.path / "secret").absolute()),
     }
+    if folder.secure:
+        values |= {"security": "required", "tls_dir": str(_certificate(folder, broker).absolute())}
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+
+
+def _certificate(folder: DevDirectory, broker: DevBroker) -> Path:
+    return folder.certificates / f"broker-{broker.id}"
+
+
+def _certify(folder: DevDirectory, brokers: Sequence[DevBroker]) -> None:
+    """Make certificates for brokers, and the authority if there is none."""
+    from tinymq.dev import certificates
+
+    place = folder.certificates / "ca"
+    if not place.exists():
+        make_private_directory(folder.certificates)
+        certificates.Authority.make(f"tinymq {folder.path.absolute().name}").write(place)
+    authority = certificates.Authority.read(place)
+    for broker in brokers:
+        certificates.write_issued(_certificate(folder, broker), authority.pem, authority.broker(broker.id))
 
 
 def _save(folder: DevDirectory) -> None:
     brokers = [asdict(broker) for broker in folder.brokers]
     document = {"format": FORMAT, "formed": folder.formed, "brokers": brokers}
+    if folder.secure:
+        document["secure"] = True
     _write(folder.path / "cluster.json", json.dumps(document, indent=2) + "\n")
 
 

@@ -25,8 +25,8 @@ class Doorkeeper:
         self._gate = gate
         self._on_loopback = on_loopback
 
-    def admit(self, host: str, headers: Mapping[str, str]) -> Answer | None:
-        """Return the refusal, or None. `host`: the caller's."""
+    def admit(self, host: str, headers: Mapping[str, str], encrypted: bool = False) -> Answer | None:
+        """Return the refusal, or None. `host`: the caller's. `encrypted`: the request came with TLS."""
         if self._on_loopback:
             if is_local(headers.get("host", "")):
                 return None
@@ -36,7 +36,7 @@ class Doorkeeper:
         sent = headers.get("authorization", "")
         token = sent[len(BEARER) :].strip() if sent.lower().startswith(BEARER) else ""
         try:
-            caller = self._gate.identify(Credential(host, token=token))
+            caller = self._gate.identify(Credential(host, token=token, encrypted=encrypted))
             self._gate.require(caller, "GET", "describe", "cluster")
         except Unauthenticated as error:
             return plain(HTTPStatus.UNAUTHORIZED, error.message, headers={"www-authenticate": "Bearer"})

@@ -26,6 +26,7 @@ from tinymq.metrics.status import describe, dump
 from tinymq.metrics.watched import Application, Watched
 from tinymq.net import descriptors
 from tinymq.net.connection_limits import Places
+from tinymq.net.tls_ports import PortTls
 from tinymq.raft import Group, Host
 from tinymq.rpc.common.broker_state import State
 
@@ -52,8 +53,9 @@ class Endpoint:
         """The meter to which the broker reports its work."""
         return self._measures if self._measures is not None else Unmetered()
 
-    async def start(self, host: Host) -> None:
-        """Listen if `metrics_listen` is set. Raises PortInUse, InvalidConfig."""
+    async def start(self, host: Host, tls: PortTls | None = None) -> None:
+        """Listen if `metrics_listen` is set. On loopback it listens without TLS: nothing leaves the machine. Raises
+        PortInUse, InvalidConfig."""
         self._watched.host = host
         listen = self._watched.app.config.metrics_listen
         if listen:
@@ -61,7 +63,8 @@ class Endpoint:
             shares = descriptors.share(descriptors.limit(), self._watched.app.config.limits.connections_max)
             routes = {"/metrics": self._metrics, "/status": self._status}
             doorkeeper = Doorkeeper(self._watched.app.serving.gate, is_loopback(name))
-            self.server = HttpServer(routes, self._clock, shares.metrics, doorkeeper.admit)
+            local = is_loopback(name)
+            self.server = HttpServer(routes, self._clock, shares.metrics, doorkeeper.admit, None if local else tls)
             self.address = format_address(name, await self.server.start(name, port))
             self._watched.app.serving.metrics_address = self.address
 

@@ -23,6 +23,7 @@ from tinymq.base.clock import Clock, Timer
 from tinymq.net import descriptors
 from tinymq.net.acceptor import Acceptor
 from tinymq.net.connection_limits import Place, Places, Refusal, host_of
+from tinymq.net.tls_ports import PortTls
 
 REQUEST_BYTES_MAX = 16 * 1024
 REQUEST_S = 5.0
@@ -45,8 +46,9 @@ class Answer:
 Route = Callable[[Mapping[str, str]], Awaitable[Answer]]
 """Answers a request by its headers, whose names are in lower case."""
 
-Admit = Callable[[str, Mapping[str, str]], Answer | None]
-"""Returns the refusal of a request, by the caller's host and the headers. None: it is served."""
+Admit = Callable[[str, Mapping[str, str], bool], Answer | None]
+"""Returns the refusal of a request, by the caller's host, the headers, and whether TLS protects it. None: it is
+served."""
 
 
 class HttpServer:
@@ -57,9 +59,11 @@ class HttpServer:
         routes: Mapping[str, Route],
         clock: Clock,
         connections_max: int = descriptors.METRICS_CONNECTIONS_MAX,
-        admit: Admit = lambda host, headers: None,
+        admit: Admit = lambda host, headers, encrypted: None,
+        tls: PortTls | None = None,
     ) -> None:
         self.routes = routes
+        self._tls = tls
         self.admit = admit
         self.clock = clock
         self.connections_max = connections_max
@@ -70,7 +74,7 @@ class HttpServer:
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the bound port. Raises PortInUse; InvalidConfig for an address of another machine."""
-        acceptor = Acceptor(self.places, lambda place: _Connection(self, place))
+        acceptor = Acceptor(self.places, lambda place: _Connection(self, place), self._tls)
         bound = await acceptor.start(host, port, setting="metrics_listen")
         self._acceptor = acceptor
         return bound
@@ -102,7 +106,7 @@ class HttpServer:
         path = request.target.decode("ascii", "replace").partition("?")[0]
         headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
         route = self.routes.get(path)
-        refusal = self.admit(connection.host, headers)
+        refusal = self.admit(connection.host, headers, connection.encrypted)
         if refusal is not None:
             connection.send(refusal)
         elif route is None:
@@ -138,6 +142,7 @@ class _Connection(asyncio.Protocol):
         self._server = server
         self._place = place
         self.host = ""  # of the caller
+        self.encrypted = False
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_BYTES_MAX)
         self._head_only = False
         self._transport: asyncio.Transport | None = None
@@ -147,6 +152,7 @@ class _Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self.host = host_of(str((transport.get_extra_info("peername") or ("",))[0]))
+        self.encrypted = transport.get_extra_info("ssl_object") is not None
         self._limit(REQUEST_S)
         self._server.opened(self)
 

@@ -19,6 +19,8 @@ from tinymq.base.config import format_address
 from tinymq.base.errors import InvalidConfig, PortInUse
 from tinymq.net.connection_limits import Place, Places, Refusal
 from tinymq.net.descriptors import OUT_OF_RESOURCES
+from tinymq.net.tls_failures import reason_of
+from tinymq.net.tls_ports import HANDSHAKES_MAX, PortTls, speaks_tls
 
 BACKLOG = 128
 BURST_MAX = 32  # connections accepted in one turn of the loop
@@ -39,8 +41,8 @@ class RefusalLog:
         self._unlogged: Counter[Refusal] = Counter()
         self._logged_s: dict[Refusal, float] = {}
 
-    def note(self, reason: Refusal, count: int = 1) -> None:
-        """Note that `count` connections were refused just now."""
+    def note(self, reason: Refusal, count: int = 1, last: str = "") -> None:
+        """Note that `count` connections were refused just now. `last`: more about the last one."""
         self._unlogged[reason] += count
         now_s = asyncio.get_running_loop().time()
         if now_s - self._logged_s.get(reason, -LOG_EVERY_S) < LOG_EVERY_S:
@@ -50,19 +52,21 @@ class RefusalLog:
         logger.warning(
             "connections_refused", port=places.port, reason=reason.value, count=self._unlogged.pop(reason),
             open=places.open, connections_max=places.connections_max, host_connections_max=places.host_connections_max,
+            **({"last": last} if last else {}),
         )  # fmt: skip
 
 
 class Acceptor:
     """Accepts connections on one port, from `start` to `close`. All calls on one loop."""
 
-    def __init__(self, places: Places, make: MakeProtocol, tls: tuple[ssl.SSLContext, float] | None = None) -> None:
-        """`tls`: the context, and the longest time that its handshake may take, in seconds."""
+    def __init__(self, places: Places, make: MakeProtocol, tls: PortTls | None = None) -> None:
+        """`tls`: None takes connections without TLS only."""
         self.places = places
         self._make = make
         self._tls = tls
         self._sockets: list[socket.socket] = []
-        self._connecting: set[asyncio.Task[None]] = set()
+        # Connections that asyncio does not serve yet, the oldest first: with TLS, those in its handshake.
+        self._connecting: dict[asyncio.Task[None], Place] = {}
         self._paused: asyncio.TimerHandle | None = None
         self._log = RefusalLog(places)
 
@@ -110,6 +114,9 @@ class Acceptor:
         if self._paused is not None:
             self._paused.cancel()
             self._paused = None
+        if self._tls is not None:
+            for task in list(self._connecting):
+                task.cancel()
         sockets, self._sockets = self._sockets, []
         for sock in sockets:
             asyncio.get_running_loop().remove_reader(sock)
@@ -131,22 +138,60 @@ class Acceptor:
                 sock.close()
                 self._log.note(place)
             else:
+                if self._tls is not None and len(self._connecting) >= HANDSHAKES_MAX:
+                    self._end_a_handshake()
                 task = asyncio.get_running_loop().create_task(self._connect(sock, place))
-                self._connecting.add(task)
-                task.add_done_callback(self._connecting.discard)
+                self._connecting[task] = place
+                task.add_done_callback(self._connecting.pop)
 
     async def _connect(self, sock: socket.socket, place: Place) -> None:
         sock.setblocking(False)
-        tls, handshake_s = self._tls or (None, None)
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self._make(place), sock, ssl=tls, ssl_handshake_timeout=handshake_s
-            )
-        except OSError:  # such as a failed TLS handshake; asyncio has closed the socket
+            context = await self._context_for(sock)
+            loop = asyncio.get_running_loop()
+            if self._tls is None or context is None:
+                await loop.connect_accepted_socket(lambda: self._make(place), sock)
+            else:
+                await loop.connect_accepted_socket(
+                    lambda: _AfterHandshake(lambda: self._make(place)), sock, ssl=context,
+                    ssl_handshake_timeout=self._tls.handshake_s,
+                )  # fmt: skip
+        except ssl.SSLError as error:  # asyncio has closed the socket
+            self.places.refuse(Refusal.TLS)
+            self._log.note(Refusal.TLS, last=f"{place.host}: {reason_of(error)}")
+            place.leave()
+        except OSError:
             place.leave()
         except BaseException:
             place.leave()
             raise
+
+    async def _context_for(self, sock: socket.socket) -> ssl.SSLContext | None:
+        """Return the context of a connection's TLS; None: it goes on without. Raises OSError if it may not.
+
+        The first byte is awaited in any case: a connection that sends nothing costs a socket and a task, while asyncio
+        makes 300 KiB of buffers for one with TLS.
+        """
+        tls = self._tls
+        if tls is None:
+            return None
+        try:
+            async with asyncio.timeout(tls.handshake_s):
+                encrypted = await speaks_tls(sock)
+            if not encrypted and not tls.plain:
+                self.places.refuse(Refusal.PLAIN)
+                self._log.note(Refusal.PLAIN)
+                raise ConnectionRefusedError("this port takes connections with TLS only")
+        except BaseException:
+            sock.close()  # asyncio does not know it yet
+            raise
+        return tls.context() if encrypted else None
+
+    def _end_a_handshake(self) -> None:
+        """End the oldest unfinished connection of the host that has most of them, so that other hosts' go on."""
+        hosts = Counter(place.host for place in self._connecting.values())
+        busiest = max(hosts.values())
+        next(task for task, place in self._connecting.items() if hosts[place.host] == busiest).cancel()
 
     def _pause(self) -> None:
         """Without a descriptor, leave further connections in the system's queue for a while."""
@@ -162,6 +207,19 @@ class Acceptor:
         self._paused = None
         for sock in self._sockets:
             asyncio.get_running_loop().add_reader(sock, self._accept, sock)
+
+
+class _AfterHandshake(asyncio.Protocol):
+    """Stands in for the protocol of a connection until TLS's handshake is done. asyncio wants a protocol before, and
+    tells it nothing when the handshake fails."""
+
+    def __init__(self, make: Callable[[], asyncio.BaseProtocol]) -> None:
+        self._make = make
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        made = self._make()
+        transport.set_protocol(made)
+        made.connection_made(transport)
 
 
 def _listening(family: int, address: tuple[object, ...], *, v6_only: bool = True) -> socket.socket:

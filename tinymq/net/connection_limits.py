@@ -18,6 +18,8 @@ class Refusal(Enum):
     FULL = "full"  # the port has as many connections as it may
     HOST = "host"  # the host has as many connections as one host may
     DESCRIPTORS = "descriptors"  # the process, or the system, has no file descriptor left
+    PLAIN = "plain"  # it does not speak TLS, which the port requires
+    TLS = "tls"  # TLS's handshake failed
 
 
 class Place:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import time
 from collections.abc import Sequence
 
@@ -22,11 +23,11 @@ class FrameSocket:
     @property
     def quiet(self) -> bool:
         """Has no unexpected byte arrived? The end of the connection counts as something."""
-        if self._reader.cut_short() is not None:
+        if self._reader.cut_short() is not None or (isinstance(self._sock, ssl.SSLSocket) and self._sock.pending()):
             return False
         try:
             self._sock.settimeout(0)
-            self._sock.recv(1, socket.MSG_PEEK)
+            socket.socket.recv(self._sock, 1, socket.MSG_PEEK)  # below TLS, which has no such look
         except BlockingIOError:
             return True
         except OSError:
@@ -75,7 +76,7 @@ class FrameSocket:
         with contextlib.suppress(
             OSError
         ):  # a forked child may have the connection too: closing it here would not end it
-            self._sock.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)  # TLS's own would make a later send one without TLS
 
     def close(self) -> None:
         """End the connection. A second call does nothing."""

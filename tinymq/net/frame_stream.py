@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from tinymq.base.config import KIB, MIB
@@ -22,12 +22,14 @@ from tinymq.net.connection_limits import host_of
 from tinymq.net.framing import Chunk, Frame, FrameReader, pack_frame, pack_prefix
 from tinymq.net.outbox import Outbox
 from tinymq.net.socket_options import prepare
+from tinymq.net.tls_names import tinymq_uri, uris_of
 from tinymq.net.unfinished_frames import Claim, FrameDeadline, FrameRoom
 
 UNSENT_BYTES_MAX = 256 * KIB  # a send waits while the system has not taken more than this
 UNREAD_BYTES_MAX = MIB  # reading stops while frames of so many bytes wait to be received
 UNREAD_FRAMES_MAX = 1024
 SENDFILE_BYTES_MAX = MIB  # at once
+ENCRYPT_BYTES_MAX = 256 * KIB  # at once: 0.3 ms of the loop
 LOADED_S = 1.0  # a part of a file that was read counts as cached for so long: the loop never waits for a disk
 BURST_FRAMES = 8  # received without a wait; then other tasks of the loop run
 
@@ -65,6 +67,8 @@ class FrameStream(asyncio.BufferedProtocol):
         disconnected. With `room`, large frames wait for room there, and each frame has a deadline
         (unfinished_frames.py)."""
         self.remote_host = ""
+        self.encrypted = False
+        self.certified_uri = ""  # whom the other end's certificate is for, by TLS; "": it showed none
         self.received_bytes = 0
         self._reader = FrameReader(frame_bytes_max, head_bytes_max, asks=room is not None)
         self._room_of_all = room
@@ -114,11 +118,15 @@ class FrameStream(asyncio.BufferedProtocol):
             await self._room()
 
     async def send_file(self, head: bytes, body: FilePart) -> None:
-        """Send a frame whose body lies in a file. The system reads the file itself: nothing is copied here.
+        """Send a frame whose body lies in a file. The system reads the file itself: nothing is copied here. With TLS,
+        the bytes are read and encrypted here, because the system would send them as they are.
 
         Returns once the system has taken all. A file that is shorter than the body ends the connection."""
         if self._ended is not None:
             raise self._ended
+        if self.encrypted:
+            await self._send_file_encrypted(head, body)
+            return
         self._outbox.put(*pack_prefix(head, len(body)))
         self._outbox.flush()
         while self._outbox.unsent_bytes:  # asyncio does not report the last byte: look again in each turn
@@ -134,6 +142,21 @@ class FrameStream(asyncio.BufferedProtocol):
             self.abort()
             raise
 
+    async def _send_file_encrypted(self, head: bytes, body: FilePart) -> None:
+        self._outbox.put(*pack_prefix(head, len(body)))
+        try:
+            async for piece in _pieces(body):
+                self._outbox.put((piece,), len(piece))
+                self._outbox.flush()
+                while self._outbox.unsent_bytes > UNSENT_BYTES_MAX:
+                    await self._room()
+        except OSError as error:
+            self.abort()
+            raise Closed(f"the connection is lost: {error.strerror or error}") from None
+        except BaseException:  # as in send_file
+            self.abort()
+            raise
+
     async def finish(self) -> None:
         """Wait until the system has taken everything, then close. Raises the error that ended the connection before."""
         while self._outbox.waiting and self._ended is None:
@@ -142,8 +165,9 @@ class FrameStream(asyncio.BufferedProtocol):
             raise self._ended
         self._end(Closed("this end closed the connection"))
         if self._transport is not None:
-            self._transport.write_eof()  # see abort
-            self._transport.close()
+            if self._transport.can_write_eof():
+                self._transport.write_eof()  # see abort
+            self._transport.close()  # with TLS, this says goodbye first
 
     def abort(self) -> None:
         """End the connection now, and lose unsent frames. A waiting `receive` or `send` raises Closed."""
@@ -167,6 +191,10 @@ class FrameStream(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self.remote_host = str((transport.get_extra_info("peername") or ("?", 0))[0])
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None:
+            self.encrypted = True
+            self.certified_uri = tinymq_uri(uris_of(tls.getpeercert() or {}))
         self._outbox.open(transport)
         prepare(transport.get_extra_info("socket"))
         if self._room_of_all is not None:
@@ -297,6 +325,22 @@ async def send_file(sock: int, body: FilePart) -> None:
             await asyncio.sleep(0)  # others on the loop have their turn
     finally:
         os.close(mine)
+
+
+async def _pieces(body: FilePart) -> AsyncIterator[bytes]:
+    """Read a part of a file in pieces, which are in the system's memory. Raises OSError, what `load` does."""
+    loop = asyncio.get_running_loop()
+    position, left, loaded_s = body.position, len(body), body.loaded_s
+    while left:
+        if time.monotonic() - loaded_s > LOADED_S:  # as in send_file
+            await loop.run_in_executor(None, body.load, position, left)
+            loaded_s = time.monotonic()
+        piece = os.pread(body.fileno(), min(left, ENCRYPT_BYTES_MAX), position)
+        if not piece:
+            raise OSError(errno.EIO, "a file is shorter than what was to be sent of it")
+        yield piece
+        position, left = position + len(piece), left - len(piece)
+        await asyncio.sleep(0)  # others on the loop have their turn
 
 
 async def _writable(loop: asyncio.AbstractEventLoop, sock: int) -> None:

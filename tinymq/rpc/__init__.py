@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
+from tinymq.proto import grpc_core
 
-# As in tinymq/client/net/grpc_transport.py: gRPC's handlers for forks end the child of a process with brokers, such as
-# the JVM that PySpark starts beside a tinymq.testing.Cluster.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# Before any module of this room imports gRPC. Its handlers for forks would end the child of a process with brokers,
+# such as the JVM that PySpark starts beside a tinymq.testing.Cluster.
+with grpc_core.settings():
+    import grpc.aio  # noqa: F401

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +25,8 @@ from tinymq.base import extras
 with extras.required("tinymq.testing"):  # before imports that need more than the base install
     import structlog
 
-from tinymq.app.broker_app import BrokerApp, MachineEnv
+from tinymq.app.broker_app import BrokerApp
+from tinymq.app.machine_env import MachineEnv
 from tinymq.base.config import BrokerConfig, Limits, Timing
 from tinymq.base.errors import DeadlineExceeded, TinymqError
 from tinymq.base.types import PeerAddress
@@ -34,6 +36,7 @@ from tinymq.registry.raft_group.replicated import ReplicatedRegistry
 from tinymq.registry.service import RegistryService
 from tinymq.rpc.common.broker_state import State
 from tinymq.rpc.services.cluster_formation import form_cluster
+from tinymq.testing.certificates import ClusterCertificates
 from tinymq.testing.clock import TestClock
 from tinymq.testing.faults import Faults
 from tinymq.testing.links import Links
@@ -64,13 +67,17 @@ class Cluster:
         racks: Mapping[int, str] | None = None,
         auto_create_topics: bool = False,
         links: bool = False,
+        security: str = "off",
+        client_certificates: bool = False,
     ) -> None:
         """Prepare a cluster. Brokers start when you enter it.
 
         `files_factory` returns the disk of a broker, by broker id, at each of its starts. Without `form`, the brokers
         come up unformed. With `metrics`, each broker serves its metrics (see `metrics_address`). `racks` maps broker
         ids to racks. With `auto_create_topics`, topics are made when they are first used. With `links`, brokers 1 to
-        `nodes` reach one another through relays, so that `partition` and `slow` work.
+        `nodes` reach one another through relays, so that `partition` and `slow` work. `security` is that of every
+        broker (off, accept, required); `security_of` may give a broker another one for its next start. Certificates
+        are in `certificates`, and `client` uses them.
         """
         assert nodes in (1, 3, 5), "the metadata group has 1, 3 or 5 voters"
         self.nodes = nodes  # the number of voters: brokers 1 to `nodes` replicate the metadata
@@ -80,6 +87,10 @@ class Cluster:
         self._files_factory = files_factory
         self._form = form
         self._racks = racks or {}
+        self.security_of = dict.fromkeys(range(1, nodes + 1), security)  # by broker id
+        self._security = security
+        self._client_certificates = client_certificates
+        self._certificates: ClusterCertificates | None = None
         self.clock = TestClock(self._jump)  # of all brokers: `cluster.clock.advance(days=7)`
         self._links = Links() if links else None
         self._auto_create_topics = auto_create_topics
@@ -98,6 +109,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         _quieten()
         self._directory = tempfile.TemporaryDirectory(prefix="tinymq-")
+        self._certificates = ClusterCertificates(Path(self._directory.name) / "certificates")
         self._thread.start()
         try:
             self.run(self._start_all())
@@ -147,7 +159,19 @@ class Cluster:
     @property
     def servers(self) -> str:
         """Every broker's address, in the form that a client takes."""
-        return ",".join(self.address(broker_id) for broker_id in self._client_ports)
+        scheme = "tinymq+tls://" if self._security == "required" else ""
+        return scheme + ",".join(self.addresses)
+
+    @property
+    def addresses(self) -> list[str]:
+        """Every broker's address, host:port."""
+        return [self.address(broker_id) for broker_id in self._client_ports]
+
+    @property
+    def certificates(self) -> ClusterCertificates:
+        """The certificates of brokers and of their authority. Those that are needed are made."""
+        assert self._certificates is not None, "enter the cluster first"
+        return self._certificates
 
     def address(self, broker_id: int) -> str:
         return f"{HOST}:{self._client_ports[broker_id]}"
@@ -256,7 +280,10 @@ class Cluster:
         """Return a client of this cluster, which closes with the cluster."""
         from tinymq import Client  # imported here: a test may use no client
 
-        client = Client(self.servers, **settings)
+        servers = settings.pop("servers", self.servers)
+        if servers.startswith("tinymq+tls://") and not {"tls_ca", "tls_dir"} & settings.keys():
+            settings["tls_ca"] = str(self.certificates.authority)
+        client = Client(servers, **settings)
         self._clients.append(client)
         return client
 
@@ -282,6 +309,7 @@ class Cluster:
         assert self._directory is not None, "enter the cluster first"
         voters = tuple(PeerAddress(i, HOST, port) for i, port in self._peer_ports.items() if i <= self.nodes)
         joins = broker_id > self.nodes
+        security = self.security_of.get(broker_id, self._security)
         relays = {other: self._links.port(broker_id, other) for other in self._peer_ports} if self._links else {}
         return BrokerConfig(
             broker_id=broker_id,
@@ -292,6 +320,9 @@ class Cluster:
             listen=self.address(broker_id),
             peer_listen=f"{HOST}:{self._peer_ports[broker_id]}",
             metrics_listen=self._metrics_listen,
+            security=security,
+            tls_dir=str(self.certificates.of_broker(broker_id)) if security != "off" else "",
+            client_certificates=self._client_certificates,
             dial=tuple(PeerAddress(other, HOST, port) for other, port in relays.items() if port is not None),
             rack=self._racks.get(broker_id, ""),
             auto_create_topics=self._auto_create_topics,
@@ -316,7 +347,9 @@ class Cluster:
         await asyncio.gather(*(self._start(broker_id) for broker_id in self._client_ports))
         if not self._form:
             return
-        await form_cluster(self.servers.split(","), SECRET, time.time_ns() // 1000)
+        # A broker's certificate will do where clients need one.
+        tls = self.certificates.client_tls(1) if self._security == "required" else None
+        await form_cluster(self.addresses, SECRET, time.time_ns() // 1000, tls=tls)
         everyone = set(self._client_ports)
         await _wait_until(lambda: all(self._knows(broker_id, everyone) for broker_id in everyone), READY_S)
 

@@ -13,7 +13,7 @@ from pyspark_tinymq.options import options
 from pyspark_tinymq.options.offsets import EARLIEST, EARLIEST_TEXT, LATEST, LATEST_TEXT, Offsets, Partition, Place, some
 from pyspark_tinymq.options.options import BATCH, SINK, STREAM
 from tinymq.base.errors import InvalidConfig
-from tinymq.client.common.config import parse_servers
+from tinymq.client.common.servers import parse_servers
 
 LEASE_S_MIN = 1.0
 HOLD_MS = {BATCH: 60_000, STREAM: 600_000}  # Spark does not report the end of a batch; a stream may plan minutes apart

@@ -23,8 +23,9 @@ def test_the_default_is_the_local_cluster() -> None:
         ServerOptions().addresses()
     assert "tinymq dev up" in nobody.value.hint
     folder = dev_directory.create(dev_directory.DEFAULT, 3)
-    assert ServerOptions().addresses() == ",".join(broker.address for broker in folder.brokers)
-    assert ServerOptions("h:1,h:2").addresses() == "h:1,h:2"
+    assert ServerOptions().addresses() == [broker.address for broker in folder.brokers]
+    for text in ("h:1,h:2", "tinymq://h:1,h:2", "tinymq+tls://h:1, h:2"):
+        assert ServerOptions(text).addresses() == ["h:1", "h:2"]
 
 
 @pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf, 1e9])

@@ -19,9 +19,9 @@ from tinymq.client.common.config import (
     ReaderConfig,
     configure,
     default_client_id,
-    parse_servers,
 )
 from tinymq.client.common.options import ClientOptions, ProducerOptions, QueueOptions, ReaderOptions
+from tinymq.client.common.servers import parse_servers
 
 
 def test_an_unknown_setting_names_the_nearest() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -31,7 +30,7 @@ from tinymq.net.framing import PREFIX, pack_frame
 from tinymq.net.unfinished_frames import FRAME_S
 from tinymq.proto import peer_pb2
 from tinymq.raft.net.handshake import Credentials, Handshake
-from tinymq.raft.net.tcp import TcpTransport, Tls
+from tinymq.raft.net.tcp import TcpTransport
 from tinymq.raft.net.transport import HANDSHAKE_TIMEOUT_S, HANDSHAKES_MAX, HEAD_BYTES_MAX, Channel
 
 FRIEND = Credentials(1, b"\x01" * 16, CLUSTER, 1, SECRET)
@@ -422,35 +421,3 @@ def test_refusals_are_logged_once_however_often_they_happen() -> None:
         assert SECRET.decode() not in str(logs)
 
     run(scenario)
-
-
-class TlsNetwork(TcpNetwork):
-    """Anonymous TLS: no certificates, but the same code path."""
-
-    def _transport(self, end: End, secret: bytes, session: int, port: int | None) -> TcpTransport:
-        transport = super()._transport(end, secret, session, port)
-        assert isinstance(transport, TcpTransport)
-        server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        client.check_hostname = False
-        client.verify_mode = ssl.CERT_NONE
-        for context in (server, client):
-            context.maximum_version = ssl.TLSVersion.TLSv1_2
-            context.set_ciphers("AECDH-AES256-SHA:@SECLEVEL=0")
-        transport._tls = Tls(server, client)
-        return transport
-
-
-def test_the_same_over_tls() -> None:
-    async def scenario(net: TcpNetwork) -> None:
-        a, b = await started(net, 1, 2)
-        bodies = [bytes([i]) * (i * 300_000) for i in range(8)]
-        for i, body in enumerate(bodies):
-            assert a.send(2, i, Channel.BULK, (body,))
-        await b.events.until(lambda: len(b.events.messages) == 8)
-        assert [body for _, _, body in b.events.messages] == bodies
-        plain = await Raw.dial(b)
-        plain.send(framed(hello()))
-        await plain.until_closed()
-        await asyncio.wait_for(b.transport.stop(), DEADLINE_S)
-
-    run(scenario, TlsNetwork)

@@ -30,6 +30,8 @@ class Context:
     servers: str
     directory: str = ""  # of a local cluster, absolute; "": none
     token: str = field(default="", repr=False)  # of the user; "": none
+    tls_ca: str = ""  # the file by which brokers are known; "": without TLS, or that of tls_dir
+    tls_dir: str = ""  # the directory of the user's certificate; "": none
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +102,8 @@ def save(contexts: Contexts) -> None:
 
 
 def _document(context: Context) -> dict[str, str]:
-    """Older versions of the command know no tokens: a context without one is written as they read it."""
-    return {name: text for name, text in asdict(context).items() if text or name != "token"}
+    """Older versions of the command know no tokens and no TLS: a context without is written as they read it."""
+    return {name: text for name, text in asdict(context).items() if text or name in ("servers", "directory")}
 
 
 def name_of(directory: Path) -> str:

@@ -4,20 +4,23 @@ context in use (tinymq/cli/common/contexts.py)."""
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from tinymq.base.config import parse_address
 from tinymq.base.errors import InvalidConfig, InvalidRequest, NotFound
 from tinymq.cli.common import contexts, stopwatch
+from tinymq.cli.common.contexts import Context
 from tinymq.dev import dev_directory
 
 if TYPE_CHECKING:
     from tinymq.client import Client
+    from tinymq.net.client_tls import ClientTls
 
+TLS_SCHEME, PLAIN_SCHEME = "tinymq+tls://", "tinymq://"  # as in tinymq/client/common/servers.py, which loads more
 TIMEOUT_S = 30.0
 TIMEOUT_S_MIN = 0.001
 TIMEOUT_S_MAX = 86_400.0
@@ -33,7 +36,8 @@ class ServerOptions:
         Parameter(
             name=["--servers", "-s"],
             env_var="TINYMQ_SERVERS",
-            help="Brokers' addresses: host:port[,host:port…]. [default: the local cluster's, or the context's]",
+            help="Brokers' addresses: host:port[,host:port…], after tinymq+tls:// with TLS. [default: the local "
+            "cluster's, or the context's]",
         ),
     ] = None
     timeout: Annotated[
@@ -44,6 +48,19 @@ class ServerOptions:
         Parameter(
             env_var="TINYMQ_TOKEN_FILE", help="A file with your token. [default: TINYMQ_TOKEN, or the context's token]"
         ),
+    ] = None
+
+    tls_ca: Annotated[
+        Path | None,
+        Parameter(
+            env_var="TINYMQ_TLS_CA",
+            help="The certificate of the brokers' authority, for tinymq+tls://. [default: the local cluster's, or the "
+            "context's]",
+        ),
+    ] = None
+    tls_dir: Annotated[
+        Path | None,
+        Parameter(env_var="TINYMQ_TLS_DIR", help="A directory with your certificate: ca.crt, tls.crt, tls.key."),
     ] = None
 
     def __post_init__(self) -> None:
@@ -61,52 +78,81 @@ class ServerOptions:
         """The same in milliseconds."""
         return self.left_s * 1000
 
-    def addresses(self) -> str:
-        """Return the addresses of `--servers`, or of the local cluster.
+    def addresses(self) -> list[str]:
+        """Return the brokers' addresses, host:port each. Raises as `named`."""
+        bare = self.named().servers.removeprefix(TLS_SCHEME).removeprefix(PLAIN_SCHEME)
+        return [address.strip() for address in bare.split(",") if address.strip()]
 
-        Raises InvalidConfig for a malformed address, and NotFound if there are no addresses and no local cluster.
+    def named(self) -> Context:
+        """Return the brokers of `--servers`, else those of the local cluster, else those of the context in use, with
+        what is known of their TLS and of the caller's token.
+
+        Raises InvalidConfig for a malformed address, and NotFound if no brokers are named.
         """
+        found = self._known()
         if self.servers is not None:
             check_addresses(self.servers)
-            return self.servers
+            found = found if found is not None and found.servers == self.servers else Context(self.servers)
+        if found is None:
+            hint = "give -s host:port, set TINYMQ_SERVERS, or start a local cluster: tinymq dev up"
+            raise NotFound("no brokers were named", hint=hint)
+        if self.tls_ca is not None or self.tls_dir is not None:
+            ca, directory = (str(path) if path is not None else "" for path in (self.tls_ca, self.tls_dir))
+            return replace(found, tls_ca=ca, tls_dir=directory)
+        return found
+
+    def _known(self) -> Context | None:
+        """The local cluster of the current directory, else the context in use."""
         try:
-            return dev_directory.load(dev_directory.DEFAULT).servers
+            local = dev_directory.load(dev_directory.DEFAULT)
         except NotFound:
             known = contexts.load()
-        if known.current:
-            return known.get(known.current).servers
-        hint = "give -s host:port, set TINYMQ_SERVERS, or start a local cluster: tinymq dev up"
-        raise NotFound("no brokers were named", hint=hint)
+            return known.get(known.current) if known.current else None
+        return Context(local.servers, str(local.path.absolute()), local.token, local.authority)
 
     def connect(self) -> Client:
         """Return a client for a `with` block. It sends nothing yet."""
-        addresses, token = self.addresses(), self.token()
+        named, token = self.named(), self.token()
+        settings: dict[str, Any] = {}
+        if named.servers.startswith(TLS_SCHEME):
+            settings = {"tls_ca": named.tls_ca, "tls_dir": named.tls_dir}
         from tinymq.client import Client  # takes time, which counts: see left_s
 
-        return Client(addresses, token=token, request_timeout_ms=self.timeout_ms)
+        return Client(named.servers, token=token, request_timeout_ms=self.timeout_ms, **settings)
+
+    def tls(self) -> ClientTls | None:
+        """How to call a broker without a client; None: without TLS. Raises InvalidConfig."""
+        named = self.named()
+        if not named.servers.startswith(TLS_SCHEME):
+            return None
+        if not (named.tls_ca or named.tls_dir):
+            raise InvalidConfig("TLS needs the certificate of the brokers' authority", hint="give --tls-ca FILE")
+        from tinymq.net.client_tls import ClientTls, paths_of
+        from tinymq.net.tls_files import TlsFiles
+
+        return ClientTls(TlsFiles(paths_of(named.tls_dir, named.tls_ca)))
 
     def token(self) -> str:
-        """Return the token of `--token-file`, else of the context in use for its own brokers. "": the client's own, of
+        """Return the token of `--token-file`, else the one that is kept for these brokers. "": the client's own, of
         the environment, if any. Raises InvalidConfig for a file that others may read."""
         if self.token_file is not None:
             return contexts.read_token(self.token_file)
         if os.environ.get("TINYMQ_TOKEN"):
             return ""  # the client reads it
-        known = contexts.load()
-        context = known.get(known.current) if known.current else None
-        return context.token if context is not None and context.servers == self.addresses() else ""
+        return self.named().token
 
 
 def check_addresses(servers: str) -> None:
-    """Raise InvalidConfig unless each part of "host:port,host:port" is an address."""
-    for address in filter(None, map(str.strip, servers.split(","))):
+    """Raise InvalidConfig unless each part of "host:port,host:port" is an address. A scheme of tinymq's may stand in
+    front."""
+    for address in filter(None, map(str.strip, servers.removeprefix(TLS_SCHEME).removeprefix(PLAIN_SCHEME).split(","))):
         _check(address)
 
 
 def _check(address: str) -> None:
     """Raise InvalidConfig for an address that is not host:port.
 
-    A URL is refused because its scheme would be resolved as a part of the host name, which fails late.
+    A URL of another kind is refused because its scheme would be resolved as a part of the host name, which fails late.
     """
     scheme, found, rest = address.partition("://")
     if found:

@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -28,6 +28,10 @@ JOIN = (
     "host:port[,host:port…] where running brokers listen for other brokers (their peer_listen). Join "
     "their cluster, without a vote on its metadata. Needed at the first start only."
 )
+TLS_DIR = "The directory of this broker's certificate: ca.crt, tls.crt, tls.key."
+Security = Annotated[
+    Literal["off", "accept", "required"], Parameter(help="TLS on every port; accept: with it and without.")
+]
 DIAL = (
     "id@host:port at which this broker connects to another broker, instead of that broker's own address: "
     "a tunnel or a proxy; may be repeated."
@@ -53,6 +57,8 @@ def broker(
     ] = None,
     peer_listen: Annotated[str | None, Parameter(help="host:port for other brokers.")] = None,
     metrics_listen: Annotated[str | None, Parameter(help='host:port for /metrics and /status; "" for none.')] = None,
+    security: Security | None = None,
+    tls_dir: Annotated[Path | None, Parameter(help=TLS_DIR)] = None,
     voter: Annotated[
         list[str] | None,
         Parameter(help="id@host:port of a voter, a broker that replicates the metadata; may be repeated."),
@@ -78,6 +84,8 @@ def broker(
         "STREAM_LISTEN": stream_listen,
         "PEER_LISTEN": peer_listen,
         "METRICS_LISTEN": metrics_listen,
+        "SECURITY": security,
+        "TLS_DIR": tls_dir,
         "VOTERS": voter,
         "JOIN": None if join is None else [each.strip() for each in join.split(",") if each.strip()],
         "DIAL": dial,

@@ -48,15 +48,15 @@ def init(
     from tinymq.app.settings import read_secret
 
     check_free(admin_out)
-    addresses, secret = servers.addresses().split(","), read_secret(secret_file)
-    formed = ask.form(addresses, secret, servers.left_s)
+    addresses, secret, tls = servers.addresses(), read_secret(secret_file), servers.tls()
+    formed = ask.form(addresses, secret, servers.left_s, tls)
     brokers = named("broker", formed.brokers)
     if formed.newly:
         say(f"cluster {formed.cluster_id.hex()} formed of {brokers}")
     else:
         say(f"cluster {formed.cluster_id.hex()} was formed before, of {brokers}")
     if admin_out is not None:
-        token = ask.administrator(addresses, secret, ADMINISTRATOR, servers.left_s)
+        token = ask.administrator(addresses, secret, ADMINISTRATOR, servers.left_s, tls)
         hand_out(token, admin_out, ADMINISTRATOR, "table")
         say(f"check callers from now on: tinymq auth enable --token-file {admin_out}")
     if output == "json":
@@ -80,10 +80,10 @@ def recover_(
     Records that only the lost replicas held are lost. The exit code is 1 as long as such groups are left.
     """
     secret = _secret(secret_file, servers)
-    addresses = servers.addresses().split(",")
-    survey = ask.survey(addresses, secret, servers.left_s)
+    addresses, tls = servers.addresses(), servers.tls()
+    survey = ask.survey(addresses, secret, servers.left_s, tls)
     if accept_loss:
-        survey = ask.recover(survey, addresses, secret, servers.left_s, say)
+        survey = ask.recover(survey, addresses, secret, servers.left_s, say, tls)
     document = recover.describe(survey)
     if output == "json":
         print_json(document)

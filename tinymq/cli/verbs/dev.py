@@ -34,6 +34,7 @@ def up(
     *,
     brokers: Annotated[int | None, Parameter(name=["--brokers", "-n"])] = None,
     port: Annotated[int, Parameter(name=["--port", "-p"])] = dev_directory.FIRST_PORT,
+    secure: Annotated[bool, Parameter(negative=())] = False,
     dir: Dir = dev_directory.DEFAULT,
     output: Output = "table",
 ) -> None:
@@ -47,15 +48,21 @@ def up(
         The client port of the first broker of a new cluster. The other brokers get the next ports. Each broker's peer
         port is 100 higher than its client port, and its metrics port 200 higher. If one of them is taken, or if the
         port is 0, all ports are any free ones. A cluster keeps its ports.
+    secure
+        A new cluster requires TLS on all ports and checks its callers. Its certificates, and the token of the user
+        admin, are in its directory; later commands find them.
     """
     if not 0 <= port < 1 << 16:
         raise InvalidRequest(f"--port {port} is not a port", hint="write 0 (any port) to 65535")
-    folder = dev_cluster.up(dir, brokers, say, port)
+    folder = dev_cluster.up(dir, brokers, say, port, secure=secure)
     name = contexts.name_of(dir)
-    contexts.save(contexts.load().with_one(name, Context(folder.servers, str(dir.absolute())), use=True))
+    context = Context(folder.servers, str(dir.absolute()), folder.token, folder.authority)
+    contexts.save(contexts.load().with_one(name, context, use=True))
     say(f"clients connect to {folder.servers}")
     say(f"commands find it from everywhere, as the context {name}; programs do after")
     say(f"export TINYMQ_SERVERS={folder.servers}")
+    if folder.secure:
+        say(f"export TINYMQ_TLS_CA={folder.authority} TINYMQ_TOKEN=$(cat {folder.token_file.absolute()})")
     _print(dir, output)
 
 

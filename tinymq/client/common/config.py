@@ -10,11 +10,12 @@ import difflib
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
-from tinymq.base.config import MIB, Limits, format_address, parse_address
+from tinymq.base.config import MIB, Limits
 from tinymq.base.errors import InvalidConfig, InvalidName
 from tinymq.base.identity.token import SecretText
 from tinymq.base.types import check_consumer_name
@@ -42,7 +43,8 @@ SWITCH_INTERVAL_MS_MIN = 0.01  # below this the interpreter would do little but 
 HOST_LENGTH_MAX = 200
 TOKEN_VARIABLE = "TINYMQ_TOKEN"  # of the environment: the token, if a program names none
 TOKEN_CHARS_MAX = 8192
-SERVERS_VARIABLE = "TINYMQ_SERVERS"  # of the environment: the brokers, if a program names none
+TLS_CA_VARIABLE = "TINYMQ_TLS_CA"  # of the environment: a file with the brokers' authorities, if a program names none
+TLS_SCHEME = "tinymq+tls://"  # in front of servers
 BUFFER_BYTES_MAX = 1 << 40
 
 C = TypeVar("C")
@@ -97,6 +99,12 @@ class ClientConfig:
     token: who this client is, for brokers that check callers (docs/security.md); if empty, the environment variable
         TINYMQ_TOKEN. Nothing shows it: not `repr`, no error and no log.
     token_without_tls: send the token also to other machines over connections that others can read.
+    tls: connect with TLS only. "tinymq+tls://" in front of the servers says the same.
+    tls_dir: a directory with ca.crt and, if brokers want a certificate of this client, tls.crt and tls.key. New files
+        are used from the next connection on.
+    tls_ca: a file with the certificates of the authorities that sign brokers' certificates, instead of tls_dir's
+        ca.crt; if both are empty, the environment variable TINYMQ_TLS_CA.
+    tls_server_name: a name that every broker's certificate has, instead of the host that the client dials.
     """
 
     request_timeout_ms: float = 30_000
@@ -109,9 +117,14 @@ class ClientConfig:
     switch_interval_ms: float | None = None
     token: str | SecretText = field(default="", repr=False)
     token_without_tls: bool = False
+    tls: bool = False
+    tls_dir: str = ""
+    tls_ca: str = ""
+    tls_server_name: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "token", check_token(self.token))
+        self._check_tls()
         _kind(self, "token_without_tls", bool)
         if self.switch_interval_ms is not None:
             _milliseconds(self, "switch_interval_ms", least=SWITCH_INTERVAL_MS_MIN)
@@ -124,6 +137,22 @@ class ClientConfig:
         except InvalidName as error:
             raise InvalidConfig(f"client_id={self.client_id!r:.300}", hint=error.message) from None
         _kind(self, "limits", Limits)
+
+    def _check_tls(self) -> None:
+        _kind(self, "tls", bool)
+        for name in ("tls_dir", "tls_ca"):
+            value = getattr(self, name)
+            if not isinstance(value, str | Path):
+                raise InvalidConfig(f"{name}={value!r:.300}", hint="pass a path")
+            object.__setattr__(self, name, str(value) if value else "")
+        _kind(self, "tls_server_name", str)
+        if not self.tls and (self.tls_dir or self.tls_ca or self.tls_server_name):
+            raise InvalidConfig("TLS is configured, and not used", hint=f"write {TLS_SCHEME} in front of the servers")
+        if self.tls and not (self.tls_dir or self.tls_ca):
+            object.__setattr__(self, "tls_ca", os.environ.get(TLS_CA_VARIABLE, ""))
+            if not self.tls_ca:
+                hint = f"pass tls_ca=, a file, or tls_dir=, or set {TLS_CA_VARIABLE}"
+                raise InvalidConfig("TLS needs the certificate of the brokers' authority", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,17 +368,3 @@ def configure(kind: type[C], settings: Mapping[str, object]) -> C:
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
             raise InvalidConfig(f"unknown setting {name!r}", hint=hint)
     return kind(**settings)
-
-
-def parse_servers(servers: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Read "host:port,host:port", or a list of such texts, as addresses. None means those of the environment variable
-    TINYMQ_SERVERS. Raises InvalidConfig."""
-    if servers is None:
-        servers = os.environ.get(SERVERS_VARIABLE, "")
-    parts = servers.split(",") if isinstance(servers, str) else servers
-    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
-        raise InvalidConfig(f"servers={servers!r}", hint="such as '127.0.0.1:7070', or a list of such")
-    addresses = tuple(format_address(*parse_address(part.strip())) for part in parts if part.strip())
-    if not addresses:
-        raise InvalidConfig("no server is named", hint=f"pass Client('127.0.0.1:7070'), or set {SERVERS_VARIABLE}")
-    return addresses

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TypedDict
 
 from tinymq.base.config import Limits
@@ -22,6 +23,10 @@ class ClientOptions(TypedDict, total=False):
     switch_interval_ms: float | None
     token: str | SecretText
     token_without_tls: bool
+    tls: bool
+    tls_dir: str | Path
+    tls_ca: str | Path
+    tls_server_name: str
 
 
 class ProducerOptions(TypedDict, total=False):

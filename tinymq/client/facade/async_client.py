@@ -15,14 +15,12 @@ from tinymq.base.errors import Closed, TinymqError
 from tinymq.base.types import RecordMetadata
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.common.config import (
-    ClientConfig,
     ConsumerConfig,
     ProducerConfig,
     QueueConfig,
     ReaderConfig,
     WorkerConfig,
     configure,
-    parse_servers,
 )
 from tinymq.client.common.options import (
     ClientOptions,
@@ -33,6 +31,7 @@ from tinymq.client.common.options import (
     ReaderOptions,
     WorkerOptions,
 )
+from tinymq.client.common.servers import configure_client, parse_servers
 from tinymq.client.common.start_positions import Place, Places
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.consume.reader import AsyncReader
@@ -75,7 +74,7 @@ class AsyncClient:
         **settings: Unpack[ClientOptions],
     ) -> None:
         self.servers = parse_servers(servers)
-        self.config = configure(ClientConfig, settings)
+        self.config = configure_client(servers, settings)
         self._connector = connector
         self._clock = clock or SystemClock()
         self._rng = rng or random.Random()

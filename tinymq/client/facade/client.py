@@ -17,8 +17,8 @@ from typing import Self, Unpack
 
 from tinymq.base.errors import Closed, TinymqError
 from tinymq.base.types import RecordMetadata
-from tinymq.client.common.config import ClientConfig, configure, parse_servers
 from tinymq.client.common.options import ClientOptions, HandlerOptions
+from tinymq.client.common.servers import configure_client, parse_servers
 from tinymq.client.common.start_positions import Place
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.facade.async_client import AsyncClient
@@ -44,7 +44,8 @@ class Client(ClientCalls):
 
     def __init__(self, servers: str | Sequence[str] | None = None, **settings: Unpack[ClientOptions]) -> None:
         self.servers = parse_servers(servers)
-        self.config = configure(ClientConfig, settings)
+        self.config = configure_client(servers, settings)
+        settings["tls"] = self.config.tls  # of the scheme, which `self.servers` does not show
         self._make = partial(AsyncClient, self.servers, **settings)
         self._loop_thread = self._new_loop_thread()
         self._direct: BlockingSender | None = None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
 from tinymq.base.clock import Clock
-from tinymq.base.errors import TinymqError
+from tinymq.base.errors import InvalidConfig, TinymqError
 from tinymq.client.common.config import ClientConfig, check_token, default_client_id
 from tinymq.client.consume.reader import AsyncReader
 from tinymq.client.consume.scan import AsyncScan
@@ -19,6 +20,8 @@ from tinymq.client.produce.producer import AsyncProducer
 from tinymq.client.queue.queue import AsyncQueue
 from tinymq.client.serve.serving import Serving
 from tinymq.client.work.worker import AsyncWorker
+
+LOG = logging.getLogger("tinymq.client")
 
 Opened = AsyncProducer | AsyncReader | AsyncScan | AsyncQueue | AsyncConsumer | AsyncWorker | Serving
 T = TypeVar("T", bound=Opened)
@@ -59,9 +62,19 @@ class OpenedObjects:
 def broker_connector(config: ClientConfig, clock: Clock) -> Connector:
     """The connector to real brokers."""
     from tinymq.client.net.streams import BrokerConnector  # loads gRPC, which takes long
+    from tinymq.net.client_tls import ClientTls, paths_of
+    from tinymq.net.tls_files import TlsFiles
 
     token = TokenSender(check_token(config.token), config.token_without_tls)
-    return BrokerConnector(config.limits, config.client_id or default_client_id(), clock, token)
+    tls = None
+    if config.tls:
+        tls = ClientTls(TlsFiles(paths_of(config.tls_dir, config.tls_ca), _report), config.tls_server_name)
+    return BrokerConnector(config.limits, config.client_id or default_client_id(), clock, token, tls)
+
+
+def _report(place: str, error: InvalidConfig | None) -> None:
+    if error is not None:
+        LOG.warning("certificates in %s: %s; the old ones stay in use", place, error.message)
 
 
 def call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
-from tinymq.base.config import Limits
+from tinymq.base.config import Limits, parse_address
 from tinymq.base.errors import (
     BrokerUnreachable,
     Closed,
@@ -28,22 +28,15 @@ from tinymq.client.common.argument_checks import FORK_HINT
 from tinymq.client.net.ports import Fetched, Metadata, PackedBatch
 from tinymq.client.net.token_sender import NO_TOKEN, TokenSender
 from tinymq.client.net.wire import join, read_error, read_fetched
+from tinymq.net.client_tls import ClientTls
+from tinymq.proto import grpc_core
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import TRAILER
 from tinymq.proto.methods import Method, method_named, method_of
 
-# gRPC's C core has fork handlers for its synchronous API. They are on by default, and with grpc.aio in the parent they
-# can crash the child. The C core reads this variable once, when it is loaded. So it is set for the import alone, and
-# the environment of the process, which its children inherit, stays as it was.
-_FORK_HANDLERS = "GRPC_ENABLE_FORK_SUPPORT"
-_asked = os.environ.get(_FORK_HANDLERS)
-os.environ[_FORK_HANDLERS] = _asked if _asked is not None else "0"
-try:
+with grpc_core.settings():
     import grpc
     import grpc.aio
-finally:
-    if _asked is None:
-        del os.environ[_FORK_HANDLERS]
 
 AUTHORIZATION = "authorization"  # metadata key
 _PRODUCE = method_named("Broker", "Produce").path
@@ -52,6 +45,7 @@ _WORK = method_named("Workers", "Work").path
 _NEVER_SENT = ("failed to connect", "connection refused", "dns resolution failed", "name resolution failure")
 _TOO_MANY = "concurrent rpc limit"  # grpc.aio refuses a call when the broker serves as many as it may
 RETRY_MS = 100  # after such a refusal
+RETIRED_S = 60.0  # for the calls of a channel with older certificates to end
 _KEEPALIVE = (("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000))
 
 
@@ -88,7 +82,10 @@ def _other_port(reason: str) -> str:
     if "http1" in reason.lower():
         return "an HTTP server listens there, such as a broker's metrics_listen; clients connect to its listen"
     if "socket closed" in reason.lower():
-        return "closes the connection, as a broker's peer_listen and stream_listen do; clients connect to its listen"
+        return (
+            "closes the connection, as a broker does that requires TLS (connect to tinymq+tls://), or as its"
+            " peer_listen and stream_listen do (clients connect to its listen)"
+        )
     return ""
 
 
@@ -197,9 +194,14 @@ class GrpcLink:
         client_id: str,
         keepalive: bool = False,
         token: TokenSender = NO_TOKEN,
+        tls: ClientTls | None = None,
     ) -> None:
         self._address = address
         self._token = token
+        self._tls = tls
+        self._encrypts = tls is not None  # the next channel
+        self._generation = 0  # of the certificates that the channel was made with
+        self._retired: set[asyncio.Task[None]] = set()  # channels with older certificates, until their calls have ended
         self._metadata: Metadata = (("tinymq-client-id", client_id),) if client_id else ()
         self._message_bytes_max = message_bytes_max
         self._keepalive = _KEEPALIVE if keepalive else ()
@@ -215,6 +217,7 @@ class GrpcLink:
     ) -> Any:
         """As tinymq.client.net.ports.Link.call. A gateway names the `method`, and has metadata for each call."""
         method = method or method_of(request)
+        self._renew()
         make = self._calls.get(method.path)
         if make is None:
             make = self._calls[method.path] = self._open().unary_unary(
@@ -225,7 +228,10 @@ class GrpcLink:
         try:
             return await make(request, timeout=timeout_s, metadata=(*self._identity(), *metadata))
         except grpc.aio.AioRpcError as error:
-            raise error_of_status(error, self._address) from None
+            typed = error_of_status(error, self._address)
+            if self._tls is not None and isinstance(typed, BrokerUnreachable):
+                typed = await self._explained(self._tls, typed)
+            raise typed from None
         except grpc.aio.UsageError as error:
             raise BrokerUnreachable(f"{self._address}: {error}") from None
         except asyncio.CancelledError:
@@ -248,15 +254,40 @@ class GrpcLink:
     async def close(self) -> None:
         channel, self._channel = self._channel, None
         self._calls.clear()
+        retired, self._retired = self._retired, set()
+        for task in retired:
+            task.cancel()
+        await asyncio.gather(*retired, return_exceptions=True)
         if channel is not None:
             await channel.close()
 
+    def _renew(self) -> None:
+        """Make a new channel if the certificates have changed. Calls of the old one go on."""
+        if self._tls is None or self._channel is None or self._tls.generation == self._generation:
+            return
+        channel, self._channel = self._channel, None
+        self._calls.clear()
+        task = asyncio.get_running_loop().create_task(channel.close(RETIRED_S))
+        self._retired.add(task)
+        task.add_done_callback(self._retired.discard)
+
+    async def _explained(self, tls: ClientTls, error: BrokerUnreachable) -> BrokerUnreachable:
+        """Say why TLS failed, if that is the reason. Where TLS is optional, connect the other way next time."""
+        if tls.optional:
+            channel, self._channel, self._encrypts = self._channel, None, not self._encrypts
+            self._calls.clear()
+            if channel is not None:
+                await channel.close()
+        why = await asyncio.to_thread(tls.explain, *parse_address(self._address))
+        return BrokerUnreachable(f"{self._address}: {why}") if why else error
+
     def _identity(self) -> Metadata:
         """What every call says of this client. Raises InvalidConfig for a token that others could read."""
-        token = self._token.token_for(self._address)
+        token = self._token.token_for(self._address, encrypted=self._encrypts)
         return (*self._metadata, (AUTHORIZATION, f"Bearer {token}")) if token else self._metadata
 
     async def _stream(self, path: str, timeout_s: float) -> Any:
+        self._renew()
         channel = self._open()
         try:
             async with asyncio.timeout(timeout_s):
@@ -280,29 +311,38 @@ class GrpcLink:
     def _open(self) -> grpc.aio.Channel:
         if self._channel is None:
             _check_process()
-            self._channel = grpc.aio.insecure_channel(
-                self._address,
-                options=[
-                    ("grpc.max_send_message_length", self._message_bytes_max),
-                    ("grpc.max_receive_message_length", self._message_bytes_max),
-                    # A restarted broker is found within a second; gRPC's own bound is two minutes.
-                    ("grpc.initial_reconnect_backoff_ms", 100),
-                    ("grpc.min_reconnect_backoff_ms", 1000),  # this one bounds an attempt, not the pause
-                    ("grpc.max_reconnect_backoff_ms", 250),  # 1000 kept clients from a restarted broker for 2 s
-                    ("grpc.use_local_subchannel_pool", 1),
-                    ("grpc.enable_http_proxy", 0),
-                    *self._keepalive,
-                ],
-            )
+            options = [
+                ("grpc.max_send_message_length", self._message_bytes_max),
+                ("grpc.max_receive_message_length", self._message_bytes_max),
+                # A restarted broker is found within a second; gRPC's own bound is two minutes.
+                ("grpc.initial_reconnect_backoff_ms", 100),
+                ("grpc.min_reconnect_backoff_ms", 1000),  # this one bounds an attempt, not the pause
+                ("grpc.max_reconnect_backoff_ms", 250),  # 1000 kept clients from a restarted broker for 2 s
+                ("grpc.use_local_subchannel_pool", 1),
+                ("grpc.enable_http_proxy", 0),
+                *self._keepalive,
+            ]
+            self._channel = self._channel_with(options)
         return self._channel
+
+    def _channel_with(self, options: list[tuple[str, Any]]) -> grpc.aio.Channel:
+        tls = self._tls
+        if tls is None or not self._encrypts:
+            return grpc.aio.insecure_channel(self._address, options=options)
+        self._generation, pem = tls.generation, tls.pem
+        if tls.server_name:
+            options.append(("grpc.ssl_target_name_override", tls.server_name))
+        credentials = grpc.ssl_channel_credentials(pem.ca or None, pem.key or None, pem.certificate or None)
+        return grpc.aio.secure_channel(self._address, credentials, options=options)
 
 
 class GrpcConnector:
-    """Makes links over gRPC without TLS."""
+    """Makes links over gRPC, with TLS or without."""
 
     def __init__(
-        self, limits: Limits, client_id: str = "", *, keepalive: bool = False, token: TokenSender = NO_TOKEN
-    ) -> None:
+        self, limits: Limits, client_id: str = "", *, keepalive: bool = False, token: TokenSender = NO_TOKEN,
+        tls: ClientTls | None = None,
+    ) -> None:  # fmt: skip
         """Every call carries `client_id`, by which brokers count their clients, and `token`, by which they know them.
 
         `keepalive`: ping a silent broker, so that calls which wait for long end soon after the broker does.
@@ -310,7 +350,8 @@ class GrpcConnector:
         self._client_id = client_id
         self._keepalive = keepalive
         self._token = token
+        self._tls = tls
         self._message_bytes_max = limits.grpc_message_bytes_max
 
     def link(self, address: str) -> GrpcLink:
-        return GrpcLink(address, self._message_bytes_max, self._client_id, self._keepalive, self._token)
+        return GrpcLink(address, self._message_bytes_max, self._client_id, self._keepalive, self._token, self._tls)

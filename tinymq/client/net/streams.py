@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError
@@ -25,10 +27,11 @@ from tinymq.base.errors import (
     TinymqError,
     Unauthenticated,
 )
-from tinymq.client.net.grpc_transport import GrpcConnector
-from tinymq.client.net.ports import Fetched, FetchStream, Link, PackedBatch, ProduceStream, WorkStream
+from tinymq.client.net.grpc_transport import GrpcConnector, GrpcLink
+from tinymq.client.net.ports import Fetched, FetchStream, PackedBatch, ProduceStream, WorkStream
 from tinymq.client.net.token_sender import NO_TOKEN, TokenSender
 from tinymq.client.net.wire import fetched, read_error, view_of
+from tinymq.net.client_tls import ClientTls
 from tinymq.net.frame_socket import FrameSocket
 from tinymq.net.frame_stream import FrameStream
 from tinymq.net.framing import FrameReader, pack_frame
@@ -102,31 +105,19 @@ class FramedFetch:
         self._stream.abort()
 
 
-async def connect_stream(make: Callable[[], FrameStream], host: str, port: int) -> FrameStream:
-    """Return a connected stream over TCP. Raises OSError."""
-    sock = await _connected(host, port)
-    _, stream = await asyncio.get_running_loop().create_connection(make, sock=sock)
-    return stream
-
-
 class BrokerLink:
-    """A link to one broker. It chooses the transport of each stream: the stream port, else that of `link`."""
+    """A link to one broker. It chooses the transport of each stream: the stream port, else gRPC."""
 
     def __init__(
-        self,
-        link: Link,
-        limits: Limits,
-        client_id: str,
-        clock: Clock,
-        token: TokenSender = NO_TOKEN,
-        connect: Callable[[Callable[[], FrameStream], str, int], Awaitable[FrameStream]] = connect_stream,
-    ) -> None:
+        self, link: GrpcLink, limits: Limits, client_id: str, clock: Clock, token: TokenSender = NO_TOKEN,
+        tls: ClientTls | None = None,
+    ) -> None:  # fmt: skip
         self._link = link
+        self._tls = tls
         self._token = token
         self._limits = limits
         self._client_id = client_id
         self._clock = clock
-        self._connect = connect
         self._unreachable = ("", 0.0)  # (a stream port that could not be reached, when it is tried again)
         self.call = link.call
         self.close = link.close
@@ -175,7 +166,7 @@ class BrokerLink:
             return None, left_s
         hello = pb.StreamHello(
             protocol=PROTOCOL, kind=kind, cluster_id=metadata.cluster_id, broker_id=metadata.broker_id,
-            client_id=self._client_id, token=self._token.token_for(where),
+            client_id=self._client_id, token=self._token.token_for(where, encrypted=self._tls is not None),
         )  # fmt: skip
         dial_s = min(DIAL_S_MAX, left_s / 2)
         try:
@@ -195,9 +186,14 @@ class BrokerLink:
     async def _dial(self, where: str, hello: pb.StreamHello, timeout_s: float) -> FrameStream:
         """Connect to the stream port and say hello. Raises the reason if this fails."""
         host, port = parse_address(where)
+        loop = asyncio.get_running_loop()
         most = self._limits.grpc_message_bytes_max  # for a head, too: a reply with many results has no body
+        context = self._tls.context if self._tls is not None else None
+        name = self._tls.name_of(host) if self._tls is not None else None
         async with asyncio.timeout(timeout_s):
-            stream = await self._connect(lambda: FrameStream(most, most), host, port)
+            _, stream = await loop.create_connection(
+                lambda: FrameStream(most, most), sock=await _connected(host, port), ssl=context, server_hostname=name
+            )
             try:
                 await stream.send(hello.SerializeToString())
                 head, _ = await stream.receive()
@@ -218,6 +214,9 @@ class BrokerLink:
             try:
                 prepare(sock)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it by itself
+                if self._tls is not None:
+                    wrap = partial(self._tls.context.wrap_socket, sock, server_hostname=self._tls.name_of(host))
+                    return await asyncio.to_thread(_greet_encrypted, sock, wrap, hello, reader, timeout_s)
                 for chunk in pack_frame(hello.SerializeToString())[0]:
                     await loop.sock_sendall(sock, chunk)
                 while (frame := reader.next_frame()) is None:
@@ -232,18 +231,36 @@ class BrokerLink:
         return FrameSocket(sock, reader)
 
 
+def _greet_encrypted(
+    sock: socket.socket, wrap: Callable[[], ssl.SSLSocket], hello: pb.StreamHello, reader: FrameReader, timeout_s: float
+) -> FrameSocket:  # fmt: skip
+    """Say hello over TLS. Blocks for `timeout_s` in each step. Raises the reason if this fails."""
+    sock.settimeout(timeout_s)
+    stream = FrameSocket(wrap(), reader)
+    try:
+        stream.send(hello.SerializeToString(), (), timeout_s)
+        _check_welcome(stream.receive(timeout_s)[0])
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
 class BrokerConnector:
     """Makes links that use the stream port or gRPC."""
 
-    def __init__(self, limits: Limits, client_id: str, clock: Clock, token: TokenSender = NO_TOKEN) -> None:
-        self._grpc = GrpcConnector(limits, client_id, token=token)
+    def __init__(
+        self, limits: Limits, client_id: str, clock: Clock, token: TokenSender = NO_TOKEN, tls: ClientTls | None = None
+    ) -> None:
+        self._grpc = GrpcConnector(limits, client_id, token=token, tls=tls)
+        self._tls = tls
         self._token = token
         self._limits = limits
         self._client_id = client_id
         self._clock = clock
 
     def link(self, address: str) -> BrokerLink:
-        return BrokerLink(self._grpc.link(address), self._limits, self._client_id, self._clock, self._token)
+        return BrokerLink(self._grpc.link(address), self._limits, self._client_id, self._clock, self._token, self._tls)
 
 
 def _check_welcome(head: bytes) -> None:

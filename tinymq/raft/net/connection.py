@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import ssl
 from collections.abc import Callable, Sequence
 
 from google.protobuf.message import DecodeError
@@ -19,6 +20,8 @@ from tinymq.net.connection_limits import host_of
 from tinymq.net.framing import PREFIX_BYTES, Chunk, FrameReader, pack_frame
 from tinymq.net.outbox import Outbox
 from tinymq.net.socket_options import prepare
+from tinymq.net.tls_failures import reason_of
+from tinymq.net.tls_names import broker_of, tinymq_uri, uris_of
 from tinymq.net.unfinished_frames import Claim, FrameDeadline, FrameRoom
 from tinymq.proto import peer_pb2
 from tinymq.raft.net import handshake
@@ -134,6 +137,9 @@ class Connection(asyncio.BufferedProtocol):
             clock = self._clock
             self._claim = Claim(self._room_of_all, host_of(host), self._granted)
             self._frame_deadline = FrameDeadline(self._reader, clock.monotonic, clock.call_later, self._frame_expired)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None:
+            self.handshake.certified_broker = broker_of(tinymq_uri(uris_of(tls.getpeercert() or {})))
         self._outbox.open(transport)
         prepare(transport.get_extra_info("socket"))
         if self.closing:
@@ -249,6 +255,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _end(self, exc: Exception | None) -> TinymqError:
         """Say why the connection ended, if this side did not end it."""
+        if isinstance(exc, ssl.SSLError):  # a refusal of TLS 1.3 arrives after this side's handshake
+            return BrokerUnreachable(f"{self.remote}: {reason_of(exc)}")
         if exc is not None and not isinstance(exc, OSError):
             return BrokerUnreachable(f"{self.remote}: {exc!r}")
         if not self.opened:

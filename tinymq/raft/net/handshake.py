@@ -41,6 +41,7 @@ from google.protobuf.message import DecodeError
 from tinymq.base.config import format_address, parse_peer
 from tinymq.base.errors import (
     BY_CODE,
+    BrokerUnreachable,
     Closed,
     Denied,
     InvalidConfig,
@@ -205,6 +206,7 @@ class Handshake:
         self.version = 0  # of the protocol, spoken from OPEN on
         self.farewell: bytes | None = None
         self.joining = False  # the dialer belongs to no cluster
+        self.certified_broker: int | None = None  # by TLS: the broker of the peer's certificate; 0: of no broker
         self.invitation: Invitation | None = None  # the dialer's, proven, once WELCOMED
         self._me = credentials
         self._invite = invite
@@ -261,6 +263,9 @@ class Handshake:
         """Say what it means that the other side closed instead of answering."""
         if self.state is State.AWAIT_PROOF:
             return WrongSecret("the peer closed instead of proving the secret: its own is probably another")
+        if self.state is State.AWAIT_ANSWER and self.certified_broker is not None:
+            hint = "its log names the reason, such as an authority that it does not know"
+            return BrokerUnreachable("the peer closed after TLS's handshake: it refuses our certificate", hint=hint)
         if self.state is State.WELCOMED:
             return Closed("it was told which cluster to join")
         return InvalidFrame("the peer closed in the middle of the handshake")
@@ -347,6 +352,9 @@ class Handshake:
             raise WrongCluster(f"the peer belongs to cluster {hello.cluster_id.hex()}, not {me.cluster_id.hex()}")
         if hello.broker_id in (0, me.broker_id):
             raise WrongBroker(f"the peer calls itself broker {hello.broker_id}; this is broker {me.broker_id}")
+        if self.certified_broker not in (None, hello.broker_id):
+            whose = f"broker {self.certified_broker}'s" if self.certified_broker else "no broker's"
+            raise WrongBroker(f"the peer calls itself broker {hello.broker_id}, and its certificate is {whose}")
         self.version = version
         self.channel = Channel(hello.channel)
         self.peer = PeerIdentity(hello.broker_id, hello.incarnation, hello.session, hello.protocol_max)

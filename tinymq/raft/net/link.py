@@ -33,6 +33,7 @@ class Link:
         self.address = address
         self.channel = channel
         self.connection: Connection | None = None  # invariant: opened; closing for an instant at most
+        self.dials_plain = False  # the next attempt is without TLS
         self.refusal = ""  # code of the last failed attempt, empty once one has opened
         self.ask_at = 0.0  # monotonic time of the next question for the peer's cluster
         self._clock = clock

@@ -7,7 +7,6 @@ peer's identity means to other connections (tcp.py) do not.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections import Counter
 from collections.abc import Callable
 
@@ -20,11 +19,12 @@ from tinymq.net import descriptors
 from tinymq.net.acceptor import Acceptor
 from tinymq.net.connection_limits import Place, Places
 from tinymq.net.framing import Chunk
+from tinymq.net.tls_ports import PortTls
 from tinymq.net.unfinished_frames import FrameRoom
 from tinymq.proto import peer_pb2
 from tinymq.raft.net.connection import Connection
 from tinymq.raft.net.handshake import Handshake
-from tinymq.raft.net.transport import HANDSHAKE_TIMEOUT_S, HANDSHAKES_MAX, Channel
+from tinymq.raft.net.transport import HANDSHAKES_MAX, Channel
 
 REJECTIONS_LOGGED_MAX = 256  # different ones; after that the set is cleared
 
@@ -74,10 +74,10 @@ class Listener:
         assert self._acceptor is not None
         return self._acceptor.address
 
-    async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+    async def start(self, host: str, port: int, tls: PortTls | None) -> None:
         """Listen. Raises PortInUse, and InvalidConfig for an address that is not this machine's."""
         assert self._acceptor is None
-        acceptor = Acceptor(self.places, self._accept, (tls, HANDSHAKE_TIMEOUT_S) if tls else None)
+        acceptor = Acceptor(self.places, self._accept, tls)
         await acceptor.start(host, port, setting="peer_listen")
         self._acceptor = acceptor
 

@@ -22,6 +22,8 @@ from tinymq.base.types import PeerAddress
 from tinymq.format.feature_level import KNOWN_LEVEL, check_member
 from tinymq.net.connection_limits import Places
 from tinymq.net.framing import Chunk
+from tinymq.net.tls_failures import reason_of
+from tinymq.net.tls_ports import PortTls
 from tinymq.proto import peer_pb2
 from tinymq.raft.net.connection import Connection
 from tinymq.raft.net.handshake import ANYBODY, NONCE_BYTES, Credentials, Handshake
@@ -47,12 +49,12 @@ logger = structlog.get_logger("tinymq.raft.net.transport")
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
-    """The contexts for mutual TLS between brokers, below the handshake."""
+class PeerTls:
+    """Mutual TLS between brokers, below the handshake. Each side's certificate names its broker."""
 
-    server: ssl.SSLContext
-    client: ssl.SSLContext
-    server_hostname: str = ""  # the name in every broker's certificate; empty: the address that is dialled
+    accepts: Callable[[], ssl.SSLContext]  # asked for each connection; wants a certificate of the dialer
+    dials: Callable[[], ssl.SSLContext]  # asked for each connection; checks names only if it says so
+    plain: bool = False  # takes connections without TLS, too, and dials so where TLS finds no answer
 
 
 class TcpTransport:
@@ -72,7 +74,7 @@ class TcpTransport:
         rng: random.Random,
         limits: Limits,
         *,
-        tls: Tls | None = None,
+        tls: PeerTls | None = None,
         token_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         assert secret, "an empty secret proves nothing"
@@ -178,7 +180,8 @@ class TcpTransport:
 
     async def start(self) -> None:
         assert not self._stopped
-        await self._listener.start(*self._listen, self._tls.server if self._tls else None)
+        tls = PortTls(self._tls.accepts, self._tls.plain, HANDSHAKE_TIMEOUT_S) if self._tls is not None else None
+        await self._listener.start(*self._listen, tls)
         for link in self._links.values():
             link.start()
 
@@ -222,9 +225,11 @@ class TcpTransport:
                 self.on_disconnected(address.broker_id, link.channel, reason.message)
 
         # The attempt returns when the connection has ended. One that never opened was refused, or reached no broker.
-        connection = await self._attempt(address, link.channel, me, opened, lost)
+        connection = await self._attempt(address, link.channel, me, opened, lost, plain=link.dials_plain)
         if not connection.opened:
             self._refused(link, connection.lost.result())
+        # A cluster that moves to TLS has brokers without it. After each failure the other way is tried.
+        link.dials_plain = self._tls is not None and self._tls.plain and not connection.opened and not link.dials_plain
         return connection.opened
 
     async def _ask(self, link: Link, me: Credentials) -> None:
@@ -247,7 +252,7 @@ class TcpTransport:
 
     async def _attempt(
         self, address: PeerAddress, channel: Channel, me: Credentials, on_open: Callable[[Connection], None],
-        on_lost: Callable[[Connection, TinymqError], None],
+        on_lost: Callable[[Connection, TinymqError], None], *, plain: bool = False,
     ) -> Connection:  # fmt: skip
         """Dial, and wait for the end of what comes of it."""
         where = format_address(address.host, address.port)
@@ -260,7 +265,7 @@ class TcpTransport:
             on_message=_no_message,
             on_lost=on_lost,
         )
-        attempt = asyncio.ensure_future(self._connect(address, connection))
+        attempt = asyncio.ensure_future(self._connect(address, connection, None if plain else self._tls))
         try:
             await asyncio.wait([connection.lost])
         finally:
@@ -279,17 +284,19 @@ class TcpTransport:
         if self.on_refused is not None and not self._stopped:
             self.on_refused(peer, error)
 
-    async def _connect(self, address: PeerAddress, connection: Connection) -> None:
-        tls = self._tls
+    async def _connect(self, address: PeerAddress, connection: Connection, tls: PeerTls | None) -> None:
         try:
+            context = tls.dials() if tls is not None else None
             await asyncio.get_running_loop().create_connection(
                 lambda: connection,
                 address.host,
                 address.port,
-                ssl=tls.client if tls else None,
-                server_hostname=(tls.server_hostname or address.host) if tls else None,
-                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if tls else None,
+                ssl=context,
+                server_hostname=address.host if context is not None else None,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if context is not None else None,
             )
+        except ssl.SSLError as error:
+            connection.close(BrokerUnreachable(f"{connection.remote}: {reason_of(error)}"))
         except (OSError, UnicodeError) as error:  # the latter from host names that are none
             refused = isinstance(error, ConnectionRefusedError)
             connection.close(BrokerUnreachable(f"{connection.remote}: {error}", refused=refused))

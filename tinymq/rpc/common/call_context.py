@@ -6,6 +6,8 @@ from typing import Any
 
 import grpc
 
+from tinymq.rpc.common.relayed import real_host
+
 CLIENT_ID = "tinymq-client-id"  # metadata key
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -20,4 +22,7 @@ def client_of(context: Context) -> str:
 def host_of(peer: str) -> str:
     """Return the host of gRPC's "ipv4:127.0.0.1:4242", "ipv6:%5B::1%5D:4242" or "unix:..."."""
     kind, _, rest = peer.partition(":")
-    return rest.rpartition(":")[0] if kind in ("ipv4", "ipv6") else peer
+    if kind not in ("ipv4", "ipv6"):
+        return peer
+    host, _, port = rest.rpartition(":")
+    return real_host(host, port)

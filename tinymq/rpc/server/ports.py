@@ -8,6 +8,7 @@ from typing import Protocol
 
 from tinymq.base.config import ANY_HOST, BrokerConfig, Limits, format_address, is_loopback, parse_address
 from tinymq.net.connection_limits import Places
+from tinymq.rpc.server.grpc_tls import GrpcTls
 from tinymq.rpc.server.server import Services
 from tinymq.rpc.server.stream_server import StreamServer
 
@@ -25,7 +26,7 @@ class Server(Protocol):
     async def stop(self, grace_s: float | None) -> None: ...
 
 
-MakeServer = Callable[[Limits, Services], Server]
+MakeServer = Callable[[Limits, Services, GrpcTls | None], Server]
 
 
 class ClientPorts:

@@ -17,10 +17,13 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.rpc.common.fetch_codec import FetchAnswer
 from tinymq.rpc.common.metering import Metering
+from tinymq.rpc.common.relayed import LOOPBACK
 from tinymq.rpc.common.reply_stream import quiet_departures
 from tinymq.rpc.common.request_bounds import RequestBounds
 from tinymq.rpc.server.client_connections import ClientConnections
+from tinymq.rpc.server.first_byte_relay import FirstByteRelay
 from tinymq.rpc.server.foreign_services import ForeignServices
+from tinymq.rpc.server.grpc_tls import GrpcTls
 from tinymq.rpc.services.admin import AdminService
 from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
@@ -69,11 +72,14 @@ class Services:
 class RpcServer:
     """Serves from `start` to `stop`. Its health is NOT_SERVING until `set_serving`."""
 
-    def __init__(self, limits: Limits, services: Services) -> None:
+    def __init__(self, limits: Limits, services: Services, tls: GrpcTls | None = None) -> None:
+        """`tls`: None serves without TLS only."""
         quiet_departures()
         connections_max = descriptors.share(descriptors.limit(), limits.connections_max).clients
         self.places = Places("clients", connections_max, descriptors.host_share(connections_max))
         self._connections = ClientConnections(self.places)
+        self._tls = tls
+        self._relay = FirstByteRelay(self.places) if tls is not None and tls.plain else None
         self._calls = Metering(services.broker.meter)
         self._server = grpc.aio.server(
             interceptors=[ForeignServices(services.broker.gate), self._calls, RequestBounds()],
@@ -88,15 +94,27 @@ class RpcServer:
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port that is bound. Raises PortInUse."""
-        address = format_address(host, port)
+        if self._relay is None:
+            bound = self._listen(format_address(host, port), self._tls)
+            await self._serve()
+            self._connections.start(bound)
+            return bound
+        inner = format_address(LOOPBACK, 0)
+        ports = self._listen(inner, None), self._listen(inner, self._tls)
+        await self._serve()
+        return await self._relay.start(host, port, *ports)
+
+    def _listen(self, address: str, tls: GrpcTls | None) -> int:
         try:
-            bound = self._server.add_insecure_port(address)
+            if tls is None:
+                return self._server.add_insecure_port(address)
+            return self._server.add_secure_port(address, tls.credentials())
         except RuntimeError as error:
             raise PortInUse(f"cannot listen on {address}: {error}", hint="another process listens there") from None
+
+    async def _serve(self) -> None:
         await self.set_serving(False)
         await self._server.start()
-        self._connections.start(bound)
-        return bound
 
     async def set_serving(self, serving: bool) -> None:
         """Set what grpc.health.v1 answers, for the process ("") and for each service."""
@@ -107,9 +125,13 @@ class RpcServer:
     async def stop(self, grace_s: float | None) -> None:
         """Wait for open calls, end the streams within `grace_s`, and close the port. None: end all at once."""
         self._connections.stop()
+        if self._relay is not None:
+            self._relay.stop()
         if grace_s is not None:
             await self._calls.answered(ANSWERS_S)
         await self._server.stop(grace_s)
+        if self._relay is not None:
+            self._relay.abort()
 
 
 def _register(server: grpc.aio.Server, services: Services) -> tuple[str, ...]:

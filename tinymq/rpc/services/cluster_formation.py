@@ -15,11 +15,13 @@ from tinymq.base.errors import BrokerUnreachable, InvalidRequest, WrongCluster
 from tinymq.base.quantity import named
 from tinymq.base.types import METADATA_GROUP
 from tinymq.format.entry import parse_entry
+from tinymq.net.client_tls import ClientTls
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import from_wire
 from tinymq.raft import Replica, make_first_entry
 from tinymq.rpc.common.proof import NONCE_BYTES, describe_proof, form_proof
+from tinymq.rpc.services.operator_channel import operator_channel
 
 CALL_TIMEOUT_S = 10.0
 
@@ -39,12 +41,12 @@ async def form_cluster(
     now_us: int,
     timeout_s: float = 30.0,
     random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    tls: ClientTls | None = None,
 ) -> Formed:
     """Form the brokers at `addresses`, their client addresses, into one cluster. A repeat completes it, or does
     nothing. Raises BrokerUnreachable (this call has formed no broker), WrongSecret, WrongCluster, InvalidRequest.
     """
-    # Brokers are dialled directly, even if the environment names a web proxy.
-    channels = [grpc.aio.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) for address in addresses]
+    channels = [operator_channel(address, tls) for address in addresses]
     try:
         stubs = [pb_grpc.AdminStub(channel) for channel in channels]
         nonce = random_bytes(NONCE_BYTES)

@@ -16,6 +16,7 @@ import grpc
 from tinymq.base.errors import BrokerUnreachable, InvalidRequest, WrongCluster
 from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.broker.replicas.survey_wire import group_from_wire, order_to_wire, report_from_wire
+from tinymq.net.client_tls import ClientTls
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import from_wire
@@ -30,6 +31,7 @@ from tinymq.raft.rules.quorum_loss import (
     judge,
 )
 from tinymq.rpc.common.proof import NONCE_BYTES, survey_proof, take_over_proof
+from tinymq.rpc.services.operator_channel import operator_channel
 
 LOOK_S = 0.3  # between two surveys
 ORDER_S = 2.0  # until an order without effect is repeated
@@ -75,7 +77,9 @@ class Survey:
         return [surveyed for surveyed in self.groups if isinstance(surveyed.verdict, Unrecoverable)]
 
 
-async def take_survey(addresses: Sequence[str], secret: bytes, timeout_s: float) -> Survey:
+async def take_survey(
+    addresses: Sequence[str], secret: bytes, timeout_s: float, tls: ClientTls | None = None
+) -> Survey:
     """Ask the brokers at `addresses`, and those that they know.
 
     Raises WrongSecret, WrongCluster (they belong to more than one), BrokerUnreachable (none answers), InvalidRequest
@@ -84,7 +88,7 @@ async def take_survey(addresses: Sequence[str], secret: bytes, timeout_s: float)
     asked: dict[str, pb.SurveyReply | str] = {}
     groups = dict.fromkeys(addresses)
     while new := [address for address in groups if address not in asked]:
-        asked.update(zip(new, await asyncio.gather(*(_ask(a, secret, timeout_s) for a in new)), strict=True))
+        asked.update(zip(new, await asyncio.gather(*(_ask(a, secret, timeout_s, tls) for a in new)), strict=True))
         groups |= dict.fromkeys(b.address for _, reply in _answers(asked) for b in reply.brokers)
     if not any(_answers(asked)):
         why = "; ".join(f"{address}: {reason}" for address, reason in asked.items())
@@ -92,7 +96,9 @@ async def take_survey(addresses: Sequence[str], secret: bytes, timeout_s: float)
     return _assemble(asked)
 
 
-async def order(survey: Survey, groups: Iterable[SurveyedGroup], secret: bytes) -> list[tuple[SurveyedGroup, str]]:
+async def order(
+    survey: Survey, groups: Iterable[SurveyedGroup], secret: bytes, tls: ClientTls | None = None
+) -> list[tuple[SurveyedGroup, str]]:
     """Order the survivor of each of the `wanted` groups, all of which lost their quorum, to lead. Returns those that
     refused, with the reasons.
     """
@@ -100,7 +106,7 @@ async def order(survey: Survey, groups: Iterable[SurveyedGroup], secret: bytes) 
     for surveyed in groups:
         assert isinstance(surveyed.verdict, QuorumLost)
         by_broker.setdefault(surveyed.verdict.survivor.broker_id, []).append(surveyed)
-    refused = await asyncio.gather(*(_order(survey, b, some, secret) for b, some in by_broker.items()))
+    refused = await asyncio.gather(*(_order(survey, b, some, secret, tls) for b, some in by_broker.items()))
     return [each for some in refused for each in some]
 
 
@@ -112,6 +118,7 @@ class Recovering:
     patience_s: float
     now: Callable[[], float]  # monotonic seconds
     say: Callable[[str], None]  # gets the progress, for people
+    tls: ClientTls | None = None
     _ordered: dict[GroupId, float] = field(default_factory=dict)  # when each was ordered last
     _done: set[GroupId] = field(default_factory=set)
     _refused: dict[GroupId, str] = field(default_factory=dict)  # as said last
@@ -122,7 +129,7 @@ class Recovering:
         while not (_at_rest(survey) or self.now() - moved_at > self.patience_s):
             await self._step(survey)
             await asyncio.sleep(LOOK_S)
-            survey = await take_survey(addresses, self.secret, self.patience_s)
+            survey = await take_survey(addresses, self.secret, self.patience_s, self.tls)
             self._tell(survey)
             progress = [(f.group, f.settled, tuple(r.position for r in f.reports)) for f in survey.groups]
             if progress != seen:
@@ -134,7 +141,7 @@ class Recovering:
         due = waiting[:ORDERS_MAX]
         for surveyed in due:
             self._ordered[surveyed.group] = self.now()
-        for surveyed, why in await order(survey, due, self.secret):
+        for surveyed, why in await order(survey, due, self.secret, self.tls):
             if self._refused.get(surveyed.group) != why:
                 self._refused[surveyed.group] = why
                 self.say(f"{name(surveyed)}: {why}")
@@ -173,13 +180,16 @@ def _opening(surveyed: SurveyedGroup, brokers: Mapping[int, pb.SurveyReply]) -> 
     return any(b in brokers and brokers[b].state in ("starting", "running") for b in surveyed.members if b not in there)
 
 
+_ANY_SIZE = (("grpc.max_receive_message_length", -1),)
+
+
 # ---- asking -----------------------------------------------------------------------------------------------------
 
 
-async def _ask(address: str, secret: bytes, timeout_s: float) -> pb.SurveyReply | str:
+async def _ask(address: str, secret: bytes, timeout_s: float, tls: ClientTls | None) -> pb.SurveyReply | str:
     nonce = secrets.token_bytes(NONCE_BYTES)
     request = pb.SurveyRequest(nonce=nonce, proof=survey_proof(secret, nonce))
-    async with _channel(address) as channel:
+    async with operator_channel(address, tls, _ANY_SIZE) as channel:
         try:
             reply: pb.SurveyReply = await pb_grpc.AdminStub(channel).Survey(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
@@ -190,14 +200,14 @@ async def _ask(address: str, secret: bytes, timeout_s: float) -> pb.SurveyReply 
 
 
 async def _order(
-    survey: Survey, broker_id: int, some: Sequence[SurveyedGroup], secret: bytes
+    survey: Survey, broker_id: int, some: Sequence[SurveyedGroup], secret: bytes, tls: ClientTls | None
 ) -> list[tuple[SurveyedGroup, str]]:
     orders = pb.TakeOverOrders(orders=[order_to_wire(_order_of(surveyed)) for surveyed in some]).SerializeToString()
     challenge = survey.brokers[broker_id].challenge
     request = pb.TakeOverRequest(
         challenge=challenge, orders=orders, proof=take_over_proof(secret, challenge, orders)
     )  # fmt: skip
-    async with _channel(survey.addresses[broker_id]) as channel:
+    async with operator_channel(survey.addresses[broker_id], tls, _ANY_SIZE) as channel:
         try:
             reply: pb.TakeOverReply = await pb_grpc.AdminStub(channel).TakeOver(request, timeout=CALL_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
@@ -215,13 +225,6 @@ def _order_of(surveyed: SurveyedGroup) -> RecoveryOrder:
     verdict = surveyed.verdict
     assert isinstance(verdict, QuorumLost)
     return RecoveryOrder(surveyed.group, verdict.term, verdict.survivor.position, verdict.replicas)
-
-
-def _channel(address: str) -> grpc.aio.Channel:
-    # Brokers are dialled directly, even if the environment names a web proxy.
-    return grpc.aio.insecure_channel(
-        address, [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
-    )  # fmt: skip
 
 
 # ---- combining reports -------------------------------------------------------------------------------------------

@@ -15,16 +15,20 @@ from tinymq.base.clock import SystemClock
 from tinymq.base.errors import BrokerUnreachable, TinymqError, Unavailable, UnsupportedVersion
 from tinymq.base.identity.token import hash_token, make_token
 from tinymq.base.retry import Backoff, retry_until
+from tinymq.net.client_tls import ClientTls
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import from_wire
 from tinymq.rpc.common.proof import NONCE_BYTES, administrator_proof, survey_proof
+from tinymq.rpc.services.operator_channel import operator_channel
 
 CALL_TIMEOUT_S = 10.0
 BACKOFF = Backoff(0.1, 1.0)
 
 
-async def make_administrator(addresses: Sequence[str], secret: bytes, name: str, timeout_s: float) -> str:
+async def make_administrator(
+    addresses: Sequence[str], secret: bytes, name: str, timeout_s: float, tls: ClientTls | None = None
+) -> str:
     """Make `name` an administrator with a new token, and return the token. Waits for a cluster that was just formed.
 
     Raises WrongSecret, InvalidName, QuotaExceeded, BrokerUnreachable, OutcomeUnknown.
@@ -34,15 +38,18 @@ async def make_administrator(addresses: Sequence[str], secret: bytes, name: str,
     async for attempt in retry_until(time.monotonic() + timeout_s, SystemClock(), BACKOFF):
         for address in addresses:
             try:
-                await _ask(address, secret, name, hash_token(token), min(CALL_TIMEOUT_S, max(0.1, attempt.left_s)))
+                left_s = min(CALL_TIMEOUT_S, max(0.1, attempt.left_s))
+                await _ask(operator_channel(address, tls), address, secret, name, hash_token(token), left_s)
                 return token
             except (Unavailable, UnsupportedVersion) as error:  # UnsupportedVersion: the feature level is about to rise
                 last = error
     raise last
 
 
-async def _ask(address: str, secret: bytes, name: str, token_sha256: bytes, timeout_s: float) -> None:
-    async with grpc.aio.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
+async def _ask(
+    channel: grpc.aio.Channel, address: str, secret: bytes, name: str, token_sha256: bytes, timeout_s: float
+) -> None:
+    async with channel:
         try:
             nonce = secrets.token_bytes(NONCE_BYTES)
             survey = pb.SurveyRequest(nonce=nonce, proof=survey_proof(secret, nonce))

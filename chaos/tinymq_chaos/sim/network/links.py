@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
-from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable, OutcomeUnknown
 from tinymq.client.net.ports import Fetched, Metadata, PackedBatch
 from tinymq.client.net.wire import join, read_fetched
@@ -207,6 +206,6 @@ class AnyBroker:
         return await self._rng.choice(self._links).ask(path, request, timeout_s)
 
 
-def make_connector(net: ClientNetwork, broker_id: int) -> Callable[[Limits], MemoryConnector]:
-    """Make the value of `tinymq.app.broker_app.MachineEnv.connector`, for the client in the broker's gateway."""
-    return lambda limits: MemoryConnector(net, broker_id)
+def make_connector(net: ClientNetwork, broker_id: int) -> Callable[..., MemoryConnector]:
+    """Make the value of `tinymq.app.machine_env.MachineEnv.connector`, for the client in the broker's gateway."""
+    return lambda limits, tls: MemoryConnector(net, broker_id)

@@ -51,7 +51,8 @@ def administrator(
 
     check_free(out)
     secret = read_secret(secret_file)
-    hand_out(ask.administrator(servers.addresses().split(","), secret, name, servers.left_s), out, name, output)
+    token = ask.administrator(servers.addresses(), secret, name, servers.left_s, servers.tls())
+    hand_out(token, out, name, output)
     say(f"user {name} administers the cluster; check callers from now on: tinymq auth enable")
 
 

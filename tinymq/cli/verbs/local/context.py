@@ -51,16 +51,20 @@ def list_(*, output: Output = "table") -> None:
 @app.command(name="set")
 def set_(
     name: Name,
-    servers: Annotated[str, Parameter(help="host:port[,host:port…]")],
+    servers: Annotated[str, Parameter(help="host:port[,host:port…], after tinymq+tls:// with TLS.")],
     /,
     *,
     token_file: Annotated[Path | None, Parameter(help="Keep the token of this file for the cluster's brokers.")] = None,
+    tls_ca: Annotated[Path | None, Parameter(help="The certificate of the brokers' authority.")] = None,
+    tls_dir: Annotated[Path | None, Parameter(help="The directory of your certificate.")] = None,
     output: Output = "table",
 ) -> None:
-    """Name a cluster, or change its addresses and its token, and use it."""
+    """Name a cluster, or change its addresses, its token and its certificates, and use it."""
     check_addresses(servers)
     token = contexts.read_token(token_file) if token_file is not None else ""
-    contexts.save(contexts.load().with_one(name, Context(servers, token=token), use=True))
+    ca, directory = (str(path.absolute()) if path is not None else "" for path in (tls_ca, tls_dir))
+    context = Context(servers, token=token, tls_ca=ca, tls_dir=directory)
+    contexts.save(contexts.load().with_one(name, context, use=True))
     _used(name, output)
 
 

@@ -174,7 +174,7 @@ def brokers(servers: ServerOptions) -> Iterator[Finding]:
     from tinymq.dev import ask
 
     try:
-        addresses = [address.strip() for address in servers.addresses().split(",") if address.strip()]
+        addresses, tls, token = servers.addresses(), servers.tls(), servers.token()
     except NotFound as error:
         yield Finding("brokers", "warning", error.message, error.hint)
         return
@@ -185,7 +185,7 @@ def brokers(servers: ServerOptions) -> Iterator[Finding]:
             reachable.append(address)
         else:
             yield unreachable
-    for address, reply in zip(reachable, ask.status(reachable, servers.left_s), strict=True):
+    for address, reply in zip(reachable, ask.status(reachable, servers.left_s, tls, token), strict=True):
         yield broker(address, reply)
 
 

@@ -1,0 +1,173 @@
+"""TLS contexts from the files of one directory, made again when the files change.
+
+    ca.crt     the certificates of the authorities whose signatures count
+    tls.crt    this broker's or user's certificate, and the chain up to an authority
+    tls.key    its private key, which nobody else may read
+
+These are the names in which Kubernetes' secrets of kind tls, and cert-manager, keep certificates. New connections use
+new files at once. While files do not fit together, such as in the middle of a change, the last good ones stay in use.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from tinymq.base.errors import InvalidConfig
+
+CA, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
+HANDSHAKE_S = 5.0  # from dialling or accepting to the end of TLS's handshake
+FILE_BYTES_MAX = 1 << 20
+
+Report = Callable[[str, InvalidConfig | None], None]
+"""Called with the directory when its files were read again: with the reason if they cannot be used."""
+
+
+class Pem(NamedTuple):
+    """The contents of the files."""
+
+    ca: bytes
+    certificate: bytes = b""  # empty, like the key: a client without a certificate
+    key: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Where the files are."""
+
+    ca: Path
+    certificate: Path | None = None
+    key: Path | None = None
+
+    @classmethod
+    def of(cls, directory: Path) -> Paths:
+        """The three files of a directory."""
+        return cls(directory / CA, directory / CERTIFICATE, directory / KEY)
+
+    def all(self) -> list[Path]:
+        return [path for path in (self.ca, self.certificate, self.key) if path is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was made of one version of the files."""
+
+    pem: Pem = field(repr=False)
+    _serves: ssl.SSLContext | None
+    _serves_certified: ssl.SSLContext | None
+    dials: ssl.SSLContext  # checks the other end's certificate, and the host in it
+    dials_brokers: ssl.SSLContext  # likewise, but not the host: the caller checks the broker's number in it
+
+    @property
+    def serves(self) -> ssl.SSLContext:
+        """Accepts everybody. Only with a certificate."""
+        assert self._serves is not None, "a server without a certificate"
+        return self._serves
+
+    @property
+    def serves_certified(self) -> ssl.SSLContext:
+        """Accepts whoever shows a certificate of the authorities. Only with a certificate."""
+        assert self._serves_certified is not None, "a server without a certificate"
+        return self._serves_certified
+
+
+class TlsFiles:
+    """The TLS of one process, by its files. Usable from any thread."""
+
+    def __init__(self, paths: Paths, report: Report = lambda place, error: None) -> None:
+        """Read the files. Raises InvalidConfig."""
+        self.generation = 0  # rises when the files have changed
+        self._paths = paths
+        self._report = report
+        self._seen = self._look()
+        self._loaded = load(paths)
+
+    @property
+    def paths(self) -> Paths:
+        return self._paths
+
+    def current(self) -> Loaded:
+        """Return what the files say now, or what they said before they were damaged."""
+        seen = self._look()
+        if seen != self._seen:
+            self._seen = seen
+            try:
+                self._loaded = load(self._paths)
+            except InvalidConfig as error:
+                self._report(str(self._paths.ca.parent), error)
+            else:
+                self.generation += 1
+                self._report(str(self._paths.ca.parent), None)
+        return self._loaded
+
+    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(map(_version, self._paths.all()))
+
+
+def _version(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def load(paths: Paths) -> Loaded:
+    """Read the files, and make contexts of them. Raises InvalidConfig, which names the file."""
+    pem = Pem(*(_read(path) for path in paths.all()))
+    if paths.key is not None:
+        _check_private(paths.key)
+    dials, dials_brokers = (ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) for _ in range(2))
+    dials_brokers.check_hostname = False
+    serves = serves_certified = None
+    if paths.certificate is not None:
+        serves, serves_certified = (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) for _ in range(2))
+        serves_certified.verify_mode = ssl.CERT_REQUIRED
+    for context in filter(None, (dials, dials_brokers, serves, serves_certified)):
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        _trust(context, paths.ca, pem.ca)
+        if paths.certificate is not None and paths.key is not None:
+            _identify(context, paths.certificate, paths.key)
+    for context in filter(None, (serves, serves_certified)):
+        # Nobody resumes a session, and a ticket would arrive at a client that expects nothing (frame_socket.py).
+        context.num_tickets = 0
+    return Loaded(pem, serves, serves_certified, dials, dials_brokers)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise InvalidConfig(f"{path} is too large for a certificate or a key")
+        return path.read_bytes()
+    except OSError as error:
+        hint = "make certificates with: tinymq cert --help"
+        raise InvalidConfig(f"cannot read {path}: {error.strerror}", hint=hint) from None
+
+
+def _check_private(key: Path) -> None:
+    """Refuse a key that other users may read. A group may: containers get their secrets so."""
+    mode = os.stat(key).st_mode
+    if mode & stat.S_IRWXO:
+        raise InvalidConfig(f"every user may read the key {key}", hint=f"chmod 600 {key}")
+
+
+def _trust(context: ssl.SSLContext, path: Path, pem: bytes) -> None:
+    try:
+        context.load_verify_locations(cadata=pem.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise InvalidConfig(f"{path} has no certificates: {error}") from None
+
+
+def _identify(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    def no_password() -> str:
+        raise InvalidConfig(f"the key {key} is encrypted", hint="store it without a password, with mode 0600")
+
+    try:
+        context.load_cert_chain(certificate, key, password=no_password)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise InvalidConfig(f"{certificate} and {key} are no certificate with its key: {error}") from None

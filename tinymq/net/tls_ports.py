@@ -1,0 +1,62 @@
+"""TLS on a port that accepts connections, and the first byte by which one port takes TLS and plain connections.
+
+A plain connection begins with a frame's length, whose low byte may well be TLS's first byte. But the three bytes with
+which TLS begins would be a hello of 66,326 or 197,398 bytes, and no hello is so long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tinymq.net.tls_files import HANDSHAKE_S
+
+HANDSHAKES_MAX = 64  # of one port at one time; one more, and the oldest ends: each takes some 300 KiB
+TLS_BEGINS = (b"\x16\x03\x01", b"\x16\x03\x03")  # a handshake record, of the versions that clients put there
+TLS_BEGINS_BYTES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PortTls:
+    """How one port speaks TLS."""
+
+    context: Callable[[], ssl.SSLContext]  # asked for each connection, because files change
+    plain: bool = False  # takes connections without TLS, too
+    handshake_s: float = HANDSHAKE_S
+
+
+def is_tls(first: bytes) -> bool:
+    """Does a connection that begins with these bytes speak TLS?"""
+    return first[:TLS_BEGINS_BYTES] in TLS_BEGINS
+
+
+def may_be_tls(first: bytes) -> bool:
+    """May a connection speak TLS of which these are the first one or two bytes?"""
+    return any(begin.startswith(first) for begin in TLS_BEGINS)
+
+
+async def speaks_tls(sock: socket.socket) -> bool:
+    """Wait for the first bytes of an accepted connection, and say whether they are TLS's. They stay unread. Raises
+    OSError at the connection's end."""
+    loop = asyncio.get_running_loop()
+    while True:
+        readable = loop.create_future()
+        loop.add_reader(sock, _wake, readable)
+        try:
+            await readable
+        finally:
+            loop.remove_reader(sock)
+        first = sock.recv(TLS_BEGINS_BYTES, socket.MSG_PEEK)
+        if not first:
+            raise ConnectionResetError("the connection ended before its first byte")
+        if len(first) == TLS_BEGINS_BYTES or not may_be_tls(first):
+            return is_tls(first)
+        await asyncio.sleep(0.01)  # one or two bytes of TLS are there: the rest is on its way
+
+
+def _wake(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
