@@ -180,3 +180,26 @@ def test_an_interrupt_anywhere_moves_no_position_beyond_what_was_handed_out(poll
         if interrupts.where is None:
             break
     assert number > 20, "it went through all of it"
+
+
+@pytest.mark.usefixtures("gil")
+def test_an_iteration_ends_where_its_partition_begins_to_leave() -> None:
+    """It holds the batch itself, and does not look at `at_hand` before each message."""
+    filled = Filled()
+    assert filled.buffer.more()
+    batch = iter(filled.buffer.at_hand)
+    assert next(batch).offset == 5
+    assert filled.buffer.release(P0) is None, "a message is in hand"
+    assert list(batch) == []
+    assert filled.buffer.positions()[P0] == 5, "it is not done"
+    assert not filled.buffer.more(), "the taker asks for more: what is leaving goes first"
+    assert filled.buffer.leave(P0) == 6
+    assert filled.take() == (1, 5)
+
+
+@pytest.mark.usefixtures("gil")
+def test_a_batch_of_which_nothing_was_drawn_is_given_up_at_once() -> None:
+    filled = Filled()
+    assert filled.buffer.more()
+    assert filled.buffer.release(P0) == 5
+    assert filled.take() == (1, 5)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tinymq.client.common.argument_checks import check_count, check_wait
+from tinymq.client.consume.message_iterator import message_iterator
 from tinymq.client.consume.records import Message
 from tinymq.client.facade.generated.consumer import ConsumerCalls
 
@@ -17,6 +20,17 @@ class Consumer(ConsumerCalls):
 
     A message is committed when the next one is asked for, or when the `with` block ends without an exception.
     """
+
+    def __iter__(self) -> Iterator[Message]:
+        """The messages from here on. Waits for each, without a limit. Drawing one says that those before are done.
+        Raises as `next` does, and can be used after that."""
+        return message_iterator(self._more_at_hand)
+
+    def _more_at_hand(self) -> Iterator[Message]:
+        """Wait for the next messages to be drawn."""
+        while not self._async.more():
+            self._loop_thread.run(self._async.arrival(None))
+        return self._async.batch()
 
     def __next__(self) -> Message:
         """The next message. Waits for it without a limit. What was handed out before is done."""

@@ -74,7 +74,7 @@ TWINS = (
         "tinymq.client.group.consumer",
         "Consumer",
         by_hand="tinymq.client.facade.consumer",
-        internal=frozenset({"arrival", "at_hand", "closed", "leave", "more", "take"}),
+        internal=frozenset({"arrival", "at_hand", "batch", "closed", "leave", "more", "take"}),
     ),
     Twin(
         "tinymq.client.work.worker",

@@ -115,6 +115,8 @@ class AssignedBuffer:
         """Give a partition up, and return the offset behind what is done. None: it is in the taker's hand, and leaves
         when the taker asks again."""
         with self._lock:
+            if place == self._place and self._messages is not None:
+                self._messages.stop()  # an iteration that has them asks for more
             if self._in_hand(place):
                 self.leaving.add(place)
                 self.at_hand = NOTHING

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import length_hint
 from types import TracebackType
 from typing import Self
 
@@ -113,7 +114,16 @@ class AsyncConsumer:
 
     def more(self) -> bool:
         """Fill `at_hand`. False: call `arrival`. For the thread that takes."""
-        return not self._at_most_once and self._may_hand_out and self._buffer.more()
+        if self._at_most_once:
+            return length_hint(self._waiting) > 0
+        return self._may_hand_out and self._buffer.more()
+
+    def batch(self) -> Iterator[Message]:
+        """What `more` has found, to be drawn until it ends: by then the session may have ended, too."""
+        membership = self._membership
+        if self._at_most_once or membership is None:
+            return iter(self.at_hand)
+        return membership.while_alive(self._buffer.at_hand)
 
     def take(self, count: int) -> list[Message]:
         """Take up to `count` messages. Those that were taken before are done. For the thread that takes."""

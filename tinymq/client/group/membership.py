@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from operator import itemgetter
 from typing import Protocol
 
 from tinymq.base.clock import Clock
 from tinymq.base.errors import Denied, InvalidRequest, NotFound, TinymqError
+from tinymq.client.consume.records import Message
 from tinymq.client.group.fetched_records import TopicPartition
 from tinymq.client.group.member_state import Assigned, Grant, MemberState
 from tinymq.proto import tinymq_pb2 as pb
@@ -22,6 +25,8 @@ RETRY_S = 0.1
 WAIT_S = 5.0  # for another assignment, in one request
 LEAVE_S = 2.0
 LOOK_S = 0.02  # at least, between two looks whether the time is over
+
+_SECOND = itemgetter(1)
 
 
 class Owner(Protocol):
@@ -93,6 +98,15 @@ class Membership:
     def alive(self) -> bool:
         """Whether the member may hand out records now. Callable from any thread."""
         return self._state.alive(self._clock.monotonic())
+
+    def while_alive(self, messages: Iterator[Message]) -> Iterator[Message]:
+        """Hand these messages out as long as the member may, by what it knows now. Then ask again.
+
+        The time is compared before each message is drawn, all of it by C code: a line of Python for each message costs
+        as much as the message. A message that is not handed out is not drawn.
+        """
+        in_time = takewhile(self._state.until_s.__gt__, iter(self._clock.monotonic, None))
+        return map(_SECOND, zip(in_time, messages, strict=False))
 
     def owns(self, place: TopicPartition, grant: Grant) -> bool:
         """Whether the member still has a partition by that grant."""

@@ -19,9 +19,6 @@ class ConsumerCalls:
         self._loop_thread = loop_thread
         self._async = asynchronous
 
-    def __iter__(self) -> Self:
-        return self
-
     def commit(self) -> None:
         """Commit now everything that was handed out, the newest messages included.
 
