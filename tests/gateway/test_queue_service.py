@@ -11,7 +11,7 @@ import grpc
 import pytest
 from grpc import StatusCode
 
-from tests.fakes.queue_client import AGAIN, QueueClient
+from tests.fakes.queue_client import AGAIN, WAIT_S, QueueClient
 from tinymq.base.config import Timing
 from tinymq.base.partitioning import keyed
 from tinymq.gateway.queue_service import PRODUCE_BYTES_MAX
@@ -39,6 +39,24 @@ def run(cluster: Cluster, scenario: Callable[[QueueClient], Awaitable[None]]) ->
             await scenario(client)
 
     asyncio.run(main())
+
+
+async def until_gone(client: QueueClient, topic: str, queue: int) -> None:
+    """Wait until every broker knows of the deletion: until then it may send to that queue, and never learn whether the
+    message was stored before the end."""
+    size = pb.GetQueueSizeRequest(topic=topic, queue=queue)
+    for at in range(len(BROKERS)):
+        async with asyncio.timeout(WAIT_S):
+            while not await _is_gone(client, size, at):
+                await asyncio.sleep(0.005)
+
+
+async def _is_gone(client: QueueClient, size: pb.GetQueueSizeRequest, at: int) -> bool:
+    try:
+        await client.call("GetQueueSize", size, at=at)
+    except grpc.aio.AioRpcError as failed:
+        return failed.code() is StatusCode.NOT_FOUND
+    return False
 
 
 async def make(client: QueueClient, topic: str, queues: int = 1) -> None:
@@ -133,6 +151,7 @@ def test_keys_have_their_queue_and_others_take_turns(tinymq_cluster: Cluster) ->
     async def scenario(client: QueueClient) -> None:
         await make(client, "spread", queues=4)
         await client.call("DeleteQueue", pb.DeleteQueueRequest(topic="spread", queue=1))
+        await until_gone(client, "spread", 1)
         left = [0, 2, 3]
         for number in range(12):
             key = b"key %d" % number
@@ -195,6 +214,7 @@ def test_the_last_queue_is_deleted_and_one_is_made_meanwhile(
         await make(client, "overtaken")
         await client.call("DeleteQueue", pb.DeleteQueueRequest(topic="overtaken", queue=0))
         assert made == [1]
+        await until_gone(client, "overtaken", 0)
         status, error = await client.refused("FetchMessage", pb.FetchMessageRequest(topic="overtaken", queue=0))
         assert (status, error.code) == (StatusCode.NOT_FOUND, "UnknownPartition")
         kept = (await client.call("ProduceMessage", pb.ProduceMessageRequest(topic="overtaken", value=b"x"))).queue

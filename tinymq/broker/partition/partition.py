@@ -366,7 +366,7 @@ class Partition:
         self._uncommitted_ids.clear()
         self._uncommitted.clear()
         self.soft_leases.clear()
-        self._pending_acks.lost()
+        self._pending_acks.lost(self.closed)
         if not self._command_queue.idle:
             self._command_queue.lost(self.closed or self.not_leader())
         self._commit_watchers.wake()

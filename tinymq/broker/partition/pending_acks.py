@@ -89,10 +89,12 @@ class PendingAcks:
             else:  # a new leader replaced the entry of that index
                 self.end(pending, OutcomeUnknown(f"{self._partition}: another leader's entry took the place"))
 
-    def lost(self) -> None:
-        """End all, because the leadership is lost. The next leader may keep or discard uncommitted entries."""
+    def lost(self, closed: TinymqError | None) -> None:
+        """End all, because the leadership is lost, or the replica is `closed`. The next leader may keep or discard
+        uncommitted entries; and what is deleted now may have been read before."""
         by_index, self._by_index = self._by_index, {}
-        unknown = f"{self._partition}: the leader changed before the batch was committed"
+        reason = "the leader changed" if closed is None else closed.message.removeprefix(f"{self._partition}: ")
+        unknown = f"{self._partition}: {reason} before the batch was committed"
         for batches in by_index.values():
             for pending in batches:
                 self.end(pending, OutcomeUnknown(unknown))
